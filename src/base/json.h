@@ -1,0 +1,30 @@
+// JSON values (nlohmann, keys in the order of the text) and a parser with limits for text from strangers.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+using Json = nlohmann::ordered_json;
+
+struct JsonLimits {
+  int depth = 64;                        // nested arrays and objects
+  size_t values = 16u << 20;             // values in all, keys not counted
+};
+
+// Parses a whole text (RFC 8259: strict UTF-8, no trailing bytes, no NaN; a number beyond fp64 is an error).
+// Duplicate keys of an object are refused. Time and memory are linear in the text.
+// Throws Error(kInvalidRequest) that says what is wrong and at which byte.
+Json parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// Reads and parses a file of a checkpoint; throws Error(kCorruptFile) that names the file.
+Json read_json_file(const std::string& path, const JsonLimits& limits = {});
+
+// Compact text. Invalid UTF-8 inside strings becomes U+FFFD.
+std::string dump_json(const Json& value);
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// Log lines on stderr: log::info("loaded {} tensors", n). Control characters of values are escaped, so that no client
+// or checkpoint can forge a line. Level from the first call of log::set_level (default info).
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+
+namespace sluice::log {
+
+enum class Level { kDebug, kInfo, kWarning, kError, kOff };
+
+void set_level(Level level);
+// "debug", "info", "warning", "error", "off"; throws Error otherwise.
+void set_level(std::string_view name);
+bool enabled(Level level);
+void write(Level level, std::string_view message);
+
+template <class... Args>
+void debug(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kDebug)) write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void info(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kInfo)) write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void warning(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kWarning)) write(Level::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void error(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kError)) write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace sluice::log

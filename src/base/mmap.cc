@@ -1,0 +1,37 @@
+// POSIX memory mapping.
+#include "base/mmap.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "sluice/error.h"
+
+namespace sluice {
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path, std::strerror(errno)));
+  struct stat info {};
+  const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  size_ = regular ? static_cast<size_t>(info.st_size) : 0;
+  void* mapped = MAP_FAILED;
+  if (size_ > 0) mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  if (!regular) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: not a regular file", path));
+  if (size_ == 0) return;  // an empty span: readers report what they miss
+  if (mapped == MAP_FAILED) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: mmap: {}", path, std::strerror(error)));
+  data_ = static_cast<const std::byte*>(mapped);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace sluice
