@@ -1,0 +1,114 @@
+// Plain data types: lookup and scalar conversion.
+#include "tensor/dtype.h"
+
+#include <fmt/core.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "sluice/error.h"
+
+namespace sluice {
+
+const std::vector<DType>& plain_dtypes() {
+  static const std::vector<DType> all = {&kFloat32, &kBFloat16, &kFloat16, &kFloat64, &kInt64,      &kInt32,
+                                         &kInt16,   &kInt8,     &kUInt8,   &kBool,    &kFloat8E4M3, &kFloat8E5M2};
+  return all;
+}
+
+DType find_dtype(std::string_view name) {
+  for (DType type : plain_dtypes()) {
+    if (type->name == name) return type;
+  }
+  return nullptr;
+}
+
+DType find_safetensors_dtype(std::string_view name) {
+  for (DType type : plain_dtypes()) {
+    if (type->safetensors == name) return type;
+  }
+  return nullptr;
+}
+
+float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t float_to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);  // quiet, never rounded into infinity
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float fp16_to_float(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = (bits >> 10) & 31;
+  const uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0) return std::bit_cast<float>(sign) + (sign ? -1.0f : 1.0f) * std::ldexp(float(mantissa), -24);
+  const uint32_t widened = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | (widened << 23) | (mantissa << 13));
+}
+
+uint16_t float_to_fp16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;                 // NaN
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;                // rounds to infinity
+  if (magnitude < 0x38800000) {                                     // subnormal or zero: units of 2^-24
+    const float scaled = std::ldexp(std::bit_cast<float>(magnitude), 24);
+    return sign | static_cast<uint16_t>(std::nearbyint(scaled));
+  }
+  const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
+  return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
+}
+
+namespace {
+
+template <class T, class F>
+void read_each(const std::byte* from, float* to, size_t count, F&& convert) {
+  for (size_t i = 0; i < count; ++i) {
+    T raw;
+    std::memcpy(&raw, from + i * sizeof(T), sizeof(T));
+    to[i] = convert(raw);
+  }
+}
+
+template <class T, class F>
+void write_each(const float* from, std::byte* to, size_t count, F&& convert) {
+  for (size_t i = 0; i < count; ++i) {
+    const T raw = convert(from[i]);
+    std::memcpy(to + i * sizeof(T), &raw, sizeof(T));
+  }
+}
+
+}  // namespace
+
+void to_float(DType type, const std::byte* from, float* to, size_t count) {
+  if (type == &kFloat32) {
+    std::memcpy(to, from, count * sizeof(float));
+  } else if (type == &kBFloat16) {
+    read_each<uint16_t>(from, to, count, bf16_to_float);
+  } else if (type == &kFloat16) {
+    read_each<uint16_t>(from, to, count, fp16_to_float);
+  } else if (type == &kFloat64) {
+    read_each<double>(from, to, count, [](double v) { return static_cast<float>(v); });
+  } else if (type == &kInt32) {
+    read_each<int32_t>(from, to, count, [](int32_t v) { return static_cast<float>(v); });
+  } else {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights of type {} are not supported", type->name));
+  }
+}
+
+void from_float(DType type, const float* from, std::byte* to, size_t count) {
+  if (type == &kFloat32) {
+    std::memcpy(to, from, count * sizeof(float));
+  } else if (type == &kBFloat16) {
+    write_each<uint16_t>(from, to, count, float_to_bf16);
+  } else if (type == &kFloat16) {
+    write_each<uint16_t>(from, to, count, float_to_fp16);
+  } else {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights of type {} are not supported", type->name));
+  }
+}
+
+}  // namespace sluice
