@@ -1,0 +1,88 @@
+// A model as it was published: configuration and named tensors, whatever files they came from. Everything inside
+// Sluice speaks Hugging Face's configuration keys and tensor names; other formats are translated at this edge.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "tensor/tensor.h"
+
+namespace sluice {
+
+// config.json with a record of what was read, so that a setting nobody understood is an error and not a surprise.
+class Config {
+ public:
+  Config() = default;
+  Config(Json values, std::string origin) : values_(std::move(values)), origin_(std::move(origin)) {}
+
+  // The value, or `fallback` when the key is absent or null. Throws Error(kUnsupportedModel) that names file and key
+  // when the type is wrong (an integer where a number is wanted is fine; a fraction where an integer is, is not).
+  template <class T>
+  T get(std::string_view key, T fallback) const;
+  // The value; absent or null is an error that names the key.
+  template <class T>
+  T at(std::string_view key) const;
+  bool has(std::string_view key) const;  // present and not null; marks the key as read
+  const Json* find(std::string_view key) const;  // null when absent; marks the key as read
+  Config object(std::string_view key) const;     // a nested object (empty when absent), origin "config.json: rope_parameters"
+  // Refuses a setting by name: throws Error(kUnsupportedModel) "origin: 'key': message".
+  [[noreturn]] void refuse(std::string_view key, const std::string& message) const;
+  void ignore(std::string_view key) const { read_.insert(std::string(key)); }
+
+  // Keys nobody has read and that are not known to be without influence on inference (architectures, dtype,
+  // initializer_range, *_token_id, transformers_version, dropout rates, ...). Empty after a family has built its model,
+  // or the checkpoint asks for something unknown.
+  std::vector<std::string> unread() const;
+  const std::string& origin() const { return origin_; }
+  const Json& values() const { return values_; }
+
+ private:
+  Json values_ = Json::object();
+  std::string origin_;
+  mutable std::set<std::string, std::less<>> read_;
+};
+
+// One tensor in a mapped file. `data` stays valid as long as the Checkpoint.
+struct TensorEntry {
+  std::string name;
+  DType dtype = nullptr;
+  Shape shape;
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  Tensor view() const { return Tensor(const_cast<std::byte*>(data), dtype, shape); }
+};
+
+// What generation_config.json (or config.json) says about sampling defaults and ends.
+struct GenerationConfig {
+  std::vector<int32_t> eos_token_ids;  // any of them ends a sequence
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k, max_new_tokens;
+  bool do_sample = false;
+};
+
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+
+  Config config;
+  GenerationConfig generation;
+  std::string folder;                        // where tokenizer and templates are looked for
+  const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }
+  const TensorEntry* find(std::string_view name) const;
+  size_t total_bytes() const;  // of all tensors
+
+ protected:
+  std::map<std::string, TensorEntry, std::less<>> tensors_;
+};
+
+// Opens a folder with config.json and safetensors (one file, or shards with model.safetensors.index.json).
+// Throws Error(kCorruptFile | kUnsupportedModel) naming the file and the field or tensor.
+std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);
+
+}  // namespace sluice
