@@ -1,0 +1,86 @@
+// The engine: what the server, the command line and embedding programs are written against.
+//
+//   auto engine = sluice::Engine::load({.model = "models/minnow-6m"});
+//   sluice::Request request{.prompt = engine->tokenize("Hello"), .sampling = {.max_tokens = 32}};
+//   engine->submit(request, [](sluice::Event event) { std::fputs(event.text.c_str(), stdout); });
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/error.h"
+#include "sluice/metrics.h"
+#include "sluice/options.h"
+#include "sluice/request.h"
+
+namespace sluice {
+
+struct ModelInfo {
+  std::string name;            // the model's folder name
+  std::string path;
+  std::string family;          // "llama"
+  std::string dtype;           // compute type
+  std::string backend;         // kernels in use
+  int64_t parameters = 0;
+  int max_model_len = 0;       // tokens
+  int vocab_size = 0;          // width of the logits: ids below are valid in requests
+  std::vector<TokenId> eos_token_ids;
+  int64_t created = 0;         // seconds since 1970, when it was loaded
+  bool has_chat_template = false;
+  // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
+  SamplingParams default_sampling;
+};
+
+// A conversation for the model's chat template, as JSON texts of the OpenAI API's fields.
+struct ChatPrompt {
+  std::string messages;         // array
+  std::string tools;            // array, or empty
+  std::string template_kwargs;  // object of further template variables (chat_template_kwargs), or empty
+  bool add_generation_prompt = true;
+};
+
+// Gets events in order, on a thread of the engine; must not block and must not throw. One sink serves one request.
+using EventSink = std::function<void(Event)>;
+using RequestId = uint64_t;
+
+struct Health {
+  bool alive = false;           // idle, or a step finished lately
+  double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
+  int running = 0, waiting = 0;   // sequences, requests
+};
+
+class Engine {
+ public:
+  // Loads a model: reads the configuration, checks the memory plan, packs the weights. Throws Error.
+  static std::unique_ptr<Engine> load(const EngineOptions& options);
+  virtual ~Engine() = default;  // ends running requests with FinishReason::kAbort
+
+  virtual const ModelInfo& model() const = 0;
+
+  // Text ends; thread-safe, run on the caller's thread. Throw Error(kInvalidRequest).
+  virtual std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens = true) const = 0;
+  virtual std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens = true) const = 0;
+  virtual std::string token_text(TokenId token) const = 0;   // the vocabulary's spelling, byte-level symbols and all
+  virtual std::string token_bytes(TokenId token) const = 0;  // the bytes the token stands for
+  virtual std::string render_chat(const ChatPrompt& chat) const = 0;
+
+  // Validates and queues a request; events follow. Throws Error(kInvalidRequest) that names the field, or
+  // Error(kOverloaded) at once when the queue is full or the engine is draining; then no event comes.
+  virtual RequestId submit(Request request, EventSink sink) = 0;
+  // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
+  virtual void cancel(RequestId id) = 0;
+
+  // True when a further request would be refused with kOverloaded: asked before any work is put into it.
+  virtual bool overloaded() const = 0;
+  virtual void stop_accepting() = 0;  // draining: later submits are refused, running requests go on
+  virtual Health health() const = 0;  // never blocks on the engine
+  virtual std::vector<MetricFamily> metrics() const = 0;
+};
+
+}  // namespace sluice
