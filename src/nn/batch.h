@@ -1,0 +1,31 @@
+// The flat batch: what one step computes. A prefill chunk, a decode step and the verification of a draft are the same
+// thing with other lengths; nothing of the engine's features is a mode of the model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice {
+
+struct BlockCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
+struct Batch {
+  std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
+  std::vector<int32_t> positions;    // [tokens] of each token in its sequence
+  std::vector<int32_t> slots;        // [tokens] where its keys and values go: block * block_size + offset
+  std::vector<int32_t> query_start;  // [sequences + 1] rows of each sequence
+  std::vector<int32_t> kv_len;       // [sequences] tokens in the cache after this step
+  std::vector<int32_t> block_table;  // [sequences, block_table_stride] block ids, -1 beyond the end
+  int block_table_stride = 0;
+  std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
+  std::vector<BlockCopy> copies;     // copy-on-write: done before the step
+
+  int sequences() const { return static_cast<int>(kv_len.size()); }
+  int size() const { return static_cast<int>(tokens.size()); }
+  bool empty() const { return tokens.empty(); }
+};
+
+}  // namespace sluice
