@@ -1,0 +1,215 @@
+// Checked calls of the op table, activations by name, and the choice of a backend.
+#include "ops/ops.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/registry.h"
+#include "sluice/error.h"
+
+namespace sluice::ops {
+namespace {
+
+void check_f32(const Tensor& tensor, const char* name) {
+  CHECK(tensor.dtype == &kFloat32, "{} is {}", name, tensor.dtype->name);
+}
+
+// A [rows, columns] fp32 view; -1 accepts any extent.
+void check_matrix(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
+  check_f32(tensor, name);
+  CHECK(
+      tensor.shape.rank() == 2 && (rows < 0 || tensor.shape[0] == rows) && (columns < 0 || tensor.shape[1] == columns),
+      "{} is {}, expected [{}, {}]", name, tensor.shape.str(), rows, columns);
+  CHECK(tensor.row_stride >= tensor.shape[1] || tensor.shape[0] <= 1, "{} has overlapping rows", name);
+}
+
+void check_same_shape(const Tensor& a, const Tensor& b) {
+  check_f32(a, "out");
+  check_f32(b, "x");
+  CHECK(a.shape == b.shape, "{} against {}", a.shape.str(), b.shape.str());
+}
+
+void check_cache(const Tensor& k_cache, const Tensor& v_cache) {
+  CHECK(k_cache.shape.rank() == 4 && v_cache.shape.rank() == 4, "k {}, v {}", k_cache.shape.str(), v_cache.shape.str());
+  for (int i = 0; i < 3; ++i) CHECK(k_cache.shape[i] == v_cache.shape[i]);
+  CHECK(k_cache.dense() && v_cache.dense() && k_cache.dtype == v_cache.dtype);
+}
+
+std::string usable_names() {
+  std::string names;
+  for (const Backend* backend : Registry<Backend>::all()) {
+    if (backend->usable()) names += fmt::format("{}{}", names.empty() ? "" : ", ", backend->name);
+  }
+  return names;
+}
+
+struct NamedActivation {
+  std::string_view name;
+  Activation activation;
+};
+constexpr NamedActivation kActivations[] = {
+    {"silu", Activation::kSilu},
+    {"swish", Activation::kSilu},
+    {"gelu", Activation::kGelu},
+    {"gelu_python", Activation::kGelu},
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+    {"gelu_accurate", Activation::kGeluTanh},
+    {"relu", Activation::kRelu},
+    {"relu2", Activation::kRelu2},
+    {"quick_gelu", Activation::kQuickGelu},
+    {"tanh", Activation::kTanh},
+    {"sigmoid", Activation::kSigmoid},
+    {"linear", Activation::kIdentity},
+};
+
+}  // namespace
+
+Activation parse_activation(std::string_view name) {
+  for (const NamedActivation& known : kActivations) {
+    if (known.name == name) return known.activation;
+  }
+  throw Error(ErrorCode::kUnsupportedModel, fmt::format("activation '{}' is not supported", name));
+}
+
+float activate(Activation activation, float x) {
+  const double v = x;
+  switch (activation) {
+    case Activation::kSilu:
+      return static_cast<float>(v / (1.0 + std::exp(-v)));
+    case Activation::kGelu:
+      return static_cast<float>(0.5 * v * std::erfc(-v * M_SQRT1_2));
+    case Activation::kGeluTanh:
+      return static_cast<float>(0.5 * v * (1.0 + std::tanh(M_SQRT2 * M_2_SQRTPI * 0.5 * (v + 0.044715 * v * v * v))));
+    case Activation::kRelu:
+      return x < 0.0f ? 0.0f : x;
+    case Activation::kRelu2:
+      return x < 0.0f ? 0.0f : x * x;
+    case Activation::kQuickGelu:
+      return static_cast<float>(v / (1.0 + std::exp(-1.702 * v)));
+    case Activation::kTanh:
+      return static_cast<float>(std::tanh(v));
+    case Activation::kSigmoid:
+      return static_cast<float>(1.0 / (1.0 + std::exp(-v)));
+    case Activation::kIdentity:
+      return x;
+  }
+  CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
+const Backend& select_backend(std::string_view name) {
+  const Backend* best = nullptr;
+  for (const Backend* backend : Registry<Backend>::all()) {
+    if (!name.empty() && backend->name != name) continue;
+    if (backend->usable() && (best == nullptr || backend->rank > best->rank)) best = backend;
+  }
+  if (best != nullptr) return *best;
+  const char* reason =
+      Registry<Backend>::find(name) != nullptr ? "needs instructions this machine lacks" : "is unknown";
+  throw Error(ErrorCode::kUnsupportedModel,
+              fmt::format("backend '{}' {}; usable here: {}", name, reason, usable_names()));
+}
+
+void embed(Ctx& ctx, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+  CHECK(table.shape.rank() == 2, "table is {}", table.shape.str());
+  check_matrix(out, "out", static_cast<int64_t>(ids.size()), table.shape[1]);
+  for (int32_t id : ids) CHECK(id >= 0 && id < table.shape[0], "id {} of a table of {}", id, table.shape[0]);
+  ctx.ops.embed(ctx.pool, out, table, ids);
+}
+
+void rms_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
+  check_same_shape(out, x);
+  CHECK(x.shape.rank() == 2 || x.shape.rank() == 3, "x is {}", x.shape.str());
+  ctx.ops.rms_norm(ctx.pool, out, x, weight, eps, weight_offset);
+}
+
+void layer_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
+  check_same_shape(out, x);
+  CHECK(x.shape.rank() == 2 || x.shape.rank() == 3, "x is {}", x.shape.str());
+  ctx.ops.layer_norm(ctx.pool, out, x, weight, bias, eps);
+}
+
+void glu(Ctx& ctx, Tensor out, Tensor gate_up, Activation activation) {
+  check_matrix(out, "out", -1, -1);
+  check_matrix(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
+  ctx.ops.glu(ctx.pool, out, gate_up, activation);
+}
+
+void unary(Ctx& ctx, Tensor x, Activation activation) {
+  check_matrix(x, "x", -1, -1);
+  ctx.ops.unary(ctx.pool, x, activation);
+}
+
+void add(Ctx& ctx, Tensor out, Tensor x, float scale) {
+  check_matrix(out, "out", -1, -1);
+  check_matrix(x, "x", out.shape[0], out.shape[1]);
+  ctx.ops.add(ctx.pool, out, x, scale);
+}
+
+void matmul(Ctx& ctx, const MatmulArgs& args) {
+  CHECK(args.weight != nullptr && args.weight->dtype != nullptr);
+  const auto kernels = ctx.ops.matmul.find(args.weight->dtype);
+  CHECK(kernels != ctx.ops.matmul.end(), "no kernels for weights of type {}", args.weight->dtype->name);
+  check_matrix(args.x, "x", -1, args.weight->k);
+  check_matrix(args.out, "out", args.x.shape[0], args.weight->n);
+  CHECK(args.weight->storage.size() >= kernels->second.packed_bytes(args.weight->n, args.weight->k));
+  kernels->second.matmul(ctx.pool, args);
+}
+
+void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
+  check_cache(args.k_cache, args.v_cache);
+  const auto tokens = static_cast<int64_t>(args.positions.size());
+  const int64_t kv_heads = args.k_cache.shape[1], head_dim = args.k_cache.shape[3];
+  check_matrix(args.q, "q", tokens, -1);
+  check_matrix(args.k, "k", tokens, kv_heads * head_dim);
+  check_matrix(args.v, "v", tokens, kv_heads * args.v_cache.shape[3]);
+  CHECK(args.q.shape[1] % head_dim == 0, "q {}, head_dim {}", args.q.shape.str(), head_dim);
+  CHECK(args.slots.size() == args.positions.size());
+  const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
+  for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
+  if (args.cos_sin.data != nullptr) {
+    check_matrix(args.cos_sin, "cos_sin", -1, -1);
+    const int64_t positions = args.cos_sin.shape[0], rotary_dim = args.cos_sin.shape[1];
+    CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim, "rotary_dim {}, head_dim {}", rotary_dim, head_dim);
+    for (int32_t p : args.positions) CHECK(p >= 0 && p < positions, "position {} of {}", p, positions);
+  }
+  ctx.ops.rope_store(ctx.pool, args);
+}
+
+void attention(Ctx& ctx, const AttentionArgs& args) {
+  check_cache(args.k_cache, args.v_cache);
+  const int64_t blocks = args.k_cache.shape[0], kv_heads = args.k_cache.shape[1], block_size = args.k_cache.shape[2];
+  CHECK(args.heads > 0 && args.heads % kv_heads == 0, "{} heads over {} kv heads", args.heads, kv_heads);
+  CHECK(args.query_start.size() == args.kv_len.size() + 1 && args.query_start[0] == 0);
+  const auto sequences = static_cast<int64_t>(args.kv_len.size());
+  check_matrix(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);
+  check_matrix(args.out, "out", args.query_start.back(), args.heads * args.v_cache.shape[3]);
+  CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);
+  for (int64_t s = 0; s < sequences; ++s) {
+    const int rows = args.query_start[s + 1] - args.query_start[s];
+    CHECK(rows >= 0 && args.kv_len[s] >= rows, "sequence {}: {} rows, kv_len {}", s, rows, args.kv_len[s]);
+    const int64_t used = rows == 0 ? 0 : (args.kv_len[s] + block_size - 1) / block_size;
+    CHECK(used <= args.block_table_stride, "sequence {} needs {} blocks of {}", s, used, args.block_table_stride);
+    // Blocks that slid out of the window may be gone: only those a row can see must exist.
+    const int64_t first =
+        args.window > 0 ? std::max<int64_t>(0, args.kv_len[s] - rows - args.window + 1) / block_size : 0;
+    const int32_t* table = args.block_table.data() + s * args.block_table_stride;
+    for (int64_t b = first; b < used; ++b) {
+      CHECK(table[b] >= 0 && table[b] < blocks, "sequence {} block {} is {} of {}", s, b, table[b], blocks);
+    }
+  }
+  ctx.ops.attention(ctx.pool, args);
+}
+
+void gather_rows(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows) {
+  check_matrix(x, "x", -1, -1);
+  check_matrix(out, "out", static_cast<int64_t>(rows.size()), x.shape[1]);
+  for (int32_t row : rows) CHECK(row >= 0 && row < x.shape[0], "row {} of {}", row, x.shape[0]);
+  ctx.ops.gather_rows(ctx.pool, out, x, rows);
+}
+
+}  // namespace sluice::ops

@@ -1,0 +1,148 @@
+// The scalar reference: the plainest statement of what each op computes, and the referee of every other backend.
+// Sums run in double precision and in index order; weights stay row-major. It is meant to be right, not fast.
+#include "ops/reference.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/registry.h"
+#include "base/thread_pool.h"
+
+namespace sluice::ops {
+namespace reference {
+namespace {
+
+void embed(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::byte* row = table.data + ids[i] * table.row_stride * table.dtype->block_bytes;
+    to_float(table.dtype, row, out.f32() + i * out.row_stride, table.shape[1]);
+  }
+}
+
+// Calls body(out row, x row, columns) for every vector of the last dimension of [rows, columns] or
+// [rows, groups, columns].
+template <class F>
+void each_vector(Tensor out, Tensor x, F&& body) {
+  const int64_t columns = x.shape[-1];
+  const int64_t groups = x.shape.rank() == 3 ? x.shape[1] : 1;
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t at = group * columns;
+      body(out.f32() + row * out.row_stride + at, x.f32() + row * x.row_stride + at, columns);
+    }
+  }
+}
+
+void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
+  each_vector(out, x, [&](float* to, const float* from, int64_t columns) {
+    double sum = 0;
+    for (int64_t i = 0; i < columns; ++i) sum += double(from[i]) * from[i];
+    const double scale = 1.0 / std::sqrt(sum / columns + eps);
+    for (int64_t i = 0; i < columns; ++i) {
+      to[i] = static_cast<float>(from[i] * scale * (weight ? double(weight[i]) + weight_offset : 1.0));
+    }
+  });
+}
+
+void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
+  each_vector(out, x, [&](float* to, const float* from, int64_t columns) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < columns; ++i) sum += from[i];
+    const double mean = sum / columns;
+    for (int64_t i = 0; i < columns; ++i) squares += (from[i] - mean) * (from[i] - mean);
+    const double scale = 1.0 / std::sqrt(squares / columns + eps);
+    for (int64_t i = 0; i < columns; ++i) {
+      to[i] = static_cast<float>((from[i] - mean) * scale * (weight ? weight[i] : 1.0f) + (bias ? bias[i] : 0.0f));
+    }
+  });
+}
+
+void glu(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) {
+  const int64_t n = out.shape[1];
+  for (int64_t row = 0; row < out.rows(); ++row) {
+    const float* gate = gate_up.f32() + row * gate_up.row_stride;
+    float* to = out.f32() + row * out.row_stride;
+    for (int64_t i = 0; i < n; ++i) to[i] = activate(activation, gate[i]) * gate[n + i];
+  }
+}
+
+void unary(ThreadPool&, Tensor x, Activation activation) {
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    float* values = x.f32() + row * x.row_stride;
+    for (int64_t i = 0; i < x.shape[1]; ++i) values[i] = activate(activation, values[i]);
+  }
+}
+
+void add(ThreadPool&, Tensor out, Tensor x, float scale) {
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    float* to = out.f32() + row * out.row_stride;
+    const float* from = x.f32() + row * x.row_stride;
+    for (int64_t i = 0; i < x.shape[1]; ++i) to[i] += scale * from[i];
+  }
+}
+
+void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(out.f32() + i * out.row_stride, x.f32() + rows[i] * x.row_stride, x.shape[1] * sizeof(float));
+  }
+}
+
+template <const TypeInfo& Type>
+size_t packed_bytes(int64_t n, int64_t k) {
+  return static_cast<size_t>(n) * k * Type.block_bytes;
+}
+
+template <const TypeInfo& Type>
+void pack(ThreadPool&, Weight& into, int64_t row, const Tensor& from) {
+  CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
+        "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
+  std::vector<float> values(into.k);
+  for (int64_t i = 0; i < from.rows(); ++i) {
+    to_float(from.dtype, from.data + i * from.row_stride * from.dtype->block_bytes, values.data(), values.size());
+    from_float(&Type, values.data(), into.storage.data() + (row + i) * into.k * Type.block_bytes, values.size());
+  }
+}
+
+template <const TypeInfo& Type>
+void matmul(ThreadPool& pool, const MatmulArgs& args) {
+  const int64_t k = args.weight->k;
+  pool.parallel_for(args.weight->n, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> weights(k);
+    for (int64_t n = begin; n < end; ++n) {
+      to_float(&Type, args.weight->storage.data() + n * k * Type.block_bytes, weights.data(), k);
+      for (int64_t row = 0; row < args.x.rows(); ++row) {
+        const float* x = args.x.f32() + row * args.x.row_stride;
+        double sum = 0;
+        for (int64_t i = 0; i < k; ++i) sum += double(x[i]) * weights[i];
+        float& out = args.out.f32()[row * args.out.row_stride + n];
+        out = static_cast<float>((args.accumulate ? out : 0.0f) + sum + (args.bias ? args.bias[n] : 0.0f));
+      }
+    }
+  });
+}
+
+template <const TypeInfo& Type>
+constexpr MatmulKernels kMatmul{.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul<Type>};
+
+const Ops& table() {
+  static const Ops ops{
+      .embed = embed,
+      .rms_norm = rms_norm,
+      .layer_norm = layer_norm,
+      .glu = glu,
+      .unary = unary,
+      .add = add,
+      .rope_store = rope_store,
+      .attention = attention,
+      .gather_rows = gather_rows,
+      .matmul = {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
+  return ops;
+}
+
+const Backend backend{.name = "reference", .rank = 0, .usable = [] { return true; }, .table = table};
+const Registry<Backend> registered{backend};
+
+}  // namespace
+}  // namespace reference
+}  // namespace sluice::ops

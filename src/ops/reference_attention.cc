@@ -1,0 +1,119 @@
+// Scalar reference of the ops on the paged cache: rotation with store, and attention by a plain two-pass softmax.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "ops/reference.h"
+
+namespace sluice::ops::reference {
+namespace {
+
+// The vector of one kv head at `slot` in a cache [blocks, kv_heads, block_size, dim].
+std::byte* cache_row(const Tensor& cache, int64_t slot, int64_t head) {
+  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2], dim = cache.shape[3];
+  const int64_t row = (slot / block_size * kv_heads + head) * block_size + slot % block_size;
+  return cache.data + row * dim * cache.dtype->block_bytes;
+}
+
+void rotate(float* head, const float* cos_sin, int64_t rotary_dim, bool interleaved) {
+  const int64_t half = rotary_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    float& a = head[interleaved ? 2 * i : i];
+    float& b = head[interleaved ? 2 * i + 1 : i + half];
+    const double x = a, y = b, c = cos_sin[i], s = cos_sin[half + i];
+    a = static_cast<float>(x * c - y * s);
+    b = static_cast<float>(y * c + x * s);
+  }
+}
+
+class Row {
+ public:
+  Row(const AttentionArgs& args, int64_t sequence, int64_t position)
+      : args_(args),
+        table_(args.block_table.data() + sequence * args.block_table_stride),
+        position_(position),
+        first_(args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0) {}
+
+  // One head: `q` is [head_dim], `out` [value_dim].
+  void attend(const float* q, float* out, int64_t head) const {
+    const int64_t kv_head = head / (args_.heads / args_.k_cache.shape[1]);
+    const int64_t keys = position_ + 1 - first_;
+    std::vector<double> weights(keys);
+    double top = args_.sinks ? args_.sinks[head] : -INFINITY;
+    for (int64_t i = 0; i < keys; ++i) {
+      weights[i] = score(q, head, kv_head, first_ + i);
+      top = std::max(top, weights[i]);
+    }
+    double sum = args_.sinks ? std::exp(args_.sinks[head] - top) : 0.0;
+    for (double& weight : weights) sum += weight = std::exp(weight - top);
+    std::vector<double> mixed(args_.v_cache.shape[3]);
+    std::vector<float> value(mixed.size());
+    for (int64_t i = 0; i < keys; ++i) {
+      to_float(args_.v_cache.dtype, cache_row(args_.v_cache, slot(first_ + i), kv_head), value.data(), value.size());
+      for (size_t d = 0; d < mixed.size(); ++d) mixed[d] += weights[i] * value[d];
+    }
+    for (size_t d = 0; d < mixed.size(); ++d) out[d] = static_cast<float>(mixed[d] / sum);
+  }
+
+ private:
+  int64_t slot(int64_t key) const {
+    const int64_t block_size = args_.k_cache.shape[2];
+    return table_[key / block_size] * block_size + key % block_size;
+  }
+
+  double score(const float* q, int64_t head, int64_t kv_head, int64_t key) const {
+    std::vector<float> k(args_.k_cache.shape[3]);
+    to_float(args_.k_cache.dtype, cache_row(args_.k_cache, slot(key), kv_head), k.data(), k.size());
+    double dot = 0;
+    for (size_t d = 0; d < k.size(); ++d) dot += double(q[d]) * k[d];
+    dot *= args_.scale;
+    if (args_.soft_cap > 0) dot = args_.soft_cap * std::tanh(dot / args_.soft_cap);
+    if (args_.alibi_slopes) dot += double(args_.alibi_slopes[head]) * static_cast<double>(key - position_);
+    return dot;
+  }
+
+  const AttentionArgs& args_;
+  const int32_t* table_;
+  int64_t position_, first_;
+};
+
+}  // namespace
+
+void rope_store(ThreadPool&, const RopeStoreArgs& args) {
+  const int64_t kv_heads = args.k_cache.shape[1], head_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
+  const int64_t heads = args.q.shape[1] / head_dim;
+  std::vector<float> key(head_dim);
+  for (size_t t = 0; t < args.positions.size(); ++t) {
+    const bool rotated = args.cos_sin.data != nullptr;
+    const int64_t rotary_dim = rotated ? args.cos_sin.shape[1] : 0;
+    const float* cos_sin = rotated ? args.cos_sin.f32() + args.positions[t] * args.cos_sin.row_stride : nullptr;
+    float* q = args.q.f32() + t * args.q.row_stride;
+    for (int64_t h = 0; h < heads; ++h) rotate(q + h * head_dim, cos_sin, rotary_dim, args.interleaved);
+    for (int64_t h = 0; h < kv_heads; ++h) {
+      const float* k = args.k.f32() + t * args.k.row_stride + h * head_dim;
+      const float* v = args.v.f32() + t * args.v.row_stride + h * value_dim;
+      key.assign(k, k + head_dim);
+      rotate(key.data(), cos_sin, rotary_dim, args.interleaved);
+      from_float(args.k_cache.dtype, key.data(), cache_row(args.k_cache, args.slots[t], h), head_dim);
+      from_float(args.v_cache.dtype, v, cache_row(args.v_cache, args.slots[t], h), value_dim);
+    }
+  }
+}
+
+void attention(ThreadPool& pool, const AttentionArgs& args) {
+  const int64_t head_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
+  for (size_t s = 0; s < args.kv_len.size(); ++s) {
+    const int64_t begin = args.query_start[s], rows = args.query_start[s + 1] - begin;
+    pool.parallel_for(rows * args.heads, 1, [&](int64_t item, int64_t end) {
+      for (; item < end; ++item) {
+        const int64_t row = item / args.heads, head = item % args.heads;
+        const float* q = args.q.f32() + (begin + row) * args.q.row_stride + head * head_dim;
+        float* out = args.out.f32() + (begin + row) * args.out.row_stride + head * value_dim;
+        Row(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row).attend(q, out, head);
+      }
+    });
+  }
+}
+
+}  // namespace sluice::ops::reference
