@@ -1,0 +1,52 @@
+// One buffer, cut into per-layer tensors.
+#include "nn/kv_cache.h"
+
+#include <cstring>
+
+namespace sluice {
+namespace {
+
+size_t row_bytes(DType dtype, int64_t elements) {
+  return static_cast<size_t>(elements) / dtype->block_size * dtype->block_bytes;
+}
+
+size_t align(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+size_t KvCache::bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size) {
+  size_t bytes = 0;
+  for (const KvShape& l : layers) bytes += row_bytes(dtype, int64_t{l.kv_heads} * block_size * (l.head_dim + l.value_dim));
+  return bytes;
+}
+
+KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size)
+    : blocks_(blocks),
+      block_size_(block_size),
+      memory_(bytes_per_block(layers, dtype, block_size) * blocks + layers.size() * 128) {
+  size_t at = 0;
+  const auto take = [&](int heads, int dim) {
+    Tensor t(memory_.data() + at, dtype, {blocks, heads, block_size, dim});
+    at = align(at + t.bytes());
+    return t;
+  };
+  for (const KvShape& l : layers) {
+    Layer layer;
+    layer.k = take(l.kv_heads, l.head_dim);
+    layer.v = take(l.kv_heads, l.value_dim);
+    layers_.push_back(layer);
+  }
+  CHECK(at <= memory_.size());
+}
+
+void KvCache::copy_block(int from, int to) {
+  CHECK(from >= 0 && from < blocks_ && to >= 0 && to < blocks_, "copy block {} to {} of {}", from, to, blocks_);
+  for (const Layer& l : layers_) {
+    for (const Tensor* t : {&l.k, &l.v}) {
+      const size_t bytes = row_bytes(t->dtype, t->row_elements());
+      std::memcpy(t->data + to * bytes, t->data + from * bytes, bytes);
+    }
+  }
+}
+
+}  // namespace sluice

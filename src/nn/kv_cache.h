@@ -1,0 +1,40 @@
+// Memory of the paged KV cache: for every layer keys and values [blocks, kv_heads, block_size, head_dim]. Which block
+// belongs to whom is decided elsewhere (cache/block_pool.h); this is only where the bytes lie.
+#pragma once
+
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace sluice {
+
+// What one layer keeps per token.
+struct KvShape {
+  int kv_heads = 0;
+  int head_dim = 0;
+  int value_dim = 0;
+};
+
+class KvCache {
+ public:
+  struct Layer {
+    Tensor k, v;
+  };
+
+  KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size);
+
+  static size_t bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size);
+
+  const Layer& layer(int i) const { return layers_[i]; }
+  int blocks() const { return blocks_; }
+  int block_size() const { return block_size_; }
+  void copy_block(int from, int to);  // all layers
+
+ private:
+  int blocks_;
+  int block_size_;
+  Buffer memory_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace sluice

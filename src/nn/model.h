@@ -1,0 +1,46 @@
+// What the engine sees of a model, and the registry of families. A family is one file in src/models (style G9).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/registry.h"
+#include "nn/batch.h"
+#include "nn/kv_cache.h"
+#include "nn/weights.h"
+#include "ops/ops.h"
+
+namespace sluice {
+
+// Facts the engine plans with; known from the configuration alone.
+struct ModelShape {
+  std::string family;
+  int vocab = 0;              // width of the logits
+  int max_positions = 0;      // longest sequence the model is made for
+  std::vector<KvShape> kv;    // per layer that caches keys and values
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelShape& shape() const = 0;
+  // Bytes of arena that forward() needs for a step of that many tokens and logit rows.
+  virtual size_t activation_bytes(int tokens, int rows) const = 0;
+  // Logits [batch.sample_rows, vocab] fp32 in the arena, valid until its next reset. Writes the step's keys and values
+  // into the cache. Throws nothing; numbers may be NaN when weights are.
+  virtual Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv) = 0;
+};
+
+struct ModelFamily {
+  std::string_view name;                             // "llama"
+  std::vector<std::string_view> architectures;       // config.json's architectures: "LlamaForCausalLM"
+  // Builds the model for texts of up to max_len tokens (0: its own limit). Dry or for real, see LoadContext.
+  std::unique_ptr<Model> (*build)(const Config& config, LoadContext& context, int max_len);
+};
+
+// The family that claims config.json's architectures (or model_type). Throws Error(kUnsupportedModel) naming them.
+const ModelFamily& find_family(const Config& config);
+
+}  // namespace sluice

@@ -1,0 +1,185 @@
+// Rope scalings. Frequencies are rounded to fp32 where the reference keeps them in fp32.
+#include "nn/rope.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/thread_pool.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+double base_frequency(double theta, int i, int dim) { return 1.0 / std::pow(theta, 2.0 * i / dim); }
+
+double yarn_scale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+
+void yarn_frequencies(const RopeSpec& s, std::vector<double>& freq) {
+  const int dim = s.rotary_dim;
+  const auto correction_dim = [&](double rotations) {
+    return dim * std::log(s.original_max_positions / (rotations * 2 * std::numbers::pi)) / (2 * std::log(s.theta));
+  };
+  double low = correction_dim(s.beta_fast);
+  double high = correction_dim(s.beta_slow);
+  if (s.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
+  if (low == high) high += 0.001;
+  for (int i = 0; i < dim / 2; ++i) {
+    const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+    freq[i] = freq[i] / s.factor * ramp + freq[i] * (1 - ramp);
+  }
+}
+
+void llama3_frequencies(const RopeSpec& s, std::vector<double>& freq) {
+  const double low_wavelength = s.original_max_positions / s.low_freq_factor;
+  const double high_wavelength = s.original_max_positions / s.high_freq_factor;
+  for (double& f : freq) {
+    const double wavelength = 2 * std::numbers::pi / f;
+    if (wavelength > low_wavelength) {
+      f /= s.factor;
+    } else if (wavelength >= high_wavelength) {
+      const double smooth = (s.original_max_positions / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+      f = (1 - smooth) * f / s.factor + smooth * f;
+    }
+  }
+}
+
+bool depends_on_length(const RopeSpec& s) { return s.type == "dynamic" || s.type == "longrope"; }
+
+double required(const Config& rope, const char* key) {
+  const double value = rope.at<double>(key);
+  if (!(value > 0)) rope.refuse(key, fmt::format("{} is not positive", value));
+  return value;
+}
+
+void read_yarn(const Config& rope, RopeSpec& s) {
+  s.factor = required(rope, "factor");
+  s.beta_fast = rope.get("beta_fast", 32.0);
+  s.beta_slow = rope.get("beta_slow", 1.0);
+  s.truncate = rope.get("truncate", true);
+  const double mscale = rope.get("mscale", 0.0);
+  const double mscale_all = rope.get("mscale_all_dim", 0.0);
+  const double by_rule = mscale != 0 && mscale_all != 0 ? yarn_scale(s.factor, mscale) / yarn_scale(s.factor, mscale_all)
+                                                        : yarn_scale(s.factor, 1.0);
+  s.attention_factor = rope.get("attention_factor", by_rule);
+}
+
+void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_positions) {
+  s.short_factor = rope.at<std::vector<double>>("short_factor");
+  s.long_factor = rope.at<std::vector<double>>("long_factor");
+  for (const auto* list : {&s.short_factor, &s.long_factor}) {
+    if (static_cast<int>(list->size()) != s.rotary_dim / 2) {
+      rope.refuse(list == &s.short_factor ? "short_factor" : "long_factor",
+                  fmt::format("has {} values, needs {}", list->size(), s.rotary_dim / 2));
+    }
+  }
+  s.factor = rope.get("factor", 1.0);
+  if (has_original) s.factor = static_cast<double>(max_positions) / s.original_max_positions;
+  const double by_rule = s.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(s.factor) / std::log(s.original_max_positions));
+  s.attention_factor = rope.get("attention_factor", by_rule);
+}
+
+// The object that describes the rotation, from either spelling.
+Config rope_object(const Config& config) {
+  const bool modern = config.has("rope_parameters");
+  const bool old = config.has("rope_scaling");
+  if (modern && old && *config.find("rope_parameters") != *config.find("rope_scaling")) {
+    config.refuse("rope_scaling", "contradicts rope_parameters");
+  }
+  return config.object(modern ? "rope_parameters" : "rope_scaling");
+}
+
+}  // namespace
+
+RopeSpec read_rope(const Config& config, int head_dim, int max_positions) {
+  const Config rope = rope_object(config);
+  RopeSpec s;
+  s.theta = rope.get("rope_theta", config.get("rope_theta", 10000.0));
+  if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta) {
+    config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
+  }
+  if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("{} is not above 1", s.theta));
+  const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0));
+  if (!(partial > 0 && partial <= 1)) config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
+  s.rotary_dim = static_cast<int>(head_dim * partial);
+  if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0) {
+    config.refuse("head_dim", fmt::format("{} rotated dimensions, must be even and at least 2", s.rotary_dim));
+  }
+  s.type = rope.get("rope_type", rope.get("type", std::string("default")));
+  if (s.type == "su") s.type = "longrope";  // the name Phi-3's first checkpoints used
+  rope.ignore("type");
+  const bool has_original = rope.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
+  s.original_max_positions = rope.get("original_max_position_embeddings",
+                                      config.get("original_max_position_embeddings", max_positions));
+  if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
+
+  if (s.type == "linear" || s.type == "dynamic") {
+    s.factor = required(rope, "factor");
+  } else if (s.type == "yarn") {
+    read_yarn(rope, s);
+  } else if (s.type == "llama3") {
+    s.factor = required(rope, "factor");
+    s.low_freq_factor = required(rope, "low_freq_factor");
+    s.high_freq_factor = required(rope, "high_freq_factor");
+    if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", "is not above low_freq_factor");
+  } else if (s.type == "longrope") {
+    read_longrope(rope, s, has_original, max_positions);
+  } else if (s.type != "default") {
+    rope.refuse("rope_type", fmt::format("'{}' is none of default, linear, dynamic, yarn, llama3, longrope", s.type));
+  }
+  const std::vector<std::string> unread = rope.unread();
+  if (!unread.empty()) rope.refuse(unread.front(), fmt::format("is not understood for rope_type '{}'", s.type));
+  return s;
+}
+
+std::vector<double> rope_frequencies(const RopeSpec& s, int length) {
+  const int dim = s.rotary_dim;
+  double theta = s.theta;
+  if (s.type == "dynamic" && length > s.original_max_positions) {
+    const double stretch = s.factor * length / s.original_max_positions - (s.factor - 1);
+    theta *= std::pow(stretch, static_cast<double>(dim) / (dim - 2));
+  }
+  std::vector<double> freq(static_cast<size_t>(dim / 2));
+  for (int i = 0; i < dim / 2; ++i) freq[i] = base_frequency(theta, i, dim);
+  if (s.type == "linear") {
+    for (double& f : freq) f /= s.factor;
+  } else if (s.type == "yarn") {
+    yarn_frequencies(s, freq);
+  } else if (s.type == "llama3") {
+    llama3_frequencies(s, freq);
+  } else if (s.type == "longrope") {
+    const auto& factors = length > s.original_max_positions ? s.long_factor : s.short_factor;
+    for (int i = 0; i < dim / 2; ++i) freq[i] /= factors[i];
+  }
+  return freq;
+}
+
+RopeTable::RopeTable(const RopeSpec& spec, int positions, ThreadPool& pool) : memory_(bytes(spec, positions)) {
+  cos_sin = Tensor(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
+  const int half = spec.rotary_dim / 2;
+  const std::vector<double> constant = rope_frequencies(spec, 1);
+  pool.parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
+    std::vector<double> freq = constant;
+    for (int64_t p = begin; p < end; ++p) {
+      if (depends_on_length(spec) && p + 1 > spec.original_max_positions) {
+        freq = rope_frequencies(spec, static_cast<int>(p + 1));
+      }
+      float* row = cos_sin.f32() + p * spec.rotary_dim;
+      for (int i = 0; i < half; ++i) {
+        // The reference multiplies in fp32; at long positions the rounded angle is part of the model.
+        const float angle = static_cast<float>(freq[i]) * static_cast<float>(p);
+        row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * spec.attention_factor);
+        row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * spec.attention_factor);
+      }
+    }
+  });
+}
+
+}  // namespace sluice

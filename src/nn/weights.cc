@@ -1,0 +1,61 @@
+// Named access to a checkpoint's tensors.
+#include "nn/weights.h"
+
+#include <fmt/core.h>
+
+#include "sluice/error.h"
+
+namespace sluice {
+
+void LoadContext::finish(const std::function<bool(std::string_view)>& ignorable) const {
+  std::vector<std::string> all = problems;
+  for (const auto& [name, entry] : checkpoint.tensors()) {
+    if (!used.contains(name) && !(ignorable && ignorable(name))) {
+      all.push_back(fmt::format("tensor '{}' {} is not used by this architecture", name, entry.shape.str()));
+    }
+  }
+  if (all.empty()) return;
+  constexpr size_t kShown = 10;
+  std::string message = fmt::format("{}: the weights do not fit the configuration:", checkpoint.folder);
+  for (size_t i = 0; i < all.size() && i < kShown; ++i) message += "\n  " + all[i];
+  if (all.size() > kShown) message += fmt::format("\n  and {} more", all.size() - kShown);
+  throw Error(ErrorCode::kUnsupportedModel, message);
+}
+
+Weights Weights::operator/(std::string_view name) const { return Weights(*context_, fmt::format("{}{}.", prefix_, name)); }
+
+bool Weights::has(std::string_view name) const {
+  return context_->checkpoint.find(fmt::format("{}{}", prefix_, name)) != nullptr;
+}
+
+const TensorEntry* Weights::tensor(std::string_view name, const Shape& shape) const {
+  const std::string full = fmt::format("{}{}", prefix_, name);
+  const TensorEntry* entry = context_->checkpoint.find(full);
+  if (entry == nullptr) {
+    context_->problems.push_back(fmt::format("tensor '{}' {} is missing", full, shape.str()));
+    return nullptr;
+  }
+  const bool first = context_->used.insert(full).second;
+  if (!(entry->shape == shape)) {
+    context_->problems.push_back(
+        fmt::format("tensor '{}' has shape {}, the configuration asks for {}", full, entry->shape.str(), shape.str()));
+    return nullptr;
+  }
+  if (first) {
+    context_->parameters += shape.elements();
+    context_->done_bytes += entry->bytes;
+    if (context_->progress) context_->progress(context_->done_bytes);
+  }
+  return entry;
+}
+
+std::vector<float> Weights::vector(std::string_view name, int64_t n) const {
+  const TensorEntry* entry = tensor(name, {n});
+  context_->weight_bytes += static_cast<size_t>(n) * sizeof(float);
+  if (entry == nullptr || context_->dry) return {};
+  std::vector<float> values(static_cast<size_t>(n));
+  to_float(entry->dtype, entry->data, values.data(), values.size());
+  return values;
+}
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// How layers get their weights: by name, at construction, in one pass that first plans and then loads. The same
+// constructors run twice: dry (shapes checked, bytes counted, nothing read) and for real. What is missing, misshapen or
+// left over is reported in one error.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "ops/ops.h"
+
+namespace sluice {
+
+struct LoadContext {
+  const Checkpoint& checkpoint;
+  const ops::Ops& ops;
+  ThreadPool& pool;
+  DType dtype = nullptr;   // type matrices are stored and multiplied in
+  bool dry = false;        // plan only
+  std::function<void(size_t done_bytes)> progress;  // after each tensor; may be null
+
+  // Filled while building.
+  size_t weight_bytes = 0;      // memory of packed matrices and vectors
+  size_t mapped_bytes = 0;      // read in place from the file (embedding tables)
+  int64_t parameters = 0;
+  size_t done_bytes = 0;
+  std::set<std::string, std::less<>> used;
+  std::vector<std::string> problems;
+
+  // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
+  // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).
+  void finish(const std::function<bool(std::string_view name)>& ignorable = {}) const;
+};
+
+// A name prefix inside a checkpoint: w / "layers.0" / "mlp".
+class Weights {
+ public:
+  explicit Weights(LoadContext& context, std::string prefix = {}) : context_(&context), prefix_(std::move(prefix)) {}
+
+  Weights operator/(std::string_view name) const;
+  LoadContext& context() const { return *context_; }
+  const std::string& prefix() const { return prefix_; }
+  bool has(std::string_view name) const;
+
+  // The tensor, its shape checked; nullptr (and a recorded problem) when it is missing or misshapen.
+  const TensorEntry* tensor(std::string_view name, const Shape& shape) const;
+  // A vector as fp32. Empty in a dry run or when missing.
+  std::vector<float> vector(std::string_view name, int64_t n) const;
+
+ private:
+  LoadContext* context_;
+  std::string prefix_;  // "model.layers.0."
+};
+
+}  // namespace sluice
