@@ -12,8 +12,9 @@
 namespace sluice {
 
 const std::vector<DType>& plain_dtypes() {
-  static const std::vector<DType> all = {&kFloat32, &kBFloat16, &kFloat16, &kFloat64, &kInt64,      &kInt32,
-                                         &kInt16,   &kInt8,     &kUInt8,   &kBool,    &kFloat8E4M3, &kFloat8E5M2};
+  static const std::vector<DType> all = {&kFloat32, &kBFloat16,   &kFloat16,    &kFloat64,   &kInt64,  &kInt32,
+                                         &kInt16,   &kInt8,       &kUInt8,      &kUInt16,    &kUInt32, &kUInt64,
+                                         &kBool,    &kFloat8E4M3, &kFloat8E5M2, &kFloat8E8M0};
   return all;
 }
 
@@ -25,6 +26,7 @@ DType find_dtype(std::string_view name) {
 }
 
 DType find_safetensors_dtype(std::string_view name) {
+  if (name.empty()) return nullptr;  // what types without a spelling have
   for (DType type : plain_dtypes()) {
     if (type->safetensors == name) return type;
   }
@@ -52,9 +54,9 @@ uint16_t float_to_fp16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return sign | 0x7e00;                 // NaN
-  if (magnitude >= 0x477ff000) return sign | 0x7c00;                // rounds to infinity
-  if (magnitude < 0x38800000) {                                     // subnormal or zero: units of 2^-24
+  if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds to infinity
+  if (magnitude < 0x38800000) {                       // subnormal or zero: units of 2^-24
     const float scaled = std::ldexp(std::bit_cast<float>(magnitude), 24);
     return sign | static_cast<uint16_t>(std::nearbyint(scaled));
   }

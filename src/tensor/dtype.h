@@ -25,9 +25,13 @@ inline constexpr TypeInfo kInt32{"int32", 1, 4, "I32"};
 inline constexpr TypeInfo kInt16{"int16", 1, 2, "I16"};
 inline constexpr TypeInfo kInt8{"int8", 1, 1, "I8"};
 inline constexpr TypeInfo kUInt8{"uint8", 1, 1, "U8"};
+inline constexpr TypeInfo kUInt16{"uint16", 1, 2, "U16"};
+inline constexpr TypeInfo kUInt32{"uint32", 1, 4, "U32"};
+inline constexpr TypeInfo kUInt64{"uint64", 1, 8, "U64"};
 inline constexpr TypeInfo kBool{"bool", 1, 1, "BOOL"};
 inline constexpr TypeInfo kFloat8E4M3{"float8_e4m3fn", 1, 1, "F8_E4M3"};
 inline constexpr TypeInfo kFloat8E5M2{"float8_e5m2", 1, 1, "F8_E5M2"};
+inline constexpr TypeInfo kFloat8E8M0{"float8_e8m0fnu", 1, 1, "F8_E8M0"};
 
 // The plain types above; nullptr when none has that name.
 DType find_dtype(std::string_view name);

@@ -38,6 +38,7 @@ Tensor Tensor::slice_columns(int64_t begin, int64_t count) const {
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
+  if (bytes > PTRDIFF_MAX) throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory", bytes));
   constexpr size_t kHuge = 2u << 20;
   const bool huge = bytes >= kHuge;
   mapped_ = huge ? (bytes + 2 * kHuge - 1) / kHuge * kHuge : (bytes + 4095) / 4096 * 4096;
