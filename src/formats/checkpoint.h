@@ -28,16 +28,19 @@ class Config {
   // The value; absent or null is an error that names the key.
   template <class T>
   T at(std::string_view key) const;
-  bool has(std::string_view key) const;  // present and not null; marks the key as read
-  const Json* find(std::string_view key) const;  // null when absent; marks the key as read
-  Config object(std::string_view key) const;     // a nested object (empty when absent), origin "config.json: rope_parameters"
+  bool has(std::string_view key) const;          // present and not null; marks the key as read
+  const Json* find(std::string_view key) const;  // nullptr when absent or null; marks the key as read
+  // A nested object, empty when absent, with the origin "config.json: rope_parameters". It keeps its own record of what
+  // was read: who takes it asks its unread(), too.
+  Config object(std::string_view key) const;
   // Refuses a setting by name: throws Error(kUnsupportedModel) "origin: 'key': message".
   [[noreturn]] void refuse(std::string_view key, const std::string& message) const;
   void ignore(std::string_view key) const { read_.insert(std::string(key)); }
 
   // Keys nobody has read and that are not known to be without influence on inference (architectures, dtype,
-  // initializer_range, *_token_id, transformers_version, dropout rates, ...). Empty after a family has built its model,
-  // or the checkpoint asks for something unknown.
+  // initializer_range, *_token_id, transformers_version, dropout rates, ...; the table is in config.cc). A null asks
+  // for nothing and is left out. Empty after a family has built its model, or the checkpoint asks for something
+  // unknown.
   std::vector<std::string> unread() const;
   const std::string& origin() const { return origin_; }
   const Json& values() const { return values_; }
@@ -48,7 +51,11 @@ class Config {
   mutable std::set<std::string, std::less<>> read_;
 };
 
-// One tensor in a mapped file. `data` stays valid as long as the Checkpoint.
+// Reads a JSON object written by Python: NaN, Infinity and -Infinity are accepted, as numbers for get<double>.
+// Throws Error(kCorruptFile) that names the file.
+Config read_config(const std::string& path);
+
+// One tensor in a mapped file. `data` stays valid as long as the Checkpoint; it may be unaligned.
 struct TensorEntry {
   std::string name;
   DType dtype = nullptr;
@@ -72,7 +79,7 @@ class Checkpoint {
 
   Config config;
   GenerationConfig generation;
-  std::string folder;                        // where tokenizer and templates are looked for
+  std::string folder;  // where tokenizer and templates are looked for
   const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }
   const TensorEntry* find(std::string_view name) const;
   size_t total_bytes() const;  // of all tensors
@@ -81,8 +88,9 @@ class Checkpoint {
   std::map<std::string, TensorEntry, std::less<>> tensors_;
 };
 
-// Opens a folder with config.json and safetensors (one file, or shards with model.safetensors.index.json).
-// Throws Error(kCorruptFile | kUnsupportedModel) naming the file and the field or tensor.
+// Opens a checkpoint of a format that is registered (formats/checkpoint_format.h): a folder or a file, or the name of a
+// model in the local Hugging Face cache (formats/hub_cache.h).
+// Throws Error(kNotFound | kCorruptFile | kUnsupportedModel) naming the file and the field or tensor.
 std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);
 
 }  // namespace sluice

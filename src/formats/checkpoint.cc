@@ -1,0 +1,106 @@
+// Opening a checkpoint by whichever registered format recognizes it.
+#include "formats/checkpoint.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "formats/checkpoint_format.h"
+#include "formats/hub_cache.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Endings of files that hold weights in some format, so that a refusal can say what was found instead.
+constexpr std::array<std::string_view, 9> kWeightEndings = {".safetensors", ".gguf", ".bin",  ".pth",    ".pt",
+                                                            ".ckpt",        ".h5",   ".onnx", ".msgpack"};
+
+bool holds_weights(const fs::path& file) {
+  return std::ranges::find(kWeightEndings, file.extension().native()) != kWeightEndings.end();
+}
+
+[[noreturn]] void refuse_format(const fs::path& path) {
+  std::string known;
+  for (const CheckpointFormat* format : Registry<CheckpointFormat>::all()) {
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format->name);
+  }
+  if (!fs::is_directory(path)) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{}: not in a format that is supported yet ({})", path.string(), known));
+  }
+  std::vector<std::string> found;
+  std::error_code unreadable;
+  for (const fs::directory_entry& file : fs::directory_iterator(path, unreadable)) {
+    if (holds_weights(file.path())) found.push_back(file.path().filename().string());
+  }
+  std::ranges::sort(found);
+  if (unreadable) throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", path.string(), unreadable.message()));
+  if (found.empty()) throw Error(ErrorCode::kNotFound, fmt::format("{}: no weights in this folder", path.string()));
+  throw Error(ErrorCode::kUnsupportedModel,
+              fmt::format("{}: {}{}: not in a format that is supported yet ({})", path.string(), found.front(),
+                          found.size() > 1 ? fmt::format(" and {} more", found.size() - 1) : "", known));
+}
+
+template <class T>
+std::optional<T> in_range(const Config& config, std::string_view key, T least, T most) {
+  if (!config.has(key)) return std::nullopt;
+  const T value = config.at<T>(key);
+  if (!(value >= least && value <= most)) {
+    config.refuse(key, fmt::format("{} is not in [{}, {}]", value, least, most));
+  }
+  return value;
+}
+
+}  // namespace
+
+const TensorEntry* Checkpoint::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+size_t Checkpoint::total_bytes() const {
+  size_t total = 0;
+  for (const auto& [name, entry] : tensors_) total += entry.bytes;
+  return total;
+}
+
+GenerationConfig read_generation(const Config& config) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  constexpr int kMostInt = std::numeric_limits<int>::max();
+  GenerationConfig out;
+  if (const Json* eos = config.find("eos_token_id")) {
+    const auto ids = eos->is_array() ? config.at<std::vector<int>>("eos_token_id")
+                                     : std::vector<int>{config.at<int>("eos_token_id")};
+    for (int id : ids) {
+      if (id < 0) config.refuse("eos_token_id", fmt::format("{} is no token", id));
+    }
+    out.eos_token_ids.assign(ids.begin(), ids.end());
+  }
+  out.temperature = in_range<double>(config, "temperature", 0, kMost);
+  out.top_p = in_range<double>(config, "top_p", 0, 1);
+  out.min_p = in_range<double>(config, "min_p", 0, 1);
+  out.repetition_penalty = in_range<double>(config, "repetition_penalty", std::numeric_limits<double>::min(), kMost);
+  out.top_k = in_range<int>(config, "top_k", -1, kMostInt);  // 0 and -1: off
+  out.max_new_tokens = in_range<int>(config, "max_new_tokens", 1, kMostInt);
+  out.do_sample = config.get("do_sample", false);
+  return out;
+}
+
+std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path) {
+  const fs::path resolved = resolve_model_path(path);
+  const CheckpointFormat* chosen = nullptr;
+  for (const CheckpointFormat* format : Registry<CheckpointFormat>::all()) {
+    if (chosen != nullptr && chosen->rank <= format->rank) continue;
+    if (format->recognizes(resolved)) chosen = format;
+  }
+  if (chosen == nullptr) refuse_format(resolved);
+  return chosen->open(resolved);
+}
+
+}  // namespace sluice

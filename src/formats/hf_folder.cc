@@ -1,0 +1,154 @@
+// Folders as Hugging Face's transformers writes them: config.json, generation_config.json and weights in safetensors,
+// in one file or in shards listed by an index.
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stop_token>
+#include <thread>
+
+#include "base/log.h"
+#include "base/mmap.h"
+#include "formats/checkpoint_format.h"
+#include "formats/safetensors.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool exists(const fs::path& path) {
+  std::error_code unreadable;
+  return fs::exists(path, unreadable);
+}
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+[[noreturn]] void corrupt(const fs::path& file, const std::string& message) {
+  throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", file.string(), message));
+}
+
+class HfFolder : public Checkpoint {
+ public:
+  explicit HfFolder(const fs::path& path) {
+    const bool single_file = !fs::is_directory(path);
+    const fs::path root = single_file ? path.parent_path() : path;
+    folder = root.empty() ? "." : root.string();
+    config = read_config((root / "config.json").string());
+    if (config.has("auto_map")) log::info("{}: auto_map ignored: no code of a checkpoint is run", config.origin());
+    generation = read_generation_of(root);
+
+    if (single_file) {
+      add_file(path, nullptr);
+    } else if (exists(root / kSingle)) {
+      add_file(root / kSingle, nullptr);
+    } else {
+      add_shards(root / kIndex);
+    }
+    start_reading();
+  }
+
+ private:
+  // generation_config.json, as transformers does it: when there is none, or it names no end, config.json speaks.
+  GenerationConfig read_generation_of(const fs::path& root) const {
+    const GenerationConfig from_model = read_generation(config);
+    const fs::path file = root / "generation_config.json";
+    if (!exists(file)) return from_model;
+    GenerationConfig out = read_generation(read_config(file.string()));
+    if (out.eos_token_ids.empty()) out.eos_token_ids = from_model.eos_token_ids;
+    return out;
+  }
+
+  // Adds the tensors of one file; with `wanted` (names, sorted), only those, all of which must be there.
+  void add_file(const fs::path& path, const std::vector<std::string>* wanted) {
+    files_.push_back(std::make_unique<MappedFile>(path.string()));
+    size_t taken = 0, unlisted = 0;
+    for (TensorEntry& entry : read_safetensors(files_.back()->bytes(), path.string())) {
+      if (wanted != nullptr && !std::ranges::binary_search(*wanted, entry.name)) {
+        ++unlisted;
+        continue;
+      }
+      ++taken;
+      std::string name = entry.name;
+      tensors_.emplace(std::move(name), std::move(entry));
+    }
+    if (unlisted > 0)
+      log::warning("{}: {} tensors that {} does not list are left out", path.string(), unlisted, kIndex);
+    if (wanted == nullptr || taken == wanted->size()) return;
+    const auto missing = std::ranges::find_if(*wanted, [&](const std::string& name) { return find(name) == nullptr; });
+    corrupt(path, fmt::format("tensor '{}' is not in this file, where {} puts it", *missing, kIndex));
+  }
+
+  void add_shards(const fs::path& index) {
+    const Config values = read_config(index.string());
+    const Json* map = values.find("weight_map");
+    if (map == nullptr || !map->is_object()) corrupt(index, "'weight_map' is no object");
+    std::map<std::string, std::vector<std::string>> shards;
+    for (const auto& [tensor, shard] : map->items()) {
+      if (!shard.is_string()) corrupt(index, fmt::format("weight_map: '{}': not the name of a file", tensor));
+      shards[shard.get<std::string>()].push_back(tensor);
+    }
+    check_shards(index, shards);
+    for (auto& [shard, names] : shards) {
+      std::ranges::sort(names);
+      add_file(index.parent_path() / shard, &names);
+    }
+  }
+
+  static void check_shards(const fs::path& index, const std::map<std::string, std::vector<std::string>>& shards) {
+    std::vector<std::string> missing;
+    for (const auto& [shard, names] : shards) {
+      // A shard lies beside its index: no name of one leads out of the folder.
+      if (shard.empty() || shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || shard == "." ||
+          shard == "..") {
+        corrupt(index, fmt::format("weight_map: '{}' is not the name of a file in this folder", shard));
+      }
+      if (!exists(index.parent_path() / shard)) missing.push_back(shard);
+    }
+    if (!missing.empty()) {
+      corrupt(index, fmt::format("{} of {} shards are missing, the first is {}", missing.size(), shards.size(),
+                                 missing.front()));
+    }
+  }
+
+  // Reads the files into the page cache in the background, while the model is being built from them: page faults
+  // alone keep too few requests in flight for the disk (1.2 to 1.6 GB/s of a cold file, with this 2.0 to 2.1 GB/s, on a
+  // virtual disk). Left to page faults when memory is short.
+  void start_reading() {
+    size_t total = 0;
+    for (const auto& file : files_) total += file->bytes().size();
+    const auto memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    if (total > memory / 4 * 3) return;
+    reader_ = std::jthread([this](std::stop_token stop) {
+      // Linux cuts one call's request down to the readahead window, 128 KiB by default.
+      constexpr size_t kStep = 128u << 10;
+      for (const auto& file : files_) {
+        const std::span<const std::byte> bytes = file->bytes();
+        for (size_t at = 0; at < bytes.size() && !stop.stop_requested(); at += kStep) {
+          ::madvise(const_cast<std::byte*>(bytes.data()) + at, std::min(kStep, bytes.size() - at), MADV_WILLNEED);
+        }
+      }
+    });
+  }
+
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::jthread reader_;  // after files_: it stops before they are unmapped
+};
+
+bool recognizes(const fs::path& path) {
+  if (!fs::is_directory(path)) return path.extension() == ".safetensors";
+  return exists(path / kSingle) || exists(path / kIndex);
+}
+
+const CheckpointFormat safetensors{
+    .name = "safetensors",
+    .recognizes = recognizes,
+    .open = [](const fs::path& path) -> std::unique_ptr<Checkpoint> { return std::make_unique<HfFolder>(path); },
+};
+const Registry<CheckpointFormat> registered{safetensors};
+
+}  // namespace
+}  // namespace sluice
