@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool exists(const fs::path& path) {
+bool present(const fs::path& path) {
   std::error_code unreadable;
   return fs::exists(path, unreadable);
 }
@@ -43,7 +43,7 @@ class HfFolder : public Checkpoint {
 
     if (single_file) {
       add_file(path, nullptr);
-    } else if (exists(root / kSingle)) {
+    } else if (present(root / kSingle)) {
       add_file(root / kSingle, nullptr);
     } else {
       add_shards(root / kIndex);
@@ -56,7 +56,7 @@ class HfFolder : public Checkpoint {
   GenerationConfig read_generation_of(const fs::path& root) const {
     const GenerationConfig from_model = read_generation(config);
     const fs::path file = root / "generation_config.json";
-    if (!exists(file)) return from_model;
+    if (!present(file)) return from_model;
     GenerationConfig out = read_generation(read_config(file.string()));
     if (out.eos_token_ids.empty()) out.eos_token_ids = from_model.eos_token_ids;
     return out;
@@ -106,7 +106,7 @@ class HfFolder : public Checkpoint {
           shard == "..") {
         corrupt(index, fmt::format("weight_map: '{}' is not the name of a file in this folder", shard));
       }
-      if (!exists(index.parent_path() / shard)) missing.push_back(shard);
+      if (!present(index.parent_path() / shard)) missing.push_back(shard);
     }
     if (!missing.empty()) {
       corrupt(index, fmt::format("{} of {} shards are missing, the first is {}", missing.size(), shards.size(),
@@ -140,7 +140,7 @@ class HfFolder : public Checkpoint {
 
 bool recognizes(const fs::path& path) {
   if (!fs::is_directory(path)) return path.extension() == ".safetensors";
-  return exists(path / kSingle) || exists(path / kIndex);
+  return present(path / kSingle) || present(path / kIndex);
 }
 
 const CheckpointFormat safetensors{
