@@ -1,0 +1,176 @@
+// Load: the same model constructors run dry for the plan, then for real.
+#include "engine/load.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kHeadroom = 256u << 20;  // left for text, connections, thread stacks
+
+DType parse_dtype(std::string_view option, const std::string& name, DType automatic) {
+  if (name == "auto") return automatic;
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
+    if (type->name == name) return type;
+  }
+  throw Error(ErrorCode::kInvalidRequest, fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16", option, name));
+}
+
+// The checkpoint's own type: what config.json says, and it must agree with what the matrices are stored in.
+DType checkpoint_dtype(const Checkpoint& checkpoint) {
+  const std::string modern = checkpoint.config.get("dtype", std::string());
+  const std::string old = checkpoint.config.get("torch_dtype", std::string());
+  if (!modern.empty() && !old.empty() && modern != old) {
+    checkpoint.config.refuse("torch_dtype", fmt::format("'{}' contradicts dtype '{}'", old, modern));
+  }
+  const std::string& said = modern.empty() ? old : modern;
+  if (!said.empty() && said != "auto") return parse_dtype("dtype", said, nullptr);
+  for (const auto& [name, entry] : checkpoint.tensors()) {
+    if (entry.shape.rank() == 2) return entry.dtype;
+  }
+  return &kFloat32;
+}
+
+bool plain_weight(const std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias");
+}
+
+std::unique_ptr<Model> build(const LoadPlan& plan, ThreadPool& pool, LoadContext& context, int max_len) {
+  const Config& config = plan.checkpoint->config;
+  std::unique_ptr<Model> model = find_family(config).build(config, context, max_len);
+  context.finish(plain_weight);
+  const std::vector<std::string> unread = config.unread();
+  if (!unread.empty()) {
+    std::string names;
+    for (const std::string& key : unread) names += (names.empty() ? "'" : ", '") + key + "'";
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{}: {} not understood for this architecture", config.origin(), names));
+  }
+  (void)pool;
+  return model;
+}
+
+// Length and number of blocks: what was asked for exactly, or what fits.
+void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes, size_t free_bytes) {
+  const int asked = options.max_model_len;
+  if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len is negative");
+  if (asked > plan.shape.max_positions) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--max-model-len {} is longer than the model's {} positions", asked,
+                                                        plan.shape.max_positions));
+  }
+  const int bs = options.block_size;
+  const auto blocks_for = [bs](int64_t tokens) { return (tokens + bs - 1) / bs; };
+  plan.max_model_len = asked > 0 ? asked : plan.shape.max_positions;
+  const int64_t most = blocks_for(plan.max_model_len) * options.max_num_seqs;
+  const int64_t asked_bytes = options.kv_cache_memory_bytes;
+  if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes is negative");
+  int64_t blocks = asked_bytes > 0 ? asked_bytes / static_cast<int64_t>(block_bytes)
+                                   : std::min<int64_t>(most, static_cast<int64_t>(free_bytes / 4 / block_bytes));
+  const int64_t one_sequence = blocks_for(plan.max_model_len);
+  if (asked_bytes == 0 && blocks < one_sequence) {
+    blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));
+  }
+  blocks = std::min<int64_t>(blocks, 1 << 30);
+  if (blocks < one_sequence) {
+    const int64_t fits = std::max<int64_t>(blocks, 0) * bs;
+    if (asked > 0 || fits < bs) {
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("one sequence of {} tokens needs {} of KV cache, there is room for {} tokens: lower "
+                              "--max-model-len or raise --kv-cache-memory-bytes",
+                              plan.max_model_len, format_bytes(one_sequence * block_bytes), fits));
+    }
+    log::warning("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are refused", fits,
+                 plan.max_model_len);
+    plan.max_model_len = static_cast<int>(fits);
+  }
+  plan.blocks = static_cast<int>(blocks);
+}
+
+void check_options(const EngineOptions& o) {
+  const auto positive = [](const char* name, int64_t value) {
+    if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name));
+  };
+  positive("max-num-seqs", o.max_num_seqs);
+  positive("max-num-batched-tokens", o.max_num_batched_tokens);
+  positive("max-num-queued-reqs", o.max_num_queued_reqs);
+  if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--block-size {} is none of 8, 16, 32, 64", o.block_size));
+  }
+  if (o.max_num_batched_tokens > 1 << 20) {
+    throw Error(ErrorCode::kInvalidRequest, "--max-num-batched-tokens is above 1048576");
+  }
+  if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is above 65536");
+}
+
+}  // namespace
+
+LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
+  check_options(options);
+  LoadPlan plan;
+  plan.checkpoint = open_checkpoint(options.model);
+  plan.backend = &ops::select_backend(options.backend);
+  plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
+  plan.kv_dtype = parse_dtype("kv-cache-dtype", options.kv_cache_dtype, plan.dtype);
+  plan.logit_rows = options.max_num_seqs;
+
+  LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype, .dry = true};
+  const std::unique_ptr<Model> model = build(plan, pool, context, options.max_model_len);
+  plan.shape = model->shape();
+  plan.parameters = context.parameters;
+
+  MemoryPlan& memory = plan.memory;
+  memory.available_bytes = available_memory();
+  memory.mapped_bytes = context.mapped_bytes;
+  memory.rows.push_back({"weights", context.weight_bytes,
+                         fmt::format("{} parameters as {}", plan.parameters, plan.dtype->name)});
+  const size_t step = model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows);
+  memory.rows.push_back({"step", step, fmt::format("activations of {} tokens, logits of {} rows",
+                                                   options.max_num_batched_tokens, plan.logit_rows)});
+  const size_t fixed = memory.total() + kHeadroom;
+  const size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
+  const size_t block_bytes = KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size);
+  if (free_bytes < block_bytes) {
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
+  }
+  plan_cache(options, plan, block_bytes, free_bytes);
+  memory.rows.push_back({"KV cache", block_bytes * plan.blocks,
+                         fmt::format("{} blocks of {} tokens as {}, {} tokens per sequence at most", plan.blocks,
+                                     options.block_size, plan.kv_dtype->name, plan.max_model_len)});
+  if (memory.total() + kHeadroom > memory.available_bytes) {
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
+  }
+  return plan;
+}
+
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
+  LoadedModel loaded{.plan = plan_load(options, pool), .model = nullptr, .kv = nullptr, .arena = nullptr};
+  const LoadPlan& plan = loaded.plan;
+  LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype};
+  const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
+  if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
+  loaded.model = build(plan, pool, context, plan.max_model_len);
+  loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size);
+  loaded.arena = std::make_unique<Arena>(
+      loaded.model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows));
+  return loaded;
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint) {
+  const std::filesystem::path given = options.tokenizer.empty() ? checkpoint.folder : options.tokenizer;
+  const std::filesystem::path file = std::filesystem::is_directory(given) ? given / "tokenizer.json" : given;
+  if (!std::filesystem::exists(file)) {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: no tokenizer.json there", given.string()));
+  }
+  return Tokenizer::from_file(file.string());
+}
+
+std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint) {
+  return ChatTemplate::from_folder(checkpoint.folder, options.chat_template);
+}
+
+}  // namespace sluice

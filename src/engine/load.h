@@ -1,0 +1,51 @@
+// From options to a loaded model: open, plan, check, build. The plan comes first; `inspect` stops there.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/thread_pool.h"
+#include "chat/chat_template.h"
+#include "engine/memory_plan.h"
+#include "formats/checkpoint.h"
+#include "nn/kv_cache.h"
+#include "nn/model.h"
+#include "sluice/engine.h"
+#include "sluice/options.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice {
+
+// What the configuration and the tensor headers tell, before any weight is read.
+struct LoadPlan {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  const ops::Backend* backend = nullptr;
+  DType dtype = nullptr;     // weights and compute
+  DType kv_dtype = nullptr;
+  ModelShape shape;
+  int64_t parameters = 0;
+  int max_model_len = 0;
+  int blocks = 0;            // of the KV cache
+  int logit_rows = 0;        // most rows of logits in one step
+  MemoryPlan memory;
+};
+
+// Throws Error; kOutOfMemory with the table when the plan does not fit.
+LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool);
+
+struct LoadedModel {
+  LoadPlan plan;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<KvCache> kv;
+  std::unique_ptr<Arena> arena;
+};
+
+// Reads and packs the weights. `progress` gets a share from 0 to 1 now and then; may be null.
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress = {});
+
+// The text ends of a model. The tokenizer is required, the template is not.
+std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint);
+std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint);
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+// Every buffer of the engine, sized before the first byte is allocated. What does not fit is refused with this table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+struct MemoryPlan {
+  struct Row {
+    std::string what;
+    size_t bytes = 0;
+    std::string detail;
+  };
+  std::vector<Row> rows;
+  size_t mapped_bytes = 0;     // file pages read in place; the kernel may drop them, so they are not counted
+  size_t available_bytes = 0;  // on this machine, before loading
+
+  size_t total() const;
+  std::string table() const;  // for people: one line per row, then the total and what is available
+};
+
+// Memory this process may still use: MemAvailable of /proc/meminfo, bounded by the cgroup's limit.
+size_t available_memory();
+
+std::string format_bytes(size_t bytes);  // "12.1 MiB"
+
+}  // namespace sluice

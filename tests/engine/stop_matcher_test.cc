@@ -1,0 +1,71 @@
+// Stop strings across piece boundaries, against a search in the whole text.
+#include "engine/stop_matcher.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace sluice {
+namespace {
+
+// The first stop to end; of several ending together, the longest.
+std::string reference(const std::string& text, const std::vector<std::string>& stops, bool include) {
+  for (size_t end = 1; end <= text.size(); ++end) {
+    const std::string* best = nullptr;
+    for (const std::string& s : stops) {
+      if (!s.empty() && s.size() <= end && text.compare(end - s.size(), s.size(), s) == 0 &&
+          (best == nullptr || s.size() > best->size())) {
+        best = &s;
+      }
+    }
+    if (best != nullptr) return text.substr(0, include ? end : end - best->size());
+  }
+  return text;
+}
+
+TEST(StopMatcher, EqualsASearchInTheWholeTextForEverySplit) {
+  std::mt19937 rng(7);
+  const auto random_text = [&](int longest) {
+    std::string s(rng() % (longest + 1), ' ');
+    for (char& c : s) c = static_cast<char>('a' + rng() % 2);
+    return s;
+  };
+  for (int round = 0; round < 5000; ++round) {
+    const std::string text = random_text(24);
+    std::vector<std::string> stops(rng() % 4);
+    for (std::string& s : stops) s = random_text(5);
+    const bool include = rng() % 2 == 0;
+    StopMatcher matcher(stops, include);
+    std::string shown;
+    for (size_t at = 0; at < text.size();) {
+      const size_t n = 1 + rng() % 4;
+      shown += matcher.push(text.substr(at, n));
+      at += n;
+    }
+    shown += matcher.finish();
+    ASSERT_EQ(shown, reference(text, stops, include)) << text;
+    ASSERT_EQ(matcher.matched(), reference(text, stops, include) != text || (include && reference(text, stops, false) != text));
+  }
+}
+
+TEST(StopMatcher, HoldsBackOnlyWhatIsUndecided) {
+  StopMatcher matcher({"END"}, false);
+  EXPECT_EQ(matcher.push("textE"), "text");
+  EXPECT_EQ(matcher.push("x"), "Ex");
+  EXPECT_EQ(matcher.push("EN"), "");
+  EXPECT_EQ(matcher.push("D more"), "");
+  EXPECT_TRUE(matcher.matched());
+  EXPECT_EQ(matcher.match(), "END");
+  EXPECT_EQ(matcher.push("more"), "");
+}
+
+TEST(StopMatcher, UnarmedTextPassesAndCannotBeginAMatch) {
+  StopMatcher matcher({"ab"}, false);
+  EXPECT_EQ(matcher.push("ab a", false), "ab a");
+  EXPECT_EQ(matcher.push("b", true), "b");
+  EXPECT_EQ(matcher.push("ab", true), "");
+  EXPECT_TRUE(matcher.matched());
+}
+
+}  // namespace
+}  // namespace sluice
