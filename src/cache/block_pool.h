@@ -1,0 +1,121 @@
+// Blocks of the paged KV cache: who holds which, and which can be found again by what is in them. Ids only: the pool
+// never sees keys or values.
+//
+// A full block may be published. Its name is a hash chain, SHA-256 over (domain tag, model fingerprint, salt) and then
+// over (parent's name, tokens), so it depends on the content alone and means the same in another process. Published
+// blocks form a tree per salt. A hit is verified against the block's tokens and its parent (salt at the root), so that
+// not even a collision of the hash can hand one prompt's cache to another.
+//
+// Whoever holds a published block also holds its parents: find() and publish() keep it that way. Release goes from the
+// last block to the first, therefore the least recently used block nobody holds is always a leaf of the tree.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sluice/request.h"
+
+namespace sluice {
+
+using BlockId = int32_t;
+inline constexpr BlockId kNoBlock = -1;
+
+struct BlockName {
+  std::array<uint8_t, 32> bytes{};
+  bool operator==(const BlockName&) const = default;
+};
+
+struct BlockPoolOptions {
+  int blocks = 0;
+  int block_size = 16;      // tokens
+  std::string fingerprint;  // what the cached values depend on besides tokens: model, types
+  int hash_bits = 256;      // names are cut to so many bits; fewer than 256 only to test collisions
+};
+
+struct BlockPoolStats {
+  int total = 0;
+  int free = 0;               // held by nobody, not published
+  int cached = 0;             // published, held by nobody: available, and found until they are evicted
+  int used = 0;               // held
+  uint64_t query_tokens = 0;  // tokens looked up in the prefix cache
+  uint64_t hit_tokens = 0;    // of them found
+  uint64_t evictions = 0;
+};
+
+// Owned by the engine thread; not thread-safe.
+class BlockPool {
+ public:
+  explicit BlockPool(const BlockPoolOptions& options);
+
+  int block_size() const { return options_.block_size; }
+  int blocks() const { return options_.blocks; }
+  int available() const { return static_cast<int>(free_.size()) + cached_; }  // what take() can give
+
+  // n blocks held once each. Free ones first, then the least recently used cached ones, which are forgotten. Returns
+  // nullopt, changing nothing, when fewer than n are available. Never touches a held block.
+  std::optional<std::vector<BlockId>> take(int n);
+  // One more holder for each block; each must be held or published.
+  void share(std::span<const BlockId> blocks);
+  // One holder less for each block, last block first. Published blocks without a holder stay cached.
+  void release(std::span<const BlockId> blocks);
+  int holders(BlockId block) const { return nodes_[block].holders; }
+  bool published(BlockId block) const { return nodes_[block].published; }
+
+  // Names of full blocks: the chain begins at root(salt).
+  BlockName root(const std::string& salt) const;
+  BlockName name(const BlockName& parent, std::span<const TokenId> tokens) const;  // block_size tokens
+
+  // The longest published chain for the first names.size() blocks of `tokens`, verified. Holds nothing and counts
+  // nothing: share() what is used and count_query().
+  std::vector<BlockId> find(const std::string& salt, std::span<const BlockName> names,
+                            std::span<const TokenId> tokens) const;
+  void count_query(int queried_tokens, int hit_tokens);
+
+  // Publishes a held, full block, whose values must be final from now on. `parent` is the published block before it in
+  // the same sequence, kNoBlock at the start. Returns the block the caller holds from now on: the same one, or the one
+  // already published with that content, whose holder the caller became in exchange for its own. Check published(): it
+  // is false when the name is taken by other content (a collision) or `parent` is not published any more.
+  BlockId publish(BlockId block, BlockId parent, const std::string& salt, const BlockName& name,
+                  std::span<const TokenId> tokens);
+
+  // Forgets every name. Held blocks stay with their holders.
+  void reset_prefix_cache();
+
+  BlockPoolStats stats() const;
+
+ private:
+  struct Node {
+    int holders = 0;
+    bool published = false;
+    BlockId parent = kNoBlock;
+    BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
+    int children = 0;                            // published blocks whose parent this is
+    BlockName name;
+    std::string salt;                            // at the root of a chain only
+    std::vector<TokenId> tokens;
+  };
+  struct HashName {
+    size_t operator()(const BlockName& name) const;
+  };
+
+  bool matches(const Node& node, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
+  void cut(BlockName& name) const;
+  void append_cached(BlockId block);
+  void remove_cached(BlockId block);
+  void forget(BlockId block);
+
+  BlockPoolOptions options_;
+  std::vector<Node> nodes_;     // [blocks]
+  std::vector<BlockId> free_;   // taken from the back
+  std::unordered_map<BlockName, BlockId, HashName> by_name_;
+  BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks, by the time of their last release
+  int cached_ = 0;
+  uint64_t query_tokens_ = 0, hit_tokens_ = 0, evictions_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,76 @@
+// From logits to tokens: logit bias, masks, penalties, temperature, top-k, top-p, min-p, one draw, and log-probabilities.
+//
+// A draw depends on the request alone: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3")
+// keyed by the seed, its counter made of choice and position. Nothing sorts the vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "sampling/penalty_counts.h"
+#include "sluice/request.h"
+
+namespace sluice {
+
+// fp32 logits, row after row.
+struct LogitsView {
+  const float* data = nullptr;
+  int rows = 0;
+  int vocab = 0;
+  int64_t stride = 0;  // floats from row to row
+
+  std::span<const float> row(int i) const { return {data + i * stride, static_cast<size_t>(vocab)}; }
+};
+
+// One token to draw, or one known token to score.
+struct SampleTask {
+  int row = 0;                             // of the logits
+  TokenId target = -1;                     // >= 0: nothing is drawn, this token is scored (prompt log-probabilities)
+  const SamplingParams* params = nullptr;
+  const PenaltyCounts* counts = nullptr;   // null when the parameters have no penalty
+  std::span<const TokenId> end_tokens;     // cannot be drawn while position < min_tokens
+  uint64_t seed = 0;
+  int choice = 0;
+  int position = 0;                        // output tokens before this one
+  int logprobs = -1;                       // alternatives to report; 0: only the token's own; -1: nothing
+};
+
+struct SampleResult {
+  TokenId token = -1;
+  TokenLogprobs logprobs;  // when asked for; of the raw logits, before bias, penalties and temperature
+  std::string error;       // not empty: no token, and why (NaN or infinite logits, every token masked)
+};
+
+class Sampler {
+ public:
+  // Temperatures below this one are greedy.
+  static constexpr double kGreedyBelow = 1e-5;
+
+  explicit Sampler(ThreadPool& threads);
+
+  // One result per task, in their order; the same whatever the other tasks are and however many threads there are.
+  // Greedy ties go to the lowest id. Among equal logits at the edge of top-k and top-p lower ids are kept. A fault
+  // stays within its task. Token ids of the parameters must be below logits.vocab.
+  std::vector<SampleResult> sample(const LogitsView& logits, std::span<const SampleTask> tasks);
+
+ private:
+  struct Candidate {
+    float value = 0.0f;  // logit, then weight relative to the most likely token
+    TokenId id = 0;
+  };
+  struct Scratch {
+    std::vector<float> logits, weights, bounds;
+    std::vector<Candidate> candidates, selected;
+  };
+
+  ThreadPool& threads_;
+  std::vector<Scratch> scratch_;  // one per thread
+};
+
+// Seed of a request that brings none: depends on the engine's seed and the request's arrival number.
+uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival);
+
+}  // namespace sluice

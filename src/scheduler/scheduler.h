@@ -1,0 +1,204 @@
+// Decides what each step computes: continuous batching with chunked prefill, prefix reuse, preemption by recompute and
+// n > 1 by copy-on-write. Pure host code, owned by the engine thread; deterministic given calls and clock.
+//
+//   while (work) {
+//     ScheduledBatch step = scheduler.next();
+//     if (!step.batch.empty()) {
+//       ... runner computes logits of step.batch.sample_rows, sampler gives results for step.tasks ...
+//       scheduler.commit(std::move(step), std::move(results));
+//     }
+//     for (SequenceEvent& event : scheduler.drain()) ...;
+//   }
+//
+// A step. Decodes come first, then prefill chunks, each in rank order; then waiting sequences are admitted while token
+// budget, sequence slots and blocks last. Rank is arrival (fcfs), or priority and then arrival (priority). The head of
+// the queue is never passed by one behind it. A sequence is admitted when all its tokens fit beside what the running
+// ones still need to finish their prefill.
+//
+// When blocks run out, a sequence takes them from the last one in rank behind it that is not yet part of the step; that
+// one gives up all its blocks and waits again, its generated tokens kept, for the place its rank gives it. One that has
+// none behind it waits. So the first in rank always proceeds, and as every context fits the pool, it ends.
+//
+// Starvation. Under fcfs a request waits only for earlier ones. Under priority it is passed by at most max_overtaken
+// admissions of other requests; after them it ranks before everything but earlier cases of the same.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cache/block_pool.h"
+#include "nn/batch.h"
+#include "sampling/sampler.h"
+#include "scheduler/sequence.h"
+#include "sluice/error.h"
+
+namespace sluice {
+
+enum class SchedulingPolicy { kFcfs, kPriority };
+
+struct SchedulerOptions {
+  int max_num_seqs = 256;            // running sequences
+  int max_num_batched_tokens = 512;  // of one step
+  int max_logit_rows = 512;          // of one step
+  int max_model_len = 0;             // tokens of one sequence; blocks * block_size at most
+  int block_size = 16;
+  int blocks = 0;
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  int max_overtaken = 1024;          // see Starvation
+  bool prefix_caching = true;
+  int max_queued_requests = 1024;
+  int64_t max_queued_tokens = 0;     // prompt tokens; 0: no limit of its own
+  std::string fingerprint;           // of the model, for the names of cached blocks
+  int hash_bits = 256;               // see BlockPoolOptions
+  uint64_t seed = 0;                 // for requests without a seed
+  std::vector<TokenId> eos_token_ids;
+  std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
+};
+
+// Requests that never ran, in the inbox or in the scheduler's queue. Thread-safe: Engine::submit enters, the scheduler
+// leaves when the request first runs or ends.
+class QueueLimit {
+ public:
+  QueueLimit(int max_requests, int64_t max_tokens) : max_requests_(max_requests), max_tokens_(max_tokens) {}
+  // False, changing nothing, when the queue has no room. A request larger than the token limit enters an empty queue.
+  bool try_enter(int64_t prompt_tokens);
+  void leave(int64_t prompt_tokens);
+  bool full() const;
+  int requests() const { return requests_.load(std::memory_order_relaxed); }
+  int64_t tokens() const { return tokens_.load(std::memory_order_relaxed); }
+
+ private:
+  const int max_requests_;
+  const int64_t max_tokens_;
+  std::atomic<int> requests_{0};
+  std::atomic<int64_t> tokens_{0};
+};
+
+// What a step, a cancellation or a deadline did to one choice of a request.
+struct SequenceEvent {
+  RequestId request = 0;
+  int index = 0;
+  std::optional<TokenId> token;                // the new one, end and stop tokens included
+  std::optional<TokenLogprobs> logprobs;       // of the token, when asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // with the first token of choice 0, when asked for: one per prompt token;
+                                               // the first has rank 0, as nothing predicts it
+  std::optional<Finish> finish;                // nothing follows for this choice
+  Usage usage;
+};
+
+struct ScheduledBatch {
+  Batch batch;
+  // What to draw and score. SampleTask::row is an index of batch.sample_rows, thus a row of the logits. Several tasks
+  // may share a row (n > 1). Points into the scheduler: valid until commit.
+  std::vector<SampleTask> tasks;
+
+  // For commit.
+  struct Part {
+    Sequence* sequence = nullptr;
+    int tokens = 0;
+    int first_task = 0, tasks = 0;
+  };
+  std::vector<Part> parts;  // one per sequence of the batch
+};
+
+struct SchedulerStats {
+  int running = 0;           // sequences
+  int waiting = 0;           // sequences: new requests (one each) and preempted ones
+  uint64_t preemptions = 0;
+  uint64_t steps = 0;
+  uint64_t prompt_tokens = 0;      // computed, recomputed ones included
+  uint64_t generated_tokens = 0;
+};
+
+// Throws Error(kInvalidRequest) when the request can never be served: empty prompt, no room for a token in the context,
+// prompt and max_tokens beyond it, n outside 1 .. max_num_seqs. Thread-safe.
+void check_fits(const Request& request, const SchedulerOptions& options);
+
+class Scheduler {
+ public:
+  // The context must fit the pool: max_model_len <= blocks * block_size (a CHECK, the memory plan's duty).
+  explicit Scheduler(SchedulerOptions options);
+
+  // For Engine::submit, from any thread; add() expects a request that has entered.
+  QueueLimit& queue_limit() { return queue_limit_; }
+
+  // The request must have passed check_fits(); ids are never reused.
+  void add(RequestId id, Request request);
+  // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of the
+  // step in flight, when that is committed. Unknown ids are ignored.
+  void cancel(RequestId id);
+  // Ends one choice without an event: the caller found a stop string in its text. Tokens it still gets events for
+  // before this call are the caller's to drop. Unknown and ended choices are ignored.
+  void finish(RequestId id, int index);
+
+  // The next step, first ending requests past their deadline. An empty batch means that nothing can run now. A batch
+  // that is not empty must be committed before the next call.
+  ScheduledBatch next();
+  // One result per task. A result with an error ends its choice with FinishReason::kError; the others go on.
+  void commit(ScheduledBatch step, std::vector<SampleResult> results);
+
+  // Events since the last call, in order. Each choice gets exactly one with `finish`, unless finish() ended it.
+  std::vector<SequenceEvent> drain();
+
+  bool idle() const { return requests_.empty(); }
+  // The earliest deadline of a request, when one has any: next() is due then even if no other work is.
+  std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
+  SchedulerStats stats() const;
+  const BlockPool& pool() const { return pool_; }
+  void reset_prefix_cache() { pool_.reset_prefix_cache(); }
+  // Every request that has not ended, by id; for tests and inspection.
+  const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
+
+ private:
+  struct ByRank {
+    bool operator()(const Sequence* a, const Sequence* b) const { return a->rank < b->rank; }
+  };
+  using SequenceSet = std::set<Sequence*, ByRank>;
+  struct Step;  // a batch under construction
+
+  void expire_deadlines();
+  void schedule_running(Step& step, bool decodes);
+  void admit_waiting(Step& step);
+  Sequence* next_waiting();
+  bool admit(Step& step, Sequence& sequence);
+  bool schedule(Step& step, Sequence& sequence);
+  int chunk_size(const Step& step, const Sequence& sequence) const;
+  bool provide_blocks(Step& step, Sequence& sequence, int tokens);
+  bool preempt_behind(const Sequence& sequence);
+  void append(Step& step, Sequence& sequence, int tokens);
+  void append_tasks(Step& step, Sequence& sequence, int first_row, int tokens);
+
+  void commit_scores(Sequence& sequence, std::span<SampleResult> results);
+  void fork(Sequence& trunk);
+  void commit_token(Sequence& sequence, SampleResult result);
+  std::optional<Finish> finish_of(const Sequence& sequence) const;
+  void publish_blocks(Sequence& sequence);
+  void extend_names(Sequence& sequence, int blocks) const;
+
+  void end_sequence(Sequence& sequence);
+  void end_request(RequestState& request, const Finish& finish);
+  void erase_if_ended(RequestState& request);
+  Usage usage_of(const Sequence& sequence) const;
+
+  SchedulerOptions options_;
+  BlockPool pool_;
+  QueueLimit queue_limit_;
+  std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
+  SequenceSet running_, waiting_;
+  std::set<std::pair<uint64_t, Sequence*>> new_by_arrival_;  // never admitted, under the priority policy
+  std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
+  std::vector<SequenceEvent> events_;
+  int reserved_slots_ = 0;  // sequences running requests will fork
+  bool in_flight_ = false;
+  uint64_t arrivals_ = 0, admissions_ = 0;
+  uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,61 @@
+// A sequence: one choice of a request, as plain state. Only the scheduler changes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "cache/block_pool.h"
+#include "sampling/penalty_counts.h"
+#include "sluice/engine.h"
+#include "sluice/request.h"
+
+namespace sluice {
+
+// Lower is served first and preempted last.
+struct Rank {
+  int64_t priority = 0;  // always 0 under fcfs
+  uint64_t arrival = 0;
+  int index = 0;         // choice
+  auto operator<=>(const Rank&) const = default;
+};
+
+enum class SequenceState { kWaiting, kRunning, kEnded };
+
+struct RequestState;
+
+struct Sequence {
+  RequestState* request = nullptr;
+  Rank rank;
+  SequenceState state = SequenceState::kWaiting;
+  bool scheduled = false;          // part of the step in flight
+
+  std::vector<TokenId> tokens;     // prompt, then output
+  int computed = 0;                // leading tokens whose keys and values are in the blocks
+  std::vector<BlockId> blocks;     // ceil(computed / block_size) of them, more while a step is in flight
+  std::vector<BlockName> names;    // of the leading full blocks, as far as they were needed
+  int published = 0;               // leading blocks that were published or found in the cache
+  PenaltyCounts counts;            // kept only if the parameters have a penalty
+
+  int length() const { return static_cast<int>(tokens.size()); }
+};
+
+// What the choices of a request share.
+struct RequestState {
+  RequestId id = 0;
+  Request request;
+  uint64_t seed = 0;
+  std::vector<TokenId> end_tokens;           // end-of-sequence (unless ignored) and stop_token_ids
+  bool admitted = false;                     // was running before
+  uint64_t admissions_before = 0;            // of all requests, when this one arrived
+  int cached_tokens = 0;                     // of the prompt, when it was first admitted
+  int scored = 0;                            // leading prompt rows whose log-probabilities are done
+  std::vector<TokenLogprobs> prompt_logprobs;
+  // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
+  std::vector<std::unique_ptr<Sequence>> choices;
+
+  int prompt_length() const { return static_cast<int>(request.prompt.size()); }
+};
+
+}  // namespace sluice
