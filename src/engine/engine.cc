@@ -1,0 +1,350 @@
+// The engine: one thread owns every sequence; an inbox and the front end join it to the rest.
+#include "sluice/engine.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <ctime>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <variant>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/frontend.h"
+#include "engine/load.h"
+#include "engine/recorder.h"
+#include "engine/runner.h"
+#include "engine/validate.h"
+#include "sampling/sampler.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+namespace {
+
+// A step may be long (a large model's prefill chunk); a minute without one while there is work is a hang.
+constexpr auto kHangAfter = std::chrono::seconds(60);
+
+struct Submit {
+  RequestId id;
+  Request request;
+};
+struct Cancel {
+  RequestId id;
+};
+struct StopChoice {  // the front end found a stop string
+  RequestId id;
+  int index;
+};
+using Command = std::variant<Submit, Cancel, StopChoice>;
+
+class Inbox {
+ public:
+  void push(Command command) {
+    {
+      const std::scoped_lock lock(mutex_);
+      commands_.push_back(std::move(command));
+    }
+    wake_.notify_one();
+  }
+  void close() {
+    {
+      const std::scoped_lock lock(mutex_);
+      closed_ = true;
+    }
+    wake_.notify_one();
+  }
+  // Takes all commands; with `wait`, sleeps until there is one, the time has come or the inbox is closed.
+  std::vector<Command> take(bool wait, std::optional<Clock::time_point> until) {
+    std::unique_lock lock(mutex_);
+    const auto ready = [this] { return closed_ || !commands_.empty(); };
+    if (wait && until) wake_.wait_until(lock, *until, ready);
+    if (wait && !until) wake_.wait(lock, ready);
+    return std::exchange(commands_, {});
+  }
+  bool closed() {
+    const std::scoped_lock lock(mutex_);
+    return closed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Command> commands_;
+  bool closed_ = false;
+};
+
+SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan) {
+  SchedulerOptions s;
+  s.max_num_seqs = o.max_num_seqs;
+  s.max_num_batched_tokens = o.max_num_batched_tokens;
+  s.max_logit_rows = plan.logit_rows;
+  s.max_model_len = plan.max_model_len;
+  s.block_size = o.block_size;
+  s.blocks = plan.blocks;
+  s.policy = o.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  s.prefix_caching = o.enable_prefix_caching;
+  s.max_queued_requests = o.max_num_queued_reqs;
+  s.max_queued_tokens = o.max_num_queued_tokens;
+  s.fingerprint = fmt::format("{}/{}/{}", plan.checkpoint->folder, plan.dtype->name, plan.kv_dtype->name);
+  s.seed = static_cast<uint64_t>(o.seed);
+  s.eos_token_ids = plan.checkpoint->generation.eos_token_ids;
+  return s;
+}
+
+ModelInfo model_info(const LoadPlan& plan, bool has_template) {
+  ModelInfo info;
+  const Checkpoint& checkpoint = *plan.checkpoint;
+  info.path = checkpoint.folder;
+  info.name = std::filesystem::weakly_canonical(checkpoint.folder).filename().string();
+  info.family = plan.shape.family;
+  info.dtype = plan.dtype->name;
+  info.backend = plan.backend->name;
+  info.parameters = plan.parameters;
+  info.max_model_len = plan.max_model_len;
+  info.vocab_size = plan.shape.vocab;
+  info.eos_token_ids = checkpoint.generation.eos_token_ids;
+  info.created = std::time(nullptr);
+  info.has_chat_template = has_template;
+  const GenerationConfig& g = checkpoint.generation;
+  SamplingParams& s = info.default_sampling;
+  s.temperature = g.temperature.value_or(s.temperature);
+  s.top_p = g.top_p.value_or(s.top_p);
+  s.top_k = g.top_k.value_or(s.top_k);
+  s.min_p = g.min_p.value_or(s.min_p);
+  s.repetition_penalty = g.repetition_penalty.value_or(s.repetition_penalty);
+  s.max_tokens = g.max_new_tokens;
+  return info;
+}
+
+class EngineImpl final : public Engine {
+ public:
+  explicit EngineImpl(const EngineOptions& options)
+      : pool_(options.threads),
+        loaded_(load_model(options, pool_)),
+        tokenizer_(load_tokenizer(options, *loaded_.plan.checkpoint)),
+        template_(load_chat_template(options, *loaded_.plan.checkpoint)),
+        info_(model_info(loaded_.plan, template_.has_value())),
+        scheduler_options_(scheduler_options(options, loaded_.plan)),
+        scheduler_(scheduler_options_),
+        runner_(loaded_, pool_),
+        sampler_(pool_),
+        recorder_(info_.name, info_.max_model_len),
+        frontend_(*tokenizer_, recorder_, [this](RequestId id, int index) { inbox_.push(StopChoice{id, index}); }),
+        thread_([this] { run(); }) {}
+
+  ~EngineImpl() override {
+    stop_accepting();
+    inbox_.close();
+    thread_.join();
+  }
+
+  const ModelInfo& model() const override { return info_; }
+
+  std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override {
+    return tokenizer_->encode(text, add_special_tokens);
+  }
+  std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override {
+    for (const TokenId id : tokens) {
+      if (id < 0 || id >= info_.vocab_size) {
+        throw Error(ErrorCode::kInvalidRequest, fmt::format("token id {} is not in the vocabulary", id), "tokens", "invalid_value");
+      }
+    }
+    return tokenizer_->decode(tokens, skip_special_tokens);
+  }
+  std::string token_text(TokenId token) const override { return std::string(tokenizer_->token_text(token)); }
+  std::string token_bytes(TokenId token) const override { return tokenizer_->token_bytes(token); }
+
+  std::string render_chat(const ChatPrompt& chat) const override {
+    if (!template_) {
+      throw Error(ErrorCode::kInvalidRequest,
+                  fmt::format("{} has no chat template: use /v1/completions, or give one with --chat-template", info_.name),
+                  "messages", "");
+    }
+    ChatInput input;
+    input.messages = parse_json(chat.messages);
+    if (!chat.tools.empty()) input.tools = parse_json(chat.tools);
+    if (!chat.template_kwargs.empty()) input.kwargs = parse_json(chat.template_kwargs);
+    input.add_generation_prompt = chat.add_generation_prompt;
+    return template_->render(input, std::chrono::system_clock::now());
+  }
+
+  RequestId submit(Request request, EventSink sink) override {
+    validate(request, info_.vocab_size);
+    check_fits(request, scheduler_options_);
+    if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
+    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    if (!scheduler_.queue_limit().try_enter(prompt_tokens)) {
+      throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
+    }
+    const RequestId id = next_id_.fetch_add(1);
+    frontend_.add(id, request, std::move(sink));
+    inbox_.push(Submit{id, std::move(request)});
+    return id;
+  }
+
+  void cancel(RequestId id) override { inbox_.push(Cancel{id}); }
+  bool overloaded() const override { return draining_.load() || scheduler_.queue_limit().full(); }
+  void stop_accepting() override { draining_.store(true); }
+
+  Health health() const override {
+    Health h;
+    h.running = running_.load(std::memory_order_relaxed);
+    h.waiting = scheduler_.queue_limit().requests();
+    if (busy_.load(std::memory_order_acquire)) {
+      const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
+      h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
+    }
+    h.alive = !dead_.load() && h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
+    return h;
+  }
+
+  std::vector<MetricFamily> metrics() const override {
+    std::vector<MetricFamily> families = recorder_.families();
+    const std::vector<std::pair<std::string, std::string>> labels = {
+        {"block_size", std::to_string(scheduler_options_.block_size)},
+        {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
+        {"enable_prefix_caching", scheduler_options_.prefix_caching ? "True" : "False"},
+        {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)}};
+    families.push_back({"vllm:cache_config_info", "Configuration of the KV cache.", MetricFamily::Type::kGauge, {{labels, 1, {}}}});
+    return families;
+  }
+
+ private:
+  void run() {
+    try {
+      while (!inbox_.closed()) {
+        const bool idle = apply(scheduler_.idle());
+        if (!idle) step();
+      }
+    } catch (const std::exception& e) {
+      // Nothing in a step throws by design; memory may still run out. Every request learns of it, health turns bad.
+      log::error("the engine stopped: {}", e.what());
+      dead_.store(true);
+      stop_accepting();
+      fail_all(e.what());
+    }
+    shut_down();
+  }
+
+  // Applies waiting commands; sleeps for one when there is nothing to do. True when there still is nothing.
+  bool apply(bool wait) {
+    if (wait) busy_.store(false, std::memory_order_release);
+    const std::vector<Command> commands = inbox_.take(wait, scheduler_.next_deadline());
+    beat();
+    for (const Command& command : commands) {
+      if (const auto* c = std::get_if<Submit>(&command)) scheduler_.add(c->id, c->request);
+      if (const auto* c = std::get_if<Cancel>(&command)) scheduler_.cancel(c->id);
+      if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
+    }
+    const bool idle = scheduler_.idle();
+    if (!commands.empty()) frontend_.post(scheduler_.drain());
+    if (idle) publish_gauges(0);
+    return idle;
+  }
+
+  void step() {
+    ScheduledBatch scheduled = scheduler_.next();
+    const int tokens = scheduled.batch.size();
+    if (tokens > 0) {
+      const Tensor logits = runner_.forward(scheduled.batch);
+      const LogitsView view{.data = logits.f32(),
+                            .rows = static_cast<int>(logits.rows()),
+                            .vocab = info_.vocab_size,
+                            .stride = logits.row_stride};
+      std::vector<SampleResult> results = sampler_.sample(view, scheduled.tasks);
+      scheduler_.commit(std::move(scheduled), std::move(results));
+    }
+    frontend_.post(scheduler_.drain());
+    publish_gauges(tokens);
+    beat();
+  }
+
+  void beat() {
+    progress_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+    busy_.store(!scheduler_.idle(), std::memory_order_release);
+  }
+
+  void publish_gauges(int tokens) {
+    const SchedulerStats s = scheduler_.stats();
+    const BlockPoolStats blocks = scheduler_.pool().stats();
+    running_.store(s.running, std::memory_order_relaxed);
+    recorder_.step({.running = s.running,
+                    .waiting = s.waiting,
+                    .kv_usage = blocks.total > 0 ? static_cast<double>(blocks.used) / blocks.total : 0.0,
+                    .prefix_queries = blocks.query_tokens,
+                    .prefix_hits = blocks.hit_tokens,
+                    .preemptions = s.preemptions},
+                   tokens);
+  }
+
+  // Every request, whatever its state, ends with the message.
+  void fail_all(const std::string& message) {
+    std::vector<SequenceEvent> events = scheduler_.drain();
+    for (const auto& [id, request] : scheduler_.requests()) {
+      for (int index = 0; index < request->request.n; ++index) {
+        SequenceEvent event;
+        event.request = id;
+        event.index = index;
+        event.finish = Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = message};
+        events.push_back(std::move(event));
+      }
+    }
+    frontend_.post(std::move(events));
+  }
+
+  // After the last step: what is still open ends with kAbort (or kError, when the engine died).
+  void shut_down() {
+    const bool dead = dead_.load();
+    if (dead) {
+      while (!inbox_.closed()) refuse(inbox_.take(true, {}));
+    } else {
+      apply(false);
+      std::vector<RequestId> open;
+      for (const auto& [id, request] : scheduler_.requests()) open.push_back(id);
+      for (const RequestId id : open) scheduler_.cancel(id);
+      frontend_.post(scheduler_.drain());
+    }
+  }
+
+  void refuse(const std::vector<Command>& commands) {
+    std::vector<SequenceEvent> events;
+    for (const Command& command : commands) {
+      const auto* c = std::get_if<Submit>(&command);
+      for (int index = 0; c != nullptr && index < c->request.n; ++index) {
+        SequenceEvent event;
+        event.request = c->id;
+        event.index = index;
+        event.finish = Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "the engine has stopped"};
+        events.push_back(std::move(event));
+      }
+    }
+    frontend_.post(std::move(events));
+  }
+
+  ThreadPool pool_;
+  LoadedModel loaded_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> template_;
+  ModelInfo info_;
+  SchedulerOptions scheduler_options_;
+  Scheduler scheduler_;
+  Runner runner_;
+  Sampler sampler_;
+  Recorder recorder_;
+  Inbox inbox_;
+  std::atomic<RequestId> next_id_{1};
+  std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
+  std::atomic<int> running_{0};
+  std::atomic<Clock::rep> progress_{0};
+  Frontend frontend_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::load(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
+
+}  // namespace sluice

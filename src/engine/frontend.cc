@@ -1,0 +1,141 @@
+// One thread: token events in, text events out.
+#include "engine/frontend.h"
+
+#include "base/log.h"
+
+namespace sluice {
+
+Frontend::Frontend(const Tokenizer& tokenizer, Recorder& recorder, std::function<void(RequestId, int)> stop_choice)
+    : tokenizer_(tokenizer), recorder_(recorder), stop_choice_(std::move(stop_choice)), thread_([this] { run(); }) {}
+
+Frontend::~Frontend() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Frontend::add(RequestId id, Request request, EventSink sink) {
+  auto stream = std::make_shared<Stream>();
+  stream->sink = std::move(sink);
+  stream->open = request.n;
+  for (int i = 0; i < request.n; ++i) stream->choices.emplace_back(tokenizer_, request.sampling);
+  stream->times.arrival = Clock::now();
+  request.prompt.clear();
+  request.prompt.shrink_to_fit();
+  stream->request = std::move(request);
+  const std::scoped_lock lock(streams_mutex_);
+  streams_.emplace(id, std::move(stream));
+}
+
+void Frontend::remove(RequestId id) {
+  const std::scoped_lock lock(streams_mutex_);
+  streams_.erase(id);
+}
+
+int Frontend::active() const {
+  const std::scoped_lock lock(streams_mutex_);
+  return static_cast<int>(streams_.size());
+}
+
+std::shared_ptr<Frontend::Stream> Frontend::find(RequestId id) const {
+  const std::scoped_lock lock(streams_mutex_);
+  const auto it = streams_.find(id);
+  return it == streams_.end() ? nullptr : it->second;
+}
+
+void Frontend::post(std::vector<SequenceEvent> events) {
+  if (events.empty()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    posted_.insert(posted_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+  }
+  wake_.notify_one();
+}
+
+void Frontend::run() {
+  std::vector<SequenceEvent> events;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return closing_ || !posted_.empty(); });
+      if (posted_.empty()) return;
+      events.swap(posted_);
+    }
+    for (SequenceEvent& event : events) deliver(event);
+    events.clear();
+  }
+}
+
+void Frontend::time_token(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now) {
+  RequestTimes& times = stream.times;
+  if (!times.was_scheduled) {
+    times.was_scheduled = true;
+    times.scheduled = event.scheduled;
+  }
+  if (choice.completion_tokens > 0) {
+    recorder_.next_token(std::chrono::duration<double>(now - choice.last_token).count());
+  } else if (!times.has_token) {
+    times.has_token = true;
+    times.first_token = now;
+    recorder_.first_token(std::chrono::duration<double>(now - times.arrival).count());
+  }
+  choice.last_token = times.last_token = now;
+  ++choice.completion_tokens;
+}
+
+// The text the event adds to its choice; sets `finish` when a stop string ends it.
+std::string Frontend::text_of(Stream& stream, Choice& choice, const SequenceEvent& event, std::optional<Finish>& finish) {
+  const SamplingParams& sampling = stream.request.sampling;
+  const bool armed = choice.completion_tokens > sampling.min_tokens || sampling.min_tokens == 0;
+  // An end or stop token is not part of the text, unless asked for.
+  const bool ends_by_token = finish && finish->reason == FinishReason::kStop;
+  std::string text;
+  if (event.token && (!ends_by_token || sampling.include_stop_str_in_output)) {
+    text = choice.stops.push(choice.decoder.push(*event.token), armed);
+  }
+  if (finish && !choice.stops.matched()) text += choice.stops.push(choice.decoder.finish(), armed);
+  if (choice.stops.matched()) {
+    finish = Finish{.reason = FinishReason::kStop, .stop_string = choice.stops.match(), .stop_token = {}, .message = {}};
+  } else if (finish) {
+    text += choice.stops.finish();
+  }
+  return text;
+}
+
+void Frontend::deliver(SequenceEvent& event) {
+  const std::shared_ptr<Stream> stream = find(event.request);
+  if (stream == nullptr) return;
+  Choice& choice = stream->choices[static_cast<size_t>(event.index)];
+  if (choice.ended) return;  // tokens computed after the stop string
+  const Clock::time_point now = Clock::now();
+  if (event.token) time_token(*stream, choice, event, now);
+
+  Event out;
+  out.index = event.index;
+  out.usage = event.usage;
+  out.prompt_logprobs = std::move(event.prompt_logprobs);
+  out.finish = std::move(event.finish);
+  const bool ended_by_engine = out.finish.has_value();
+  out.text = text_of(*stream, choice, event, out.finish);
+  if (event.token) out.tokens.push_back(*event.token);
+  if (event.logprobs) out.logprobs.push_back(std::move(*event.logprobs));
+  if (out.finish) {
+    if (!ended_by_engine) stop_choice_(event.request, event.index);
+    choice.ended = true;
+    out.last = --stream->open == 0;
+    // A fault or an abort of one choice is what the whole request is counted as.
+    if (static_cast<int>(out.finish->reason) > static_cast<int>(stream->reason)) stream->reason = out.finish->reason;
+  }
+  if (out.last) {
+    int completion_tokens = 0;
+    for (const Choice& c : stream->choices) completion_tokens += c.completion_tokens;
+    recorder_.request_done(stream->request, stream->times, out.usage, completion_tokens, stream->reason, now);
+    remove(event.request);
+  }
+  stream->sink(std::move(out));
+}
+
+}  // namespace sluice

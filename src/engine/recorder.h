@@ -1,0 +1,58 @@
+// What the engine counts and times. Written by the engine and front-end threads, read by /metrics at any time.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "sluice/metrics.h"
+#include "sluice/request.h"
+
+namespace sluice {
+
+using Clock = std::chrono::steady_clock;
+
+// Gauges and counters of the moment, copied out of the scheduler once per step.
+struct EngineGauges {
+  int running = 0;             // sequences in the batch
+  int waiting = 0;             // requests
+  double kv_usage = 0;         // share of blocks referenced by sequences, 0 .. 1
+  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  uint64_t preemptions = 0;
+};
+
+// When things happened to one request.
+struct RequestTimes {
+  Clock::time_point arrival, scheduled, first_token, last_token;
+  bool was_scheduled = false, has_token = false;
+};
+
+class Recorder {
+ public:
+  Recorder(std::string model, int max_model_len);
+
+  void step(const EngineGauges& gauges, int tokens);
+  void first_token(double seconds);
+  void next_token(double seconds);
+  void request_done(const Request& request, const RequestTimes& times, const Usage& usage, int completion_tokens,
+                    FinishReason reason, Clock::time_point now);
+  std::vector<MetricFamily> families() const;
+
+ private:
+  enum Series {
+    kTtft, kInterToken, kTimePerOutput, kE2e, kQueue, kInference, kPrefill, kDecode, kPromptTokens, kGenerationTokens,
+    kIterationTokens, kParamsN, kParamsMaxTokens, kSeriesCount
+  };
+  void observe(Series series, double value);
+
+  const std::string model_;
+  mutable std::mutex mutex_;
+  EngineGauges gauges_;
+  std::array<Histogram, kSeriesCount> histograms_;
+  std::array<uint64_t, 4> finished_{};  // by FinishReason
+  uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, cached_tokens_ = 0, corrupted_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+// Runs batches on a loaded model: cache copies, then the forward pass. Also a plain way to get the logits of one text,
+// without scheduler or sampler, for checking tools and tests.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/load.h"
+
+namespace sluice {
+
+class Runner {
+ public:
+  Runner(LoadedModel& loaded, ThreadPool& pool)
+      : loaded_(loaded), context_{loaded.plan.backend->table(), pool, *loaded.arena} {}
+
+  // Logits [batch.sample_rows, vocab] fp32, valid until the next call.
+  Tensor forward(const Batch& batch);
+
+ private:
+  LoadedModel& loaded_;
+  ops::Ctx context_;
+};
+
+// Logits of every position of one text, computed in steps of at most `chunk` tokens on blocks 0, 1, ... of the cache,
+// which must be long enough and unused. row(position, logits [vocab]) is called in order.
+void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
+                     const std::function<void(int position, std::span<const float> logits)>& row);
+
+}  // namespace sluice
