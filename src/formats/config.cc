@@ -26,7 +26,6 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "_name_or_path",
     "architectures",
     "attn_implementation",
-    "attn_pdrop",
     "auto_map",
     "aux_loss_coef",
     "bad_words_ids",

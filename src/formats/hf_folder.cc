@@ -79,7 +79,7 @@ class HfFolder : public Checkpoint {
       log::warning("{}: {} tensors that {} does not list are left out", path.string(), unlisted, kIndex);
     if (wanted == nullptr || taken == wanted->size()) return;
     const auto missing = std::ranges::find_if(*wanted, [&](const std::string& name) { return find(name) == nullptr; });
-    corrupt(path, fmt::format("tensor '{}' is not in this file, where {} puts it", *missing, kIndex));
+    corrupt(path, fmt::format("tensor {} is not in this file, where {} puts it", dump_json(*missing), kIndex));
   }
 
   void add_shards(const fs::path& index) {
@@ -88,7 +88,7 @@ class HfFolder : public Checkpoint {
     if (map == nullptr || !map->is_object()) corrupt(index, "'weight_map' is no object");
     std::map<std::string, std::vector<std::string>> shards;
     for (const auto& [tensor, shard] : map->items()) {
-      if (!shard.is_string()) corrupt(index, fmt::format("weight_map: '{}': not the name of a file", tensor));
+      if (!shard.is_string()) corrupt(index, fmt::format("weight_map: {}: not the name of a file", dump_json(tensor)));
       shards[shard.get<std::string>()].push_back(tensor);
     }
     check_shards(index, shards);
@@ -104,7 +104,7 @@ class HfFolder : public Checkpoint {
       // A shard lies beside its index: no name of one leads out of the folder.
       if (shard.empty() || shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || shard == "." ||
           shard == "..") {
-        corrupt(index, fmt::format("weight_map: '{}' is not the name of a file in this folder", shard));
+        corrupt(index, fmt::format("weight_map: {} is not the name of a file in this folder", dump_json(shard)));
       }
       if (!present(index.parent_path() / shard)) missing.push_back(shard);
     }

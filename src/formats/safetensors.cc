@@ -39,7 +39,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
   [[noreturn]] void fail_at(std::string_view tensor, std::string_view message,
                             ErrorCode code = ErrorCode::kCorruptFile) const {
-    throw Error(code, fmt::format("{}: tensor '{}': {}", file_, tensor.substr(0, 128), message));
+    throw Error(code, fmt::format("{}: tensor {}: {}", file_, dump_json(tensor.substr(0, 128)), message));
   }
 
   bool start_object(std::size_t) override {

@@ -1,0 +1,42 @@
+// The memory this process takes, for tests that bound it.
+#pragma once
+
+#include <cstddef>
+#include <fstream>
+#include <string>
+
+namespace sluice::testing {
+
+// Under a sanitizer times and memory say nothing about the product.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// How far the resident memory has risen above where it stood at construction, at its highest.
+class PeakMemory {
+ public:
+  PeakMemory() {
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets the high-water mark
+    start_ = status_bytes("VmRSS:");
+  }
+  size_t growth_bytes() const {
+    const size_t peak = status_bytes("VmHWM:");
+    return peak > start_ ? peak - start_ : 0;
+  }
+
+ private:
+  static size_t status_bytes(const std::string& field) {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    while (status >> word) {
+      size_t kib = 0;
+      if (word == field && status >> kib) return kib << 10;
+    }
+    return 0;
+  }
+  size_t start_ = 0;
+};
+
+}  // namespace sluice::testing
