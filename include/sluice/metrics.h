@@ -16,9 +16,9 @@ struct Histogram {
 
 // One sample: labels and either a number or a histogram.
 struct MetricSample {
-  std::vector<std::pair<std::string, std::string>> labels;
+  std::vector<std::pair<std::string, std::string>> labels = {};
   double value = 0;
-  Histogram histogram;
+  Histogram histogram = {};
 };
 
 struct MetricFamily {
@@ -26,7 +26,7 @@ struct MetricFamily {
   std::string name;  // vLLM's names, "vllm:num_requests_running"; counters without the _total suffix
   std::string help;
   Type type = Type::kGauge;
-  std::vector<MetricSample> samples;
+  std::vector<MetricSample> samples = {};
 };
 
 }  // namespace sluice
