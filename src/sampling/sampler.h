@@ -41,7 +41,8 @@ struct SampleTask {
 struct SampleResult {
   TokenId token = -1;
   TokenLogprobs logprobs;  // when asked for; of the raw logits, before bias, penalties and temperature
-  std::string error;       // not empty: no token, and why (NaN or infinite logits, every token masked)
+  std::string error;       // not empty: no token, and why
+  bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
 };
 
 class Sampler {

@@ -19,17 +19,20 @@
 // one gives up all its blocks and waits again, its generated tokens kept, for the place its rank gives it. One that has
 // none behind it waits. So the first in rank always proceeds, and as every context fits the pool, it ends.
 //
-// Starvation. Under fcfs a request waits only for earlier ones. Under priority it is passed by at most max_overtaken
-// admissions of other requests; after them it ranks before everything but earlier cases of the same.
+// Starvation. Under fcfs a sequence waits only for earlier ones. Under priority a waiting sequence is passed by at most
+// max_overtaken admissions; after them it ranks, to its end, before everything but earlier arrivals that waited as long.
+//
+// NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <memory>
 #include <set>
-#include <span>
 #include <unordered_map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -85,12 +88,12 @@ class QueueLimit {
 struct SequenceEvent {
   RequestId request = 0;
   int index = 0;
-  std::optional<TokenId> token;                // the new one, end and stop tokens included
-  std::optional<TokenLogprobs> logprobs;       // of the token, when asked for
-  std::vector<TokenLogprobs> prompt_logprobs;  // with the first token of choice 0, when asked for: one per prompt token;
-                                               // the first has rank 0, as nothing predicts it
-  std::optional<Finish> finish;                // nothing follows for this choice
-  Usage usage;
+  std::optional<TokenId> token{};              // the new one, end and stop tokens included
+  std::optional<TokenLogprobs> logprobs{};     // of the token, when asked for
+  std::vector<TokenLogprobs> prompt_logprobs{};  // with the first token of choice 0, when asked for: one per prompt
+                                                 // token; the first has rank 0, as nothing predicts it
+  std::optional<Finish> finish{};              // nothing follows for this choice
+  Usage usage{};
 };
 
 struct ScheduledBatch {
@@ -113,7 +116,7 @@ struct SchedulerStats {
   int waiting = 0;           // sequences: new requests (one each) and preempted ones
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  uint64_t prompt_tokens = 0;      // computed, recomputed ones included
+  uint64_t prompt_tokens = 0;     // computed, recomputed ones included
   uint64_t generated_tokens = 0;
 };
 
@@ -134,8 +137,8 @@ class Scheduler {
   // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of the
   // step in flight, when that is committed. Unknown ids are ignored.
   void cancel(RequestId id);
-  // Ends one choice without an event: the caller found a stop string in its text. Tokens it still gets events for
-  // before this call are the caller's to drop. Unknown and ended choices are ignored.
+  // Ends one choice without an event: the caller found a stop string in its text. Events of the choice that came
+  // before this call took effect are the caller's to drop. Unknown and ended choices are ignored.
   void finish(RequestId id, int index);
 
   // The next step, first ending requests past their deadline. An empty batch means that nothing can run now. A batch
@@ -160,42 +163,52 @@ class Scheduler {
   struct ByRank {
     bool operator()(const Sequence* a, const Sequence* b) const { return a->rank < b->rank; }
   };
-  using SequenceSet = std::set<Sequence*, ByRank>;
+  struct ByWait {
+    bool operator()(const Sequence* a, const Sequence* b) const {
+      return std::tie(a->queued_at, a->rank) < std::tie(b->queued_at, b->rank);
+    }
+  };
   struct Step;  // a batch under construction
 
+  // Building a step.
   void expire_deadlines();
   void schedule_running(Step& step, bool decodes);
-  void admit_waiting(Step& step);
-  Sequence* next_waiting();
-  bool admit(Step& step, Sequence& sequence);
   bool schedule(Step& step, Sequence& sequence);
   int chunk_size(const Step& step, const Sequence& sequence) const;
-  bool provide_blocks(Step& step, Sequence& sequence, int tokens);
+  int provide_blocks(Step& step, Sequence& sequence, int tokens);
   bool preempt_behind(const Sequence& sequence);
   void append(Step& step, Sequence& sequence, int tokens);
-  void append_tasks(Step& step, Sequence& sequence, int first_row, int tokens);
+  void append_tasks(Step& step, Sequence& sequence, int tokens);
+  void admit_waiting(Step& step);
+  bool admit(Step& step, Sequence& sequence);
+  int promised_blocks() const;
+  void promote_overtaken();
+  void enqueue(Sequence& sequence);
+  void dequeue(Sequence& sequence);
 
-  void commit_scores(Sequence& sequence, std::span<SampleResult> results);
+  // Taking results.
+  void commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results);
   void fork(Sequence& trunk);
   void commit_token(Sequence& sequence, SampleResult result);
   std::optional<Finish> finish_of(const Sequence& sequence) const;
   void publish_blocks(Sequence& sequence);
   void extend_names(Sequence& sequence, int blocks) const;
 
+  // Ending.
   void end_sequence(Sequence& sequence);
   void end_request(RequestState& request, const Finish& finish);
-  void erase_if_ended(RequestState& request);
-  Usage usage_of(const Sequence& sequence) const;
+  void erase_if_ended(RequestId id);
+  int blocks_for(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
   SchedulerOptions options_;
   BlockPool pool_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
-  SequenceSet running_, waiting_;
-  std::set<std::pair<uint64_t, Sequence*>> new_by_arrival_;  // never admitted, under the priority policy
+  std::set<Sequence*, ByRank> running_, waiting_;
+  std::set<Sequence*, ByWait> waiting_by_wait_;  // the same as waiting_
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<SequenceEvent> events_;
-  int reserved_slots_ = 0;  // sequences running requests will fork
+  int reserved_slots_ = 0;  // sequences that running ones will fork
   bool in_flight_ = false;
   uint64_t arrivals_ = 0, admissions_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;

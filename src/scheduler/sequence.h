@@ -1,9 +1,9 @@
 // A sequence: one choice of a request, as plain state. Only the scheduler changes it.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
-#include <tuple>
 #include <vector>
 
 #include "cache/block_pool.h"
@@ -30,12 +30,13 @@ struct Sequence {
   Rank rank;
   SequenceState state = SequenceState::kWaiting;
   bool scheduled = false;          // part of the step in flight
+  uint64_t queued_at = 0;          // admissions before it began to wait
 
   std::vector<TokenId> tokens;     // prompt, then output
   int computed = 0;                // leading tokens whose keys and values are in the blocks
   std::vector<BlockId> blocks;     // ceil(computed / block_size) of them, more while a step is in flight
   std::vector<BlockName> names;    // of the leading full blocks, as far as they were needed
-  int published = 0;               // leading blocks that were published or found in the cache
+  int published = 0;               // leading blocks that were found in the cache or published
   PenaltyCounts counts;            // kept only if the parameters have a penalty
 
   int length() const { return static_cast<int>(tokens.size()); }
@@ -48,7 +49,6 @@ struct RequestState {
   uint64_t seed = 0;
   std::vector<TokenId> end_tokens;           // end-of-sequence (unless ignored) and stop_token_ids
   bool admitted = false;                     // was running before
-  uint64_t admissions_before = 0;            // of all requests, when this one arrived
   int cached_tokens = 0;                     // of the prompt, when it was first admitted
   int scored = 0;                            // leading prompt rows whose log-probabilities are done
   std::vector<TokenLogprobs> prompt_logprobs;
@@ -56,6 +56,9 @@ struct RequestState {
   std::vector<std::unique_ptr<Sequence>> choices;
 
   int prompt_length() const { return static_cast<int>(request.prompt.size()); }
+  bool unforked() const { return choices.size() > 1 && !choices[1]; }
+  // Whether log-probabilities of prompt tokens are still to be computed.
+  bool scores_prompt() const { return request.sampling.prompt_logprobs && scored < prompt_length() - 1; }
 };
 
 }  // namespace sluice

@@ -1,0 +1,192 @@
+// Taking the results of a step: new tokens, forks, published blocks, and every way a sequence ends.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+namespace {
+
+Finish make_finish(FinishReason reason, std::string message = {}) {
+  return {.reason = reason, .stop_string = {}, .stop_token = {}, .message = std::move(message)};
+}
+
+Usage usage_of(const RequestState& request, int completion_tokens) {
+  return {.prompt_tokens = request.prompt_length(),
+          .cached_tokens = request.cached_tokens,
+          .completion_tokens = completion_tokens};
+}
+
+}  // namespace
+
+void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
+  CHECK(in_flight_, "no step to commit");
+  CHECK(results.size() == step.tasks.size(), "{} results for {} tasks", results.size(), step.tasks.size());
+  in_flight_ = false;
+  for (const auto& part : step.parts) part.sequence->scheduled = false;
+  std::vector<RequestId> ids;
+  for (const auto& part : step.parts) {
+    ids.push_back(part.sequence->request->id);
+    commit_part(part, results);
+  }
+  for (const RequestId id : ids) erase_if_ended(id);
+  if (std::ranges::any_of(results, &SampleResult::bad_logits)) pool_.reset_prefix_cache();
+}
+
+void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results) {
+  Sequence& sequence = *part.sequence;
+  RequestState& request = *sequence.request;
+  if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
+    pool_.release(std::exchange(sequence.blocks, {}));
+    return;
+  }
+  const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
+  prompt_tokens_ += std::clamp(request.prompt_length() - sequence.computed, 0, part.tokens);
+  sequence.computed += part.tokens;
+  if (std::ranges::none_of(own, &SampleResult::bad_logits)) publish_blocks(sequence);
+
+  const int draws = sequence.computed < sequence.length() ? 0 : request.unforked() ? request.request.n : 1;
+  for (SampleResult& score : own.first(own.size() - draws)) {
+    if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, score.error));
+    request.prompt_logprobs.push_back(std::move(score.logprobs));
+    ++request.scored;
+  }
+  if (draws == 0) return;
+  if (draws == 1) return commit_token(sequence, std::move(own.back()));
+  fork(sequence);
+  for (int i = 0; i < draws; ++i) commit_token(*request.choices[i], std::move(own[own.size() - draws + i]));
+}
+
+void Scheduler::fork(Sequence& trunk) {
+  RequestState& request = *trunk.request;
+  reserved_slots_ -= request.request.n - 1;
+  for (int i = 1; i < request.request.n; ++i) {
+    auto choice = std::make_unique<Sequence>(trunk);
+    choice->rank.index = i;
+    pool_.share(choice->blocks);
+    running_.insert(choice.get());
+    request.choices[i] = std::move(choice);
+  }
+}
+
+void Scheduler::commit_token(Sequence& sequence, SampleResult result) {
+  RequestState& request = *sequence.request;
+  const SamplingParams& sampling = request.request.sampling;
+  SequenceEvent event{.request = request.id, .index = sequence.rank.index};
+  if (!result.error.empty()) {
+    event.finish = make_finish(FinishReason::kError, std::move(result.error));
+  } else {
+    sequence.tokens.push_back(result.token);
+    if (PenaltyCounts::needed(sampling)) sequence.counts.add_output(result.token);
+    ++generated_tokens_;
+    event.token = result.token;
+    if (sampling.logprobs) event.logprobs = std::move(result.logprobs);
+    if (sequence.rank.index == 0) event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
+    event.finish = finish_of(sequence);
+  }
+  event.usage = usage_of(request, sequence.length() - request.prompt_length());
+  if (event.finish) end_sequence(sequence);
+  events_.push_back(std::move(event));
+}
+
+std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
+  const RequestState& request = *sequence.request;
+  const SamplingParams& sampling = request.request.sampling;
+  const TokenId token = sequence.tokens.back();
+  const int output = sequence.length() - request.prompt_length();
+  const auto contains = [&](const std::vector<TokenId>& ids) { return std::ranges::find(ids, token) != ids.end(); };
+  if (output > sampling.min_tokens) {
+    if (!sampling.ignore_eos && contains(options_.eos_token_ids)) return make_finish(FinishReason::kStop);
+    if (contains(sampling.stop_token_ids)) {
+      Finish finish = make_finish(FinishReason::kStop);
+      finish.stop_token = token;
+      return finish;
+    }
+  }
+  if (sampling.max_tokens && output >= *sampling.max_tokens) return make_finish(FinishReason::kLength);
+  if (sequence.length() >= options_.max_model_len) return make_finish(FinishReason::kLength);
+  return std::nullopt;
+}
+
+void Scheduler::publish_blocks(Sequence& sequence) {
+  if (!options_.prefix_caching) return;
+  const int size = options_.block_size;
+  const int full_blocks = sequence.computed / size;
+  extend_names(sequence, full_blocks);
+  for (int& i = sequence.published; i < full_blocks; ++i) {
+    sequence.blocks[i] = pool_.publish(sequence.blocks[i], i == 0 ? kNoBlock : sequence.blocks[i - 1],
+                                       sequence.request->request.cache_salt, sequence.names[i],
+                                       std::span(sequence.tokens).subspan(i * size, size));
+    if (!pool_.published(sequence.blocks[i])) break;
+  }
+}
+
+void Scheduler::extend_names(Sequence& sequence, int blocks) const {
+  const int size = options_.block_size;
+  for (int i = static_cast<int>(sequence.names.size()); i < blocks; ++i) {
+    const BlockName parent = i == 0 ? pool_.root(sequence.request->request.cache_salt) : sequence.names[i - 1];
+    sequence.names.push_back(pool_.name(parent, std::span(sequence.tokens).subspan(i * size, size)));
+  }
+}
+
+void Scheduler::cancel(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  end_request(*found->second, make_finish(FinishReason::kAbort));
+  erase_if_ended(id);
+}
+
+void Scheduler::finish(RequestId id, int index) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  auto& choices = found->second->choices;
+  if (index < 0 || index >= static_cast<int>(choices.size()) || !choices[index]) return;
+  if (choices[index]->state == SequenceState::kEnded || found->second->unforked()) return;
+  end_sequence(*choices[index]);
+  erase_if_ended(id);
+}
+
+void Scheduler::end_request(RequestState& request, const Finish& finish) {
+  if (request.choices[0]->state == SequenceState::kEnded && request.unforked()) return;
+  for (int i = 0; i < request.request.n; ++i) {
+    Sequence* choice = request.choices[i].get();
+    if (choice && choice->state == SequenceState::kEnded) continue;
+    SequenceEvent event{.request = request.id, .index = i};
+    event.finish = finish;
+    event.usage = usage_of(request, choice ? choice->length() - request.prompt_length() : 0);
+    events_.push_back(std::move(event));
+  }
+  for (const auto& choice : request.choices) {
+    if (choice && choice->state != SequenceState::kEnded) end_sequence(*choice);
+  }
+}
+
+// The blocks of a sequence in the step in flight are released when that is committed.
+void Scheduler::end_sequence(Sequence& sequence) {
+  RequestState& request = *sequence.request;
+  if (sequence.state == SequenceState::kRunning) {
+    running_.erase(&sequence);
+    if (request.unforked()) reserved_slots_ -= request.request.n - 1;
+  } else {
+    dequeue(sequence);
+    if (!request.admitted) queue_limit_.leave(request.prompt_length());
+  }
+  sequence.state = SequenceState::kEnded;
+  if (!sequence.scheduled) pool_.release(std::exchange(sequence.blocks, {}));
+}
+
+void Scheduler::erase_if_ended(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  const RequestState& request = *found->second;
+  for (const auto& choice : request.choices) {
+    if (choice && (choice->state != SequenceState::kEnded || choice->scheduled)) return;
+  }
+  if (request.request.deadline) deadlines_.erase({*request.request.deadline, id});
+  requests_.erase(found);
+}
+
+std::vector<SequenceEvent> Scheduler::drain() { return std::exchange(events_, {}); }
+
+}  // namespace sluice

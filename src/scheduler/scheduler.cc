@@ -1,0 +1,364 @@
+// Building a step: which sequences run, with which tokens and blocks. Taking its results is in commit.cc.
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+
+struct Scheduler::Step {
+  ScheduledBatch out;
+  int tokens_left = 0;
+  int rows_left = 0;
+  bool short_of_blocks = false;       // somebody got fewer blocks than wanted: no time to admit more
+  std::vector<BlockId> copy_sources;  // kept held until the step is built, so that no block is source and target
+};
+
+bool QueueLimit::try_enter(int64_t prompt_tokens) {
+  if (requests_.fetch_add(1) >= max_requests_) {
+    requests_.fetch_sub(1);
+    return false;
+  }
+  const int64_t before = tokens_.fetch_add(prompt_tokens);
+  if (max_tokens_ > 0 && before > 0 && before + prompt_tokens > max_tokens_) {
+    leave(prompt_tokens);
+    return false;
+  }
+  return true;
+}
+
+void QueueLimit::leave(int64_t prompt_tokens) {
+  tokens_.fetch_sub(prompt_tokens);
+  requests_.fetch_sub(1);
+}
+
+bool QueueLimit::full() const {
+  return requests() >= max_requests_ || (max_tokens_ > 0 && tokens() >= max_tokens_);
+}
+
+void check_fits(const Request& request, const SchedulerOptions& options) {
+  const auto refuse = [](const std::string& message, std::string param, std::string reason) {
+    throw Error(ErrorCode::kInvalidRequest, message, std::move(param), std::move(reason));
+  };
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const std::optional<int>& max_tokens = request.sampling.max_tokens;
+  if (prompt == 0) refuse("the prompt is empty", request.prompt_param, "invalid_value");
+  if (max_tokens && *max_tokens < 1) refuse("max_tokens must be at least 1", "max_tokens", "integer_below_min_value");
+  if (request.n < 1) refuse("n must be at least 1", "n", "integer_below_min_value");
+  if (request.n > options.max_num_seqs) {
+    refuse(fmt::format("n must be at most {}, the sequences of one step", options.max_num_seqs), "n",
+           "integer_above_max_value");
+  }
+  const int64_t wanted = prompt + max_tokens.value_or(1);
+  if (wanted > options.max_model_len) {
+    refuse(fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
+                       "prompt, {} in the completion). Please reduce the length of either one.",
+                       options.max_model_len, wanted, prompt, wanted - prompt),
+           request.prompt_param, "context_length_exceeded");
+  }
+}
+
+Scheduler::Scheduler(SchedulerOptions options)
+    : options_(std::move(options)),
+      pool_({.blocks = options_.blocks,
+             .block_size = options_.block_size,
+             .fingerprint = options_.fingerprint,
+             .hash_bits = options_.hash_bits}),
+      queue_limit_(options_.max_queued_requests, options_.max_queued_tokens) {
+  CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
+  CHECK(options_.max_model_len > 0 && options_.max_model_len <= int64_t{options_.blocks} * options_.block_size,
+        "a context of {} tokens does not fit {} blocks of {}", options_.max_model_len, options_.blocks,
+        options_.block_size);
+}
+
+void Scheduler::add(RequestId id, Request request) {
+  auto state = std::make_unique<RequestState>();
+  state->id = id;
+  state->request = std::move(request);
+  const uint64_t arrival = arrivals_++;
+  const SamplingParams& sampling = state->request.sampling;
+  state->seed = sampling.seed ? static_cast<uint64_t>(*sampling.seed) : derive_seed(options_.seed, arrival);
+  if (!sampling.ignore_eos) state->end_tokens = options_.eos_token_ids;
+  state->end_tokens.insert(state->end_tokens.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
+  if (sampling.prompt_logprobs) state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});
+  if (state->request.deadline) deadlines_.emplace(*state->request.deadline, id);
+
+  state->choices.resize(state->request.n);
+  auto trunk = std::make_unique<Sequence>();
+  trunk->request = state.get();
+  trunk->rank.priority = options_.policy == SchedulingPolicy::kPriority ? state->request.priority : 0;
+  trunk->rank.arrival = arrival;
+  trunk->tokens = state->request.prompt;
+  if (PenaltyCounts::needed(sampling)) trunk->counts.add_prompt(trunk->tokens);
+  enqueue(*trunk);
+  state->choices[0] = std::move(trunk);
+  const bool added = requests_.emplace(id, std::move(state)).second;
+  CHECK(added, "request {} added twice", id);
+}
+
+ScheduledBatch Scheduler::next() {
+  CHECK(!in_flight_, "the last step is not committed");
+  expire_deadlines();
+  Step step{.out = {},
+            .tokens_left = options_.max_num_batched_tokens,
+            .rows_left = options_.max_logit_rows,
+            .copy_sources = {}};
+  step.out.batch.query_start.push_back(0);
+  schedule_running(step, true);
+  schedule_running(step, false);
+  if (!step.short_of_blocks) admit_waiting(step);
+  pool_.release(step.copy_sources);
+
+  Batch& batch = step.out.batch;
+  size_t stride = 0;
+  for (const auto& part : step.out.parts) stride = std::max(stride, part.sequence->blocks.size());
+  batch.block_table_stride = static_cast<int>(stride);
+  batch.block_table.assign(stride * step.out.parts.size(), kNoBlock);
+  for (size_t i = 0; i < step.out.parts.size(); ++i) {
+    std::ranges::copy(step.out.parts[i].sequence->blocks, batch.block_table.begin() + i * stride);
+  }
+  in_flight_ = !batch.empty();
+  if (in_flight_) ++steps_;
+  return std::move(step.out);
+}
+
+void Scheduler::expire_deadlines() {
+  if (deadlines_.empty()) return;
+  const auto now = options_.clock();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const RequestId id = deadlines_.begin()->second;
+    end_request(*requests_.at(id), {.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}});
+    erase_if_ended(id);
+  }
+}
+
+void Scheduler::schedule_running(Step& step, bool decodes) {
+  // Preemption removes only sequences behind the current one.
+  for (auto it = running_.begin(); it != running_.end(); ++it) {
+    Sequence& sequence = **it;
+    const bool decode = sequence.length() - sequence.computed == 1;
+    if (decode == decodes) schedule(step, sequence);
+  }
+}
+
+bool Scheduler::schedule(Step& step, Sequence& sequence) {
+  const int wanted = chunk_size(step, sequence);
+  const int tokens = wanted > 0 ? provide_blocks(step, sequence, wanted) : 0;
+  if (tokens > 0) append(step, sequence, tokens);
+  return tokens > 0;
+}
+
+// As many of the sequence's tokens as the budgets of tokens and logit rows allow.
+int Scheduler::chunk_size(const Step& step, const Sequence& sequence) const {
+  const int remaining = sequence.length() - sequence.computed;
+  const int tokens = std::min(remaining, step.tokens_left);
+  if (sequence.request->scores_prompt()) {
+    const int unscored_rows = std::max(0, sequence.request->scored - sequence.computed);
+    return std::min(tokens, unscored_rows + step.rows_left);
+  }
+  return tokens == remaining && step.rows_left == 0 ? tokens - 1 : tokens;
+}
+
+// Makes the sequence own, alone, the blocks it writes the next `tokens` tokens to. Returns for how many of them there
+// are blocks.
+int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
+  const int first = sequence.computed / options_.block_size;
+  const auto is_shared = [&] {
+    if (sequence.computed % options_.block_size == 0) return false;
+    const BlockId block = sequence.blocks[first];
+    return pool_.holders(block) - std::ranges::count(step.copy_sources, block) > 1;
+  };
+  const int owned = static_cast<int>(sequence.blocks.size());
+  bool copy = is_shared();
+  const auto missing = [&] { return std::max(0, blocks_for(sequence.computed + tokens) - owned) + copy; };
+  while (missing() > pool_.available()) {
+    step.short_of_blocks = true;
+    if (!preempt_behind(sequence)) {
+      const int spare = pool_.available() - copy;
+      tokens = spare < 0 ? 0 : std::min(tokens, (owned + spare) * options_.block_size - sequence.computed);
+      if (tokens <= 0) return 0;
+    }
+    copy = is_shared();
+  }
+  const std::vector<BlockId> taken = *pool_.take(missing());
+  if (copy) {
+    step.copy_sources.push_back(sequence.blocks[first]);
+    step.out.batch.copies.push_back({.from = sequence.blocks[first], .to = taken[0]});
+    sequence.blocks[first] = taken[0];
+  }
+  sequence.blocks.insert(sequence.blocks.end(), taken.begin() + copy, taken.end());
+  return tokens;
+}
+
+// Takes the blocks of the last running sequence in rank, if that is behind `sequence` and not part of the step yet.
+bool Scheduler::preempt_behind(const Sequence& sequence) {
+  for (auto it = running_.rbegin(); it != running_.rend() && *it != &sequence; ++it) {
+    Sequence& victim = **it;
+    if (victim.scheduled) continue;
+    running_.erase(std::next(it).base());
+    if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
+    pool_.release(victim.blocks);
+    victim.blocks.clear();
+    victim.computed = 0;
+    victim.published = 0;
+    enqueue(victim);
+    ++preemptions_;
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
+  Batch& batch = step.out.batch;
+  const int size = options_.block_size;
+  const int end = sequence.computed + tokens;
+  step.out.parts.push_back(
+      {.sequence = &sequence, .tokens = tokens, .first_task = static_cast<int>(step.out.tasks.size()), .tasks = 0});
+  append_tasks(step, sequence, tokens);
+  for (int position = sequence.computed; position < end; ++position) {
+    CHECK(!pool_.published(sequence.blocks[position / size]), "a published block would be written");
+    batch.tokens.push_back(sequence.tokens[position]);
+    batch.positions.push_back(position);
+    batch.slots.push_back(sequence.blocks[position / size] * size + position % size);
+  }
+  batch.query_start.push_back(batch.size());
+  batch.kv_len.push_back(end);
+  step.tokens_left -= tokens;
+  sequence.scheduled = true;
+}
+
+void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
+  Batch& batch = step.out.batch;
+  RequestState& request = *sequence.request;
+  const SamplingParams& sampling = request.request.sampling;
+  const int end = sequence.computed + tokens;
+  const auto add_row = [&](int position) {
+    batch.sample_rows.push_back(batch.size() + position - sequence.computed);
+    --step.rows_left;
+    return static_cast<int>(batch.sample_rows.size()) - 1;
+  };
+  if (request.scores_prompt()) {
+    const int scored_end = std::min(end, request.prompt_length() - 1);
+    for (int position = std::max(sequence.computed, request.scored); position < scored_end; ++position) {
+      step.out.tasks.push_back({.row = add_row(position),
+                                .target = sequence.tokens[position + 1],
+                                .params = &sampling,
+                                .end_tokens = {},
+                                .logprobs = *sampling.prompt_logprobs});
+    }
+  }
+  if (end == sequence.length()) {
+    const int row = add_row(end - 1);
+    const int draws = request.unforked() ? request.request.n : 1;
+    for (int i = 0; i < draws; ++i) {
+      step.out.tasks.push_back({.row = row,
+                                .params = &sampling,
+                                .counts = PenaltyCounts::needed(sampling) ? &sequence.counts : nullptr,
+                                .end_tokens = request.end_tokens,
+                                .seed = request.seed,
+                                .choice = sequence.rank.index + i,
+                                .position = sequence.length() - request.prompt_length(),
+                                .logprobs = sampling.logprobs.value_or(-1)});
+    }
+  }
+  step.out.parts.back().tasks = static_cast<int>(step.out.tasks.size()) - step.out.parts.back().first_task;
+}
+
+void Scheduler::admit_waiting(Step& step) {
+  while (step.tokens_left > 0 && !waiting_.empty()) {
+    promote_overtaken();
+    if (!admit(step, **waiting_.begin())) break;
+  }
+}
+
+bool Scheduler::admit(Step& step, Sequence& sequence) {
+  RequestState& request = *sequence.request;
+  const int slots = request.unforked() ? request.request.n : 1;
+  if (static_cast<int>(running_.size()) + reserved_slots_ + slots > options_.max_num_seqs) return false;
+
+  // The last token is always computed, for its logits; so are prompt rows that are to be scored.
+  int reusable = sequence.length() - 1;
+  if (request.scores_prompt()) reusable = std::min(reusable, request.scored);
+  std::vector<BlockId> hits;
+  if (options_.prefix_caching) {
+    const int full_blocks = reusable / options_.block_size;
+    extend_names(sequence, full_blocks);
+    hits = pool_.find(request.request.cache_salt, std::span(sequence.names).first(full_blocks), sequence.tokens);
+  }
+  const auto idle_hits = std::ranges::count_if(hits, [&](BlockId block) { return pool_.holders(block) == 0; });
+  const auto missing = blocks_for(sequence.length()) - static_cast<int64_t>(hits.size());
+  if (missing > pool_.available() - idle_hits - promised_blocks()) return false;
+  sequence.computed = static_cast<int>(hits.size()) * options_.block_size;
+  if (chunk_size(step, sequence) == 0) {
+    sequence.computed = 0;
+    return false;
+  }
+
+  dequeue(sequence);
+  sequence.state = SequenceState::kRunning;
+  running_.insert(&sequence);
+  reserved_slots_ += slots - 1;
+  pool_.share(hits);
+  sequence.published = static_cast<int>(hits.size());
+  sequence.blocks = std::move(hits);
+  ++admissions_;
+  if (!request.admitted) {
+    request.admitted = true;
+    request.cached_tokens = sequence.computed;
+    queue_limit_.leave(request.prompt_length());
+    if (options_.prefix_caching) pool_.count_query(request.prompt_length(), request.cached_tokens);
+  }
+  return schedule(step, sequence);
+}
+
+// Blocks that running sequences still need for the tokens they have.
+int Scheduler::promised_blocks() const {
+  int blocks = 0;
+  for (const Sequence* sequence : running_) {
+    blocks += std::max(0, blocks_for(sequence->length()) - static_cast<int>(sequence->blocks.size()));
+  }
+  return blocks;
+}
+
+void Scheduler::promote_overtaken() {
+  if (options_.policy != SchedulingPolicy::kPriority) return;
+  Sequence& sequence = **waiting_by_wait_.begin();
+  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
+  if (sequence.rank.priority == kFirst) return;
+  if (admissions_ - sequence.queued_at < static_cast<uint64_t>(options_.max_overtaken)) return;
+  dequeue(sequence);
+  sequence.rank.priority = kFirst;
+  enqueue(sequence);
+}
+
+void Scheduler::enqueue(Sequence& sequence) {
+  sequence.state = SequenceState::kWaiting;
+  sequence.queued_at = admissions_;
+  waiting_.insert(&sequence);
+  waiting_by_wait_.insert(&sequence);
+}
+
+void Scheduler::dequeue(Sequence& sequence) {
+  waiting_.erase(&sequence);
+  waiting_by_wait_.erase(&sequence);
+}
+
+std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+SchedulerStats Scheduler::stats() const {
+  return {.running = static_cast<int>(running_.size()),
+          .waiting = static_cast<int>(waiting_.size()),
+          .preemptions = preemptions_,
+          .steps = steps_,
+          .prompt_tokens = prompt_tokens_,
+          .generated_tokens = generated_tokens_};
+}
+
+}  // namespace sluice
