@@ -51,6 +51,7 @@ class Sampler {
   static constexpr double kGreedyBelow = 1e-5;
 
   explicit Sampler(ThreadPool& threads);
+  ~Sampler();
 
   // One result per task, in their order; the same whatever the other tasks are and however many threads there are.
   // Greedy ties go to the lowest id. Among equal logits at the edge of top-k and top-p lower ids are kept. A fault
@@ -58,14 +59,11 @@ class Sampler {
   std::vector<SampleResult> sample(const LogitsView& logits, std::span<const SampleTask> tasks);
 
  private:
-  struct Candidate {
-    float value = 0.0f;  // logit, then weight relative to the most likely token
-    TokenId id = 0;
-  };
-  struct Scratch {
-    std::vector<float> logits, weights, bounds;
-    std::vector<Candidate> candidates, selected;
-  };
+  struct Scratch;
+
+  SampleResult run(const LogitsView& logits, const SampleTask& task, Scratch& scratch);
+  TokenId draw(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch);
+  TokenLogprobs logprobs(std::span<const float> logits, float max, TokenId token, int n, Scratch& scratch);
 
   ThreadPool& threads_;
   std::vector<Scratch> scratch_;  // one per thread

@@ -1,0 +1,30 @@
+// Philox4x32-10, the counter-based random generator of Salmon et al. 2011 (doi:10.1145/2063384.2063405): a draw is a
+// function of key and counter, with no state to keep or to share.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace sluice {
+
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// Uniform in [0, 1), 53 bits, for one position of one choice of a request.
+inline double uniform_draw(uint64_t seed, int choice, int position) {
+  const auto bits = philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(choice), 0, 0},
+                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const uint64_t word = uint64_t{bits[0]} << 32 | bits[1];
+  return static_cast<double>(word >> 11) * 0x1p-53;
+}
+
+}  // namespace sluice

@@ -1,0 +1,224 @@
+// See sampler.h. One task reads its row two to four times, at memory speed; the tasks are spread over the threads.
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "sampling/philox.h"
+#include "sampling/selection.h"
+
+namespace sluice {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+constexpr const char* kBadLogits = "the model's logits are not finite";
+constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
+
+bool edits_logits(const SampleTask& task) {
+  const SamplingParams& params = *task.params;
+  return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || task.counts != nullptr ||
+         (task.position < params.min_tokens && !task.end_tokens.empty());
+}
+
+void apply_penalties(std::span<float> logits, const SamplingParams& params, const PenaltyCounts& counts) {
+  const auto repetition = static_cast<float>(params.repetition_penalty);
+  const auto presence = static_cast<float>(params.presence_penalty);
+  const auto frequency = static_cast<float>(params.frequency_penalty);
+  for (const PenaltyCounts::Entry& entry : counts.entries()) {
+    CHECK(entry.token >= 0 && entry.token < static_cast<TokenId>(logits.size()), "token {}", entry.token);
+    float& logit = logits[entry.token];
+    logit = logit > 0.0f ? logit / repetition : logit * repetition;
+    if (entry.output > 0) logit -= frequency * static_cast<float>(entry.output) + presence;
+  }
+}
+
+// Logit bias, allowed tokens, min_tokens and penalties.
+void edit_logits(std::span<const float> raw, const SampleTask& task, std::vector<float>& logits) {
+  const SamplingParams& params = *task.params;
+  const auto vocab = static_cast<TokenId>(raw.size());
+  if (params.allowed_token_ids.empty()) {
+    logits.assign(raw.begin(), raw.end());
+  } else {
+    logits.assign(raw.size(), kMasked);
+    for (const TokenId id : params.allowed_token_ids) {
+      CHECK(id >= 0 && id < vocab, "allowed_token_ids has {}", id);
+      logits[id] = raw[id];
+    }
+  }
+  for (const auto& [id, bias] : params.logit_bias) {
+    CHECK(id >= 0 && id < vocab, "logit_bias has {}", id);
+    logits[id] += bias;
+  }
+  if (task.position < params.min_tokens) {
+    for (const TokenId id : task.end_tokens) {
+      if (id >= 0 && id < vocab) logits[id] = kMasked;
+    }
+  }
+  if (task.counts) apply_penalties(logits, params, *task.counts);
+}
+
+// A draw from the whole row.
+TokenId draw_from_row(std::span<const float> logits, float max, float scale, double u, std::vector<float>& weights,
+                      std::vector<double>& chunk_sum) {
+  const double total = weigh_row(logits, max, scale, weights, chunk_sum);
+  double left = u * total;
+  size_t chunk = 0;
+  while (chunk + 1 < chunk_sum.size() && left >= chunk_sum[chunk]) left -= chunk_sum[chunk++];
+  // Rounding may leave a little at the end: then the last token with any weight is meant.
+  const auto last_of = [&](size_t end) {
+    while (end > 1 && weights[end - 1] == 0.0f) --end;
+    return end - 1;
+  };
+  const size_t end = std::min(logits.size(), (chunk + 1) * kChunk);
+  for (size_t i = chunk * kChunk; i < end; ++i) {
+    left -= weights[i];
+    if (left < 0.0) return static_cast<TokenId>(i);
+  }
+  return static_cast<TokenId>(last_of(end));
+}
+
+TokenId draw_from(const std::vector<Candidate>& candidates, double u) {
+  double total = 0.0;
+  for (const Candidate& candidate : candidates) total += candidate.weight;
+  double left = u * total;
+  TokenId last = candidates.front().id;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.weight == 0.0f) continue;
+    last = candidate.id;
+    left -= candidate.weight;
+    if (left < 0.0) break;
+  }
+  return last;
+}
+
+}  // namespace
+
+// What one thread works with.
+struct Sampler::Scratch {
+  std::vector<float> logits, weights, chunk_max;
+  std::vector<double> chunk_sum;
+  std::vector<Candidate> candidates, selected;
+};
+
+Sampler::Sampler(ThreadPool& threads) : threads_(threads), scratch_(threads.threads()) {}
+Sampler::~Sampler() = default;
+
+// One token from softmax(logits / temperature), cut to top-k, then top-p, then min-p.
+TokenId Sampler::draw(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch) {
+  const SamplingParams& params = *task.params;
+  const auto scale = static_cast<float>(1.0 / params.temperature);
+  const double u = uniform_draw(task.seed, task.choice, task.position);
+  const bool top_k = params.top_k > 0 && params.top_k < static_cast<int>(logits.size());
+  const bool top_p = params.top_p < 1.0;
+  const bool min_p = params.min_p > 0.0;
+  std::vector<Candidate>& candidates = scratch.candidates;
+  const auto weigh = [&] {
+    double sum = 0.0;
+    for (Candidate& candidate : candidates) sum += candidate.weight = relative_weight(candidate.logit, max, scale);
+    return sum;
+  };
+  // Tokens of a weight of at least exp(log_weight), and a few below because of rounding.
+  const auto gather_above = [&](double log_weight) {
+    const double slack = 1e-5 * (1.0 - log_weight) / scale + 1e-6 * std::abs(max);
+    gather(logits, scratch.chunk_max, static_cast<float>(max + log_weight / scale - slack), candidates);
+    return weigh();
+  };
+
+  if (!top_k && !top_p && !min_p) return draw_from_row(logits, max, scale, u, scratch.weights, scratch.chunk_sum);
+  if (top_k) {
+    gather_top(logits, scratch.chunk_max, params.top_k, candidates, scratch.selected);
+    const double total = weigh();
+    if (top_p) keep_nucleus(candidates, params.top_p * total, scratch.selected);
+  } else if (top_p) {
+    const double mass = params.top_p * weigh_row(logits, max, scale, scratch.weights, scratch.chunk_sum);
+    // The nucleus is mostly small: try the most likely tokens before all.
+    for (const double log_weight : {-6.0, -12.0, -24.0, -1e30}) {
+      if (gather_above(log_weight) >= mass) break;
+    }
+    keep_nucleus(candidates, mass, scratch.selected);
+  } else {
+    gather_above(std::log(params.min_p));
+  }
+  if (min_p) {
+    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });
+  }
+  return draw_from(candidates, u);
+}
+
+TokenLogprobs Sampler::logprobs(std::span<const float> logits, float max, TokenId token, int n, Scratch& scratch) {
+  const double log_sum = max + std::log(weigh_row(logits, max, 1.0f, scratch.weights, scratch.chunk_sum));
+  const auto logprob = [&](TokenId id) { return static_cast<float>(logits[id] - log_sum); };
+  TokenLogprobs result;
+  result.token = {.id = token, .logprob = logprob(token), .rank = rank_before(logits, token) + 1};
+  if (n <= 0) return result;
+  gather_top(logits, scratch.chunk_max, n, scratch.candidates, scratch.selected);
+  std::ranges::sort(scratch.candidates, before);
+  int rank = 0;
+  for (const Candidate& candidate : scratch.candidates) {
+    result.top.push_back({.id = candidate.id, .logprob = logprob(candidate.id), .rank = ++rank});
+  }
+  return result;
+}
+
+SampleResult Sampler::run(const LogitsView& view, const SampleTask& task, Scratch& scratch) {
+  CHECK(task.row >= 0 && task.row < view.rows, "row {} of {}", task.row, view.rows);
+  const std::span<const float> raw = view.row(task.row);
+  SampleResult result;
+  RowScan scan = scan_row(raw, scratch.chunk_max);
+  if (!scan.finite || scan.max == kMasked) {
+    result.error = kBadLogits;
+    result.bad_logits = true;
+    return result;
+  }
+  if (task.target >= 0) {
+    CHECK(task.target < view.vocab, "target {}", task.target);
+    result.token = task.target;
+    result.logprobs = logprobs(raw, scan.max, task.target, task.logprobs, scratch);
+    return result;
+  }
+  const float raw_max = scan.max;
+  std::span<const float> logits = raw;
+  if (edits_logits(task)) {
+    edit_logits(raw, task, scratch.logits);
+    logits = scratch.logits;
+    scan = scan_row(logits, scratch.chunk_max);
+    if (!scan.finite || scan.max == kMasked) {
+      result.error = kAllMasked;
+      return result;
+    }
+  }
+  const bool greedy = task.params->temperature < kGreedyBelow;
+  result.token = greedy ? argmax(logits, scan, scratch.chunk_max) : draw(logits, scan.max, task, scratch);
+  if (task.logprobs >= 0) {
+    if (logits.data() != raw.data()) scan_row(raw, scratch.chunk_max);
+    result.logprobs = logprobs(raw, raw_max, result.token, task.logprobs, scratch);
+  }
+  return result;
+}
+
+std::vector<SampleResult> Sampler::sample(const LogitsView& logits, std::span<const SampleTask> tasks) {
+  std::vector<SampleResult> results(tasks.size());
+  if (tasks.size() == 1) {
+    results[0] = run(logits, tasks[0], scratch_[0]);
+    return results;
+  }
+  std::atomic<size_t> next{0};
+  threads_.run([&](int worker, int) {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks.size();) {
+      results[i] = run(logits, tasks[i], scratch_[worker]);
+    }
+  });
+  return results;
+}
+
+uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival) {
+  // The last two words keep these draws apart from those of uniform_draw().
+  const auto bits = philox4x32({static_cast<uint32_t>(arrival), static_cast<uint32_t>(arrival >> 32), 1, 1},
+                               {static_cast<uint32_t>(engine_seed), static_cast<uint32_t>(engine_seed >> 32)});
+  return uint64_t{bits[0]} << 32 | bits[1];
+}
+
+}  // namespace sluice

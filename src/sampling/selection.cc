@@ -1,0 +1,169 @@
+// See selection.h. Loops over the row run in fixed lanes, so that the compiler vectorises them without reassociating.
+#include "sampling/selection.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <limits>
+
+namespace sluice {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kLowestExponent = -87.0f;  // exp() of it is a normal number
+constexpr size_t kSmall = 32;              // candidates that are simply sorted
+
+// Cody-Waite reduction and a polynomial of degree 6 (Cephes expf). Zero below kLowestExponent.
+inline float exp_not_positive(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  const float y = x < kLowestExponent ? kLowestExponent : x;
+  const float shifted = y * 1.44269504f + kRound;
+  const float n = shifted - kRound;
+  const float r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const float power = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) + 127) << 23);
+  return x < kLowestExponent ? 0.0f : p * power;
+}
+
+size_t chunks_of(std::span<const float> logits) { return (logits.size() + kChunk - 1) / kChunk; }
+
+std::span<const float> chunk_of(std::span<const float> logits, size_t i) {
+  return logits.subspan(i * kChunk, std::min<size_t>(kChunk, logits.size() - i * kChunk));
+}
+
+}  // namespace
+
+RowScan scan_row(std::span<const float> logits, std::vector<float>& chunk_max) {
+  chunk_max.resize(chunks_of(logits));
+  RowScan scan{.max = -kInfinity};
+  for (size_t i = 0; i < chunk_max.size(); ++i) {
+    const std::span<const float> chunk = chunk_of(logits, i);
+    float lanes[kLanes];
+    int32_t bad[kLanes] = {};
+    std::fill_n(lanes, kLanes, -kInfinity);
+    size_t j = 0;
+    for (; j + kLanes <= chunk.size(); j += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const float x = chunk[j + lane];
+        lanes[lane] = x > lanes[lane] ? x : lanes[lane];
+        bad[lane] |= x <= kLargest ? 0 : 1;
+      }
+    }
+    for (; j < chunk.size(); ++j) {
+      lanes[0] = std::max(lanes[0], chunk[j]);
+      bad[0] |= chunk[j] <= kLargest ? 0 : 1;
+    }
+    for (int lane = 1; lane < kLanes; ++lane) {
+      lanes[0] = std::max(lanes[0], lanes[lane]);
+      bad[0] |= bad[lane];
+    }
+    chunk_max[i] = lanes[0];
+    scan.max = std::max(scan.max, lanes[0]);
+    scan.finite &= bad[0] == 0;
+  }
+  return scan;
+}
+
+TokenId argmax(std::span<const float> logits, const RowScan& scan, const std::vector<float>& chunk_max) {
+  const auto chunk = std::ranges::find(chunk_max, scan.max) - chunk_max.begin();
+  return static_cast<TokenId>(std::ranges::find(logits.subspan(chunk * kChunk), scan.max) - logits.begin());
+}
+
+void gather(std::span<const float> logits, const std::vector<float>& chunk_max, float threshold,
+            std::vector<Candidate>& out) {
+  out.clear();
+  for (size_t i = 0; i < chunk_max.size(); ++i) {
+    if (!(chunk_max[i] >= threshold)) continue;
+    const std::span<const float> chunk = chunk_of(logits, i);
+    for (size_t j = 0; j < chunk.size(); ++j) {
+      if (chunk[j] >= threshold && chunk[j] > -kInfinity) {
+        out.push_back({.logit = chunk[j], .id = static_cast<TokenId>(i * kChunk + j)});
+      }
+    }
+  }
+}
+
+void gather_top(std::span<const float> logits, const std::vector<float>& chunk_max, int k, std::vector<Candidate>& out,
+                std::vector<Candidate>& scratch) {
+  // k chunks have a maximum of at least the k-th largest one, so the k-th largest logit is no smaller.
+  float threshold = -kInfinity;
+  if (k <= static_cast<int>(chunk_max.size())) {
+    std::vector<float> maxima = chunk_max;
+    std::ranges::nth_element(maxima, maxima.begin() + (k - 1), std::greater<>());
+    threshold = maxima[k - 1];
+  }
+  gather(logits, chunk_max, threshold, out);
+  if (static_cast<int>(out.size()) <= k) return;
+  scratch = out;
+  std::ranges::nth_element(scratch, scratch.begin() + (k - 1), before);
+  const Candidate last = scratch[k - 1];
+  std::erase_if(out, [&](const Candidate& candidate) { return before(last, candidate); });
+}
+
+void keep_nucleus(std::vector<Candidate>& candidates, double mass, std::vector<Candidate>& scratch) {
+  if (candidates.empty()) return;
+  scratch = candidates;
+  auto begin = scratch.begin(), end = scratch.end();
+  double sum = 0.0;  // of what comes before `begin`
+  // Quickselect by weight. Keys are distinct, so the median of three always leaves something on both sides.
+  while (end - begin > static_cast<std::ptrdiff_t>(kSmall)) {
+    Candidate probes[] = {*begin, *(begin + (end - begin) / 2), *(end - 1)};
+    std::ranges::sort(probes, before);
+    const auto middle = std::partition(begin, end, [&](const Candidate& c) { return before(c, probes[1]); });
+    double part = 0.0;
+    for (auto it = begin; it != middle; ++it) part += it->weight;
+    if (sum + part >= mass) {
+      end = middle;
+    } else {
+      sum += part;
+      begin = middle;
+    }
+  }
+  std::sort(begin, end, before);
+  while (begin + 1 != end && (sum += begin->weight) < mass) ++begin;
+  const Candidate last = *begin;
+  std::erase_if(candidates, [&](const Candidate& candidate) { return before(last, candidate); });
+}
+
+float relative_weight(float x, float max, float scale) { return exp_not_positive((x - max) * scale); }
+
+double weigh_row(std::span<const float> logits, float max, float scale, std::vector<float>& weights,
+                 std::vector<double>& chunk_sum) {
+  weights.resize(logits.size());
+  chunk_sum.resize(chunks_of(logits));
+  double total = 0.0;
+  for (size_t i = 0; i < chunk_sum.size(); ++i) {
+    const std::span<const float> chunk = chunk_of(logits, i);
+    float* const out = weights.data() + i * kChunk;
+    for (size_t j = 0; j < chunk.size(); ++j) out[j] = exp_not_positive((chunk[j] - max) * scale);
+    float lanes[kLanes] = {};
+    size_t j = 0;
+    for (; j + kLanes <= chunk.size(); j += kLanes) {
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += out[j + lane];
+    }
+    for (; j < chunk.size(); ++j) lanes[0] += out[j];
+    double sum = 0.0;
+    for (const float lane : lanes) sum += lane;
+    chunk_sum[i] = sum;
+    total += sum;
+  }
+  return total;
+}
+
+int rank_before(std::span<const float> logits, TokenId token) {
+  const float value = logits[token];
+  int rank = 0;
+  for (const float x : logits) rank += x > value ? 1 : 0;
+  for (const float x : logits.first(token)) rank += x == value ? 1 : 0;
+  return rank;
+}
+
+}  // namespace sluice
