@@ -43,6 +43,8 @@ struct ChatPrompt {
   std::string tools;            // array, or empty
   std::string template_kwargs;  // object of further template variables (chat_template_kwargs), or empty
   bool add_generation_prompt = true;
+
+  static ChatPrompt user(std::string_view text);  // one message of the user
 };
 
 // Gets events in order, on a thread of the engine; must not block and must not throw. One sink serves one request.

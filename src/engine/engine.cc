@@ -17,6 +17,7 @@
 #include "engine/load.h"
 #include "engine/recorder.h"
 #include "engine/runner.h"
+#include "engine/text.h"
 #include "engine/validate.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
@@ -344,6 +345,11 @@ class EngineImpl final : public Engine {
 };
 
 }  // namespace
+
+ChatPrompt ChatPrompt::user(std::string_view text) {
+  const Json messages = Json::array({{{"role", "user"}, {"content", std::string(text)}}});
+  return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
+}
 
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
 

@@ -4,9 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/log.h"
+#include "sluice/error.h"
 
 namespace sluice {
 namespace {
@@ -40,7 +40,7 @@ bool plain_weight(const std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias");
 }
 
-std::unique_ptr<Model> build(const LoadPlan& plan, ThreadPool& pool, LoadContext& context, int max_len) {
+std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
   const Config& config = plan.checkpoint->config;
   std::unique_ptr<Model> model = find_family(config).build(config, context, max_len);
   context.finish(plain_weight);
@@ -51,7 +51,6 @@ std::unique_ptr<Model> build(const LoadPlan& plan, ThreadPool& pool, LoadContext
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("{}: {} not understood for this architecture", config.origin(), names));
   }
-  (void)pool;
   return model;
 }
 
@@ -119,7 +118,7 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   plan.logit_rows = options.max_num_seqs;
 
   LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype, .dry = true};
-  const std::unique_ptr<Model> model = build(plan, pool, context, options.max_model_len);
+  const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
 
@@ -153,24 +152,11 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
   LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
-  loaded.model = build(plan, pool, context, plan.max_model_len);
+  loaded.model = build(plan, context, plan.max_model_len);
   loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size);
   loaded.arena = std::make_unique<Arena>(
       loaded.model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows));
   return loaded;
-}
-
-std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint) {
-  const std::filesystem::path given = options.tokenizer.empty() ? checkpoint.folder : options.tokenizer;
-  const std::filesystem::path file = std::filesystem::is_directory(given) ? given / "tokenizer.json" : given;
-  if (!std::filesystem::exists(file)) {
-    throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: no tokenizer.json there", given.string()));
-  }
-  return Tokenizer::from_file(file.string());
-}
-
-std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint) {
-  return ChatTemplate::from_folder(checkpoint.folder, options.chat_template);
 }
 
 }  // namespace sluice

@@ -3,17 +3,13 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "base/thread_pool.h"
-#include "chat/chat_template.h"
 #include "engine/memory_plan.h"
 #include "formats/checkpoint.h"
 #include "nn/kv_cache.h"
 #include "nn/model.h"
-#include "sluice/engine.h"
 #include "sluice/options.h"
-#include "tokenizer/tokenizer.h"
 
 namespace sluice {
 
@@ -43,9 +39,5 @@ struct LoadedModel {
 
 // Reads and packs the weights. `progress` gets a share from 0 to 1 now and then; may be null.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress = {});
-
-// The text ends of a model. The tokenizer is required, the template is not.
-std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint);
-std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint);
 
 }  // namespace sluice

@@ -1,0 +1,28 @@
+// The engine inside another program: loads a model and streams the answer to a prompt.
+//   build/release/bin/example_stream models/minnow-6m "What is 2 + 2?"
+#include <cstdio>
+#include <future>
+
+#include "sluice/engine.h"
+
+int main(int argc, char** argv) {
+  if (argc != 3) return std::fprintf(stderr, "usage: %s MODEL QUESTION\n", argv[0]), 2;
+  try {
+    const auto engine = sluice::Engine::load({.model = argv[1]});
+    sluice::Request request;
+    request.prompt = engine->tokenize(engine->render_chat(sluice::ChatPrompt::user(argv[2])), false);
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = 64;
+    std::promise<void> done;
+    engine->submit(request, [&done](const sluice::Event& event) {
+      std::fputs(event.text.c_str(), stdout);
+      std::fflush(stdout);
+      if (event.last) done.set_value();
+    });
+    done.get_future().wait();
+    std::puts("");
+  } catch (const sluice::Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}

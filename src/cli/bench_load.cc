@@ -1,0 +1,205 @@
+// sluice bench latency and throughput: the engine without HTTP, on random prompts or a file of prompts.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <random>
+
+#include "cli/bench.h"
+#include "sluice/engine.h"
+
+namespace sluice::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Arguments {
+  EngineOptions engine;
+  std::string prompts;       // file; empty: random
+  int input_len = 128, output_len = 128;
+  int num_prompts = 64;
+  int batch_size = 1, iterations = 5;
+};
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Runs requests together and keeps the times of each token.
+class Load {
+ public:
+  explicit Load(Engine& engine) : engine_(engine) {}
+
+  struct Result {
+    double seconds = 0;
+    int64_t prompt_tokens = 0, output_tokens = 0;
+    int failed = 0;
+    std::vector<double> ttft, tpot, e2e;
+  };
+
+  Result run(const std::vector<Request>& requests) {
+    result_ = {};
+    open_ = static_cast<int>(requests.size());
+    times_.assign(requests.size(), {});
+    start_ = Clock::now();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      times_[i].submitted = Clock::now();
+      engine_.submit(requests[i], [this, i](Event event) { on_event(i, event); });
+    }
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return open_ == 0; });
+    result_.seconds = seconds_since(start_);
+    return result_;
+  }
+
+ private:
+  struct Times {
+    Clock::time_point submitted, first;
+    int tokens = 0;
+  };
+
+  void on_event(size_t i, const Event& event) {
+    const std::scoped_lock lock(mutex_);
+    Times& t = times_[i];
+    const Clock::time_point now = Clock::now();
+    if (!event.tokens.empty() && t.tokens == 0) {
+      t.first = now;
+      result_.ttft.push_back(std::chrono::duration<double>(now - t.submitted).count());
+    }
+    t.tokens += static_cast<int>(event.tokens.size());
+    if (!event.last) return;
+    result_.prompt_tokens += event.usage.prompt_tokens;
+    result_.output_tokens += t.tokens;
+    result_.failed += event.finish->reason == FinishReason::kError ? 1 : 0;
+    result_.e2e.push_back(std::chrono::duration<double>(now - t.submitted).count());
+    if (t.tokens > 1) result_.tpot.push_back(std::chrono::duration<double>(now - t.first).count() / (t.tokens - 1));
+    if (--open_ == 0) done_.notify_one();
+  }
+
+  Engine& engine_;
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::vector<Times> times_;
+  Result result_;
+  Clock::time_point start_;
+  int open_ = 0;
+};
+
+std::vector<Request> make_requests(const Arguments& a, const Engine& engine, int count) {
+  std::vector<std::vector<TokenId>> prompts;
+  if (!a.prompts.empty()) {
+    std::ifstream in(a.prompts);
+    if (!in) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be opened", a.prompts));
+    for (std::string line; std::getline(in, line) && static_cast<int>(prompts.size()) < count;) {
+      if (!line.empty()) prompts.push_back(engine.tokenize(line));
+    }
+    if (prompts.empty()) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: no prompts, one a line", a.prompts));
+  }
+  std::mt19937 rng(0);
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    Request r;
+    if (prompts.empty()) {
+      for (int t = 0; t < a.input_len; ++t) r.prompt.push_back(static_cast<TokenId>(rng() % static_cast<unsigned>(engine.model().vocab_size)));
+    } else {
+      r.prompt = prompts[static_cast<size_t>(i) % prompts.size()];
+    }
+    r.sampling.temperature = 0;
+    r.sampling.ignore_eos = true;
+    r.sampling.max_tokens = a.output_len;
+    requests.push_back(std::move(r));
+  }
+  return requests;
+}
+
+std::unique_ptr<Engine> load(Arguments& a, int requests) {
+  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);
+  return Engine::load(a.engine);
+}
+
+Json describe(const Arguments& a, const Engine& engine) {
+  const ModelInfo& m = engine.model();
+  return {{"model", m.name}, {"dtype", m.dtype}, {"backend", m.backend},
+          {"input", a.prompts.empty() ? Json(a.input_len) : Json(a.prompts)}, {"output_len", a.output_len}};
+}
+
+int throughput(Arguments a) {
+  const auto engine = load(a, a.num_prompts);
+  Load load(*engine);
+  load.run(make_requests(a, *engine, 1));  // warm
+  const Load::Result r = load.run(make_requests(a, *engine, a.num_prompts));
+  Json out = describe(a, *engine);
+  out["requests"] = a.num_prompts;
+  out["failed"] = r.failed;
+  out["seconds"] = r.seconds;
+  out["requests_per_second"] = a.num_prompts / r.seconds;
+  out["output_tokens_per_second"] = static_cast<double>(r.output_tokens) / r.seconds;
+  out["total_tokens_per_second"] = static_cast<double>(r.output_tokens + r.prompt_tokens) / r.seconds;
+  out["ttft_ms"] = to_json(percentiles(r.ttft), 1000);
+  out["tpot_ms"] = to_json(percentiles(r.tpot), 1000);
+  out["e2e_ms"] = to_json(percentiles(r.e2e), 1000);
+  print_result(out);
+  return r.failed == 0 ? 0 : 1;
+}
+
+int latency(Arguments a) {
+  a.engine.enable_prefix_caching = false;  // every iteration computes its prompt
+  const auto engine = load(a, a.batch_size);
+  Load load(*engine);
+  const std::vector<Request> requests = make_requests(a, *engine, a.batch_size);
+  load.run(requests);  // warm
+  std::vector<double> seconds, ttft, tpot;
+  for (int i = 0; i < a.iterations; ++i) {
+    const Load::Result r = load.run(requests);
+    if (r.failed > 0) throw Error(ErrorCode::kInternal, "a request failed");
+    seconds.push_back(r.seconds);
+    ttft.insert(ttft.end(), r.ttft.begin(), r.ttft.end());
+    tpot.insert(tpot.end(), r.tpot.begin(), r.tpot.end());
+  }
+  Json out = describe(a, *engine);
+  out["batch_size"] = a.batch_size;
+  out["iterations"] = a.iterations;
+  out["latency_ms"] = to_json(percentiles(seconds), 1000);
+  out["ttft_ms"] = to_json(percentiles(ttft), 1000);
+  out["tpot_ms"] = to_json(percentiles(tpot), 1000);
+  const Percentiles t = percentiles(ttft), p = percentiles(tpot);
+  if (t.p50 > 0) out["prefill_tokens_per_second"] = a.batch_size * static_cast<double>(requests.front().prompt.size()) / t.p50;
+  if (p.p50 > 0) out["decode_tokens_per_second"] = a.batch_size / p.p50;
+  print_result(out);
+  return 0;
+}
+
+void add_common(CLI::App& app, Arguments& a) {
+  add_model(app, a.engine);
+  add_engine_options(app, a.engine);
+  app.add_option("--prompts", a.prompts, "file with a prompt a line (default: random token ids)");
+  app.add_option("--input-len", a.input_len, "tokens of a random prompt")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--output-len", a.output_len, "tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
+}
+
+std::function<int()> declare_throughput(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  add_common(app, *a);
+  app.add_option("--num-prompts", a->num_prompts, "requests, all submitted at once")->check(CLI::PositiveNumber)->capture_default_str();
+  return [a] { return throughput(*a); };
+}
+
+std::function<int()> declare_latency(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  add_common(app, *a);
+  app.add_option("--batch-size", a->batch_size, "requests at a time")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--iterations", a->iterations, "measured runs")->check(CLI::PositiveNumber)->capture_default_str();
+  return [a] { return latency(*a); };
+}
+
+const BenchCommand throughput_command{"throughput", "many requests at once: tokens per second, TTFT, TPOT", declare_throughput};
+const BenchCommand latency_command{"latency", "one batch at a time: latency, TTFT, TPOT", declare_latency};
+const Registry<BenchCommand> registered_throughput{throughput_command};
+const Registry<BenchCommand> registered_latency{latency_command};
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,82 @@
+// sluice logits: the raw logits of a token sequence, for comparison with other implementations.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <sstream>
+
+#include "cli/command.h"
+#include "engine/runner.h"
+#include "formats/safetensors.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Arguments {
+  EngineOptions engine;
+  std::string ids;
+  std::string output;
+  int chunk = 0;
+};
+
+std::vector<int32_t> parse_ids(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<int32_t> ids;
+  for (std::string word; in >> word;) {
+    size_t used = 0;
+    long long id = -1;
+    try {
+      id = std::stoll(word, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    if (used != word.size() || id < 0 || id > INT32_MAX) {
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: '{}' is not a token id", word));
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  if (ids.empty()) throw Error(ErrorCode::kInvalidRequest, "--ids: no token ids");
+  return ids;
+}
+
+int logits(Arguments a) {
+  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  const std::vector<int32_t> ids = parse_ids(a.ids);
+  const int length = static_cast<int>(ids.size());
+  a.chunk = std::clamp(a.chunk > 0 ? a.chunk : length, 1, 512);
+  a.engine.max_model_len = length;
+  a.engine.max_num_batched_tokens = a.chunk;
+  a.engine.max_num_seqs = a.chunk;  // every position's logits are wanted
+  ThreadPool pool(a.engine.threads);
+  LoadedModel loaded = load_model(a.engine, pool);
+  const int vocab = loaded.plan.shape.vocab;
+  for (const int32_t id : ids) {
+    if (id >= vocab) throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} is not below the vocabulary's {}", id, vocab));
+  }
+  Runner runner(loaded, pool);
+  std::vector<float> all(static_cast<size_t>(length) * vocab);
+  for_each_logits(runner, loaded.plan, a.engine.block_size, ids, a.chunk, [&](int position, std::span<const float> row) {
+    std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * vocab);
+  });
+  const NamedTensor out{"logits", Tensor(all.data(), &kFloat32, {length, vocab})};
+  write_safetensors(a.output, {&out, 1});
+  fmt::print("{}: logits fp32 [{}, {}]\n", a.output, length, vocab);
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  add_model(app, a->engine);
+  add_engine_options(app, a->engine);
+  app.add_option("--ids", a->ids, "token ids, separated by spaces")->required();
+  app.add_option("--chunk", a->chunk, "tokens per step (0: all at once, at most 512)");
+  app.add_option("-o,--output", a->output, "safetensors file to write")->required();
+  return [a] { return logits(*a); };
+}
+
+const Command command{"logits", "write the logits of a token sequence to a safetensors file", declare};
+const Registry<Command> registered{command};
+
+}  // namespace
+}  // namespace sluice::cli

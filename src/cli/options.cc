@@ -1,0 +1,97 @@
+// From the option structs to flags, environment variables and documentation.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <type_traits>
+
+#include "cli/command.h"
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+std::string environment_name(std::string name) {
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return "SLUICE_" + name;
+}
+
+struct FlagAdder {
+  CLI::App& app;
+
+  template <class T>
+  void operator()(const std::string& name, T& value, const char* help, const std::vector<std::string>& choices = {}) const {
+    CLI::Option* option = nullptr;
+    if constexpr (std::is_same_v<T, bool>) {
+      option = app.add_flag(fmt::format("--{},!--no-{}", name, name), value, help);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      option = app.add_option("--" + name, value, help)->allow_extra_args(false)->delimiter(',');
+    } else {
+      option = app.add_option("--" + name, value, help)->capture_default_str();
+    }
+    if (!choices.empty()) option->check(CLI::IsMember(choices));
+    option->envname(environment_name(name));
+  }
+};
+
+struct TableWriter {
+  std::string& out;
+
+  template <class T>
+  void operator()(const std::string& name, T& value, const char* help, const std::vector<std::string>& choices = {}) const {
+    std::string initial, type;
+    if constexpr (std::is_same_v<T, bool>) {
+      initial = value ? "on" : "off";
+      type = fmt::format("flag (`--no-{}`)", name);
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      type = "list";
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      initial = value;
+      type = "text";
+    } else {
+      initial = std::to_string(value);
+      type = "integer";
+    }
+    if (!choices.empty()) {
+      type.clear();
+      for (const std::string& c : choices) type += (type.empty() ? "" : ", ") + c;
+    }
+    out += fmt::format("| `--{}` | {} | {} | {} |\n", name, type, initial.empty() ? "" : "`" + initial + "`", help);
+  }
+};
+
+}  // namespace
+
+void add_engine_options(CLI::App& app, EngineOptions& options) { visit(FlagAdder{app}, options); }
+void add_server_options(CLI::App& app, ServerOptions& options) { visit(FlagAdder{app}, options); }
+
+void add_model(CLI::App& app, EngineOptions& options) {
+  app.add_option("model", options.model,
+                 "folder of a checkpoint, or a hub name in the local cache; without one, the bundled demo model")
+      ->type_name("MODEL");
+}
+
+std::string bundled_model() {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::filesystem::path places[] = {program / "../share/sluice/models/minnow-6m",     // installed
+                                          program / "../../../models/minnow-6m"};           // build/<preset>/bin
+  std::string looked;
+  for (const auto& place : places) {
+    if (std::filesystem::exists(place / "config.json")) return std::filesystem::canonical(place).string();
+    looked += "\n  " + place.lexically_normal().string();
+  }
+  throw Error(ErrorCode::kNotFound, "no model given, and the demo model is in none of these places:" + looked);
+}
+
+std::string options_markdown() {
+  std::string out = "## Engine\n\n| option | values | default | meaning |\n| --- | --- | --- | --- |\n";
+  EngineOptions engine;
+  visit(TableWriter{out}, engine);
+  out += "\n## Server (`sluice serve`)\n\n| option | values | default | meaning |\n| --- | --- | --- | --- |\n";
+  ServerOptions server;
+  visit(TableWriter{out}, server);
+  return out;
+}
+
+}  // namespace sluice::cli

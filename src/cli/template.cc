@@ -1,0 +1,84 @@
+// sluice template: conversations to prompt text, line by line.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "base/json.h"
+#include "chat/chat_template.h"
+#include "chat/jinja.h"
+#include "cli/command.h"
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Arguments {
+  std::string model;
+  std::string now;
+  bool jsonl = false;
+};
+
+// "2026-01-15" or "2026-01-15T12:30:00", local time.
+std::chrono::system_clock::time_point parse_time(const std::string& text) {
+  std::tm tm{};
+  tm.tm_isdst = -1;
+  const char* end = strptime(text.c_str(), "%Y-%m-%d", &tm);
+  if (end != nullptr && (*end == 'T' || *end == ' ')) end = strptime(end + 1, "%H:%M:%S", &tm);
+  if (end != nullptr && *end == 'Z' && end[1] == '\0') return std::chrono::system_clock::from_time_t(timegm(&tm));
+  if (end == nullptr || *end != '\0') {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--now: '{}' is not a time such as 2026-01-15T12:30:00", text));
+  }
+  return std::chrono::system_clock::from_time_t(std::mktime(&tm));
+}
+
+ChatTemplate open_template(std::string place) {
+  if (place.empty()) place = bundled_model();
+  if (std::filesystem::is_directory(place)) {
+    std::optional<ChatTemplate> found = ChatTemplate::from_folder(place);
+    if (!found) throw Error(ErrorCode::kNotFound, fmt::format("{}: no chat template there", place));
+    return std::move(*found);
+  }
+  std::ifstream in(place, std::ios::binary);
+  if (!in) throw Error(ErrorCode::kNotFound, fmt::format("{}: cannot be opened", place));
+  std::ostringstream source;
+  source << in.rdbuf();
+  return ChatTemplate::from_source(source.str(), Json::object());
+}
+
+int render(const Arguments& a) {
+  const ChatTemplate chat_template = open_template(a.model);
+  const auto now = a.now.empty() ? std::chrono::system_clock::now() : parse_time(a.now);
+  if (!a.jsonl) throw Error(ErrorCode::kInvalidRequest, "give --jsonl, and conversations on standard input");
+  int status = 0;
+  for (std::string line; std::getline(std::cin, line);) {
+    Json out;
+    try {
+      out = {{"text", chat_template.render_variables(parse_json(line), now)}};
+    } catch (const Error& e) {
+      out = {{"error", e.what()}};
+      status = 1;
+    }
+    fmt::print("{}\n", dump_json(out));
+  }
+  return status;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  app.add_option("model", a->model, "model folder or Jinja file; without one, the bundled demo model")->type_name("MODEL_OR_FILE");
+  app.add_flag("--jsonl", a->jsonl, "lines of template variables in ({\"messages\": ..., ...}), lines {\"text\": ...} or {\"error\": ...} out");
+  app.add_option("--now", a->now, "time that strftime_now tells (default: the real one)")->type_name("ISO-TIME");
+  return [a] { return render(*a); };
+}
+
+const Command command{"template", "render conversations with a chat template", declare};
+const Registry<Command> registered{command};
+
+}  // namespace
+}  // namespace sluice::cli

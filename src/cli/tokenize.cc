@@ -1,0 +1,93 @@
+// sluice tokenize: text to ids and back, line by line.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/json.h"
+#include "cli/command.h"
+#include "sluice/error.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Arguments {
+  std::string model;
+  std::string text;
+  bool jsonl = false, no_special = false, decode = false;
+};
+
+std::unique_ptr<Tokenizer> open_tokenizer(std::string place) {
+  if (place.empty()) place = bundled_model();
+  const std::filesystem::path path = place;
+  return Tokenizer::from_file((std::filesystem::is_directory(path) ? path / "tokenizer.json" : path).string());
+}
+
+Json encode(const Tokenizer& tokenizer, const std::string& text, bool add_special) {
+  Json out = {{"ids", Json::array()}, {"tokens", Json::array()}};
+  for (const TokenId id : tokenizer.encode(text, add_special)) {
+    out["ids"].push_back(id);
+    out["tokens"].push_back(std::string(tokenizer.token_text(id)));
+  }
+  return out;
+}
+
+Json answer(const Tokenizer& tokenizer, const Json& line, const Arguments& a) {
+  if (!a.decode) {
+    if (!line.is_object() || !line.contains("text") || !line["text"].is_string()) {
+      throw Error(ErrorCode::kInvalidRequest, "expected {\"text\": \"...\"}");
+    }
+    return encode(tokenizer, line["text"].get<std::string>(), !a.no_special);
+  }
+  if (!line.is_object() || !line.contains("ids") || !line["ids"].is_array()) {
+    throw Error(ErrorCode::kInvalidRequest, "expected {\"ids\": [...]}");
+  }
+  std::vector<TokenId> ids;
+  for (const Json& id : line["ids"]) {
+    if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size()) {
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("{} is not a token id", dump_json(id)));
+    }
+    ids.push_back(id.get<TokenId>());
+  }
+  return {{"text", tokenizer.decode(ids, a.no_special)}};
+}
+
+int tokenize(const Arguments& a) {
+  const auto tokenizer = open_tokenizer(a.model);
+  if (!a.jsonl) {
+    if (a.decode) throw Error(ErrorCode::kInvalidRequest, "--decode needs --jsonl");
+    fmt::print("{}\n", dump_json(encode(*tokenizer, a.text, !a.no_special)));
+    return 0;
+  }
+  int status = 0;
+  for (std::string line; std::getline(std::cin, line);) {
+    Json out;
+    try {
+      out = answer(*tokenizer, parse_json(line), a);
+    } catch (const Error& e) {
+      out = {{"error", e.what()}};
+      status = 1;
+    }
+    fmt::print("{}\n", dump_json(out));
+  }
+  return status;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  app.add_option("model", a->model, "model folder or tokenizer.json; without one, the bundled demo model")->type_name("MODEL_OR_FILE");
+  app.add_option("--text", a->text, "one text");
+  app.add_flag("--jsonl", a->jsonl, "lines {\"text\": ...} on standard input, lines {\"ids\": ..., \"tokens\": ...} out");
+  app.add_flag("--no-special", a->no_special, "add no special tokens; with --decode, leave them out of the text");
+  app.add_flag("--decode", a->decode, "lines {\"ids\": [...]} in, lines {\"text\": ...} out");
+  return [a] { return tokenize(*a); };
+}
+
+const Command command{"tokenize", "turn text into token ids, or back", declare};
+const Registry<Command> registered{command};
+
+}  // namespace
+}  // namespace sluice::cli
