@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <new>
 
 #include "base/check.h"
 
@@ -15,6 +16,8 @@ namespace {
 
 // Long enough to bridge the serial parts between two ops of a step, short enough to cost nothing when idle.
 constexpr auto kSpin = std::chrono::microseconds(100);
+
+constexpr std::align_val_t kScratchAlignment{64};
 
 std::vector<int> allowed_cpus() {
   cpu_set_t set;
@@ -60,6 +63,18 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+std::byte* ThreadPool::scratch(size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    scratch_.reset();
+    scratch_bytes_ = 0;
+    scratch_.reset(static_cast<std::byte*>(::operator new(bytes, kScratchAlignment)));
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
+void ThreadPool::AlignedDelete::operator()(std::byte* memory) const { ::operator delete(memory, kScratchAlignment); }
+
 void ThreadPool::run_erased(Task task, void* context) {
   task_ = task;
   context_ = context;
@@ -69,7 +84,8 @@ void ThreadPool::run_erased(Task task, void* context) {
   task(context, 0, threads());
   const auto finished = [this] { return running_.load(std::memory_order_acquire) == 0; };
   if (spin_until(finished)) return;
-  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) running_.wait(left, std::memory_order_acquire);
+  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;)
+    running_.wait(left, std::memory_order_acquire);
 }
 
 void ThreadPool::work(int worker, int cpu) {

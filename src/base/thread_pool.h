@@ -3,9 +3,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace sluice {
@@ -25,30 +27,49 @@ class ThreadPool {
   template <class F>
   void run(F&& body) {
     if (workers_.empty()) return body(0, 1);
-    run_erased([](void* context, int worker, int workers) { (*static_cast<std::remove_reference_t<F>*>(context))(worker, workers); },
+    run_erased([](void* context, int worker,
+                  int workers) { (*static_cast<std::remove_reference_t<F>*>(context))(worker, workers); },
                &body);
   }
 
-  // Splits [0, count) into pieces of `grain` handed out dynamically; body(begin, end). Which thread computes a piece
-  // never changes what is computed.
+  // Splits [0, count) into pieces of `grain` handed out dynamically; body(begin, end) or body(begin, end, worker).
+  // Which thread computes a piece never changes what is computed.
   template <class F>
   void parallel_for(int64_t count, int64_t grain, F&& body) {
+    const auto piece = [&](int64_t begin, int64_t end, int worker) {
+      if constexpr (std::is_invocable_v<F, int64_t, int64_t, int>) {
+        body(begin, end, worker);
+      } else {
+        body(begin, end);
+      }
+    };
     if (count <= 0) return;
-    if (workers_.empty() || count <= grain) return body(int64_t{0}, count);
+    if (workers_.empty() || count <= grain) return piece(0, count, 0);
     std::atomic<int64_t> next{0};
-    run([&](int, int) {
+    run([&](int worker, int) {
       for (int64_t begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < count;) {
-        body(begin, begin + grain < count ? begin + grain : count);
+        piece(begin, begin + grain < count ? begin + grain : count, worker);
       }
     });
   }
+
+  // Working memory of the op that runs now: at least `bytes`, 64-byte aligned, contents undefined, valid until the next
+  // call. Grows to the largest request and stays; every op states what bounds its own. For the caller only, outside
+  // run.
+  std::byte* scratch(size_t bytes);
 
  private:
   using Task = void (*)(void* context, int worker, int workers);
   void run_erased(Task task, void* context);
   void work(int worker, int cpu);
 
+  struct AlignedDelete {
+    void operator()(std::byte* memory) const;
+  };
+
   std::vector<std::thread> workers_;
+  std::unique_ptr<std::byte, AlignedDelete> scratch_;
+  size_t scratch_bytes_ = 0;
   Task task_ = nullptr;
   void* context_ = nullptr;
   alignas(64) std::atomic<uint32_t> generation_{0};  // futex word the workers wait on

@@ -1,0 +1,87 @@
+// Registers the CPU backends: one per instruction set the kernels were compiled for, usable where the processor has
+// the instructions and the operating system saves their registers.
+#include <cpuid.h>
+
+#include "base/registry.h"
+#include "kernels/cpu/dispatch/pack.h"
+#include "kernels/cpu/kernels.h"
+
+namespace sluice {
+
+namespace cpu_avx2 {
+extern const kernels::CpuKernels kKernels;
+}
+namespace cpu_avx512 {
+extern const kernels::CpuKernels kKernels;
+}
+namespace cpu_avx512_bf16 {
+extern const kernels::CpuKernels kKernels;
+}
+
+namespace kernels {
+namespace {
+
+struct Features {
+  bool avx2 = false, avx512 = false, avx512_bf16 = false;
+};
+
+// Bits of CPUID leaves 1 and 7 (Intel SDM volume 2, CPUID) and of XCR0 (volume 1, section 13.3).
+Features detect() {
+  unsigned a, b, c, d;
+  const auto has = [](unsigned value, unsigned bits) { return (value & bits) == bits; };
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C)) return {};
+  unsigned saved, high;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  constexpr unsigned kSavesYmm = 0x06, kSavesZmm = 0xe6;
+  Features features;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
+  features.avx2 = has(saved, kSavesYmm) && has(b, bit_AVX2 | bit_BMI2);
+  constexpr unsigned kSkylake = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD;
+  features.avx512 = features.avx2 && has(saved, kSavesZmm) && has(b, kSkylake);
+  const bool vnni = has(c, bit_AVX512VNNI);
+  constexpr unsigned kBf16 = 1u << 5;
+  features.avx512_bf16 = features.avx512 && vnni && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, kBf16);
+  return features;
+}
+
+const Features& features() {
+  static const Features detected = detect();
+  return detected;
+}
+
+template <const TypeInfo& Type>
+ops::MatmulKernels with_pack(void (*matmul)(ThreadPool&, const ops::MatmulArgs&)) {
+  return {.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul};
+}
+
+template <const CpuKernels& Kernels>
+const ops::Ops& table() {
+  static const ops::Ops ops{.embed = Kernels.embed,
+                            .rms_norm = Kernels.rms_norm,
+                            .layer_norm = Kernels.layer_norm,
+                            .glu = Kernels.glu,
+                            .unary = Kernels.unary,
+                            .add = Kernels.add,
+                            .rope_store = Kernels.rope_store,
+                            .attention = Kernels.attention,
+                            .gather_rows = Kernels.gather_rows,
+                            .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
+                                       {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
+                                       {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};
+  return ops;
+}
+
+const ops::Backend avx2{
+    .name = "cpu-avx2", .rank = 10, .usable = [] { return features().avx2; }, .table = table<cpu_avx2::kKernels>};
+const ops::Backend avx512{
+    .name = "cpu-avx512", .rank = 20, .usable = [] { return features().avx512; }, .table = table<cpu_avx512::kKernels>};
+const ops::Backend avx512_bf16{.name = "cpu-avx512-bf16",
+                               .rank = 30,
+                               .usable = [] { return features().avx512_bf16; },
+                               .table = table<cpu_avx512_bf16::kKernels>};
+const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{avx2}, Registry<ops::Backend>{avx512},
+                                             Registry<ops::Backend>{avx512_bf16}};
+
+}  // namespace
+}  // namespace kernels
+}  // namespace sluice

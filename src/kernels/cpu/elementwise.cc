@@ -1,0 +1,118 @@
+// Element-wise ops: activations, gated units, sums, and copies of rows. All are bound by memory traffic; a step of one
+// token is too small to be worth waking a thread for, so work is handed out in pieces of kGrain elements.
+#include "base/thread_pool.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace sluice::SLUICE_ISA {
+namespace {
+
+using ops::Activation;
+
+constexpr int64_t kGrain = 1 << 14;
+
+int64_t grain_rows(int64_t columns) { return columns >= kGrain ? 1 : kGrain / (columns + 1) + 1; }
+
+float* row_of(const Tensor& x, int64_t row) { return reinterpret_cast<float*>(x.data) + row * x.row_stride; }
+
+template <class F>
+void each_row(ThreadPool& pool, int64_t rows, int64_t columns, F&& body) {
+  pool.parallel_for(rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) body(row);
+  });
+}
+
+// Calls body with the vector function of `activation`, known at compile time there.
+template <class F>
+void with_activation(Activation activation, F&& body) {
+  const auto scaled_sigmoid = [](Vec x, float by) { return x / (broadcast(1.0f) + exp(x * broadcast(-by))); };
+  switch (activation) {
+    case Activation::kSilu:
+      return body([=](Vec x) { return scaled_sigmoid(x, 1.0f); });
+    case Activation::kQuickGelu:
+      return body([=](Vec x) { return scaled_sigmoid(x, 1.702f); });
+    case Activation::kGelu:
+      return body([](Vec x) { return broadcast(0.5f) * x * (broadcast(1.0f) + erf(x * broadcast(0.70710678f))); });
+    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 is the sigmoid of 2u, which does not cancel
+      return body([](Vec x) {
+        const Vec twice = fma(x * x * x, broadcast(0.044715f), x) * broadcast(1.5957691f);
+        return x / (broadcast(1.0f) + exp(zero() - twice));
+      });
+    case Activation::kRelu:
+      return body([](Vec x) { return max(zero(), x); });
+    case Activation::kRelu2:
+      return body([](Vec x) {
+        const Vec positive = max(zero(), x);
+        return positive * positive;
+      });
+    case Activation::kTanh:
+      return body([](Vec x) { return tanh(x); });
+    case Activation::kSigmoid:
+      return body([](Vec x) { return sigmoid(x); });
+    case Activation::kIdentity:
+      return body([](Vec x) { return x; });
+  }
+}
+
+template <class T>
+void widen_row(const T* from, float* to, int64_t columns) {
+  each_vec(columns, [&](int64_t i, auto n) { store(to + i, load(from + i, n), n); });
+}
+
+}  // namespace
+
+void glu(ThreadPool& pool, Tensor out, Tensor gate_up, Activation activation) {
+  const int64_t columns = out.shape[1];
+  with_activation(activation, [&](auto function) {
+    each_row(pool, out.shape[0], columns, [&](int64_t row) {
+      const float* gate = row_of(gate_up, row);
+      const float* up = gate + columns;
+      float* to = row_of(out, row);
+      each_vec(columns, [&](int64_t i, auto n) { store(to + i, function(load(gate + i, n)) * load(up + i, n), n); });
+    });
+  });
+}
+
+void unary(ThreadPool& pool, Tensor x, Activation activation) {
+  const int64_t columns = x.shape[1];
+  with_activation(activation, [&](auto function) {
+    each_row(pool, x.shape[0], columns, [&](int64_t row) {
+      float* values = row_of(x, row);
+      each_vec(columns, [&](int64_t i, auto n) { store(values + i, function(load(values + i, n)), n); });
+    });
+  });
+}
+
+void add(ThreadPool& pool, Tensor out, Tensor x, float scale) {
+  const int64_t columns = out.shape[1];
+  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    const float* from = row_of(x, row);
+    float* to = row_of(out, row);
+    each_vec(columns,
+             [&](int64_t i, auto n) { store(to + i, load(to + i, n) + broadcast(scale) * load(from + i, n), n); });
+  });
+}
+
+void embed(ThreadPool& pool, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+  const int64_t columns = out.shape[1], bytes = table.row_stride * table.dtype->block_bytes;
+  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    const std::byte* from = table.data + ids.data()[row] * bytes;
+    float* to = row_of(out, row);
+    if (table.dtype == &kBFloat16) {
+      widen_row(reinterpret_cast<const Bf16*>(from), to, columns);
+    } else if (table.dtype == &kFloat16) {
+      widen_row(reinterpret_cast<const Fp16*>(from), to, columns);
+    } else {
+      to_float(table.dtype, from, to, static_cast<size_t>(columns));
+    }
+  });
+}
+
+void gather_rows(ThreadPool& pool, Tensor out, Tensor x, std::span<const int32_t> rows) {
+  const int64_t columns = out.shape[1];
+  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    __builtin_memcpy(row_of(out, row), row_of(x, rows.data()[row]), static_cast<size_t>(columns) * sizeof(float));
+  });
+}
+
+}  // namespace sluice::SLUICE_ISA

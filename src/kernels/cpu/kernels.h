@@ -1,0 +1,43 @@
+// What one instruction set provides, as plain pointers: constant data, so that nothing compiled for an instruction set
+// runs before the CPU was asked for it. dispatch/backends.cc makes op tables of it.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace sluice::kernels {
+
+struct CpuKernels {
+  void (*embed)(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids);
+  void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
+  void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
+  void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation);
+  void (*unary)(ThreadPool&, Tensor x, ops::Activation activation);
+  void (*add)(ThreadPool&, Tensor out, Tensor x, float scale);
+  void (*rope_store)(ThreadPool&, const ops::RopeStoreArgs&);
+  void (*attention)(ThreadPool&, const ops::AttentionArgs&);
+  void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
+  void (*matmul_f32)(ThreadPool&, const ops::MatmulArgs&);
+  void (*matmul_bf16)(ThreadPool&, const ops::MatmulArgs&);
+  void (*matmul_fp16)(ThreadPool&, const ops::MatmulArgs&);
+};
+
+}  // namespace sluice::kernels
+
+#ifdef SLUICE_ISA
+namespace sluice::SLUICE_ISA {
+
+void embed(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids);
+void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
+void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
+void glu(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation);
+void unary(ThreadPool&, Tensor x, ops::Activation activation);
+void add(ThreadPool&, Tensor out, Tensor x, float scale);
+void rope_store(ThreadPool&, const ops::RopeStoreArgs&);
+void attention(ThreadPool&, const ops::AttentionArgs&);
+void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
+void matmul_f32(ThreadPool&, const ops::MatmulArgs&);
+void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
+void matmul_fp16(ThreadPool&, const ops::MatmulArgs&);
+
+}  // namespace sluice::SLUICE_ISA
+#endif

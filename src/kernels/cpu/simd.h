@@ -1,0 +1,112 @@
+// The fp32 vector of the instruction set a file is compiled for, with tails, narrow types and the functions of
+// softmax and activations. Everything lives in the set's own namespace, so that no copy compiled for a newer CPU can
+// be linked in place of one for an older.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#define SLUICE_INLINE [[gnu::always_inline]] inline
+
+namespace sluice::SLUICE_ISA {
+
+// How much of a vector memory has: all lanes, or the first `count` (0 < count < kLanes); others read as zero.
+struct All {};
+struct First {
+  int count;
+};
+
+// Stored 16-bit floats; memory of these types is read and written through load and store.
+struct Bf16 {
+  uint16_t bits;
+};
+struct Fp16 {
+  uint16_t bits;
+};
+
+#ifdef __AVX512F__
+#include "kernels/cpu/simd_avx512.h"
+#else
+#include "kernels/cpu/simd_avx2.h"
+#endif
+
+template <class Extent>
+SLUICE_INLINE Vec load(const Bf16* p, Extent n) {
+  return widen_bf16(load_16(p, n));
+}
+template <class Extent>
+SLUICE_INLINE Vec load(const Fp16* p, Extent n) {
+  return widen_fp16(load_16(p, n));
+}
+template <class Extent>
+SLUICE_INLINE void store(Bf16* p, Vec x, Extent n) {
+  store_16(p, narrow_bf16(x), n);
+}
+template <class Extent>
+SLUICE_INLINE void store(Fp16* p, Vec x, Extent n) {
+  store_16(p, narrow_fp16(x), n);
+}
+
+// Calls body(offset, extent) for the vectors of [0, count).
+template <class F>
+SLUICE_INLINE void each_vec(int64_t count, F&& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(i, All{});
+  if (i < count) body(i, First{static_cast<int>(count - i)});
+}
+
+// e^x within 1 ulp: 2^n * p(r) with r = x - n ln 2 in two parts (Cephes' coefficients). Exactly 1 at 0, 0 at -infinity.
+SLUICE_INLINE Vec exp(Vec x) {
+  x = min(broadcast(89.0f), max(broadcast(-104.0f), x));  // beyond both ends the result is infinity or zero anyway
+  const Vec n = round(x * broadcast(1.44269504f));
+  Vec r = fma(n, broadcast(-0.693359375f), x);
+  r = fma(n, broadcast(2.12194440e-4f), r);
+  Vec p = broadcast(1.9875691500e-4f);
+  p = fma(p, r, broadcast(1.3981999507e-3f));
+  p = fma(p, r, broadcast(8.3334519073e-3f));
+  p = fma(p, r, broadcast(4.1665795894e-2f));
+  p = fma(p, r, broadcast(1.6666665459e-1f));
+  p = fma(p, r, broadcast(5.0000001201e-1f));
+  p = fma(p, r * r, r) + broadcast(1.0f);
+  return scale_by_power_of_two(p, n);
+}
+
+SLUICE_INLINE Vec sigmoid(Vec x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(zero() - x)); }
+
+// Within 2 ulp: an odd polynomial near zero (Cephes), 1 - 2 / (e^2x + 1) beyond.
+SLUICE_INLINE Vec tanh(Vec x) {
+  const Vec a = abs(x), z = x * x;
+  Vec p = broadcast(-5.70498872745e-3f);
+  p = fma(p, z, broadcast(2.06390887954e-2f));
+  p = fma(p, z, broadcast(-5.37397155531e-2f));
+  p = fma(p, z, broadcast(1.33314422036e-1f));
+  p = fma(p, z, broadcast(-3.33332819422e-1f));
+  const Vec near = fma(p * z, x, x);
+  const Vec far = broadcast(1.0f) - broadcast(2.0f) / (exp(a + a) + broadcast(1.0f));
+  return select(less(a, broadcast(0.625f)), near, copy_sign(far, x));
+}
+
+// Within 2 ulp; the two minimax polynomials meet at 475/512.
+SLUICE_INLINE Vec erf(Vec x) {
+  const Vec t = abs(x), s = x * x;
+  Vec p = broadcast(-1.72853470e-5f);
+  p = fma(p, t, broadcast(3.83197126e-4f));
+  Vec q = fma(broadcast(-3.88396438e-3f), t, broadcast(2.42546219e-2f));
+  p = fma(p, s, q);
+  p = fma(p, t, broadcast(-1.06777877e-1f));
+  p = fma(p, t, broadcast(-6.34846687e-1f));
+  p = fma(p, t, broadcast(-1.28717512e-1f));
+  p = fma(p, t, zero() - t);
+  const Vec far = copy_sign(broadcast(1.0f) - exp(p), x);
+  Vec r = broadcast(-5.96761703e-4f);
+  r = fma(r, s, broadcast(4.99119423e-3f));
+  r = fma(r, s, broadcast(-2.67681349e-2f));
+  r = fma(r, s, broadcast(1.12819925e-1f));
+  r = fma(r, s, broadcast(-3.76125336e-1f));
+  r = fma(r, s, broadcast(1.28379166e-1f));
+  return select(less(t, broadcast(0.927734375f)), fma(r, x, x), far);
+}
+
+}  // namespace sluice::SLUICE_ISA

@@ -1,0 +1,97 @@
+// AVX2 half of simd.h: eight fp32 lanes with FMA and F16C. Included by simd.h only.
+#pragma once
+
+using Vec = __m256;
+using Mask = __m256;  // all ones in the lanes that count
+inline constexpr int kLanes = 8;
+inline constexpr int kRegisters = 16;
+
+SLUICE_INLINE Vec lane_numbers() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
+SLUICE_INLINE __m256i first_lanes_i(int count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+SLUICE_INLINE Mask first_lanes(int count) { return _mm256_castsi256_ps(first_lanes_i(count)); }
+SLUICE_INLINE Mask operator_and(Mask a, Mask b) { return _mm256_and_ps(a, b); }
+SLUICE_INLINE Vec select(Mask mask, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, mask); }
+SLUICE_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+
+SLUICE_INLINE Vec broadcast(float x) { return _mm256_set1_ps(x); }
+SLUICE_INLINE Vec zero() { return _mm256_setzero_ps(); }
+SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+// Both give their second operand when one is NaN.
+SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+SLUICE_INLINE Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SLUICE_INLINE Vec abs(Vec x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+SLUICE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
+  return _mm256_blendv_ps(abs(magnitude), _mm256_or_ps(magnitude, _mm256_set1_ps(-0.0f)), sign);
+}
+// In two steps, so that exponents outside of fp32's own range reach infinity and the subnormals.
+SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) {
+  const __m256i n = _mm256_cvtps_epi32(exponent);
+  const __m256i half = _mm256_srai_epi32(n, 1);
+  const auto power = [](__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
+  };
+  return x * power(half) * power(_mm256_sub_epi32(n, half));
+}
+
+SLUICE_INLINE float first_lane(Vec x) { return _mm256_cvtss_f32(x); }
+SLUICE_INLINE float reduce_add(Vec x) {
+  __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+SLUICE_INLINE float reduce_max(Vec x) {
+  __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+
+SLUICE_INLINE Vec load(const float* p, All) { return _mm256_loadu_ps(p); }
+SLUICE_INLINE Vec load(const float* p, First n) { return _mm256_maskload_ps(p, first_lanes_i(n.count)); }
+SLUICE_INLINE void store(float* p, Vec x, All) { _mm256_storeu_ps(p, x); }
+SLUICE_INLINE void store(float* p, Vec x, First n) { _mm256_maskstore_ps(p, first_lanes_i(n.count), x); }
+
+SLUICE_INLINE __m128i load_16(const void* p, All) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+SLUICE_INLINE __m128i load_16(const void* p, First n) {
+  __m128i x = _mm_setzero_si128();
+  __builtin_memcpy(&x, p, size_t(n.count) * 2);
+  return x;
+}
+SLUICE_INLINE void store_16(void* p, __m128i x, All) { _mm_storeu_si128(static_cast<__m128i*>(p), x); }
+SLUICE_INLINE void store_16(void* p, __m128i x, First n) { __builtin_memcpy(p, &x, size_t(n.count) * 2); }
+
+SLUICE_INLINE Vec widen_bf16(__m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+SLUICE_INLINE Vec widen_fp16(__m128i bits) { return _mm256_cvtph_ps(bits); }
+SLUICE_INLINE __m128i narrow_fp16(Vec x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+// To nearest even, NaN quiet: the bits of float_to_bf16.
+SLUICE_INLINE __m128i narrow_bf16(Vec x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i high = _mm256_srli_epi32(bits, 16);
+  const __m256i bias = _mm256_add_epi32(_mm256_and_si256(high, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7fff));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
+  const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  const __m256i out = _mm256_blendv_epi8(rounded, quiet, nan);
+  return _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+}
+
+// Rows become columns.
+SLUICE_INLINE void transpose(Vec (&r)[kLanes]) {
+  Vec t[kLanes];
+  for (int i = 0; i < 8; i += 4) {
+    const Vec a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    const Vec c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+    t[i] = _mm256_shuffle_ps(a, c, 0x44);
+    t[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+    t[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+  }
+}

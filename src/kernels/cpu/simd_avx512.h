@@ -1,0 +1,78 @@
+// AVX-512 half of simd.h: sixteen fp32 lanes, masked tails. Included by simd.h only.
+#pragma once
+
+using Vec = __m512;
+using Mask = __mmask16;
+inline constexpr int kLanes = 16;
+inline constexpr int kRegisters = 32;
+
+SLUICE_INLINE Mask first_lanes(int count) { return _cvtu32_mask16((1u << count) - 1); }
+SLUICE_INLINE Mask operator_and(Mask a, Mask b) { return _kand_mask16(a, b); }
+SLUICE_INLINE Vec select(Mask mask, Vec yes, Vec no) { return _mm512_mask_blend_ps(mask, no, yes); }
+SLUICE_INLINE Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+
+SLUICE_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
+SLUICE_INLINE Vec zero() { return _mm512_setzero_ps(); }
+SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+// Both give their second operand when one is NaN.
+SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+SLUICE_INLINE Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SLUICE_INLINE Vec abs(Vec x) { return _mm512_abs_ps(x); }
+SLUICE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
+  const __m512i bits = _mm512_castps_si512(sign), low = _mm512_castps_si512(magnitude);
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32(int(0x80000000)), bits, low, 0xca));
+}
+SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) { return _mm512_scalef_ps(x, exponent); }
+
+SLUICE_INLINE float first_lane(Vec x) { return _mm512_cvtss_f32(x); }
+SLUICE_INLINE float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
+SLUICE_INLINE float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
+SLUICE_INLINE Vec lane_numbers() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+
+SLUICE_INLINE Vec load(const float* p, All) { return _mm512_loadu_ps(p); }
+SLUICE_INLINE Vec load(const float* p, First n) { return _mm512_maskz_loadu_ps(first_lanes(n.count), p); }
+SLUICE_INLINE void store(float* p, Vec x, All) { _mm512_storeu_ps(p, x); }
+SLUICE_INLINE void store(float* p, Vec x, First n) { _mm512_mask_storeu_ps(p, first_lanes(n.count), x); }
+
+SLUICE_INLINE __m256i load_16(const void* p, All) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+SLUICE_INLINE __m256i load_16(const void* p, First n) { return _mm256_maskz_loadu_epi16(first_lanes(n.count), p); }
+SLUICE_INLINE void store_16(void* p, __m256i x, All) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
+SLUICE_INLINE void store_16(void* p, __m256i x, First n) { _mm256_mask_storeu_epi16(p, first_lanes(n.count), x); }
+
+SLUICE_INLINE Vec widen_bf16(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+SLUICE_INLINE Vec widen_fp16(__m256i bits) { return _mm512_cvtph_ps(bits); }
+SLUICE_INLINE __m256i narrow_fp16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+// To nearest even, NaN quiet: the bits of float_to_bf16 (vcvtneps2bf16 would flush subnormals).
+SLUICE_INLINE __m256i narrow_bf16(Vec x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i high = _mm512_srli_epi32(bits, 16);
+  const __m512i bias = _mm512_add_epi32(_mm512_and_epi32(high, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7fff));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
+  const __m512i quiet = _mm512_or_epi32(high, _mm512_set1_epi32(0x40));
+  const Mask nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+}
+
+// Rows become columns.
+SLUICE_INLINE void transpose(Vec (&r)[kLanes]) {
+  Vec t[kLanes];
+  for (int i = 0; i < 16; i += 4) {
+    const Vec a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    const Vec c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
+    t[i] = _mm512_shuffle_ps(a, c, 0x44);
+    t[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
+    t[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
+    t[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {  // t[4g + i]: in 128-bit lane l, columns 4l + i of rows 4g .. 4g + 3
+    const Vec a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88), b = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xdd);
+    const Vec c = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88), d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
+    r[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+    r[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
+    r[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+    r[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+  }
+}

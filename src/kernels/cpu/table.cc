@@ -1,0 +1,22 @@
+// The kernels of this instruction set, for the code that chooses one.
+#include "kernels/cpu/kernels.h"
+
+namespace sluice::SLUICE_ISA {
+
+extern constinit const kernels::CpuKernels kKernels;
+constinit const kernels::CpuKernels kKernels{
+    .embed = embed,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .glu = glu,
+    .unary = unary,
+    .add = add,
+    .rope_store = rope_store,
+    .attention = attention,
+    .gather_rows = gather_rows,
+    .matmul_f32 = matmul_f32,
+    .matmul_bf16 = matmul_bf16,
+    .matmul_fp16 = matmul_fp16,
+};
+
+}  // namespace sluice::SLUICE_ISA

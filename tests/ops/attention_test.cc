@@ -1,0 +1,246 @@
+// Paged attention of every backend: against the reference over shapes, masks and cache types, and bit for bit against
+// itself under other batches, chunks, block tables and thread counts.
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+struct Config {
+  int heads = 4, kv_heads = 2, head_dim = 64, value_dim = 64, block_size = 16;
+  DType type = &kFloat32;
+  int window = 0;
+  float soft_cap = 0;
+  bool sinks = false, alibi = false;
+
+  std::string str() const {
+    return fmt::format("heads {}/{}, dims {}/{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}", heads,
+                       kv_heads, head_dim, value_dim, block_size, type->name, window, soft_cap, sinks, alibi);
+  }
+};
+
+// Sequences of given lengths in a paged cache with shuffled blocks; q holds a row for every position.
+class Scene {
+ public:
+  Scene(const Config& config, std::vector<int> lengths, std::mt19937& random)
+      : config_(config),
+        lengths_(std::move(lengths)),
+        stride_((*std::max_element(lengths_.begin(), lengths_.end()) + config.block_size - 1) / config.block_size),
+        blocks_(static_cast<int>(lengths_.size()) * stride_ + 3),
+        k_(config.type, {blocks_, config.kv_heads, config.block_size, config.head_dim}),
+        v_(config.type, {blocks_, config.kv_heads, config.block_size, config.value_dim}),
+        sinks_(&kFloat32, {1, config.heads}),
+        slopes_(&kFloat32, {1, config.heads}) {
+    k_.fill(random), v_.fill(random), sinks_.fill(random, 2.0f), slopes_.fill(random, 0.1f);
+    std::vector<int32_t> order(blocks_);
+    for (int i = 0; i < blocks_; ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random);
+    table_.assign(order.begin(), order.begin() + static_cast<int64_t>(lengths_.size()) * stride_);
+    for (int length : lengths_) {
+      q_.emplace_back(&kFloat32, Shape{length, config.heads * config.head_dim}, 8).fill(random);
+    }
+  }
+
+  // Rows [begin, end) of each named sequence in one batch; results go to `out`, one tensor per sequence.
+  struct Span {
+    int sequence, begin, end;
+  };
+  void attend(Ctx& ctx, const std::vector<Span>& spans, std::vector<Owned>& out) const {
+    const int q_width = config_.heads * config_.head_dim, out_width = config_.heads * config_.value_dim;
+    std::vector<int32_t> start = {0}, kv_len, table;
+    for (const Span& span : spans) {
+      start.push_back(start.back() + span.end - span.begin);
+      kv_len.push_back(span.end);
+      table.insert(table.end(), table_.begin() + span.sequence * stride_,
+                   table_.begin() + (span.sequence + 1) * stride_);
+    }
+    Owned q(&kFloat32, {start.back(), q_width}, 4), result(&kFloat32, {start.back(), out_width}, 2);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      for (int r = spans[i].begin; r < spans[i].end; ++r) {
+        std::memcpy(q.row(start[i] + r - spans[i].begin), q_[spans[i].sequence].row(r), q_width * sizeof(float));
+      }
+    }
+    attention(ctx, {.out = result,
+                    .q = q,
+                    .k_cache = k_,
+                    .v_cache = v_,
+                    .query_start = start,
+                    .kv_len = kv_len,
+                    .block_table = table,
+                    .block_table_stride = stride_,
+                    .heads = config_.heads,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                    .window = config_.window,
+                    .soft_cap = config_.soft_cap,
+                    .sinks = config_.sinks ? sinks_->f32() : nullptr,
+                    .alibi_slopes = config_.alibi ? slopes_->f32() : nullptr});
+    for (size_t i = 0; i < spans.size(); ++i) {
+      for (int r = spans[i].begin; r < spans[i].end; ++r) {
+        std::memcpy(out[spans[i].sequence].row(r), result.row(start[i] + r - spans[i].begin),
+                    out_width * sizeof(float));
+      }
+    }
+  }
+
+  std::vector<Owned> results() const {
+    std::vector<Owned> out;
+    for (int length : lengths_) out.emplace_back(&kFloat32, Shape{length, config_.heads * config_.value_dim});
+    return out;
+  }
+  std::vector<Owned> whole(Ctx& ctx) const {
+    std::vector<Owned> out = results();
+    std::vector<Span> spans;
+    for (size_t s = 0; s < lengths_.size(); ++s) spans.push_back({static_cast<int>(s), 0, lengths_[s]});
+    attend(ctx, spans, out);
+    return out;
+  }
+
+  // The vectors of a position, for a test to spoil.
+  std::byte* key(int sequence, int position) const { return vector(k_, sequence, position); }
+  std::byte* value(int sequence, int position) const { return vector(v_, sequence, position); }
+  // Moves every block elsewhere.
+  void relocate(std::mt19937& random) {
+    std::vector<int32_t> to(blocks_);
+    for (int i = 0; i < blocks_; ++i) to[i] = i;
+    std::shuffle(to.begin(), to.end(), random);
+    for (Owned* cache : {&k_, &v_}) {
+      const Owned old(*cache);
+      const size_t bytes = (*cache)->row_elements() * config_.type->block_bytes;
+      for (int i = 0; i < blocks_; ++i) std::memcpy((*cache)->data + to[i] * bytes, old->data + i * bytes, bytes);
+    }
+    for (int32_t& block : table_) block = to[block];
+  }
+
+ private:
+  std::byte* vector(const Owned& cache, int sequence, int position) const {
+    const int64_t block = table_[sequence * stride_ + position / config_.block_size];
+    const int64_t row = block * config_.kv_heads * config_.block_size + position % config_.block_size;
+    return cache->data + row * cache->shape[3] * config_.type->block_bytes;
+  }
+
+  Config config_;
+  std::vector<int> lengths_;
+  int stride_, blocks_;
+  Owned k_, v_, sinks_, slopes_;
+  std::vector<int32_t> table_;
+  std::vector<Owned> q_;
+};
+
+const Config kConfigs[] = {
+    {},
+    {.heads = 8, .kv_heads = 1, .head_dim = 24, .value_dim = 40, .block_size = 8, .type = &kBFloat16},
+    {.heads = 3, .kv_heads = 3, .head_dim = 20, .value_dim = 20, .block_size = 64, .type = &kFloat16},
+    {.heads = 4, .kv_heads = 4, .head_dim = 128, .value_dim = 128, .block_size = 32, .window = 37},
+    {.heads = 6, .kv_heads = 2, .block_size = 16, .type = &kBFloat16, .soft_cap = 3.0f, .sinks = true},
+    {.heads = 71, .kv_heads = 1, .head_dim = 64, .value_dim = 64, .alibi = true},
+    {.heads = 2, .kv_heads = 1, .head_dim = 80, .value_dim = 16, .block_size = 24, .window = 600, .sinks = true},
+};
+
+class AttentionTest : public OpsTest {
+ protected:
+  static void expect_same(const std::vector<Owned>& a, const std::vector<Owned>& b, const std::string& what) {
+    for (size_t s = 0; s < a.size(); ++s) {
+      for (int64_t r = 0; r < a[s]->rows(); ++r) {
+        ASSERT_TRUE(same_bits(a[s].row(r), b[s].row(r), a[s]->shape[1])) << what << ", sequence " << s << " row " << r;
+      }
+    }
+  }
+};
+
+TEST_P(AttentionTest, MatchesTheReference) {
+  for (const Config& config : kConfigs) {
+    SCOPED_TRACE(config.str());
+    const Scene scene(config, {1, 5, 32, 33, 70, 131}, random);
+    const std::vector<Owned> out = scene.whole(device.ctx), expected = scene.whole(reference.ctx);
+    for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], 5e-6f);
+  }
+}
+
+TEST_P(AttentionTest, LongContextsMatchTheReference) {
+  for (const Config& config : kConfigs) {
+    SCOPED_TRACE(config.str());
+    const Scene scene(config, {1300, 512, 513}, random);
+    std::vector<Owned> out = scene.results(), expected = scene.results();
+    const std::vector<Scene::Span> spans = {{0, 1290, 1300}, {1, 511, 512}, {2, 510, 513}};
+    scene.attend(device.ctx, spans, out);
+    scene.attend(reference.ctx, spans, expected);
+    for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], 5e-6f);
+  }
+}
+
+TEST_P(AttentionTest, RowsKeepTheirBits) {
+  if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes rows one by one";
+  for (const Config& config : kConfigs) {
+    SCOPED_TRACE(config.str());
+    Scene scene(config, {1100, 70, 3}, random);
+    const std::vector<Owned> whole = scene.whole(device.ctx);
+    for (int threads : {1, 3, 4}) {
+      Device other(*GetParam(), threads);
+      expect_same(scene.whole(other.ctx), whole, fmt::format("{} threads", threads));
+    }
+    for (int chunk : {1, 7, 64, 300}) {
+      std::vector<Owned> out = scene.results();
+      for (int begin = 0; begin < 1100; begin += chunk) {
+        std::vector<Scene::Span> spans;
+        if (begin < 70) spans.push_back({1, begin, std::min(begin + chunk, 70)});
+        spans.push_back({0, begin, std::min(begin + chunk, 1100)});
+        if (begin < 3) spans.push_back({2, begin, std::min(begin + chunk, 3)});
+        scene.attend(device.ctx, spans, out);
+      }
+      expect_same(out, whole, fmt::format("chunks of {}", chunk));
+    }
+    scene.relocate(random);
+    expect_same(scene.whole(device.ctx), whole, "other blocks");
+  }
+}
+
+// A token whose key and value are not numbers spoils the rows that see it, and no other.
+TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
+  for (int window : {0, 9}) {
+    const Config config{.block_size = 8, .window = window};
+    Scene scene(config, {75, 40}, random);
+    const std::vector<Owned> clean = scene.whole(device.ctx);
+    const float nan = std::nanf("");
+    for (int i = 0; i < config.head_dim; ++i) {
+      std::memcpy(scene.key(0, 44) + 4 * i, &nan, 4);
+      std::memcpy(scene.value(0, 44) + 4 * i, &nan, 4);
+    }
+    const std::vector<Owned> out = scene.whole(device.ctx);
+    for (int64_t r = 0; r < 75; ++r) {
+      const bool sees = r >= 44 && (window == 0 || r - 44 < window);
+      EXPECT_EQ(std::isnan(out[0].row(r)[0]), sees) << r;
+      if (!sees) {
+        EXPECT_TRUE(same_bits(out[0].row(r), clean[0].row(r), out[0]->shape[1])) << r;
+      }
+    }
+    EXPECT_TRUE(same_bits(out[1]->f32(), clean[1]->f32(), out[1]->shape.elements()));
+  }
+}
+
+// Blocks that slid out of the window may be handed back: their table entries are no longer read.
+TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
+  const Config config{.block_size = 8, .window = 20};
+  Owned k(&kFloat32, {4, 2, 8, 64}), v(&kFloat32, {4, 2, 8, 64}), q(&kFloat32, {1, 256}), a(&kFloat32, {1, 256}), b(a);
+  k.fill(random), v.fill(random), q.fill(random);
+  const std::vector<int32_t> start = {0, 1}, kv_len = {61}, all = {0, 1, 2, 0, 1, 3, 2, 1},
+                             kept = {-1, -1, -1, -1, -1, 3, 2, 1};
+  AttentionArgs args{.out = a,
+                     .q = q,
+                     .k_cache = k,
+                     .v_cache = v,
+                     .query_start = start,
+                     .kv_len = kv_len,
+                     .block_table = all,
+                     .block_table_stride = 8,
+                     .heads = config.heads,
+                     .scale = 0.125f,
+                     .window = config.window};
+  attention(device.ctx, args);
+  args.out = b, args.block_table = kept;
+  attention(device.ctx, args);
+  EXPECT_TRUE(same_bits(a->f32(), b->f32(), 256));
+}
+
+SLUICE_FOR_EVERY_BACKEND(AttentionTest);
+
+}  // namespace
+}  // namespace sluice::ops

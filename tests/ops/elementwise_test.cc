@@ -1,0 +1,176 @@
+// Norms, activations, sums, row copies and the rotary store of every backend against the reference.
+#include <limits>
+
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+constexpr Activation kAll[] = {Activation::kSilu, Activation::kGelu,    Activation::kGeluTanh,
+                               Activation::kRelu, Activation::kRelu2,   Activation::kQuickGelu,
+                               Activation::kTanh, Activation::kSigmoid, Activation::kIdentity};
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class ElementwiseTest : public OpsTest {};
+
+TEST_P(ElementwiseTest, NormsOfMatrices) {
+  for (auto [rows, columns] : {std::pair{1, 1}, {1, 7}, {3, 16}, {5, 65}, {2, 2048}, {40, 300}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    Owned x(&kFloat32, {rows, columns}, 3), weight(&kFloat32, {1, columns}), bias(&kFloat32, {1, columns});
+    x.fill(random, 5.0f), weight.fill(random), bias.fill(random);
+    Owned out(&kFloat32, {rows, columns}), expected(&kFloat32, {rows, columns});
+    for (const float* w : {weight->f32(), static_cast<float*>(nullptr)}) {
+      for (float offset : {0.0f, 1.0f}) {
+        rms_norm(device.ctx, out, x, w, 1e-5f, offset);
+        rms_norm(reference.ctx, expected, x, w, 1e-5f, offset);
+        expect_close(out, expected, 2e-6f);
+      }
+      for (const float* b : {bias->f32(), static_cast<float*>(nullptr)}) {
+        layer_norm(device.ctx, out, x, w, b, 1e-5f);
+        layer_norm(reference.ctx, expected, x, w, b, 1e-5f);
+        expect_close(out, expected, 4e-6f);
+      }
+    }
+  }
+}
+
+// Per-head norms work in place on the q columns of a fused, strided result.
+TEST_P(ElementwiseTest, NormOfHeadsInPlace) {
+  Owned x(&kFloat32, {5, 3, 24}, 40), weight(&kFloat32, {1, 24});
+  x.fill(random), weight.fill(random);
+  const Owned before(x);
+  Owned expected(x);
+  rms_norm(device.ctx, x, x, weight->f32(), 1e-6f);
+  rms_norm(reference.ctx, expected, expected, weight->f32(), 1e-6f);
+  expect_close(x, expected, 2e-6f);
+  for (int64_t row = 0; row < 4; ++row) EXPECT_TRUE(same_bits(x.row(row) + 72, before.row(row) + 72, 40));
+}
+
+TEST_P(ElementwiseTest, Activations) {
+  for (Activation activation : kAll) {
+    for (int columns : {1, 15, 16, 100, 40000}) {
+      SCOPED_TRACE(fmt::format("activation {}, {} columns", static_cast<int>(activation), columns));
+      Owned gate_up(&kFloat32, {3, 2 * columns}, 5), out(&kFloat32, {3, columns}, 1),
+          expected(&kFloat32, {3, columns}, 1);
+      gate_up.fill(random, 3.0f);
+      glu(device.ctx, out, gate_up, activation);
+      glu(reference.ctx, expected, gate_up, activation);
+      expect_close(out, expected, 1e-6f, 1.0f);
+      Owned x(gate_up), y(gate_up);
+      unary(device.ctx, x, activation);
+      unary(reference.ctx, y, activation);
+      expect_close(x, y, 1e-6f, 1.0f);
+    }
+  }
+}
+
+// The vector functions, element by element: 4 ulp of the exact value, or of 1 where gelu's sum cancels.
+TEST_P(ElementwiseTest, ActivationsAreAccurateOverTheWholeRange) {
+  for (Activation activation : kAll) {
+    Owned x(&kFloat32, {1, 8001});
+    for (int i = 0; i <= 8000; ++i) x.row(0)[i] = static_cast<float>(i - 4000) * 0.0251f;
+    const Owned inputs(x);
+    unary(device.ctx, x, activation);
+    for (int i = 0; i <= 8000; ++i) {
+      const float in = inputs.row(0)[i], exact = activate(activation, in);
+      const float scale = activation == Activation::kGelu ? std::max(std::abs(exact), std::abs(in)) : std::abs(exact);
+      ASSERT_LE(std::abs(x.row(0)[i] - exact), 5e-7f * scale + 1e-30f) << static_cast<int>(activation) << " at " << in;
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, ActivationsOfInfinityAndNan) {
+  for (Activation activation : {Activation::kTanh, Activation::kSigmoid}) {
+    Owned x(&kFloat32, {1, 4});
+    const float values[] = {kInfinity, -kInfinity, std::nanf(""), 0.0f};
+    std::memcpy(x->data, values, sizeof values);
+    unary(device.ctx, x, activation);
+    EXPECT_EQ(x.row(0)[0], 1.0f);
+    EXPECT_EQ(x.row(0)[1], activation == Activation::kTanh ? -1.0f : 0.0f);
+    EXPECT_TRUE(std::isnan(x.row(0)[2]));
+    EXPECT_EQ(x.row(0)[3], activation == Activation::kTanh ? 0.0f : 0.5f);
+  }
+}
+
+TEST_P(ElementwiseTest, AddGatherEmbed) {
+  Owned x(&kFloat32, {9, 131}, 4);
+  x.fill(random);
+  Owned out(&kFloat32, {9, 131}), expected(out);
+  out.fill(random);
+  std::memcpy(expected->data, out->data, out.bytes());
+  add(device.ctx, out, x, 0.37f);
+  add(reference.ctx, expected, x, 0.37f);
+  expect_close(out, expected, 2e-7f);
+
+  const std::vector<int32_t> rows = {8, 0, 3, 3};
+  Owned gathered(&kFloat32, {4, 131}, 2);
+  gather_rows(device.ctx, gathered, x, rows);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(same_bits(gathered.row(i), x.row(rows[i]), 131));
+
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat64}) {
+    Owned table(type, {50, 131});
+    if (type == &kFloat64) {
+      for (int i = 0; i < 50 * 131; ++i) table->as<double>()[i] = i * 0.25;
+    } else {
+      table.fill(random);
+    }
+    Owned a(&kFloat32, {4, 131}), b(&kFloat32, {4, 131});
+    embed(device.ctx, a, table, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      to_float(type, table->data + rows[i] * 131 * type->block_bytes, b.row(i), 131);
+      EXPECT_TRUE(same_bits(a.row(i), b.row(i), 131)) << type->name;
+    }
+  }
+}
+
+struct RopeCase {
+  int heads, kv_heads, head_dim, value_dim, rotary_dim, block_size;
+  bool interleaved;
+};
+
+TEST_P(ElementwiseTest, RopeStore) {
+  for (const RopeCase& c : {RopeCase{4, 2, 64, 64, 64, 16, false}, RopeCase{3, 3, 24, 40, 24, 8, false},
+                            RopeCase{2, 1, 128, 128, 32, 32, false}, RopeCase{2, 1, 80, 80, 20, 16, true},
+                            RopeCase{8, 1, 64, 16, 64, 64, true}, RopeCase{2, 2, 16, 16, 0, 16, false}}) {
+    for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
+      SCOPED_TRACE(fmt::format("head_dim {}, rotary_dim {}, {}", c.head_dim, c.rotary_dim, type->name));
+      const int tokens = 11;
+      Owned q(&kFloat32, {tokens, c.heads * c.head_dim}, 8), k(&kFloat32, {tokens, c.kv_heads * c.head_dim}, 8);
+      Owned v(&kFloat32, {tokens, c.kv_heads * c.value_dim}, 8), cos_sin(&kFloat32, {100, std::max(c.rotary_dim, 2)});
+      q.fill(random), k.fill(random), v.fill(random), cos_sin.fill(random);
+      Owned k_cache(type, {6, c.kv_heads, c.block_size, c.head_dim}),
+          v_cache(type, {6, c.kv_heads, c.block_size, c.value_dim});
+      Owned expected_q(q), expected_k(k_cache), expected_v(v_cache);
+      std::vector<int32_t> positions, slots;
+      for (int t = 0; t < tokens; ++t) {
+        positions.push_back((t * 37) % 100);
+        slots.push_back((t * 5 + 3) % (6 * c.block_size));
+      }
+      const Tensor angles = c.rotary_dim == 0 ? Tensor() : *cos_sin;
+      RopeStoreArgs args{.q = q,
+                         .k = k,
+                         .v = v,
+                         .cos_sin = angles,
+                         .interleaved = c.interleaved,
+                         .k_cache = k_cache,
+                         .v_cache = v_cache,
+                         .positions = positions,
+                         .slots = slots};
+      rope_store(device.ctx, args);
+      args.q = expected_q, args.k_cache = expected_k, args.v_cache = expected_v;
+      rope_store(reference.ctx, args);
+      expect_close(q, expected_q, 1e-6f);
+      EXPECT_EQ(std::memcmp(v_cache->data, expected_v->data, v_cache.bytes()), 0);
+      std::vector<float> a(k_cache->shape.elements()), b(a.size());
+      to_float(type, k_cache->data, a.data(), a.size());
+      to_float(type, expected_k->data, b.data(), b.size());
+      const float ulp = type == &kFloat32 ? 1e-6f : type == &kFloat16 ? 1e-3f : 8e-3f;
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_LE(std::abs(a[i] - b[i]), ulp * std::abs(b[i]) + 1e-6f) << i;
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(ElementwiseTest);
+
+}  // namespace
+}  // namespace sluice::ops

@@ -1,0 +1,148 @@
+// Matrix products of every backend and weight type: against the reference, and bit for bit against themselves when the
+// same row is computed alone, in batches of other sizes, and on other numbers of threads.
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+constexpr DType kTypes[] = {&kFloat32, &kBFloat16, &kFloat16};
+
+Weight packed(Ctx& ctx, DType stored, const std::vector<const Owned*>& sources, int64_t k) {
+  const MatmulKernels& kernels = ctx.ops.matmul.at(stored);
+  Weight weight;
+  weight.dtype = stored;
+  weight.k = k;
+  for (const Owned* source : sources) weight.n += (*source)->rows();
+  weight.storage = Buffer(kernels.packed_bytes(weight.n, k));
+  int64_t row = weight.n;
+  for (auto source = sources.rbegin(); source != sources.rend(); ++source) {  // any order
+    row -= (**source)->rows();
+    kernels.pack(ctx.pool, weight, row, ***source);
+  }
+  return weight;
+}
+
+class MatmulTest : public OpsTest {
+ protected:
+  // bf16 kernels may round x to bf16 (2^-9 per element, averaging out over k); others only sum in another order.
+  static float tolerance(DType stored, int64_t k) {
+    return (stored == &kBFloat16 ? 6e-3f : 1e-6f) * std::sqrt(static_cast<float>(k)) + 1e-6f;
+  }
+
+  void compare(DType stored, DType source, int64_t rows, int64_t n, int64_t k, bool bias, bool accumulate) {
+    SCOPED_TRACE(fmt::format("{} from {}: {} rows, n {}, k {}", stored->name, source->name, rows, n, k));
+    Owned matrix(source, {n, k}, 1), x(&kFloat32, {rows, k}, 3), biases(&kFloat32, {1, n});
+    matrix.fill(random), x.fill(random), biases.fill(random);
+    Owned out(&kFloat32, {rows, n}, 5);
+    out.fill(random);
+    Owned expected(out);
+    const Owned before(out);
+    for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
+      const Weight weight = packed(d->ctx, stored, {&matrix}, k);
+      matmul(d->ctx, {.out = *result,
+                      .x = x,
+                      .weight = &weight,
+                      .bias = bias ? biases->f32() : nullptr,
+                      .accumulate = accumulate});
+    }
+    expect_close(out, expected, tolerance(stored, k), 1.0f);
+    for (int64_t r = 0; r < rows; ++r) EXPECT_TRUE(same_bits(out.row(r) + n, before.row(r) + n, 5)) << "past row " << r;
+  }
+};
+
+TEST_P(MatmulTest, MatchesTheReference) {
+  for (DType stored : kTypes) {
+    int i = 0;
+    for (int64_t n : {1, 15, 16, 33, 64, 100, 257}) {
+      for (int64_t k : {1, 2, 7, 64, 131, 600}) {
+        const int64_t rows = std::array{1, 2, 3, 5, 6, 7, 13, 31}[i++ % 8];
+        compare(stored, stored, rows, n, k, i % 2 == 0, i % 3 == 0);
+      }
+    }
+    compare(stored, stored, 210, 130, 401, true, true);
+    compare(stored, stored, 800, 20, 33, false, false);
+  }
+}
+
+TEST_P(MatmulTest, ConvertsWhenPacking) {
+  for (DType stored : kTypes) {
+    for (DType source : kTypes) compare(stored, source, 4, 37, 301, false, false);
+  }
+}
+
+// q, k and v of sizes that are no multiples of a panel, packed one by one, equal the whole packed at once.
+TEST_P(MatmulTest, FusedSourcesPackLikeOne) {
+  const int64_t k = 77;
+  for (DType stored : kTypes) {
+    Owned whole(stored, {61, k});
+    whole.fill(random);
+    Owned q(stored, {30, k}), key(stored, {7, k}), value(stored, {24, k});
+    const size_t row_bytes = k * stored->block_bytes;
+    std::memcpy(q->data, whole->data, 30 * row_bytes);
+    std::memcpy(key->data, whole->data + 30 * row_bytes, 7 * row_bytes);
+    std::memcpy(value->data, whole->data + 37 * row_bytes, 24 * row_bytes);
+    const Weight one = packed(device.ctx, stored, {&whole}, k),
+                 three = packed(device.ctx, stored, {&q, &key, &value}, k);
+    ASSERT_EQ(one.storage.size(), three.storage.size());
+    EXPECT_EQ(std::memcmp(one.storage.data(), three.storage.data(), one.storage.size()), 0) << stored->name;
+  }
+}
+
+TEST_P(MatmulTest, RowsKeepTheirBitsInEveryBatch) {
+  const int64_t total = 70;
+  for (DType stored : kTypes) {
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{161, 515}, {64, 2048}, {48, 33}}) {
+      Owned matrix(stored, {n, k}), x(&kFloat32, {total, k}), biases(&kFloat32, {1, n}), start(&kFloat32, {total, n});
+      matrix.fill(random), x.fill(random), biases.fill(random), start.fill(random);
+      const Weight weight = packed(device.ctx, stored, {&matrix}, k);
+      Owned alone(start);
+      for (int64_t r = 0; r < total; ++r) {
+        matmul(device.ctx, {.out = alone->slice_rows(r, 1),
+                            .x = x->slice_rows(r, 1),
+                            .weight = &weight,
+                            .bias = biases->f32(),
+                            .accumulate = true});
+      }
+      for (int threads = 1; threads <= 4; ++threads) {
+        Device other(*GetParam(), threads);
+        for (int64_t batch = 2; batch <= total; batch += threads == 2 ? 1 : 11) {
+          Owned out(start);
+          for (int64_t r = 0; r < total; r += batch) {
+            const int64_t rows = std::min(batch, total - r);
+            matmul(other.ctx, {.out = out->slice_rows(r, rows),
+                               .x = x->slice_rows(r, rows),
+                               .weight = &weight,
+                               .bias = biases->f32(),
+                               .accumulate = true});
+          }
+          ASSERT_TRUE(same_bits(out->f32(), alone->f32(), total * n))
+              << stored->name << " n " << n << " k " << k << " batch " << batch << " threads " << threads;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, NanStaysInItsRow) {
+  for (DType stored : kTypes) {
+    for (int64_t rows : {2, 9, 40}) {
+      Owned matrix(stored, {50, 101}), x(&kFloat32, {rows, 101}), out(&kFloat32, {rows, 50}),
+          clean(&kFloat32, {rows, 50});
+      matrix.fill(random), x.fill(random);
+      const Weight weight = packed(device.ctx, stored, {&matrix}, 101);
+      matmul(device.ctx, {.out = clean, .x = x, .weight = &weight});
+      x.row(1)[100] = std::nanf("");
+      matmul(device.ctx, {.out = out, .x = x, .weight = &weight});
+      for (int64_t r = 0; r < rows; ++r) {
+        if (r == 1) continue;
+        EXPECT_TRUE(same_bits(out.row(r), clean.row(r), 50)) << stored->name << " row " << r;
+      }
+      for (int64_t i = 0; i < 50; ++i) EXPECT_TRUE(std::isnan(out.row(1)[i]));
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(MatmulTest);
+
+}  // namespace
+}  // namespace sluice::ops

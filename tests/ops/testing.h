@@ -1,0 +1,112 @@
+// What the op tests share: random data, tensors that own their memory, backends as test parameters, comparisons.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/registry.h"
+#include "base/thread_pool.h"
+#include "ops/ops.h"
+
+namespace sluice::ops {
+
+// A tensor with memory of its own; `gap` extra elements lie between rows.
+class Owned {
+ public:
+  Owned(DType dtype, Shape shape, int64_t gap = 0) : tensor_(nullptr, dtype, shape), gap_(gap), buffer_(bytes() + 64) {
+    tensor_.data = buffer_.data();
+    tensor_.row_stride += gap;
+  }
+  Owned(const Owned& o) : Owned(o.tensor_.dtype, o.tensor_.shape, o.gap_) {
+    std::memcpy(buffer_.data(), o.buffer_.data(), bytes());
+  }
+  operator Tensor() const { return tensor_; }
+  const Tensor& operator*() const { return tensor_; }
+  const Tensor* operator->() const { return &tensor_; }
+  size_t bytes() const {
+    return static_cast<size_t>(tensor_.rows() * (tensor_.row_elements() + gap_)) * tensor_.dtype->block_bytes;
+  }
+  float* row(int64_t i) const { return tensor_.f32() + i * tensor_.row_stride; }
+
+  // Values of a normal distribution, rounded to the tensor's type; gaps are filled as well.
+  Owned& fill(std::mt19937& random, float scale = 1.0f) {
+    std::normal_distribution<float> normal(0.0f, scale);
+    std::vector<float> values(bytes() / tensor_.dtype->block_bytes);
+    for (float& v : values) v = normal(random);
+    from_float(tensor_.dtype, values.data(), tensor_.data, values.size());
+    return *this;
+  }
+
+ private:
+  Tensor tensor_;
+  int64_t gap_;
+  Buffer buffer_;
+};
+
+inline std::vector<const Backend*> usable_backends() {
+  std::vector<const Backend*> usable;
+  for (const Backend* backend : Registry<Backend>::all()) {
+    if (backend->usable()) usable.push_back(backend);
+  }
+  return usable;
+}
+
+inline std::string name_of(const Backend* backend) {
+  std::string name(backend->name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+// The checked calls on a backend and on the reference.
+class Device {
+ public:
+  explicit Device(const Backend& backend, int threads = 2)
+      : pool_(threads, false), arena_(0), ctx{backend.table(), pool_, arena_} {}
+
+ private:
+  ThreadPool pool_;
+  Arena arena_;
+
+ public:
+  Ctx ctx;
+};
+
+class OpsTest : public testing::TestWithParam<const Backend*> {
+ protected:
+  std::mt19937 random{42};
+  Device device{*GetParam()};
+  Device reference{select_backend("reference"), 1};
+};
+
+#define SLUICE_FOR_EVERY_BACKEND(suite)                                           \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(usable_backends()), \
+                           [](const testing::TestParamInfo<const Backend*>& info) { return name_of(info.param); })
+
+// Every element within `relative` of the expected tensor's largest magnitude in that row (at least `floor`).
+inline void expect_close(const Tensor& actual, const Tensor& expected, float relative, float floor = 1e-3f) {
+  ASSERT_EQ(actual.shape, expected.shape);
+  const int64_t columns = expected.row_elements();
+  for (int64_t row = 0; row < expected.rows(); ++row) {
+    const float* a = actual.f32() + row * actual.row_stride;
+    const float* e = expected.f32() + row * expected.row_stride;
+    float top = floor;
+    for (int64_t i = 0; i < columns; ++i) top = std::max(top, std::abs(e[i]));
+    for (int64_t i = 0; i < columns; ++i) {
+      ASSERT_LE(std::abs(a[i] - e[i]), relative * top)
+          << "row " << row << " column " << i << ": " << a[i] << " for " << e[i];
+    }
+  }
+}
+
+inline bool same_bits(const float* a, const float* b, int64_t count) {
+  return std::memcmp(a, b, static_cast<size_t>(count) * sizeof(float)) == 0;
+}
+
+}  // namespace sluice::ops
