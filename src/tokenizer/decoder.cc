@@ -1,0 +1,493 @@
+// See decoder.h. Each decoder is a step (its configuration) and a stage (its state).
+#include "tokenizer/decoder.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tokenizer/byte_level.h"
+#include "tokenizer/pattern.h"
+#include "tokenizer/unicode.h"
+
+namespace sluice::tokenizer {
+namespace {
+
+// A step whose stage is Stage(const Step&, DecodeStage& next).
+template <class Step, class Stage>
+class StepOf : public DecodeStep {
+ public:
+  std::unique_ptr<DecodeStage> start(DecodeStage& next) const override {
+    return std::make_unique<Stage>(static_cast<const Step&>(*this), next);
+  }
+};
+
+// Hands on strings one by one; what `fragment` gets in pieces is collected first.
+template <class Step>
+class WholeStringStage : public DecodeStage {
+ public:
+  WholeStringStage(const Step& step, DecodeStage& next) : step_(step), next_(next) {}
+  void fragment(std::string_view text) final { string_ += text; }
+  void end_string() final {
+    string(string_);
+    string_.clear();
+  }
+  void finish() override { next_.finish(); }
+
+ protected:
+  virtual void string(std::string& text) = 0;
+  void emit(std::string_view text) {
+    next_.fragment(text);
+    next_.end_string();
+  }
+
+  const Step& step_;
+  DecodeStage& next_;
+
+ private:
+  std::string string_;
+};
+
+std::string replace_all(std::string_view text, std::string_view what, std::string_view by) {
+  if (what.empty()) return std::string(text);
+  std::string out;
+  size_t copied = 0;
+  for (size_t at; (at = text.find(what, copied)) != std::string_view::npos; copied = at + what.size()) {
+    out += text.substr(copied, at - copied);
+    out += by;
+  }
+  return out += text.substr(copied);
+}
+
+std::string behind_space(std::string_view text) {
+  std::string out(1, ' ');
+  return out += text;
+}
+
+// Where there is no decoder: a space between tokens.
+struct Join;
+class JoinStage final : public DecodeStage {
+ public:
+  JoinStage(const Join&, DecodeStage& next) : next_(next) {}
+  void fragment(std::string_view text) override {
+    if (ended_) next_.fragment(" ");
+    ended_ = false;
+    next_.fragment(text);
+  }
+  void end_string() override { ended_ = true; }
+  void finish() override {
+    next_.end_string();
+    next_.finish();
+  }
+
+ private:
+  DecodeStage& next_;
+  bool ended_ = false;  // a string came to its end and the next has not begun
+};
+struct Join final : StepOf<Join, JoinStage> {
+  void apply_to_one(std::string& token) const override { token = behind_space(token); }
+};
+
+struct Fuse;
+class FuseStage final : public DecodeStage {
+ public:
+  FuseStage(const Fuse&, DecodeStage& next) : next_(next) {}
+  void fragment(std::string_view text) override { next_.fragment(text); }
+  void end_string() override {}
+  void finish() override {
+    next_.end_string();
+    next_.finish();
+  }
+
+ private:
+  DecodeStage& next_;
+};
+struct Fuse final : StepOf<Fuse, FuseStage> {
+  explicit Fuse(const Field&) {}
+  void apply_to_one(std::string&) const override {}
+};
+
+// Bytes of the byte-level alphabet; a string with other characters stands for itself. Joins all strings.
+struct ByteLevel;
+class ByteLevelStage final : public WholeStringStage<ByteLevel> {
+ public:
+  using WholeStringStage::WholeStringStage;
+  void string(std::string& text) override {
+    std::string out;
+    const auto bytes = byte_level_bytes(text);
+    utf8_.push(bytes ? *bytes : text, out);
+    if (!out.empty()) next_.fragment(out);
+  }
+  void finish() override {
+    std::string out;
+    utf8_.finish(out);
+    next_.fragment(out);
+    next_.end_string();
+    next_.finish();
+  }
+
+ private:
+  LossyUtf8 utf8_;
+};
+struct ByteLevel final : StepOf<ByteLevel, ByteLevelStage> {
+  explicit ByteLevel(const Field&) {}
+  void apply_to_one(std::string& token) const override {
+    if (auto bytes = byte_level_bytes(token)) token = *std::move(bytes);
+  }
+};
+
+// "<0xE4>" is a byte. A run of bytes is text when all of it is UTF-8, otherwise a U+FFFD per byte; that is known at
+// its end only.
+struct ByteFallback;
+class ByteFallbackStage final : public WholeStringStage<ByteFallback> {
+ public:
+  using WholeStringStage::WholeStringStage;
+  void string(std::string& text) override;
+  void finish() override {
+    flush();
+    next_.finish();
+  }
+
+ private:
+  void flush() {
+    if (valid_utf8_prefix(run_) == run_.size()) {
+      if (!run_.empty()) emit(run_);
+    } else {
+      for (size_t i = 0; i < run_.size(); ++i) emit(kReplacementCharacter);
+    }
+    run_.clear();
+  }
+  std::string run_;
+};
+struct ByteFallback final : StepOf<ByteFallback, ByteFallbackStage> {
+  explicit ByteFallback(const Field&) {}
+  static std::optional<char> byte_of(std::string_view token) {
+    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+    int value = 0;
+    for (const char c : token.substr(3, 2)) {
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                               : -1;
+      if (digit < 0) return std::nullopt;
+      value = value * 16 + digit;
+    }
+    return static_cast<char>(value);
+  }
+  void apply_to_one(std::string& token) const override {
+    if (const auto byte = byte_of(token)) token.assign(1, *byte);
+  }
+};
+void ByteFallbackStage::string(std::string& text) {
+  if (const auto byte = ByteFallback::byte_of(text)) {
+    run_.push_back(*byte);
+    return;
+  }
+  flush();
+  emit(text);
+}
+
+// Takes up to `start` characters `content` off the front of each string and up to `stop` off its end.
+struct Strip;
+class StripStage final : public DecodeStage {
+ public:
+  StripStage(const Strip& step, DecodeStage& next);
+  void fragment(std::string_view text) override;
+  void end_string() override;
+  void finish() override { next_.finish(); }
+
+ private:
+  const Strip& step_;
+  DecodeStage& next_;
+  int64_t front_;     // still to be taken off the front
+  int64_t held_ = 0;  // characters at the end so far that may be taken off
+};
+struct Strip final : StepOf<Strip, StripStage> {
+  explicit Strip(const Field& field)
+      : front(field.at("start").integer(0, INT64_MAX)), end(field.at("stop").integer(0, INT64_MAX)) {
+    append_utf8(content, field.at("content").character());
+  }
+  void apply_to_one(std::string&) const override {}  // concerns the ends of a text, not a token inside
+  std::string content;
+  int64_t front, end;
+};
+StripStage::StripStage(const Strip& step, DecodeStage& next) : step_(step), next_(next), front_(step.front) {}
+void StripStage::fragment(std::string_view text) {
+  while (front_ > 0 && text.starts_with(step_.content)) {
+    text.remove_prefix(step_.content.size());
+    --front_;
+  }
+  if (text.empty()) return;
+  front_ = 0;
+  if (step_.end == 0) return next_.fragment(text);
+  int64_t trailing = 0;
+  for (; text.ends_with(step_.content); ++trailing) text.remove_suffix(step_.content.size());
+  if (!text.empty()) {
+    for (; held_ > 0; --held_) next_.fragment(step_.content);
+    next_.fragment(text);
+  }
+  for (held_ += trailing; held_ > step_.end; --held_) next_.fragment(step_.content);
+}
+void StripStage::end_string() {
+  front_ = step_.front;
+  held_ = 0;
+  next_.end_string();
+}
+
+// The replacement character is a space, and nothing in the first string.
+struct Metaspace;
+class MetaspaceStage final : public DecodeStage {
+ public:
+  MetaspaceStage(const Metaspace& step, DecodeStage& next) : step_(step), next_(next) {}
+  void fragment(std::string_view text) override;
+  void end_string() override {
+    first_ = false;
+    next_.end_string();
+  }
+  void finish() override { next_.finish(); }
+
+ private:
+  const Metaspace& step_;
+  DecodeStage& next_;
+  bool first_ = true;
+};
+struct Metaspace final : StepOf<Metaspace, MetaspaceStage> {
+  explicit Metaspace(const Field& field) {
+    append_utf8(replacement, field.at("replacement").character());
+    const auto scheme = field.find("prepend_scheme");
+    prepends = scheme ? scheme->string() != "never" : field.boolean_or("add_prefix_space", true);
+  }
+  void apply_to_one(std::string& token) const override { token = replace_all(token, replacement, " "); }
+  std::string replacement;
+  bool prepends;
+};
+void MetaspaceStage::fragment(std::string_view text) {
+  next_.fragment(replace_all(text, step_.replacement, first_ && step_.prepends ? "" : " "));
+}
+
+// A literal is replaced while the string comes in, keeping back what may be its begin.
+struct ReplaceLiteral;
+class ReplaceLiteralStage final : public DecodeStage {
+ public:
+  ReplaceLiteralStage(const ReplaceLiteral& step, DecodeStage& next) : step_(step), next_(next) {}
+  void fragment(std::string_view text) override;
+  void end_string() override {
+    next_.fragment(held_);
+    held_.clear();
+    next_.end_string();
+  }
+  void finish() override { next_.finish(); }
+
+ private:
+  const ReplaceLiteral& step_;
+  DecodeStage& next_;
+  std::string held_;
+};
+struct ReplaceLiteral final : StepOf<ReplaceLiteral, ReplaceLiteralStage> {
+  ReplaceLiteral(std::string literal, std::string content) : literal(std::move(literal)), content(std::move(content)) {}
+  void apply_to_one(std::string& token) const override { token = replace_all(token, literal, content); }
+  std::string literal, content;
+};
+void ReplaceLiteralStage::fragment(std::string_view text) {
+  const std::string_view literal = step_.literal;
+  held_ += text;
+  size_t done = 0;
+  for (size_t at; (at = held_.find(literal, done)) != std::string::npos; done = at + literal.size()) {
+    next_.fragment(std::string_view(held_).substr(done, at - done));
+    next_.fragment(step_.content);
+  }
+  const std::string_view rest = std::string_view(held_).substr(done);
+  size_t keep = std::min(literal.size() - 1, rest.size());
+  while (keep > 0 && !literal.starts_with(rest.substr(rest.size() - keep))) --keep;
+  next_.fragment(rest.substr(0, rest.size() - keep));
+  held_ = std::string(rest.substr(rest.size() - keep));
+}
+
+struct ReplaceRegex;
+class ReplaceRegexStage final : public WholeStringStage<ReplaceRegex> {
+ public:
+  using WholeStringStage::WholeStringStage;
+  void string(std::string& text) override;
+};
+struct ReplaceRegex final : StepOf<ReplaceRegex, ReplaceRegexStage> {
+  ReplaceRegex(Pattern pattern, std::string content) : pattern(std::move(pattern)), content(std::move(content)) {}
+  void apply_to_one(std::string& token) const override { token = pattern.replace(token, content); }
+  Pattern pattern;
+  std::string content;
+};
+void ReplaceRegexStage::string(std::string& text) { emit(step_.pattern.replace(text, step_.content)); }
+
+std::unique_ptr<DecodeStep> load_replace(const Field& field) {
+  Pattern pattern(field.at("pattern"));
+  std::string content(field.at("content").string());
+  if (const std::string* literal = pattern.literal()) {
+    return std::make_unique<ReplaceLiteral>(*literal, std::move(content));
+  }
+  return std::make_unique<ReplaceRegex>(std::move(pattern), std::move(content));
+}
+
+// The clean-up of English spacing that WordPiece and CTC share.
+std::string clean_up(std::string text) {
+  constexpr auto kRules = std::to_array<std::array<std::string_view, 2>>({{" .", "."},
+                                                                          {" ?", "?"},
+                                                                          {" !", "!"},
+                                                                          {" ,", ","},
+                                                                          {" ' ", "'"},
+                                                                          {" n't", "n't"},
+                                                                          {" 'm", "'m"},
+                                                                          {" do not", " don't"},
+                                                                          {" 's", "'s"},
+                                                                          {" 've", "'ve"},
+                                                                          {" 're", "'re"}});
+  for (const auto& [what, by] : kRules) text = replace_all(text, what, by);
+  return text;
+}
+
+// A string begins a word, unless it begins with the prefix.
+struct WordPiece;
+class WordPieceStage final : public WholeStringStage<WordPiece> {
+ public:
+  using WholeStringStage::WholeStringStage;
+  void string(std::string& text) override;
+
+ private:
+  bool first_ = true;
+};
+struct WordPiece final : StepOf<WordPiece, WordPieceStage> {
+  explicit WordPiece(const Field& field)
+      : prefix(field.at("prefix").string()), cleanup(field.at("cleanup").boolean()) {}
+  std::string decode(std::string text, bool first) const {
+    if (!first) text = text.starts_with(prefix) ? text.substr(prefix.size()) : behind_space(text);
+    return cleanup ? clean_up(std::move(text)) : text;
+  }
+  void apply_to_one(std::string& token) const override { token = decode(std::move(token), false); }
+  std::string prefix;
+  bool cleanup;
+};
+void WordPieceStage::string(std::string& text) {
+  emit(step_.decode(text, first_));
+  first_ = false;
+}
+
+// The suffix is a space, and nothing in the last string: each string waits for the next.
+struct Bpe;
+class BpeStage final : public WholeStringStage<Bpe> {
+ public:
+  using WholeStringStage::WholeStringStage;
+  void string(std::string& text) override;
+  void finish() override;
+
+ private:
+  std::optional<std::string> waiting_;
+};
+struct Bpe final : StepOf<Bpe, BpeStage> {
+  explicit Bpe(const Field& field) : suffix(field.at("suffix").string()) {}
+  void apply_to_one(std::string& token) const override { token = replace_all(token, suffix, " "); }
+  std::string suffix;
+};
+void BpeStage::string(std::string& text) {
+  if (waiting_) emit(replace_all(*waiting_, step_.suffix, " "));
+  waiting_ = text;
+}
+void BpeStage::finish() {
+  if (waiting_) emit(replace_all(*waiting_, step_.suffix, ""));
+  next_.finish();
+}
+
+// Speech: repeated strings count once, padding not at all.
+struct Ctc;
+class CtcStage final : public WholeStringStage<Ctc> {
+ public:
+  using WholeStringStage::WholeStringStage;
+  void string(std::string& text) override;
+
+ private:
+  std::optional<std::string> previous_;
+};
+struct Ctc final : StepOf<Ctc, CtcStage> {
+  explicit Ctc(const Field& field)
+      : pad(field.at("pad_token").string()),
+        delimiter(field.at("word_delimiter_token").string()),
+        cleanup(field.at("cleanup").boolean()) {}
+  void apply_to_one(std::string& token) const override {
+    token = replace_all(token, pad, "");
+    if (cleanup) token = replace_all(clean_up(std::move(token)), delimiter, " ");
+  }
+  std::string pad, delimiter;
+  bool cleanup;
+};
+void CtcStage::string(std::string& text) {
+  if (previous_ == text) return;
+  previous_ = text;
+  step_.apply_to_one(text);
+  if (!text.empty()) emit(text);
+}
+
+template <class T>
+std::unique_ptr<DecodeStep> configured(const Field& field) {
+  return std::make_unique<T>(field);
+}
+
+struct Type {
+  std::string_view name;
+  std::unique_ptr<DecodeStep> (*load)(const Field&);
+};
+constexpr auto kTypes = std::to_array<Type>({
+    {"BPEDecoder", configured<Bpe>},
+    {"ByteFallback", configured<ByteFallback>},
+    {"ByteLevel", configured<ByteLevel>},
+    {"CTC", configured<Ctc>},
+    {"Fuse", configured<Fuse>},
+    {"Metaspace", configured<Metaspace>},
+    {"Replace", load_replace},
+    {"Strip", configured<Strip>},
+    {"WordPiece", configured<WordPiece>},
+});
+
+}  // namespace
+
+Decoder::Decoder(const std::optional<Field>& field) {
+  if (field) {
+    load(*field);
+  } else {
+    steps_.push_back(std::make_unique<Join>());
+  }
+}
+
+void Decoder::load(const Field& field) {
+  const Field type = field.at("type");
+  if (type.string() == "Sequence") {
+    field.at("decoders").for_each([&](const Field& step) { load(step); });
+    return;
+  }
+  const auto* known = std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
+  if (known == kTypes.end()) type.unsupported(fmt::format("unknown decoder \"{}\"", type.string()));
+  steps_.push_back(known->load(field));
+}
+
+std::string Decoder::bytes_of(std::string_view token) const {
+  std::string bytes(token);
+  for (const auto& step : steps_) {
+    step->apply_to_one(bytes);
+    if (valid_utf8_prefix(bytes) != bytes.size()) break;  // a part of a character, which no further step concerns
+  }
+  return bytes;
+}
+
+Decoding::Decoding(const std::vector<std::unique_ptr<DecodeStep>>& steps) : sink_(std::make_unique<Sink>()) {
+  DecodeStage* next = sink_.get();
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    stages_.push_back((*step)->start(*next));
+    next = stages_.back().get();
+  }
+}
+
+void Decoding::push(std::string_view token) {
+  DecodeStage& first = stages_.empty() ? *sink_ : *stages_.back();
+  first.fragment(token);
+  first.end_string();
+}
+
+void Decoding::finish() { (stages_.empty() ? static_cast<DecodeStage&>(*sink_) : *stages_.back()).finish(); }
+
+std::string Decoding::take() { return std::exchange(sink_->out, {}); }
+
+}  // namespace sluice::tokenizer

@@ -1,0 +1,21 @@
+// The "normalizer" of tokenizer.json: rewrites text before it is split.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokenizer/json_field.h"
+
+namespace sluice::tokenizer {
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  // Text in and out is valid UTF-8.
+  virtual void apply(std::string& text) const = 0;
+};
+
+// Error(kUnsupportedModel) names an unknown type.
+std::unique_ptr<Normalizer> load_normalizer(const Field& field);
+
+}  // namespace sluice::tokenizer

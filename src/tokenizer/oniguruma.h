@@ -1,0 +1,15 @@
+// Rewrites a regular expression from Oniguruma's Ruby syntax to PCRE2's.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace sluice::tokenizer {
+
+// What differs and occurs in published tokenizers: \s, \w and \h and their complements (other sets of characters), \uHHHH,
+// long names of properties (\p{Letter}), nested classes and && in classes, {,n}, + behind {m,n} (a repeat there,
+// possessive in PCRE2), (?m) (dot matches newline). Other syntax passes unchanged.
+// Throws std::invalid_argument for an unclosed class.
+std::string oniguruma_to_pcre2(std::string_view pattern);
+
+}  // namespace sluice::tokenizer

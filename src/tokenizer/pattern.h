@@ -1,0 +1,41 @@
+// The "pattern" of Split and Replace: {"String": literal} or {"Regex": expression}.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tokenizer/json_field.h"
+#include "tokenizer/regex.h"
+
+namespace sluice::tokenizer {
+
+class Pattern {
+ public:
+  // Throws Error(kUnsupportedModel) when the regular expression cannot be compiled.
+  explicit Pattern(const Field& field);
+
+  // Calls f(begin, end) for each match, left to right. See Regex::Matches for empty matches and errors.
+  template <class F>
+  void for_each_match(std::string_view text, F&& f) const {
+    if (regex_) {
+      Regex::Matches matches(*regex_, text);
+      while (const auto found = matches.next()) f(found->begin, found->end);
+      return;
+    }
+    for (size_t at = 0; (at = text.find(literal_, at)) != std::string_view::npos; at += literal_.size()) {
+      f(at, at + literal_.size());
+    }
+  }
+
+  std::string replace(std::string_view text, std::string_view content) const;
+
+  // The literal, when it is one (and not empty).
+  const std::string* literal() const { return regex_ ? nullptr : &literal_; }
+
+ private:
+  std::string literal_;
+  std::optional<Regex> regex_;
+};
+
+}  // namespace sluice::tokenizer

@@ -1,0 +1,76 @@
+// Text to token ids and back, as the checkpoint's tokenizer.json says.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+using TokenId = int32_t;
+
+// Immutable after construction: every const member may be called from any thread.
+// The sections "truncation" and "padding" of tokenizer.json are not applied: how long a prompt may be is the engine's
+// decision, and batches are not padded.
+class Tokenizer {
+ public:
+  // Reads a Hugging Face tokenizer.json. Throws Error that names the file and the field: kCorruptFile when the file
+  // contradicts its format, kUnsupportedModel when it asks for a component or option that is not implemented.
+  static std::unique_ptr<Tokenizer> from_file(const std::string& tokenizer_json_path);
+  // The same for a text in memory; `name` stands for the file in error messages.
+  static std::unique_ptr<Tokenizer> from_json(std::string_view text, const std::string& name);
+  ~Tokenizer();
+
+  // Added tokens (special or not) are recognised wherever their text occurs; `add_special_tokens` asks for what the
+  // post-processor puts around the text (<s>, [CLS], ...). Time is linear in the text up to a logarithm.
+  // Throws Error(kInvalidRequest) for invalid UTF-8 and for text beyond 256 MiB.
+  std::vector<TokenId> encode(std::string_view text, bool add_special_tokens = true) const;
+
+  // The text of the tokens. Bytes that are no UTF-8 become U+FFFD; ids outside the vocabulary stand for nothing.
+  std::string decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
+
+  // The vocabulary's own spelling, for example "Ġworld"; empty for an id outside the vocabulary.
+  std::string_view token_text(TokenId id) const;
+  // The bytes the token adds to a text when it is not the first of it, for example " world"; not always whole UTF-8.
+  std::string token_bytes(TokenId id) const;
+  std::optional<TokenId> token_id(std::string_view text) const;
+  // Whether decode(..., skip_special_tokens = true) leaves the token out.
+  bool is_special(TokenId id) const;
+  // Highest id + 1. The ids below need not all be taken.
+  int vocab_size() const;
+  // For people: "byte-level BPE", "BPE with byte fallback", "BPE", "Unigram", "WordPiece", "WordLevel".
+  std::string_view kind() const;
+
+  struct Parts;  // the components, known to the loader and to StreamDecoder only
+
+ private:
+  friend class StreamDecoder;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+
+  std::unique_ptr<const Parts> parts_;
+};
+
+// Decodes a sequence token by token. The results of all push() calls and of finish() in a row are exactly what
+// Tokenizer::decode gives for all tokens at once, and each is valid UTF-8 by itself: bytes that may still become a
+// character are held back. Constant time per token, amortised. One thread at a time; the tokenizer must outlive it.
+class StreamDecoder {
+ public:
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens);
+  ~StreamDecoder();
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
+
+  std::string push(TokenId id);
+  // Ends the sequence: what was held back, U+FFFD for an incomplete character. No push() may follow.
+  std::string finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// The components of a tokenizer, shared by Tokenizer and StreamDecoder.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/json_field.h"
+#include "tokenizer/model.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/postprocessor.h"
+#include "tokenizer/pretokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice {
+
+struct Tokenizer::Parts {
+  // `top` is the whole of tokenizer.json.
+  explicit Parts(const tokenizer::Field& top);
+
+  std::unique_ptr<tokenizer::Normalizer> normalizer;  // may be null
+  tokenizer::PreTokenizers pretokenizers;
+  std::unique_ptr<tokenizer::Model> model;
+  tokenizer::AddedTokens added;
+  tokenizer::PostProcessor postprocessor;
+  tokenizer::Decoder decoder;
+
+  // What the decoder gets for an id; nullopt for one outside the vocabulary.
+  std::optional<std::string_view> decoder_input(TokenId id) const;
+  bool is_special(TokenId id) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,104 @@
+// See unicode_scripts.h. The table of scripts is PCRE2's: its regular expressions say which characters belong to one.
+#include "tokenizer/unicode_scripts.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tokenizer/regex.h"
+#include "tokenizer/unicode.h"
+
+namespace sluice::tokenizer {
+namespace {
+
+constexpr auto kScripts = std::to_array<std::string_view>(
+    {"Common", "Inherited", "Latin", "Han", "Hangul", "Arabic", "Cyrillic", "Greek", "Adlam", "Ahom",
+     "Anatolian_Hieroglyphs", "Armenian", "Avestan", "Balinese", "Bamum", "Bassa_Vah", "Batak", "Bengali", "Bhaiksuki",
+     "Bopomofo", "Brahmi", "Braille", "Buginese", "Buhid", "Canadian_Aboriginal", "Carian", "Caucasian_Albanian",
+     "Chakma", "Cham", "Cherokee", "Chorasmian", "Coptic", "Cuneiform", "Cypriot", "Cypro_Minoan", "Deseret",
+     "Devanagari", "Dives_Akuru", "Dogra", "Duployan", "Egyptian_Hieroglyphs", "Elbasan", "Elymaic", "Ethiopic",
+     "Georgian", "Glagolitic", "Gothic", "Grantha", "Gujarati", "Gunjala_Gondi", "Gurmukhi", "Hanifi_Rohingya",
+     "Hanunoo", "Hatran", "Hebrew", "Imperial_Aramaic", "Inscriptional_Pahlavi", "Inscriptional_Parthian", "Javanese",
+     "Kaithi", "Kannada", "Kayah_Li", "Kharoshthi", "Khitan_Small_Script", "Khmer", "Khojki", "Khudawadi", "Lao",
+     "Lepcha", "Limbu", "Linear_A", "Linear_B", "Lisu", "Lycian", "Lydian", "Mahajani", "Makasar", "Malayalam",
+     "Mandaic", "Manichaean", "Marchen", "Masaram_Gondi", "Medefaidrin", "Meetei_Mayek", "Mende_Kikakui",
+     "Meroitic_Cursive", "Meroitic_Hieroglyphs", "Miao", "Modi", "Mongolian", "Mro", "Multani", "Myanmar", "Nabataean",
+     "Nandinagari", "New_Tai_Lue", "Newa", "Nko", "Nushu", "Nyiakeng_Puachue_Hmong", "Ogham", "Ol_Chiki",
+     "Old_Hungarian", "Old_Italic", "Old_North_Arabian", "Old_Permic", "Old_Persian", "Old_Sogdian",
+     "Old_South_Arabian", "Old_Turkic", "Old_Uyghur", "Oriya", "Osage", "Osmanya", "Pahawh_Hmong", "Palmyrene",
+     "Pau_Cin_Hau", "Phags_Pa", "Phoenician", "Psalter_Pahlavi", "Rejang", "Runic", "Samaritan", "Saurashtra",
+     "Sharada", "Shavian", "Siddham", "SignWriting", "Sinhala", "Sogdian", "Sora_Sompeng", "Soyombo", "Sundanese",
+     "Syloti_Nagri", "Syriac", "Tagalog", "Tagbanwa", "Tai_Le", "Tai_Tham", "Tai_Viet", "Takri", "Tamil", "Tangsa",
+     "Tangut", "Telugu", "Thaana", "Thai", "Tibetan", "Tifinagh", "Tirhuta", "Toto", "Ugaritic", "Vai", "Vithkuqi",
+     "Wancho", "Warang_Citi", "Yezidi", "Yi", "Zanabazar_Square"});
+
+constexpr int kAny = -1;  // no script of its own: the space, unassigned characters
+
+struct Range {
+  char32_t first, last;
+  int script;
+};
+
+// Hiragana, katakana and the prolonged sound mark count as Han, as in SentencePiece.
+std::vector<Range> make_ranges() {
+  std::string all;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(all, c);
+  }
+  std::vector<Range> ranges;
+  for (size_t script = 0; script < kScripts.size(); ++script) {
+    const std::string name(kScripts[script]);
+    const Regex regex(name == "Han" ? R"([\p{sc:Han}\p{sc:Hiragana}\p{sc:Katakana}]+)" : R"(\p{sc:)" + name + "}+");
+    Regex::Matches matches(regex, all);
+    while (const auto found = matches.next()) {
+      size_t last = found->end - 1;
+      while ((static_cast<unsigned char>(all[last]) & 0xC0) == 0x80) --last;
+      ranges.push_back({code_point_at(all, found->begin).value, code_point_at(all, last).value,
+                        static_cast<int>(script)});
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
+  return ranges;
+}
+
+int script_of(char32_t c) {
+  static const std::vector<Range> ranges = make_ranges();
+  if (c == ' ') return kAny;
+  if (c == 0x30FC) c = 0x4E00;
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), c,
+                                      [](char32_t value, const Range& range) { return value < range.first; });
+  return after == ranges.begin() || c > std::prev(after)->last ? kAny : std::prev(after)->script;
+}
+
+class UnicodeScripts final : public PreTokenizer {
+ public:
+  UnicodeScripts() { script_of('a'); }
+
+  void apply(Pieces& pieces) const override {
+    std::vector<Span> out;
+    for (const Span piece : pieces.spans) {
+      const std::string_view text = pieces.view(piece);
+      size_t begin = 0;
+      int last = kAny;
+      for (size_t at = 0; at < text.size();) {
+        const CodePoint c = code_point_at(text, at);
+        const int script = script_of(c.value);
+        if (script != kAny && last != kAny && script != last) {
+          out.push_back({piece.begin + begin, piece.begin + at});
+          begin = at;
+        }
+        if (script != kAny) last = script;
+        at += c.length;
+      }
+      out.push_back({piece.begin + begin, piece.end});
+    }
+    pieces.spans = std::move(out);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<PreTokenizer> load_unicode_scripts(const Field&) { return std::make_unique<UnicodeScripts>(); }
+
+}  // namespace sluice::tokenizer
