@@ -2,7 +2,6 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <utility>
 
@@ -325,26 +324,27 @@ int Scheduler::promised_blocks() const {
 }
 
 void Scheduler::promote_overtaken() {
-  if (options_.policy != SchedulingPolicy::kPriority) return;
-  Sequence& sequence = **waiting_by_wait_.begin();
-  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
-  if (sequence.rank.priority == kFirst) return;
-  if (admissions_ - sequence.queued_at < static_cast<uint64_t>(options_.max_overtaken)) return;
-  dequeue(sequence);
-  sequence.rank.priority = kFirst;
-  enqueue(sequence);
+  while (!overtakable_.empty()) {
+    Sequence& sequence = **overtakable_.begin();
+    if (admissions_ - sequence.queued_at < static_cast<uint64_t>(options_.max_overtaken)) return;
+    dequeue(sequence);
+    sequence.rank.priority = Rank::kFirst;
+    enqueue(sequence);
+  }
 }
 
 void Scheduler::enqueue(Sequence& sequence) {
   sequence.state = SequenceState::kWaiting;
   sequence.queued_at = admissions_;
   waiting_.insert(&sequence);
-  waiting_by_wait_.insert(&sequence);
+  if (options_.policy == SchedulingPolicy::kPriority && sequence.rank.priority != Rank::kFirst) {
+    overtakable_.insert(&sequence);
+  }
 }
 
 void Scheduler::dequeue(Sequence& sequence) {
   waiting_.erase(&sequence);
-  waiting_by_wait_.erase(&sequence);
+  overtakable_.erase(&sequence);
 }
 
 std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() const {

@@ -205,7 +205,7 @@ class Scheduler {
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::set<Sequence*, ByRank> running_, waiting_;
-  std::set<Sequence*, ByWait> waiting_by_wait_;  // the same as waiting_
+  std::set<Sequence*, ByWait> overtakable_;  // of waiting_ under the priority policy, until they are promoted
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<SequenceEvent> events_;
   int reserved_slots_ = 0;  // sequences that running ones will fork

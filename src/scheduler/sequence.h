@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace sluice {
 
 // Lower is served first and preempted last.
 struct Rank {
-  int64_t priority = 0;  // always 0 under fcfs
+  static constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();  // of sequences that were overtaken too often
+  int64_t priority = 0;                                                   // always 0 under fcfs
   uint64_t arrival = 0;
   int index = 0;         // choice
   auto operator<=>(const Rank&) const = default;

@@ -1,0 +1,119 @@
+// A model for scheduler tests whose whole state lives in the paged cache, as a real one's does: the slot of a token
+// holds a hash of all tokens up to it, computed from what the cache holds for the token before. A wrong slot, block
+// table, copy or reuse changes what follows.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9E3779B97F4A7C15 + b + 0x632BE59BD9B4E019;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
+
+inline uint64_t extend_state(uint64_t state, TokenId token) { return mix(state, static_cast<uint64_t>(token)); }
+
+// What the fake sampler draws after a prefix with this state.
+inline TokenId draw_token(uint64_t state, const SampleTask& task, int vocab) {
+  for (uint64_t attempt = 0;; ++attempt) {
+    const uint64_t bits = mix(mix(mix(state, task.seed), mix(task.choice, task.position)), attempt);
+    const auto token = static_cast<TokenId>(bits % vocab);
+    const bool masked = task.position < task.params->min_tokens && std::ranges::find(task.end_tokens, token) != task.end_tokens.end();
+    if (!masked || attempt > 1000) return token;
+  }
+}
+
+inline float score_of(uint64_t state, TokenId target) { return static_cast<float>(mix(state, target) % 1000003); }
+
+class FakeModel {
+ public:
+  FakeModel(int blocks, int block_size, int vocab) : block_size_(block_size), vocab_(vocab), cache_(blocks * block_size) {}
+
+  std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool) {
+    const Batch& batch = step.batch;
+    check_shape(batch);
+    copy_blocks(batch);
+    std::set<int32_t> written;
+    std::vector<uint64_t> states(batch.size());
+    for (int s = 0; s < batch.sequences(); ++s) {
+      const int32_t* table = batch.block_table.data() + s * batch.block_table_stride;
+      for (int row = batch.query_start[s]; row < batch.query_start[s + 1]; ++row) {
+        const int position = batch.positions[row];
+        EXPECT_EQ(position, batch.kv_len[s] - (batch.query_start[s + 1] - row));
+        const int32_t slot = table[position / block_size_] * block_size_ + position % block_size_;
+        EXPECT_EQ(batch.slots[row], slot);
+        EXPECT_TRUE(written.insert(slot).second) << "slot written twice in a step";
+        EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";           // I3
+        EXPECT_FALSE(pool.published(slot / block_size_)) << "write to a published block";
+        const int before = position - 1;
+        const uint64_t state =
+            position == 0 ? 0 : cache_[table[before / block_size_] * block_size_ + before % block_size_];
+        cache_[slot] = states[row] = extend_state(state, batch.tokens[row]);
+      }
+      check_cache(step.parts[s].sequence->tokens, batch.kv_len[s], table);
+    }
+    return sample(step, states);
+  }
+
+ private:
+  static void check_shape(const Batch& batch) {
+    EXPECT_EQ(batch.tokens.size(), batch.positions.size());
+    EXPECT_EQ(batch.tokens.size(), batch.slots.size());
+    EXPECT_EQ(batch.query_start.size(), batch.kv_len.size() + 1);
+    EXPECT_EQ(batch.query_start.back(), batch.size());
+    EXPECT_EQ(batch.block_table.size(), batch.kv_len.size() * batch.block_table_stride);
+    EXPECT_TRUE(std::ranges::is_sorted(batch.sample_rows));
+  }
+
+  // Copies may be done in any order or all at once.
+  void copy_blocks(const Batch& batch) {
+    std::set<int32_t> sources, targets;
+    for (const BlockCopy& copy : batch.copies) {
+      sources.insert(copy.from);
+      EXPECT_TRUE(targets.insert(copy.to).second);
+      std::copy_n(cache_.begin() + copy.from * block_size_, block_size_, cache_.begin() + copy.to * block_size_);
+    }
+    for (const int32_t block : sources) EXPECT_FALSE(targets.contains(block)) << "a block is source and target";
+  }
+
+  // Attention would see exactly the sequence's own tokens.
+  void check_cache(const std::vector<TokenId>& tokens, int kv_len, const int32_t* table) const {
+    uint64_t state = 0;
+    for (int position = 0; position < kv_len; ++position) {
+      state = extend_state(state, tokens[position]);
+      ASSERT_EQ(cache_[table[position / block_size_] * block_size_ + position % block_size_], state)
+          << "position " << position;
+    }
+  }
+
+  std::vector<SampleResult> sample(const ScheduledBatch& step, const std::vector<uint64_t>& states) const {
+    std::vector<SampleResult> results(step.tasks.size());
+    std::set<int> rows;
+    for (size_t i = 0; i < step.tasks.size(); ++i) {
+      const SampleTask& task = step.tasks[i];
+      rows.insert(task.row);
+      const uint64_t state = states[step.batch.sample_rows[task.row]];
+      results[i].token = task.target >= 0 ? task.target : draw_token(state, task, vocab_);
+      if (task.logprobs >= 0) {
+        results[i].logprobs.token = {results[i].token, score_of(state, results[i].token), 1};
+      }
+    }
+    EXPECT_EQ(rows.size(), step.batch.sample_rows.size()) << "a row whose logits nobody reads";
+    return results;
+  }
+
+  int block_size_, vocab_;
+  std::vector<uint64_t> cache_;  // [slots]
+};
+
+}  // namespace sluice

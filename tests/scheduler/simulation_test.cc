@@ -1,0 +1,389 @@
+// Deterministic simulation of scheduler, cache and a fake model: random requests, cancellations, deadlines and faults
+// on tiny pools, with the invariants of the design checked after every step. A failure prints its seed;
+// SLUICE_SIMULATION_SEED replays one, SLUICE_SIMULATION_SECONDS changes how long new ones are tried.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+
+#include "scheduler/fake_model.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a request alone in the world would get.
+struct Expected {
+  std::vector<TokenId> tokens;
+  std::vector<float> scores;
+  Finish finish;
+};
+
+struct Tracked {
+  Request request;
+  uint64_t arrival = 0;
+  uint64_t seed = 0;
+  bool admitted = false;
+  bool aborted = false;              // cancelled, or past its deadline
+  int overtaken = 0;                 // admissions of later requests while it waited
+  std::vector<std::vector<TokenId>> outputs;
+  std::vector<bool> ended;           // by an event or by finish()
+  std::vector<TokenLogprobs> prompt_logprobs;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed) : random_(seed), options_(make_options()), scheduler_(options_),
+        model_(options_.blocks, options_.block_size, vocab_) {}
+
+  void run() {
+    const int requests = uniform(5, 60);
+    arrival_chance_ = uniform(1, 100);
+    cancel_chance_ = chance(50) ? uniform(0, 10) : 0;
+    fault_chance_ = chance(20) ? uniform(1, 10) : 0;
+    int quiet_steps = 0, ends_seen = 0;
+    while (added_ < requests || !scheduler_.idle()) {
+      while (added_ < requests && chance(arrival_chance_)) add_request();
+      if (chance(cancel_chance_)) cancel_something();
+      step();
+      check_state();
+      if (::testing::Test::HasFailure()) return;
+      // Liveness beyond single steps: recomputation must not eat all progress. I11
+      quiet_steps = ends_seen < ends_ ? 0 : quiet_steps + 1;
+      ends_seen = ends_;
+      ASSERT_LT(quiet_steps, 20000);
+    }
+    check_idle();
+  }
+
+ private:
+  int uniform(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  bool chance(int percent) { return uniform(1, 100) <= percent; }
+
+  SchedulerOptions make_options() {
+    SchedulerOptions o;
+    vocab_ = chance(50) ? uniform(2, 6) : uniform(7, 200);
+    o.block_size = chance(70) ? 1 << uniform(0, 3) : uniform(1, 9);
+    o.blocks = uniform(2, chance(70) ? 16 : 64);
+    o.max_model_len = std::max(3, o.blocks * o.block_size / (chance(50) ? 1 : uniform(1, 4)));
+    if (o.max_model_len > o.blocks * o.block_size) o.blocks = (o.max_model_len + o.block_size - 1) / o.block_size;
+    o.max_num_seqs = uniform(1, 10);
+    o.max_num_batched_tokens = uniform(1, 64);
+    o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
+    o.policy = chance(50) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
+    o.max_overtaken = uniform(0, 12);
+    o.prefix_caching = chance(70);
+    o.hash_bits = chance(70) ? 256 : uniform(1, 16);
+    o.max_queued_requests = uniform(1, 20);
+    o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
+    o.seed = random_();
+    if (chance(70)) o.eos_token_ids = {0};
+    o.clock = [this] { return now_; };
+    return o;
+  }
+
+  Request make_request() {
+    Request r;
+    const int length = uniform(1, std::max(1, options_.max_model_len - 1));
+    // Few distinct prefixes, so that the cache has something to find.
+    std::mt19937_64 shared(uniform(0, 2));
+    const int common = chance(60) ? uniform(0, length) : 0;
+    for (int i = 0; i < length; ++i) {
+      r.prompt.push_back(static_cast<TokenId>(i < common ? shared() % vocab_ : uniform(0, vocab_ - 1)));
+    }
+    if (chance(80)) r.sampling.max_tokens = uniform(1, std::min(40, options_.max_model_len - length));
+    r.sampling.min_tokens = chance(30) ? uniform(0, 4) : 0;
+    r.sampling.ignore_eos = chance(20);
+    if (chance(20) && vocab_ > 3) r.sampling.stop_token_ids = {1, 2};
+    if (chance(50)) r.sampling.seed = uniform(0, 3);
+    if (chance(30)) r.sampling.logprobs = 0;
+    if (chance(25)) r.sampling.prompt_logprobs = 0;
+    if (chance(30)) r.sampling.presence_penalty = 0.5;
+    r.n = chance(30) ? uniform(1, options_.max_num_seqs) : 1;
+    r.priority = uniform(-2, 2);
+    r.cache_salt = chance(30) ? "tenant" : "";
+    if (chance(15)) r.deadline = now_ + std::chrono::milliseconds(uniform(-5, 300));
+    return r;
+  }
+
+  void add_request() {
+    ++added_;
+    Request request = make_request();
+    EXPECT_NO_THROW(check_fits(request, options_));
+    if (!scheduler_.queue_limit().try_enter(request.prompt.size())) return;
+    Tracked& t = tracked_[next_id_];
+    t.request = request;
+    t.arrival = next_arrival_++;
+    t.seed = request.sampling.seed ? *request.sampling.seed : derive_seed(options_.seed, t.arrival);
+    t.outputs.resize(request.n);
+    t.ended.resize(request.n);
+    scheduler_.add(next_id_++, std::move(request));
+  }
+
+  void cancel_something() {
+    if (next_id_ == 0) return;
+    const auto id = static_cast<RequestId>(uniform(0, static_cast<int>(next_id_)));  // perhaps ended, perhaps unknown
+    const auto it = tracked_.find(id);
+    if (chance(60)) {
+      if (it != tracked_.end()) it->second.aborted = true;
+      scheduler_.cancel(id);
+      drain();
+    } else {
+      const int index = uniform(0, 3);
+      drain();
+      // The front end stops a choice because of text it got.
+      if (it == tracked_.end() || index >= it->second.request.n || it->second.outputs[index].empty()) return;
+      it->second.ended[index] = true;
+      scheduler_.finish(id, index);
+    }
+  }
+
+  void step() {
+    now_ += std::chrono::milliseconds(uniform(0, 5));
+    ScheduledBatch step = scheduler_.next();
+    drain();
+    for (const auto& [id, state] : scheduler_.requests()) {  // I10
+      EXPECT_FALSE(state->request.deadline && *state->request.deadline <= now_);
+    }
+    check_admissions();
+    const Batch& batch = step.batch;
+    EXPECT_LE(batch.size(), options_.max_num_batched_tokens);  // I7
+    EXPECT_LE(static_cast<int>(batch.sample_rows.size()), options_.max_logit_rows);
+    EXPECT_LE(batch.sequences(), options_.max_num_seqs);
+    EXPECT_TRUE(scheduler_.idle() || !batch.empty()) << "nothing runs although there is work";  // I11
+    if (batch.empty()) return;
+    check_penalty_counts(step);
+    std::vector<SampleResult> results = model_.run(step, scheduler_.pool());
+    if (chance(fault_chance_) && !results.empty()) {
+      SampleResult& result = results[uniform(0, static_cast<int>(results.size()) - 1)];
+      result.error = "fault";
+      result.bad_logits = chance(50);
+    }
+    if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
+    scheduler_.commit(std::move(step), std::move(results));
+    drain();
+  }
+
+  void check_penalty_counts(const ScheduledBatch& step) {
+    for (const auto& part : step.parts) {
+      const Sequence& sequence = *part.sequence;
+      if (!PenaltyCounts::needed(sequence.request->request.sampling)) continue;
+      std::map<TokenId, int> naive;
+      for (int i = 0; i < sequence.length(); ++i) naive[sequence.tokens[i]] += i >= sequence.request->prompt_length();
+      std::map<TokenId, int> counted;
+      for (const auto& entry : sequence.counts.entries()) counted[entry.token] = entry.output;
+      EXPECT_EQ(counted, naive);
+    }
+  }
+
+  void drain() {
+    for (SequenceEvent& event : scheduler_.drain()) {
+      Tracked& t = tracked_.at(event.request);
+      ASSERT_LT(event.index, t.request.n);
+      ASSERT_FALSE(t.ended[event.index]) << "an event after the end";  // I9
+      std::vector<TokenId>& output = t.outputs[event.index];
+      if (event.token) output.push_back(*event.token);
+      EXPECT_EQ(event.usage.completion_tokens, static_cast<int>(output.size()));
+      EXPECT_EQ(event.usage.prompt_tokens, static_cast<int>(t.request.prompt.size()));
+      EXPECT_LT(event.usage.cached_tokens, event.usage.prompt_tokens);
+      if (event.token && t.request.sampling.logprobs) {
+        ASSERT_TRUE(event.logprobs);
+        EXPECT_EQ(event.logprobs->token.id, *event.token);
+      }
+      if (!event.prompt_logprobs.empty()) t.prompt_logprobs = std::move(event.prompt_logprobs);
+      if (!event.finish) continue;
+      t.ended[event.index] = true;
+      ++ends_;
+      check_output(t, event);
+    }
+  }
+
+  Expected expected(const Tracked& t, int index) const {
+    const SamplingParams& sampling = t.request.sampling;
+    std::vector<TokenId> ends = sampling.stop_token_ids;
+    if (!sampling.ignore_eos) ends.insert(ends.end(), options_.eos_token_ids.begin(), options_.eos_token_ids.end());
+    Expected e;
+    uint64_t state = 0;
+    for (const TokenId token : t.request.prompt) {
+      e.scores.push_back(score_of(state, token));
+      state = extend_state(state, token);
+    }
+    const int room = options_.max_model_len - static_cast<int>(t.request.prompt.size());
+    const int limit = std::min(room, sampling.max_tokens.value_or(room));
+    for (;;) {
+      const int position = static_cast<int>(e.tokens.size());
+      const SampleTask task{.params = &sampling, .end_tokens = ends, .seed = t.seed, .choice = index, .position = position};
+      const TokenId token = draw_token(state, task, vocab_);
+      state = extend_state(state, token);
+      e.tokens.push_back(token);
+      if (position >= sampling.min_tokens && std::ranges::find(ends, token) != ends.end()) {
+        e.finish.reason = FinishReason::kStop;
+        const bool eos = !sampling.ignore_eos && !options_.eos_token_ids.empty() && token == 0;
+        if (!eos) e.finish.stop_token = token;
+        return e;
+      }
+      if (position + 1 == limit) {
+        e.finish.reason = FinishReason::kLength;
+        return e;
+      }
+    }
+  }
+
+  // I5
+  void check_output(const Tracked& t, const SequenceEvent& event) {
+    const Expected e = expected(t, event.index);
+    const std::vector<TokenId>& output = t.outputs[event.index];
+    ASSERT_LE(output.size(), e.tokens.size());
+    EXPECT_TRUE(std::equal(output.begin(), output.end(), e.tokens.begin()));
+    switch (event.finish->reason) {
+      case FinishReason::kAbort:
+        EXPECT_TRUE(t.aborted || (t.request.deadline && *t.request.deadline <= now_));
+        return;
+      case FinishReason::kError:
+        EXPECT_EQ(event.finish->message, "fault");
+        return;
+      default:
+        EXPECT_EQ(event.finish->reason, e.finish.reason);
+        EXPECT_EQ(event.finish->stop_token, e.finish.stop_token);
+        EXPECT_EQ(output.size(), e.tokens.size());
+    }
+    if (t.request.sampling.prompt_logprobs && event.index == 0) {
+      ASSERT_EQ(t.prompt_logprobs.size(), t.request.prompt.size());
+      for (size_t i = 0; i < t.prompt_logprobs.size(); ++i) {
+        EXPECT_EQ(t.prompt_logprobs[i].token.id, t.request.prompt[i]);
+        EXPECT_EQ(t.prompt_logprobs[i].token.rank, i == 0 ? 0 : 1);
+        EXPECT_EQ(t.prompt_logprobs[i].token.logprob, i == 0 ? 0.0f : e.scores[i]);
+      }
+    }
+  }
+
+  // I6: new requests are admitted in the order of their class, and overtaken boundedly often.
+  void check_admissions() {
+    std::vector<Tracked*> admitted, waiting;
+    for (const auto& [id, state] : scheduler_.requests()) {
+      Tracked& t = tracked_.at(id);
+      if (t.admitted) continue;
+      (state->admitted ? admitted : waiting).push_back(&t);
+      t.admitted = state->admitted;
+    }
+    for (const Tracked* a : admitted) {
+      for (Tracked* w : waiting) {
+        if (w->arrival > a->arrival) continue;
+        ++w->overtaken;
+        EXPECT_EQ(options_.policy, SchedulingPolicy::kPriority);
+        EXPECT_LE(w->overtaken, options_.max_overtaken);
+        EXPECT_NE(w->request.priority, a->request.priority);
+      }
+    }
+    EXPECT_EQ(scheduler_.queue_limit().requests(), static_cast<int>(waiting.size()));  // I8
+    EXPECT_LE(scheduler_.queue_limit().requests(), options_.max_queued_requests);
+  }
+
+  // I1, I2, I4 after commit: no step is in flight.
+  void check_state() {
+    std::map<BlockId, std::vector<const Sequence*>> holders;
+    for (const auto& [id, state] : scheduler_.requests()) {
+      const Tracked& t = tracked_.at(id);
+      EXPECT_FALSE(std::ranges::all_of(t.ended, [](bool ended) { return ended; })) << "an ended request is kept";
+      for (const auto& choice : state->choices) {
+        if (!choice) continue;
+        if (choice->state == SequenceState::kEnded) {
+          EXPECT_TRUE(choice->blocks.empty());
+          continue;
+        }
+        EXPECT_FALSE(choice->scheduled);
+        for (const BlockId block : choice->blocks) holders[block].push_back(choice.get());
+        EXPECT_EQ(choice->blocks.size(), static_cast<size_t>((choice->computed + options_.block_size - 1) / options_.block_size));
+      }
+    }
+    const BlockPool& pool = scheduler_.pool();
+    const BlockPoolStats stats = pool.stats();
+    EXPECT_EQ(stats.free + stats.cached + stats.used, options_.blocks);
+    EXPECT_EQ(stats.used, static_cast<int>(holders.size()));
+    for (BlockId block = 0; block < options_.blocks; ++block) {
+      const auto it = holders.find(block);
+      EXPECT_EQ(pool.holders(block), it == holders.end() ? 0 : static_cast<int>(it->second.size()));
+    }
+    for (const auto& [block, sequences] : holders) check_sharing(block, sequences);
+    const SchedulerStats counts = scheduler_.stats();
+    EXPECT_LE(counts.running, options_.max_num_seqs);
+  }
+
+  // A block of several sequences stands at the same place of all, after and with the same tokens, and is full, or was
+  // not written since the fork.
+  void check_sharing(BlockId block, const std::vector<const Sequence*>& sequences) {
+    const Sequence& first = *sequences[0];
+    const auto place = std::ranges::find(first.blocks, block) - first.blocks.begin();
+    for (const Sequence* other : sequences) {
+      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->blocks.size()));
+      EXPECT_EQ(other->blocks[place], block);
+      const int end = std::min<int>(first.computed, (place + 1) * options_.block_size);
+      EXPECT_EQ(end, std::min<int>(other->computed, (place + 1) * options_.block_size));
+      EXPECT_TRUE(std::equal(first.tokens.begin(), first.tokens.begin() + end, other->tokens.begin()));
+      EXPECT_EQ(first.request->request.cache_salt, other->request->request.cache_salt);
+    }
+  }
+
+  // I9, I12
+  void check_idle() {
+    EXPECT_TRUE(scheduler_.requests().empty());
+    EXPECT_EQ(scheduler_.stats().running, 0);
+    EXPECT_EQ(scheduler_.stats().waiting, 0);
+    EXPECT_EQ(scheduler_.pool().stats().used, 0);
+    EXPECT_EQ(scheduler_.pool().available(), options_.blocks);
+    EXPECT_EQ(scheduler_.queue_limit().requests(), 0);
+    EXPECT_EQ(scheduler_.queue_limit().tokens(), 0);
+    EXPECT_FALSE(scheduler_.next_deadline());
+    for (const auto& [id, t] : tracked_) {
+      for (const bool ended : t.ended) EXPECT_TRUE(ended) << "request " << id << " has no end";
+    }
+    preemptions += scheduler_.stats().preemptions;
+    hits += scheduler_.pool().stats().hit_tokens;
+    steps += scheduler_.stats().steps;
+  }
+
+  std::mt19937_64 random_;
+  int vocab_ = 2;
+  Clock::time_point now_{};
+  SchedulerOptions options_;
+  Scheduler scheduler_;
+  FakeModel model_;
+  int arrival_chance_ = 0, cancel_chance_ = 0, fault_chance_ = 0;
+  int added_ = 0;
+  RequestId next_id_ = 0;
+  uint64_t next_arrival_ = 0;
+  int ends_ = 0;  // of choices
+  std::map<RequestId, Tracked> tracked_;
+
+ public:
+  static inline uint64_t preemptions = 0, hits = 0, steps = 0;  // over all runs: the runs must be worth something
+};
+
+TEST(Simulation, InvariantsHold) {
+  const auto run = [](uint64_t seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Simulation(seed).run();
+  };
+  if (const char* seed = std::getenv("SLUICE_SIMULATION_SEED")) return run(std::strtoull(seed, nullptr, 10));
+  const char* seconds = std::getenv("SLUICE_SIMULATION_SECONDS");
+  const auto end = Clock::now() + std::chrono::seconds(seconds ? std::atoi(seconds) : 10);
+  uint64_t seed = 1;
+  for (; seed <= 500 || Clock::now() < end; ++seed) {
+    run(seed);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+  RecordProperty("seeds", static_cast<int>(seed - 1));
+  std::printf("%d seeds, %d steps, %d preemptions, %d cached tokens\n", static_cast<int>(seed - 1),
+              static_cast<int>(Simulation::steps), static_cast<int>(Simulation::preemptions),
+              static_cast<int>(Simulation::hits));
+  EXPECT_GT(Simulation::preemptions, 500u);
+  EXPECT_GT(Simulation::hits, 500u);
+}
+
+}  // namespace
+}  // namespace sluice
