@@ -83,8 +83,8 @@ float activate(Activation activation, float x) {
       return static_cast<float>(v / (1.0 + std::exp(-v)));
     case Activation::kGelu:
       return static_cast<float>(0.5 * v * std::erfc(-v * M_SQRT1_2));
-    case Activation::kGeluTanh:
-      return static_cast<float>(0.5 * v * (1.0 + std::tanh(M_SQRT2 * M_2_SQRTPI * 0.5 * (v + 0.044715 * v * v * v))));
+    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 is the sigmoid of 2u, which does not cancel
+      return static_cast<float>(v / (1.0 + std::exp(-M_SQRT2 * M_2_SQRTPI * (v + 0.044715 * v * v * v))));
     case Activation::kRelu:
       return x < 0.0f ? 0.0f : x;
     case Activation::kRelu2:
