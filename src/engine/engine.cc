@@ -177,6 +177,8 @@ class EngineImpl final : public Engine {
     check_fits(request, scheduler_options_);
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));
+    if (rope_class != 0) request.cache_salt += fmt::format("\x1frope {}", rope_class);
     if (!scheduler_.queue_limit().try_enter(prompt_tokens)) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }

@@ -27,6 +27,7 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
     }
     batch.query_start = {0, count};
     batch.kv_len = {begin + count};
+    batch.prompt_len = {total};
     batch.block_table_stride = (begin + count + block_size - 1) / block_size;
     for (int b = 0; b < batch.block_table_stride; ++b) batch.block_table.push_back(b);
     const Tensor logits = runner.forward(batch);

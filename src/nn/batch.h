@@ -18,6 +18,7 @@ struct Batch {
   std::vector<int32_t> slots;        // [tokens] where its keys and values go: block * block_size + offset
   std::vector<int32_t> query_start;  // [sequences + 1] rows of each sequence
   std::vector<int32_t> kv_len;       // [sequences] tokens in the cache after this step
+  std::vector<int32_t> prompt_len;   // [sequences] tokens of the prompt: rope scalings that depend on the text's length
   std::vector<int32_t> block_table;  // [sequences, block_table_stride] block ids, -1 beyond the end
   int block_table_stride = 0;
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending

@@ -41,7 +41,8 @@ class DecoderLm final : public Model {
  public:
   DecoderLm(DecoderSpec spec, LoadContext& context, int max_len) : spec_(std::move(spec)) {
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
-    shape_ = {.family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}};
+    shape_ = {.family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .rope_class = {}};
+    shape_.rope_class = [rope = spec_.rope](int prompt_len) { return rope_class(rope, prompt_len); };
     shape_.kv.assign(spec_.layers, {spec_.kv_heads, spec_.head_dim, spec_.head_dim});
     const Weights w(context);
     embedding_ = Embedding(w / "model", "embed_tokens", spec_.vocab, spec_.hidden);
@@ -50,8 +51,8 @@ class DecoderLm final : public Model {
     const bool tied = spec_.tied_head;
     head_ = Linear(tied ? w / "model" : w, {{tied ? "embed_tokens" : "lm_head", spec_.vocab}}, spec_.hidden, false);
     if (tied && w.has("lm_head.weight")) context.used.insert("lm_head.weight");  // some checkpoints store the copy
-    context.weight_bytes += RopeTable::bytes(spec_.rope, positions);
-    if (!context.dry) rope_ = RopeTable(spec_.rope, positions, context.pool);
+    rope_ = Rope(spec_.rope, positions, context.pool, context.dry);
+    context.weight_bytes += rope_.bytes();
   }
 
   const ModelShape& shape() const override { return shape_; }
@@ -62,16 +63,17 @@ class DecoderLm final : public Model {
     const int64_t mlp = spec_.hidden + 3 * int64_t{spec_.inner};
     const int64_t per_token = spec_.hidden + std::max(attention, mlp);
     const int64_t per_row = 2 * int64_t{spec_.hidden} + spec_.vocab;
-    return (tokens * per_token + rows * per_row) * sizeof(float) + 16 * 64;
+    return (tokens * per_token + rope_.step_floats(tokens) + rows * per_row) * sizeof(float) + 16 * 64;
   }
 
   Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv) override {
+    const Rope::Rows rope = rope_.rows(c.arena, batch);
     Tensor x = embedding_(c, batch.tokens);
     for (int i = 0; i < spec_.layers; ++i) {
       const Layer& layer = layers_[i];
       {
         Arena::Scope scope(c.arena);
-        attend(c, batch, kv.layer(i), i, x, layer.attention_norm(c, x));
+        attend(c, batch, rope, kv.layer(i), i, x, layer.attention_norm(c, x));
       }
       Arena::Scope scope(c.arena);
       const Tensor gate_up = layer.mlp.gate_up(c, layer.mlp_norm(c, x));
@@ -86,7 +88,8 @@ class DecoderLm final : public Model {
 
  private:
   // residual += attention(x)
-  void attend(ops::Ctx& c, const Batch& batch, const KvCache::Layer& cache, int i, const Tensor& residual, const Tensor& x) {
+  void attend(ops::Ctx& c, const Batch& batch, const Rope::Rows& rope, const KvCache::Layer& cache, int i,
+              const Tensor& residual, const Tensor& x) {
     const Attention& attention = layers_[i].attention;
     const Tensor qkv = attention.qkv(c, x);
     const int64_t q_width = int64_t{spec_.heads} * spec_.head_dim;
@@ -95,11 +98,11 @@ class DecoderLm final : public Model {
     ops::rope_store(c, {.q = q,
                         .k = qkv.slice_columns(q_width, kv_width),
                         .v = qkv.slice_columns(q_width + kv_width, kv_width),
-                        .cos_sin = rope_.cos_sin,
+                        .cos_sin = rope.cos_sin,
                         .interleaved = spec_.rope.interleaved,
                         .k_cache = cache.k,
                         .v_cache = cache.v,
-                        .positions = batch.positions,
+                        .positions = rope.rows,
                         .slots = batch.slots});
     const Tensor out = c.arena.take(&kFloat32, {x.rows(), q_width});
     ops::attention(c, {.out = out,
@@ -122,7 +125,7 @@ class DecoderLm final : public Model {
   std::vector<Layer> layers_;
   RmsNorm norm_;
   Linear head_;
-  RopeTable rope_;
+  Rope rope_;
 };
 
 int positive(const Config& config, const char* key, int value) {

@@ -1,6 +1,7 @@
 // What the engine sees of a model, and the registry of families. A family is one file in src/models (style G9).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ struct ModelShape {
   int vocab = 0;              // width of the logits
   int max_positions = 0;      // longest sequence the model is made for
   std::vector<KvShape> kv;    // per layer that caches keys and values
+  // Prompts of different class cache different keys for equal tokens (nn/rope.h): they must not share blocks.
+  std::function<int(int prompt_len)> rope_class;
 };
 
 class Model {

@@ -51,8 +51,6 @@ void llama3_frequencies(const RopeSpec& s, std::vector<double>& freq) {
   }
 }
 
-bool depends_on_length(const RopeSpec& s) { return s.type == "dynamic" || s.type == "longrope"; }
-
 double required(const Config& rope, const char* key) {
   const double value = rope.at<double>(key);
   if (!(value > 0)) rope.refuse(key, fmt::format("{} is not positive", value));
@@ -161,25 +159,60 @@ std::vector<double> rope_frequencies(const RopeSpec& s, int length) {
   return freq;
 }
 
-RopeTable::RopeTable(const RopeSpec& spec, int positions, ThreadPool& pool) : memory_(bytes(spec, positions)) {
-  cos_sin = Tensor(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
-  const int half = spec.rotary_dim / 2;
-  const std::vector<double> constant = rope_frequencies(spec, 1);
+bool depends_on_length(const RopeSpec& s) { return s.type == "dynamic" || s.type == "longrope"; }
+
+int rope_class(const RopeSpec& s, int prompt_len) {
+  if (!depends_on_length(s) || prompt_len <= s.original_max_positions) return 0;
+  return s.type == "longrope" ? 1 : prompt_len;
+}
+
+namespace {
+
+void fill_row(const RopeSpec& s, const std::vector<double>& freq, int64_t position, float* row) {
+  const int half = s.rotary_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    // The reference multiplies in fp32; at long positions the rounded angle is part of the model.
+    const float angle = static_cast<float>(freq[i]) * static_cast<float>(position);
+    row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * s.attention_factor);
+    row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * s.attention_factor);
+  }
+}
+
+}  // namespace
+
+Rope::Rope(const RopeSpec& spec, int positions, ThreadPool& pool, bool dry) : spec_(spec), positions_(positions) {
+  if (dry || depends_on_length(spec)) return;
+  memory_ = Buffer(bytes());
+  table_ = Tensor(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
+  const std::vector<double> freq = rope_frequencies(spec, 1);
   pool.parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
-    std::vector<double> freq = constant;
-    for (int64_t p = begin; p < end; ++p) {
-      if (depends_on_length(spec) && p + 1 > spec.original_max_positions) {
-        freq = rope_frequencies(spec, static_cast<int>(p + 1));
-      }
-      float* row = cos_sin.f32() + p * spec.rotary_dim;
-      for (int i = 0; i < half; ++i) {
-        // The reference multiplies in fp32; at long positions the rounded angle is part of the model.
-        const float angle = static_cast<float>(freq[i]) * static_cast<float>(p);
-        row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * spec.attention_factor);
-        row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * spec.attention_factor);
-      }
-    }
+    for (int64_t p = begin; p < end; ++p) fill_row(spec, freq, p, table_.f32() + p * spec.rotary_dim);
   });
+}
+
+size_t Rope::bytes() const {
+  return depends_on_length(spec_) ? 0 : static_cast<size_t>(positions_) * spec_.rotary_dim * sizeof(float);
+}
+
+int64_t Rope::step_floats(int tokens) const {
+  return depends_on_length(spec_) ? int64_t{tokens} * spec_.rotary_dim : 0;
+}
+
+Rope::Rows Rope::rows(Arena& arena, const Batch& batch) {
+  if (!depends_on_length(spec_)) return {table_, batch.positions};
+  for (int i = static_cast<int>(own_row_.size()); i < batch.size(); ++i) own_row_.push_back(i);
+  const Tensor out = arena.take(&kFloat32, {batch.size(), spec_.rotary_dim});
+  for (int s = 0; s < batch.sequences(); ++s) {
+    int last_length = -1;
+    std::vector<double> freq;
+    for (int t = batch.query_start[s]; t < batch.query_start[s + 1]; ++t) {
+      const int length = std::max({batch.prompt_len[s], batch.positions[t] + 1, spec_.original_max_positions});
+      if (length != last_length) freq = rope_frequencies(spec_, length);
+      last_length = length;
+      fill_row(spec_, freq, batch.positions[t], out.f32() + int64_t{t} * spec_.rotary_dim);
+    }
+  }
+  return {out, std::span<const int32_t>(own_row_).first(static_cast<size_t>(batch.size()))};
 }
 
 }  // namespace sluice

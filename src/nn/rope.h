@@ -1,15 +1,18 @@
 // Rotary position embedding: from a configuration to a table of cosines and sines per position, with every scaling that
 // Hugging Face names (transformers, modeling_rope_utils.py): default, linear, dynamic, yarn, llama3, longrope.
 //
-// Scalings that depend on the length of the text (dynamic, longrope) are applied by position: the rotation of position p
-// is the one a text of p + 1 tokens has. It is what a token-by-token run of the reference computes, and the only choice
-// that makes cached keys independent of chunking and of what follows.
+// Scalings that depend on the length of the text (dynamic, longrope) take it from the sequence, not from the step: all
+// tokens of a prompt are rotated for the prompt's length, a generated token for its own position. That is what the
+// reference computes for a prompt in one piece followed by single tokens, whatever the chunking here. Keys of equal
+// prefixes then differ with the length of the prompt: rope_class() tells which prompts may share them.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "formats/checkpoint.h"
+#include "nn/batch.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -34,18 +37,33 @@ struct RopeSpec {
 // error by name. `max_positions` is max_position_embeddings.
 RopeSpec read_rope(const Config& config, int head_dim, int max_positions);
 
-// Table [positions, rotary_dim] fp32: rotary_dim/2 cosines, then as many sines, for positions 0 .. positions-1.
-struct RopeTable {
-  RopeTable() = default;
-  RopeTable(const RopeSpec& spec, int positions, ThreadPool& pool);
-  static size_t bytes(const RopeSpec& spec, int positions) {
-    return static_cast<size_t>(positions) * spec.rotary_dim * sizeof(float);
-  }
-  Tensor cos_sin;
+// Cosines and sines for positions 0 .. positions-1 of every length, or, when they depend on the length, for one step.
+class Rope {
+ public:
+  Rope() = default;
+  // Dry: only remembers what it needs.
+  Rope(const RopeSpec& spec, int positions, ThreadPool& pool, bool dry);
+
+  size_t bytes() const;                            // of the table, once
+  int64_t step_floats(int tokens) const;           // of the arena, per step
+  // For a step: the table [rows, rotary_dim] fp32 (rotary_dim/2 cosines, then as many sines) and the row of each token.
+  struct Rows {
+    Tensor cos_sin;
+    std::span<const int32_t> rows;
+  };
+  Rows rows(Arena& arena, const Batch& batch);
 
  private:
+  RopeSpec spec_;
+  int positions_ = 0;
   Buffer memory_;
+  Tensor table_;
+  std::vector<int32_t> own_row_;  // 0, 1, 2, ...
 };
+
+bool depends_on_length(const RopeSpec& spec);
+// Prompts of equal class have equal rotations at equal positions; 0 for all when nothing depends on the length.
+int rope_class(const RopeSpec& spec, int prompt_len);
 
 // Inverse frequencies for a text of `length` tokens: rotary_dim / 2 values.
 std::vector<double> rope_frequencies(const RopeSpec& spec, int length);

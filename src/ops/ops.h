@@ -47,7 +47,7 @@ struct RopeStoreArgs {
   bool interleaved = false;      // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
   Tensor k_cache;                // [blocks, kv_heads, block_size, head_dim] fp32, bf16 or fp16
   Tensor v_cache;                // [blocks, kv_heads, block_size, value_dim]
-  std::span<const int32_t> positions;  // [tokens]
+  std::span<const int32_t> positions;  // [tokens] rows of cos_sin
   std::span<const int32_t> slots;      // [tokens] block * block_size + offset
 };
 
