@@ -1,0 +1,130 @@
+// kernels_bench [backend] [threads]: speed of the CPU kernels at the shapes of a 1.1B Llama beside the machine's
+// limits. Weights rotate through more copies than the caches hold, as they do in a model. Best of many runs: other load
+// on the machine only ever makes a kernel look slower.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "machine.h"
+#include "ops/ops.h"
+
+namespace sluice::bench {
+namespace {
+
+struct Limits {
+  double bandwidth, fma, bf16;
+};
+
+void fill(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
+  uint32_t state = 1;
+  for (float& v : values) {
+    state = state * 1664525 + 1013904223;
+    v = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
+  }
+  from_float(tensor.dtype, values.data(), tensor.data, values.size());
+}
+
+struct Owned {
+  Buffer memory;
+  Tensor tensor;
+  Owned(DType dtype, Shape shape) : tensor(nullptr, dtype, shape) {
+    memory = Buffer(tensor.bytes());
+    tensor.data = memory.data();
+    fill(tensor);
+  }
+};
+
+void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, int64_t k) {
+  const ops::MatmulKernels& kernels = ctx.ops.matmul.at(type);
+  const size_t bytes = kernels.packed_bytes(n, k);
+  const int64_t copies = static_cast<int64_t>((size_t{192} << 20) / bytes) + 1;
+  const Owned source(type, {n, k});
+  std::vector<ops::Weight> weights(static_cast<size_t>(copies));
+  for (ops::Weight& weight : weights) {
+    weight.dtype = type;
+    weight.n = n;
+    weight.k = k;
+    weight.storage = Buffer(bytes);
+    kernels.pack(ctx.pool, weight, 0, source.tensor);
+  }
+  const double peak = type == &kBFloat16 && limits.bf16 > 0 ? limits.bf16 : limits.fma;
+  for (int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 512}) {
+    const Owned x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n});
+    size_t next = 0;
+    const double seconds = fastest(0.25, [&] {
+      ops::matmul(ctx, {.out = out.tensor, .x = x.tensor, .weight = &weights[next++ % weights.size()]});
+    });
+    const double gbs = static_cast<double>(bytes) / seconds, flops = 2.0 * static_cast<double>(rows * n * k) / seconds;
+    fmt::print("{:>9} {:>6}x{:<5} {:>4} {:>9.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", type->name, n, k, rows,
+               seconds * 1e6, gbs * 1e-9, 100 * gbs / limits.bandwidth, flops * 1e-9, 100 * flops / peak);
+  }
+}
+
+void attention_row(ops::Ctx& ctx, const Limits& limits, DType type, int sequences, int rows, int context) {
+  constexpr int kHeads = 32, kKvHeads = 4, kHeadDim = 64, kBlock = 16;
+  const int blocks = (context + kBlock - 1) / kBlock;
+  const Shape cache{int64_t{sequences} * blocks, kKvHeads, kBlock, kHeadDim};
+  const Owned k(type, cache), v(type, cache);
+  const Owned q(&kFloat32, {int64_t{sequences} * rows, kHeads * kHeadDim});
+  const Owned out(&kFloat32, {int64_t{sequences} * rows, kHeads * kHeadDim});
+  std::vector<int32_t> start = {0}, kv_len, table;
+  for (int s = 0; s < sequences; ++s) {
+    start.push_back(start.back() + rows);
+    kv_len.push_back(context);
+    for (int b = 0; b < blocks; ++b) table.push_back(b * sequences + s);
+  }
+  const double seconds = fastest(0.25, [&] {
+    ops::attention(ctx, {.out = out.tensor,
+                         .q = q.tensor,
+                         .k_cache = k.tensor,
+                         .v_cache = v.tensor,
+                         .query_start = start,
+                         .kv_len = kv_len,
+                         .block_table = table,
+                         .block_table_stride = blocks,
+                         .heads = kHeads,
+                         .scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim))});
+  });
+  const double bytes = 2.0 * static_cast<double>(k.tensor.bytes());
+  const double pairs = static_cast<double>(sequences) * rows * (context - (rows - 1) / 2.0);
+  const double flops = 4.0 * pairs * kHeads * kHeadDim / seconds;
+  fmt::print("{:>9} {:>4} x {:>4} rows, context {:>5} {:>9.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", type->name,
+             sequences, rows, context, seconds * 1e6, bytes / seconds * 1e-9, 100 * bytes / seconds / limits.bandwidth,
+             flops * 1e-9, 100 * flops / limits.fma);
+}
+
+int run(int argc, char** argv) {
+  const ops::Backend& backend = ops::select_backend(argc > 1 ? argv[1] : "");
+  ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 0);
+  Arena arena(0);
+  ops::Ctx ctx{backend.table(), pool, arena};
+  const Limits limits{read_bandwidth(pool), fma_peak(pool), bf16_peak(pool)};
+  fmt::print("{}, {} threads: reads {:.1f} GB/s, fp32 {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s\n\n", backend.name,
+             pool.threads(), limits.bandwidth * 1e-9, limits.fma * 1e-9, limits.bf16 * 1e-9);
+  fmt::print("{:>9} {:>12} {:>4} {:>9} {:>8} {:>6} {:>9} {:>6}\n", "matmul", "n x k", "rows", "us", "GB/s", "limit",
+             "GFLOP/s", "peak");
+  for (DType type : {&kBFloat16, &kFloat16, &kFloat32}) {
+    for (auto [n, k] : {std::pair{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}}) {
+      matmul_table(ctx, limits, type, n, k);
+    }
+  }
+  fmt::print("\n{:>9} {:>33} {:>9} {:>8} {:>6} {:>9} {:>6}\n", "attention", "32 heads, 4 kv heads, 64", "us", "GB/s",
+             "limit", "GFLOP/s", "peak");
+  for (DType type : {&kBFloat16, &kFloat32}) {
+    for (int context : {128, 1024, 8192}) {
+      attention_row(ctx, limits, type, 1, 1, context);
+      attention_row(ctx, limits, type, 32, 1, context);
+    }
+    attention_row(ctx, limits, type, 1, 512, 512);
+    attention_row(ctx, limits, type, 1, 512, 4096);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) { return sluice::bench::run(argc, argv); }
