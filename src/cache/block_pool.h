@@ -32,9 +32,9 @@ struct BlockName {
 
 struct BlockPoolOptions {
   int blocks = 0;
-  int block_size = 16;      // tokens
-  std::string fingerprint;  // what the cached values depend on besides tokens: model, types
-  int hash_bits = 256;      // names are cut to so many bits; fewer than 256 only to test collisions
+  int block_size = 16;        // tokens
+  std::string fingerprint{};  // what the cached values depend on besides tokens: model, types
+  int hash_bits = 256;        // names are cut to so many bits; fewer than 256 only to test collisions
 };
 
 struct BlockPoolStats {
@@ -96,7 +96,7 @@ class BlockPool {
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
     int children = 0;                            // published blocks whose parent this is
     BlockName name;
-    std::string salt;                            // at the root of a chain only
+    std::string salt;  // at the root of a chain only
     std::vector<TokenId> tokens;
   };
   struct HashName {
@@ -110,8 +110,8 @@ class BlockPool {
   void forget(BlockId block);
 
   BlockPoolOptions options_;
-  std::vector<Node> nodes_;     // [blocks]
-  std::vector<BlockId> free_;   // taken from the back
+  std::vector<Node> nodes_;    // [blocks]
+  std::vector<BlockId> free_;  // taken from the back
   std::unordered_map<BlockName, BlockId, HashName> by_name_;
   BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks, by the time of their last release
   int cached_ = 0;

@@ -1,7 +1,8 @@
-// From logits to tokens: logit bias, masks, penalties, temperature, top-k, top-p, min-p, one draw, and log-probabilities.
+// From logits to tokens: logit bias, masks, penalties, temperature, top-k, top-p, min-p, one draw, and
+// log-probabilities.
 //
-// A draw depends on the request alone: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3")
-// keyed by the seed, its counter made of choice and position. Nothing sorts the vocabulary.
+// A draw depends on the request alone: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+// 3") keyed by the seed, its counter made of choice and position. Nothing sorts the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +28,21 @@ struct LogitsView {
 
 // One token to draw, or one known token to score.
 struct SampleTask {
-  int row = 0;                             // of the logits
-  TokenId target = -1;                     // >= 0: nothing is drawn, this token is scored (prompt log-probabilities)
+  int row = 0;          // of the logits
+  TokenId target = -1;  // >= 0: nothing is drawn, this token is scored (prompt log-probabilities)
   const SamplingParams* params = nullptr;
-  const PenaltyCounts* counts = nullptr;   // null when the parameters have no penalty
-  std::span<const TokenId> end_tokens;     // cannot be drawn while position < min_tokens
+  const PenaltyCounts* counts = nullptr;  // null when the parameters have no penalty
+  std::span<const TokenId> end_tokens{};  // cannot be drawn while position < min_tokens
   uint64_t seed = 0;
   int choice = 0;
-  int position = 0;                        // output tokens before this one
-  int logprobs = -1;                       // alternatives to report; 0: only the token's own; -1: nothing
+  int position = 0;   // output tokens before this one
+  int logprobs = -1;  // alternatives to report; 0: only the token's own; -1: nothing
 };
 
 struct SampleResult {
   TokenId token = -1;
-  TokenLogprobs logprobs;  // when asked for; of the raw logits, before bias, penalties and temperature
-  std::string error;       // not empty: no token, and why
+  TokenLogprobs logprobs;   // when asked for; of the raw logits, before bias, penalties and temperature
+  std::string error;        // not empty: no token, and why
   bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
 };
 

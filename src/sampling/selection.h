@@ -25,8 +25,8 @@ inline bool before(const Candidate& a, const Candidate& b) {
 }
 
 struct RowScan {
-  float max = 0.0f;     // -infinity: every token is masked
-  bool finite = true;   // no NaN, no +infinity (-infinity is a mask)
+  float max = 0.0f;    // -infinity: every token is masked
+  bool finite = true;  // no NaN, no +infinity (-infinity is a mask)
 };
 
 // Maximum of a row and of each of its chunks.

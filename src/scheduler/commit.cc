@@ -73,7 +73,7 @@ void Scheduler::fork(Sequence& trunk) {
 void Scheduler::commit_token(Sequence& sequence, SampleResult result) {
   RequestState& request = *sequence.request;
   const SamplingParams& sampling = request.request.sampling;
-  SequenceEvent event{.request = request.id, .index = sequence.rank.index};
+  SequenceEvent event{.request = request.id, .index = sequence.rank.index, .admitted_at = request.admitted_at};
   if (!result.error.empty()) {
     event.finish = make_finish(FinishReason::kError, std::move(result.error));
   } else {

@@ -13,7 +13,6 @@ struct Scheduler::Step {
   ScheduledBatch out;
   int tokens_left = 0;
   int rows_left = 0;
-  bool short_of_blocks = false;       // somebody got fewer blocks than wanted: no time to admit more
   std::vector<BlockId> copy_sources;  // kept held until the step is built, so that no block is source and target
 };
 
@@ -35,9 +34,7 @@ void QueueLimit::leave(int64_t prompt_tokens) {
   requests_.fetch_sub(1);
 }
 
-bool QueueLimit::full() const {
-  return requests() >= max_requests_ || (max_tokens_ > 0 && tokens() >= max_tokens_);
-}
+bool QueueLimit::full() const { return requests() >= max_requests_ || (max_tokens_ > 0 && tokens() >= max_tokens_); }
 
 void check_fits(const Request& request, const SchedulerOptions& options) {
   const auto refuse = [](const std::string& message, std::string param, std::string reason) {
@@ -83,7 +80,8 @@ void Scheduler::add(RequestId id, Request request) {
   state->seed = sampling.seed ? static_cast<uint64_t>(*sampling.seed) : derive_seed(options_.seed, arrival);
   if (!sampling.ignore_eos) state->end_tokens = options_.eos_token_ids;
   state->end_tokens.insert(state->end_tokens.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
-  if (sampling.prompt_logprobs) state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});
+  if (sampling.prompt_logprobs)
+    state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});
   if (state->request.deadline) deadlines_.emplace(*state->request.deadline, id);
 
   state->choices.resize(state->request.n);
@@ -109,7 +107,7 @@ ScheduledBatch Scheduler::next() {
   step.out.batch.query_start.push_back(0);
   schedule_running(step, true);
   schedule_running(step, false);
-  if (!step.short_of_blocks) admit_waiting(step);
+  admit_waiting(step);
   pool_.release(step.copy_sources);
 
   Batch& batch = step.out.batch;
@@ -130,7 +128,8 @@ void Scheduler::expire_deadlines() {
   const auto now = options_.clock();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const RequestId id = deadlines_.begin()->second;
-    end_request(*requests_.at(id), {.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}});
+    end_request(*requests_.at(id),
+                {.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}});
     erase_if_ended(id);
   }
 }
@@ -175,7 +174,6 @@ int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
   bool copy = is_shared();
   const auto missing = [&] { return std::max(0, blocks_for(sequence.computed + tokens) - owned) + copy; };
   while (missing() > pool_.available()) {
-    step.short_of_blocks = true;
     if (!preempt_behind(sequence)) {
       const int spare = pool_.available() - copy;
       tokens = spare < 0 ? 0 : std::min(tokens, (owned + spare) * options_.block_size - sequence.computed);
@@ -226,6 +224,7 @@ void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   }
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
+  batch.prompt_len.push_back(sequence.request->prompt_length());
   step.tokens_left -= tokens;
   sequence.scheduled = true;
 }
@@ -246,7 +245,6 @@ void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
       step.out.tasks.push_back({.row = add_row(position),
                                 .target = sequence.tokens[position + 1],
                                 .params = &sampling,
-                                .end_tokens = {},
                                 .logprobs = *sampling.prompt_logprobs});
     }
   }
@@ -307,6 +305,7 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   ++admissions_;
   if (!request.admitted) {
     request.admitted = true;
+    request.admitted_at = options_.clock();
     request.cached_tokens = sequence.computed;
     queue_limit_.leave(request.prompt_length());
     if (options_.prefix_caching) pool_.count_query(request.prompt_length(), request.cached_tokens);

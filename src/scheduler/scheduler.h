@@ -20,7 +20,8 @@
 // none behind it waits. So the first in rank always proceeds, and as every context fits the pool, it ends.
 //
 // Starvation. Under fcfs a sequence waits only for earlier ones. Under priority a waiting sequence is passed by at most
-// max_overtaken admissions; after them it ranks, to its end, before everything but earlier arrivals that waited as long.
+// max_overtaken admissions; after them it ranks, to its end, before everything but earlier arrivals that waited as
+// long.
 //
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
@@ -28,11 +29,11 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <optional>
 #include <memory>
+#include <optional>
 #include <set>
-#include <unordered_map>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -54,14 +55,14 @@ struct SchedulerOptions {
   int block_size = 16;
   int blocks = 0;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  int max_overtaken = 1024;          // see Starvation
+  int max_overtaken = 1024;  // see Starvation
   bool prefix_caching = true;
   int max_queued_requests = 1024;
-  int64_t max_queued_tokens = 0;     // prompt tokens; 0: no limit of its own
-  std::string fingerprint;           // of the model, for the names of cached blocks
-  int hash_bits = 256;               // see BlockPoolOptions
-  uint64_t seed = 0;                 // for requests without a seed
-  std::vector<TokenId> eos_token_ids;
+  int64_t max_queued_tokens = 0;  // prompt tokens; 0: no limit of its own
+  std::string fingerprint{};      // of the model, for the names of cached blocks
+  int hash_bits = 256;            // see BlockPoolOptions
+  uint64_t seed = 0;              // for requests without a seed
+  std::vector<TokenId> eos_token_ids{};
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 
@@ -88,12 +89,13 @@ class QueueLimit {
 struct SequenceEvent {
   RequestId request = 0;
   int index = 0;
-  std::optional<TokenId> token{};              // the new one, end and stop tokens included
-  std::optional<TokenLogprobs> logprobs{};     // of the token, when asked for
+  std::optional<TokenId> token{};                // the new one, end and stop tokens included
+  std::optional<TokenLogprobs> logprobs{};       // of the token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // with the first token of choice 0, when asked for: one per prompt
                                                  // token; the first has rank 0, as nothing predicts it
-  std::optional<Finish> finish{};              // nothing follows for this choice
+  std::optional<Finish> finish{};                // nothing follows for this choice
   Usage usage{};
+  std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
 };
 
 struct ScheduledBatch {
@@ -112,11 +114,11 @@ struct ScheduledBatch {
 };
 
 struct SchedulerStats {
-  int running = 0;           // sequences
-  int waiting = 0;           // sequences: new requests (one each) and preempted ones
+  int running = 0;  // sequences
+  int waiting = 0;  // sequences: new requests (one each) and preempted ones
   uint64_t preemptions = 0;
   uint64_t steps = 0;
-  uint64_t prompt_tokens = 0;     // computed, recomputed ones included
+  uint64_t prompt_tokens = 0;  // computed, recomputed ones included
   uint64_t generated_tokens = 0;
 };
 

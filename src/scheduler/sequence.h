@@ -1,6 +1,7 @@
 // A sequence: one choice of a request, as plain state. Only the scheduler changes it.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <limits>
@@ -19,7 +20,7 @@ struct Rank {
   static constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();  // of sequences that were overtaken too often
   int64_t priority = 0;                                                   // always 0 under fcfs
   uint64_t arrival = 0;
-  int index = 0;         // choice
+  int index = 0;  // choice
   auto operator<=>(const Rank&) const = default;
 };
 
@@ -31,15 +32,15 @@ struct Sequence {
   RequestState* request = nullptr;
   Rank rank;
   SequenceState state = SequenceState::kWaiting;
-  bool scheduled = false;          // part of the step in flight
-  uint64_t queued_at = 0;          // admissions before it began to wait
+  bool scheduled = false;  // part of the step in flight
+  uint64_t queued_at = 0;  // admissions before it began to wait
 
-  std::vector<TokenId> tokens;     // prompt, then output
-  int computed = 0;                // leading tokens whose keys and values are in the blocks
-  std::vector<BlockId> blocks;     // ceil(computed / block_size) of them, more while a step is in flight
-  std::vector<BlockName> names;    // of the leading full blocks, as far as they were needed
-  int published = 0;               // leading blocks that were found in the cache or published
-  PenaltyCounts counts;            // kept only if the parameters have a penalty
+  std::vector<TokenId> tokens;   // prompt, then output
+  int computed = 0;              // leading tokens whose keys and values are in the blocks
+  std::vector<BlockId> blocks;   // ceil(computed / block_size) of them, more while a step is in flight
+  std::vector<BlockName> names;  // of the leading full blocks, as far as they were needed
+  int published = 0;             // leading blocks that were found in the cache or published
+  PenaltyCounts counts;          // kept only if the parameters have a penalty
 
   int length() const { return static_cast<int>(tokens.size()); }
 };
@@ -49,10 +50,11 @@ struct RequestState {
   RequestId id = 0;
   Request request;
   uint64_t seed = 0;
-  std::vector<TokenId> end_tokens;           // end-of-sequence (unless ignored) and stop_token_ids
-  bool admitted = false;                     // was running before
-  int cached_tokens = 0;                     // of the prompt, when it was first admitted
-  int scored = 0;                            // leading prompt rows whose log-probabilities are done
+  std::vector<TokenId> end_tokens;                      // end-of-sequence (unless ignored) and stop_token_ids
+  bool admitted = false;                                // was running before
+  std::chrono::steady_clock::time_point admitted_at{};  // first time
+  int cached_tokens = 0;                                // of the prompt, when it was first admitted
+  int scored = 0;                                       // leading prompt rows whose log-probabilities are done
   std::vector<TokenLogprobs> prompt_logprobs;
   // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
   std::vector<std::unique_ptr<Sequence>> choices;

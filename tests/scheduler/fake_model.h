@@ -28,7 +28,8 @@ inline TokenId draw_token(uint64_t state, const SampleTask& task, int vocab) {
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t bits = mix(mix(mix(state, task.seed), mix(task.choice, task.position)), attempt);
     const auto token = static_cast<TokenId>(bits % vocab);
-    const bool masked = task.position < task.params->min_tokens && std::ranges::find(task.end_tokens, token) != task.end_tokens.end();
+    const bool masked =
+        task.position < task.params->min_tokens && std::ranges::find(task.end_tokens, token) != task.end_tokens.end();
     if (!masked || attempt > 1000) return token;
   }
 }
@@ -37,7 +38,8 @@ inline float score_of(uint64_t state, TokenId target) { return static_cast<float
 
 class FakeModel {
  public:
-  FakeModel(int blocks, int block_size, int vocab) : block_size_(block_size), vocab_(vocab), cache_(blocks * block_size) {}
+  FakeModel(int blocks, int block_size, int vocab)
+      : block_size_(block_size), vocab_(vocab), cache_(blocks * block_size) {}
 
   std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool) {
     const Batch& batch = step.batch;
@@ -53,7 +55,7 @@ class FakeModel {
         const int32_t slot = table[position / block_size_] * block_size_ + position % block_size_;
         EXPECT_EQ(batch.slots[row], slot);
         EXPECT_TRUE(written.insert(slot).second) << "slot written twice in a step";
-        EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";           // I3
+        EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";  // I3
         EXPECT_FALSE(pool.published(slot / block_size_)) << "write to a published block";
         const int before = position - 1;
         const uint64_t state =

@@ -29,16 +29,19 @@ struct Tracked {
   uint64_t arrival = 0;
   uint64_t seed = 0;
   bool admitted = false;
-  bool aborted = false;              // cancelled, or past its deadline
-  int overtaken = 0;                 // admissions of later requests while it waited
+  bool aborted = false;  // cancelled, or past its deadline
+  int overtaken = 0;     // admissions of later requests while it waited
   std::vector<std::vector<TokenId>> outputs;
-  std::vector<bool> ended;           // by an event or by finish()
+  std::vector<bool> ended;  // by an event or by finish()
   std::vector<TokenLogprobs> prompt_logprobs;
 };
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed), options_(make_options()), scheduler_(options_),
+  explicit Simulation(uint64_t seed)
+      : random_(seed),
+        options_(make_options()),
+        scheduler_(options_),
         model_(options_.blocks, options_.block_size, vocab_) {}
 
   void run() {
@@ -158,13 +161,14 @@ class Simulation {
     EXPECT_TRUE(scheduler_.idle() || !batch.empty()) << "nothing runs although there is work";  // I11
     if (batch.empty()) return;
     check_penalty_counts(step);
+    if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
     std::vector<SampleResult> results = model_.run(step, scheduler_.pool());
     if (chance(fault_chance_) && !results.empty()) {
       SampleResult& result = results[uniform(0, static_cast<int>(results.size()) - 1)];
       result.error = "fault";
       result.bad_logits = chance(50);
     }
-    if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
+    if (chance(cancel_chance_)) cancel_something();
     scheduler_.commit(std::move(step), std::move(results));
     drain();
   }
@@ -217,7 +221,8 @@ class Simulation {
     const int limit = std::min(room, sampling.max_tokens.value_or(room));
     for (;;) {
       const int position = static_cast<int>(e.tokens.size());
-      const SampleTask task{.params = &sampling, .end_tokens = ends, .seed = t.seed, .choice = index, .position = position};
+      const SampleTask task{
+          .params = &sampling, .end_tokens = ends, .seed = t.seed, .choice = index, .position = position};
       const TokenId token = draw_token(state, task, vocab_);
       state = extend_state(state, token);
       e.tokens.push_back(token);
@@ -298,7 +303,8 @@ class Simulation {
         }
         EXPECT_FALSE(choice->scheduled);
         for (const BlockId block : choice->blocks) holders[block].push_back(choice.get());
-        EXPECT_EQ(choice->blocks.size(), static_cast<size_t>((choice->computed + options_.block_size - 1) / options_.block_size));
+        EXPECT_EQ(choice->blocks.size(),
+                  static_cast<size_t>((choice->computed + options_.block_size - 1) / options_.block_size));
       }
     }
     const BlockPool& pool = scheduler_.pool();
