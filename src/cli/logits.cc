@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "engine/runner.h"
 #include "formats/safetensors.h"
+#include "sluice/error.h"
 
 namespace sluice::cli {
 namespace {

@@ -73,7 +73,7 @@ void Frontend::time_token(Stream& stream, Choice& choice, const SequenceEvent& e
   RequestTimes& times = stream.times;
   if (!times.was_scheduled) {
     times.was_scheduled = true;
-    times.scheduled = event.scheduled;
+    times.scheduled = event.admitted_at;
   }
   if (choice.completion_tokens > 0) {
     recorder_.next_token(std::chrono::duration<double>(now - choice.last_token).count());

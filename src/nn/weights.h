@@ -20,15 +20,15 @@ struct LoadContext {
   ThreadPool& pool;
   DType dtype = nullptr;   // type matrices are stored and multiplied in
   bool dry = false;        // plan only
-  std::function<void(size_t done_bytes)> progress;  // after each tensor; may be null
+  std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
 
   // Filled while building.
   size_t weight_bytes = 0;      // memory of packed matrices and vectors
   size_t mapped_bytes = 0;      // read in place from the file (embedding tables)
   int64_t parameters = 0;
   size_t done_bytes = 0;
-  std::set<std::string, std::less<>> used;
-  std::vector<std::string> problems;
+  std::set<std::string, std::less<>> used{};
+  std::vector<std::string> problems{};
 
   // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
   // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).

@@ -1,0 +1,98 @@
+// A blocking face on the engine.
+#include "cli/generate.h"
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+
+namespace sluice::cli {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+void on_interrupt(int) { interrupted.store(true); }
+
+// SIGINT sets the flag while one of these lives.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    interrupted.store(false);
+    struct sigaction action {};
+    action.sa_handler = on_interrupt;
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+}  // namespace
+
+Answer generate(Engine& engine, Request request, const std::function<void(const std::string&)>& on_text) {
+  using Clock = std::chrono::steady_clock;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::vector<Event> events;
+  const InterruptGuard guard;
+  const Clock::time_point start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const RequestId id = engine.submit(std::move(request), [&](Event event) {
+    const std::scoped_lock lock(mutex);
+    events.push_back(std::move(event));
+    wake.notify_one();
+  });
+  Answer answer;
+  for (bool last = false, cancelled = false; !last;) {
+    std::vector<Event> batch;
+    {
+      std::unique_lock lock(mutex);
+      wake.wait_for(lock, std::chrono::milliseconds(50), [&] { return !events.empty(); });
+      batch.swap(events);
+    }
+    if (interrupted.load() && !cancelled) {
+      cancelled = true;
+      engine.cancel(id);
+    }
+    for (Event& event : batch) {
+      if (answer.seconds_to_first == 0 && !event.tokens.empty()) answer.seconds_to_first = elapsed();
+      if (!event.text.empty()) on_text(event.text);
+      answer.text += event.text;
+      answer.usage = event.usage;
+      if (event.finish) answer.finish = *event.finish;
+      last = event.last;
+    }
+  }
+  answer.seconds = elapsed();
+  return answer;
+}
+
+SamplingParams SamplingArguments::resolve(const ModelInfo& model) const {
+  SamplingParams p = model.default_sampling;
+  p.temperature = temperature.value_or(p.temperature);
+  p.top_p = top_p.value_or(p.top_p);
+  p.min_p = min_p.value_or(p.min_p);
+  p.repetition_penalty = repetition_penalty.value_or(p.repetition_penalty);
+  p.top_k = top_k.value_or(p.top_k);
+  if (max_tokens) p.max_tokens = max_tokens;
+  p.seed = seed;
+  p.stop = stop;
+  return p;
+}
+
+void add_sampling_options(CLI::App& app, SamplingArguments& s) {
+  app.add_option("--temperature", s.temperature, "0 is greedy");
+  app.add_option("--top-p", s.top_p, "smallest set of tokens of that probability");
+  app.add_option("--top-k", s.top_k, "most likely tokens to draw from (0: all)");
+  app.add_option("--min-p", s.min_p, "least probability relative to the most likely token");
+  app.add_option("--repetition-penalty", s.repetition_penalty, "above 1 discourages tokens that occurred");
+  app.add_option("--max-tokens", s.max_tokens, "longest answer");
+  app.add_option("--sampling-seed", s.seed, "for reproducible draws");
+  app.add_option("--stop", s.stop, "string that ends the answer; may be repeated")->allow_extra_args(false);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,37 @@
+// One request run to its end on the calling thread, text streamed as it comes; Ctrl-C ends the answer, not the program.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sluice/engine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace sluice::cli {
+
+struct Answer {
+  std::string text;
+  Finish finish;
+  Usage usage;
+  double seconds_to_first = 0, seconds = 0;
+};
+
+Answer generate(Engine& engine, Request request, const std::function<void(const std::string&)>& on_text);
+
+// Sampling flags of `run` and `chat`; what is not given comes from the model's own defaults.
+struct SamplingArguments {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k, max_tokens;
+  std::optional<int64_t> seed;
+  std::vector<std::string> stop;
+
+  SamplingParams resolve(const ModelInfo& model) const;
+};
+void add_sampling_options(CLI::App& app, SamplingArguments& sampling);
+
+}  // namespace sluice::cli

@@ -1,0 +1,53 @@
+// sluice serve: the OpenAI-compatible server.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/log.h"
+#include "cli/command.h"
+#include "server/server.h"
+#include "sluice/engine.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Arguments {
+  EngineOptions engine;
+  ServerOptions server;
+};
+
+void greet(const Arguments& a, const Engine& engine, int port) {
+  const std::string url = fmt::format("{}://{}:{}", a.server.ssl_certfile.empty() ? "http" : "https", a.server.host, port);
+  const std::string& model = a.server.served_model_name.empty() ? engine.model().name : a.server.served_model_name.front();
+  fmt::print(
+      "Try it:\n"
+      "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}}]}}'\n",
+      url, model);
+  std::fflush(stdout);
+}
+
+int serve(Arguments a) {
+  log::set_level(a.server.log_level);
+  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  const auto engine = Engine::load(a.engine);
+  Server server(*engine, a.server);
+  greet(a, *engine, server.port());
+  server.run();
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto a = std::make_shared<Arguments>();
+  add_model(app, a->engine);
+  add_engine_options(app, a->engine);
+  add_server_options(app, a->server);
+  return [a] { return serve(*a); };
+}
+
+const Command command{"serve", "serve a model over HTTP with OpenAI's API", declare};
+const Registry<Command> registered{command};
+
+}  // namespace
+}  // namespace sluice::cli
