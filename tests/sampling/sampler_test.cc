@@ -1,0 +1,364 @@
+// The sampler against the plain reference on random logits and parameters, the statistics of its draws, and faults.
+#include "sampling/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "sampling/reference.h"
+
+// Parameters are written as designated initialisers; what they leave out has its default.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+namespace sluice {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> random_logits(std::mt19937_64& random, int vocab) {
+  const int kind = static_cast<int>(random() % 5);
+  std::normal_distribution<float> normal(0.0f, kind == 0 ? 0.01f : kind == 1 ? 10.0f : 3.0f);
+  std::vector<float> logits(vocab);
+  for (float& x : logits) {
+    x = normal(random);
+    if (kind == 2) x = std::round(x);                        // many equal logits
+    if (kind == 3 && random() % 4 == 0) x = -kInfinity;      // a model that masks
+  }
+  logits[random() % vocab] = 5.0f;
+  return logits;
+}
+
+LogitsView view(const std::vector<float>& logits, int rows = 1) {
+  const int vocab = static_cast<int>(logits.size()) / rows;
+  return {.data = logits.data(), .rows = rows, .vocab = vocab, .stride = vocab};
+}
+
+SampleResult sample_one(const std::vector<float>& logits, const SamplingParams& params, SampleTask task = {}) {
+  static ThreadPool threads(1);
+  task.params = &params;
+  return Sampler(threads).sample(view(logits), {&task, 1})[0];
+}
+
+struct Case {
+  SamplingParams params;
+  reference::History history;
+  PenaltyCounts counts;
+  std::vector<TokenId> end_tokens;
+  SampleTask task;
+};
+
+void make_case(std::mt19937_64& random, int vocab, Case& c) {
+  const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
+  const auto real = [&](double low, double high) { return std::uniform_real_distribution<>(low, high)(random); };
+  const auto token = [&] { return static_cast<TokenId>(random() % vocab); };
+  SamplingParams& p = c.params;
+  p.temperature = chance(15) ? 0.0 : chance(30) ? 1.0 : real(0.1, 2.0);
+  if (chance(50)) p.top_k = chance(30) ? 1 + token() : static_cast<int>(random() % 60) - 1;
+  if (chance(10)) p.top_k = vocab + 10;
+  if (chance(50)) p.top_p = chance(20) ? 1e-9 : chance(20) ? 0.9999999 : real(0.01, 1.0);
+  if (chance(30)) p.min_p = chance(10) ? 1.0 : std::pow(10.0, real(-6.0, 0.0));
+  if (chance(20)) p.repetition_penalty = real(0.5, 2.0);
+  if (chance(20)) p.presence_penalty = real(-2.0, 2.0);
+  if (chance(20)) p.frequency_penalty = real(-2.0, 2.0);
+  if (chance(20)) {
+    for (int i = 0; i < 5; ++i) p.logit_bias.emplace_back(token(), static_cast<float>(real(-100.0, 100.0)));
+  }
+  if (chance(15)) {
+    for (int i = 0; i < 9; ++i) p.allowed_token_ids.push_back(token());
+  }
+  if (chance(20)) p.min_tokens = 3;
+  for (int i = 0; i < 3; ++i) c.end_tokens.push_back(token());
+  for (int i = 0; i < 20; ++i) c.history.prompt.push_back(token());
+  const int position = static_cast<int>(random() % 6);
+  for (int i = 0; i < position; ++i) c.history.output.push_back(token());
+  c.counts.add_prompt(c.history.prompt);
+  for (const TokenId id : c.history.output) c.counts.add_output(id);
+  c.task = {.params = &p,
+            .counts = PenaltyCounts::needed(p) ? &c.counts : nullptr,
+            .end_tokens = c.end_tokens,
+            .seed = random(),
+            .choice = static_cast<int>(random() % 3),
+            .position = position,
+            .logprobs = chance(30) ? static_cast<int>(random() % 20) : -1};
+}
+
+void expect_same(const TokenLogprob& actual, const TokenLogprob& expected) {
+  EXPECT_EQ(actual.id, expected.id);
+  EXPECT_EQ(actual.rank, expected.rank);
+  if (std::isfinite(expected.logprob)) {
+    EXPECT_NEAR(actual.logprob, expected.logprob, 2e-6 * (1.0 + std::abs(expected.logprob)));
+  } else {
+    EXPECT_EQ(actual.logprob, expected.logprob);
+  }
+}
+
+void expect_same(const TokenLogprobs& actual, const TokenLogprobs& expected) {
+  expect_same(actual.token, expected.token);
+  ASSERT_EQ(actual.top.size(), expected.top.size());
+  for (size_t i = 0; i < actual.top.size(); ++i) expect_same(actual.top[i], expected.top[i]);
+}
+
+// Whether the reference tells the tokens that rounding in fp32 may confuse apart.
+bool clear_order(const std::vector<double>& logits) {
+  std::vector<double> values = logits;
+  std::ranges::sort(values);
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i] != values[i - 1] && values[i] - values[i - 1] < 1e-6 * (1.0 + std::abs(values[i]))) return false;
+  }
+  return true;
+}
+
+TEST(Sampler, AgreesWithTheReference) {
+  std::mt19937_64 random(1);
+  int compared = 0, unclear = 0;
+  for (int round = 0; round < 12000; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const int vocab = round % 10 == 0 ? 1 + round % 7 : 1 + static_cast<int>(random() % 700);
+    const std::vector<float> logits = random_logits(random, vocab);
+    Case c;
+    make_case(random, vocab, c);
+    const SampleResult result = sample_one(logits, c.params, c.task);
+    const std::vector<double> processed = reference::process(logits, c.task, c.history);
+    if (std::ranges::max(processed) == -INFINITY) {
+      EXPECT_NE(result.error, "");
+      EXPECT_FALSE(result.bad_logits);
+      continue;
+    }
+    ASSERT_EQ(result.error, "");
+    if (c.task.logprobs >= 0) expect_same(result.logprobs, reference::logprobs(logits, result.token, c.task.logprobs));
+    const bool edited = c.task.counts || !c.params.logit_bias.empty();
+    if (edited && !clear_order(processed)) {
+      ++unclear;
+      continue;
+    }
+    if (c.params.temperature == 0.0) {
+      EXPECT_EQ(result.token, reference::sorted(processed)[0]);
+      ++compared;
+      continue;
+    }
+    const std::vector<double> probabilities = reference::distribution(processed, c.params);
+    const double u = uniform_draw(c.task.seed, c.task.choice, c.task.position);
+    const auto expected = probabilities.empty() ? std::nullopt : reference::pick(probabilities, u);
+    if (!expected) {
+      ++unclear;
+      continue;
+    }
+    EXPECT_EQ(result.token, *expected);
+    ++compared;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(compared, 8000);
+  EXPECT_LT(unclear, 2500);
+}
+
+TEST(Sampler, LargeVocabulary) {
+  std::mt19937_64 random(2);
+  const std::vector<float> logits = random_logits(random, 151936);
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    SamplingParams params{.temperature = 0.7 + 0.01 * round};
+    if (round % 2) params.top_k = round % 4 == 1 ? 50 : 5000;
+    if (round % 3) params.top_p = round % 3 == 1 ? 0.9 : 0.999;
+    if (round % 5 == 0) params.min_p = 0.05;
+    const SampleTask task{.seed = random(), .position = round};
+    const SampleResult result = sample_one(logits, params, task);
+    const std::vector<double> probabilities =
+        reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
+    if (probabilities.empty()) continue;
+    const auto expected = reference::pick(probabilities, uniform_draw(task.seed, 0, round));
+    EXPECT_EQ(result.token, expected.value_or(result.token));
+  }
+}
+
+TEST(Sampler, GreedyTiesGoToTheLowestId) {
+  std::vector<float> logits(1000, 1.0f);
+  EXPECT_EQ(sample_one(logits, {.temperature = 0.0}).token, 0);
+  logits[777] = logits[778] = logits[999] = 2.0f;
+  EXPECT_EQ(sample_one(logits, {.temperature = 0.0}).token, 777);
+  EXPECT_EQ(sample_one(logits, {.temperature = 1e-6}).token, 777);
+}
+
+TEST(Sampler, TinyTopPIsGreedy) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<float> logits = random_logits(random, 500);
+    const TokenId best = sample_one(logits, {.temperature = 0.0}).token;
+    EXPECT_EQ(sample_one(logits, {.temperature = 2.0, .top_p = 1e-12}, {.seed = random()}).token, best);
+    EXPECT_EQ(sample_one(logits, {.temperature = 2.0, .top_k = 1}, {.seed = random()}).token, best);
+  }
+}
+
+// Pearson's chi-square over `draws` draws against the reference's probabilities.
+void expect_distribution(const std::vector<float>& logits, const SamplingParams& params, bool by_position) {
+  constexpr int kDraws = 40000;
+  static ThreadPool threads(1);
+  Sampler sampler(threads);
+  const std::vector<double> p = reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
+  std::vector<int> counts(logits.size());
+  for (int i = 0; i < kDraws; ++i) {
+    const SampleTask task{.params = &params,
+                          .seed = by_position ? 7u : static_cast<uint64_t>(i),
+                          .position = by_position ? i : 0};
+    ++counts[sampler.sample(view(logits), {&task, 1})[0].token];
+  }
+  double chi_square = 0.0;
+  int cells = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const double expected = p[i] * kDraws;
+    EXPECT_TRUE(p[i] > 0.0 || counts[i] == 0) << "token " << i << " was cut";
+    if (expected < 5.0) continue;
+    chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
+    ++cells;
+  }
+  // Mean cells - 1, variance twice that: five standard deviations.
+  EXPECT_LT(chi_square, cells - 1 + 5.0 * std::sqrt(2.0 * cells)) << cells << " cells";
+}
+
+TEST(Sampler, DrawsFollowTheDistribution) {
+  std::mt19937_64 random(4);
+  std::normal_distribution<float> normal(0.0f, 1.5f);
+  std::vector<float> logits(100);
+  for (float& x : logits) x = normal(random);
+  for (const bool by_position : {true, false}) {
+    expect_distribution(logits, {.temperature = 1.0}, by_position);
+    expect_distribution(logits, {.temperature = 0.6}, by_position);
+    expect_distribution(logits, {.temperature = 1.3, .top_k = 20}, by_position);
+    expect_distribution(logits, {.temperature = 1.0, .top_p = 0.8}, by_position);
+    expect_distribution(logits, {.temperature = 1.0, .top_k = 40, .top_p = 0.7, .min_p = 0.05}, by_position);
+  }
+}
+
+TEST(Sampler, ADrawDoesNotDependOnTheBatch) {
+  std::mt19937_64 random(5);
+  constexpr int kRows = 37, kVocab = 333;
+  std::vector<float> logits;
+  for (int i = 0; i < kRows; ++i) {
+    const auto row = random_logits(random, kVocab);
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+  std::vector<Case> cases(kRows);
+  std::vector<SampleTask> tasks;
+  for (int i = 0; i < kRows; ++i) {
+    make_case(random, kVocab, cases[i]);
+    cases[i].task.row = i;
+    tasks.push_back(cases[i].task);
+  }
+  ThreadPool one(1), three(3, false);
+  const auto alone = [&](const SampleTask& task) { return Sampler(one).sample(view(logits, kRows), {&task, 1})[0]; };
+  std::ranges::shuffle(tasks, random);
+  Sampler sampler(three);
+  for (int round = 0; round < 20; ++round) {
+    const auto results = sampler.sample(view(logits, kRows), tasks);
+    for (int i = 0; i < kRows; ++i) {
+      const SampleResult expected = alone(tasks[i]);
+      EXPECT_EQ(results[i].token, expected.token);
+      EXPECT_EQ(results[i].error, expected.error);
+      EXPECT_EQ(results[i].logprobs.token.logprob, expected.logprobs.token.logprob);
+    }
+  }
+}
+
+TEST(Sampler, ChoicesAndPositionsDrawIndependently) {
+  const std::vector<float> logits(1000, 0.0f);
+  const SamplingParams params;
+  std::set<TokenId> tokens;
+  for (int choice = 0; choice < 4; ++choice) {
+    for (int position = 0; position < 4; ++position) {
+      tokens.insert(sample_one(logits, params, {.seed = 9, .choice = choice, .position = position}).token);
+    }
+  }
+  EXPECT_GT(tokens.size(), 12u);
+  EXPECT_NE(derive_seed(1, 0), derive_seed(1, 1));
+  EXPECT_NE(derive_seed(1, 0), derive_seed(2, 0));
+}
+
+TEST(Sampler, AFaultStaysWithinItsTask) {
+  constexpr int kVocab = 200;
+  std::vector<float> logits(5 * kVocab, 0.0f);
+  for (int row = 0; row < 5; ++row) logits[row * kVocab + 50 + row] = 9.0f;
+  logits[1 * kVocab + 199] = kNaN;
+  logits[2 * kVocab + 3] = kInfinity;
+  std::fill_n(logits.begin() + 3 * kVocab, kVocab, -kInfinity);
+  for (const double temperature : {0.0, 1.0}) {
+    const SamplingParams params{.temperature = temperature, .top_k = 1, .logprobs = 2};
+    std::vector<SampleTask> tasks;
+    for (int row = 0; row < 5; ++row) tasks.push_back({.row = row, .params = &params, .logprobs = 2});
+    ThreadPool threads(2, false);
+    const auto results = Sampler(threads).sample(view(logits, 5), tasks);
+    for (const int row : {0, 4}) {
+      EXPECT_EQ(results[row].error, "");
+      EXPECT_EQ(results[row].token, 50 + row);
+    }
+    for (const int row : {1, 2, 3}) {
+      EXPECT_NE(results[row].error, "");
+      EXPECT_TRUE(results[row].bad_logits);
+    }
+  }
+}
+
+TEST(Sampler, EveryTokenMaskedIsTheRequestsFault) {
+  const std::vector<float> logits(10, 0.0f);
+  const SamplingParams params{.allowed_token_ids = {4}, .min_tokens = 2};
+  const std::vector<TokenId> end_tokens{4, 12345};  // beyond the vocabulary: cannot be drawn anyway
+  const SampleResult masked = sample_one(logits, params, {.end_tokens = end_tokens, .position = 1});
+  EXPECT_NE(masked.error, "");
+  EXPECT_FALSE(masked.bad_logits);
+  EXPECT_EQ(sample_one(logits, params, {.end_tokens = end_tokens, .position = 2}).token, 4);
+}
+
+TEST(Sampler, ScoresKnownTokens) {
+  std::mt19937_64 random(6);
+  const std::vector<float> logits = random_logits(random, 300);
+  for (const TokenId target : {0, 17, 299}) {
+    const SampleResult result = sample_one(logits, {.temperature = 0.0}, {.target = target, .logprobs = 7});
+    EXPECT_EQ(result.token, target);
+    expect_same(result.logprobs, reference::logprobs(logits, target, 7));
+  }
+}
+
+TEST(Sampler, VocabularyOfOne) {
+  const std::vector<float> logits{-3.0f};
+  for (const double temperature : {0.0, 1.0}) {
+    const SampleResult result =
+        sample_one(logits, {.temperature = temperature, .top_k = 5, .top_p = 0.1, .min_p = 0.5}, {.logprobs = 3});
+    EXPECT_EQ(result.token, 0);
+    EXPECT_EQ(result.logprobs.token.logprob, 0.0f);
+    EXPECT_EQ(result.logprobs.top.size(), 1u);
+  }
+}
+
+TEST(Philox, KnownAnswers) {
+  // Random123's kat_vectors, philox4x32 with 10 rounds.
+  using Words = std::array<uint32_t, 4>;
+  EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(PenaltyCounts, CountsLikeARescan) {
+  std::mt19937_64 random(7);
+  reference::History history;
+  PenaltyCounts counts;
+  for (int i = 0; i < 50; ++i) history.prompt.push_back(static_cast<TokenId>(random() % 40));
+  counts.add_prompt(history.prompt);
+  for (int step = 0; step < 200; ++step) {
+    const auto token = static_cast<TokenId>(random() % 60);
+    history.output.push_back(token);
+    counts.add_output(token);
+    std::map<TokenId, int> naive;
+    for (const TokenId id : history.prompt) naive[id];
+    for (const TokenId id : history.output) ++naive[id];
+    std::map<TokenId, int> counted;
+    for (const auto& entry : counts.entries()) counted[entry.token] += entry.output;
+    ASSERT_EQ(counted, naive);
+    ASSERT_EQ(counts.entries().size(), naive.size());
+  }
+}
+
+}  // namespace
+}  // namespace sluice
