@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tokenizer/script_names.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice::tokenizer {
@@ -22,6 +23,8 @@ constexpr std::string_view kNotSpace =
     R"(\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 constexpr std::string_view kWord =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+// Outside of a class Oniguruma counts these numbers of Latin-1 as word characters, too.
+constexpr std::string_view kLatin1Numbers = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kHexDigit = "0-9A-Fa-f";
 
 struct PropertyName {
@@ -29,7 +32,7 @@ struct PropertyName {
   std::string_view pcre2;
 };
 constexpr auto kProperties = std::to_array<PropertyName>({
-    {"alnum", "Xan"},        {"alpha", "Alphabetic"},       {"casedletter", "L&"},
+    {"alpha", "Alphabetic"}, {"casedletter", "L&"},
     {"closepunctuation", "Pe"}, {"combiningmark", "M"},     {"connectorpunctuation", "Pc"},
     {"control", "Cc"},       {"currencysymbol", "Sc"},      {"dashpunctuation", "Pd"},
     {"decimalnumber", "Nd"}, {"digit", "Nd"},               {"enclosingmark", "Me"},
@@ -44,6 +47,18 @@ constexpr auto kProperties = std::to_array<PropertyName>({
     {"separator", "Z"},      {"spaceseparator", "Zs"},      {"spacingmark", "Mc"},
     {"surrogate", "Cs"},     {"symbol", "S"},               {"titlecaseletter", "Lt"},
     {"unassigned", "Cn"},    {"upper", "Uppercase"},        {"uppercaseletter", "Lu"},
+});
+
+// POSIX classes that PCRE2 reads as other sets.
+constexpr auto kPosixClasses = std::to_array<PropertyName>({
+    {"alnum", R"(\p{Alphabetic}\p{Nd})"},
+    {"alpha", R"(\p{Alphabetic})"},
+    {"blank", R"(\x09\p{Zs})"},
+    {"lower", R"(\p{Lowercase})"},
+    {"punct", R"(\p{P}\p{S})"},
+    {"space", kSpace},
+    {"upper", R"(\p{Uppercase})"},
+    {"word", kWord},
 });
 
 class Translator {
@@ -130,17 +145,15 @@ class Translator {
   // An escape outside of a class.
   void escape() {
     const char c = at_ + 1 < in_.size() ? in_[at_ + 1] : '\0';
-    const auto put_class = [&](std::string_view inside, bool negated) {
-      out_ += negated ? "[^" : "[";
-      out_ += inside;
-      out_ += ']';
+    const auto put_class = [&](std::string_view inside, bool negated, std::string_view more = {}) {
+      out_ += fmt::format("[{}{}{}]", negated ? "^" : "", inside, more);
       at_ += 2;
     };
     switch (c) {
       case 's': return put_class(kSpace, false);
       case 'S': return put_class(kSpace, true);
-      case 'w': return put_class(kWord, false);
-      case 'W': return put_class(kWord, true);
+      case 'w': return put_class(kWord, false, kLatin1Numbers);
+      case 'W': return put_class(kWord, true, kLatin1Numbers);
       case 'h': return put_class(kHexDigit, false);
       case 'H': return put_class(kHexDigit, true);
       default: out_ += shared_escape();
@@ -168,16 +181,25 @@ class Translator {
     return copy;
   }
 
-  static std::string property(std::string_view name) {
-    const bool negated = name.starts_with('^');
+  // The name of a property as both compare it: lower case without spaces, hyphens and underscores.
+  static std::string plain_name(std::string_view name) {
     std::string plain;
-    for (const char c : name.substr(negated)) {
+    for (const char c : name) {
       if (c != ' ' && c != '_' && c != '-') plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     }
-    const auto known = std::find_if(kProperties.begin(), kProperties.end(),
-                                    [&](const PropertyName& p) { return p.oniguruma == plain; });
-    if (known == kProperties.end()) return std::string(name);
-    return fmt::format("{}{}", negated ? "^" : "", known->pcre2);
+    return plain;
+  }
+
+  static std::string property(std::string_view name) {
+    const std::string_view mark = name.starts_with('^') ? "^" : "";
+    const std::string plain = plain_name(name.substr(mark.size()));
+    for (const PropertyName& known : kProperties) {
+      if (known.oniguruma == plain) return fmt::format("{}{}", mark, known.pcre2);
+    }
+    for (const std::string_view script : kScripts) {
+      if (plain_name(script) == plain) return fmt::format("{}sc:{}", mark, script);
+    }
+    return std::string(name);
   }
 
   // A bracket class, from its [ to behind its ]. A class with nested classes or && becomes a group of lookaheads and
@@ -203,7 +225,7 @@ class Translator {
       if (next_is("[:")) {
         const size_t close = in_.find(":]", at_);
         if (close == std::string_view::npos) throw std::invalid_argument("regular expression with an unclosed class");
-        items += posix_class(in_.substr(at_ + 2, close - at_ - 2));
+        items += posix_class(in_.substr(at_ + 2, close - at_ - 2), nested);
         at_ = close + 2;
       } else if (c == '[') {
         nested.push_back(char_class());
@@ -248,13 +270,17 @@ class Translator {
     return std::string(inside);
   }
 
-  static std::string posix_class(std::string_view name) {
+  static std::string posix_class(std::string_view name, std::vector<std::string>& nested) {
     const bool negated = name.starts_with('^');
     const std::string_view plain = name.substr(negated);
-    if (!negated && plain == "space") return std::string(kSpace);
-    if (negated && plain == "space") return std::string(kNotSpace);
-    if (!negated && plain == "word") return std::string(kWord);
-    return fmt::format("[:{}:]", name);
+    std::string_view inside;
+    for (const PropertyName& known : kPosixClasses) {
+      if (known.oniguruma == plain) inside = known.pcre2;
+    }
+    if (inside.empty()) return fmt::format("[:{}:]", name);
+    if (!negated) return std::string(inside);
+    nested.push_back(fmt::format("[^{}]", inside));
+    return {};
   }
 
   std::string_view in_;

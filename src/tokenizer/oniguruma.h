@@ -6,10 +6,10 @@
 
 namespace sluice::tokenizer {
 
-// What differs and occurs in published tokenizers: \s, \w and \h and their complements (other sets of characters), \uHHHH,
-// long names of properties (\p{Letter}), nested classes and && in classes, {,n}, + behind {m,n} (a repeat there,
-// possessive in PCRE2), (?m) (dot matches newline). Other syntax passes unchanged.
-// Throws std::invalid_argument for an unclosed class.
+// What differs and occurs in published tokenizers: \s, \w, \h, their complements and POSIX classes (other sets of
+// characters), \uHHHH, long names of properties (\p{Letter}), names of scripts (PCRE2 takes script extensions), nested
+// classes and && in classes, {,n}, + behind {m,n} (a repeat, possessive in PCRE2), (?m) (dot matches newline). Other
+// syntax passes unchanged. Throws std::invalid_argument for an unclosed class.
 std::string oniguruma_to_pcre2(std::string_view pattern);
 
 }  // namespace sluice::tokenizer
