@@ -1,5 +1,5 @@
-// Workers watch one generation counter: spin for a while (the next op of a step follows within microseconds), then
-// sleep in the kernel through std::atomic::wait.
+// Workers watch the gate's generation: spin for a while (the next op of a step follows within microseconds), then sleep
+// in the kernel through std::atomic::wait. A caller closes its gate when the work is gone and waits for those inside.
 #include "base/thread_pool.h"
 
 #include <immintrin.h>
@@ -32,6 +32,15 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
+// The bits of gate_: generation << 32 | closed << 31 | workers that entered << 16 | workers inside.
+struct Gate {
+  static constexpr uint64_t kClosed = uint64_t{1} << 31, kEnter = (uint64_t{1} << 16) + 1, kLeave = 1;
+  static uint32_t generation(uint64_t gate) { return static_cast<uint32_t>(gate >> 32); }
+  static uint64_t entered(uint64_t gate) { return gate >> 16 & 0x7fff; }
+  static uint64_t inside(uint64_t gate) { return gate & 0xffff; }
+  static uint64_t open(uint32_t generation) { return static_cast<uint64_t>(generation) << 32; }
+};
+
 template <class Condition>
 bool spin_until(Condition&& done) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
@@ -46,7 +55,7 @@ bool spin_until(Condition&& done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, bool pin) {
+ThreadPool::ThreadPool(int threads, bool pin) : gate_(Gate::kClosed) {
   CHECK(threads >= 0 && threads <= 4096, "{} threads", threads);
   const std::vector<int> cpus = allowed_cpus();
   if (threads == 0) threads = static_cast<int>(cpus.size());
@@ -75,17 +84,23 @@ std::byte* ThreadPool::scratch(size_t bytes) {
 
 void ThreadPool::AlignedDelete::operator()(std::byte* memory) const { ::operator delete(memory, kScratchAlignment); }
 
-void ThreadPool::run_erased(Task task, void* context) {
+void ThreadPool::run_task(Task task, const void* context, bool everyone) {
   task_ = task;
   context_ = context;
-  running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  gate_.store(Gate::open(generation), std::memory_order_release);
+  generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   task(context, 0, threads());
-  const auto finished = [this] { return running_.load(std::memory_order_acquire) == 0; };
+  if (!everyone) gate_.fetch_or(Gate::kClosed, std::memory_order_acq_rel);
+  const uint64_t awaited = everyone ? workers_.size() : 0;
+  uint64_t gate = 0;
+  const auto finished = [&] {
+    gate = gate_.load(std::memory_order_acquire);
+    return Gate::inside(gate) == 0 && Gate::entered(gate) >= awaited;
+  };
   if (spin_until(finished)) return;
-  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;)
-    running_.wait(left, std::memory_order_acquire);
+  while (!finished()) gate_.wait(gate, std::memory_order_acquire);
 }
 
 void ThreadPool::work(int worker, int cpu) {
@@ -95,15 +110,23 @@ void ThreadPool::work(int worker, int cpu) {
     CPU_SET(cpu, &set);
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
-  uint32_t seen = 0;
+  uint32_t seen = 0;  // the last generation this worker entered or found closed
+  const auto called = [&] {
+    return Gate::generation(gate_.load(std::memory_order_acquire)) != seen || stop_.load(std::memory_order_relaxed);
+  };
   for (;;) {
-    const auto called = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     if (!spin_until(called)) generation_.wait(seen, std::memory_order_acquire);
-    if (!called()) continue;
-    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    uint64_t gate = gate_.load(std::memory_order_acquire);
+    if (Gate::generation(gate) == seen) continue;
+    while ((gate & Gate::kClosed) == 0 &&
+           !gate_.compare_exchange_weak(gate, gate + Gate::kEnter, std::memory_order_acq_rel)) {
+    }
+    seen = Gate::generation(gate);
+    if ((gate & Gate::kClosed) != 0) continue;
     task_(context_, worker, threads());
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_all();
+    gate = gate_.fetch_sub(Gate::kLeave, std::memory_order_acq_rel);
+    if (Gate::inside(gate) == 1) gate_.notify_all();
   }
 }
 

@@ -1,5 +1,6 @@
 // A pool of pinned compute threads with a spin-then-sleep barrier: the calling thread is worker 0.
-// One caller at a time. Idle workers sleep in the kernel (futex) after a short spin and cost no CPU.
+// One caller at a time. Idle workers sleep in the kernel (futex) after a short spin and cost no CPU. Where other
+// programs share the CPUs, parallel_for does not wait for a worker that has not been scheduled yet.
 #pragma once
 
 #include <atomic>
@@ -26,10 +27,7 @@ class ThreadPool {
   // Runs body(worker, workers) on every thread, and returns when all have returned. body must not throw.
   template <class F>
   void run(F&& body) {
-    if (workers_.empty()) return body(0, 1);
-    run_erased([](void* context, int worker,
-                  int workers) { (*static_cast<std::remove_reference_t<F>*>(context))(worker, workers); },
-               &body);
+    start(body, /*everyone=*/true);
   }
 
   // Splits [0, count) into pieces of `grain` handed out dynamically; body(begin, end) or body(begin, end, worker).
@@ -46,11 +44,12 @@ class ThreadPool {
     if (count <= 0) return;
     if (workers_.empty() || count <= grain) return piece(0, count, 0);
     std::atomic<int64_t> next{0};
-    run([&](int worker, int) {
+    const auto body_of_worker = [&](int worker, int) {
       for (int64_t begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < count;) {
         piece(begin, begin + grain < count ? begin + grain : count, worker);
       }
-    });
+    };
+    start(body_of_worker, /*everyone=*/false);
   }
 
   // Working memory of the op that runs now: at least `bytes`, 64-byte aligned, contents undefined, valid until the next
@@ -59,8 +58,17 @@ class ThreadPool {
   std::byte* scratch(size_t bytes);
 
  private:
-  using Task = void (*)(void* context, int worker, int workers);
-  void run_erased(Task task, void* context);
+  using Task = void (*)(const void* context, int worker, int workers);
+
+  template <class F>
+  void start(const F& body, bool everyone) {
+    if (workers_.empty()) return body(0, 1);
+    const Task task = [](const void* context, int worker, int workers) {
+      (*static_cast<const F*>(context))(worker, workers);
+    };
+    run_task(task, &body, everyone);
+  }
+  void run_task(Task task, const void* context, bool everyone);
   void work(int worker, int cpu);
 
   struct AlignedDelete {
@@ -71,9 +79,11 @@ class ThreadPool {
   std::unique_ptr<std::byte, AlignedDelete> scratch_;
   size_t scratch_bytes_ = 0;
   Task task_ = nullptr;
-  void* context_ = nullptr;
-  alignas(64) std::atomic<uint32_t> generation_{0};  // futex word the workers wait on
-  alignas(64) std::atomic<int> running_{0};
+  const void* context_ = nullptr;
+  // The run in progress, in one word: see Gate in the .cc. Workers enter an open gate at most once per generation.
+  alignas(64) std::atomic<uint64_t> gate_;
+  // Futex word the workers sleep on: the gate's generation.
+  alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<bool> stop_{false};
 };
 

@@ -1,0 +1,105 @@
+// The thread pool: every piece once, many small runs, sleep when idle.
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(ThreadPool, RunReachesEveryWorkerOnce) {
+  for (int threads : {1, 2, 5, 16}) {
+    ThreadPool pool(threads, false);
+    ASSERT_EQ(pool.threads(), threads);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<int> visits(threads);  // not atomic: each worker has its own, and the return orders them all
+      pool.run([&](int worker, int workers) {
+        EXPECT_EQ(workers, threads);
+        ++visits[worker];
+      });
+      for (int v : visits) ASSERT_EQ(v, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, ParallelForHandsOutEveryPieceOnce) {
+  for (int threads : {1, 3, 4}) {
+    ThreadPool pool(threads, false);
+    for (int64_t count : {0, 1, 7, 64, 1000}) {
+      for (int64_t grain : {1, 3, 64, 5000}) {
+        std::vector<int> visits(count);
+        pool.parallel_for(count, grain, [&](int64_t begin, int64_t end, int worker) {
+          EXPECT_TRUE(begin < end && worker >= 0 && worker < threads);
+          for (int64_t i = begin; i < end; ++i) ++visits[i];
+        });
+        for (int v : visits) ASSERT_EQ(v, 1) << count << " by " << grain;
+      }
+    }
+  }
+}
+
+// The pattern of a step: hundreds of tiny ops one after another, each reading what the one before wrote.
+TEST(ThreadPool, ManySmallRunsSeeEachOthersWrites) {
+  ThreadPool pool(4, false);
+  std::vector<int64_t> values(64, 0);
+  constexpr int kRounds = 20000;
+  for (int round = 0; round < kRounds; ++round) {
+    if (round % 7 == 0) {
+      pool.run([&](int worker, int workers) {
+        for (size_t i = worker; i < values.size(); i += workers) values[(i + 1) % 64] += 1;
+      });
+    } else {
+      pool.parallel_for(64, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) values[i] += 1;
+      });
+    }
+  }
+  EXPECT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}), 64 * kRounds);
+}
+
+// Workers that went to sleep must wake for the next run.
+TEST(ThreadPool, WakesAfterSleeping) {
+  ThreadPool pool(3, false);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::atomic<int> visits{0};
+    pool.run([&](int, int) { ++visits; });
+    ASSERT_EQ(visits, 3);
+  }
+}
+
+TEST(ThreadPool, IdleCostsNothing) {
+  ThreadPool pool(4, false);
+  pool.run([](int, int) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // past the spin
+  const double before = cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LT(cpu_seconds() - before, 0.005);  // 1 % of one CPU, for all threads together
+}
+
+TEST(ThreadPool, ScratchGrowsAndIsAligned) {
+  ThreadPool pool(1);
+  std::byte* small = pool.scratch(100);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(small) % 64, 0u);
+  EXPECT_EQ(pool.scratch(50), small);
+  std::byte* large = pool.scratch(1 << 20);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(large) % 64, 0u);
+  large[(1 << 20) - 1] = std::byte{1};
+}
+
+}  // namespace
+}  // namespace sluice
