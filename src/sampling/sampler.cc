@@ -115,32 +115,35 @@ TokenId Sampler::draw(std::span<const float> logits, float max, const SampleTask
   const bool top_p = params.top_p < 1.0;
   const bool min_p = params.min_p > 0.0;
   std::vector<Candidate>& candidates = scratch.candidates;
-  const auto weigh = [&] {
+  const auto sum_of = [&](auto&& weight) {
     double sum = 0.0;
-    for (Candidate& candidate : candidates) sum += candidate.weight = relative_weight(candidate.logit, max, scale);
+    for (Candidate& candidate : candidates) sum += candidate.weight = weight(candidate);
     return sum;
   };
+  const auto own_weight = [&](const Candidate& c) { return relative_weight(c.logit, max, scale); };
+  const auto row_weight = [&](const Candidate& c) { return scratch.weights[c.id]; };
   // Tokens of a weight of at least exp(log_weight), and a few below because of rounding.
   const auto gather_above = [&](double log_weight) {
     const double slack = 1e-5 * (1.0 - log_weight) / scale + 1e-6 * std::abs(max);
     gather(logits, scratch.chunk_max, static_cast<float>(max + log_weight / scale - slack), candidates);
-    return weigh();
   };
 
   if (!top_k && !top_p && !min_p) return draw_from_row(logits, max, scale, u, scratch.weights, scratch.chunk_sum);
   if (top_k) {
     gather_top(logits, scratch.chunk_max, params.top_k, candidates, scratch.selected);
-    const double total = weigh();
+    const double total = sum_of(own_weight);
     if (top_p) keep_nucleus(candidates, params.top_p * total, scratch.selected);
   } else if (top_p) {
     const double mass = params.top_p * weigh_row(logits, max, scale, scratch.weights, scratch.chunk_sum);
     // The nucleus is mostly small: try the most likely tokens before all.
     for (const double log_weight : {-6.0, -12.0, -24.0, -1e30}) {
-      if (gather_above(log_weight) >= mass) break;
+      gather_above(log_weight);
+      if (sum_of(row_weight) >= mass) break;
     }
     keep_nucleus(candidates, mass, scratch.selected);
   } else {
     gather_above(std::log(params.min_p));
+    sum_of(own_weight);
   }
   if (min_p) {
     std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });

@@ -1,22 +1,34 @@
-// See selection.h. Loops over the row run in fixed lanes, so that the compiler vectorises them without reassociating.
+// See selection.h.
 #include "sampling/selection.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <limits>
 
 namespace sluice {
 namespace {
 
-constexpr int kLanes = 16;
+// The loops over whole rows are compiled for several instruction sets, chosen at start. No sum depends on the vector
+// width, so neither does any result. (Sanitizers are not ready when such choices are made.)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define ROW_LOOP __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ROW_LOOP
+#endif
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kLowestExponent = -87.0f;  // exp() of it is a normal number
 constexpr size_t kSmall = 32;              // candidates that are simply sorted
 
+inline float larger(float a, float b) { return a > b ? a : b; }
+
 // Cody-Waite reduction and a polynomial of degree 6 (Cephes expf). Zero below kLowestExponent.
-inline float exp_not_positive(float x) {
+[[gnu::always_inline]] inline float exp_not_positive(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
   const float y = x < kLowestExponent ? kLowestExponent : x;
   const float shifted = y * 1.44269504f + kRound;
@@ -33,6 +45,47 @@ inline float exp_not_positive(float x) {
   return x < kLowestExponent ? 0.0f : p * power;
 }
 
+// Maxima of whole chunks. Returns whether all logits are numbers below infinity.
+ROW_LOOP bool max_of_chunks(const float* logits, size_t chunks, float* chunk_max) {
+  int32_t bad = 0;
+  for (size_t i = 0; i < chunks; ++i, logits += kChunk) {
+    float largest[kChunk / 2];
+    for (int j = 0; j < kChunk; ++j) bad |= logits[j] <= kLargest ? 0 : 1;
+    for (int j = 0; j < kChunk / 2; ++j) largest[j] = larger(logits[j], logits[j + kChunk / 2]);
+    for (int width = kChunk / 4; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) largest[j] = larger(largest[j], largest[j + width]);
+    }
+    chunk_max[i] = largest[0];
+  }
+  return bad == 0;
+}
+
+ROW_LOOP void weigh_chunks(const float* logits, size_t chunks, float max, float scale, float* weights,
+                           double* chunk_sum) {
+  for (size_t i = 0; i < chunks; ++i, logits += kChunk, weights += kChunk) {
+    float sum[kChunk / 2];
+    for (int j = 0; j < kChunk; ++j) weights[j] = exp_not_positive((logits[j] - max) * scale);
+    for (int j = 0; j < kChunk / 2; ++j) sum[j] = weights[j] + weights[j + kChunk / 2];
+    for (int width = kChunk / 4; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) sum[j] += sum[j + width];
+    }
+    chunk_sum[i] = sum[0];
+  }
+}
+
+ROW_LOOP int count_above(const float* logits, size_t size, float value) {
+  int count = 0;
+  for (size_t i = 0; i < size; ++i) count += logits[i] > value ? 1 : 0;
+  return count;
+}
+
+// A copy of the row's incomplete last chunk, filled up with masked tokens.
+const float* filled_up(std::span<const float> logits, float (&copy)[kChunk]) {
+  const std::span<const float> chunk = logits.last(logits.size() % kChunk);
+  std::fill(std::ranges::copy(chunk, copy).out, copy + kChunk, -kInfinity);
+  return copy;
+}
+
 size_t chunks_of(std::span<const float> logits) { return (logits.size() + kChunk - 1) / kChunk; }
 
 std::span<const float> chunk_of(std::span<const float> logits, size_t i) {
@@ -44,31 +97,13 @@ std::span<const float> chunk_of(std::span<const float> logits, size_t i) {
 RowScan scan_row(std::span<const float> logits, std::vector<float>& chunk_max) {
   chunk_max.resize(chunks_of(logits));
   RowScan scan{.max = -kInfinity};
-  for (size_t i = 0; i < chunk_max.size(); ++i) {
-    const std::span<const float> chunk = chunk_of(logits, i);
-    float lanes[kLanes];
-    int32_t bad[kLanes] = {};
-    std::fill_n(lanes, kLanes, -kInfinity);
-    size_t j = 0;
-    for (; j + kLanes <= chunk.size(); j += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const float x = chunk[j + lane];
-        lanes[lane] = x > lanes[lane] ? x : lanes[lane];
-        bad[lane] |= x <= kLargest ? 0 : 1;
-      }
-    }
-    for (; j < chunk.size(); ++j) {
-      lanes[0] = std::max(lanes[0], chunk[j]);
-      bad[0] |= chunk[j] <= kLargest ? 0 : 1;
-    }
-    for (int lane = 1; lane < kLanes; ++lane) {
-      lanes[0] = std::max(lanes[0], lanes[lane]);
-      bad[0] |= bad[lane];
-    }
-    chunk_max[i] = lanes[0];
-    scan.max = std::max(scan.max, lanes[0]);
-    scan.finite &= bad[0] == 0;
+  const size_t whole = logits.size() / kChunk;
+  scan.finite = max_of_chunks(logits.data(), whole, chunk_max.data());
+  if (whole < chunk_max.size()) {
+    float copy[kChunk];
+    scan.finite &= max_of_chunks(filled_up(logits, copy), 1, &chunk_max[whole]);
   }
+  for (const float max : chunk_max) scan.max = std::max(scan.max, max);
   return scan;
 }
 
@@ -137,31 +172,22 @@ float relative_weight(float x, float max, float scale) { return exp_not_positive
 
 double weigh_row(std::span<const float> logits, float max, float scale, std::vector<float>& weights,
                  std::vector<double>& chunk_sum) {
-  weights.resize(logits.size());
   chunk_sum.resize(chunks_of(logits));
-  double total = 0.0;
-  for (size_t i = 0; i < chunk_sum.size(); ++i) {
-    const std::span<const float> chunk = chunk_of(logits, i);
-    float* const out = weights.data() + i * kChunk;
-    for (size_t j = 0; j < chunk.size(); ++j) out[j] = exp_not_positive((chunk[j] - max) * scale);
-    float lanes[kLanes] = {};
-    size_t j = 0;
-    for (; j + kLanes <= chunk.size(); j += kLanes) {
-      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += out[j + lane];
-    }
-    for (; j < chunk.size(); ++j) lanes[0] += out[j];
-    double sum = 0.0;
-    for (const float lane : lanes) sum += lane;
-    chunk_sum[i] = sum;
-    total += sum;
+  weights.resize(chunk_sum.size() * kChunk);
+  const size_t whole = logits.size() / kChunk;
+  weigh_chunks(logits.data(), whole, max, scale, weights.data(), chunk_sum.data());
+  if (whole < chunk_sum.size()) {
+    float copy[kChunk];
+    weigh_chunks(filled_up(logits, copy), 1, max, scale, &weights[whole * kChunk], &chunk_sum[whole]);
   }
+  double total = 0.0;
+  for (const double sum : chunk_sum) total += sum;
   return total;
 }
 
 int rank_before(std::span<const float> logits, TokenId token) {
   const float value = logits[token];
-  int rank = 0;
-  for (const float x : logits) rank += x > value ? 1 : 0;
+  int rank = count_above(logits.data(), logits.size(), value);
   for (const float x : logits.first(token)) rank += x == value ? 1 : 0;
   return rank;
 }

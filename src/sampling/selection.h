@@ -49,7 +49,7 @@ void keep_nucleus(std::vector<Candidate>& candidates, double mass, std::vector<C
 // exp((x - max) * scale) for x <= max and scale > 0, relative error below 2e-7; 0 below exp(-87).
 float relative_weight(float x, float max, float scale);
 
-// Weights of a row and their sum per chunk. Returns the total.
+// Weights of a row, filled up with zeros to whole chunks, and their sum per chunk. Returns the total.
 double weigh_row(std::span<const float> logits, float max, float scale, std::vector<float>& weights,
                  std::vector<double>& chunk_sum);
 
