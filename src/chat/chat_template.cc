@@ -1,0 +1,156 @@
+// Finds the templates of a checkpoint, collects the variables of a rendering and guards them against overrides.
+#include "chat/chat_template.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot be read", path.string()));
+  return text;
+}
+
+// A template's source and the file to blame for it.
+struct Source {
+  std::string text;
+  std::string file;
+};
+using Sources = std::map<std::string, Source>;
+
+void read_config_templates(const Json& config, const std::string& file, Sources& sources) {
+  const auto templates = config.find("chat_template");
+  if (templates == config.end() || templates->is_null()) return;
+  if (templates->is_string()) {
+    sources["default"] = {templates->get<std::string>(), file};
+    return;
+  }
+  const auto is_entry = [](const Json& entry) {
+    return entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
+           entry["template"].is_string();
+  };
+  if (!templates->is_array() || !std::all_of(templates->begin(), templates->end(), is_entry)) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: chat_template must be a string or a list of name and template", file));
+  }
+  for (const Json& entry : *templates) {
+    sources[entry["name"].get<std::string>()] = {entry["template"].get<std::string>(), file};
+  }
+}
+
+// bos_token and its like; a token is a string or an object with its text in "content".
+void read_special_tokens(const Json& config, Json& tokens) {
+  for (const auto& [key, value] : config.items()) {
+    if (!key.ends_with("_token")) continue;
+    if (value.is_string()) tokens[key] = value;
+    if (value.is_object() && value.contains("content") && value["content"].is_string()) tokens[key] = value["content"];
+  }
+}
+
+jinja::Template parse(const Source& source) {
+  try {
+    return jinja::Template(source.text);
+  } catch (const Error& e) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", source.file, e.what()));
+  }
+}
+
+[[noreturn]] void refuse_kwarg(const std::string& key) {
+  throw Error(ErrorCode::kInvalidRequest, fmt::format("chat_template_kwargs must not contain '{}'", key),
+              "chat_template_kwargs", "");
+}
+
+void refuse_nested_template(const Json& value) {
+  if (!value.is_structured()) return;
+  for (const auto& item : value.items()) {
+    if (value.is_object() && item.key() == "chat_template") refuse_kwarg(item.key());
+    refuse_nested_template(item.value());
+  }
+}
+
+// Variables that belong to the request's own fields and to the checkpoint.
+void check_kwargs(const Json& kwargs) {
+  if (kwargs.is_null()) return;
+  if (!kwargs.is_object()) {
+    throw Error(ErrorCode::kInvalidRequest, "chat_template_kwargs must be an object", "chat_template_kwargs",
+                "invalid_type");
+  }
+  constexpr std::string_view kReserved[] = {
+      "messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize", "conversation",
+      "continue_final_message", "return_dict", "return_tensors", "padding", "truncation", "max_length",
+      "tokenizer_kwargs", "return_assistant_tokens_mask", "raise_exception", "strftime_now"};
+  for (const auto& [key, value] : kwargs.items()) {
+    const bool reserved = std::find(std::begin(kReserved), std::end(kReserved), key) != std::end(kReserved);
+    if (reserved || key.ends_with("_token") || key.ends_with("_tokens")) refuse_kwarg(key);
+    refuse_nested_template(value);
+  }
+}
+
+}  // namespace
+
+std::optional<ChatTemplate> ChatTemplate::from_folder(const std::string& folder) {
+  Sources sources;
+  Json tokens = Json::object();
+  const fs::path root(folder);
+  if (const fs::path file = root / "special_tokens_map.json"; fs::exists(file)) {
+    const Json map = read_json_file(file.string());
+    if (map.is_object()) read_special_tokens(map, tokens);
+  }
+  if (const fs::path file = root / "tokenizer_config.json"; fs::exists(file)) {
+    const Json config = read_json_file(file.string());
+    if (config.is_object()) {
+      read_special_tokens(config, tokens);
+      read_config_templates(config, file.string(), sources);
+    }
+  }
+  if (const fs::path file = root / "chat_template.jinja"; fs::exists(file)) {
+    sources["default"] = {read_text(file), file.string()};
+  }
+  if (const fs::path extra = root / "additional_chat_templates"; fs::is_directory(extra)) {
+    for (const auto& entry : fs::directory_iterator(extra)) {
+      if (entry.path().extension() != ".jinja") continue;
+      sources[entry.path().stem().string()] = {read_text(entry.path()), entry.path().string()};
+    }
+  }
+
+  const auto main = sources.find("default");
+  const auto with_tools = sources.find("tool_use");
+  if (main == sources.end() && with_tools == sources.end()) return std::nullopt;
+  ChatTemplate out(parse((main != sources.end() ? main : with_tools)->second), std::move(tokens));
+  if (with_tools != sources.end()) out.with_tools_ = parse(with_tools->second);
+  return out;
+}
+
+ChatTemplate ChatTemplate::from_source(std::string_view source, Json special_tokens) {
+  return {jinja::Template(source), std::move(special_tokens)};
+}
+
+std::string ChatTemplate::render(const ChatInput& input, std::chrono::system_clock::time_point now) const {
+  check_kwargs(input.kwargs);
+  Json variables = special_tokens_.is_object() ? special_tokens_ : Json::object();
+  if (input.kwargs.is_object()) {
+    for (const auto& [key, value] : input.kwargs.items()) variables[key] = value;
+  }
+  const bool tools = input.tools.is_array() && !input.tools.empty();
+  variables["messages"] = input.messages;
+  variables["tools"] = tools ? input.tools : Json();
+  variables["documents"] = input.documents;
+  variables["add_generation_prompt"] = input.add_generation_prompt;
+  jinja::RenderOptions options;
+  options.now = now;
+  return (tools && with_tools_ ? *with_tools_ : main_).render(variables, options);
+}
+
+}  // namespace sluice
