@@ -25,12 +25,9 @@ void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
   CHECK(results.size() == step.tasks.size(), "{} results for {} tasks", results.size(), step.tasks.size());
   in_flight_ = false;
   for (const auto& part : step.parts) part.sequence->scheduled = false;
-  std::vector<RequestId> ids;
-  for (const auto& part : step.parts) {
-    ids.push_back(part.sequence->request->id);
-    commit_part(part, results);
-  }
-  for (const RequestId id : ids) erase_if_ended(id);
+  events_.reserve(events_.size() + results.size());
+  for (const auto& part : step.parts) commit_part(part, results);
+  erase_ended();
   if (std::ranges::any_of(results, &SampleResult::bad_logits)) pool_.reset_prefix_cache();
 }
 
@@ -134,7 +131,7 @@ void Scheduler::cancel(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   end_request(*found->second, make_finish(FinishReason::kAbort));
-  erase_if_ended(id);
+  erase_ended();
 }
 
 void Scheduler::finish(RequestId id, int index) {
@@ -144,7 +141,7 @@ void Scheduler::finish(RequestId id, int index) {
   if (index < 0 || index >= static_cast<int>(choices.size()) || !choices[index]) return;
   if (choices[index]->state == SequenceState::kEnded || found->second->unforked()) return;
   end_sequence(*choices[index]);
-  erase_if_ended(id);
+  erase_ended();
 }
 
 void Scheduler::end_request(RequestState& request, const Finish& finish) {
@@ -173,18 +170,22 @@ void Scheduler::end_sequence(Sequence& sequence) {
     if (!request.admitted) queue_limit_.leave(request.prompt_length());
   }
   sequence.state = SequenceState::kEnded;
+  ended_.push_back(request.id);
   if (!sequence.scheduled) pool_.release(std::exchange(sequence.blocks, {}));
 }
 
-void Scheduler::erase_if_ended(RequestId id) {
-  const auto found = requests_.find(id);
-  if (found == requests_.end()) return;
-  const RequestState& request = *found->second;
-  for (const auto& choice : request.choices) {
-    if (choice && (choice->state != SequenceState::kEnded || choice->scheduled)) return;
+// Forgets requests without a living choice. The step in flight may point to them: then later.
+void Scheduler::erase_ended() {
+  if (in_flight_) return;
+  for (const RequestId id : std::exchange(ended_, {})) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) continue;  // another choice of it was in the list
+    const RequestState& request = *found->second;
+    const auto ended = [](const auto& choice) { return !choice || choice->state == SequenceState::kEnded; };
+    if (!std::ranges::all_of(request.choices, ended)) continue;
+    if (request.request.deadline) deadlines_.erase({*request.request.deadline, id});
+    requests_.erase(found);
   }
-  if (request.request.deadline) deadlines_.erase({*request.request.deadline, id});
-  requests_.erase(found);
 }
 
 std::vector<SequenceEvent> Scheduler::drain() { return std::exchange(events_, {}); }

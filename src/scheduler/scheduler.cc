@@ -130,7 +130,7 @@ void Scheduler::expire_deadlines() {
     const RequestId id = deadlines_.begin()->second;
     end_request(*requests_.at(id),
                 {.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}});
-    erase_if_ended(id);
+    erase_ended();
   }
 }
 

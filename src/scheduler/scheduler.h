@@ -199,7 +199,7 @@ class Scheduler {
   // Ending.
   void end_sequence(Sequence& sequence);
   void end_request(RequestState& request, const Finish& finish);
-  void erase_if_ended(RequestId id);
+  void erase_ended();
   int blocks_for(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
   SchedulerOptions options_;
@@ -210,6 +210,7 @@ class Scheduler {
   std::set<Sequence*, ByWait> overtakable_;  // of waiting_ under the priority policy, until they are promoted
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<SequenceEvent> events_;
+  std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;  // sequences that running ones will fork
   bool in_flight_ = false;
   uint64_t arrivals_ = 0, admissions_ = 0;
