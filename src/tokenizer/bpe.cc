@@ -208,8 +208,8 @@ void Bpe::seed_characters(std::string_view piece, Scratch& scratch) const {
   }
 }
 
-// A symbol the vocabulary lacks: its bytes, or the unknown token, or nothing. As Hugging Face has it, bytes do not end a
-// run of the unknown, and the run's token comes behind them.
+// A symbol the vocabulary lacks: its bytes, or the unknown token, or nothing. As Hugging Face has it, bytes do not end
+// a run of the unknown, and the run's token comes behind them.
 void Bpe::seed_unspelled(std::string_view symbol, Scratch& scratch) const {
   const auto fallback = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
   if (byte_fallback_ && std::all_of(symbol.begin(), symbol.end(), [&](char c) { return fallback(c) >= 0; })) {
@@ -232,8 +232,8 @@ void Bpe::merge_short(Scratch& scratch, std::vector<TokenId>& out) const {
   merges.clear();
   for (size_t i = 0; i + 1 < symbols.size(); ++i) merges.push_back(merge_of(symbols[i], symbols[i + 1]));
   while (!merges.empty()) {
-    const auto best = std::min_element(merges.begin(), merges.end(),
-                                       [](const Merge& a, const Merge& b) { return a.rank < b.rank; });
+    const auto best =
+        std::min_element(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) { return a.rank < b.rank; });
     if (best->rank == kNoRank) break;
     const size_t i = best - merges.begin();
     symbols[i] = best->result;

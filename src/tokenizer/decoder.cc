@@ -458,7 +458,8 @@ void Decoder::load(const Field& field) {
     field.at("decoders").for_each([&](const Field& step) { load(step); });
     return;
   }
-  const auto* known = std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
+  const auto* known =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
   if (known == kTypes.end()) type.unsupported(fmt::format("unknown decoder \"{}\"", type.string()));
   steps_.push_back(known->load(field));
 }

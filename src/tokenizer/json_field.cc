@@ -27,9 +27,7 @@ Field Field::at(std::string_view key) const {
   return *std::move(field);
 }
 
-Field Field::element(size_t index) const {
-  return Field((*json_)[index], *file_, fmt::format("{}[{}]", path_, index));
-}
+Field Field::element(size_t index) const { return Field((*json_)[index], *file_, fmt::format("{}[{}]", path_, index)); }
 
 std::string_view Field::string() const {
   expect(json_->is_string(), "a string");

@@ -11,10 +11,10 @@
 
 namespace sluice::tokenizer {
 
-// A priority queue of (rank, position), lowest first. Entries of one rank arrive nearly sorted by position, so each rank
-// keeps a list that is sorted when its turn comes; what comes later and out of order goes into a heap of that rank.
-// That makes a word of n symbols cost little more than n, where one binary heap of n entries would cost n log n cache
-// misses; the worst case stays n log n.
+// A priority queue of (rank, position), lowest first. Entries of one rank arrive nearly sorted by position, so each
+// rank keeps a list that is sorted when its turn comes; what comes later and out of order goes into a heap of that
+// rank. That makes a word of n symbols cost little more than n, where one binary heap of n entries would cost n log n
+// cache misses; the worst case stays n log n.
 class MergeQueue {
  public:
   struct Entry {

@@ -32,21 +32,50 @@ struct PropertyName {
   std::string_view pcre2;
 };
 constexpr auto kProperties = std::to_array<PropertyName>({
-    {"alpha", "Alphabetic"}, {"casedletter", "L&"},
-    {"closepunctuation", "Pe"}, {"combiningmark", "M"},     {"connectorpunctuation", "Pc"},
-    {"control", "Cc"},       {"currencysymbol", "Sc"},      {"dashpunctuation", "Pd"},
-    {"decimalnumber", "Nd"}, {"digit", "Nd"},               {"enclosingmark", "Me"},
-    {"finalpunctuation", "Pf"}, {"format", "Cf"},           {"initialpunctuation", "Pi"},
-    {"letter", "L"},         {"letternumber", "Nl"},        {"lineseparator", "Zl"},
-    {"lower", "Lowercase"},  {"lowercaseletter", "Ll"},     {"mark", "M"},
-    {"mathsymbol", "Sm"},    {"modifierletter", "Lm"},      {"modifiersymbol", "Sk"},
-    {"nonspacingmark", "Mn"}, {"number", "N"},              {"openpunctuation", "Ps"},
-    {"other", "C"},          {"otherletter", "Lo"},         {"othernumber", "No"},
-    {"otherpunctuation", "Po"}, {"othersymbol", "So"},      {"paragraphseparator", "Zp"},
-    {"privateuse", "Co"},    {"punct", "P"},                {"punctuation", "P"},
-    {"separator", "Z"},      {"spaceseparator", "Zs"},      {"spacingmark", "Mc"},
-    {"surrogate", "Cs"},     {"symbol", "S"},               {"titlecaseletter", "Lt"},
-    {"unassigned", "Cn"},    {"upper", "Uppercase"},        {"uppercaseletter", "Lu"},
+    {"alpha", "Alphabetic"},
+    {"casedletter", "L&"},
+    {"closepunctuation", "Pe"},
+    {"combiningmark", "M"},
+    {"connectorpunctuation", "Pc"},
+    {"control", "Cc"},
+    {"currencysymbol", "Sc"},
+    {"dashpunctuation", "Pd"},
+    {"decimalnumber", "Nd"},
+    {"digit", "Nd"},
+    {"enclosingmark", "Me"},
+    {"finalpunctuation", "Pf"},
+    {"format", "Cf"},
+    {"initialpunctuation", "Pi"},
+    {"letter", "L"},
+    {"letternumber", "Nl"},
+    {"lineseparator", "Zl"},
+    {"lower", "Lowercase"},
+    {"lowercaseletter", "Ll"},
+    {"mark", "M"},
+    {"mathsymbol", "Sm"},
+    {"modifierletter", "Lm"},
+    {"modifiersymbol", "Sk"},
+    {"nonspacingmark", "Mn"},
+    {"number", "N"},
+    {"openpunctuation", "Ps"},
+    {"other", "C"},
+    {"otherletter", "Lo"},
+    {"othernumber", "No"},
+    {"otherpunctuation", "Po"},
+    {"othersymbol", "So"},
+    {"paragraphseparator", "Zp"},
+    {"privateuse", "Co"},
+    {"punct", "P"},
+    {"punctuation", "P"},
+    {"separator", "Z"},
+    {"spaceseparator", "Zs"},
+    {"spacingmark", "Mc"},
+    {"surrogate", "Cs"},
+    {"symbol", "S"},
+    {"titlecaseletter", "Lt"},
+    {"unassigned", "Cn"},
+    {"upper", "Uppercase"},
+    {"uppercaseletter", "Lu"},
 });
 
 // POSIX classes that PCRE2 reads as other sets.
@@ -150,13 +179,20 @@ class Translator {
       at_ += 2;
     };
     switch (c) {
-      case 's': return put_class(kSpace, false);
-      case 'S': return put_class(kSpace, true);
-      case 'w': return put_class(kWord, false, kLatin1Numbers);
-      case 'W': return put_class(kWord, true, kLatin1Numbers);
-      case 'h': return put_class(kHexDigit, false);
-      case 'H': return put_class(kHexDigit, true);
-      default: out_ += shared_escape();
+      case 's':
+        return put_class(kSpace, false);
+      case 'S':
+        return put_class(kSpace, true);
+      case 'w':
+        return put_class(kWord, false, kLatin1Numbers);
+      case 'W':
+        return put_class(kWord, true, kLatin1Numbers);
+      case 'h':
+        return put_class(kHexDigit, false);
+      case 'H':
+        return put_class(kHexDigit, true);
+      default:
+        out_ += shared_escape();
     }
   }
 
@@ -255,16 +291,25 @@ class Translator {
     const char c = at_ + 1 < in_.size() ? in_[at_ + 1] : '\0';
     std::string_view inside;
     switch (c) {
-      case 's': inside = kSpace; break;
-      case 'S': inside = kNotSpace; break;
-      case 'w': inside = kWord; break;
-      case 'h': inside = kHexDigit; break;
+      case 's':
+        inside = kSpace;
+        break;
+      case 'S':
+        inside = kNotSpace;
+        break;
+      case 'w':
+        inside = kWord;
+        break;
+      case 'h':
+        inside = kHexDigit;
+        break;
       case 'W':
       case 'H':
         nested.push_back(fmt::format("[^{}]", c == 'W' ? kWord : kHexDigit));
         at_ += 2;
         return {};
-      default: return shared_escape();
+      default:
+        return shared_escape();
     }
     at_ += 2;
     return std::string(inside);
@@ -286,8 +331,8 @@ class Translator {
   std::string_view in_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = 0;              // where the last atom begins in out_
-  std::vector<size_t> groups_;   // where the open groups begin in out_
+  size_t atom_ = 0;             // where the last atom begins in out_
+  std::vector<size_t> groups_;  // where the open groups begin in out_
   int class_depth_ = 0;
 };
 

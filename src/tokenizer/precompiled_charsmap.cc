@@ -1,5 +1,5 @@
-// See precompiled_charsmap.h. The blob: u32 size of the trie in bytes, the trie as u32 units (little-endian, darts-clone's
-// layout), then the replacements, each ended by NUL; a trie value is the offset of a replacement.
+// See precompiled_charsmap.h. The blob: u32 size of the trie in bytes, the trie as u32 units (little-endian,
+// darts-clone's layout), then the replacements, each ended by NUL; a trie value is the offset of a replacement.
 #include "tokenizer/precompiled_charsmap.h"
 
 #include <array>
@@ -19,12 +19,18 @@ std::optional<std::string> decode_base64(std::string_view text) {
   int count = 0;
   for (const char c : text) {
     uint32_t value;
-    if (c >= 'A' && c <= 'Z') value = c - 'A';
-    else if (c >= 'a' && c <= 'z') value = c - 'a' + 26;
-    else if (c >= '0' && c <= '9') value = c - '0' + 52;
-    else if (c == '+') value = 62;
-    else if (c == '/') value = 63;
-    else return std::nullopt;
+    if (c >= 'A' && c <= 'Z')
+      value = c - 'A';
+    else if (c >= 'a' && c <= 'z')
+      value = c - 'a' + 26;
+    else if (c >= '0' && c <= '9')
+      value = c - '0' + 52;
+    else if (c == '+')
+      value = 62;
+    else if (c == '/')
+      value = 63;
+    else
+      return std::nullopt;
     bits = bits << 6 | value;
     count += 6;
     if (count >= 8) {

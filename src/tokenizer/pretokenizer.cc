@@ -98,8 +98,7 @@ class Split final : public PreTokenizer {
 class ByteLevel final : public PreTokenizer {
  public:
   // With `spell` the pieces are rewritten in the byte-level alphabet; otherwise the model does that.
-  ByteLevel(const Field& field, bool spell)
-      : add_prefix_space_(field.at("add_prefix_space").boolean()), spell_(spell) {
+  ByteLevel(const Field& field, bool spell) : add_prefix_space_(field.at("add_prefix_space").boolean()), spell_(spell) {
     if (field.boolean_or("use_regex", true)) pattern_.emplace(kByteLevelPattern);
   }
 
@@ -306,7 +305,8 @@ PreTokenizers load_pretokenizers(const Field& field) {
       loaded.byte_level = last;
       continue;
     }
-    const auto* known = std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
+    const auto* known =
+        std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
     if (known == kTypes.end()) type.unsupported(fmt::format("unknown pre-tokenizer \"{}\"", type.string()));
     loaded.steps.push_back(known->load(fields[i]));
   }

@@ -37,8 +37,8 @@ Regex::Regex(std::string_view oniguruma_pattern) {
   PCRE2_SIZE at = 0;
   // Ruby's ^ and $ always match at line ends.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C;
-  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error,
-                                       &at, nullptr);
+  pcre2_code* compiled =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &at, nullptr);
   if (compiled == nullptr) {
     throw std::invalid_argument(fmt::format("regular expression \"{}\": {}", oniguruma_pattern, message_of(error)));
   }
@@ -102,8 +102,8 @@ std::optional<Span> Regex::Matches::match_with_more_stack(size_t from, int error
     pcre2_match_context_free(copy);
   }
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-    rc = pcre2_match(code(regex_.code_), text, text_.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                     data(match_data_), context(regex_.match_context_));
+    rc = pcre2_match(code(regex_.code_), text, text_.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data(match_data_),
+                     context(regex_.match_context_));
   }
   if (rc == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (rc < 0) {

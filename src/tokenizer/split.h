@@ -18,8 +18,8 @@ struct Stretch {
   bool delimiter;
 };
 
-// Appends the pieces that remain of adjoining stretches which cover one piece. Empty stretches leave no piece, but count
-// as neighbours.
+// Appends the pieces that remain of adjoining stretches which cover one piece. Empty stretches leave no piece, but
+// count as neighbours.
 void append_split(const std::vector<Stretch>& stretches, SplitBehavior behavior, std::vector<Span>& out);
 
 }  // namespace sluice::tokenizer

@@ -23,7 +23,9 @@ void TokenMatcher::build() {
   std::vector<ByteTrie::Node> order{ByteTrie::kRoot};
   for (size_t i = 0; i < order.size(); ++i) {
     const ByteTrie::Node node = order[i];
-    longest_[node] = trie_.value(node) >= 0 ? node : node == ByteTrie::kRoot ? ByteTrie::kNone : longest_[failure_[node]];
+    longest_[node] = trie_.value(node) >= 0    ? node
+                     : node == ByteTrie::kRoot ? ByteTrie::kNone
+                                               : longest_[failure_[node]];
     for (int byte = 0; byte < 256; ++byte) {
       const auto b = static_cast<unsigned char>(byte);
       const ByteTrie::Node child = trie_.child(node, b);

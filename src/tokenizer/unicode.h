@@ -54,13 +54,13 @@ class LossyUtf8 {
   std::string held_;  // at most 3 bytes between calls
 };
 
-bool is_whitespace(char32_t c);   // White_Space
-bool is_numeric(char32_t c);      // N
-bool is_punctuation(char32_t c);  // P, or ASCII punctuation
-bool is_word(char32_t c);         // \w: alphabetic, mark, decimal digit, connector punctuation, join control
-bool is_mark(char32_t c);         // M
+bool is_whitespace(char32_t c);       // White_Space
+bool is_numeric(char32_t c);          // N
+bool is_punctuation(char32_t c);      // P, or ASCII punctuation
+bool is_word(char32_t c);             // \w: alphabetic, mark, decimal digit, connector punctuation, join control
+bool is_mark(char32_t c);             // M
 bool is_nonspacing_mark(char32_t c);  // Mn
-bool is_other(char32_t c);        // Cc, Cf, Co: what BERT calls control characters
+bool is_other(char32_t c);            // Cc, Cf, Co: what BERT calls control characters
 
 // Full lower case mapping without context.
 void append_lowercase(std::string& out, char32_t c);

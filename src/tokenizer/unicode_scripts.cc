@@ -33,8 +33,8 @@ std::vector<Range> make_ranges() {
     while (const auto found = matches.next()) {
       size_t last = found->end - 1;
       while ((static_cast<unsigned char>(all[last]) & 0xC0) == 0x80) --last;
-      ranges.push_back({code_point_at(all, found->begin).value, code_point_at(all, last).value,
-                        static_cast<int>(script)});
+      ranges.push_back(
+          {code_point_at(all, found->begin).value, code_point_at(all, last).value, static_cast<int>(script)});
     }
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
@@ -63,14 +63,15 @@ class UnicodeScripts final : public PreTokenizer {
       for (size_t at = 0; at < text.size();) {
         const CodePoint c = code_point_at(text, at);
         const int script = script_of(c.value);
-        if (script != kAny && last != kAny && script != last) {
-          out.push_back({piece.begin + begin, piece.begin + at});
+        if (script != kAny && script != last) {
+          // As in Hugging Face's, what has no script is thrown away in front of the first piece.
+          if (last != kAny) out.push_back({piece.begin + begin, piece.begin + at});
           begin = at;
+          last = script;
         }
-        if (script != kAny) last = script;
         at += c.length;
       }
-      out.push_back({piece.begin + begin, piece.end});
+      if (last != kAny) out.push_back({piece.begin + begin, piece.end});
     }
     pieces.spans = std::move(out);
   }

@@ -38,7 +38,8 @@ TEST_P(TokenizerGolden, Encodes) {
 // "decoded" is of the ids without special tokens, "decoded_skip_special" of those with them.
 TEST_P(TokenizerGolden, Decodes) {
   for (const Json& v : vectors_) {
-    EXPECT_EQ(tokenizer_->decode(v["ids_no_special"].get<std::vector<TokenId>>(), false), v["decoded"].get<std::string>())
+    EXPECT_EQ(tokenizer_->decode(v["ids_no_special"].get<std::vector<TokenId>>(), false),
+              v["decoded"].get<std::string>())
         << v["text"];
     EXPECT_EQ(tokenizer_->decode(v["ids"].get<std::vector<TokenId>>(), true),
               v["decoded_skip_special"].get<std::string>())
