@@ -1,0 +1,428 @@
+// The scheduler's rules one by one; simulation_test.cc tries them together.
+#include "scheduler/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace sluice {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr TokenId kEos = 99;
+constexpr TokenId kWord = 7;  // what is drawn unless a test says otherwise
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  SchedulerTest() {
+    options_.max_num_seqs = 8;
+    options_.max_num_batched_tokens = 64;
+    options_.max_logit_rows = 64;
+    options_.max_model_len = 64;
+    options_.block_size = 4;
+    options_.blocks = 64;
+    options_.eos_token_ids = {kEos};
+    options_.clock = [this] { return now_; };
+  }
+
+  Scheduler& scheduler() {
+    if (!scheduler_) scheduler_.emplace(options_);
+    return *scheduler_;
+  }
+
+  // `length` tokens, all different from those of another `first`.
+  static Request request(int length, int max_tokens, TokenId first = 1000) {
+    Request r;
+    r.prompt.resize(length);
+    std::iota(r.prompt.begin(), r.prompt.end(), first);
+    r.sampling.max_tokens = max_tokens;
+    return r;
+  }
+
+  RequestId add(Request r) {
+    EXPECT_TRUE(scheduler().queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
+    scheduler().add(next_id_, std::move(r));
+    return next_id_++;
+  }
+
+  static std::vector<SampleResult> results(const ScheduledBatch& step, TokenId token = kWord) {
+    std::vector<SampleResult> all(step.tasks.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].token = step.tasks[i].target >= 0 ? step.tasks[i].target : token;
+      all[i].logprobs.token = {.id = all[i].token, .logprob = -1.0f, .rank = 1};
+    }
+    return all;
+  }
+
+  // One step in which every draw gives `token`. Returns the batch.
+  Batch step(TokenId token = kWord) {
+    ScheduledBatch next = scheduler().next();
+    Batch batch = next.batch;
+    if (!batch.empty()) scheduler().commit(std::move(next), results(next, token));
+    for (SequenceEvent& event : scheduler().drain()) events_.push_back(std::move(event));
+    return batch;
+  }
+
+  std::vector<SequenceEvent> run_to_end() {
+    while (!scheduler().idle()) step();
+    return std::exchange(events_, {});
+  }
+
+  int used_blocks() { return scheduler().pool().stats().used; }
+
+  std::chrono::steady_clock::time_point now_{};
+  SchedulerOptions options_;
+  std::optional<Scheduler> scheduler_;
+  std::vector<SequenceEvent> events_;
+  RequestId next_id_ = 1;
+};
+
+TEST_F(SchedulerTest, PrefillIsChunkedByTheTokenBudget) {
+  options_.max_num_batched_tokens = 4;
+  add(request(10, 2));
+  EXPECT_THAT(step(), AllOf(Field(&Batch::tokens, ElementsAre(1000, 1001, 1002, 1003)),
+                            Field(&Batch::kv_len, ElementsAre(4)), Field(&Batch::sample_rows, IsEmpty())));
+  EXPECT_THAT(step().positions, ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(events_, IsEmpty());
+  EXPECT_THAT(step(), AllOf(Field(&Batch::kv_len, ElementsAre(10)), Field(&Batch::sample_rows, ElementsAre(1))));
+  ASSERT_THAT(events_, SizeIs(1));
+  EXPECT_EQ(events_[0].token, kWord);
+  EXPECT_THAT(step().tokens, ElementsAre(kWord));
+  EXPECT_EQ(events_[1].finish->reason, FinishReason::kLength);
+  EXPECT_EQ(events_[1].usage.completion_tokens, 2);
+  EXPECT_TRUE(scheduler().idle());
+}
+
+TEST_F(SchedulerTest, DecodesComeBeforePrefills) {
+  options_.max_num_batched_tokens = 5;
+  add(request(20, 5, 1000));
+  for (int i = 0; i < 3; ++i) step();
+  add(request(3, 5, 2000));  // it prefills beside the last chunk, then both decode
+  step();
+  EXPECT_THAT(step().tokens, ElementsAre(kWord, 2000, 2001, 2002));
+  add(request(20, 5, 3000));
+  EXPECT_THAT(step().query_start, ElementsAre(0, 1, 2, 5));
+}
+
+TEST_F(SchedulerTest, APrefixIsReusedButForTheLastToken) {
+  add(request(8, 1));
+  run_to_end();
+  add(request(8, 1));
+  EXPECT_THAT(step().positions, ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(events_.back().usage.cached_tokens, 4);
+  add(request(9, 1));
+  EXPECT_THAT(step().positions, ElementsAre(8));
+  EXPECT_EQ(events_.back().usage.cached_tokens, 8);
+  EXPECT_EQ(scheduler().pool().stats().hit_tokens, 12u);
+  EXPECT_EQ(scheduler().pool().stats().query_tokens, 25u);
+}
+
+TEST_F(SchedulerTest, APrefixIsNotReusedAcrossSaltsOrForPromptLogprobsOrWhenSwitchedOff) {
+  add(request(9, 1));
+  run_to_end();
+  Request salted = request(9, 1);
+  salted.cache_salt = "tenant";
+  Request scored = request(9, 1);
+  scored.sampling.prompt_logprobs = 0;
+  for (Request* r : {&salted, &scored}) {
+    add(*r);
+    EXPECT_THAT(step().tokens, SizeIs(9));
+    EXPECT_EQ(events_.back().usage.cached_tokens, 0);
+  }
+  options_.prefix_caching = false;
+  scheduler_.emplace(options_);
+  for (int i = 0; i < 2; ++i) {
+    add(request(9, 1));
+    EXPECT_THAT(step().tokens, SizeIs(9));
+  }
+  EXPECT_EQ(scheduler().pool().stats().cached, 0);
+}
+
+TEST_F(SchedulerTest, GeneratedTokensAreReusedToo) {
+  add(request(4, 5));
+  run_to_end();
+  Request conversation = request(4, 1);
+  conversation.prompt.insert(conversation.prompt.end(), 5, kWord);
+  add(conversation);
+  EXPECT_THAT(step().tokens, SizeIs(1));
+}
+
+TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
+  Request r = request(6, 3);
+  r.n = 3;
+  add(r);
+  const ScheduledBatch prefill = scheduler().next();
+  EXPECT_EQ(prefill.batch.sequences(), 1);
+  EXPECT_THAT(prefill.batch.sample_rows, ElementsAre(5));
+  ASSERT_THAT(prefill.tasks, SizeIs(3));  // one row, three draws
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THAT(prefill.tasks[i], AllOf(Field(&SampleTask::row, 0), Field(&SampleTask::choice, i)));
+  scheduler().commit(prefill, results(prefill));
+  EXPECT_EQ(used_blocks(), 2);
+  const Batch decode = step();
+  EXPECT_EQ(decode.sequences(), 3);
+  EXPECT_THAT(decode.copies, SizeIs(2));  // the last writer keeps the original
+  EXPECT_EQ(used_blocks(), 4);
+  const auto events = run_to_end();
+  EXPECT_EQ(std::ranges::count_if(events, [](const auto& e) { return e.finish.has_value(); }), 3);
+  EXPECT_EQ(used_blocks(), 0);
+}
+
+TEST_F(SchedulerTest, ChoicesEndOnTheirOwn) {
+  Request r = request(4, 10);
+  r.n = 2;
+  const RequestId id = add(r);
+  step();
+  scheduler().finish(id, 0);
+  EXPECT_EQ(step().sequences(), 1);
+  EXPECT_EQ(scheduler().stats().running, 1);
+  for (const SequenceEvent& event : run_to_end()) EXPECT_TRUE(!event.finish || event.index == 1);
+}
+
+TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
+  options_.blocks = 6;
+  options_.max_model_len = 24;
+  options_.prefix_caching = false;
+  const RequestId old = add(request(8, 8, 1000));
+  const RequestId young = add(request(8, 8, 2000));
+  while (scheduler().stats().preemptions == 0) step();
+  EXPECT_EQ(scheduler().stats().running, 1);
+  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->blocks.empty());
+  EXPECT_EQ(scheduler().requests().at(old)->choices[0]->state, SequenceState::kRunning);
+  const int kept = scheduler().requests().at(young)->choices[0]->length();
+  EXPECT_GT(kept, 8);
+  while (scheduler().requests().contains(old)) step();
+  EXPECT_THAT(step().tokens, SizeIs(kept));  // prompt and output at once
+  const auto events = run_to_end();
+  EXPECT_EQ(events.back().usage.completion_tokens, 8);
+  EXPECT_EQ(scheduler().stats().preemptions, 1u);
+}
+
+TEST_F(SchedulerTest, NobodyIsAdmittedWhoseTokensDoNotFitBesideTheOthers) {
+  options_.blocks = 8;
+  options_.max_model_len = 32;
+  options_.max_num_batched_tokens = 8;
+  add(request(20, 2, 1000));
+  add(request(16, 2, 2000));  // 5 and 4 blocks: the second waits, though 6 blocks are free after the first chunk
+  step();
+  EXPECT_EQ(scheduler().stats().running, 1);
+  run_to_end();
+  EXPECT_EQ(scheduler().stats().preemptions, 0u);
+}
+
+TEST_F(SchedulerTest, EveryWayToEnd) {
+  const auto finish_of = [&](Request r, std::vector<TokenId> tokens) {
+    add(std::move(r));
+    for (const TokenId token : tokens) step(token);
+    EXPECT_TRUE(scheduler().idle());
+    EXPECT_TRUE(events_.back().finish);
+    return events_.back().finish.value_or(Finish{});
+  };
+  EXPECT_EQ(finish_of(request(4, 9), {kWord, kEos}).reason, FinishReason::kStop);
+  EXPECT_EQ(finish_of(request(4, 2), {kWord, kWord}).reason, FinishReason::kLength);
+  EXPECT_EQ(finish_of(request(4, 1), {kEos}).reason, FinishReason::kStop);  // the token counts, not its being the last
+
+  Request stops = request(4, 9);
+  stops.sampling.stop_token_ids = {5, kEos};
+  EXPECT_EQ(finish_of(stops, {kWord, 5}).stop_token, 5);
+  EXPECT_EQ(finish_of(stops, {kEos}).stop_token, std::nullopt);  // as end-of-sequence
+  stops.sampling.ignore_eos = true;
+  EXPECT_EQ(finish_of(stops, {kEos}).stop_token, kEos);
+
+  Request ignores = request(4, 3);
+  ignores.sampling.ignore_eos = true;
+  EXPECT_EQ(finish_of(ignores, {kEos, kEos, kEos}).reason, FinishReason::kLength);
+
+  Request at_least = request(4, 9);
+  at_least.sampling.min_tokens = 2;
+  EXPECT_EQ(finish_of(at_least, {kEos, kEos, kEos}).reason, FinishReason::kStop);
+
+  Request unlimited = request(62, 1);
+  unlimited.sampling.max_tokens.reset();
+  EXPECT_EQ(finish_of(unlimited, {kWord, kWord}).reason, FinishReason::kLength);  // the context is full
+}
+
+TEST_F(SchedulerTest, CancelInEveryState) {
+  options_.max_num_seqs = 1;
+  options_.max_num_batched_tokens = 4;
+  const auto expect_abort = [&](RequestId id) {
+    const auto events = scheduler().drain();
+    ASSERT_THAT(events, SizeIs(1));
+    EXPECT_EQ(events[0].request, id);
+    EXPECT_EQ(events[0].finish->reason, FinishReason::kAbort);
+  };
+  const RequestId prefilling = add(request(8, 4, 1000));
+  const RequestId waiting = add(request(8, 4, 2000));
+  step();
+  scheduler().cancel(waiting);
+  expect_abort(waiting);
+  EXPECT_EQ(scheduler().queue_limit().requests(), 0);
+  scheduler().cancel(prefilling);
+  expect_abort(prefilling);
+  EXPECT_EQ(used_blocks(), 0);
+
+  const RequestId decoding = add(request(4, 4, 3000));
+  step();
+  scheduler().cancel(decoding);
+  expect_abort(decoding);
+  EXPECT_EQ(used_blocks(), 0);
+
+  const RequestId in_flight = add(request(4, 4, 4000));
+  ScheduledBatch next = scheduler().next();
+  scheduler().cancel(in_flight);
+  expect_abort(in_flight);
+  EXPECT_EQ(used_blocks(), 1);  // the step may still write it
+  scheduler().commit(std::move(next), results(next));
+  EXPECT_EQ(used_blocks(), 0);
+  EXPECT_THAT(scheduler().drain(), IsEmpty());
+
+  scheduler().cancel(in_flight);
+  scheduler().cancel(12345);
+  EXPECT_THAT(scheduler().drain(), IsEmpty());
+  EXPECT_TRUE(scheduler().idle());
+}
+
+TEST_F(SchedulerTest, EveryChoiceOfACancelledPromptEnds) {
+  options_.max_num_batched_tokens = 4;
+  Request r = request(8, 4);
+  r.n = 3;
+  const RequestId id = add(r);
+  step();
+  scheduler().cancel(id);
+  EXPECT_THAT(scheduler().drain(), ElementsAre(Field(&SequenceEvent::index, 0), Field(&SequenceEvent::index, 1),
+                                               Field(&SequenceEvent::index, 2)));
+  r.n = 8;
+  add(r);
+  EXPECT_FALSE(step().empty()) << "the slots of the choices are free again";
+}
+
+TEST_F(SchedulerTest, DeadlinesEndRequestsBeforeTheNextStep) {
+  Request late = request(4, 50, 1000);
+  late.deadline = now_ + milliseconds(10);
+  add(late);
+  add(request(4, 50, 2000));
+  EXPECT_EQ(step().sequences(), 2);
+  EXPECT_EQ(scheduler().next_deadline(), now_ + milliseconds(10));
+  now_ += milliseconds(10);
+  EXPECT_EQ(step().sequences(), 1);
+  const auto aborted = std::ranges::find_if(events_, [](const auto& e) { return e.finish.has_value(); });
+  ASSERT_NE(aborted, events_.end());
+  EXPECT_EQ(aborted->finish->reason, FinishReason::kAbort);
+  EXPECT_EQ(aborted->usage.completion_tokens, 1);
+  EXPECT_FALSE(scheduler().next_deadline());
+}
+
+TEST_F(SchedulerTest, AFaultEndsItsChoiceOnlyAndForgetsTheCache) {
+  add(request(8, 4, 1000));
+  add(request(8, 4, 2000));
+  ScheduledBatch next = scheduler().next();
+  auto all = results(next);
+  all[0].error = "not finite";
+  all[0].bad_logits = true;
+  scheduler().commit(std::move(next), std::move(all));
+  const auto events = scheduler().drain();
+  ASSERT_THAT(events, SizeIs(2));
+  EXPECT_EQ(events[0].finish->reason, FinishReason::kError);
+  EXPECT_EQ(events[0].finish->message, "not finite");
+  EXPECT_FALSE(events[1].finish);
+  EXPECT_EQ(scheduler().pool().stats().cached, 0);
+  EXPECT_EQ(run_to_end().back().finish->reason, FinishReason::kLength);
+}
+
+TEST_F(SchedulerTest, PromptLogprobsAreBoundedByTheLogitRows) {
+  options_.max_logit_rows = 3;
+  Request r = request(8, 2);
+  r.sampling.prompt_logprobs = 0;
+  add(r);
+  std::vector<size_t> rows;
+  while (!scheduler().idle()) rows.push_back(step().sample_rows.size());
+  EXPECT_THAT(rows, ElementsAre(3, 3, 2, 1));
+  ASSERT_THAT(events_[0].prompt_logprobs, SizeIs(8));
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(events_[0].prompt_logprobs[i].token.id, 1000 + i);
+    EXPECT_EQ(events_[0].prompt_logprobs[i].token.rank, i == 0 ? 0 : 1);
+  }
+  EXPECT_THAT(events_[1].prompt_logprobs, IsEmpty());
+}
+
+TEST_F(SchedulerTest, PriorityOrdersTheQueueUntilOneWasOvertakenTooOften) {
+  options_.policy = SchedulingPolicy::kPriority;
+  options_.max_num_seqs = 1;
+  options_.max_overtaken = 3;
+  const auto add_with = [&](int priority, TokenId first) {
+    Request r = request(2, 1, first);
+    r.priority = priority;
+    return add(r);
+  };
+  add_with(5, 500);
+  for (int i = 0; i < 6; ++i) add_with(-1, 100 * i);
+  std::vector<TokenId> order;
+  while (!scheduler().idle()) order.push_back(step().tokens[0]);
+  EXPECT_THAT(order, ElementsAre(0, 100, 200, 500, 300, 400, 500));
+}
+
+TEST_F(SchedulerTest, TheQueueIsBounded) {
+  QueueLimit limit(2, 10);
+  EXPECT_TRUE(limit.try_enter(50));  // larger than the limit, but alone
+  EXPECT_TRUE(limit.full());
+  EXPECT_FALSE(limit.try_enter(1));
+  limit.leave(50);
+  EXPECT_TRUE(limit.try_enter(6));
+  EXPECT_FALSE(limit.try_enter(5));
+  EXPECT_TRUE(limit.try_enter(4));
+  EXPECT_TRUE(limit.full());
+  EXPECT_FALSE(limit.try_enter(0));
+  limit.leave(4);
+  limit.leave(6);
+  EXPECT_EQ(limit.requests(), 0);
+  EXPECT_EQ(limit.tokens(), 0);
+}
+
+TEST_F(SchedulerTest, RequestsThatNeverFitAreRefused) {
+  const auto error_of = [&](const Request& r) {
+    try {
+      check_fits(r, options_);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, ErrorCode::kInvalidRequest);
+      return e.param + " " + e.reason;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of(request(60, 4)), "");
+  EXPECT_EQ(error_of(request(60, 5)), "prompt context_length_exceeded");
+  EXPECT_EQ(error_of(request(60, std::numeric_limits<int>::max())), "prompt context_length_exceeded");
+  Request open = request(64, 1);
+  open.sampling.max_tokens.reset();
+  open.prompt_param = "messages";
+  EXPECT_EQ(error_of(open), "messages context_length_exceeded");
+  EXPECT_EQ(error_of(request(0, 1)), "prompt invalid_value");
+  EXPECT_EQ(error_of(request(4, 0)), "max_tokens integer_below_min_value");
+  Request many = request(4, 1);
+  many.n = 9;
+  EXPECT_EQ(error_of(many), "n integer_above_max_value");
+  many.n = 0;
+  EXPECT_EQ(error_of(many), "n integer_below_min_value");
+}
+
+TEST_F(SchedulerTest, SeedsComeFromTheRequestOrItsArrival) {
+  options_.seed = 42;
+  add(request(2, 1));
+  Request seeded = request(2, 1);
+  seeded.sampling.seed = -3;
+  add(seeded);
+  const ScheduledBatch next = scheduler().next();
+  EXPECT_EQ(next.tasks[0].seed, derive_seed(42, 0));
+  EXPECT_EQ(next.tasks[1].seed, static_cast<uint64_t>(-3));
+  scheduler().commit(next, results(next));
+}
+
+}  // namespace
+}  // namespace sluice
