@@ -1,0 +1,102 @@
+// Wordings and codes of API errors, in one place.
+#include "server/errors.h"
+
+#include <fmt/core.h>
+
+#include "base/log.h"
+
+namespace sluice::server {
+namespace {
+
+std::string_view type_with_article(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::boolean: return "a boolean";
+    case Json::value_t::string: return "a string";
+    case Json::value_t::array: return "an array";
+    case Json::value_t::object: return "an object";
+    case Json::value_t::number_float: return "a decimal";
+    default: return "an integer";
+  }
+}
+
+Json nullable(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+}  // namespace
+
+Json to_json(const ApiError& error) {
+  return Json{{"error",
+               {{"message", error.message},
+                {"type", error.type},
+                {"param", nullable(error.param)},
+                {"code", nullable(error.code)}}}};
+}
+
+ApiError to_api_error(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kInvalidRequest:
+      return {.status = 400, .message = error.what(), .param = error.param, .code = error.reason};
+    case ErrorCode::kNotFound:
+      return {.status = 404, .message = error.what(), .param = error.param, .code = error.reason};
+    case ErrorCode::kOverloaded: return overloaded(error.what());
+    default:
+      log::error("request failed: {}", error.what());
+      return server_fault();
+  }
+}
+
+ApiError missing_parameter(std::string path) {
+  return {.message = fmt::format("Missing required parameter: '{}'.", path),
+          .param = path,
+          .code = "missing_required_parameter"};
+}
+
+ApiError invalid_type(std::string path, std::string_view expected, const Json& got) {
+  return {.message = fmt::format("Invalid type for '{}': expected {}, but got {} instead.", path, expected,
+                                 type_with_article(got)),
+          .param = path,
+          .code = "invalid_type"};
+}
+
+ApiError invalid_value(std::string path, std::string message) {
+  return {.message = std::move(message), .param = std::move(path), .code = "invalid_value"};
+}
+
+ApiError unsupported_parameter(std::string path, std::string_view reason) {
+  return {.message = fmt::format("Unsupported parameter: '{}' {}.", path, reason),
+          .param = path,
+          .code = "unsupported_parameter"};
+}
+
+ApiError model_not_found(std::string_view model) {
+  return {.status = 404,
+          .message = fmt::format("The model `{}` does not exist or you do not have access to it.", quotable(model)),
+          .code = "model_not_found"};
+}
+
+ApiError server_fault() {
+  return {.status = 500,
+          .message = "The server had an error while processing your request.",
+          .type = "server_error"};
+}
+
+ApiError overloaded(std::string message) {
+  return {.status = 503,
+          .message = std::move(message),
+          .code = "server_is_overloaded",
+          .type = "service_unavailable_error",
+          .retry_after_s = 1};
+}
+
+std::string quotable(std::string_view text) {
+  constexpr size_t kLimit = 128;
+  std::string out;
+  for (const char c : text.substr(0, kLimit)) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += byte < 0x20 || byte == 0x7f ? '?' : c;
+  }
+  if (text.size() > kLimit) out += "...";
+  return out;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,179 @@
+// Checks of a request's header, deny by default.
+#include "server/gate.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <random>
+
+namespace sluice::server {
+namespace {
+
+bool is_alnum(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+bool all_of(std::string_view text, std::string_view others) {
+  return std::all_of(text.begin(), text.end(),
+                     [&](char c) { return is_alnum(c) || others.find(c) != std::string_view::npos; });
+}
+
+bool is_json(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
+  return equals_ignoring_case(type, "application/json");
+}
+
+// 127.0.0.0/8 in its usual spelling, the only one a browser sends.
+bool is_loopback_address(std::string_view host) {
+  return host.starts_with("127.") && std::count(host.begin(), host.end(), '.') == 3 &&
+         std::all_of(host.begin(), host.end(), [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
+}
+
+std::string join(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
+  return out;
+}
+
+}  // namespace
+
+HttpResponse to_response(const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = dump_json(to_json(error))};
+  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+std::optional<std::string> parse_host(std::string_view header) {
+  std::string_view host = header;
+  std::string_view port;
+  if (header.starts_with('[')) {
+    const size_t end = header.find(']');
+    if (end == std::string_view::npos) return std::nullopt;
+    host = header.substr(0, end + 1);
+    const std::string_view address = header.substr(1, end - 1);
+    if (address.empty() || !all_of(address, ":.")) return std::nullopt;
+    port = header.substr(end + 1);
+  } else {
+    const size_t colon = header.find(':');
+    host = header.substr(0, colon);
+    if (colon != std::string_view::npos) port = header.substr(colon);
+    if (host.empty() || !all_of(host, ".-_")) return std::nullopt;
+  }
+  const bool port_ok = port.empty() || (port[0] == ':' && port.size() <= 6 &&
+                                        std::all_of(port.begin() + 1, port.end(), [](char c) { return c >= '0' && c <= '9'; }));
+  if (!port_ok) return std::nullopt;
+  std::string lower(host);
+  for (char& c : lower) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  }
+  return lower;
+}
+
+std::string request_id(const HttpRequest* request) {
+  if (request != nullptr) {
+    const auto given = request->header("X-Request-Id");
+    if (given && !given->empty() && given->size() <= 128 && all_of(*given, "._-")) return std::string(*given);
+  }
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("{:016x}{:016x}", random(), random());
+}
+
+Gate::Gate(const ServerOptions& options, bool loopback, const Router& router)
+    : router_(router),
+      loopback_(loopback),
+      bind_host_(parse_host(options.host.find(':') == std::string::npos ? options.host : fmt::format("[{}]", options.host))
+                     .value_or("")),
+      allowed_origins_(options.allowed_origins),
+      keys_(collect_api_keys(options)) {}
+
+std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& admission) const {
+  if (auto refused = check_host(request)) return refused;
+  const bool preflight = request.method == "OPTIONS" && request.count("Access-Control-Request-Method") > 0;
+  if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds what it asks for
+  Router::Match match = router_.match(request.method, request.path);
+  const bool is_public = match.route != nullptr && (match.route->flags & Route::kPublic) != 0;
+  // Before anything else is said about the path: without a key, known and unknown ones look the same.
+  if (!is_public) {
+    if (auto refused = check_key(request, admission.context)) return refused;
+  }
+  if (match.allowed.empty()) {
+    return to_response({.status = 404,
+                        .message = fmt::format("Unknown request URL: {} {}.", quotable(request.method), quotable(request.path)),
+                        .code = "unknown_url"});
+  }
+  match.allowed.emplace_back("OPTIONS");
+  if (request.method == "OPTIONS") return HttpResponse{.status = 204, .headers = {{"Allow", join(match.allowed)}}};
+  if (match.route == nullptr) {
+    HttpResponse response = to_response(
+        {.status = 405,
+         .message = fmt::format("Not allowed to {} on {} (try {}).", quotable(request.method), quotable(request.path),
+                                match.allowed.front()),
+         .code = "method_not_supported"});
+    response.headers.emplace_back("Allow", join(match.allowed));
+    return response;
+  }
+  if (match.route->method == "POST") {
+    const bool plain = request.count("Content-Encoding") == 0;
+    if (!plain || !is_json(request.header("Content-Type").value_or(""))) {
+      return to_response({.status = 415,
+                          .message = plain ? "The Content-Type of the request must be application/json."
+                                           : "The body of the request must not have a Content-Encoding.",
+                          .code = "unsupported_media_type"});
+    }
+  }
+  admission.route = match.route;
+  admission.context.suffix = std::move(match.suffix);
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> Gate::check_host(const HttpRequest& request) const {
+  const auto header = request.header("Host");
+  if (!header) return std::nullopt;  // HTTP/1.0; later versions were refused by the parser
+  const auto host = parse_host(*header);
+  if (!host) {
+    HttpResponse response = to_response({.message = "The Host header is malformed."});
+    response.close = true;
+    return response;
+  }
+  if (!loopback_ || *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || *host == bind_host_) {
+    return std::nullopt;
+  }
+  return to_response({.status = 403, .message = "This server answers to local names only."});
+}
+
+std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, RequestContext& context) const {
+  if (!keys_.required()) return std::nullopt;
+  const auto header = request.header("Authorization");
+  const auto token = header ? bearer_token(*header) : std::nullopt;
+  if (!token) {
+    return to_response({.status = 401,
+                        .message = "You didn't provide an API key. Send it in an Authorization header using Bearer auth "
+                                   "(Authorization: Bearer YOUR_KEY)."});
+  }
+  auto tenant = keys_.tenant(*token);
+  if (!tenant) {
+    return to_response({.status = 401, .message = "Incorrect API key provided.", .code = "invalid_api_key"});
+  }
+  context.tenant = std::move(*tenant);
+  return std::nullopt;
+}
+
+bool Gate::allowed_origin(const HttpRequest& request) const {
+  const auto origin = request.header("Origin");
+  return origin && std::find(allowed_origins_.begin(), allowed_origins_.end(), *origin) != allowed_origins_.end();
+}
+
+Headers Gate::cors(const HttpRequest& request) const {
+  if (!allowed_origin(request)) return {};
+  Headers headers = {{"Access-Control-Allow-Origin", std::string(*request.header("Origin"))}, {"Vary", "Origin"}};
+  if (request.method == "OPTIONS") {
+    headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST");
+    headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id, X-Request-Timeout");
+    headers.emplace_back("Access-Control-Max-Age", "600");
+  } else {
+    headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, X-Sluice-Warning, Retry-After");
+  }
+  return headers;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,191 @@
+// Events are queued by the engine's thread and formatted on the connection's.
+#include "server/generation.h"
+
+#include <fmt/core.h>
+
+#include "base/log.h"
+
+namespace sluice::server {
+
+std::vector<std::shared_ptr<Generation>> RunningGenerations::all() {
+  std::vector<std::shared_ptr<Generation>> out;
+  const std::lock_guard lock(mutex_);
+  for (auto& [_, weak] : items_) {
+    if (auto item = weak.lock()) out.push_back(std::move(item));
+  }
+  return out;
+}
+
+void RunningGenerations::abort_all(const ApiError& error) {
+  for (const auto& generation : all()) generation->abort(error);
+}
+
+void RunningGenerations::detach_all() {
+  for (const auto& generation : all()) generation->detach();
+}
+
+Generation::Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+                       std::shared_ptr<RunningGenerations> running)
+    : engine_(engine),
+      job_(std::move(job)),
+      running_(std::move(running)),
+      reply_(std::move(reply)),
+      open_(job_.requests.size()) {
+  deadline_ = job_.requests.front().deadline;
+}
+
+Generation::~Generation() {
+  const std::lock_guard lock(running_->mutex_);
+  running_->items_.erase(this);
+}
+
+void Generation::start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+                       const std::shared_ptr<RunningGenerations>& running) {
+  const std::shared_ptr<Generation> self(new Generation(engine, std::move(job), reply, running));
+  {
+    const std::lock_guard lock(running->mutex_);
+    running->items_.emplace(self.get(), self);
+  }
+  // Weak: a reply outlives its generation only while nobody can abandon it, and must not keep it.
+  reply->on_abandoned([weak = std::weak_ptr(self)] {
+    if (const auto generation = weak.lock()) generation->cancel();
+  });
+  self->submit();
+}
+
+void Generation::submit() {
+  for (size_t i = 0; i < job_.requests.size(); ++i) {
+    RequestId id = 0;
+    try {
+      id = engine_.submit(std::move(job_.requests[i]), [self = shared_from_this(), i](Event event) {
+        self->push(static_cast<int>(i), std::move(event));
+      });
+    } catch (const Error& e) {
+      return abort(to_api_error(e));
+    }
+    bool cancelled = false;
+    {
+      const std::lock_guard lock(mutex_);
+      ids_.push_back(id);
+      cancelled = cancelled_;
+    }
+    if (cancelled) return engine_.cancel(id);
+  }
+}
+
+std::shared_ptr<HttpReply> Generation::reply() {
+  const std::lock_guard lock(mutex_);
+  return reply_;
+}
+
+void Generation::abort(const ApiError& error) {
+  cancel();
+  if (const auto to = reply()) to->run([self = shared_from_this(), error] { self->fail(error); });
+}
+
+void Generation::detach() {
+  cancel();
+  const std::lock_guard posting(posting_mutex_);
+  const std::lock_guard lock(mutex_);
+  reply_ = nullptr;
+  pending_.clear();
+}
+
+void Generation::cancel() {
+  std::vector<RequestId> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    ids = ids_;
+  }
+  for (const RequestId id : ids) engine_.cancel(id);
+}
+
+void Generation::push(int prompt, Event event) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (reply_ == nullptr) return;
+    pending_.emplace_back(prompt, std::move(event));
+    if (draining_) return;
+    draining_ = true;
+  }
+  const std::lock_guard posting(posting_mutex_);
+  if (const auto to = reply()) to->run([self = shared_from_this()] { self->drain(); });
+}
+
+void Generation::drain() {
+  for (;;) {
+    std::vector<std::pair<int, Event>> events;
+    {
+      const std::lock_guard lock(mutex_);
+      events.swap(pending_);
+      if (events.empty()) {
+        draining_ = false;
+        return;
+      }
+    }
+    for (auto& [prompt, event] : events) take(prompt, std::move(event));
+  }
+}
+
+void Generation::take(int prompt, Event event) {
+  if (done_) return;
+  if (event.finish && event.finish->reason == FinishReason::kError) {
+    log::error("a request failed: {}", event.finish->message);
+    return fail(server_fault());
+  }
+  if (event.finish && event.finish->reason == FinishReason::kAbort) {
+    if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) {
+      return fail({.status = 504,
+                   .message = "The request did not finish before its deadline.",
+                   .code = "deadline_exceeded",
+                   .type = "server_error"});
+    }
+    return fail(overloaded("The request was aborted."));
+  }
+  const bool last = event.last;
+  std::string data = job_.format->on_event(prompt, std::move(event));
+  if (job_.stream && !data.empty()) {
+    const auto to = reply();
+    if (to == nullptr) return;
+    if (!streaming_) {
+      streaming_ = true;
+      Headers headers = job_.headers;
+      headers.emplace_back("Cache-Control", "no-cache");
+      headers.emplace_back("X-Accel-Buffering", "no");
+      to->start_stream({.content_type = "text/event-stream; charset=utf-8", .headers = std::move(headers)});
+    }
+    to->write(std::move(data));
+  }
+  if (last && --open_ == 0) finish();
+}
+
+void Generation::finish() {
+  done_ = true;
+  const auto to = reply();
+  if (to == nullptr) return;
+  if (job_.stream) {
+    to->write(job_.format->stream_end());
+    to->end_stream(false);
+  } else {
+    to->send({.body = job_.format->body(), .headers = std::move(job_.headers)});
+  }
+}
+
+// Before the first byte the status says it; in a stream an event does, and the missing end marker.
+void Generation::fail(const ApiError& error) {
+  if (done_) return;
+  done_ = true;
+  cancel();
+  const auto to = reply();
+  if (to == nullptr) return;
+  if (streaming_) {
+    to->write(job_.format->stream_error(error));
+    return to->end_stream(true);
+  }
+  HttpResponse response{.status = error.status, .body = job_.format->error_body(error)};
+  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  to->send(std::move(response));
+}
+
+}  // namespace sluice::server

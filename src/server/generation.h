@@ -1,0 +1,93 @@
+// A generation in progress: joins the engine's events, which come on its thread, to the reply of one client.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/errors.h"
+#include "server/http.h"
+#include "sluice/engine.h"
+
+namespace sluice::server {
+
+// Turns the events of one answer into its text. Used by one thread at a time.
+class AnswerFormat {
+ public:
+  virtual ~AnswerFormat() = default;
+  // `prompt` counts the requests of the answer. Returns what a stream sends for the event, which may be nothing.
+  virtual std::string on_event(int prompt, Event event) = 0;
+  virtual std::string stream_end() = 0;                          // after the last event
+  virtual std::string stream_error(const ApiError& error) = 0;   // instead of stream_end
+  virtual std::string body() = 0;                                // of an answer that is not streamed
+  virtual std::string error_body(const ApiError& error) = 0;
+};
+
+struct GenerationJob {
+  std::vector<Request> requests;  // one per prompt
+  bool stream = false;
+  std::unique_ptr<AnswerFormat> format;
+  Headers headers;                // of the answer
+};
+
+class Generation;
+
+// The generations that are running, so that a shutdown can end them. Thread-safe.
+class RunningGenerations {
+ public:
+  void abort_all(const ApiError& error);  // each answers with the error; streams as an event
+  void detach_all();                      // cancels them and lets go of their replies
+
+ private:
+  friend class Generation;
+  std::vector<std::shared_ptr<Generation>> all();
+  std::mutex mutex_;
+  std::unordered_map<Generation*, std::weak_ptr<Generation>> items_;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  // Submits the requests; the reply gets the answer or the error. A client that leaves cancels them.
+  static void start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+                    const std::shared_ptr<RunningGenerations>& running);
+  ~Generation();
+
+  // Ends the generation with an error. Any thread.
+  void abort(const ApiError& error);
+  // Cancels at the engine and lets go of the reply: once it returns, what the reply needs may go. Any thread.
+  void detach();
+
+ private:
+  Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+             std::shared_ptr<RunningGenerations> running);
+  void submit();
+  void push(int prompt, Event event);
+  void drain();
+  void take(int prompt, Event event);
+  void finish();
+  void fail(const ApiError& error);
+  void cancel();
+  std::shared_ptr<HttpReply> reply();
+
+  Engine& engine_;
+  GenerationJob job_;
+  const std::shared_ptr<RunningGenerations> running_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+
+  std::mutex posting_mutex_;  // held while the engine's thread hands work to the reply; locked before mutex_
+  std::mutex mutex_;          // guards the following five
+  std::shared_ptr<HttpReply> reply_;  // null once detached
+  std::vector<RequestId> ids_;
+  bool cancelled_ = false;
+  std::vector<std::pair<int, Event>> pending_;
+  bool draining_ = false;  // a drain() is queued or running
+
+  // Used by drain() only, which never runs twice at a time.
+  size_t open_ = 0;
+  bool streaming_ = false;
+  bool done_ = false;
+};
+
+}  // namespace sluice::server

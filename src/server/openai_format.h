@@ -1,0 +1,80 @@
+// What chat and text completions have in common when events become JSON: identity, usage, choices.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "server/generation.h"
+
+namespace sluice::server {
+
+struct FormatOptions {
+  std::string id;            // "chatcmpl-..."
+  std::string object;        // of a whole answer: "chat.completion"
+  std::string chunk_object;  // of a stream's chunks
+  std::string model;
+  std::string fingerprint;
+  int prompts = 1;
+  int n = 1;                 // choices per prompt
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool logprobs = false;
+  int top_logprobs = 0;
+  bool keep_stop = false;    // the token that ended the text is part of it
+};
+
+class OpenAiFormat : public AnswerFormat {
+ public:
+  std::string on_event(int prompt, Event event) final;
+  std::string stream_end() final;
+  std::string stream_error(const ApiError& error) final;
+  std::string body() final;
+  std::string error_body(const ApiError& error) final { return dump_json(to_json(error)); }
+
+ protected:
+  struct Choice {
+    bool begun = false;
+    std::string text;
+    Json logprobs;           // what the dialect collects
+    size_t characters = 0;   // of the text and tokens so far
+    std::optional<Finish> finish;
+    Usage usage;
+  };
+
+  OpenAiFormat(const Engine& engine, FormatOptions options);
+
+  // Adds an event to its choice; with `stream`, returns the chunks for it.
+  virtual std::string add(int prompt, int index, Choice& choice, Event& event) = 0;
+  virtual Json whole_choice(int index, Choice& choice) = 0;
+  virtual void extend_body(Json&) {}
+
+  // A chunk with one choice, given as JSON text.
+  std::string chunk(std::string_view choice_json, const Usage& usage) const;
+  // "length", "stop" or null; the stop string or token that matched.
+  static std::string finish_members(const std::optional<Finish>& finish);
+  // Log probabilities that belong to the text: without the token that ended it.
+  std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
+
+  const Engine& engine_;
+  const FormatOptions options_;
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // by prompt
+
+ private:
+  Json usage() const;
+  std::string head(std::string_view object) const;
+
+  const int64_t created_;
+  std::vector<Choice> choices_;  // prompt * n + index
+};
+
+double json_logprob(float logprob);  // JSON has no infinity: OpenAI's -9999
+size_t count_characters(std::string_view utf8);
+bool is_utf8(std::string_view bytes);
+// vLLM's form of prompt_logprobs: one object of token ids per prompt token, null for the first.
+Json prompt_logprobs_json(const Engine& engine, const std::vector<TokenLogprobs>& logprobs);
+
+}  // namespace sluice::server

@@ -1,0 +1,277 @@
+// The rows of the parameter table. OpenAI's fields first, vLLM's extensions next, then what is refused by name.
+#include <fmt/core.h>
+
+#include <array>
+
+#include "server/errors.h"
+#include "server/parameters.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+using F = RequestFields;
+
+constexpr double kIntMax = 2147483647;
+
+template <class T, T SamplingParams::* Member>
+void set_sampling(F& f, const Json& v) {
+  f.sampling.*Member = v.get<T>();
+}
+
+std::vector<TokenId> token_ids(const Json& v) { return v.get<std::vector<TokenId>>(); }
+
+std::vector<std::string> strings(const Json& v) {
+  std::vector<std::string> out;
+  if (v.is_string()) {
+    out.push_back(v.get<std::string>());
+  } else {
+    out = v.get<std::vector<std::string>>();
+  }
+  return out;
+}
+
+void set_stop(F& f, const Json& v) {
+  f.sampling.stop = strings(v);
+  for (size_t i = 0; i < f.sampling.stop.size(); ++i) {
+    if (!f.sampling.stop[i].empty()) continue;
+    const std::string path = v.is_string() ? "stop" : fmt::format("stop[{}]", i);
+    throw ApiError{.message = fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", path),
+                   .param = path,
+                   .code = "empty_string"};
+  }
+}
+
+void set_logit_bias(F& f, const Json& v) {
+  for (const auto& [token, bias] : v.items()) {
+    f.sampling.logit_bias.emplace_back(std::stoi(token), static_cast<float>(bias.get<double>()));
+  }
+}
+
+void set_stream_options(F& f, const Json& v) {
+  f.stream_options = v;
+  for (const auto& [key, value] : v.items()) {
+    const std::string path = "stream_options." + key;
+    if (value.is_null()) continue;
+    if (key == "include_usage") {
+      f.include_usage = expect_boolean(value, path);
+    } else if (key == "continuous_usage_stats") {
+      f.continuous_usage = expect_boolean(value, path);
+    } else if (key == "include_obfuscation") {
+      if (expect_boolean(value, path)) throw unsupported_parameter(path, "is not supported");
+    } else {
+      throw unsupported_parameter(path, "is not known");
+    }
+  }
+}
+
+void set_response_format(F&, const Json& v) {
+  const auto type = v.find("type");
+  if (type == v.end()) throw missing_parameter("response_format.type");
+  const std::string& name = expect_string(*type, "response_format.type");
+  if (name == "text") return;
+  if (name == "json_object" || name == "json_schema" || name == "structural_tag") {
+    throw unsupported_parameter("response_format",
+                                fmt::format("of type '{}' is not supported: output cannot be constrained yet", name));
+  }
+  throw invalid_value("response_format.type",
+                      fmt::format("Invalid value: '{}'. Supported values are: 'text'.", quotable(name)));
+}
+
+void set_tool_choice(F& f, const Json& v) {
+  constexpr std::string_view kReason = "can only be 'none' or 'auto': output cannot be constrained yet";
+  if (v.is_object()) throw unsupported_parameter("tool_choice", kReason);
+  const std::string& name = expect_string(v, "tool_choice");
+  if (name == "required") throw unsupported_parameter("tool_choice", kReason);
+  if (name != "none" && name != "auto") {
+    throw invalid_value("tool_choice", fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto'.",
+                                                   quotable(name)));
+  }
+  f.tool_choice = v;
+}
+
+// A conversation's template is the operator's; variables that would replace it or the conversation are refused.
+void refuse_template_override(const Json& value, const std::string& path) {
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items()) {
+      const std::string inner = path + "." + key;
+      if (key == "chat_template") throw unsupported_parameter(inner, "cannot be set by a request");
+      refuse_template_override(member, inner);
+    }
+  } else if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) refuse_template_override(value[i], fmt::format("{}[{}]", path, i));
+  }
+}
+
+void set_template_kwargs(F& f, const Json& v) {
+  for (const std::string_view key : {"messages", "tools", "tokenize", "add_generation_prompt"}) {
+    if (v.contains(key)) {
+      throw unsupported_parameter(fmt::format("chat_template_kwargs.{}", key), "cannot be set by a template variable");
+    }
+  }
+  refuse_template_override(v, "chat_template_kwargs");
+  f.template_kwargs = v;
+}
+
+constexpr auto kTable = std::to_array<Parameter>({
+    // What to answer
+    {.name = "model", .type = Type::kString, .endpoints = kAll, .fallback = "required; the only one for /tokenize",
+     .help = "name of a served model", .set = [](F& f, const Json& v) { f.model = v.get<std::string>(); }},
+    {.name = "messages", .type = Type::kArray, .endpoints = kChat | kTokenize, .min_items = 1, .max_items = 16384,
+     .fallback = "required", .help = "the conversation: roles system, developer (treated as system), user, assistant, "
+     "tool; content is a string or an array of text parts",
+     .set = [](F& f, const Json& v) { f.messages = v; }},
+    {.name = "prompt", .type = Type::kAny, .endpoints = kCompletions | kTokenize, .fallback = "required",
+     .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids "
+     "(a string for /tokenize)", .set = [](F& f, const Json& v) { f.prompt = v; }},
+    {.name = "tokens", .type = Type::kTokenIds, .endpoints = kDetokenize, .required = true, .fallback = "required",
+     .help = "token ids to turn into text", .set = [](F& f, const Json& v) { f.tokens = token_ids(v); }},
+
+    // How much
+    {.name = "max_tokens", .type = Type::kInteger, .min = 0, .max = kIntMax,
+     .fallback = "chat: up to the context; completions: 16",
+     .help = "most tokens to generate (at least 1; 0 only with echo)",
+     .set = [](F& f, const Json& v) { f.sampling.max_tokens = v.get<int>(); f.has_max_tokens = true; }},
+    {.name = "max_completion_tokens", .type = Type::kInteger, .endpoints = kChat, .min = 1, .max = kIntMax,
+     .fallback = "max_tokens", .help = "the same, by its newer name",
+     .set = [](F& f, const Json& v) { f.sampling.max_tokens = v.get<int>(); f.has_max_completion_tokens = true; }},
+    {.name = "min_tokens", .type = Type::kInteger, .min = 0, .max = kIntMax, .fallback = "0",
+     .help = "no end and no stop before that many tokens", .set = set_sampling<int, &SamplingParams::min_tokens>},
+    {.name = "n", .type = Type::kInteger, .min = 1, .max = 128, .fallback = "1", .help = "choices per prompt",
+     .set = [](F& f, const Json& v) { f.n = v.get<int>(); }},
+    {.name = "best_of", .type = Type::kInteger, .endpoints = kCompletions, .min = 1, .max = 128, .fallback = "n",
+     .help = "must equal n", .set = [](F& f, const Json& v) { f.best_of = v.get<int>(); }},
+
+    // How tokens are chosen
+    {.name = "temperature", .type = Type::kNumber, .min = 0, .max = 2, .fallback = "the model's, else 1",
+     .help = "0: always the most likely token", .set = set_sampling<double, &SamplingParams::temperature>},
+    {.name = "top_p", .type = Type::kNumber, .min = 0, .max = 1, .above_min = true, .fallback = "the model's, else 1",
+     .help = "smallest set of tokens with that much probability", .set = set_sampling<double, &SamplingParams::top_p>},
+    {.name = "top_k", .type = Type::kInteger, .min = -1, .max = kIntMax, .fallback = "the model's, else 0",
+     .help = "that many most likely tokens (0 or -1: all)", .set = set_sampling<int, &SamplingParams::top_k>},
+    {.name = "min_p", .type = Type::kNumber, .min = 0, .max = 1, .fallback = "the model's, else 0",
+     .help = "least probability, relative to the most likely token",
+     .set = set_sampling<double, &SamplingParams::min_p>},
+    {.name = "presence_penalty", .type = Type::kNumber, .min = -2, .max = 2, .fallback = "0",
+     .help = "for tokens already in the output", .set = set_sampling<double, &SamplingParams::presence_penalty>},
+    {.name = "frequency_penalty", .type = Type::kNumber, .min = -2, .max = 2, .fallback = "0",
+     .help = "the same, times how often", .set = set_sampling<double, &SamplingParams::frequency_penalty>},
+    {.name = "repetition_penalty", .type = Type::kNumber, .min = 0.000001, .max = 1000000,
+     .fallback = "the model's, else 1", .help = "factor for tokens of prompt and output",
+     .set = set_sampling<double, &SamplingParams::repetition_penalty>},
+    {.name = "logit_bias", .type = Type::kTokenBias, .min = -100, .max = 100, .max_items = 1024, .fallback = "{}",
+     .help = "token ids to what is added to their logits", .set = set_logit_bias},
+    {.name = "allowed_token_ids", .type = Type::kTokenIds, .min_items = 1, .fallback = "all",
+     .help = "the only tokens that may be generated",
+     .set = [](F& f, const Json& v) { f.sampling.allowed_token_ids = token_ids(v); }},
+    {.name = "seed", .type = Type::kInteger, .min = -0x1p63, .max = 0x1p63, .fallback = "none",
+     .help = "makes the draws repeatable", .set = [](F& f, const Json& v) { f.sampling.seed = v.get<int64_t>(); }},
+
+    // Where it ends
+    {.name = "stop", .type = Type::kStrings, .max_items = 4, .fallback = "none",
+     .help = "the text ends before the first of them", .set = set_stop},
+    {.name = "stop_token_ids", .type = Type::kTokenIds, .max_items = 1024, .fallback = "none",
+     .help = "tokens that end the text", .set = [](F& f, const Json& v) { f.sampling.stop_token_ids = token_ids(v); }},
+    {.name = "include_stop_str_in_output", .type = Type::kBoolean, .fallback = "false",
+     .help = "keep what ended the text", .set = set_sampling<bool, &SamplingParams::include_stop_str_in_output>},
+    {.name = "ignore_eos", .type = Type::kBoolean, .fallback = "false", .help = "go on after end tokens",
+     .set = set_sampling<bool, &SamplingParams::ignore_eos>},
+
+    // What comes with it
+    {.name = "stream", .type = Type::kBoolean, .fallback = "false", .help = "answer by server-sent events",
+     .set = [](F& f, const Json& v) { f.stream = v.get<bool>(); }},
+    {.name = "stream_options", .type = Type::kObject, .fallback = "none",
+     .help = "include_usage: a last chunk with the usage; continuous_usage_stats: usage in every chunk",
+     .set = set_stream_options},
+    {.name = "logprobs", .type = Type::kAny, .fallback = "none",
+     .help = "chat: true for the log probability of each token; completions: how many alternatives (0 to 20), too",
+     .set = [](F&, const Json&) {}},
+    {.name = "top_logprobs", .type = Type::kInteger, .endpoints = kChat, .min = 0, .max = 20, .fallback = "0",
+     .help = "alternatives of each token; needs logprobs",
+     .set = [](F& f, const Json& v) { f.top_logprobs = v.get<int>(); }},
+    {.name = "prompt_logprobs", .type = Type::kInteger, .min = 0, .max = 20, .fallback = "none",
+     .help = "the same for each prompt token; not with stream",
+     .set = [](F& f, const Json& v) { f.sampling.prompt_logprobs = v.get<int>(); }},
+    {.name = "echo", .type = Type::kBoolean, .endpoints = kCompletions, .fallback = "false",
+     .help = "put the prompt before the text, and its log probabilities before the text's",
+     .set = [](F& f, const Json& v) { f.echo = v.get<bool>(); }},
+    {.name = "skip_special_tokens", .type = Type::kBoolean, .fallback = "true",
+     .help = "leave special tokens out of the text", .set = set_sampling<bool, &SamplingParams::skip_special_tokens>},
+    {.name = "return_token_strs", .type = Type::kBoolean, .endpoints = kTokenize, .fallback = "false",
+     .help = "the vocabulary's spelling of each token, too",
+     .set = [](F& f, const Json& v) { f.return_token_strs = v.get<bool>(); }},
+
+    // The prompt's making
+    {.name = "add_special_tokens", .type = Type::kBoolean, .endpoints = kText,
+     .fallback = "true for a prompt, false for messages", .help = "tokens the tokenizer puts around a text",
+     .set = [](F& f, const Json& v) { f.add_special_tokens = v.get<bool>(); }},
+    {.name = "add_generation_prompt", .type = Type::kBoolean, .endpoints = kChat | kTokenize, .fallback = "true",
+     .help = "let the template begin the assistant's turn",
+     .set = [](F& f, const Json& v) { f.add_generation_prompt = v.get<bool>(); }},
+    {.name = "chat_template_kwargs", .type = Type::kObject, .endpoints = kChat | kTokenize, .max_items = 64,
+     .fallback = "{}", .help = "further variables for the chat template", .set = set_template_kwargs},
+    {.name = "tools", .type = Type::kArray, .endpoints = kChat | kTokenize, .max_items = 128, .fallback = "none",
+     .help = "functions the template tells the model about", .set = [](F& f, const Json& v) { f.tools = v; }},
+    {.name = "tool_choice", .type = Type::kAny, .endpoints = kChat, .fallback = "auto",
+     .help = "none: the template is not told of the tools; auto", .set = set_tool_choice},
+    {.name = "response_format", .type = Type::kObject, .endpoints = kGeneration, .fallback = "{\"type\": \"text\"}",
+     .help = "only text", .set = set_response_format},
+
+    // The request itself
+    {.name = "priority", .type = Type::kInteger, .min = -kIntMax, .max = kIntMax, .fallback = "0",
+     .help = "lower is served first, with --scheduling-policy priority",
+     .set = [](F& f, const Json& v) { f.priority = v.get<int>(); }},
+    {.name = "cache_salt", .type = Type::kString, .fallback = "none",
+     .help = "prefixes are shared only between requests of equal salt and API key",
+     .set = [](F& f, const Json& v) { f.cache_salt = v.get<std::string>(); }},
+    {.name = "user", .type = Type::kString, .fallback = "none", .help = "a label; changes nothing"},
+    {.name = "safety_identifier", .type = Type::kString, .fallback = "none", .help = "a label; changes nothing"},
+    {.name = "prompt_cache_key", .type = Type::kString, .fallback = "none",
+     .help = "a label; prefixes are found without it"},
+    {.name = "metadata", .type = Type::kObject, .fallback = "none", .help = "labels; change nothing"},
+
+    // Known, and refused rather than ignored
+    {.name = "suffix", .type = Type::kUnsupported, .endpoints = kCompletions, .neutral = R"([""])"},
+    {.name = "audio", .type = Type::kUnsupported, .endpoints = kChat},
+    {.name = "modalities", .type = Type::kUnsupported, .endpoints = kChat, .neutral = R"([["text"]])"},
+    {.name = "functions", .type = Type::kUnsupported, .endpoints = kChat, .neutral = "[[]]"},
+    {.name = "function_call", .type = Type::kUnsupported, .endpoints = kChat, .neutral = R"(["none"])"},
+    {.name = "parallel_tool_calls", .type = Type::kUnsupported, .endpoints = kChat, .neutral = "[true]"},
+    {.name = "prediction", .type = Type::kUnsupported, .endpoints = kChat},
+    {.name = "store", .type = Type::kUnsupported, .endpoints = kChat, .neutral = "[false]"},
+    {.name = "web_search_options", .type = Type::kUnsupported, .endpoints = kChat},
+    {.name = "reasoning_effort", .type = Type::kUnsupported, .endpoints = kChat},
+    {.name = "verbosity", .type = Type::kUnsupported, .endpoints = kChat, .neutral = R"(["medium"])"},
+    {.name = "service_tier", .type = Type::kUnsupported, .neutral = R"(["auto", "default"])"},
+    {.name = "guided_json", .type = Type::kUnsupported},
+    {.name = "guided_regex", .type = Type::kUnsupported},
+    {.name = "guided_choice", .type = Type::kUnsupported},
+    {.name = "guided_grammar", .type = Type::kUnsupported},
+    {.name = "guided_decoding_backend", .type = Type::kUnsupported},
+    {.name = "guided_whitespace_pattern", .type = Type::kUnsupported},
+    {.name = "structural_tag", .type = Type::kUnsupported},
+    {.name = "structured_outputs", .type = Type::kUnsupported},
+    {.name = "bad_words", .type = Type::kUnsupported, .neutral = "[[]]"},
+    {.name = "use_beam_search", .type = Type::kUnsupported, .neutral = "[false]"},
+    {.name = "length_penalty", .type = Type::kUnsupported, .neutral = "[1, 1.0]"},
+    {.name = "early_stopping", .type = Type::kUnsupported, .neutral = "[false]"},
+    {.name = "truncate_prompt_tokens", .type = Type::kUnsupported},
+    {.name = "prompt_embeds", .type = Type::kUnsupported, .endpoints = kCompletions},
+    {.name = "spaces_between_special_tokens", .type = Type::kUnsupported, .neutral = "[true]"},
+    {.name = "logits_processors", .type = Type::kUnsupported, .neutral = "[[]]"},
+    {.name = "return_tokens_as_token_ids", .type = Type::kUnsupported, .neutral = "[false]"},
+    {.name = "return_token_ids", .type = Type::kUnsupported, .neutral = "[false]"},
+    {.name = "chat_template", .type = Type::kUnsupported, .endpoints = kChat | kTokenize},
+    {.name = "continue_final_message", .type = Type::kUnsupported, .endpoints = kChat | kTokenize,
+     .neutral = "[false]"},
+    {.name = "documents", .type = Type::kUnsupported, .endpoints = kChat},
+    {.name = "mm_processor_kwargs", .type = Type::kUnsupported, .endpoints = kChat | kTokenize},
+    {.name = "kv_transfer_params", .type = Type::kUnsupported},
+    {.name = "vllm_xargs", .type = Type::kUnsupported},
+});
+
+}  // namespace
+
+std::span<const Parameter> parameters() { return kTable; }
+
+}  // namespace sluice::server

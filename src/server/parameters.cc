@@ -1,0 +1,271 @@
+// Validation by the parameter table, and the table for readers.
+#include "server/parameters.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "server/errors.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+[[noreturn]] void out_of_range(const std::string& path, std::string_view kind, bool above, std::string_view bound,
+                               std::string_view got) {
+  throw ApiError{
+      .message = fmt::format("Invalid '{}': {} {} {} value. Expected a value {}, but got {} instead.", path, kind,
+                             above ? "above" : "below", above ? "maximum" : "minimum", bound, got),
+      .param = path,
+      .code = fmt::format("{}_{}_value", kind, above ? "above_max" : "below_min")};
+}
+
+void check_number(const Json& value, const std::string& path, double min, double max, bool above_min) {
+  if (!value.is_number()) throw invalid_type(path, "a decimal", value);
+  const double number = value.get<double>();
+  const std::string got = dump_json(value);
+  if (number > max) out_of_range(path, "decimal", true, fmt::format("<= {}", max), got);
+  if (above_min ? number <= min : number < min) {
+    out_of_range(path, "decimal", false, fmt::format("{} {}", above_min ? ">" : ">=", min), got);
+  }
+}
+
+void check_integer(const Json& value, const std::string& path, double min, double max) {
+  // The range of a row is given in doubles: 2^63 stands for the largest int64.
+  const auto bound = [](double b) { return b >= 0x1p63 ? INT64_MAX : static_cast<int64_t>(b); };
+  expect_integer(value, path, bound(min), bound(max));
+}
+
+void check_items(const Json& value, const std::string& path, size_t min, size_t max) {
+  const std::string_view kind = value.is_object() ? "object" : "array";
+  if (value.size() < min) {
+    throw ApiError{.message = fmt::format("Invalid '{0}': empty {1}. Expected an {1} with minimum length {2}, but got "
+                                          "an empty {1} instead.", path, kind, min),
+                   .param = path,
+                   .code = fmt::format("empty_{}", kind)};
+  }
+  if (max > 0 && value.size() > max) {
+    throw ApiError{.message = fmt::format("Invalid '{0}': {1} too long. Expected an {1} with maximum length {2}, but "
+                                          "got an {1} with length {3} instead.", path, kind, max, value.size()),
+                   .param = path,
+                   .code = fmt::format("{}_above_max_length", kind)};
+  }
+}
+
+void check_token_bias(const Parameter& row, const Json& value, const std::string& path, int vocab) {
+  expect_object(value, path);
+  check_items(value, path, row.min_items, row.max_items);
+  for (const auto& [key, bias] : value.items()) {
+    const std::string inner = fmt::format("{}.{}", path, quotable(key));
+    TokenId id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error == std::errc::invalid_argument || (error == std::errc() && end != key.data() + key.size())) {
+      throw invalid_value(inner, fmt::format("Invalid '{}': '{}' is not a token id.", path, quotable(key)));
+    }
+    if (error != std::errc() || id < 0 || id >= vocab) {
+      throw invalid_value(inner, fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", inner,
+                                             quotable(key), vocab));
+    }
+    check_number(bias, inner, row.min, row.max, false);
+  }
+}
+
+void check_unsupported(const Parameter& row, const Json& value) {
+  if (!row.neutral.empty()) {
+    for (const Json& neutral : parse_json(row.neutral)) {
+      if (neutral == value) return;
+    }
+  }
+  throw unsupported_parameter(std::string(row.name), "is not supported");
+}
+
+void check(const Parameter& row, const Json& value, const std::string& path, int vocab) {
+  switch (row.type) {
+    case Type::kBoolean: expect_boolean(value, path); break;
+    case Type::kInteger: check_integer(value, path, row.min, row.max); break;
+    case Type::kNumber: check_number(value, path, row.min, row.max, row.above_min); break;
+    case Type::kString: expect_string(value, path); break;
+    case Type::kObject:
+      expect_object(value, path);
+      check_items(value, path, row.min_items, row.max_items);
+      break;
+    case Type::kArray: expect_array(value, path, row.min_items, row.max_items); break;
+    case Type::kStrings:
+      if (value.is_string()) break;
+      if (!value.is_array()) throw invalid_type(path, "one of a string or array of strings", value);
+      check_items(value, path, row.min_items, row.max_items);
+      for (size_t i = 0; i < value.size(); ++i) expect_string(value[i], fmt::format("{}[{}]", path, i));
+      break;
+    case Type::kTokenIds:
+      expect_array(value, path, row.min_items, row.max_items);
+      for (size_t i = 0; i < value.size(); ++i) expect_token_id(value[i], fmt::format("{}[{}]", path, i), vocab);
+      break;
+    case Type::kTokenBias: check_token_bias(row, value, path, vocab); break;
+    case Type::kUnsupported: check_unsupported(row, value); break;
+    case Type::kAny: break;
+  }
+}
+
+const Parameter* find_parameter(Endpoint endpoint, std::string_view name) {
+  for (const Parameter& row : parameters()) {
+    if (row.name == name && (row.endpoints & endpoint) != 0) return &row;
+  }
+  return nullptr;
+}
+
+// `logprobs` is the one field that has a different type on each route.
+void read_logprobs(Endpoint endpoint, const Json& value, RequestFields& fields) {
+  if (endpoint == kChat) {
+    fields.want_logprobs = expect_boolean(value, "logprobs");
+  } else {
+    fields.sampling.logprobs = static_cast<int>(expect_integer(value, "logprobs", 0, 20));
+  }
+}
+
+}  // namespace
+
+const std::string& expect_string(const Json& value, const std::string& path) {
+  if (!value.is_string()) throw invalid_type(path, "a string", value);
+  return value.get_ref<const std::string&>();
+}
+
+bool expect_boolean(const Json& value, const std::string& path) {
+  if (!value.is_boolean()) throw invalid_type(path, "a boolean", value);
+  return value.get<bool>();
+}
+
+const Json& expect_object(const Json& value, const std::string& path) {
+  if (!value.is_object()) throw invalid_type(path, "an object", value);
+  return value;
+}
+
+const Json& expect_array(const Json& value, const std::string& path, size_t min_items, size_t max_items) {
+  if (!value.is_array()) throw invalid_type(path, "an array", value);
+  check_items(value, path, min_items, max_items);
+  return value;
+}
+
+int64_t expect_integer(const Json& value, const std::string& path, int64_t min, int64_t max) {
+  if (!value.is_number_integer()) throw invalid_type(path, "an integer", value);
+  const std::string got = dump_json(value);
+  const bool beyond_int64 = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  if (beyond_int64 || value.get<int64_t>() > max) out_of_range(path, "integer", true, fmt::format("<= {}", max), got);
+  if (value.get<int64_t>() < min) out_of_range(path, "integer", false, fmt::format(">= {}", min), got);
+  return value.get<int64_t>();
+}
+
+TokenId expect_token_id(const Json& value, const std::string& path, int vocab) {
+  if (!value.is_number_integer()) throw invalid_type(path, "a token id", value);
+  const bool inside = value.is_number_unsigned() ? value.get<uint64_t>() < static_cast<uint64_t>(vocab)
+                                                 : value.get<int64_t>() >= 0 && value.get<int64_t>() < vocab;
+  if (!inside) {
+    throw invalid_value(path, fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path,
+                                          dump_json(value), vocab));
+  }
+  return value.get<TokenId>();
+}
+
+void read_parameters(Endpoint endpoint, const Json& body, int vocab, RequestFields& fields,
+                     std::vector<std::string>& unknown) {
+  for (const auto& [key, value] : body.items()) {
+    const Parameter* row = find_parameter(endpoint, key);
+    if (row == nullptr) {
+      unknown.push_back(key);
+      continue;
+    }
+    if (value.is_null()) continue;  // as if left out
+    check(*row, value, key, vocab);
+    if (row->set != nullptr) row->set(fields, value);
+    if (key == "logprobs") read_logprobs(endpoint, value, fields);
+  }
+  for (const Parameter& row : parameters()) {
+    if (!row.required || (row.endpoints & endpoint) == 0) continue;
+    const auto found = body.find(row.name);
+    if (found == body.end() || found->is_null()) throw missing_parameter(std::string(row.name));
+  }
+}
+
+namespace {
+
+std::string type_name(const Parameter& row) {
+  switch (row.type) {
+    case Type::kBoolean: return "boolean";
+    case Type::kInteger: return "integer";
+    case Type::kNumber: return "number";
+    case Type::kString: return "string";
+    case Type::kObject: return "object";
+    case Type::kArray: return "array";
+    case Type::kStrings: return "string or strings";
+    case Type::kTokenIds: return "token ids";
+    case Type::kTokenBias: return "token ids to numbers";
+    case Type::kUnsupported: return "unsupported";
+    case Type::kAny: return "several";
+  }
+  return {};
+}
+
+std::string range_text(const Parameter& row) {
+  std::string text;
+  if (row.min != row.max) {
+    const auto bound = [](double b) {
+      if (b >= 0x1p63) return std::string("2^63-1");
+      if (b <= -0x1p63) return std::string("-2^63");
+      if (b == 2147483647) return std::string("2^31-1");
+      if (b == -2147483647) return std::string("-2^31+1");
+      return fmt::format("{}", b);
+    };
+    text = fmt::format("{}{} to {}", row.above_min ? "above " : "", bound(row.min), bound(row.max));
+  }
+  if (row.max_items > 0) text += fmt::format("{}at most {} items", text.empty() ? "" : "; ", row.max_items);
+  return text;
+}
+
+std::string endpoint_names(unsigned endpoints) {
+  std::string names;
+  const auto add = [&](Endpoint endpoint, std::string_view name) {
+    if ((endpoints & endpoint) != 0) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  };
+  add(kChat, "chat");
+  add(kCompletions, "completions");
+  add(kTokenize, "tokenize");
+  add(kDetokenize, "detokenize");
+  return names;
+}
+
+std::string accepted_text(const Parameter& row) {
+  return row.neutral.empty() ? "only null" : fmt::format("only null or one of {}", row.neutral);
+}
+
+}  // namespace
+
+std::string parameters_markdown() {
+  std::string out = "| field | type | range | default | routes | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
+  for (const Parameter& row : parameters()) {
+    if (row.type == Type::kUnsupported) continue;
+    out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", row.name,
+                       type_name(row), range_text(row), row.fallback,
+                       endpoint_names(row.endpoints), row.help);
+  }
+  out += "\nKnown fields that are refused with `unsupported_parameter` unless they ask for nothing:\n\n"
+         "| field | accepted | routes |\n| --- | --- | --- |\n";
+  for (const Parameter& row : parameters()) {
+    if (row.type != Type::kUnsupported) continue;
+    out += fmt::format("| `{}` | {} | {} |\n", row.name, accepted_text(row), endpoint_names(row.endpoints));
+  }
+  return out;
+}
+
+std::string parameters_help() {
+  std::string out;
+  for (const Parameter& row : parameters()) {
+    if (row.type == Type::kUnsupported) continue;
+    const std::string range = range_text(row);
+    out += fmt::format("  {:<28}{}{} (default: {})\n", row.name, row.help, range.empty() ? "" : "; " + range,
+                       row.fallback);
+  }
+  return out;
+}
+
+}  // namespace sluice::server

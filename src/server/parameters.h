@@ -1,0 +1,90 @@
+// The table of request fields: one row each, with type, range, default and the routes that know it. Validation, the
+// documentation and --help are made from it; nothing else decides which field a request may have.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "sluice/request.h"
+
+namespace sluice::server {
+
+enum Endpoint : unsigned { kChat = 1, kCompletions = 2, kTokenize = 4, kDetokenize = 8 };
+inline constexpr unsigned kGeneration = kChat | kCompletions;
+inline constexpr unsigned kText = kGeneration | kTokenize;
+inline constexpr unsigned kAll = kText | kDetokenize;
+
+// A request's fields after validation. Fields that were left out or null keep these defaults.
+struct RequestFields {
+  std::string model;
+  Json messages;                 // array, as the client wrote it
+  Json prompt;                   // string, or array in one of the forms of /v1/completions
+  std::vector<TokenId> tokens;   // /detokenize
+  SamplingParams sampling;
+  int n = 1;
+  int best_of = 0;               // 0: not given
+  int priority = 0;
+  std::string cache_salt;
+  bool stream = false;
+  Json stream_options;           // object or null
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool has_max_tokens = false, has_max_completion_tokens = false;
+  bool want_logprobs = false;    // chat
+  int top_logprobs = -1;         // chat; -1: not given
+  bool echo = false;
+  std::optional<bool> add_special_tokens;
+  bool add_generation_prompt = true;
+  Json template_kwargs;          // object or null
+  Json tools;                    // array or null
+  Json tool_choice;              // "none", "auto" or null
+  bool return_token_strs = false;
+};
+
+struct Parameter {
+  enum class Type {
+    kBoolean, kInteger, kNumber, kString, kObject, kArray,
+    kStrings,      // a string or an array of strings
+    kTokenIds,     // an array of token ids
+    kTokenBias,    // an object of token ids to numbers
+    kAny,          // checked by `set`
+    kUnsupported,  // known and refused by name, unless it says what would happen anyway
+  };
+
+  std::string_view name = {};
+  Type type = Type::kAny;
+  unsigned endpoints = kGeneration;
+  double min = 0, max = 0;             // of numbers, both inclusive unless above_min; no range when equal
+  bool above_min = false;              // the range excludes min itself
+  size_t min_items = 0, max_items = 0;  // of arrays and objects; max_items 0: no limit
+  bool required = false;
+  std::string_view fallback = {};      // the default, for readers
+  std::string_view neutral = {};       // kUnsupported: a JSON array of values that ask for nothing
+  std::string_view help = {};
+  // Called after the checks above; may throw ApiError.
+  void (*set)(RequestFields& fields, const Json& value) = nullptr;
+};
+
+std::span<const Parameter> parameters();
+
+// Checks a request's fields against the table and collects them, starting from `fields`. Throws ApiError for the first
+// wrong one; names of unknown fields are added to `unknown`. vocab: token ids below it are valid.
+void read_parameters(Endpoint endpoint, const Json& body, int vocab, RequestFields& fields,
+                     std::vector<std::string>& unknown);
+
+// Checks of one value, for nested fields. `path` is what errors name. Throw ApiError(invalid_type, ..._value).
+const std::string& expect_string(const Json& value, const std::string& path);
+bool expect_boolean(const Json& value, const std::string& path);
+const Json& expect_object(const Json& value, const std::string& path);
+const Json& expect_array(const Json& value, const std::string& path, size_t min_items = 0, size_t max_items = 0);
+int64_t expect_integer(const Json& value, const std::string& path, int64_t min, int64_t max);
+TokenId expect_token_id(const Json& value, const std::string& path, int vocab);
+
+// The table as Markdown, for docs/, and as text, for --help.
+std::string parameters_markdown();
+std::string parameters_help();
+
+}  // namespace sluice::server

@@ -1,0 +1,68 @@
+// Exact matching of paths.
+#include "server/router.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+
+namespace sluice::server {
+namespace {
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string percent_decode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+    if (low >= 0) {
+      out += static_cast<char>(high * 16 + low);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+// What the '*' stands for, "" for an exact match.
+std::optional<std::string_view> match_path(std::string_view pattern, std::string_view path) {
+  if (!pattern.ends_with('*')) return pattern == path ? std::optional(std::string_view()) : std::nullopt;
+  pattern.remove_suffix(1);
+  if (!path.starts_with(pattern) || path.size() == pattern.size()) return std::nullopt;
+  return path.substr(pattern.size());
+}
+
+}  // namespace
+
+void Router::add(std::vector<Route> routes) {
+  for (Route& route : routes) {
+    const bool twice = std::any_of(routes_.begin(), routes_.end(),
+                                   [&](auto& r) { return r.path == route.path && r.method == route.method; });
+    CHECK(!twice, "route added twice: {} {}", route.method, route.path);
+    routes_.push_back(std::move(route));
+  }
+}
+
+Router::Match Router::match(std::string_view method, std::string_view path) const {
+  Match match;
+  for (const Route& route : routes_) {
+    const auto suffix = match_path(route.path, path);
+    if (!suffix) continue;
+    match.allowed.emplace_back(route.method);
+    if (route.method == "GET") match.allowed.emplace_back("HEAD");
+    if (method == route.method || (method == "HEAD" && route.method == "GET")) {
+      match.route = &route;
+      match.suffix = percent_decode(*suffix);
+    }
+  }
+  return match;
+}
+
+}  // namespace sluice::server

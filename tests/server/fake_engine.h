@@ -1,0 +1,258 @@
+// An engine for tests of the server: tokens are bytes, the answer to a prompt is the prompt again. It generates on a
+// thread of its own, one token per choice and step, and can be told to be slow, to fail, to refuse and to stall.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/json.h"
+#include "sluice/engine.h"
+
+namespace sluice {
+
+class FakeEngine : public Engine {
+ public:
+  static constexpr TokenId kEos = 256;
+  static constexpr TokenId kBos = 257;
+
+  std::atomic<int> step_us{0};
+  std::atomic<int> render_ms{0};           // how long render_chat takes
+  std::atomic<int> fail_at_token{-1};      // that output token becomes a fault
+  std::atomic<bool> refuse_submit{false};  // submit throws kOverloaded, overloaded() does not say so
+  std::atomic<bool> throw_in_tokenize{false};
+  std::atomic<bool> is_overloaded{false};
+  std::atomic<bool> alive{true};
+  std::atomic<bool> stalled{false};        // no step is made
+  std::atomic<int> submitted{0}, cancelled{0}, tokenized{0};
+
+  FakeEngine() {
+    info_.name = "fake";
+    info_.max_model_len = 4096;
+    info_.vocab_size = 300;
+    info_.eos_token_ids = {kEos};
+    info_.created = 1700000000;
+    info_.has_chat_template = true;
+    thread_ = std::thread([this] { run(); });
+  }
+  ~FakeEngine() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  ModelInfo& info() { return info_; }
+  const ModelInfo& model() const override { return info_; }
+
+  std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override {
+    if (throw_in_tokenize) throw Error(ErrorCode::kInternal, "tokenizer of /home/secret broke at 0xdeadbeef");
+    ++const_cast<FakeEngine*>(this)->tokenized;
+    std::vector<TokenId> tokens;
+    if (add_special_tokens) tokens.push_back(kBos);
+    for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+    return tokens;
+  }
+  std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override {
+    std::string text;
+    for (const TokenId token : tokens) {
+      if (token < 256 || !skip_special_tokens) text += token_bytes(token);
+    }
+    return text;
+  }
+  std::string token_text(TokenId token) const override { return token < 256 ? fmt::format("<{:02x}>", token) : token_bytes(token); }
+  std::string token_bytes(TokenId token) const override {
+    if (token == kEos) return "<eos>";
+    if (token == kBos) return "<bos>";
+    return token < 256 ? std::string(1, static_cast<char>(token)) : "";
+  }
+  // "role:content|" of each message, then tools and kwargs if there are any.
+  std::string render_chat(const ChatPrompt& chat) const override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(render_ms));
+    std::string text;
+    for (const Json& message : parse_json(chat.messages)) {
+      if (message["content"] == "raise") {
+        throw Error(ErrorCode::kInvalidRequest, "The chat template refused: no raising.", "messages", "");
+      }
+      const std::string content = message["content"].is_string() ? message["content"].get<std::string>() : "";
+      text += message["role"].get<std::string>() + ":" + content + "|";
+      if (message.contains("tool_calls")) text += dump_json(message["tool_calls"]);
+    }
+    return text + chat.tools + chat.template_kwargs + (chat.add_generation_prompt ? ">" : "");
+  }
+
+  RequestId submit(Request request, EventSink sink) override {
+    if (refuse_submit || draining_) throw Error(ErrorCode::kOverloaded, "The queue is full.");
+    const std::lock_guard lock(mutex_);
+    ++submitted;
+    const RequestId id = ++last_id_;
+    Running running{.request = std::move(request), .sink = std::move(sink), .choices = {}};
+    running.choices.resize(static_cast<size_t>(running.request.n));
+    last_request_ = running.request;
+    running_.emplace(id, std::move(running));
+    wake_.notify_all();
+    return id;
+  }
+  void cancel(RequestId id) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = running_.find(id);
+    if (found == running_.end()) return;
+    ++cancelled;
+    found->second.cancelled = true;
+    wake_.notify_all();
+  }
+  bool overloaded() const override { return is_overloaded || draining_; }
+  void stop_accepting() override { draining_ = true; }
+  Health health() const override { return {.alive = alive, .seconds_since_step = 0, .running = running(), .waiting = 0}; }
+  std::vector<MetricFamily> metrics() const override {
+    MetricFamily running_now{.name = "vllm:num_requests_running", .help = "Running\nrequests."};
+    running_now.samples.push_back({.labels = {{"model_name", "fa\"ke"}}, .value = static_cast<double>(running())});
+    MetricFamily tokens{.name = "vllm:prompt_tokens", .help = "Tokens.", .type = MetricFamily::Type::kCounter};
+    tokens.samples.push_back({.value = 7});
+    MetricFamily latency{.name = "vllm:time_to_first_token_seconds", .help = "TTFT.", .type = MetricFamily::Type::kHistogram};
+    latency.samples.push_back({.histogram = {.bounds = {0.5, 1}, .counts = {2, 1, 4}, .sum = 12.5}});
+    return {running_now, tokens, latency};
+  }
+
+  int running() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(running_.size());
+  }
+  Request last_request() const {
+    const std::lock_guard lock(mutex_);
+    return last_request_;
+  }
+
+ private:
+  struct Choice {
+    std::string text;     // all bytes generated
+    size_t sent = 0;
+    int tokens = 0;
+    bool ended = false;
+  };
+  struct Running {
+    Request request;
+    EventSink sink;
+    std::vector<Choice> choices;
+    bool cancelled = false;
+    bool prompt_scored = false;
+  };
+
+  static TokenLogprobs score(TokenId token, int top) {
+    TokenLogprobs out{.token = {token, -0.5f, 1}, .top = {}};
+    for (int i = 0; i < top; ++i) out.top.push_back({token + i, -0.5f - static_cast<float>(i), i + 1});
+    return out;
+  }
+
+  // How much of the text may be shown: whole characters, and nothing that may become a stop string.
+  static size_t visible(const std::string& text, const SamplingParams& sampling) {
+    size_t hold = 0;
+    for (const std::string& stop : sampling.stop) hold = std::max(hold, stop.size() - 1);
+    size_t end = text.size() > hold ? text.size() - hold : 0;
+    size_t lead = end;
+    while (lead > 0 && (static_cast<unsigned char>(text[lead - 1]) & 0xc0) == 0x80) --lead;
+    if (lead > 0) {
+      const auto byte = static_cast<unsigned char>(text[lead - 1]);
+      const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+      if (lead - 1 + length > end) end = lead - 1;
+    }
+    return end;
+  }
+
+  Event step(Running& r, int index) {
+    const SamplingParams& s = r.request.sampling;
+    Choice& choice = r.choices[static_cast<size_t>(index)];
+    Event event;
+    event.index = index;
+    if (index == 0 && s.prompt_logprobs && !std::exchange(r.prompt_scored, true)) {
+      for (const TokenId token : r.request.prompt) event.prompt_logprobs.push_back(score(token, *s.prompt_logprobs));
+    }
+    const size_t n = r.request.prompt.size();
+    const size_t position = static_cast<size_t>(choice.tokens);
+    const bool late = r.request.deadline && std::chrono::steady_clock::now() >= *r.request.deadline;
+    if (r.cancelled || late) {
+      event.finish = Finish{.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}};
+    } else if (choice.tokens == fail_at_token) {
+      event.finish = Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "NaN at 0x7f00deadbeef"};
+    } else {
+      const bool end = position >= n && !s.ignore_eos;
+      const TokenId token = end ? kEos : r.request.prompt[position % n];
+      ++choice.tokens;
+      event.tokens.push_back(token);
+      if (s.logprobs) event.logprobs.push_back(score(token, *s.logprobs));
+      if (end) {
+        event.finish = Finish{};
+      } else if (token < 256) {
+        choice.text += static_cast<char>(token);
+      }
+      if (!event.finish && s.max_tokens && choice.tokens >= *s.max_tokens) {
+        event.finish = Finish{.reason = FinishReason::kLength, .stop_string = {}, .stop_token = {}, .message = {}};
+      }
+      if (std::count(s.stop_token_ids.begin(), s.stop_token_ids.end(), token) > 0) {
+        choice.text.pop_back();
+        event.finish = Finish{.reason = FinishReason::kStop, .stop_string = {}, .stop_token = token, .message = {}};
+      }
+      size_t show = event.finish ? choice.text.size() : visible(choice.text, s);
+      for (const std::string& stop : s.stop) {
+        const size_t at = choice.text.find(stop);
+        if (at == std::string::npos) continue;
+        show = at + (s.include_stop_str_in_output ? stop.size() : 0);
+        event.finish = Finish{.reason = FinishReason::kStop, .stop_string = stop, .stop_token = {}, .message = {}};
+      }
+      if (show > choice.sent) event.text = choice.text.substr(choice.sent, show - choice.sent);
+      choice.sent = std::max(show, choice.sent);
+    }
+    choice.ended = event.finish.has_value();
+    event.usage = {.prompt_tokens = static_cast<int>(n), .cached_tokens = 3, .completion_tokens = choice.tokens};
+    event.last = std::all_of(r.choices.begin(), r.choices.end(), [](auto& c) { return c.ended; });
+    return event;
+  }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!closed_) {
+      if (running_.empty()) {
+        wake_.wait(lock);
+        continue;
+      }
+      std::vector<std::pair<EventSink, Event>> events;
+      for (auto it = running_.begin(); it != running_.end();) {
+        Running& r = it->second;
+        for (int i = 0; i < r.request.n; ++i) {
+          const bool moving = !stalled || r.cancelled || r.request.deadline;
+          if (moving && !r.choices[static_cast<size_t>(i)].ended) events.emplace_back(r.sink, step(r, i));
+        }
+        const bool over = std::all_of(r.choices.begin(), r.choices.end(), [](auto& c) { return c.ended; });
+        it = over ? running_.erase(it) : std::next(it);
+      }
+      lock.unlock();
+      for (auto& [sink, event] : events) sink(std::move(event));
+      events.clear();
+      const int pause = stalled ? 1000 : step_us.load();
+      if (pause > 0) std::this_thread::sleep_for(std::chrono::microseconds(pause));
+      lock.lock();
+    }
+  }
+
+  ModelInfo info_;
+  std::atomic<bool> draining_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<RequestId, Running> running_;
+  Request last_request_;
+  RequestId last_id_ = 0;
+  bool closed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice
