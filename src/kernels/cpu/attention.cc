@@ -79,19 +79,17 @@ int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
   return args.window > 0 ? max_of(0, position - args.window + 1) : 0;
 }
 
-// Softmax state of a task's rows: running maximum, sum of exponentials, and weighted sum of values.
+// Softmax state of a task's rows: running maximum, sums of exponentials lane by lane, weighted sum of values.
 struct State {
   float* top;    // [kMaxRows]
-  float* sum;    // [kMaxRows]
-  float* mixed;  // [rows][value_stride]
+  float* sums;   // [kMaxRows][kLanes]
+  float* mixed;  // [kMaxRows][value_stride]
 
-  static int64_t floats(const Plan& plan) { return 2 * kMaxRows + kMaxRows * plan.value_stride; }
-  static State at(float* memory) { return {memory, memory + kMaxRows, memory + 2 * kMaxRows}; }
+  static int64_t floats(const Plan& plan) { return kMaxRows * (1 + kLanes + plan.value_stride); }
+  static State at(float* memory) { return {memory, memory + kMaxRows, memory + kMaxRows * (1 + kLanes)}; }
   void clear(int64_t rows, const Plan& plan) const {
-    for (int64_t r = 0; r < rows; ++r) {
-      top[r] = kMinusInfinity;
-      sum[r] = 0.0f;
-    }
+    for (int64_t r = 0; r < rows; ++r) top[r] = kMinusInfinity;
+    for (int64_t i = 0; i < rows * kLanes; i += kLanes) store(sums + i, zero(), All{});
     for (int64_t i = 0; i < rows * plan.value_stride; i += kLanes) store(mixed + i, zero(), All{});
   }
 };
@@ -122,6 +120,28 @@ struct Work {
   }
 };
 
+// As many elements as a vector register has bytes for, unconverted; elements from `count` on read as zero.
+template <class T>
+SLUICE_INLINE Vec load_raw(const T* p, int64_t count) {
+  constexpr int64_t kWhole = sizeof(Vec) / sizeof(T);
+  if (count == kWhole) return load(reinterpret_cast<const float*>(p), All{});
+  T padded[kWhole] = {};
+  __builtin_memcpy(padded, p, static_cast<size_t>(count) * sizeof(T));
+  return load(reinterpret_cast<const float*>(padded), All{});
+}
+
+// Stores what each 32-bit lane of `bits` holds: one fp32 per lane at `to`, or the low half there and the high half at
+// `to + stride`.
+template <class T>
+SLUICE_INLINE void store_widened(float* to, int64_t stride, Vec bits) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    store(to, bits, All{});
+  } else {
+    store(to, widen_low(bits, T{}), All{});
+    store(to + stride, widen_high(bits, T{}), All{});
+  }
+}
+
 // Addresses of the vectors of the kTile keys from `tile` on; null outside [first, last], which need not be in the
 // cache.
 template <class T>
@@ -129,28 +149,32 @@ void locate(const ops::AttentionArgs& args, const Tensor& cache, const Task& tas
             int64_t last, const T* (&rows)[kTile]) {
   const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2], dim = cache.shape[3];
   const int32_t* table = args.block_table.data() + task.sequence * args.block_table_stride;
-  int64_t block = tile / block_size, offset = tile % block_size;
-  for (int64_t i = 0; i < kTile; ++i, ++offset) {
-    if (offset == block_size) {
-      ++block;
-      offset = 0;
-    }
-    rows[i] = nullptr;
-    if (tile + i < first || tile + i > last) continue;
-    rows[i] =
+  const int64_t begin = max_of(first - tile, 0), end = min_of(last - tile + 1, kTile);
+  for (int64_t i = 0; i < begin; ++i) rows[i] = nullptr;
+  for (int64_t i = begin; i < end;) {
+    const int64_t block = (tile + i) / block_size, offset = (tile + i) % block_size;
+    const T* row =
         reinterpret_cast<const T*>(cache.data) + ((table[block] * kv_heads + task.kv_head) * block_size + offset) * dim;
+    for (const int64_t stop = min_of(end, i + block_size - offset); i < stop; ++i, row += dim) rows[i] = row;
   }
+  for (int64_t i = max_of(end, 0); i < kTile; ++i) rows[i] = nullptr;
 }
 
+// keys[d][kTile] = rows[key][d] as fp32. 16-bit elements are transposed in pairs, then widened.
 template <class T>
 void load_keys(const T* const (&rows)[kTile], int64_t head_dim, float* keys) {
+  constexpr int kPack = sizeof(float) / sizeof(T);
   for (int64_t key = 0; key < kTile; key += kLanes) {
-    each_vec(head_dim, [&](int64_t d, auto n) {
+    for (int64_t d = 0; d < head_dim; d += kPack * kLanes) {
+      const int64_t count = min_of(head_dim - d, kPack * kLanes);
       Vec block[kLanes];
-      for (int i = 0; i < kLanes; ++i) block[i] = rows[key + i] != nullptr ? load(rows[key + i] + d, n) : zero();
+      SLUICE_UNROLL
+      for (int i = 0; i < kLanes; ++i)
+        block[i] = rows[key + i] != nullptr ? load_raw(rows[key + i] + d, count) : zero();
       transpose(block);
-      for (int i = 0; i < kLanes; ++i) store(keys + (d + i) * kTile + key, block[i], All{});
-    });
+      float* to = keys + d * kTile + key;
+      for (int64_t i = 0; i * kPack < count; ++i, to += kPack * kTile) store_widened<T>(to, kTile, block[i]);
+    }
   }
 }
 
@@ -168,20 +192,25 @@ template <int R>
 void multiply_keys(const float* queries, const float* keys, const Plan& plan, float* scores) {
   constexpr int kVecs = kTile / kLanes;
   Vec acc[R][kVecs];
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
   }
   for (int64_t d = 0; d < plan.head_dim; ++d) {
     Vec key[kVecs];
+    SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) key[v] = load(keys + d * kTile + v * kLanes, All{});
-#pragma GCC unroll 8
+    SLUICE_UNROLL
     for (int r = 0; r < R; ++r) {
       const Vec q = broadcast(queries[r * plan.key_stride + d]);
-#pragma GCC unroll 8
+      SLUICE_UNROLL
       for (int v = 0; v < kVecs; ++v) acc[r][v] = fma(q, key[v], acc[r][v]);
     }
   }
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) store(scores + r * kTile + v * kLanes, acc[r][v], All{});
   }
 }
@@ -191,21 +220,26 @@ template <int R, int V>
 void multiply_values(float* mixed, const float* correction, const float* weights, const float* values, int64_t first,
                      int64_t last, int64_t stride) {
   Vec acc[R][V];
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
     const Vec by = broadcast(correction[r]);
+    SLUICE_UNROLL
     for (int v = 0; v < V; ++v) acc[r][v] = load(mixed + r * stride + v * kLanes, All{}) * by;
   }
   for (int64_t key = first; key < last; ++key) {
     Vec value[V];
+    SLUICE_UNROLL
     for (int v = 0; v < V; ++v) value[v] = load(values + key * stride + v * kLanes, All{});
-#pragma GCC unroll 8
+    SLUICE_UNROLL
     for (int r = 0; r < R; ++r) {
       const Vec weight = broadcast(weights[r * kTile + key]);
-#pragma GCC unroll 8
+      SLUICE_UNROLL
       for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
     }
   }
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
     for (int v = 0; v < V; ++v) store(mixed + r * stride + v * kLanes, acc[r][v], All{});
   }
 }
@@ -233,18 +267,13 @@ void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, i
   });
 }
 
-// Turns one row's scores of the keys [first, last) of a tile into exponentials, and updates its maximum and sum.
+// Turns one row's scores of the keys [first, last) of a tile into exponentials, and updates its maximum and sums.
 void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64_t head, int64_t distance,
             int64_t first, int64_t last) {
   constexpr int kVecs = kTile / kLanes;
-  const auto visible = [&](int v) {
-    const Vec lane = lane_numbers() + broadcast(static_cast<float>(v * kLanes));
-    return operator_and(less(lane, broadcast(static_cast<float>(last))),
-                        less(broadcast(static_cast<float>(first) - 0.5f), lane));
-  };
   float* scores = work.scores + row * kTile;
   Vec x[kVecs];
-  Vec top = broadcast(kMinusInfinity);
+  SLUICE_UNROLL
   for (int v = 0; v < kVecs; ++v) {
     x[v] = load(scores + v * kLanes, All{}) * broadcast(args.scale);
     if (args.soft_cap > 0.0f) x[v] = broadcast(args.soft_cap) * tanh(x[v] / broadcast(args.soft_cap));
@@ -252,20 +281,44 @@ void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64
       const Vec away = lane_numbers() + broadcast(static_cast<float>(v * kLanes + distance));
       x[v] = fma(broadcast(args.alibi_slopes[head]), away, x[v]);
     }
-    x[v] = select(visible(v), x[v], broadcast(kMinusInfinity));
-    top = max(x[v], top);
   }
+  if (first > 0 || last < kTile) {
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec lane = lane_numbers() + broadcast(static_cast<float>(v * kLanes));
+      const Mask visible = operator_and(less(lane, broadcast(static_cast<float>(last))),
+                                        less(broadcast(static_cast<float>(first) - 0.5f), lane));
+      x[v] = select(visible, x[v], broadcast(kMinusInfinity));
+    }
+  }
+  Vec top = x[0];
+  SLUICE_UNROLL
+  for (int v = 1; v < kVecs; ++v) top = max(x[v], top);
   const float before = work.split.top[row], highest = reduce_max(top), after = highest > before ? highest : before;
-  Vec sum = zero();
+  const float correction = after == before ? 1.0f : first_lane(exp(broadcast(before - after)));
+  Vec sum = load(work.split.sums + row * kLanes, All{}) * broadcast(correction);
+  SLUICE_UNROLL
   for (int v = 0; v < kVecs; ++v) {
     x[v] = exp(x[v] - broadcast(after));
     sum = sum + x[v];
     store(scores + v * kLanes, x[v], All{});
   }
-  const float correction = after == before ? 1.0f : first_lane(exp(broadcast(before - after)));
+  store(work.split.sums + row * kLanes, sum, All{});
   work.correction[row] = correction;
   work.split.top[row] = after;
-  work.split.sum[row] = work.split.sum[row] * correction + reduce_add(sum);
+}
+
+// Asks for the keys and values of the tile to come: blocks are scattered, which hides them from the hardware.
+template <class T>
+void prefetch_tile(const ops::AttentionArgs& args, const Task& task, int64_t tile) {
+  for (const Tensor* cache : {&args.k_cache, &args.v_cache}) {
+    const T* rows[kTile];
+    locate(args, *cache, task, tile, tile, task.last_position(), rows);
+    const auto bytes = static_cast<int64_t>(sizeof(T)) * cache->shape[3];
+    for (int64_t i = 0; i < kTile && rows[i] != nullptr; ++i) {
+      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(rows[i]) + at, 0, 2);
+    }
+  }
 }
 
 // Adds the tile of keys at `tile` to the split's state.
@@ -279,6 +332,7 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   if (from > to) return;
   const int64_t first = (from - task.first_position) * task.heads, last = (to + 1 - task.first_position) * task.heads;
 
+  prefetch_tile<T>(args, task, tile + kTile);
   const T* vectors[kTile];
   const int64_t seen = first_key(args, from);
   locate(args, args.k_cache, task, tile, seen, last_key, vectors);
@@ -322,7 +376,8 @@ void merge(const ops::AttentionArgs& args, const Plan& plan, const Task& task, i
     const float top = part.top[row] > total.top[row] ? part.top[row] : total.top[row];
     const Vec a = exp(broadcast(total.top[row]) - broadcast(top)), b = exp(broadcast(part.top[row]) - broadcast(top));
     total.top[row] = top;
-    total.sum[row] = total.sum[row] * first_lane(a) + part.sum[row] * first_lane(b);
+    float* sums = total.sums + row * kLanes;
+    store(sums, load(sums, All{}) * a + load(part.sums + row * kLanes, All{}) * b, All{});
     float* to = total.mixed + row * plan.value_stride;
     const float* from = part.mixed + row * plan.value_stride;
     for (int64_t d = 0; d < plan.value_stride; d += kLanes) {
@@ -334,7 +389,7 @@ void merge(const ops::AttentionArgs& args, const Plan& plan, const Task& task, i
 void finish(const ops::AttentionArgs& args, const Plan& plan, const Task& task, const State& total) {
   for (int64_t row = 0; row < task.rows(); ++row) {
     const int64_t head = task.first_head + row % task.heads;
-    Vec scale = broadcast(1.0f), sum = broadcast(total.sum[row]);
+    Vec scale = broadcast(1.0f), sum = broadcast(reduce_add(load(total.sums + row * kLanes, All{})));
     if (args.sinks != nullptr) {
       const float top = args.sinks[head] > total.top[row] ? args.sinks[head] : total.top[row];
       scale = exp(broadcast(total.top[row]) - broadcast(top));

@@ -24,6 +24,8 @@ constexpr int64_t kRowChunk = 32 * kMaxRows;  // rows multiplied with a block of
 constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
 constexpr int64_t kBlockBytes = 6 << 10;      // of one panel per block over k: four panels fill half the first cache
 
+constexpr int64_t kAheadBytes = 2 << 10;  // how far a lone tile asks memory for what comes in its panels
+
 // Panels per tile: as many accumulators as leave registers for weights and inputs.
 template <int Rows>
 constexpr int kPanels = kRegisters == 32 ? kGroup
@@ -73,15 +75,10 @@ struct B16 : F32 {
   static constexpr int64_t kStored = 2, kBytes = 2;
   template <int Unit>
   SLUICE_INLINE static Vec weights(const std::byte* p) {
-#ifdef __AVX512F__
-    const __m512i pairs = _mm512_loadu_si512(p);
-    return _mm512_castsi512_ps(Unit == 0 ? _mm512_slli_epi32(pairs, 16)
-                                         : _mm512_and_epi32(pairs, _mm512_set1_epi32(int(0xffff0000))));
-#else
-    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return _mm256_castsi256_ps(Unit == 0 ? _mm256_slli_epi32(pairs, 16)
-                                         : _mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000))));
-#endif
+    // Reads the pairs twice: kept for both units they would push sums out of the registers.
+    if (Unit == 1) __asm__("" : "+r"(p));
+    const Vec pairs = load(reinterpret_cast<const float*>(p), All{});
+    return Unit == 0 ? widen_low(pairs, Bf16{}) : widen_high(pairs, Bf16{});
   }
 };
 #endif
@@ -105,8 +102,10 @@ template <int R, int P>
 SLUICE_INLINE void finish(const Sums& sums, const Vec (&acc)[R][P * kVecs]) {
   const ops::MatmulArgs& args = *sums.args;
   const int64_t n = args.weight->n;
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
     float* out = reinterpret_cast<float*>(args.out.data) + (sums.row + r) * args.out.row_stride;
+    SLUICE_UNROLL
     for (int v = 0; v < P * kVecs; ++v) {
       const int64_t column = sums.column + v * kLanes;
       const auto emit = [&](auto extent) {
@@ -130,82 +129,118 @@ SLUICE_INLINE void step(const std::byte* weights, int64_t panel_bytes, const typ
                         Vec (&acc)[R][P * kVecs]) {
   constexpr int64_t kVecBytes = kLanes * Codec::kStored * Codec::kBytes;
   decltype(Codec::template weights<Unit>(weights)) w[P * kVecs];
-#pragma GCC unroll 8
+  SLUICE_UNROLL
   for (int v = 0; v < P * kVecs; ++v) {
     w[v] = Codec::template weights<Unit>(weights + v / kVecs * panel_bytes + v % kVecs * kVecBytes);
   }
-#pragma GCC unroll 8
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
+    SLUICE_UNROLL
     for (int v = 0; v < P * kVecs; ++v) acc[r][v] = Codec::multiply_add(w[v], x[r * stride], acc[r][v]);
   }
 }
 
-// R rows by P panels over `units` of k.
+// The weights that a tile multiplies: `units` of k of `panels` panels, `panel_bytes` apart.
+struct Block {
+  const std::byte* weights;
+  int64_t panel_bytes;
+  int64_t panels;
+  int64_t units;
+  int64_t next;  // bytes to the block multiplied after this one; 0 when there is none
+
+  Block from(int64_t panel) const { return {weights + panel * panel_bytes, panel_bytes, panels - panel, units, next}; }
+};
+
+// What a tile asks memory for while it computes: lines of the next block over k, of two panels, one of each per step.
+struct Ahead {
+  const std::byte* first;
+  const std::byte* second;
+};
+
+// R rows by the first P panels of the block.
 template <class Codec, int R, int P>
-void tile(Rows<Codec> x, const std::byte* weights, int64_t panel_bytes, int64_t units, const Sums& sums) {
+void tile(Rows<Codec> x, const Block& block, const Sums& sums, Ahead ahead) {
   constexpr int64_t kStepBytes = kPanel * Codec::kStored * Codec::kBytes;
   Vec acc[R][P * kVecs];
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
     for (int v = 0; v < P * kVecs; ++v) {
       acc[r][v] = sums.first ? zero() : load(sums.partial + r * kGroup * kPanel + v * kLanes, All{});
     }
   }
   const typename Codec::Input* input = x.data;
-  const int64_t steps = units / Codec::kUnits;
+  const std::byte* weights = block.weights;
+  const int64_t panel_bytes = block.panel_bytes, steps = block.units / Codec::kUnits;
   for (int64_t i = 0; i < steps; ++i) {
+    __builtin_prefetch(ahead.first + i * kStepBytes, 0, 2);
+    __builtin_prefetch(ahead.second + i * kStepBytes, 0, 2);
     step<Codec, 0, R, P>(weights, panel_bytes, input, x.stride, acc);
     if constexpr (Codec::kUnits == 2) step<Codec, 1, R, P>(weights, panel_bytes, input + 1, x.stride, acc);
     weights += kStepBytes;
     input += Codec::kUnits;
   }
   if constexpr (Codec::kUnits == 2) {
-    if (units % 2 != 0) step<Codec, 0, R, P>(weights, panel_bytes, input, x.stride, acc);
+    if (block.units % 2 != 0) step<Codec, 0, R, P>(weights, panel_bytes, input, x.stride, acc);
   }
   if (sums.last) return finish<R, P>(sums, acc);
+  SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
     for (int v = 0; v < P * kVecs; ++v) store(sums.partial + r * kGroup * kPanel + v * kLanes, acc[r][v], All{});
   }
 }
 
-// R rows by `panels` (at most kGroup) panels.
+// Which of the tiles that multiply the same block in turn.
+struct Turn {
+  int64_t tile, tiles;
+};
+
+// R rows by all panels of the block. Tiles share out the panels of the next block to ask for: the memory works while
+// all of them compute, not only while the first one finds its weights missing.
 template <class Codec, int R>
-void tile_row(Rows<Codec> x, const std::byte* weights, int64_t panel_bytes, int64_t panels, int64_t units, Sums sums) {
+void tile_row(Rows<Codec> x, const Block& block, Sums sums, Turn turn) {
   constexpr int P = kPanels<R>;
-  const auto advance = [&](int64_t count) {
-    weights += count * panel_bytes;
-    sums.column += count * kPanel;
-    if (sums.partial != nullptr) sums.partial += count * kPanel;
-  };
-  for (; panels >= P; panels -= P) {
-    tile<Codec, R, P>(x, weights, panel_bytes, units, sums);
-    advance(P);
-  }
-  if constexpr (P > 1) {
-    for (; panels > 0; --panels) {
-      tile<Codec, R, 1>(x, weights, panel_bytes, units, sums);
-      advance(1);
+  const int64_t sharing = turn.tiles < kGroup ? turn.tiles : kGroup;
+  int64_t panel = 0;
+  const auto run = [&]<int Panels>() {
+    const Block rest = block.from(panel);
+    const std::byte* soon = rest.weights + (turn.tiles == 1 ? kAheadBytes : 0);  // without: asks for nothing new
+    Ahead ahead{soon, soon + (Panels - 1) * rest.panel_bytes};
+    if (rest.next != 0 && turn.tile < sharing) {
+      const std::byte* next = rest.weights + rest.next;
+      if (Panels == kGroup) {
+        ahead.first = next + turn.tile * kGroup / sharing * rest.panel_bytes;
+        ahead.second = next + ((turn.tile + 1) * kGroup - 1) / sharing * rest.panel_bytes;
+      } else if (panel % sharing == turn.tile) {
+        ahead = {next, next + (Panels - 1) * rest.panel_bytes};
+      }
     }
-  }
+    tile<Codec, R, Panels>(x, rest, sums, ahead);
+    panel += Panels;
+    sums.column += Panels * kPanel;
+    if (sums.partial != nullptr) sums.partial += Panels * kPanel;
+  };
+  while (panel + P <= block.panels) run.template operator()<P>();
+  while (panel < block.panels) run.template operator()<1>();
 }
 
 template <class Codec>
-void tile_rows(int64_t rows, Rows<Codec> x, const std::byte* weights, int64_t panel_bytes, int64_t panels,
-               int64_t units, const Sums& sums) {
+void tile_rows(int64_t rows, Rows<Codec> x, const Block& block, const Sums& sums, Turn turn) {
   static_assert(kMaxRows == 6);
   switch (rows) {
     case 1:
-      return tile_row<Codec, 1>(x, weights, panel_bytes, panels, units, sums);
+      return tile_row<Codec, 1>(x, block, sums, turn);
     case 2:
-      return tile_row<Codec, 2>(x, weights, panel_bytes, panels, units, sums);
+      return tile_row<Codec, 2>(x, block, sums, turn);
     case 3:
-      return tile_row<Codec, 3>(x, weights, panel_bytes, panels, units, sums);
+      return tile_row<Codec, 3>(x, block, sums, turn);
     case 4:
-      return tile_row<Codec, 4>(x, weights, panel_bytes, panels, units, sums);
+      return tile_row<Codec, 4>(x, block, sums, turn);
     case 5:
-      return tile_row<Codec, 5>(x, weights, panel_bytes, panels, units, sums);
+      return tile_row<Codec, 5>(x, block, sums, turn);
     case 6:
-      return tile_row<Codec, 6>(x, weights, panel_bytes, panels, units, sums);
+      return tile_row<Codec, 6>(x, block, sums, turn);
   }
 }
 
@@ -219,21 +254,22 @@ void multiply(const ops::MatmulArgs& args, Rows<Codec> x, int64_t row, int64_t r
   const int64_t bytes = kernels::panel_bytes(args.weight->k, Codec::kStored, Codec::kBytes);
   const std::byte* weights = args.weight->storage.data() + panel * bytes;
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
-  const int64_t block = tiles == 1 ? units : kBlock;
+  const int64_t step = tiles == 1 ? units : kBlock;
   alignas(64) float partial[kRowChunk * kGroup * kPanel];
-  for (int64_t begin = 0; begin < units; begin += block) {
-    const int64_t count = units - begin < block ? units - begin : block;
+  for (int64_t begin = 0; begin < units; begin += step) {
+    const int64_t count = units - begin < step ? units - begin : step;
+    const bool last = begin + count == units;
+    const Block block{weights + begin * kUnitBytes, bytes, panels, count, last ? 0 : count * kUnitBytes};
     int64_t at = 0;
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t next = (t + 1) * rows / tiles;  // tiles of nearly equal height
-      const Sums sums{.partial = block < units ? partial + at * kGroup * kPanel : nullptr,
+      const Sums sums{.partial = step < units ? partial + at * kGroup * kPanel : nullptr,
                       .first = begin == 0,
-                      .last = begin + count == units,
+                      .last = last,
                       .args = &args,
                       .row = row + at,
                       .column = panel * kPanel};
-      tile_rows<Codec>(next - at, {x.data + at * x.stride + begin, x.stride}, weights + begin * kUnitBytes, bytes,
-                       panels, count, sums);
+      tile_rows<Codec>(next - at, {x.data + at * x.stride + begin, x.stride}, block, sums, {t, tiles});
       at = next;
     }
   }

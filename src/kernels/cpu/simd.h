@@ -9,6 +9,8 @@
 #include <cstdint>
 
 #define SLUICE_INLINE [[gnu::always_inline]] inline
+// For loops over arrays of vectors: unrolled early and wholly, so that the array lives in registers.
+#define SLUICE_UNROLL _Pragma("GCC unroll 32")
 
 namespace sluice::SLUICE_ISA {
 

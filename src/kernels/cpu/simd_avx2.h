@@ -67,6 +67,21 @@ SLUICE_INLINE Vec widen_bf16(__m128i bits) {
 }
 SLUICE_INLINE Vec widen_fp16(__m128i bits) { return _mm256_cvtph_ps(bits); }
 SLUICE_INLINE __m128i narrow_fp16(Vec x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+// Both halves of every 32-bit lane.
+SLUICE_INLINE Vec widen_low(Vec bits, Bf16) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(bits), 16));
+}
+SLUICE_INLINE Vec widen_high(Vec bits, Bf16) {
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(bits), _mm256_set1_epi32(int(0xffff0000))));
+}
+SLUICE_INLINE __m128i pack_low_halves(__m256i lanes) {
+  const __m256i low = _mm256_and_si256(lanes, _mm256_set1_epi32(0xffff));
+  return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+}
+SLUICE_INLINE Vec widen_low(Vec bits, Fp16) { return widen_fp16(pack_low_halves(_mm256_castps_si256(bits))); }
+SLUICE_INLINE Vec widen_high(Vec bits, Fp16) {
+  return widen_fp16(pack_low_halves(_mm256_srli_epi32(_mm256_castps_si256(bits), 16)));
+}
 // To nearest even, NaN quiet: the bits of float_to_bf16.
 SLUICE_INLINE __m128i narrow_bf16(Vec x) {
   const __m256i bits = _mm256_castps_si256(x);

@@ -45,6 +45,17 @@ SLUICE_INLINE Vec widen_bf16(__m256i bits) {
 }
 SLUICE_INLINE Vec widen_fp16(__m256i bits) { return _mm512_cvtph_ps(bits); }
 SLUICE_INLINE __m256i narrow_fp16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
+// Both halves of every 32-bit lane.
+SLUICE_INLINE Vec widen_low(Vec bits, Bf16) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(bits), 16));
+}
+SLUICE_INLINE Vec widen_high(Vec bits, Bf16) {
+  return _mm512_castsi512_ps(_mm512_and_epi32(_mm512_castps_si512(bits), _mm512_set1_epi32(int(0xffff0000))));
+}
+SLUICE_INLINE Vec widen_low(Vec bits, Fp16) { return widen_fp16(_mm512_cvtepi32_epi16(_mm512_castps_si512(bits))); }
+SLUICE_INLINE Vec widen_high(Vec bits, Fp16) {
+  return widen_fp16(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(bits), 16)));
+}
 // To nearest even, NaN quiet: the bits of float_to_bf16 (vcvtneps2bf16 would flush subnormals).
 SLUICE_INLINE __m256i narrow_bf16(Vec x) {
   const __m512i bits = _mm512_castps_si512(x);
