@@ -100,7 +100,7 @@ void check_kwargs(const Json& kwargs) {
 
 }  // namespace
 
-std::optional<ChatTemplate> ChatTemplate::from_folder(const std::string& folder) {
+std::optional<ChatTemplate> ChatTemplate::from_folder(const std::string& folder, const std::string& given) {
   Sources sources;
   Json tokens = Json::object();
   const fs::path root(folder);
@@ -125,6 +125,8 @@ std::optional<ChatTemplate> ChatTemplate::from_folder(const std::string& folder)
     }
   }
 
+  if (!given.empty()) sources = {{"default", {read_text(given), given}}};
+
   const auto main = sources.find("default");
   const auto with_tools = sources.find("tool_use");
   if (main == sources.end() && with_tools == sources.end()) return std::nullopt;
@@ -148,9 +150,22 @@ std::string ChatTemplate::render(const ChatInput& input, std::chrono::system_clo
   variables["tools"] = tools ? input.tools : Json();
   variables["documents"] = input.documents;
   variables["add_generation_prompt"] = input.add_generation_prompt;
+  return render_all(variables, now);
+}
+
+std::string ChatTemplate::render_variables(const Json& variables, std::chrono::system_clock::time_point now) const {
+  if (!variables.is_object()) throw Error(ErrorCode::kInvalidRequest, "template variables must be an object");
+  Json all = special_tokens_.is_object() ? special_tokens_ : Json::object();
+  for (const auto& [key, value] : variables.items()) all[key] = value;
+  return render_all(all, now);
+}
+
+std::string ChatTemplate::render_all(const Json& variables, std::chrono::system_clock::time_point now) const {
   jinja::RenderOptions options;
   options.now = now;
-  return (tools && with_tools_ ? *with_tools_ : main_).render(variables, options);
+  const auto tools = variables.find("tools");
+  const bool has_tools = tools != variables.end() && tools->is_array() && !tools->empty();
+  return (has_tools && with_tools_ ? *with_tools_ : main_).render(variables, options);
 }
 
 }  // namespace sluice

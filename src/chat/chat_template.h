@@ -25,7 +25,8 @@ class ChatTemplate {
   // The template of a checkpoint folder: chat_template.jinja, else "chat_template" of tokenizer_config.json (a string,
   // or a list of {name, template}); further templates from additional_chat_templates/*.jinja. The one named "tool_use"
   // serves requests with tools. nullopt when the folder has none. Throws Error(kCorruptFile) that names the file.
-  static std::optional<ChatTemplate> from_folder(const std::string& folder);
+  // With `file`, that Jinja file is the template, and the folder gives the special tokens only.
+  static std::optional<ChatTemplate> from_folder(const std::string& folder, const std::string& file = {});
 
   // `special_tokens`: object of variables like bos_token. Throws Error(kInvalidRequest), see jinja::Template.
   static ChatTemplate from_source(std::string_view source, Json special_tokens);
@@ -35,9 +36,15 @@ class ChatTemplate {
   std::string render(const ChatInput& input,
                      std::chrono::system_clock::time_point now = std::chrono::system_clock::now()) const;
 
+  // With all variables given as they are (an object); special tokens that are left out come from the checkpoint. For
+  // checking tools: nothing is kept from overriding anything.
+  std::string render_variables(const Json& variables, std::chrono::system_clock::time_point now) const;
+
  private:
   ChatTemplate(jinja::Template main, Json special_tokens)
       : main_(std::move(main)), special_tokens_(std::move(special_tokens)) {}
+
+  std::string render_all(const Json& variables, std::chrono::system_clock::time_point now) const;
 
   jinja::Template main_;
   std::optional<jinja::Template> with_tools_;

@@ -38,6 +38,7 @@ Value indent(Runtime& rt, const Value& value, const Args& args) {
 }
 
 Value truncate(Runtime& rt, const Value& value, const Args& args) {
+  if (value.is(Kind::kUndefined)) return value;
   expect_text(rt, value, "the truncated value");
   const int64_t length = args.find(0) ? expect_int(rt, args[0], "length") : 255;
   const bool kill_words = args.find(1) && truthy(args[1]);

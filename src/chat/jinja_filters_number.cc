@@ -11,13 +11,20 @@
 namespace sluice::jinja {
 namespace {
 
-// Removes underscores between digits; nullopt where Python's int() and float() refuse them.
-std::optional<std::string> without_underscores(std::string_view s) {
-  const auto alnum = [&](size_t i) { return i < s.size() && std::isalnum(static_cast<unsigned char>(s[i])); };
+// The text of a number with the digits of all scripts as ASCII and without underscores between digits; nullopt where
+// Python's int() and float() refuse them.
+std::optional<std::string> plain_digits(std::string_view s) {
+  std::string ascii;
+  for (size_t at = 0; at < s.size();) {
+    const char32_t c = text::next(s, at);
+    if (c >= 0x80 && !text::is_decimal(c)) return std::nullopt;
+    ascii += static_cast<char>(c < 0x80 ? c : static_cast<char32_t>('0' + text::digit_value(c)));
+  }
+  const auto alnum = [&](size_t i) { return i < ascii.size() && std::isalnum(static_cast<unsigned char>(ascii[i])); };
   std::string out;
-  for (size_t i = 0; i < s.size(); ++i) {
-    if (s[i] != '_') {
-      out += s[i];
+  for (size_t i = 0; i < ascii.size(); ++i) {
+    if (ascii[i] != '_') {
+      out += ascii[i];
     } else if (i == 0 || !alnum(i - 1) || !alnum(i + 1)) {
       return std::nullopt;
     }
@@ -40,7 +47,7 @@ std::optional<Value> parse_int(Runtime& rt, std::string_view text, int64_t base)
   }
   if (base == 0) base = 10;
   if (base < 2 || base > 36) return std::nullopt;
-  const auto digits = without_underscores(text);
+  const auto digits = plain_digits(text);
   if (!digits || digits->empty()) return std::nullopt;
   uint64_t value = 0;
   const auto read = std::from_chars(digits->data(), digits->data() + digits->size(), value, static_cast<int>(base));
@@ -51,7 +58,7 @@ std::optional<Value> parse_int(Runtime& rt, std::string_view text, int64_t base)
 
 std::optional<double> parse_float(std::string_view text) {
   text = text::strip(text);
-  auto digits = without_underscores(text);
+  auto digits = plain_digits(text);
   if (!digits || digits->empty()) return std::nullopt;
   std::string_view s = *digits;
   const bool negative = s.starts_with('-');

@@ -225,7 +225,6 @@ Value fallback(Runtime& rt, const Value& value, const Args& args) {
 
 Value attribute(Runtime& rt, const Value& value, const Args& args) {
   const std::string_view name = expect_text(rt, args[0], "the name of an attribute");
-  if (value.is(Kind::kUndefined)) return rt.undefined(value.as<UndefinedInfo>().message);
   if (auto found = own_attribute(rt, value, name)) return *std::move(found);
   return rt.undefined(fmt::format("'{} object' has no attribute '{}'", type_name(value), name.substr(0, 100)));
 }

@@ -68,14 +68,21 @@ std::string integer_digits(unsigned __int128 value, unsigned base, bool upper) {
   return out;
 }
 
-// Groups the digits before the point or exponent.
-std::string group_digits(std::string digits, char separator, size_t size) {
+// Groups the digits before the point or exponent. Zeros that fill the width up are grouped as well.
+std::string group_digits(std::string digits, const Spec& spec, size_t size, size_t prefix_length) {
   size_t end = 0;
   while (end < digits.size() && std::isxdigit(static_cast<unsigned char>(digits[end])) &&
          !(size == 3 && (digits[end] | 0x20) == 'e')) {
     ++end;
   }
-  for (size_t at = end; at > size; at -= size) digits.insert(at - size, 1, separator);
+  if (spec.fill == "0" && spec.align == '=') {
+    const auto grouped = [&] { return prefix_length + digits.size() + (end - 1) / size; };
+    while (end > 0 && grouped() < static_cast<size_t>(spec.width)) {
+      digits.insert(0, 1, '0');
+      ++end;
+    }
+  }
+  for (size_t at = end; at > size; at -= size) digits.insert(at - size, 1, spec.grouping);
   return digits;
 }
 
@@ -340,7 +347,7 @@ std::string format_integer(Runtime& rt, const Value& value, const Spec& spec) {
   const unsigned base = spec.type == 'b' ? 2 : spec.type == 'o' ? 8 : (spec.type | 0x20) == 'x' ? 16 : 10;
   std::string digits = integer_digits(size, base, spec.type == 'X');
   if (spec.alternate && base != 10) prefix += {'0', spec.type};
-  if (spec.grouping) digits = group_digits(std::move(digits), spec.grouping, base == 10 ? 3 : 4);
+  if (spec.grouping) digits = group_digits(std::move(digits), spec, base == 10 ? 3 : 4, prefix.size());
   return pad(rt, spec, prefix + digits, '>', prefix.size());
 }
 
@@ -359,8 +366,8 @@ std::string format_real(Runtime& rt, const Value& value, const Spec& spec) {
     digits = print_float(rt, std::abs(d), type, spec.precision < 0 ? 6 : spec.precision, spec.alternate);
   }
   if (spec.type == '%') digits += '%';
-  if (spec.grouping) digits = group_digits(std::move(digits), spec.grouping, 3);
   const std::string prefix = with_sign(negative, spec.sign);
+  if (spec.grouping) digits = group_digits(std::move(digits), spec, 3, prefix.size());
   return pad(rt, spec, prefix + digits, '>', prefix.size());
 }
 

@@ -68,7 +68,7 @@ class Interpreter : public Runtime {
   Flow execute(const Stmt& stmt);
   Flow run_if(const IfStmt& stmt);
   Flow run_for(const ForStmt& stmt);
-  Flow run_loop(const ForStmt& stmt, Value iterable, const Ref<Scope>& outer, int64_t depth);
+  Flow run_loop(const ForStmt& stmt, Value iterable, Ref<Scope> outer, int64_t depth);
   Flow run_set_block(const SetBlockStmt& stmt);
   Flow run_filter(const FilterStmt& stmt);
   Flow run_with(const WithStmt& stmt);

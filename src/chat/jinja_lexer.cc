@@ -131,7 +131,8 @@ class Lexer {
       move_to(*match_end("#}", signed_close ? close - 1 : close, true));
       return;
     }
-    fail("missing end of comment tag");
+    if (at < source_.size()) fail("missing end of comment tag");
+    move_to(at);  // as in jinja2, a tag that ends the template may stay open
   }
 
   // `at` is after "{%": the end of "raw %}", where this is such a tag.
@@ -156,7 +157,7 @@ class Lexer {
       move_to(*end);
       return;
     }
-    fail("missing end of raw directive");
+    if (body < source_.size()) fail("missing end of raw directive");
   }
 
   // The inside of a tag.

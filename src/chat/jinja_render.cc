@@ -216,7 +216,7 @@ Value Interpreter::filtered_items(const ForStmt& stmt, Value iterable, const Ref
   });
 }
 
-Interpreter::Flow Interpreter::run_loop(const ForStmt& stmt, Value iterable, const Ref<Scope>& outer, int64_t depth) {
+Interpreter::Flow Interpreter::run_loop(const ForStmt& stmt, Value iterable, const Ref<Scope> outer, int64_t depth) {
   if (stmt.test) iterable = filtered_items(stmt, std::move(iterable), outer);
   const Ref<Loop> loop = heap.make<Loop>(0, *this, stmt, std::move(iterable), outer, depth);
   const Ref<Scope> before = scope_;

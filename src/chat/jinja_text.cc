@@ -223,6 +223,14 @@ bool is_alpha(char32_t c) {
 }
 
 bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
+
+// Decimal digits stand in runs from zero to nine.
+int digit_value(char32_t c) {
+  char32_t first = c;
+  while (is_decimal(first - 1)) --first;
+  return static_cast<int>((c - first) % 10);
+}
+
 bool is_digit(char32_t c) { return is_decimal(c) || contains(kDigitsBesideDecimal, c); }
 
 bool is_numeric(char32_t c) {
@@ -362,7 +370,7 @@ std::vector<std::string_view> split(std::string_view s, int64_t maxsplit, size_t
   std::string_view rest = strip(s, kLeft);
   while (!rest.empty() && out.size() <= most) {
     if (maxsplit >= 0 && static_cast<int64_t>(out.size()) >= maxsplit) {
-      out.push_back(strip(rest, kRight));
+      out.push_back(rest);
       break;
     }
     size_t end = 0;
@@ -380,7 +388,7 @@ std::vector<std::string_view> rsplit(std::string_view s, int64_t maxsplit, size_
   std::string_view rest = strip(s, kRight);
   while (!rest.empty() && out.size() <= most) {
     if (maxsplit >= 0 && static_cast<int64_t>(out.size()) >= maxsplit) {
-      out.push_back(strip(rest, kLeft));
+      out.push_back(rest);
       break;
     }
     size_t begin = rest.size();

@@ -19,6 +19,7 @@ size_t skip(std::string_view s, size_t at, size_t n); // offset after n more cod
 bool is_space(char32_t c);
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);
+int digit_value(char32_t c);    // of a decimal digit of any script
 bool is_digit(char32_t c);
 bool is_numeric(char32_t c);
 bool is_alnum(char32_t c);

@@ -11,6 +11,7 @@
 #include "cli/bench.h"
 #include "engine/runner.h"
 #include "engine/text.h"
+#include "sluice/error.h"
 
 namespace sluice::cli {
 namespace {

@@ -133,6 +133,7 @@ class Scheduler {
 
   // For Engine::submit, from any thread; add() expects a request that has entered.
   QueueLimit& queue_limit() { return queue_limit_; }
+  const QueueLimit& queue_limit() const { return queue_limit_; }
 
   // The request must have passed check_fits(); ids are never reused.
   void add(RequestId id, Request request);

@@ -1,0 +1,334 @@
+// The real engine on the demo model: what a request gets must not depend on what happens around it.
+#include "sluice/engine.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <random>
+#include <thread>
+
+#include "engine/collect.h"
+
+namespace sluice {
+namespace {
+
+using testing::Choice;
+using testing::Collector;
+using testing::metric;
+using testing::run_alone;
+using testing::settles;
+
+EngineOptions options(int kv_mib = 64) {
+  EngineOptions o;
+  o.model = testing::demo_model();
+  o.kv_cache_memory_bytes = int64_t{kv_mib} << 20;
+  o.threads = 2;
+  return o;
+}
+
+Engine& shared_engine() {
+  static const std::unique_ptr<Engine> engine = Engine::load(options());
+  return *engine;
+}
+
+const char* const kQuestions[] = {
+    "What is 17 + 25?", "Name five jobs.", "Sort these words alphabetically: pear, apple, fig, melon",
+    "Repeat this word three times: river", "What is the capital of France?", "Count from 3 to 12.",
+    "Write the word house backwards.", "Subtract 46 from 95.", "Tell me about a boat.", "Who are you?"};
+
+Request question(const Engine& engine, const std::string& text, int max_tokens = 40) {
+  Request request;
+  request.prompt = engine.tokenize(engine.render_chat(ChatPrompt::user(text)), false);
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = max_tokens;
+  return request;
+}
+
+// Long and short prompts with common beginnings, so that prefixes meet.
+std::vector<Request> mixed_requests(const Engine& engine) {
+  std::vector<Request> requests;
+  std::string story = "Read this. ";
+  for (int i = 0; i < 30; ++i) {
+    const std::string ask = kQuestions[i % std::size(kQuestions)];
+    story += "The " + std::to_string(i) + "th day was sunny and Finn baked bread. ";
+    requests.push_back(question(engine, i % 3 == 0 ? story + ask : ask, 20 + i % 15));
+    requests.back().sampling.ignore_eos = i % 4 == 0;
+  }
+  return requests;
+}
+
+std::vector<std::vector<TokenId>> tokens_alone(Engine& engine, const std::vector<Request>& requests) {
+  std::vector<std::vector<TokenId>> out;
+  for (const Request& request : requests) out.push_back(run_alone(engine, request).tokens);
+  return out;
+}
+
+void expect_same_in_batch(const EngineOptions& o, const std::vector<Request>& requests,
+                          const std::vector<std::vector<TokenId>>& expected, const std::string& what) {
+  const auto engine = Engine::load(o);
+  {
+    Collector collector(*engine);
+    for (const Request& request : requests) collector.submit(request);
+    for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << what << ", request " << i;
+  }
+  EXPECT_TRUE(settles(*engine, "vllm:kv_cache_usage_perc", 0)) << what;
+}
+
+TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
+  EngineOptions alone = options();
+  alone.enable_prefix_caching = false;
+  const auto engine = Engine::load(alone);
+  const std::vector<Request> requests = mixed_requests(*engine);
+  const auto expected = tokens_alone(*engine, requests);
+
+  expect_same_in_batch(options(), requests, expected, "all at once");
+  for (const int budget : {7, 33, 100}) {
+    EngineOptions o = options();
+    o.max_num_batched_tokens = budget;
+    o.enable_prefix_caching = budget != 33;
+    expect_same_in_batch(o, requests, expected, "token budget " + std::to_string(budget));
+  }
+  EngineOptions small = options();
+  small.max_model_len = 1024;
+  small.block_size = 8;
+  small.kv_cache_memory_bytes = 2200 * 1024 * 2;  // little more than one context: sequences must be preempted
+  {
+    const auto tight = Engine::load(small);
+    Collector collector(*tight);
+    for (const Request& request : requests) collector.submit(request);
+    for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << "tight, request " << i;
+    collector.wait();
+    EXPECT_GT(metric(*tight, "vllm:num_preemptions"), 0);
+  }
+  EngineOptions threads = options();
+  threads.threads = 1;
+  expect_same_in_batch(threads, requests, expected, "one thread");
+}
+
+TEST(Engine, SeededDrawsDoNotDependOnTheBatch) {
+  Engine& engine = shared_engine();
+  Request seeded = question(engine, "Tell me about a boat.", 30);
+  seeded.sampling.temperature = 1.0;
+  seeded.sampling.top_p = 0.95;
+  seeded.sampling.seed = 1234;
+  seeded.n = 3;
+  Collector first(engine);
+  const std::vector<Choice> alone = first.answer(first.submit(seeded));
+  Collector crowd(engine);
+  for (int i = 0; i < 8; ++i) crowd.submit(question(engine, kQuestions[i], 30));
+  const size_t at = crowd.submit(seeded);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(crowd.answer(at)[i].tokens, alone[i].tokens);
+  EXPECT_NE(alone[0].tokens, alone[1].tokens);
+  seeded.sampling.seed = 1235;
+  EXPECT_NE(run_alone(engine, [&] { Request r = seeded; r.n = 1; return r; }()).tokens, alone[0].tokens);
+}
+
+TEST(Engine, PrefixReuseIsReportedAndSeparatedBySalt) {
+  const auto engine = Engine::load(options());
+  std::string text = "Read the text. ";
+  for (int i = 0; i < 20; ++i) text += "Lily lives in Ottawa and works as a baker. ";
+  Request request = question(*engine, text, 8);
+  EXPECT_EQ(run_alone(*engine, request).usage.cached_tokens, 0);
+  const Choice again = run_alone(*engine, request);
+  EXPECT_GE(again.usage.cached_tokens, again.usage.prompt_tokens - 16);
+  request.cache_salt = "another tenant";
+  EXPECT_EQ(run_alone(*engine, request).usage.cached_tokens, 0);
+}
+
+TEST(Engine, StopStringsSpanTokens) {
+  Engine& engine = shared_engine();
+  Request request = question(engine, "Name five jobs.", 60);
+  const Choice whole = run_alone(engine, request);
+  ASSERT_GT(whole.text.size(), 20u);
+  for (size_t begin = 5; begin + 4 < std::min<size_t>(whole.text.size(), 30); begin += 3) {
+    request.sampling.stop = {"never there", whole.text.substr(begin, 4)};
+    const Choice cut = run_alone(engine, request);
+    EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(request.sampling.stop[1])));
+    EXPECT_EQ(cut.finish->reason, FinishReason::kStop);
+    EXPECT_EQ(cut.finish->stop_string, request.sampling.stop[1]);
+  }
+  EXPECT_TRUE(settles(engine, "vllm:kv_cache_usage_perc", 0));
+}
+
+TEST(Engine, StopTokensMinTokensAndIgnoreEos) {
+  Engine& engine = shared_engine();
+  Request request = question(engine, "What is 17 + 25?", 30);
+  const Choice plain = run_alone(engine, request);
+  ASSERT_EQ(plain.finish->reason, FinishReason::kStop);
+  EXPECT_EQ(plain.tokens.back(), engine.model().eos_token_ids.front());
+
+  request.sampling.stop_token_ids = {plain.tokens[2]};
+  const Choice stopped = run_alone(engine, request);
+  EXPECT_EQ(stopped.finish->stop_token, plain.tokens[2]);
+  EXPECT_LE(stopped.tokens.size(), 3u);
+  EXPECT_EQ(plain.text.find(stopped.text), 0u);
+
+  request.sampling.min_tokens = 12;
+  EXPECT_GE(run_alone(engine, request).tokens.size(), 12u);
+
+  request = question(engine, "What is 17 + 25?", 25);
+  request.sampling.ignore_eos = true;
+  const Choice on = run_alone(engine, request);
+  EXPECT_EQ(on.tokens.size(), 25u);
+  EXPECT_EQ(on.finish->reason, FinishReason::kLength);
+}
+
+TEST(Engine, LogitBiasAndLogprobs) {
+  Engine& engine = shared_engine();
+  Request request = question(engine, "What is 17 + 25?", 5);
+  request.sampling.logprobs = 3;
+  request.sampling.prompt_logprobs = 0;
+  const Choice plain = run_alone(engine, request);
+  ASSERT_EQ(plain.logprobs.size(), plain.tokens.size());
+  for (size_t i = 0; i < plain.tokens.size(); ++i) {
+    EXPECT_EQ(plain.logprobs[i].token.id, plain.tokens[i]);
+    EXPECT_EQ(plain.logprobs[i].token.rank, 1);
+    ASSERT_EQ(plain.logprobs[i].top.size(), 3u);
+    EXPECT_EQ(plain.logprobs[i].top[0].id, plain.tokens[i]);
+    EXPECT_GE(plain.logprobs[i].top[0].logprob, plain.logprobs[i].top[1].logprob);
+    EXPECT_LE(plain.logprobs[i].token.logprob, 0.0f);
+  }
+  ASSERT_EQ(plain.prompt_logprobs.size(), request.prompt.size());
+  EXPECT_EQ(plain.prompt_logprobs[0].token.rank, 0);
+  for (size_t i = 1; i < request.prompt.size(); ++i) EXPECT_EQ(plain.prompt_logprobs[i].token.id, request.prompt[i]);
+
+  request.sampling.logit_bias = {{plain.tokens[0], -100.0f}};
+  EXPECT_NE(run_alone(engine, request).tokens[0], plain.tokens[0]);
+}
+
+TEST(Engine, CancelFreesBlocks) {
+  Engine& engine = shared_engine();
+  Collector collector(engine);
+  std::vector<size_t> at;
+  for (int i = 0; i < 12; ++i) {
+    Request request = question(engine, kQuestions[i % 10], 1500);
+    request.sampling.ignore_eos = true;
+    request.n = 1 + i % 2;
+    at.push_back(collector.submit(std::move(request)));
+  }
+  collector.wait_tokens(at[3], 5);
+  for (const size_t i : at) engine.cancel(collector.id(i));
+  collector.wait();
+  for (const size_t i : at) EXPECT_EQ(collector.answer(i)[0].finish->reason, FinishReason::kAbort);
+  EXPECT_TRUE(settles(engine, "vllm:kv_cache_usage_perc", 0));
+  EXPECT_TRUE(settles(engine, "vllm:num_requests_running", 0));
+}
+
+TEST(Engine, DeadlinesEndRequests) {
+  Engine& engine = shared_engine();
+  Request request = question(engine, "Name five jobs.", 1800);
+  request.sampling.ignore_eos = true;
+  request.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  const Choice choice = run_alone(engine, request);
+  EXPECT_EQ(choice.finish->reason, FinishReason::kAbort);
+  EXPECT_LT(choice.tokens.size(), 1800u);
+}
+
+TEST(Engine, FullQueueRefusesAtOnce) {
+  EngineOptions o = options();
+  o.max_num_seqs = 1;
+  o.max_num_queued_reqs = 2;
+  const auto engine = Engine::load(o);
+  Collector collector(*engine);
+  int refused = 0;
+  std::vector<size_t> at;
+  for (int i = 0; i < 8; ++i) {
+    Request request = question(*engine, "Name five jobs.", 200);
+    request.sampling.ignore_eos = true;
+    try {
+      at.push_back(collector.submit(std::move(request)));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, ErrorCode::kOverloaded);
+      ++refused;
+    }
+  }
+  EXPECT_GE(refused, 5);
+  for (const size_t i : at) EXPECT_EQ(collector.answer(i)[0].tokens.size(), 200u);
+  EXPECT_FALSE(engine->overloaded());
+}
+
+TEST(Engine, RefusesWhatCannotBeServed) {
+  Engine& engine = shared_engine();
+  const auto error_of = [&](const std::function<void(Request&)>& spoil) {
+    Request request = question(engine, "Hello");
+    spoil(request);
+    try {
+      engine.submit(request, [](const Event&) { ADD_FAILURE() << "an event of a refused request"; });
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, ErrorCode::kInvalidRequest) << e.what();
+      return e.param + "/" + e.reason;
+    }
+    return std::string("accepted");
+  };
+  const int vocab = engine.model().vocab_size;
+  EXPECT_EQ(error_of([&](Request& r) { r.prompt[1] = vocab; }), "prompt[1]/invalid_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.prompt[0] = -1; }), "prompt[0]/invalid_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop_token_ids = {vocab}; }), "stop_token_ids/invalid_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.logit_bias = {{vocab, 1.0f}}; }), "logit_bias/invalid_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = -0.5; }), "temperature/decimal_below_min_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = NAN; }), "temperature/decimal_below_min_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.top_p = 0; }), "top_p/decimal_below_min_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.max_tokens = 5000; }), "prompt/context_length_exceeded");
+  EXPECT_EQ(error_of([&](Request& r) { r.prompt.assign(3000, 5); }), "prompt/context_length_exceeded");
+  EXPECT_NE(error_of([&](Request& r) { r.prompt.clear(); }), "accepted");
+  EXPECT_NE(error_of([&](Request& r) { r.n = 0; }), "accepted");
+  EXPECT_EQ(run_alone(engine, question(engine, "What is 17 + 25?")).finish->reason, FinishReason::kStop);
+}
+
+TEST(Engine, IdleCostsNothing) {
+  Engine& engine = shared_engine();
+  run_alone(engine, question(engine, "Hello", 4));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto cpu = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+  };
+  const double before = cpu();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_LT(cpu() - before, 0.01);
+  EXPECT_TRUE(engine.health().alive);
+}
+
+TEST(Engine, EndsRunningRequestsWhenItIsDestroyed) {
+  auto engine = Engine::load(options());
+  Request request = question(*engine, "Name five jobs.", 1500);
+  request.sampling.ignore_eos = true;
+  std::mutex mutex;
+  std::vector<FinishReason> ends;
+  for (int i = 0; i < 4; ++i) {
+    engine->submit(request, [&](const Event& event) {
+      const std::scoped_lock lock(mutex);
+      if (event.last) ends.push_back(event.finish->reason);
+    });
+  }
+  engine.reset();
+  EXPECT_EQ(ends, std::vector<FinishReason>(4, FinishReason::kAbort));
+}
+
+TEST(Engine, LoadingSaysWhatIsWrong) {
+  const auto error_of = [](const std::function<void(EngineOptions&)>& spoil) {
+    EngineOptions o = options();
+    spoil(o);
+    try {
+      Engine::load(o);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("loaded");
+  };
+  using ::testing::HasSubstr;
+  EXPECT_NE(error_of([](EngineOptions& o) { o.model = "/nonexistent/model"; }).find("/nonexistent/model"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.dtype = "int3"; }).find("--dtype"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 4096; }).find("--max-model-len"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 12; }).find("--block-size"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.backend = "cpu-z80"; }).find("cpu-z80"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) {
+              o.max_model_len = 2048;
+              o.kv_cache_memory_bytes = 4096;
+            }).find("KV cache"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,135 @@
+// The demo models against Hugging Face transformers: logits, the 26 greedy answers, perplexity, chat template and
+// tokenizer in one go.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "base/json.h"
+#include "base/mmap.h"
+#include "engine/collect.h"
+#include "engine/runner.h"
+#include "engine/text.h"
+#include "formats/safetensors.h"
+
+namespace sluice {
+namespace {
+
+const std::string kGoldens = std::string(SLUICE_SOURCE_DIR) + "/tests/goldens/minnow/";
+
+std::vector<Json> read_lines(const std::string& file) {
+  std::ifstream in(kGoldens + file);
+  std::vector<Json> rows;
+  for (std::string line; std::getline(in, line);) rows.push_back(parse_json(line));
+  EXPECT_FALSE(rows.empty()) << file;
+  return rows;
+}
+
+EngineOptions options(const std::string& model, const std::string& dtype) {
+  EngineOptions o;
+  o.model = std::string(SLUICE_SOURCE_DIR) + "/models/" + model;
+  o.dtype = dtype;
+  o.kv_cache_memory_bytes = 64 << 20;
+  return o;
+}
+
+class Minnow : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Minnow, LogitsInFloat32) {
+  const std::string model = GetParam();
+  const MappedFile file(kGoldens + model + "-logits.safetensors");
+  std::map<std::string, TensorEntry> golden;
+  for (TensorEntry& entry : read_safetensors(file.bytes(), model)) golden.emplace(entry.name, entry);
+  const EngineOptions o = options(model, "float32");
+  ThreadPool pool(2);
+  LoadedModel loaded = load_model(o, pool);
+  Runner runner(loaded, pool);
+  int samples = 0;
+  for (const auto& [name, entry] : golden) {
+    if (!name.starts_with("logits_")) continue;
+    ++samples;
+    const TensorEntry& ids = golden.at("ids_" + name.substr(7));
+    const std::span<const int32_t> tokens(reinterpret_cast<const int32_t*>(ids.data), static_cast<size_t>(ids.shape[0]));
+    const Tensor want = entry.view();
+    for_each_logits(runner, loaded.plan, o.block_size, tokens, 64, [&](int position, std::span<const float> row) {
+      const float* expected = want.f32() + position * want.row_stride;
+      double worst = 0, scale = 0;
+      for (size_t i = 0; i < row.size(); ++i) {
+        worst = std::max(worst, std::abs(static_cast<double>(row[i]) - expected[i]));
+        scale = std::max(scale, std::abs(static_cast<double>(expected[i])));
+      }
+      EXPECT_LE(worst / scale, 2e-4) << name << " row " << position;
+    });
+  }
+  EXPECT_GT(samples, 0);
+}
+
+// How many of the greedy answers come out letter for letter, all asked at once or one by one.
+int equal_answers(const EngineOptions& o, const std::string& file, bool at_once) {
+  const auto engine = Engine::load(o);
+  testing::Collector collector(*engine);
+  const std::vector<Json> rows = read_lines(file);
+  std::vector<size_t> at;
+  for (const Json& row : rows) {
+    Request request;
+    request.prompt = engine->tokenize(engine->render_chat({.messages = dump_json(row["messages"]), .tools = {}, .template_kwargs = {}}), false);
+    EXPECT_EQ(request.prompt, row["prompt_ids"].get<std::vector<TokenId>>());
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = static_cast<int>(row["greedy_ids"].size());
+    at.push_back(collector.submit(std::move(request)));
+    if (!at_once) collector.wait();
+  }
+  int equal = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const testing::Choice& choice = collector.answer(at[i])[0];
+    equal += choice.text == rows[i]["greedy_text"].get<std::string>() &&
+             choice.tokens == rows[i]["greedy_ids"].get<std::vector<TokenId>>();
+  }
+  return equal;
+}
+
+TEST_P(Minnow, GreedyAnswersInFloat32) {
+  const std::string file = std::string(GetParam()) + "-greedy.jsonl";
+  EXPECT_EQ(equal_answers(options(GetParam(), "float32"), file, false), 26);
+  EXPECT_EQ(equal_answers(options(GetParam(), "float32"), file, true), 26);
+}
+
+TEST_P(Minnow, GreedyAnswersInTheDefaultType) {
+  EXPECT_GE(equal_answers(options(GetParam(), "auto"), std::string(GetParam()) + "-greedy.jsonl", true), 24);
+}
+
+double perplexity(const EngineOptions& o) {
+  EngineOptions options = o;
+  options.max_num_seqs = 256;
+  ThreadPool pool;
+  LoadedModel loaded = load_model(options, pool);
+  const auto tokenizer = load_tokenizer(options, *loaded.plan.checkpoint);
+  Runner runner(loaded, pool);
+  double sum = 0;
+  int64_t scored = 0;
+  for (const Json& row : read_lines("chat-test.jsonl")) {
+    const std::vector<int32_t> ids = tokenizer->encode(row["text"].get<std::string>() + "<|endoftext|>");
+    for_each_logits(runner, loaded.plan, options.block_size, ids, 256, [&](int position, std::span<const float> logits) {
+      if (position + 1 >= static_cast<int>(ids.size())) return;
+      double total = 0;
+      for (const float v : logits) total += std::exp(static_cast<double>(v));
+      sum += std::log(total) - logits[static_cast<size_t>(ids[static_cast<size_t>(position) + 1])];
+      ++scored;
+    });
+  }
+  EXPECT_EQ(scored, 46055);
+  return std::exp(sum / static_cast<double>(scored));
+}
+
+TEST_P(Minnow, Perplexity) {
+  const Json reference = read_json_file(kGoldens + "reference.json");
+  const double want = reference[GetParam()]["chat_test_perplexity"].get<double>();
+  EXPECT_NEAR(perplexity(options(GetParam(), "float32")) / want, 1.0, 0.002);
+  EXPECT_NEAR(perplexity(options(GetParam(), "bfloat16")) / want, 1.0, 0.01);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Minnow, ::testing::Values("minnow-6m", "minnow-1m-draft"),
+                         [](const auto& info) { return std::string(info.param) == "minnow-6m" ? "base" : "draft"; });
+
+}  // namespace
+}  // namespace sluice
