@@ -308,7 +308,6 @@ void Connection::write() {
   }
   writing_.swap(out_);
   out_.clear();
-  written_ = 0;
   if (state_ != State::kBody) set_deadline(context_.options.body_timeout);
   on_write({}, 0);
 }
@@ -324,6 +323,7 @@ void Connection::on_write(boost::system::error_code error, size_t bytes) {
     return;
   }
   writing_.clear();
+  written_ = 0;
   if (writing_.capacity() > kBodyReadBytes) writing_.shrink_to_fit();
   if (state_ == State::kAnswering || state_ == State::kStreaming) clear_deadline();
   write();

@@ -30,6 +30,7 @@ class FakeEngine : public Engine {
   std::atomic<bool> refuse_submit{false};  // submit throws kOverloaded, overloaded() does not say so
   std::atomic<bool> throw_in_tokenize{false};
   std::atomic<bool> is_overloaded{false};
+  std::atomic<bool> draining{false};       // set by stop_accepting
   std::atomic<bool> alive{true};
   std::atomic<bool> stalled{false};        // no step is made
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0};
@@ -92,7 +93,7 @@ class FakeEngine : public Engine {
   }
 
   RequestId submit(Request request, EventSink sink) override {
-    if (refuse_submit || draining_) throw Error(ErrorCode::kOverloaded, "The queue is full.");
+    if (refuse_submit || draining) throw Error(ErrorCode::kOverloaded, "The queue is full.");
     const std::lock_guard lock(mutex_);
     ++submitted;
     const RequestId id = ++last_id_;
@@ -111,8 +112,8 @@ class FakeEngine : public Engine {
     found->second.cancelled = true;
     wake_.notify_all();
   }
-  bool overloaded() const override { return is_overloaded || draining_; }
-  void stop_accepting() override { draining_ = true; }
+  bool overloaded() const override { return is_overloaded || draining; }
+  void stop_accepting() override { draining = true; }
   Health health() const override { return {.alive = alive, .seconds_since_step = 0, .running = running(), .waiting = 0}; }
   std::vector<MetricFamily> metrics() const override {
     MetricFamily running_now{.name = "vllm:num_requests_running", .help = "Running\nrequests."};
@@ -245,7 +246,6 @@ class FakeEngine : public Engine {
   }
 
   ModelInfo info_;
-  std::atomic<bool> draining_{false};
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::map<RequestId, Running> running_;

@@ -158,7 +158,7 @@ TEST_F(OpenAi, EchoScoresThePrompt) {
       EXPECT_EQ(dump_json(tokens[i]), R"(["a","b","a"])");
       EXPECT_EQ(dump_json(logprobs[i]), "[null,-0.5,-0.5]");
       EXPECT_EQ(dump_json(offsets[i]), "[0,1,2]");
-      EXPECT_EQ(text[i + 2], "cc");
+      EXPECT_EQ(text[i + 2], "cc") << stream << response.body;
     }
   }
 }

@@ -31,6 +31,7 @@ class ServerTest : public ::testing::Test {
   ~ServerTest() override { stop(); }
 
   void start() {
+    engine.draining = false;
     server = std::make_unique<Server>(engine, options);
     port = server->port();
     thread = std::thread([this] { server->run(); });
