@@ -5,6 +5,8 @@
 // O = O * correction + P V. Tiles add up inside splits of kSplit absolute positions, and splits are merged in order,
 // whether one thread runs them all or several share them. A row touches only tiles, keys and splits it can see, each
 // in ascending order: its bits depend neither on the other rows nor on chunks, blocks or threads.
+#include <type_traits>
+
 #include "base/thread_pool.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -17,6 +19,15 @@ constexpr int64_t kSplit = 512;               // keys one thread of several take
 constexpr int64_t kMaxRows = 48;              // rows of a task
 constexpr int64_t kMaxSplitBytes = 64 << 20;  // of results kept until splits are merged
 constexpr float kMinusInfinity = -__builtin_inff();
+
+// Asks for the lines of `Count` elements.
+template <int64_t Count, class T>
+SLUICE_INLINE void prefetch(const T* p) {
+  SLUICE_UNROLL
+  for (int64_t at = 0; at < Count * int64_t{sizeof(T)}; at += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + at, 0, 2);
+  }
+}
 
 int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -187,9 +198,19 @@ void load_values(const T* const (&rows)[kTile], const Plan& plan, float* values)
   }
 }
 
-// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]
-template <int R>
-void multiply_keys(const float* queries, const float* keys, const Plan& plan, float* scores) {
+// Blocks of the cache are scattered, which hides them from the hardware's prefetchers, and asking for a whole tile at
+// once overruns the miss buffers. So both products ask for a few lines of the tile to come with every step they
+// compute.
+template <class T>
+struct Ahead {
+  const T* keys[kTile];
+  const T* values[kTile];
+};
+
+// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]; asks for `ahead` unless it is null at compile time.
+template <int R, class Pointers>
+void multiply_keys(const float* queries, const float* keys, const Plan& plan, float* scores,
+                   [[maybe_unused]] Pointers ahead) {
   constexpr int kVecs = kTile / kLanes;
   Vec acc[R][kVecs];
   SLUICE_UNROLL
@@ -198,6 +219,10 @@ void multiply_keys(const float* queries, const float* keys, const Plan& plan, fl
     for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
   }
   for (int64_t d = 0; d < plan.head_dim; ++d) {
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {  // head_dim steps cover head_dim elements of kTile keys
+      const auto* line = ahead[d % kTile] + d / kTile * kTile;
+      prefetch<kTile>(line);
+    }
     Vec key[kVecs];
     SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) key[v] = load(keys + d * kTile + v * kLanes, All{});
@@ -216,9 +241,9 @@ void multiply_keys(const float* queries, const float* keys, const Plan& plan, fl
 }
 
 // mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors]
-template <int R, int V>
+template <int R, int V, class Pointers>
 void multiply_values(float* mixed, const float* correction, const float* weights, const float* values, int64_t first,
-                     int64_t last, int64_t stride) {
+                     int64_t last, int64_t stride, [[maybe_unused]] Pointers ahead, [[maybe_unused]] int64_t column) {
   Vec acc[R][V];
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -227,6 +252,7 @@ void multiply_values(float* mixed, const float* correction, const float* weights
     for (int v = 0; v < V; ++v) acc[r][v] = load(mixed + r * stride + v * kLanes, All{}) * by;
   }
   for (int64_t key = first; key < last; ++key) {
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<V * kLanes>(ahead[key] + column);
     Vec value[V];
     SLUICE_UNROLL
     for (int v = 0; v < V; ++v) value[v] = load(values + key * stride + v * kLanes, All{});
@@ -254,12 +280,19 @@ SLUICE_INLINE void each_rows(int64_t rows, F&& body) {
   }
 }
 
-void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, int64_t first, int64_t last) {
+template <class T>
+void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, int64_t first, int64_t last,
+                const Ahead<T>& ahead) {
   constexpr int kVecs = kRegisters == 32 ? 4 : 2, kRows = 4;  // sixteen or eight accumulators
   each_rows<kRows>(rows, [&]<int R>(int64_t r) {
     const auto columns = [&]<int V>(int64_t d) {
-      multiply_values<R, V>(work.split.mixed + (row + r) * plan.value_stride + d, work.correction + row + r,
-                            work.scores + (row + r) * kTile, work.values + d, first, last, plan.value_stride);
+      const auto run = [&](auto next) {
+        multiply_values<R, V>(work.split.mixed + (row + r) * plan.value_stride + d, work.correction + row + r,
+                              work.scores + (row + r) * kTile, work.values + d, first, last, plan.value_stride, next,
+                              d);
+      };
+      if (r == 0) return run(ahead.values);
+      run(nullptr);
     };
     int64_t d = 0;
     for (; d + kVecs * kLanes <= plan.value_stride; d += kVecs * kLanes) columns.template operator()<kVecs>(d);
@@ -308,16 +341,14 @@ void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64
   work.split.top[row] = after;
 }
 
-// Asks for the keys and values of the tile to come: blocks are scattered, which hides them from the hardware.
+// Where the tile at `tile` lies. What the task does not need of it points at memory that is in the cache anyway.
 template <class T>
-void prefetch_tile(const ops::AttentionArgs& args, const Task& task, int64_t tile) {
-  for (const Tensor* cache : {&args.k_cache, &args.v_cache}) {
-    const T* rows[kTile];
-    locate(args, *cache, task, tile, tile, task.last_position(), rows);
-    const auto bytes = static_cast<int64_t>(sizeof(T)) * cache->shape[3];
-    for (int64_t i = 0; i < kTile && rows[i] != nullptr; ++i) {
-      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(rows[i]) + at, 0, 2);
-    }
+void look_ahead(const ops::AttentionArgs& args, const Task& task, const Work& work, int64_t tile, Ahead<T>& ahead) {
+  locate(args, args.k_cache, task, tile, tile, task.last_position(), ahead.keys);
+  locate(args, args.v_cache, task, tile, tile, task.last_position(), ahead.values);
+  for (int64_t i = 0; i < kTile; ++i) {
+    if (ahead.keys[i] != nullptr) continue;
+    ahead.keys[i] = ahead.values[i] = reinterpret_cast<const T*>(work.scores);
   }
 }
 
@@ -332,13 +363,19 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   if (from > to) return;
   const int64_t first = (from - task.first_position) * task.heads, last = (to + 1 - task.first_position) * task.heads;
 
-  prefetch_tile<T>(args, task, tile + kTile);
+  Ahead<T> ahead;
+  look_ahead(args, task, work, tile + kTile, ahead);
   const T* vectors[kTile];
   const int64_t seen = first_key(args, from);
   locate(args, args.k_cache, task, tile, seen, last_key, vectors);
   load_keys(vectors, plan.head_dim, work.keys);
   each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
-    multiply_keys<R>(work.queries + (first + r) * plan.key_stride, work.keys, plan, work.scores + (first + r) * kTile);
+    const auto run = [&](auto next) {
+      multiply_keys<R>(work.queries + (first + r) * plan.key_stride, work.keys, plan, work.scores + (first + r) * kTile,
+                       next);
+    };
+    if (r == 0) return run(ahead.keys);
+    run(nullptr);
   });
 
   locate(args, args.v_cache, task, tile, seen, last_key, vectors);
@@ -353,9 +390,9 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
     const bool all = low == 0 && high == kTile;
     if (all && whole < 0) whole = row;
     if (all && position < to) continue;
-    if (whole >= 0) mix_values(work, plan, whole, (all ? row + task.heads : row) - whole, 0, kTile);
+    if (whole >= 0) mix_values(work, plan, whole, (all ? row + task.heads : row) - whole, 0, kTile, ahead);
     whole = -1;
-    if (!all) mix_values(work, plan, row, task.heads, low, high);
+    if (!all) mix_values(work, plan, row, task.heads, low, high, ahead);
   }
 }
 
