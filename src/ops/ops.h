@@ -117,8 +117,8 @@ struct Ctx {
 
 // Checked calls. Shapes as above; each CHECKs them (a mismatch is a bug of the layer, not of the input).
 void embed(Ctx&, Tensor out, const Tensor& table, std::span<const int32_t> ids);  // out[i, :] = fp32(table[ids[i], :])
-// out = x / rms(x) * (weight + weight_offset) per row of the last dimension; x and out may be the same, and may be
-// strided [rows, cols]; weight may be null (no scale).
+// out = x / rms(x) * (weight + weight_offset) per vector of the last dimension; x and out may be the same, and may be
+// strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale).
 void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset = 0.0f);
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
 void glu(Ctx&, Tensor out, Tensor gate_up, Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up

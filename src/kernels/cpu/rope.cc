@@ -16,6 +16,11 @@ struct Rotation {
   bool interleaved = false;
 };
 
+template <class T>
+void copy(const float* from, T* to, int64_t count) {
+  each_vec(count, [&](int64_t i, auto n) { store(to + i, load(from + i, n), n); });
+}
+
 // `to` may be `from` when both have one type.
 template <class T>
 void rotate(const float* from, T* to, int64_t head_dim, const Rotation& r) {
@@ -39,7 +44,7 @@ void rotate(const float* from, T* to, int64_t head_dim, const Rotation& r) {
     });
   }
   const int64_t rest = 2 * r.half;
-  each_vec(head_dim - rest, [&](int64_t i, auto n) { store(to + rest + i, load(from + rest + i, n), n); });
+  copy(from + rest, to + rest, head_dim - rest);
 }
 
 template <class T>
@@ -66,7 +71,7 @@ void rope_store_token(const ops::RopeStoreArgs& args, int64_t token) {
   const int64_t slot = args.slots.data()[token];
   for (int64_t head = 0; head < kv_heads; ++head) {
     rotate(k + head * head_dim, cache_row<T>(args.k_cache, slot, head), head_dim, rotation);
-    rotate(v + head * value_dim, cache_row<T>(args.v_cache, slot, head), value_dim, Rotation{});
+    copy(v + head * value_dim, cache_row<T>(args.v_cache, slot, head), value_dim);
   }
 }
 

@@ -12,7 +12,9 @@ namespace {
 
 // Inputs stored side by side.
 template <const TypeInfo& Type>
-constexpr int64_t kGroup = &Type == &kBFloat16 ? 2 : 1;
+constexpr int64_t kGroup = 1;
+template <>
+constexpr int64_t kGroup<kBFloat16> = 2;
 
 // Copies `lanes` rows of k elements (`stride` bytes apart) into a panel, starting at column `lane`. T holds one group.
 template <class T, int64_t Group>
