@@ -5,32 +5,19 @@
 // O = O * correction + P V. Tiles add up inside splits of kSplit absolute positions, and splits are merged in order,
 // whether one thread runs them all or several share them. A row touches only tiles, keys and splits it can see, each
 // in ascending order: its bits depend neither on the other rows nor on chunks, blocks or threads.
-#include <type_traits>
-
 #include "base/thread_pool.h"
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kTile = 32;                 // keys whose K and V stay in the first cache
 constexpr int64_t kSplit = 512;               // keys one thread of several takes
 constexpr int64_t kMaxRows = 48;              // rows of a task
 constexpr int64_t kMaxSplitBytes = 64 << 20;  // of results kept until splits are merged
 constexpr float kMinusInfinity = -__builtin_inff();
 
-// Asks for the lines of `Count` elements.
-template <int64_t Count, class T>
-SLUICE_INLINE void prefetch(const T* p) {
-  SLUICE_UNROLL
-  for (int64_t at = 0; at < Count * int64_t{sizeof(T)}; at += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + at, 0, 2);
-  }
-}
-
-int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // How the batch falls into tasks.
@@ -131,28 +118,6 @@ struct Work {
   }
 };
 
-// As many elements as a vector register has bytes for, unconverted; elements from `count` on read as zero.
-template <class T>
-SLUICE_INLINE Vec load_raw(const T* p, int64_t count) {
-  constexpr int64_t kWhole = sizeof(Vec) / sizeof(T);
-  if (count == kWhole) return load(reinterpret_cast<const float*>(p), All{});
-  T padded[kWhole] = {};
-  __builtin_memcpy(padded, p, static_cast<size_t>(count) * sizeof(T));
-  return load(reinterpret_cast<const float*>(padded), All{});
-}
-
-// Stores what each 32-bit lane of `bits` holds: one fp32 per lane at `to`, or the low half there and the high half at
-// `to + stride`.
-template <class T>
-SLUICE_INLINE void store_widened(float* to, int64_t stride, Vec bits) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    store(to, bits, All{});
-  } else {
-    store(to, widen_low(bits, T{}), All{});
-    store(to + stride, widen_high(bits, T{}), All{});
-  }
-}
-
 // Addresses of the vectors of the kTile keys from `tile` on; null outside [first, last], which need not be in the
 // cache.
 template <class T>
@@ -171,115 +136,6 @@ void locate(const ops::AttentionArgs& args, const Tensor& cache, const Task& tas
   for (int64_t i = max_of(end, 0); i < kTile; ++i) rows[i] = nullptr;
 }
 
-// keys[d][kTile] = rows[key][d] as fp32. 16-bit elements are transposed in pairs, then widened.
-template <class T>
-void load_keys(const T* const (&rows)[kTile], int64_t head_dim, float* keys) {
-  constexpr int kPack = sizeof(float) / sizeof(T);
-  for (int64_t key = 0; key < kTile; key += kLanes) {
-    for (int64_t d = 0; d < head_dim; d += kPack * kLanes) {
-      const int64_t count = min_of(head_dim - d, kPack * kLanes);
-      Vec block[kLanes];
-      SLUICE_UNROLL
-      for (int i = 0; i < kLanes; ++i)
-        block[i] = rows[key + i] != nullptr ? load_raw(rows[key + i] + d, count) : zero();
-      transpose(block);
-      float* to = keys + d * kTile + key;
-      for (int64_t i = 0; i * kPack < count; ++i, to += kPack * kTile) store_widened<T>(to, kTile, block[i]);
-    }
-  }
-}
-
-template <class T>
-void load_values(const T* const (&rows)[kTile], const Plan& plan, float* values) {
-  for (int64_t i = 0; i < kTile; ++i) {
-    if (rows[i] == nullptr) continue;
-    each_vec(plan.value_dim,
-             [&](int64_t d, auto n) { store(values + i * plan.value_stride + d, load(rows[i] + d, n), All{}); });
-  }
-}
-
-// Blocks of the cache are scattered, which hides them from the hardware's prefetchers, and asking for a whole tile at
-// once overruns the miss buffers. So both products ask for a few lines of the tile to come with every step they
-// compute.
-template <class T>
-struct Ahead {
-  const T* keys[kTile];
-  const T* values[kTile];
-};
-
-// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]; asks for `ahead` unless it is null at compile time.
-template <int R, class Pointers>
-void multiply_keys(const float* queries, const float* keys, const Plan& plan, float* scores,
-                   [[maybe_unused]] Pointers ahead) {
-  constexpr int kVecs = kTile / kLanes;
-  Vec acc[R][kVecs];
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
-  }
-  for (int64_t d = 0; d < plan.head_dim; ++d) {
-    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {  // head_dim steps cover head_dim elements of kTile keys
-      const auto* line = ahead[d % kTile] + d / kTile * kTile;
-      prefetch<kTile>(line);
-    }
-    Vec key[kVecs];
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) key[v] = load(keys + d * kTile + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec q = broadcast(queries[r * plan.key_stride + d]);
-      SLUICE_UNROLL
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = fma(q, key[v], acc[r][v]);
-    }
-  }
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) store(scores + r * kTile + v * kLanes, acc[r][v], All{});
-  }
-}
-
-// mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors]
-template <int R, int V, class Pointers>
-void multiply_values(float* mixed, const float* correction, const float* weights, const float* values, int64_t first,
-                     int64_t last, int64_t stride, [[maybe_unused]] Pointers ahead, [[maybe_unused]] int64_t column) {
-  Vec acc[R][V];
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    const Vec by = broadcast(correction[r]);
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) acc[r][v] = load(mixed + r * stride + v * kLanes, All{}) * by;
-  }
-  for (int64_t key = first; key < last; ++key) {
-    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<V * kLanes>(ahead[key] + column);
-    Vec value[V];
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) value[v] = load(values + key * stride + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec weight = broadcast(weights[r * kTile + key]);
-      SLUICE_UNROLL
-      for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
-    }
-  }
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) store(mixed + r * stride + v * kLanes, acc[r][v], All{});
-  }
-}
-
-// Calls body<R>(row) for tiles of at most Max rows of [0, rows).
-template <int Max, class F>
-SLUICE_INLINE void each_rows(int64_t rows, F&& body) {
-  int64_t row = 0;
-  for (; row + Max <= rows; row += Max) body.template operator()<Max>(row);
-  if constexpr (Max > 1) {
-    if (row < rows) each_rows<Max / 2>(rows - row, [&]<int R>(int64_t r) { body.template operator()<R>(row + r); });
-  }
-}
-
 template <class T>
 void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, int64_t first, int64_t last,
                 const Ahead<T>& ahead) {
@@ -287,9 +143,15 @@ void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, i
   each_rows<kRows>(rows, [&]<int R>(int64_t r) {
     const auto columns = [&]<int V>(int64_t d) {
       const auto run = [&](auto next) {
-        multiply_values<R, V>(work.split.mixed + (row + r) * plan.value_stride + d, work.correction + row + r,
-                              work.scores + (row + r) * kTile, work.values + d, first, last, plan.value_stride, next,
-                              d);
+        multiply_values<R, V>({.mixed = work.split.mixed + (row + r) * plan.value_stride + d,
+                               .correction = work.correction + row + r,
+                               .weights = work.scores + (row + r) * kTile,
+                               .values = work.values + d,
+                               .first = first,
+                               .last = last,
+                               .stride = plan.value_stride,
+                               .column = d},
+                              next);
       };
       if (r == 0) return run(ahead.values);
       run(nullptr);
@@ -371,7 +233,11 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   load_keys(vectors, plan.head_dim, work.keys);
   each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
     const auto run = [&](auto next) {
-      multiply_keys<R>(work.queries + (first + r) * plan.key_stride, work.keys, plan, work.scores + (first + r) * kTile,
+      multiply_keys<R>({.queries = work.queries + (first + r) * plan.key_stride,
+                        .keys = work.keys,
+                        .scores = work.scores + (first + r) * kTile,
+                        .head_dim = plan.head_dim,
+                        .stride = plan.key_stride},
                        next);
     };
     if (r == 0) return run(ahead.keys);
@@ -379,7 +245,7 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   });
 
   locate(args, args.v_cache, task, tile, seen, last_key, vectors);
-  load_values(vectors, plan, work.values);
+  load_values(vectors, plan.value_dim, plan.value_stride, work.values);
   int64_t whole = -1;  // first of the rows, not yet multiplied, that see all keys of the tile
   for (int64_t position = from; position <= to; ++position) {
     const int64_t row = (position - task.first_position) * task.heads;
