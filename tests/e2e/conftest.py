@@ -1,0 +1,36 @@
+"""Fixtures of the end-to-end tests. A missing binary is a failure, never a skip."""
+
+import json
+
+import pytest
+
+import serving
+
+
+def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.stats.get("skipped", []):
+        terminalreporter.write_line(f"skipped {report.nodeid}: {report.longrepr[2]}")
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The demo model in float32: greedy answers must be the reference's to the letter."""
+    with serving.Server("--dtype", "float32") as running:
+        yield running
+        assert running.process.poll() is None, "the server died:\n" + "".join(running.lines[-20:])
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    return server.client()
+
+
+@pytest.fixture(scope="session")
+def model(server):
+    return server.name
+
+
+@pytest.fixture(scope="session")
+def goldens():
+    path = serving.ROOT / "tests" / "goldens" / "minnow" / "minnow-6m-greedy.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,164 @@
+"""The process as a whole: keys, metrics, overload, cancellation, signals, many streams."""
+
+import asyncio
+import json
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+
+from serving import Server
+
+STORY = [{"role": "user", "content": "Tell me a story about a clever mouse."}]
+ENDLESS = {"ignore_eos": True}
+
+
+def stream_body(model, **more):
+    return {"model": model, "messages": STORY, "stream": True, "temperature": 0, **more}
+
+
+def test_api_keys():
+    with Server("--api-key", "one", env={"SLUICE_API_KEY": "two"}) as server:
+        for key in ("one", "two"):
+            assert server.client(key).models.list().data
+        with pytest.raises(openai.AuthenticationError) as caught:
+            server.client("three").models.list()
+        assert caught.value.code == "invalid_api_key"
+        assert httpx.get(server.url + "/health").status_code == 200
+        for path in ("/metrics", "/version", "/v1/models", "/", "/nothing"):
+            assert httpx.get(server.url + path).status_code == 401
+        assert "one" not in "".join(server.lines) and "two" not in "".join(server.lines)
+
+
+def test_metric_names(server, client, model):
+    client.chat.completions.create(model=model, messages=STORY, max_tokens=2)
+    text = httpx.get(server.url + "/metrics").text
+    for name in (
+        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
+        "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
+        "vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_sum",
+        "vllm:e2e_request_latency_seconds_count", "vllm:request_queue_time_seconds_count",
+        "vllm:cache_config_info", "http_requests_total", "http_request_duration_seconds_bucket", "http_connections",
+    ):
+        assert f"\n{name}" in text, name
+    before = server.metrics()
+    client.chat.completions.create(model=model, messages=STORY, max_tokens=5, extra_body=ENDLESS)
+    after = server.metrics()
+    assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] == 5
+
+
+def test_clients_that_leave_free_everything(server, model):
+    for stream in (True, False):
+        body = {**stream_body(model, **ENDLESS), "stream": stream}
+        with httpx.Client() as http:
+            try:
+                with http.stream("POST", server.url + "/v1/chat/completions", json=body, timeout=0.3) as response:
+                    next(response.iter_lines())
+            except httpx.ReadTimeout:
+                assert not stream
+        metrics = server.wait_idle(5)
+        assert metrics["vllm:kv_cache_usage_perc"] == 0
+
+
+def test_overload():
+    with Server("--max-num-seqs", "1", "--max-num-queued-reqs", "2") as server:
+        statuses, refused = [], []
+
+        def ask():
+            try:
+                server.client().chat.completions.create(
+                    model=server.name, messages=STORY, max_tokens=400, temperature=0, extra_body=ENDLESS
+                )
+                statuses.append(200)
+            except openai.InternalServerError as e:
+                statuses.append(e.status_code)
+                refused.append(e)
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        while not statuses:  # while the queue is full, the server is still healthy
+            assert httpx.get(server.url + "/health").status_code == 200
+        for thread in threads:
+            thread.join()
+        assert set(statuses) == {200, 503} and statuses.count(200) >= 3
+        for e in refused:
+            assert e.code == "server_is_overloaded" and int(e.response.headers["retry-after"]) >= 1
+        server.wait_idle()
+
+
+def test_deadline(server, client, model):
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(
+            model=model, messages=STORY, extra_body=ENDLESS, extra_headers={"X-Request-Timeout": "0.05"}
+        )
+    assert caught.value.code == "deadline_exceeded"
+    server.wait_idle()
+
+
+def test_concurrent_streams(server, model, goldens):
+    async def one(client, golden):
+        stream = await client.chat.completions.create(
+            model=model, messages=golden["messages"], temperature=0, max_tokens=128, stream=True
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def run():
+        client = server.async_client()
+        return await asyncio.gather(*(one(client, golden) for golden in goldens * 3))
+
+    assert asyncio.run(run()) == [golden["greedy_text"] for golden in goldens * 3]
+
+
+def read_stream(server, events, **more):
+    with httpx.stream("POST", server.url + "/v1/chat/completions", json=stream_body(server.name, **more), timeout=60) as response:
+        for line in response.iter_lines():
+            if line:
+                events.append(line)
+
+
+def test_sigterm_drains():
+    with Server() as server:
+        events = []
+        reader = threading.Thread(target=read_stream, args=(server, events), kwargs={"max_tokens": 1500, **ENDLESS})
+        reader.start()
+        while len(events) < 3:
+            time.sleep(0.001)
+        server.terminate()
+        seen = set()
+        while reader.is_alive() and 503 not in seen:
+            try:
+                seen.add(httpx.get(server.url + "/health").status_code)
+                refused = httpx.post(server.url + "/v1/chat/completions", json=stream_body(server.name))
+                if refused.status_code == 503:
+                    assert refused.json()["error"]["code"] == "server_is_overloaded"
+                    assert "retry-after" in refused.headers and refused.headers["connection"] == "close"
+            except httpx.TransportError:
+                break  # it was done that fast
+        reader.join()
+        assert events[-1] == "data: [DONE]" and seen <= {200, 503}
+        assert server.wait() == 0
+
+
+def test_sigterm_timeout_ends_streams_with_an_error():
+    with Server("--shutdown-timeout-ms", "0") as server:
+        events = []
+        reader = threading.Thread(target=read_stream, args=(server, events), kwargs=ENDLESS)
+        reader.start()
+        while len(events) < 3:
+            time.sleep(0.001)
+        server.terminate()
+        reader.join()
+        assert server.wait() == 0
+        assert "error" in json.loads(events[-1].removeprefix("data: "))
+
+
+def test_idle_server_stops_at_once():
+    with Server() as server:
+        server.terminate()
+        begin = time.monotonic()
+        assert server.wait() == 0
+        assert time.monotonic() - begin < 5
