@@ -1,0 +1,103 @@
+// A checkpoint that asks for something unknown, contradicts itself or lacks a tensor is refused by name.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/thread_pool.h"
+#include "formats/safetensors.h"
+#include "nn/model.h"
+#include "sluice/error.h"
+#include "support/hashed_weights.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Change {
+  std::function<void(Json& config)> config = [](Json&) {};
+  std::function<void(Json& rows)> tensors = [](Json&) {};
+};
+
+// What the loader says about the llama golden after the change; empty when it loads.
+std::string error_of(const Change& change) {
+  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch/llama";
+  const testing::TempFolder source, folder;
+  Json config = read_json_file((golden / "config.json").string());
+  Json rows = read_json_file((golden / "weights.json").string());
+  change.config(config);
+  change.tensors(rows);
+  source.write("config.json", dump_json(config));
+  source.write("weights.json", dump_json(rows));
+  testing::write_hashed_checkpoint(source.path().string(), folder.path().string());
+  try {
+    const auto checkpoint = open_checkpoint(folder.path().string());
+    ThreadPool pool(1);
+    LoadContext context{.checkpoint = *checkpoint, .ops = ops::select_backend("reference").table(), .pool = pool,
+                        .dtype = &kFloat32, .dry = true};
+    find_family(checkpoint->config).build(checkpoint->config, context, 0);
+    context.finish();
+    const std::vector<std::string> unread = checkpoint->config.unread();
+    return unread.empty() ? "" : "unread " + unread.front();
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+Change set(const std::string& key, const Json& value) {
+  return {.config = [=](Json& config) { config[key] = value; }};
+}
+
+void expect_error(const Change& change, const std::string& part) {
+  const std::string error = error_of(change);
+  EXPECT_NE(error.find(part), std::string::npos) << "wanted " << part << ", got: " << error;
+}
+
+TEST(ModelErrors, TheUnchangedModelLoads) { EXPECT_EQ(error_of({}), ""); }
+
+TEST(ModelErrors, ConfigurationKeysAreNamed) {
+  expect_error(set("architectures", {"NoSuchForCausalLM"}), "NoSuchForCausalLM");
+  expect_error(set("architectures", Json::array()), "architectures");
+  expect_error(set("hidden_size", nullptr), "hidden_size");
+  expect_error(set("hidden_size", "64"), "hidden_size");
+  expect_error(set("hidden_size", -64), "hidden_size");
+  expect_error(set("num_key_value_heads", 3), "num_key_value_heads");
+  expect_error(set("hidden_act", "swish_of_tomorrow"), "swish_of_tomorrow");
+  expect_error(set("some_new_switch", true), "unread some_new_switch");
+  expect_error(set("quantization_config", {{"quant_method", "awq"}}), "unread quantization_config");
+}
+
+TEST(ModelErrors, RopeSettingsAreChecked) {
+  expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "spiral"}}), "spiral");
+  expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "linear"}}), "factor");
+  expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "default"}, {"twist", 2}}), "twist");
+  expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "longrope"}, {"factor", 2.0},
+                                       {"short_factor", {1.0}}, {"long_factor", {1.0}}}), "short_factor");
+  expect_error(set("rope_theta", 500.0), "rope_theta");
+  expect_error(set("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "rope_scaling");
+}
+
+TEST(ModelErrors, OlderRopeKeysMeanTheSame) {
+  EXPECT_EQ(error_of({.config = [](Json& config) {
+              config.erase("rope_parameters");
+              config["rope_theta"] = 10000.0;
+              config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+              config.erase("dtype");
+              config["torch_dtype"] = "bfloat16";
+            }}), "");
+}
+
+TEST(ModelErrors, TensorsAreNamed) {
+  expect_error({.tensors = [](Json& rows) { rows.erase(0); }}, "'lm_head.weight' [320, 64] is missing");
+  expect_error({.tensors = [](Json& rows) { rows[2]["shape"] = {63}; }}, "'model.layers.0.input_layernorm.weight' has shape [63]");
+  expect_error({.tensors = [](Json& rows) {
+                 rows.push_back({{"name", "model.layers.0.extra.weight"}, {"shape", {4}}, {"mean", 0}, {"std", 1}});
+               }}, "'model.layers.0.extra.weight' [4] is not used");
+  expect_error({.tensors = [](Json& rows) {
+                 rows.push_back({{"name", "model.layers.0.self_attn.q_proj.bias"}, {"shape", {64}}, {"mean", 0}, {"std", 1}});
+               }}, "q_proj.bias");
+}
+
+}  // namespace
+}  // namespace sluice
