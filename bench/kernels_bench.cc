@@ -1,6 +1,6 @@
 // kernels_bench [all|matmul|attention] [backend] [threads]: speed of the CPU kernels at the shapes of a 1.1B Llama
 // beside the machine's limits. Weights rotate through more copies than the caches hold, as they do in a model. Best of
-// many runs: other load on the machine only ever makes a kernel look slower.
+// many runs: other load on the machine only ever makes a kernel look slower; with one thread, times are its CPU's.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -133,6 +133,7 @@ int run(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "all";
   const ops::Backend& backend = ops::select_backend(argc > 2 ? argv[2] : "");
   ThreadPool pool(argc > 3 ? std::atoi(argv[3]) : 0);
+  if (pool.threads() == 1) use_cpu_time();
   Arena arena(0);
   ops::Ctx ctx{backend.table(), pool, arena};
   fmt::print("{}, {} threads\n", backend.name, pool.threads());

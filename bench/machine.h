@@ -1,6 +1,8 @@
 // Limits of the machine the benchmarks run on, measured in the same run with the same threads.
 #pragma once
 
+#include <algorithm>
+
 #include "base/thread_pool.h"
 
 namespace sluice::bench {
@@ -9,7 +11,9 @@ namespace sluice::bench {
 template <class F>
 double fastest(double budget, F&& body);
 
-double now();  // seconds, monotonic
+double now();  // seconds
+// From here on time is what the calling thread spent on its CPU: steady on a busy machine, but for one thread only.
+void use_cpu_time();
 
 double read_bandwidth(ThreadPool& pool);  // bytes per second, reading memory that fits no cache
 double fma_peak(ThreadPool& pool);        // fp32 operations per second: the widest fused multiply-adds of this CPU
