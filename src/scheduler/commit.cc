@@ -41,7 +41,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
   const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
   prompt_tokens_ += std::clamp(request.prompt_length() - sequence.computed, 0, part.tokens);
   sequence.computed += part.tokens;
-  if (std::ranges::none_of(own, &SampleResult::bad_logits)) publish_blocks(sequence);
+  publish_blocks(sequence);
 
   const int draws = sequence.computed < sequence.length() ? 0 : request.unforked() ? request.request.n : 1;
   for (SampleResult& score : own.first(own.size() - draws)) {
