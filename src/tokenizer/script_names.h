@@ -1,4 +1,4 @@
-// The scripts of Unicode 14, by the names PCRE2 knows them under.
+// The scripts of Unicode 14, by the names PCRE2 knows them under; the largest first.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@ namespace sluice::tokenizer {
 
 // clang-format off
 inline constexpr auto kScripts = std::to_array<std::string_view>({
-    "Common", "Inherited", "Latin", "Han", "Hangul", "Arabic", "Cyrillic", "Greek", "Adlam", "Ahom",
+    "Han", "Hangul", "Common", "Inherited", "Latin", "Arabic", "Cyrillic", "Greek", "Adlam", "Ahom",
     "Anatolian_Hieroglyphs", "Armenian", "Avestan", "Balinese", "Bamum", "Bassa_Vah", "Batak", "Bengali",
     "Bhaiksuki", "Bopomofo", "Brahmi", "Braille", "Buginese", "Buhid", "Canadian_Aboriginal", "Carian",
     "Caucasian_Albanian", "Chakma", "Cham", "Cherokee", "Chorasmian", "Coptic", "Cuneiform", "Cypriot",

@@ -158,6 +158,11 @@ bool is_other(char32_t c) {
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
+bool is_assigned(char32_t c) {
+  const auto k = category(c);
+  return k != UTF8PROC_CATEGORY_CN && k != UTF8PROC_CATEGORY_CO && k != UTF8PROC_CATEGORY_CS;
+}
+
 void append_lowercase(std::string& out, char32_t c) {
   if (c == 0x130) {  // the one letter whose lower case is two characters
     out += "i\xCC\x87";

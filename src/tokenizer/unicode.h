@@ -61,6 +61,7 @@ bool is_word(char32_t c);             // \w: alphabetic, mark, decimal digit, co
 bool is_mark(char32_t c);             // M
 bool is_nonspacing_mark(char32_t c);  // Mn
 bool is_other(char32_t c);            // Cc, Cf, Co: what BERT calls control characters
+bool is_assigned(char32_t c);         // neither Cn, Co nor Cs
 
 // Full lower case mapping without context.
 void append_lowercase(std::string& out, char32_t c);

@@ -1,6 +1,8 @@
 // See unicode_scripts.h. The table of scripts is PCRE2's: its regular expressions say which characters belong to one.
 #include "tokenizer/unicode_scripts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -19,23 +21,32 @@ struct Range {
   int script;
 };
 
-// Hiragana, katakana and the prolonged sound mark count as Han, as in SentencePiece.
+// Hiragana, katakana and the prolonged sound mark count as Han, as in SentencePiece. Each script is looked for in what
+// the scripts before it have left over, which is little once Han and Hangul are gone.
 std::vector<Range> make_ranges() {
-  std::string all;
+  std::string rest;
   for (char32_t c = 0; c < 0x110000; ++c) {
-    if (c < 0xD800 || c > 0xDFFF) append_utf8(all, c);
+    if (is_assigned(c)) append_utf8(rest, c);
   }
   std::vector<Range> ranges;
   for (size_t script = 0; script < kScripts.size(); ++script) {
-    const std::string name(kScripts[script]);
-    const Regex regex(name == "Han" ? R"([\p{sc:Han}\p{sc:Hiragana}\p{sc:Katakana}]+)" : R"(\p{sc:)" + name + "}+");
-    Regex::Matches matches(regex, all);
+    const Regex regex(kScripts[script] == "Han" ? R"([\p{sc:Han}\p{sc:Hiragana}\p{sc:Katakana}]+)"
+                                                : fmt::format("\\p{{sc:{}}}+", kScripts[script]));
+    std::string left;
+    size_t done = 0;
+    Regex::Matches matches(regex, rest);
     while (const auto found = matches.next()) {
-      size_t last = found->end - 1;
-      while ((static_cast<unsigned char>(all[last]) & 0xC0) == 0x80) --last;
-      ranges.push_back(
-          {code_point_at(all, found->begin).value, code_point_at(all, last).value, static_cast<int>(script)});
+      left += std::string_view(rest).substr(done, found->begin - done);
+      done = found->end;
+      for_each_code_point(std::string_view(rest).substr(found->begin, done - found->begin), [&](char32_t c) {
+        if (ranges.empty() || ranges.back().last + 1 != c || ranges.back().script != static_cast<int>(script)) {
+          ranges.push_back({c, c, static_cast<int>(script)});
+        }
+        ranges.back().last = c;
+      });
     }
+    left += std::string_view(rest).substr(done);
+    rest = std::move(left);
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
   return ranges;

@@ -107,8 +107,10 @@ TEST(HostileTokenizerFiles, AreRefusedByName) {
 }
 
 TEST(HostileTokenizerFiles, DeepNestingIsRefused) {
-  std::string nested = R"({"type":"NFC"})";
-  for (int i = 0; i < 10'000; ++i) nested = R"({"type":"Sequence","normalizers":[)" + nested + "]}";
+  std::string nested;
+  for (int i = 0; i < 10'000; ++i) nested += R"({"type":"Sequence","normalizers":[)";
+  nested += R"({"type":"NFC"})";
+  for (int i = 0; i < 10'000; ++i) nested += "]}";
   EXPECT_THROW(Tokenizer::from_json(with("\"normalizer\":" + nested), "t"), Error);
 }
 
