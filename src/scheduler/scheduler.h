@@ -212,7 +212,7 @@ class Scheduler {
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<SequenceEvent> events_;
   std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
-  int reserved_slots_ = 0;  // sequences that running ones will fork
+  int reserved_slots_ = 0;        // sequences that running ones will fork
   bool in_flight_ = false;
   uint64_t arrivals_ = 0, admissions_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;

@@ -101,7 +101,8 @@ inline TokenLogprobs logprobs(std::span<const float> raw, TokenId token, int n) 
   const double log_sum = logits[order[0]] + std::log(sum);
   const auto entry = [&](size_t rank) {
     const TokenId id = order[rank];
-    return TokenLogprob{.id = id, .logprob = static_cast<float>(logits[id] - log_sum), .rank = static_cast<int>(rank) + 1};
+    return TokenLogprob{
+        .id = id, .logprob = static_cast<float>(logits[id] - log_sum), .rank = static_cast<int>(rank) + 1};
   };
   TokenLogprobs result;
   result.token = entry(std::ranges::find(order, token) - order.begin());

@@ -25,8 +25,8 @@ std::vector<float> random_logits(std::mt19937_64& random, int vocab) {
   std::vector<float> logits(vocab);
   for (float& x : logits) {
     x = normal(random);
-    if (kind == 2) x = std::round(x);                        // many equal logits
-    if (kind == 3 && random() % 4 == 0) x = -kInfinity;      // a model that masks
+    if (kind == 2) x = std::round(x);                    // many equal logits
+    if (kind == 3 && random() % 4 == 0) x = -kInfinity;  // a model that masks
   }
   logits[random() % vocab] = 5.0f;
   return logits;
@@ -200,9 +200,8 @@ void expect_distribution(const std::vector<float>& logits, const SamplingParams&
   const std::vector<double> p = reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
   std::vector<int> counts(logits.size());
   for (int i = 0; i < kDraws; ++i) {
-    const SampleTask task{.params = &params,
-                          .seed = by_position ? 7u : static_cast<uint64_t>(i),
-                          .position = by_position ? i : 0};
+    const SampleTask task{
+        .params = &params, .seed = by_position ? 7u : static_cast<uint64_t>(i), .position = by_position ? i : 0};
     ++counts[sampler.sample(view(logits), {&task, 1})[0].token];
   }
   double chi_square = 0.0;
