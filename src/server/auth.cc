@@ -56,8 +56,8 @@ std::vector<std::string> collect_api_keys(const ServerOptions& options) {
     }
     if (keys.size() == before) {
       throw Error(ErrorCode::kInvalidRequest,
-                  fmt::format("--api-key-file {}: not readable, or without a key", options.api_key_file), "api-key-file",
-                  "");
+                  fmt::format("--api-key-file {}: not readable, or without a key", options.api_key_file),
+                  "api-key-file", "");
     }
   }
   if (const char* key = std::getenv("SLUICE_API_KEY")) add(key);

@@ -10,13 +10,20 @@ namespace {
 
 std::string_view type_with_article(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::boolean: return "a boolean";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::object: return "an object";
-    case Json::value_t::number_float: return "a decimal";
-    default: return "an integer";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::boolean:
+      return "a boolean";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::number_float:
+      return "a decimal";
+    default:
+      return "an integer";
   }
 }
 
@@ -32,13 +39,21 @@ Json to_json(const ApiError& error) {
                 {"code", nullable(error.code)}}}};
 }
 
+HttpResponse to_response(const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = dump_json(to_json(error))};
+  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
 ApiError to_api_error(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidRequest:
       return {.status = 400, .message = error.what(), .param = error.param, .code = error.reason};
     case ErrorCode::kNotFound:
       return {.status = 404, .message = error.what(), .param = error.param, .code = error.reason};
-    case ErrorCode::kOverloaded: return overloaded(error.what());
+    case ErrorCode::kOverloaded:
+      return overloaded(error.what());
     default:
       log::error("request failed: {}", error.what());
       return server_fault();
@@ -75,9 +90,7 @@ ApiError model_not_found(std::string_view model) {
 }
 
 ApiError server_fault() {
-  return {.status = 500,
-          .message = "The server had an error while processing your request.",
-          .type = "server_error"};
+  return {.status = 500, .message = "The server had an error while processing your request.", .type = "server_error"};
 }
 
 ApiError overloaded(std::string message) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "server/http.h"
 #include "sluice/error.h"
 
 namespace sluice::server {
@@ -21,6 +22,8 @@ struct ApiError {
 
 // {"error": {...}}, always with all four keys.
 Json to_json(const ApiError& error);
+// The same as a response, with the headers that go with the status.
+HttpResponse to_response(const ApiError& error);
 
 // Translates what the engine throws. Texts of kInternal stay in the log.
 ApiError to_api_error(const Error& error);

@@ -36,13 +36,6 @@ std::string join(const std::vector<std::string>& words) {
 
 }  // namespace
 
-HttpResponse to_response(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = dump_json(to_json(error))};
-  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return response;
-}
-
 std::optional<std::string> parse_host(std::string_view header) {
   std::string_view host = header;
   std::string_view port;
@@ -59,8 +52,9 @@ std::optional<std::string> parse_host(std::string_view header) {
     if (colon != std::string_view::npos) port = header.substr(colon);
     if (host.empty() || !all_of(host, ".-_")) return std::nullopt;
   }
-  const bool port_ok = port.empty() || (port[0] == ':' && port.size() <= 6 &&
-                                        std::all_of(port.begin() + 1, port.end(), [](char c) { return c >= '0' && c <= '9'; }));
+  const bool port_ok =
+      port.empty() || (port[0] == ':' && port.size() <= 6 &&
+                       std::all_of(port.begin() + 1, port.end(), [](char c) { return c >= '0' && c <= '9'; }));
   if (!port_ok) return std::nullopt;
   std::string lower(host);
   for (char& c : lower) {
@@ -81,8 +75,9 @@ std::string request_id(const HttpRequest* request) {
 Gate::Gate(const ServerOptions& options, bool loopback, const Router& router)
     : router_(router),
       loopback_(loopback),
-      bind_host_(parse_host(options.host.find(':') == std::string::npos ? options.host : fmt::format("[{}]", options.host))
-                     .value_or("")),
+      bind_host_(
+          parse_host(options.host.find(':') == std::string::npos ? options.host : fmt::format("[{}]", options.host))
+              .value_or("")),
       allowed_origins_(options.allowed_origins),
       keys_(collect_api_keys(options)) {}
 
@@ -97,18 +92,19 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
     if (auto refused = check_key(request, admission.context)) return refused;
   }
   if (match.allowed.empty()) {
-    return to_response({.status = 404,
-                        .message = fmt::format("Unknown request URL: {} {}.", quotable(request.method), quotable(request.path)),
-                        .code = "unknown_url"});
+    return to_response(
+        {.status = 404,
+         .message = fmt::format("Unknown request URL: {} {}.", quotable(request.method), quotable(request.path)),
+         .code = "unknown_url"});
   }
   match.allowed.emplace_back("OPTIONS");
   if (request.method == "OPTIONS") return HttpResponse{.status = 204, .headers = {{"Allow", join(match.allowed)}}};
   if (match.route == nullptr) {
-    HttpResponse response = to_response(
-        {.status = 405,
-         .message = fmt::format("Not allowed to {} on {} (try {}).", quotable(request.method), quotable(request.path),
-                                match.allowed.front()),
-         .code = "method_not_supported"});
+    HttpResponse response =
+        to_response({.status = 405,
+                     .message = fmt::format("Not allowed to {} on {} (try {}).", quotable(request.method),
+                                            quotable(request.path), match.allowed.front()),
+                     .code = "method_not_supported"});
     response.headers.emplace_back("Allow", join(match.allowed));
     return response;
   }
@@ -147,8 +143,9 @@ std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, RequestC
   const auto token = header ? bearer_token(*header) : std::nullopt;
   if (!token) {
     return to_response({.status = 401,
-                        .message = "You didn't provide an API key. Send it in an Authorization header using Bearer auth "
-                                   "(Authorization: Bearer YOUR_KEY)."});
+                        .message =
+                            "You didn't provide an API key. Send it in an Authorization header using Bearer auth "
+                            "(Authorization: Bearer YOUR_KEY)."});
   }
   auto tenant = keys_.tenant(*token);
   if (!tenant) {
@@ -168,7 +165,8 @@ Headers Gate::cors(const HttpRequest& request) const {
   Headers headers = {{"Access-Control-Allow-Origin", std::string(*request.header("Origin"))}, {"Vary", "Origin"}};
   if (request.method == "OPTIONS") {
     headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST");
-    headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id, X-Request-Timeout");
+    headers.emplace_back("Access-Control-Allow-Headers",
+                         "Authorization, Content-Type, X-Request-Id, X-Request-Timeout");
     headers.emplace_back("Access-Control-Max-Age", "600");
   } else {
     headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, X-Sluice-Warning, Retry-After");

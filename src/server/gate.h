@@ -46,6 +46,4 @@ class Gate {
   const ApiKeys keys_;
 };
 
-HttpResponse to_response(const ApiError& error);
-
 }  // namespace sluice::server

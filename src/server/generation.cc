@@ -183,9 +183,7 @@ void Generation::fail(const ApiError& error) {
     to->write(job_.format->stream_error(error));
     return to->end_stream(true);
   }
-  HttpResponse response{.status = error.status, .body = job_.format->error_body(error)};
-  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  to->send(std::move(response));
+  to->send(job_.format->error_response(error));
 }
 
 }  // namespace sluice::server

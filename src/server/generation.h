@@ -19,17 +19,17 @@ class AnswerFormat {
   virtual ~AnswerFormat() = default;
   // `prompt` counts the requests of the answer. Returns what a stream sends for the event, which may be nothing.
   virtual std::string on_event(int prompt, Event event) = 0;
-  virtual std::string stream_end() = 0;                          // after the last event
-  virtual std::string stream_error(const ApiError& error) = 0;   // instead of stream_end
-  virtual std::string body() = 0;                                // of an answer that is not streamed
-  virtual std::string error_body(const ApiError& error) = 0;
+  virtual std::string stream_end() = 0;                            // after the last event
+  virtual std::string stream_error(const ApiError& error) = 0;     // instead of stream_end
+  virtual std::string body() = 0;                                  // of an answer that is not streamed
+  virtual HttpResponse error_response(const ApiError& error) = 0;  // before any answer
 };
 
 struct GenerationJob {
   std::vector<Request> requests;  // one per prompt
   bool stream = false;
   std::unique_ptr<AnswerFormat> format;
-  Headers headers;                // of the answer
+  Headers headers;  // of the answer
 };
 
 class Generation;
@@ -76,8 +76,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<RunningGenerations> running_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
 
-  std::mutex posting_mutex_;  // held while the engine's thread hands work to the reply; locked before mutex_
-  std::mutex mutex_;          // guards the following five
+  std::mutex posting_mutex_;          // held while the engine's thread hands work to the reply; locked before mutex_
+  std::mutex mutex_;                  // guards the following five
   std::shared_ptr<HttpReply> reply_;  // null once detached
   std::vector<RequestId> ids_;
   bool cancelled_ = false;

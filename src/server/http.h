@@ -14,13 +14,13 @@ namespace sluice::server {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;   // as sent: "POST"
-  std::string target;   // as sent
-  std::string path;     // the target before '?', neither decoded nor normalized
-  int version = 11;     // 10 or 11
-  Headers headers;      // in order, names as sent
+  std::string method;  // as sent: "POST"
+  std::string target;  // as sent
+  std::string path;    // the target before '?', neither decoded nor normalized
+  int version = 11;    // 10 or 11
+  Headers headers;     // in order, names as sent
   std::string body;
-  std::string id;       // X-Request-Id: the client's if well-formed, else made here
+  std::string id;  // X-Request-Id: the client's if well-formed, else made here
 
   // The value of the only header of that name (any case); nullopt when there is none or more than one.
   std::optional<std::string_view> header(std::string_view name) const;
@@ -31,8 +31,8 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body = {};
-  Headers headers = {};      // further ones; framing, Date and Connection are the transport's
-  bool close = false;   // end the connection afterwards
+  Headers headers = {};  // further ones; framing, Date and Connection are the transport's
+  bool close = false;    // end the connection afterwards
 };
 
 // Where one request's answer goes: either send() once, or start_stream(), write()..., end_stream().

@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kHeaderReadBytes = 4 << 10;
 constexpr size_t kBodyReadBytes = 64 << 10;
-constexpr size_t kMaxPipelinedBytes = 64 << 10;    // read ahead while an answer is in progress
-constexpr size_t kMaxDiscardedBody = 64 << 10;     // a refused request's body that is read to keep the connection
+constexpr size_t kMaxPipelinedBytes = 64 << 10;  // read ahead while an answer is in progress
+constexpr size_t kMaxDiscardedBody = 64 << 10;   // a refused request's body that is read to keep the connection
 constexpr size_t kMaxLingerBytes = 1 << 20;
 constexpr std::chrono::milliseconds kLingerTimeout{1000};
 
@@ -75,11 +75,10 @@ class Connection::Reply : public HttpReply {
  private:
   template <class F>
   void on_connection(F task) {
-    boost::asio::dispatch(executor_,
-                          [connection = connection_, answer = answer_, task = std::move(task)]() mutable {
-                            const auto c = connection.lock();
-                            if (c && c->answer_ == answer) task(*c);
-                          });
+    boost::asio::dispatch(executor_, [connection = connection_, answer = answer_, task = std::move(task)]() mutable {
+      const auto c = connection.lock();
+      if (c && c->answer_ == answer) task(*c);
+    });
   }
 
   const std::weak_ptr<Connection> connection_;
@@ -142,10 +141,9 @@ void Connection::read() {
     read_buffer_.resize(size);
     read_buffer_.shrink_to_fit();
   }
-  stream_->read_some(read_buffer_.data(), read_buffer_.size(),
-                     [self = shared_from_this()](boost::system::error_code error, size_t bytes) {
-                       self->on_read(error, bytes);
-                     });
+  stream_->read_some(
+      read_buffer_.data(), read_buffer_.size(),
+      [self = shared_from_this()](boost::system::error_code error, size_t bytes) { self->on_read(error, bytes); });
 }
 
 void Connection::on_read(boost::system::error_code error, size_t bytes) {
@@ -278,8 +276,8 @@ void Connection::end_stream(bool close) {
 std::string Connection::head(const HttpResponse& response, const std::string& framing) {
   if (context_.draining) close_after_ = true;
   status_ = response.status;
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\n", response.status, reason_phrase(response.status),
-                                 http_date());
+  std::string text =
+      fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\n", response.status, reason_phrase(response.status), http_date());
   if (response.status != 204) text += fmt::format("Content-Type: {}\r\n", response.content_type);
   text += framing;
   const auto add = [&](const Headers& headers) {
@@ -412,12 +410,16 @@ void Connection::wait_timer() {
 void Connection::on_deadline() {
   clear_deadline();
   switch (state_) {
-    case State::kHeader: return refuse(408, "timeout", "The request header did not arrive in time.");
-    case State::kBody: return refuse(408, "timeout", "The request body did not arrive in time.");
+    case State::kHeader:
+      return refuse(408, "timeout", "The request header did not arrive in time.");
+    case State::kBody:
+      return refuse(408, "timeout", "The request body did not arrive in time.");
     case State::kAnswering:
     case State::kStreaming:
-    case State::kFlushing: return abandon();
-    default: return close();
+    case State::kFlushing:
+      return abandon();
+    default:
+      return close();
   }
 }
 

@@ -56,7 +56,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Clock = std::chrono::steady_clock;
   enum class State {
     kHandshake,
-    kIdle,       // no byte of a request seen
+    kIdle,  // no byte of a request seen
     kHeader,
     kBody,
     kAnswering,  // a reply is out; its head is not written yet
@@ -103,7 +103,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string read_buffer_;  // where the outstanding read puts its bytes
   std::string input_;        // read, not consumed yet
   bool reading_ = false;
-  size_t lingered_ = 0;      // bytes thrown away while lingering
+  size_t lingered_ = 0;  // bytes thrown away while lingering
   std::unique_ptr<HttpParser> parser_;
   std::optional<HttpResponse> rejection_;  // sent as soon as the small body is read
 
@@ -114,11 +114,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool chunked_ = false;
   int status_ = 0;
   Clock::time_point request_start_;
-  uint64_t answer_ = 0;      // number of the answer in progress: late calls of earlier replies are ignored
+  uint64_t answer_ = 0;  // number of the answer in progress: late calls of earlier replies are ignored
   std::function<void()> abandoned_;
 
-  std::string out_;          // waiting to be written
-  std::string writing_;      // being written, from written_ on
+  std::string out_;      // waiting to be written
+  std::string writing_;  // being written, from written_ on
   size_t written_ = 0;
 
   boost::asio::steady_timer timer_;

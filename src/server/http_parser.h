@@ -1,5 +1,5 @@
-// Incremental parser of one HTTP/1.1 request: the grammar is Boost.Beast's, made strict by checks of its own (CRLF only,
-// no folded lines, no doubled framing headers, one transfer coding) and bounded in every dimension.
+// Incremental parser of one HTTP/1.1 request: the grammar is Boost.Beast's, made strict by checks of its own (CRLF
+// only, no folded lines, no doubled framing headers, one transfer coding) and bounded in every dimension.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace sluice::server {
 
 struct HttpLimits {
   int request_line_bytes = 8 << 10;
-  int header_bytes = 64 << 10;   // request line included
+  int header_bytes = 64 << 10;  // request line included
   int header_count = 100;
-  int64_t body_bytes = 32 << 20;  // after chunked decoding
+  int64_t body_bytes = 32 << 20;   // after chunked decoding
   int chunk_line_bytes = 4 << 10;  // size and extensions of one chunk, or all trailers
 };
 

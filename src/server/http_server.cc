@@ -93,7 +93,8 @@ asio::ssl::context make_tls(const HttpServerOptions& options) {
 tcp::acceptor listen(asio::io_context& io, const HttpServerOptions& options) {
   const auto fail = [&](const error_code& error) -> Error {
     return Error(ErrorCode::kInvalidRequest,
-                 fmt::format("cannot listen on {} port {}: {}", options.host, options.port, error.message()), "port", "");
+                 fmt::format("cannot listen on {} port {}: {}", options.host, options.port, error.message()), "port",
+                 "");
   };
   error_code error;
   tcp::resolver resolver(io);

@@ -19,7 +19,7 @@ struct HttpServerOptions {
   int max_connections = 4096;
   int threads = 1;
   std::chrono::milliseconds header_timeout{10'000};
-  std::chrono::milliseconds body_timeout{30'000};       // without progress, reading a body or writing an answer
+  std::chrono::milliseconds body_timeout{30'000};  // without progress, reading a body or writing an answer
   std::chrono::milliseconds keep_alive_timeout{75'000};
   size_t max_stream_backlog = 1 << 20;  // bytes of a stream its client has not read; more abandons the request
 };

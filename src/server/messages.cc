@@ -96,8 +96,10 @@ Json tool_call(const Json& call, const std::string& path, std::vector<std::strin
 }
 
 Json assistant_message(const Json& message, const std::string& path, std::vector<std::string>& unknown) {
-  note_unknown(message, path, {"role", "content", "name", "tool_calls", "refusal", "reasoning_content", "audio",
-                               "function_call", "annotations"}, unknown);
+  note_unknown(message, path,
+               {"role", "content", "name", "tool_calls", "refusal", "reasoning_content", "audio", "function_call",
+                "annotations"},
+               unknown);
   for (const char* key : {"audio", "function_call"}) {
     if (member(message, key) != nullptr) throw unsupported_parameter(path + "." + key, "is not supported");
   }
@@ -145,7 +147,8 @@ Json template_message(const Json& message, const std::string& path, std::vector<
   } else {
     throw invalid_value(path + ".role",
                         fmt::format("Invalid value: '{}'. Supported values are: 'system', 'developer', 'user', "
-                                    "'assistant', and 'tool'.", quotable(role)));
+                                    "'assistant', and 'tool'.",
+                                    quotable(role)));
   }
   if (const Json* name = member(message, "name")) out["name"] = expect_string(*name, path + ".name");
   return out;
@@ -176,12 +179,13 @@ const Json& check_tools(const Json& tools, std::vector<std::string>& unknown) {
     note_unknown(function, inner, {"name", "description", "parameters", "strict"}, unknown);
     const std::string& name = required_string(function, "name", inner);
     if (name.empty() || name.size() > 64) {
-      throw invalid_value(inner + ".name",
-                          fmt::format("Invalid '{}.name': expected 1 to 64 characters, but got {}.", inner, name.size()));
+      throw invalid_value(inner + ".name", fmt::format("Invalid '{}.name': expected 1 to 64 characters, but got {}.",
+                                                       inner, name.size()));
     }
     if (const Json* text = member(function, "description")) expect_string(*text, inner + ".description");
     if (const Json* schema = member(function, "parameters")) expect_object(*schema, inner + ".parameters");
-    if (const Json* strict = member(function, "strict"); strict != nullptr && expect_boolean(*strict, inner + ".strict")) {
+    if (const Json* strict = member(function, "strict");
+        strict != nullptr && expect_boolean(*strict, inner + ".strict")) {
       throw unsupported_parameter(inner + ".strict", "is not supported: output cannot be constrained yet");
     }
   }

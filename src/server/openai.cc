@@ -19,12 +19,6 @@ namespace {
 constexpr size_t kBytesPerToken = 16;
 constexpr size_t kBytesAlways = 4096;
 
-HttpResponse error_response(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = dump_json(to_json(error))};
-  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  return response;
-}
-
 Json parse_body(std::string_view body) {
   constexpr std::string_view kMessage = "We could not parse the JSON body of your request.";
   Json json;
@@ -95,7 +89,7 @@ void OpenAiApi::serve(std::string_view path, std::string_view body, const Caller
   try {
     serve_json(path, parse_body(body), caller, reply);
   } catch (const ApiError& error) {
-    reply->send(error_response(error));
+    reply->send(to_response(error));
   }
 }
 
@@ -105,22 +99,27 @@ void OpenAiApi::serve_json(std::string_view path, const Json& body, const Caller
   try {
     const std::optional<Endpoint> endpoint = endpoint_of(path);
     if (!endpoint) {
-      throw ApiError{.status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"};
+      throw ApiError{
+          .status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"};
     }
     Reading reading = read(*endpoint, body, caller);
     switch (*endpoint) {
-      case kTokenize: return reply->send(tokenize(reading));
-      case kDetokenize: return reply->send(detokenize(reading));
-      case kChat: return Generation::start(engine_, chat_job(std::move(reading)), reply, running_);
-      case kCompletions: return Generation::start(engine_, completions_job(std::move(reading)), reply, running_);
+      case kTokenize:
+        return reply->send(tokenize(reading));
+      case kDetokenize:
+        return reply->send(detokenize(reading));
+      case kChat:
+        return Generation::start(engine_, chat_job(std::move(reading)), reply, running_);
+      case kCompletions:
+        return Generation::start(engine_, completions_job(std::move(reading)), reply, running_);
     }
   } catch (const ApiError& error) {
-    reply->send(error_response(error));
+    reply->send(to_response(error));
   } catch (const Error& error) {
-    reply->send(error_response(to_api_error(error)));
+    reply->send(to_response(to_api_error(error)));
   } catch (const std::exception& error) {
     log::error("{}: {}", caller.request_id, error.what());
-    reply->send(error_response(server_fault()));
+    reply->send(to_response(server_fault()));
   }
 }
 
@@ -134,10 +133,10 @@ void OpenAiApi::complete(std::string_view path, const Json& body, std::function<
   static std::atomic<uint64_t> next{0};
   const auto reply = std::make_shared<OfflineReply>(std::move(done));
   if (!body.is_object()) {
-    return reply->send(error_response({.message = "The body of a request must be a JSON object."}));
+    return reply->send(to_response({.message = "The body of a request must be a JSON object."}));
   }
   if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
-    return reply->send(error_response(unsupported_parameter("stream", "is not supported in a batch")));
+    return reply->send(to_response(unsupported_parameter("stream", "is not supported in a batch")));
   }
   serve_json(path, body, {.request_id = fmt::format("batch-{}", next++)}, reply);
 }
@@ -154,8 +153,9 @@ OpenAiApi::Reading OpenAiApi::read(Endpoint endpoint, const Json& body, const Ca
     throw model_not_found(fields.model);
   }
   if (fields.has_max_tokens && fields.sampling.max_tokens == 0 && !fields.echo) {
-    throw ApiError{.message = "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1, but got 0 "
-                              "instead.",
+    throw ApiError{.message =
+                       "Invalid 'max_tokens': integer below minimum value. Expected a value >= 1, but got 0 "
+                       "instead.",
                    .param = "max_tokens",
                    .code = "integer_below_min_value"};
   }
@@ -167,13 +167,15 @@ OpenAiApi::Reading OpenAiApi::read(Endpoint endpoint, const Json& body, const Ca
   }
   reading.salt = cache_salt(caller.tenant, fields.cache_salt);
   std::optional<std::chrono::milliseconds> timeout = caller.timeout;
-  if (options_.request_timeout.count() > 0) timeout = std::min(timeout.value_or(options_.request_timeout), options_.request_timeout);
+  if (options_.request_timeout.count() > 0)
+    timeout = std::min(timeout.value_or(options_.request_timeout), options_.request_timeout);
   if (timeout) reading.deadline = std::chrono::steady_clock::now() + *timeout;
   return reading;
 }
 
-// Fields nobody knows: an error in strict mode, else a header that names them. Called when all of the body was looked at.
-Headers OpenAiApi::warnings(const Reading& reading) const {
+// Fields nobody knows: an error in strict mode, else a header that names them. Called when all of the body was looked
+// at.
+Headers OpenAiApi::judge_unknown(const Reading& reading) const {
   if (reading.unknown.empty()) return {};
   if (options_.strict) {
     throw ApiError{.message = fmt::format("Unrecognized request argument supplied: {}", quotable(reading.unknown[0]))};
@@ -217,13 +219,18 @@ std::vector<TokenId> OpenAiApi::tokenize_text(const std::string& text, bool add_
   return engine_.tokenize(text, add_special_tokens);
 }
 
-// `what` is "messages" or "prompt". OpenAI's wordings, with and without a wish for the completion's length.
-void OpenAiApi::check_context(const Request& request, std::string_view what) const {
+// `what` is "messages" or "prompt". OpenAI's wordings, with and without a wish for the completion's length. A default
+// length that nobody asked for gives way to the context.
+void OpenAiApi::fit_context(const RequestFields& fields, std::string_view what, Request& request) const {
   const int64_t context = engine_.model().max_model_len;
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt == 0) {
-    throw invalid_value(request.prompt_param,
-                        fmt::format("Invalid '{}': it has no tokens.", request.prompt_param));
+    throw invalid_value(request.prompt_param, fmt::format("Invalid '{}': it has no tokens.", request.prompt_param));
+  }
+  const bool asked = fields.has_max_tokens || fields.has_max_completion_tokens;
+  if (!asked && request.sampling.max_tokens) {
+    request.sampling.max_tokens =
+        static_cast<int>(std::clamp<int64_t>(context - prompt, 1, *request.sampling.max_tokens));
   }
   const int64_t completion = request.sampling.max_tokens.value_or(1);
   if (prompt + completion <= context) return;
@@ -231,16 +238,22 @@ void OpenAiApi::check_context(const Request& request, std::string_view what) con
   if (prompt >= context) {
     message += fmt::format("your {0} resulted in {1} tokens. Please reduce the length of the {0}.", what, prompt);
   } else {
-    message += fmt::format("you requested {0} tokens ({1} in the {3}, {2} in the completion). Please reduce the length "
-                           "of the {3} or completion.", prompt + completion, prompt, completion, what);
+    message += fmt::format(
+        "you requested {0} tokens ({1} in the {3}, {2} in the completion). Please reduce the length "
+        "of the {3} or completion.",
+        prompt + completion, prompt, completion, what);
   }
   throw ApiError{.message = std::move(message), .param = request.prompt_param, .code = "context_length_exceeded"};
 }
 
 Json OpenAiApi::model_card(const std::string& name) const {
   const ModelInfo& model = engine_.model();
-  return {{"id", name},           {"object", "model"},   {"created", model.created},
-          {"owned_by", "sluice"}, {"root", model.name}, {"parent", nullptr},
+  return {{"id", name},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "sluice"},
+          {"root", model.name},
+          {"parent", nullptr},
           {"max_model_len", model.max_model_len}};
 }
 
@@ -252,7 +265,7 @@ HttpResponse OpenAiApi::models() const {
 
 HttpResponse OpenAiApi::model(const std::string& name) const {
   const auto& names = options_.model_names;
-  if (std::find(names.begin(), names.end(), name) == names.end()) return error_response(model_not_found(name));
+  if (std::find(names.begin(), names.end(), name) == names.end()) return to_response(model_not_found(name));
   return {.body = dump_json(model_card(name))};
 }
 
@@ -267,7 +280,7 @@ std::vector<Route> OpenAiApi::routes() {
                    if (request.count("X-Request-Timeout") > 0) {
                      caller.timeout = parse_seconds(request.header("X-Request-Timeout").value_or(""));
                      if (!caller.timeout) {
-                       return reply->send(error_response(
+                       return reply->send(to_response(
                            {.message = "The header X-Request-Timeout must be one number of seconds above 0."}));
                      }
                    }

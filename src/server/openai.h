@@ -21,8 +21,8 @@
 namespace sluice::server {
 
 struct OpenAiOptions {
-  std::vector<std::string> model_names;     // what clients may call the model; the first is reported. Empty: the engine's
-  bool strict = false;                      // unknown fields are errors
+  std::vector<std::string> model_names;  // what clients may call the model; the first is reported. Empty: the engine's
+  bool strict = false;                   // unknown fields are errors
   std::chrono::milliseconds request_timeout{0};  // longest life of a request; 0: none
 };
 
@@ -33,8 +33,8 @@ struct ApiResult {
 
 // Where a request comes from.
 struct Caller {
-  std::string request_id = {};  // for logs
-  std::string tenant = {};      // prefix-cache blocks are shared within it only
+  std::string request_id = {};                            // for logs
+  std::string tenant = {};                                // prefix-cache blocks are shared within it only
   std::optional<std::chrono::milliseconds> timeout = {};  // what the client allows; the option above caps it
 };
 
@@ -66,7 +66,7 @@ class OpenAiApi {
 
   void serve_json(std::string_view path, const Json& body, const Caller& caller, std::shared_ptr<HttpReply> reply);
   Reading read(Endpoint endpoint, const Json& body, const Caller& caller) const;
-  Headers warnings(const Reading& reading) const;
+  Headers judge_unknown(const Reading& reading) const;
   GenerationJob chat_job(Reading reading) const;
   GenerationJob completions_job(Reading reading) const;
   HttpResponse tokenize(const Reading& reading) const;
@@ -78,7 +78,7 @@ class OpenAiApi {
   std::vector<TokenId> tokenize_text(const std::string& text, bool add_special_tokens, const std::string& param) const;
   std::vector<TokenId> tokenize_chat(Reading& reading) const;
   Request base_request(const Reading& reading) const;
-  void check_context(const Request& request, std::string_view what) const;
+  void fit_context(const RequestFields& fields, std::string_view what, Request& request) const;
 
   Engine& engine_;
   OpenAiOptions options_;

@@ -122,24 +122,24 @@ GenerationJob OpenAiApi::chat_job(Reading reading) const {
   Request request = base_request(reading);
   request.prompt = tokenize_chat(reading);
   request.prompt_param = "messages";
-  check_context(request, "messages");
+  fit_context(fields, "messages", request);
 
   GenerationJob job;
   job.stream = fields.stream;
-  job.headers = warnings(reading);
-  job.format = std::make_unique<ChatFormat>(
-      engine_, FormatOptions{.id = "chatcmpl-" + reading.request_id,
-                             .object = "chat.completion",
-                             .chunk_object = "chat.completion.chunk",
-                             .model = fields.model,
-                             .fingerprint = fingerprint_,
-                             .n = fields.n,
-                             .stream = fields.stream,
-                             .include_usage = fields.include_usage,
-                             .continuous_usage = fields.continuous_usage,
-                             .logprobs = fields.want_logprobs,
-                             .top_logprobs = top,
-                             .keep_stop = fields.sampling.include_stop_str_in_output});
+  job.headers = judge_unknown(reading);
+  job.format =
+      std::make_unique<ChatFormat>(engine_, FormatOptions{.id = "chatcmpl-" + reading.request_id,
+                                                          .object = "chat.completion",
+                                                          .chunk_object = "chat.completion.chunk",
+                                                          .model = fields.model,
+                                                          .fingerprint = fingerprint_,
+                                                          .n = fields.n,
+                                                          .stream = fields.stream,
+                                                          .include_usage = fields.include_usage,
+                                                          .continuous_usage = fields.continuous_usage,
+                                                          .logprobs = fields.want_logprobs,
+                                                          .top_logprobs = top,
+                                                          .keep_stop = fields.sampling.include_stop_str_in_output});
   job.requests.push_back(std::move(request));
   return job;
 }

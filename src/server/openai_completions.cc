@@ -21,7 +21,7 @@ struct Echo {
 };
 
 struct CompletionOptions {
-  std::vector<Echo> echo;       // one per prompt, or none
+  std::vector<Echo> echo;        // one per prompt, or none
   bool prompt_logprobs = false;  // asked for by name, not by echo
   bool discard_output = false;   // echo with max_tokens 0: only the prompt is scored
 };
@@ -214,39 +214,40 @@ GenerationJob OpenAiApi::completions_job(Reading reading) const {
     Request request = base_request(reading);
     request.prompt_param = item.path;
     if (item.value->is_string()) {
-      request.prompt = tokenize_text(item.value->get<std::string>(), fields.add_special_tokens.value_or(true), item.path);
+      request.prompt =
+          tokenize_text(item.value->get<std::string>(), fields.add_special_tokens.value_or(true), item.path);
     } else {
       for (size_t i = 0; i < item.value->size(); ++i) {
         const std::string path = fmt::format("{}[{}]", item.path, i);
         request.prompt.push_back(expect_token_id((*item.value)[i], path, engine_.model().vocab_size));
       }
     }
-    check_context(request, "prompt");
+    fit_context(fields, "prompt", request);
     if (fields.echo) {
-      more.echo.push_back({item.value->is_string() ? item.value->get<std::string>()
-                                                   : engine_.detokenize(request.prompt, false),
-                           logprobs ? request.prompt : std::vector<TokenId>()});
+      more.echo.push_back(
+          {item.value->is_string() ? item.value->get<std::string>() : engine_.detokenize(request.prompt, false),
+           logprobs ? request.prompt : std::vector<TokenId>()});
     }
     job.requests.push_back(std::move(request));
   }
   job.stream = fields.stream;
-  job.headers = warnings(reading);
-  job.format = std::make_unique<CompletionFormat>(
-      engine_,
-      FormatOptions{.id = "cmpl-" + reading.request_id,
-                    .object = "text_completion",
-                    .chunk_object = "text_completion",
-                    .model = fields.model,
-                    .fingerprint = fingerprint_,
-                    .prompts = static_cast<int>(items.size()),
-                    .n = fields.n,
-                    .stream = fields.stream,
-                    .include_usage = fields.include_usage,
-                    .continuous_usage = fields.continuous_usage,
-                    .logprobs = logprobs,
-                    .top_logprobs = top,
-                    .keep_stop = fields.sampling.include_stop_str_in_output},
-      std::move(more));
+  job.headers = judge_unknown(reading);
+  job.format =
+      std::make_unique<CompletionFormat>(engine_,
+                                         FormatOptions{.id = "cmpl-" + reading.request_id,
+                                                       .object = "text_completion",
+                                                       .chunk_object = "text_completion",
+                                                       .model = fields.model,
+                                                       .fingerprint = fingerprint_,
+                                                       .prompts = static_cast<int>(items.size()),
+                                                       .n = fields.n,
+                                                       .stream = fields.stream,
+                                                       .include_usage = fields.include_usage,
+                                                       .continuous_usage = fields.continuous_usage,
+                                                       .logprobs = logprobs,
+                                                       .top_logprobs = top,
+                                                       .keep_stop = fields.sampling.include_stop_str_in_output},
+                                         std::move(more));
   return job;
 }
 

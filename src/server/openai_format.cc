@@ -23,6 +23,9 @@ OpenAiFormat::OpenAiFormat(const Engine& engine, FormatOptions options)
       options_(std::move(options)),
       prompt_logprobs_(static_cast<size_t>(options_.prompts)),
       created_(std::time(nullptr)),
+      chunk_head_(fmt::format(
+          R"(data: {{"id":"{}","object":"{}","created":{},"model":{},"system_fingerprint":"{}","choices":[)",
+          options_.id, options_.chunk_object, created_, dump_json(options_.model), options_.fingerprint)),
       choices_(static_cast<size_t>(options_.prompts) * static_cast<size_t>(options_.n)) {}
 
 std::string OpenAiFormat::on_event(int prompt, Event event) {
@@ -49,25 +52,21 @@ Json OpenAiFormat::usage() const {
   return usage_json(prompt, completion, cached);
 }
 
-std::string OpenAiFormat::head(std::string_view object) const {
-  return fmt::format(R"("id":"{}","object":"{}","created":{},"model":{},"system_fingerprint":"{}")", options_.id, object,
-                     created_, dump_json(options_.model), options_.fingerprint);
-}
-
 std::string OpenAiFormat::chunk(std::string_view choice_json, const Usage& usage) const {
   std::string usage_text;
   if (options_.continuous_usage) {
-    usage_text = ",\"usage\":" + dump_json(usage_json(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens));
+    usage_text =
+        ",\"usage\":" + dump_json(usage_json(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens));
   } else if (options_.include_usage) {
     usage_text = ",\"usage\":null";
   }
-  return fmt::format("data: {{{},\"choices\":[{}]{}}}\n\n", head(options_.chunk_object), choice_json, usage_text);
+  return fmt::format("{}{}]{}}}\n\n", chunk_head_, choice_json, usage_text);
 }
 
 std::string OpenAiFormat::stream_end() {
   std::string out;
   if (options_.include_usage) {
-    out = fmt::format("data: {{{},\"choices\":[],\"usage\":{}}}\n\n", head(options_.chunk_object), dump_json(usage()));
+    out = fmt::format("{}],\"usage\":{}}}\n\n", chunk_head_, dump_json(usage()));
   }
   return out + "data: [DONE]\n\n";
 }

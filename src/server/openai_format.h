@@ -18,13 +18,13 @@ struct FormatOptions {
   std::string model;
   std::string fingerprint;
   int prompts = 1;
-  int n = 1;                 // choices per prompt
+  int n = 1;  // choices per prompt
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
   bool logprobs = false;
   int top_logprobs = 0;
-  bool keep_stop = false;    // the token that ended the text is part of it
+  bool keep_stop = false;  // the token that ended the text is part of it
 };
 
 class OpenAiFormat : public AnswerFormat {
@@ -33,14 +33,14 @@ class OpenAiFormat : public AnswerFormat {
   std::string stream_end() final;
   std::string stream_error(const ApiError& error) final;
   std::string body() final;
-  std::string error_body(const ApiError& error) final { return dump_json(to_json(error)); }
+  HttpResponse error_response(const ApiError& error) final { return to_response(error); }
 
  protected:
   struct Choice {
     bool begun = false;
     std::string text;
-    Json logprobs;           // what the dialect collects
-    size_t characters = 0;   // of the text and tokens so far
+    Json logprobs;          // what the dialect collects
+    size_t characters = 0;  // of the text and tokens so far
     std::optional<Finish> finish;
     Usage usage;
   };
@@ -65,10 +65,10 @@ class OpenAiFormat : public AnswerFormat {
 
  private:
   Json usage() const;
-  std::string head(std::string_view object) const;
 
   const int64_t created_;
-  std::vector<Choice> choices_;  // prompt * n + index
+  const std::string chunk_head_;  // what every chunk begins with, up to its choices
+  std::vector<Choice> choices_;   // prompt * n + index
 };
 
 double json_logprob(float logprob);  // JSON has no infinity: OpenAI's -9999

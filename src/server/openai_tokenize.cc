@@ -31,12 +31,12 @@ HttpResponse OpenAiApi::tokenize(const Reading& reading) const {
                              {"max_model_len", engine_.model().max_model_len},
                              {"tokens", std::move(tokens)},
                              {"token_strs", std::move(strings)}}),
-          .headers = warnings(text)};
+          .headers = judge_unknown(text)};
 }
 
 HttpResponse OpenAiApi::detokenize(const Reading& reading) const {
   return {.body = dump_json({{"prompt", engine_.detokenize(reading.fields.tokens, false)}}),
-          .headers = warnings(reading)};
+          .headers = judge_unknown(reading)};
 }
 
 }  // namespace sluice::server

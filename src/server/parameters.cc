@@ -15,11 +15,10 @@ using Type = Parameter::Type;
 
 [[noreturn]] void out_of_range(const std::string& path, std::string_view kind, bool above, std::string_view bound,
                                std::string_view got) {
-  throw ApiError{
-      .message = fmt::format("Invalid '{}': {} {} {} value. Expected a value {}, but got {} instead.", path, kind,
-                             above ? "above" : "below", above ? "maximum" : "minimum", bound, got),
-      .param = path,
-      .code = fmt::format("{}_{}_value", kind, above ? "above_max" : "below_min")};
+  throw ApiError{.message = fmt::format("Invalid '{}': {} {} {} value. Expected a value {}, but got {} instead.", path,
+                                        kind, above ? "above" : "below", above ? "maximum" : "minimum", bound, got),
+                 .param = path,
+                 .code = fmt::format("{}_{}_value", kind, above ? "above_max" : "below_min")};
 }
 
 void check_number(const Json& value, const std::string& path, double min, double max, bool above_min) {
@@ -42,13 +41,15 @@ void check_items(const Json& value, const std::string& path, size_t min, size_t 
   const std::string_view kind = value.is_object() ? "object" : "array";
   if (value.size() < min) {
     throw ApiError{.message = fmt::format("Invalid '{0}': empty {1}. Expected an {1} with minimum length {2}, but got "
-                                          "an empty {1} instead.", path, kind, min),
+                                          "an empty {1} instead.",
+                                          path, kind, min),
                    .param = path,
                    .code = fmt::format("empty_{}", kind)};
   }
   if (max > 0 && value.size() > max) {
     throw ApiError{.message = fmt::format("Invalid '{0}': {1} too long. Expected an {1} with maximum length {2}, but "
-                                          "got an {1} with length {3} instead.", path, kind, max, value.size()),
+                                          "got an {1} with length {3} instead.",
+                                          path, kind, max, value.size()),
                    .param = path,
                    .code = fmt::format("{}_above_max_length", kind)};
   }
@@ -83,15 +84,25 @@ void check_unsupported(const Parameter& row, const Json& value) {
 
 void check(const Parameter& row, const Json& value, const std::string& path, int vocab) {
   switch (row.type) {
-    case Type::kBoolean: expect_boolean(value, path); break;
-    case Type::kInteger: check_integer(value, path, row.min, row.max); break;
-    case Type::kNumber: check_number(value, path, row.min, row.max, row.above_min); break;
-    case Type::kString: expect_string(value, path); break;
+    case Type::kBoolean:
+      expect_boolean(value, path);
+      break;
+    case Type::kInteger:
+      check_integer(value, path, row.min, row.max);
+      break;
+    case Type::kNumber:
+      check_number(value, path, row.min, row.max, row.above_min);
+      break;
+    case Type::kString:
+      expect_string(value, path);
+      break;
     case Type::kObject:
       expect_object(value, path);
       check_items(value, path, row.min_items, row.max_items);
       break;
-    case Type::kArray: expect_array(value, path, row.min_items, row.max_items); break;
+    case Type::kArray:
+      expect_array(value, path, row.min_items, row.max_items);
+      break;
     case Type::kStrings:
       if (value.is_string()) break;
       if (!value.is_array()) throw invalid_type(path, "one of a string or array of strings", value);
@@ -102,9 +113,14 @@ void check(const Parameter& row, const Json& value, const std::string& path, int
       expect_array(value, path, row.min_items, row.max_items);
       for (size_t i = 0; i < value.size(); ++i) expect_token_id(value[i], fmt::format("{}[{}]", path, i), vocab);
       break;
-    case Type::kTokenBias: check_token_bias(row, value, path, vocab); break;
-    case Type::kUnsupported: check_unsupported(row, value); break;
-    case Type::kAny: break;
+    case Type::kTokenBias:
+      check_token_bias(row, value, path, vocab);
+      break;
+    case Type::kUnsupported:
+      check_unsupported(row, value);
+      break;
+    case Type::kAny:
+      break;
   }
 }
 
@@ -191,17 +207,28 @@ namespace {
 
 std::string type_name(const Parameter& row) {
   switch (row.type) {
-    case Type::kBoolean: return "boolean";
-    case Type::kInteger: return "integer";
-    case Type::kNumber: return "number";
-    case Type::kString: return "string";
-    case Type::kObject: return "object";
-    case Type::kArray: return "array";
-    case Type::kStrings: return "string or strings";
-    case Type::kTokenIds: return "token ids";
-    case Type::kTokenBias: return "token ids to numbers";
-    case Type::kUnsupported: return "unsupported";
-    case Type::kAny: return "several";
+    case Type::kBoolean:
+      return "boolean";
+    case Type::kInteger:
+      return "integer";
+    case Type::kNumber:
+      return "number";
+    case Type::kString:
+      return "string";
+    case Type::kObject:
+      return "object";
+    case Type::kArray:
+      return "array";
+    case Type::kStrings:
+      return "string or strings";
+    case Type::kTokenIds:
+      return "token ids";
+    case Type::kTokenBias:
+      return "token ids to numbers";
+    case Type::kUnsupported:
+      return "unsupported";
+    case Type::kAny:
+      return "several";
   }
   return {};
 }
@@ -244,12 +271,12 @@ std::string parameters_markdown() {
   std::string out = "| field | type | range | default | routes | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
   for (const Parameter& row : parameters()) {
     if (row.type == Type::kUnsupported) continue;
-    out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", row.name,
-                       type_name(row), range_text(row), row.fallback,
+    out += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", row.name, type_name(row), range_text(row), row.fallback,
                        endpoint_names(row.endpoints), row.help);
   }
-  out += "\nKnown fields that are refused with `unsupported_parameter` unless they ask for nothing:\n\n"
-         "| field | accepted | routes |\n| --- | --- | --- |\n";
+  out +=
+      "\nKnown fields that are refused with `unsupported_parameter` unless they ask for nothing:\n\n"
+      "| field | accepted | routes |\n| --- | --- | --- |\n";
   for (const Parameter& row : parameters()) {
     if (row.type != Type::kUnsupported) continue;
     out += fmt::format("| `{}` | {} | {} |\n", row.name, accepted_text(row), endpoint_names(row.endpoints));

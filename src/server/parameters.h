@@ -20,33 +20,38 @@ inline constexpr unsigned kAll = kText | kDetokenize;
 // A request's fields after validation. Fields that were left out or null keep these defaults.
 struct RequestFields {
   std::string model;
-  Json messages;                 // array, as the client wrote it
-  Json prompt;                   // string, or array in one of the forms of /v1/completions
-  std::vector<TokenId> tokens;   // /detokenize
+  Json messages;                // array, as the client wrote it
+  Json prompt;                  // string, or array in one of the forms of /v1/completions
+  std::vector<TokenId> tokens;  // /detokenize
   SamplingParams sampling;
   int n = 1;
-  int best_of = 0;               // 0: not given
+  int best_of = 0;  // 0: not given
   int priority = 0;
   std::string cache_salt;
   bool stream = false;
-  Json stream_options;           // object or null
+  Json stream_options;  // object or null
   bool include_usage = false;
   bool continuous_usage = false;
   bool has_max_tokens = false, has_max_completion_tokens = false;
-  bool want_logprobs = false;    // chat
-  int top_logprobs = -1;         // chat; -1: not given
+  bool want_logprobs = false;  // chat
+  int top_logprobs = -1;       // chat; -1: not given
   bool echo = false;
   std::optional<bool> add_special_tokens;
   bool add_generation_prompt = true;
-  Json template_kwargs;          // object or null
-  Json tools;                    // array or null
-  Json tool_choice;              // "none", "auto" or null
+  Json template_kwargs;  // object or null
+  Json tools;            // array or null
+  Json tool_choice;      // "none", "auto" or null
   bool return_token_strs = false;
 };
 
 struct Parameter {
   enum class Type {
-    kBoolean, kInteger, kNumber, kString, kObject, kArray,
+    kBoolean,
+    kInteger,
+    kNumber,
+    kString,
+    kObject,
+    kArray,
     kStrings,      // a string or an array of strings
     kTokenIds,     // an array of token ids
     kTokenBias,    // an object of token ids to numbers
@@ -57,12 +62,12 @@ struct Parameter {
   std::string_view name = {};
   Type type = Type::kAny;
   unsigned endpoints = kGeneration;
-  double min = 0, max = 0;             // of numbers, both inclusive unless above_min; no range when equal
-  bool above_min = false;              // the range excludes min itself
+  double min = 0, max = 0;              // of numbers, both inclusive unless above_min; no range when equal
+  bool above_min = false;               // the range excludes min itself
   size_t min_items = 0, max_items = 0;  // of arrays and objects; max_items 0: no limit
   bool required = false;
-  std::string_view fallback = {};      // the default, for readers
-  std::string_view neutral = {};       // kUnsupported: a JSON array of values that ask for nothing
+  std::string_view fallback = {};  // the default, for readers
+  std::string_view neutral = {};   // kUnsupported: a JSON array of values that ask for nothing
   std::string_view help = {};
   // Called after the checks above; may throw ApiError.
   void (*set)(RequestFields& fields, const Json& value) = nullptr;

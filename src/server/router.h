@@ -20,8 +20,8 @@ struct RequestContext {
 
 struct Route {
   enum Flags : unsigned {
-    kPublic = 1,    // needs no API key
-    kQuick = 2,     // answers at once, on the I/O thread; others run on a worker
+    kPublic = 1,     // needs no API key
+    kQuick = 2,      // answers at once, on the I/O thread; others run on a worker
     kGenerates = 4,  // asks the engine for tokens: refused while it is overloaded or draining
   };
   std::string_view method = {};  // "GET" (HEAD comes with it) or "POST" (a JSON body)

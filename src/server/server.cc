@@ -132,19 +132,22 @@ struct Server::Impl final : HttpHandler {
 
   std::vector<Route> own_routes() {
     const auto get = [](std::string_view path, unsigned flags, std::string_view help, auto answer) {
-      return Route{.method = "GET",
-                   .path = path,
-                   .flags = flags | Route::kQuick,
-                   .help = help,
-                   .handle = [answer](HttpRequest, RequestContext, std::shared_ptr<HttpReply> reply) {
-                     reply->send(answer());
-                   }};
+      return Route{
+          .method = "GET",
+          .path = path,
+          .flags = flags | Route::kQuick,
+          .help = help,
+          .handle = [answer](HttpRequest, RequestContext, std::shared_ptr<HttpReply> reply) { reply->send(answer()); }};
     };
-    return {get("/", 0, "this list", [this] { return index(); }),
-            get("/health", Route::kPublic, "200 while the engine makes progress, else 503", [this] { return health(); }),
-            get("/ping", Route::kPublic, "the same", [this] { return health(); }),
-            get("/version", 0, "the version", [] { return HttpResponse{.body = dump_json({{"version", kVersion}})}; }),
-            get("/metrics", 0, "Prometheus metrics", [this] { return exposition(); })};
+    return {
+        get("/", 0, "this list", [this] { return index(); }),
+        get("/health", Route::kPublic, "200 while the engine makes progress, else 503", [this] { return health(); }),
+        get("/ping", Route::kPublic, "the same", [this] { return health(); }),
+        get("/version", 0, "the version",
+            [] {
+              return HttpResponse{.body = dump_json({{"version", kVersion}})};
+            }),
+        get("/metrics", 0, "Prometheus metrics", [this] { return exposition(); })};
   }
 
   HttpResponse index() const {
@@ -198,9 +201,9 @@ struct Server::Impl final : HttpHandler {
 
   void print_ready_line() const {
     const bool ipv6 = options.host.find(':') != std::string::npos;
-    const std::string line = fmt::format("sluice: serving {} on {}://{}:{}\n", openai.model_name(),
-                                         http.tls() ? "https" : "http",
-                                         ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
+    const std::string line =
+        fmt::format("sluice: serving {} on {}://{}:{}\n", openai.model_name(), http.tls() ? "https" : "http",
+                    ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
     std::fputs(line.c_str(), stdout);
     std::fflush(stdout);
   }

@@ -1,4 +1,5 @@
-// Every wrong request has one exact answer: status, type, param and code, over real HTTP; the server lives on after each.
+// Every wrong request has one exact answer: status, type, param and code, over real HTTP; the server lives on after
+// each.
 #include "server_fixture.h"
 
 namespace sluice {
@@ -42,111 +43,114 @@ class BadRequests : public ServerTest {
 
 TEST_F(BadRequests, NotJson) {
   const std::string deep = std::string(65, '[') + std::string(65, ']');
-  expect_rows("/v1/chat/completions",
-              {{"", "", ""},
-               {"{", "", ""},
-               {"[]", "", ""},
-               {"\"x\"", "", ""},
-               {"null", "", ""},
-               {"5", "", ""},
-               {"{\"a\":NaN}", "", ""},
-               {"{\"a\":1e400}", "", ""},
-               {"{\"a\":\"\xff\"}", "", ""},
-               {"{\"a\":\"\\ud800\"}", "", ""},
-               {"{\"a\":1} x", "", ""},
-               {"{'a':1}", "", ""},
-               {"{\"a\":1,}", "", ""},
-               {"{\"model\":\"fake\",\"model\":\"fake\"}", "", ""},
-               {"\xef\xbb\xbf[]", "", ""},
-               {deep, "", ""},
-               {"{\"a\":" + deep + "}", "", ""},
-               {std::string(1'000'000, '['), "", ""},
-               {std::string(100'000, '{'), "", ""}});
+  expect_rows("/v1/chat/completions", {{"", "", ""},
+                                       {"{", "", ""},
+                                       {"[]", "", ""},
+                                       {"\"x\"", "", ""},
+                                       {"null", "", ""},
+                                       {"5", "", ""},
+                                       {"{\"a\":NaN}", "", ""},
+                                       {"{\"a\":1e400}", "", ""},
+                                       {"{\"a\":\"\xff\"}", "", ""},
+                                       {"{\"a\":\"\\ud800\"}", "", ""},
+                                       {"{\"a\":1} x", "", ""},
+                                       {"{'a':1}", "", ""},
+                                       {"{\"a\":1,}", "", ""},
+                                       {"{\"model\":\"fake\",\"model\":\"fake\"}", "", ""},
+                                       {"\xef\xbb\xbf[]", "", ""},
+                                       {deep, "", ""},
+                                       {"{\"a\":" + deep + "}", "", ""},
+                                       {std::string(1'000'000, '['), "", ""},
+                                       {std::string(100'000, '{'), "", ""}});
 }
 
 TEST_F(BadRequests, Chat) {
-  expect_rows("/v1/chat/completions",
-              {{R"({})", "model", "missing_required_parameter"},
-               {R"({"messages":[{"role":"user","content":"hi"}]})", "model", "missing_required_parameter"},
-               {R"({"model":null,"messages":[{"role":"user","content":"hi"}]})", "model", "missing_required_parameter"},
-               {R"({"model":"fake"})", "messages", "missing_required_parameter"},
-               {R"({"model":"other","messages":[{"role":"user","content":"hi"}]})", "", "model_not_found", 404},
-               {R"({"model":5,"messages":[]})", "model", "invalid_type"},
-               {messages_body("[]"), "messages", "empty_array"},
-               {messages_body("\"hi\""), "messages", "invalid_type"},
-               {messages_body("[5]"), "messages[0]", "invalid_type"},
-               {messages_body("[{}]"), "messages[0].role", "missing_required_parameter"},
-               {messages_body(R"([{"role":"user"}])"), "messages[0].content", "missing_required_parameter"},
-               {messages_body(R"([{"role":"bot","content":"x"}])"), "messages[0].role", "invalid_value"},
-               {messages_body(R"([{"role":5,"content":"x"}])"), "messages[0].role", "invalid_type"},
-               {messages_body(R"([{"role":"user","content":5}])"), "messages[0].content", "invalid_type"},
-               {messages_body(R"([{"role":"user","content":[]}])"), "messages[0].content", "empty_array"},
-               {messages_body(R"([{"role":"user","content":"a"},{"role":"user","content":"a"},
-                  {"role":"user","content":[{}]}])"), "messages[2].content[0].type", "missing_required_parameter"},
-               {messages_body(R"([{"role":"user","content":[{"type":"text"}]}])"), "messages[0].content[0].text",
-                "missing_required_parameter"},
-               {messages_body(R"([{"role":"user","content":[{"type":"text","text":5}]}])"),
-                "messages[0].content[0].text", "invalid_type"},
-               {messages_body(R"([{"role":"user","content":[{"type":"poem","text":"x"}]}])"),
-                "messages[0].content[0].type", "invalid_value"},
-               {messages_body(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}])"),
-                "messages[0].content[0]", "unsupported_parameter"},
-               {messages_body(R"([{"role":"user","content":"x","name":5}])"), "messages[0].name", "invalid_type"},
-               {messages_body(R"([{"role":"tool","content":"x"}])"), "messages[0].tool_call_id",
-                "missing_required_parameter"},
-               {messages_body(R"([{"role":"assistant"}])"), "messages[0].content", "missing_required_parameter"},
-               {messages_body(R"([{"role":"assistant","tool_calls":[{"id":"a","type":"function"}]}])"),
-                "messages[0].tool_calls[0].function", "missing_required_parameter"},
-               {messages_body(R"([{"role":"assistant","tool_calls":[{"id":"a","type":"function",
+  expect_rows(
+      "/v1/chat/completions",
+      {{R"({})", "model", "missing_required_parameter"},
+       {R"({"messages":[{"role":"user","content":"hi"}]})", "model", "missing_required_parameter"},
+       {R"({"model":null,"messages":[{"role":"user","content":"hi"}]})", "model", "missing_required_parameter"},
+       {R"({"model":"fake"})", "messages", "missing_required_parameter"},
+       {R"({"model":"other","messages":[{"role":"user","content":"hi"}]})", "", "model_not_found", 404},
+       {R"({"model":5,"messages":[]})", "model", "invalid_type"},
+       {messages_body("[]"), "messages", "empty_array"},
+       {messages_body("\"hi\""), "messages", "invalid_type"},
+       {messages_body("[5]"), "messages[0]", "invalid_type"},
+       {messages_body("[{}]"), "messages[0].role", "missing_required_parameter"},
+       {messages_body(R"([{"role":"user"}])"), "messages[0].content", "missing_required_parameter"},
+       {messages_body(R"([{"role":"bot","content":"x"}])"), "messages[0].role", "invalid_value"},
+       {messages_body(R"([{"role":5,"content":"x"}])"), "messages[0].role", "invalid_type"},
+       {messages_body(R"([{"role":"user","content":5}])"), "messages[0].content", "invalid_type"},
+       {messages_body(R"([{"role":"user","content":[]}])"), "messages[0].content", "empty_array"},
+       {messages_body(R"([{"role":"user","content":"a"},{"role":"user","content":"a"},
+                  {"role":"user","content":[{}]}])"),
+        "messages[2].content[0].type", "missing_required_parameter"},
+       {messages_body(R"([{"role":"user","content":[{"type":"text"}]}])"), "messages[0].content[0].text",
+        "missing_required_parameter"},
+       {messages_body(R"([{"role":"user","content":[{"type":"text","text":5}]}])"), "messages[0].content[0].text",
+        "invalid_type"},
+       {messages_body(R"([{"role":"user","content":[{"type":"poem","text":"x"}]}])"), "messages[0].content[0].type",
+        "invalid_value"},
+       {messages_body(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}])"),
+        "messages[0].content[0]", "unsupported_parameter"},
+       {messages_body(R"([{"role":"user","content":"x","name":5}])"), "messages[0].name", "invalid_type"},
+       {messages_body(R"([{"role":"tool","content":"x"}])"), "messages[0].tool_call_id", "missing_required_parameter"},
+       {messages_body(R"([{"role":"assistant"}])"), "messages[0].content", "missing_required_parameter"},
+       {messages_body(R"([{"role":"assistant","tool_calls":[{"id":"a","type":"function"}]}])"),
+        "messages[0].tool_calls[0].function", "missing_required_parameter"},
+       {messages_body(R"([{"role":"assistant","tool_calls":[{"id":"a","type":"function",
                   "function":{"name":"f","arguments":{"a":1}}}]}])"),
-                "messages[0].tool_calls[0].function.arguments", "invalid_type"},
-               {messages_body(R"([{"role":"assistant","tool_calls":[{"id":"a","type":"function",
+        "messages[0].tool_calls[0].function.arguments", "invalid_type"},
+       {messages_body(R"([{"role":"assistant","tool_calls":[{"id":"a","type":"function",
                   "function":{"name":"f","arguments":"{"}}]}])"),
-                "messages[0].tool_calls[0].function.arguments", "invalid_value"},
-               {messages_body(R"([{"role":"user","content":"raise"}])"), "messages", ""},
-               {chat_body(R"("tools":[{"type":"function"}])"), "tools[0].function", "missing_required_parameter"},
-               {chat_body(R"("tools":[{"type":"function","function":{"name":""}}])"), "tools[0].function.name",
-                "invalid_value"},
-               {chat_body(R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])"),
-                "tools[0].function.parameters", "invalid_type"},
-               {chat_body(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"),
-                "tools[0].function.strict", "unsupported_parameter"},
-               {chat_body(R"("tools":[{"type":"retrieval"}])"), "tools[0].type", "invalid_value"},
-               {chat_body("\"tools\":[" + [] {
-                 std::string items;
-                 for (int i = 0; i < 129; ++i) items += "{},";
-                 return items + "{}";
-               }() + "]"), "tools", "array_above_max_length"},
-               {chat_body(R"("tools":[],"tool_choice":"required")"), "tool_choice", "unsupported_parameter"},
-               {chat_body(R"("tools":[],"tool_choice":{"type":"function","function":{"name":"f"}})"), "tool_choice",
-                "unsupported_parameter"},
-               {chat_body(R"("tools":[],"tool_choice":"any")"), "tool_choice", "invalid_value"},
-               {chat_body(R"("tool_choice":"auto")"), "tool_choice", "invalid_value"},
-               {chat_body(R"("response_format":{"type":"json_object"})"), "response_format", "unsupported_parameter"},
-               {chat_body(R"("response_format":{"type":"json_schema","json_schema":{}})"), "response_format",
-                "unsupported_parameter"},
-               {chat_body(R"("response_format":{"type":"object"})"), "response_format.type", "invalid_value"},
-               {chat_body(R"("response_format":{})"), "response_format.type", "missing_required_parameter"},
-               {chat_body(R"("response_format":"text")"), "response_format", "invalid_type"},
-               {chat_body(R"("logprobs":1)"), "logprobs", "invalid_type"},
-               {chat_body(R"("top_logprobs":21,"logprobs":true)"), "top_logprobs", "integer_above_max_value"},
-               {chat_body(R"("top_logprobs":2)"), "top_logprobs", "invalid_value"},
-               {chat_body(R"("max_completion_tokens":0)"), "max_completion_tokens", "integer_below_min_value"},
-               {chat_body(R"("max_tokens":5,"max_completion_tokens":5)"), "max_tokens", "invalid_parameter_combination"},
-               {chat_body(R"("chat_template":"{{ 1 }}")"), "chat_template", "unsupported_parameter"},
-               {chat_body(R"("chat_template_kwargs":{"chat_template":"x"})"), "chat_template_kwargs.chat_template",
-                "unsupported_parameter"},
-               {chat_body(R"("chat_template_kwargs":{"a":[{"chat_template":"x"}]})"),
-                "chat_template_kwargs.a[0].chat_template", "unsupported_parameter"},
-               {chat_body(R"("chat_template_kwargs":{"tokenize":true})"), "chat_template_kwargs.tokenize",
-                "unsupported_parameter"},
-               {chat_body(R"("chat_template_kwargs":{"add_generation_prompt":true})"),
-                "chat_template_kwargs.add_generation_prompt", "unsupported_parameter"},
-               {chat_body(R"("max_tokens":4096)"), "messages", "context_length_exceeded"},
-               {messages_body("[{\"role\":\"user\",\"content\":\"" + std::string(4100, 'a') + "\"}]"), "messages",
-                "context_length_exceeded"},
-               {messages_body("[{\"role\":\"user\",\"content\":\"" + std::string(100000, 'a') + "\"}]"), "messages",
-                "context_length_exceeded"}});
+        "messages[0].tool_calls[0].function.arguments", "invalid_value"},
+       {messages_body(R"([{"role":"user","content":"raise"}])"), "messages", ""},
+       {chat_body(R"("tools":[{"type":"function"}])"), "tools[0].function", "missing_required_parameter"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":""}}])"), "tools[0].function.name",
+        "invalid_value"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])"),
+        "tools[0].function.parameters", "invalid_type"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"), "tools[0].function.strict",
+        "unsupported_parameter"},
+       {chat_body(R"("tools":[{"type":"retrieval"}])"), "tools[0].type", "invalid_value"},
+       {chat_body("\"tools\":[" +
+                  [] {
+                    std::string items;
+                    for (int i = 0; i < 129; ++i) items += "{},";
+                    return items + "{}";
+                  }() +
+                  "]"),
+        "tools", "array_above_max_length"},
+       {chat_body(R"("tools":[],"tool_choice":"required")"), "tool_choice", "unsupported_parameter"},
+       {chat_body(R"("tools":[],"tool_choice":{"type":"function","function":{"name":"f"}})"), "tool_choice",
+        "unsupported_parameter"},
+       {chat_body(R"("tools":[],"tool_choice":"any")"), "tool_choice", "invalid_value"},
+       {chat_body(R"("tool_choice":"auto")"), "tool_choice", "invalid_value"},
+       {chat_body(R"("response_format":{"type":"json_object"})"), "response_format", "unsupported_parameter"},
+       {chat_body(R"("response_format":{"type":"json_schema","json_schema":{}})"), "response_format",
+        "unsupported_parameter"},
+       {chat_body(R"("response_format":{"type":"object"})"), "response_format.type", "invalid_value"},
+       {chat_body(R"("response_format":{})"), "response_format.type", "missing_required_parameter"},
+       {chat_body(R"("response_format":"text")"), "response_format", "invalid_type"},
+       {chat_body(R"("logprobs":1)"), "logprobs", "invalid_type"},
+       {chat_body(R"("top_logprobs":21,"logprobs":true)"), "top_logprobs", "integer_above_max_value"},
+       {chat_body(R"("top_logprobs":2)"), "top_logprobs", "invalid_value"},
+       {chat_body(R"("max_completion_tokens":0)"), "max_completion_tokens", "integer_below_min_value"},
+       {chat_body(R"("max_tokens":5,"max_completion_tokens":5)"), "max_tokens", "invalid_parameter_combination"},
+       {chat_body(R"("chat_template":"{{ 1 }}")"), "chat_template", "unsupported_parameter"},
+       {chat_body(R"("chat_template_kwargs":{"chat_template":"x"})"), "chat_template_kwargs.chat_template",
+        "unsupported_parameter"},
+       {chat_body(R"("chat_template_kwargs":{"a":[{"chat_template":"x"}]})"), "chat_template_kwargs.a[0].chat_template",
+        "unsupported_parameter"},
+       {chat_body(R"("chat_template_kwargs":{"tokenize":true})"), "chat_template_kwargs.tokenize",
+        "unsupported_parameter"},
+       {chat_body(R"("chat_template_kwargs":{"add_generation_prompt":true})"),
+        "chat_template_kwargs.add_generation_prompt", "unsupported_parameter"},
+       {chat_body(R"("max_tokens":4096)"), "messages", "context_length_exceeded"},
+       {messages_body("[{\"role\":\"user\",\"content\":\"" + std::string(4100, 'a') + "\"}]"), "messages",
+        "context_length_exceeded"},
+       {messages_body("[{\"role\":\"user\",\"content\":\"" + std::string(100000, 'a') + "\"}]"), "messages",
+        "context_length_exceeded"}});
 }
 
 TEST_F(BadRequests, Completions) {
@@ -263,10 +267,10 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
 
 TEST_F(BadRequests, RefusedChatFields) {
   start();
-  for (const auto* more :
-       {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("functions":[{}])", R"("function_call":"auto")",
-        R"("parallel_tool_calls":false)", R"("prediction":{})", R"("store":true)", R"("web_search_options":{})",
-        R"("reasoning_effort":"low")", R"("verbosity":"low")", R"("continue_final_message":true)", R"("documents":[])"}) {
+  for (const auto* more : {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("functions":[{}])",
+                           R"("function_call":"auto")", R"("parallel_tool_calls":false)", R"("prediction":{})",
+                           R"("store":true)", R"("web_search_options":{})", R"("reasoning_effort":"low")",
+                           R"("verbosity":"low")", R"("continue_final_message":true)", R"("documents":[])"}) {
     const std::string text = more;
     const std::string name = text.substr(1, text.find('"', 1) - 1);
     expect_error(post("/v1/chat/completions", chat_body(more)), 400, name, "unsupported_parameter");
@@ -289,7 +293,8 @@ TEST_F(BadRequests, TokenizeAndDetokenize) {
   expect_error(post("/tokenize", "{}"), 400, "prompt", "missing_required_parameter");
   expect_error(post("/tokenize", R"({"prompt":5})"), 400, "prompt", "invalid_type");
   expect_error(post("/tokenize", R"({"prompt":"a","model":"x"})"), 404, "", "model_not_found");
-  expect_error(post("/tokenize", R"({"messages":[{"role":"x","content":""}]})"), 400, "messages[0].role", "invalid_value");
+  expect_error(post("/tokenize", R"({"messages":[{"role":"x","content":""}]})"), 400, "messages[0].role",
+               "invalid_value");
   expect_error(post("/tokenize", R"({"prompt":"a","messages":[{"role":"user","content":""}]})"), 400, "prompt",
                "invalid_parameter_combination");
   expect_error(post("/detokenize", "{}"), 400, "tokens", "missing_required_parameter");
@@ -302,7 +307,8 @@ TEST_F(BadRequests, UnknownFieldsWarnUnlessStrict) {
   EXPECT_EQ(warned.status, 200) << warned.body;
   EXPECT_EQ(warned.headers.at("x-sluice-warning"), "unknown fields ignored: thinking, x??Set-Cookie??a");
   EXPECT_FALSE(warned.headers.contains("set-cookie"));
-  const TestResponse nested = post("/v1/chat/completions", messages_body(R"([{"role":"user","content":"x","mood":"y"}])"));
+  const TestResponse nested =
+      post("/v1/chat/completions", messages_body(R"([{"role":"user","content":"x","mood":"y"}])"));
   EXPECT_EQ(nested.headers.at("x-sluice-warning"), "unknown fields ignored: messages[0].mood");
   stop();
   options.strict = true;
@@ -315,15 +321,20 @@ TEST_F(BadRequests, WordingsAreOpenAis) {
   const auto message = [this](std::string_view more) {
     return post("/v1/chat/completions", chat_body(more)).json()["error"]["message"].get<std::string>();
   };
-  EXPECT_EQ(message(R"("n":130)"), "Invalid 'n': integer above maximum value. Expected a value <= 128, but got 130 instead.");
-  EXPECT_EQ(message(R"("temperature":"a")"), "Invalid type for 'temperature': expected a decimal, but got a string instead.");
-  EXPECT_EQ(message(R"("max_tokens":4090)"),
-            "This model's maximum context length is 4096 tokens. However, you requested 4099 tokens (9 in the messages, "
-            "4090 in the completion). Please reduce the length of the messages or completion.");
-  EXPECT_EQ(post("/v1/chat/completions", messages_body("[{\"role\":\"user\",\"content\":\"" + std::string(4287, 'a') + "\"}]"))
-                .json()["error"]["message"],
-            "This model's maximum context length is 4096 tokens. However, your messages resulted in 4294 tokens. Please "
-            "reduce the length of the messages.");
+  EXPECT_EQ(message(R"("n":130)"),
+            "Invalid 'n': integer above maximum value. Expected a value <= 128, but got 130 instead.");
+  EXPECT_EQ(message(R"("temperature":"a")"),
+            "Invalid type for 'temperature': expected a decimal, but got a string instead.");
+  EXPECT_EQ(
+      message(R"("max_tokens":4090)"),
+      "This model's maximum context length is 4096 tokens. However, you requested 4099 tokens (9 in the messages, "
+      "4090 in the completion). Please reduce the length of the messages or completion.");
+  EXPECT_EQ(
+      post("/v1/chat/completions",
+           messages_body("[{\"role\":\"user\",\"content\":\"" + std::string(4287, 'a') + "\"}]"))
+          .json()["error"]["message"],
+      "This model's maximum context length is 4096 tokens. However, your messages resulted in 4294 tokens. Please "
+      "reduce the length of the messages.");
   EXPECT_EQ(post("/v1/chat/completions", R"({"model":"x\u001b","messages":[{"role":"user","content":"a"}]})")
                 .json()["error"]["message"],
             "The model `x?` does not exist or you do not have access to it.");

@@ -30,9 +30,9 @@ class FakeEngine : public Engine {
   std::atomic<bool> refuse_submit{false};  // submit throws kOverloaded, overloaded() does not say so
   std::atomic<bool> throw_in_tokenize{false};
   std::atomic<bool> is_overloaded{false};
-  std::atomic<bool> draining{false};       // set by stop_accepting
+  std::atomic<bool> draining{false};  // set by stop_accepting
   std::atomic<bool> alive{true};
-  std::atomic<bool> stalled{false};        // no step is made
+  std::atomic<bool> stalled{false};  // no step is made
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0};
 
   FakeEngine() {
@@ -71,7 +71,9 @@ class FakeEngine : public Engine {
     }
     return text;
   }
-  std::string token_text(TokenId token) const override { return token < 256 ? fmt::format("<{:02x}>", token) : token_bytes(token); }
+  std::string token_text(TokenId token) const override {
+    return token < 256 ? fmt::format("<{:02x}>", token) : token_bytes(token);
+  }
   std::string token_bytes(TokenId token) const override {
     if (token == kEos) return "<eos>";
     if (token == kBos) return "<bos>";
@@ -114,13 +116,16 @@ class FakeEngine : public Engine {
   }
   bool overloaded() const override { return is_overloaded || draining; }
   void stop_accepting() override { draining = true; }
-  Health health() const override { return {.alive = alive, .seconds_since_step = 0, .running = running(), .waiting = 0}; }
+  Health health() const override {
+    return {.alive = alive, .seconds_since_step = 0, .running = running(), .waiting = 0};
+  }
   std::vector<MetricFamily> metrics() const override {
     MetricFamily running_now{.name = "vllm:num_requests_running", .help = "Running\nrequests."};
     running_now.samples.push_back({.labels = {{"model_name", "fa\"ke"}}, .value = static_cast<double>(running())});
     MetricFamily tokens{.name = "vllm:prompt_tokens", .help = "Tokens.", .type = MetricFamily::Type::kCounter};
     tokens.samples.push_back({.value = 7});
-    MetricFamily latency{.name = "vllm:time_to_first_token_seconds", .help = "TTFT.", .type = MetricFamily::Type::kHistogram};
+    MetricFamily latency{
+        .name = "vllm:time_to_first_token_seconds", .help = "TTFT.", .type = MetricFamily::Type::kHistogram};
     latency.samples.push_back({.histogram = {.bounds = {0.5, 1}, .counts = {2, 1, 4}, .sum = 12.5}});
     return {running_now, tokens, latency};
   }
@@ -136,7 +141,7 @@ class FakeEngine : public Engine {
 
  private:
   struct Choice {
-    std::string text;     // all bytes generated
+    std::string text;  // all bytes generated
     size_t sent = 0;
     int tokens = 0;
     bool ended = false;
@@ -184,7 +189,8 @@ class FakeEngine : public Engine {
     if (r.cancelled || late) {
       event.finish = Finish{.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}};
     } else if (choice.tokens == fail_at_token) {
-      event.finish = Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "NaN at 0x7f00deadbeef"};
+      event.finish = Finish{
+          .reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "NaN at 0x7f00deadbeef"};
     } else {
       const bool end = position >= n && !s.ignore_eos;
       const TokenId token = end ? kEos : r.request.prompt[position % n];

@@ -20,7 +20,7 @@
 namespace sluice {
 
 struct TestResponse {
-  int status = 0;  // 0: the connection ended without one
+  int status = 0;                              // 0: the connection ended without one
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
   Json json() const { return parse_json(body); }
@@ -148,8 +148,9 @@ class TestClient {
 };
 
 inline std::string post_text(std::string_view path, std::string_view body, std::string_view headers = "") {
-  return fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}",
-                     path, body.size(), headers, body);
+  return fmt::format(
+      "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}", path,
+      body.size(), headers, body);
 }
 inline std::string get_text(std::string_view path, std::string_view headers = "", std::string_view method = "GET") {
   return fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\n{}\r\n", method, path, headers);

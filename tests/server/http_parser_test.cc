@@ -9,7 +9,8 @@ namespace {
 using State = HttpParser::State;
 
 // Feeds a text in pieces and returns the parser; `rest` gets what it left.
-std::unique_ptr<HttpParser> feed(std::string_view text, size_t piece, std::string* rest = nullptr, HttpLimits limits = {}) {
+std::unique_ptr<HttpParser> feed(std::string_view text, size_t piece, std::string* rest = nullptr,
+                                 HttpLimits limits = {}) {
   auto parser = std::make_unique<HttpParser>(limits);
   std::string input;
   while (!text.empty()) {
@@ -29,8 +30,9 @@ constexpr std::string_view kPost = "POST /x?q=1 HTTP/1.1\r\nHost: a\r\n";
 
 TEST(HttpParser, ReadsBodiesHoweverTheyArrive) {
   const std::string counted = std::string(kPost) + "Content-Length: 5\r\n\r\nhelloGET /next";
-  const std::string chunked = std::string(kPost) +
-                              "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n003;a=b\r\nllo\r\n0\r\nTrailer: x\r\n\r\nGET /next";
+  const std::string chunked =
+      std::string(kPost) +
+      "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n003;a=b\r\nllo\r\n0\r\nTrailer: x\r\n\r\nGET /next";
   for (const std::string& text : {counted, chunked}) {
     for (const size_t piece : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, size_t{64}, size_t{1000}}) {
       std::string rest;
@@ -101,11 +103,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"bare CR", "GET / HTTP/1.1\r\nHost: a\rX: y\r\n\r\n", 400},
         Refused{"folded line", with_header("X: a\r\n b\r\n"), 400},
         Refused{"NUL", with_header(std::string("X: a") + '\0' + "\r\n"), 400},
-        Refused{"space before colon", with_header("X : a\r\n"), 400},
-        Refused{"no colon", with_header("X\r\n"), 400},
+        Refused{"space before colon", with_header("X : a\r\n"), 400}, Refused{"no colon", with_header("X\r\n"), 400},
         Refused{"empty name", with_header(": a\r\n"), 400},
-        Refused{"two spaces", "GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400},
-        Refused{"no version", "GET /\r\n\r\n", 400},
+        Refused{"two spaces", "GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400}, Refused{"no version", "GET /\r\n\r\n", 400},
         Refused{"HTTP/2", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},
         Refused{"lower case", "GET / http/1.1\r\nHost: a\r\n\r\n", 505},
         Refused{"garbage", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 15), 400},
@@ -116,7 +116,8 @@ INSTANTIATE_TEST_SUITE_P(
                   std::string lines;
                   for (int i = 0; i < 101; ++i) lines += "X: y\r\n";
                   return lines;
-                }()), 431},
+                }()),
+                431},
         Refused{"expectation", with_header("Expect: 200-maybe\r\nContent-Length: 1\r\n"), 417},
         Refused{"chunk -1", chunks("-1\r\n"), 400}, Refused{"chunk -2", chunks("-2\r\n"), 400},
         Refused{"chunk 0x10", chunks("0x10\r\n\r\n"), 400}, Refused{"chunk +5", chunks("+5\r\n"), 400},
@@ -125,8 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"chunk space", chunks(" 5\r\nhello\r\n"), 400}, Refused{"chunk LF", chunks("5\nhello\n"), 400},
         Refused{"chunk without end", chunks("5\r\nhelloX\r\n0\r\n\r\n"), 400},
         Refused{"chunk line too long", chunks("5;" + std::string(70000, 'a')), 400},
-        Refused{"chunk empty", chunks("\r\n\r\n"), 400},
-        Refused{"chunk name", chunks("zz\r\n"), 400}));
+        Refused{"chunk empty", chunks("\r\n\r\n"), 400}, Refused{"chunk name", chunks("zz\r\n"), 400}));
 
 TEST(HttpParser, ChunkedBodiesHaveTheSameLimit) {
   HttpLimits limits;

@@ -33,7 +33,8 @@ TEST_F(OpenAi, ChatCompletion) {
 }
 
 TEST_F(OpenAi, ChatStreamEqualsWhole) {
-  const TestResponse response = chat({{"stream", true}, {"messages", {{{"role", "user"}, {"content", "h\u00fc\u20ac\U0001F600"}}}}});
+  const TestResponse response =
+      chat({{"stream", true}, {"messages", {{{"role", "user"}, {"content", "h\u00fc\u20ac\U0001F600"}}}}});
   ASSERT_EQ(response.status, 200) << response.body;
   EXPECT_EQ(response.headers.at("content-type"), "text/event-stream; charset=utf-8");
   EXPECT_EQ(response.headers.at("cache-control"), "no-cache");
@@ -61,23 +62,26 @@ TEST_F(OpenAi, StreamUsage) {
   chunks.pop_back();
   for (const Json& chunk : chunks) EXPECT_TRUE(chunk.at("usage").is_null());
 
-  const auto all = chat({{"stream", true}, {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
+  const auto all =
+      chat({{"stream", true}, {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
   for (const Json& chunk : events(all)) EXPECT_EQ(chunk.at("usage").at("prompt_tokens"), 9);
 }
 
 TEST_F(OpenAi, ChatLogprobs) {
   const Json body = chat({{"logprobs", true}, {"top_logprobs", 2}, {"max_tokens", 2}}).json();
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
-  EXPECT_EQ(dump_json(body["choices"][0]["logprobs"]),
-            R"({"content":[{"token":"u","logprob":-0.5,"bytes":[117],"top_logprobs":[{"token":"u","logprob":-0.5,"bytes":[117]},)"
-            R"({"token":"v","logprob":-1.5,"bytes":[118]}]},{"token":"s","logprob":-0.5,"bytes":[115],)"
-            R"("top_logprobs":[{"token":"s","logprob":-0.5,"bytes":[115]},{"token":"t","logprob":-1.5,"bytes":[116]}]}],"refusal":null})");
+  EXPECT_EQ(
+      dump_json(body["choices"][0]["logprobs"]),
+      R"({"content":[{"token":"u","logprob":-0.5,"bytes":[117],"top_logprobs":[{"token":"u","logprob":-0.5,"bytes":[117]},)"
+      R"({"token":"v","logprob":-1.5,"bytes":[118]}]},{"token":"s","logprob":-0.5,"bytes":[115],)"
+      R"("top_logprobs":[{"token":"s","logprob":-0.5,"bytes":[115]},{"token":"t","logprob":-1.5,"bytes":[116]}]}],"refusal":null})");
   // Without top_logprobs the list is there and empty; the end token has no entry.
   const Json plain = chat({{"logprobs", true}}).json();
   EXPECT_EQ(plain["choices"][0]["logprobs"]["content"].size(), 9u);
   EXPECT_EQ(plain["choices"][0]["logprobs"]["content"][0]["top_logprobs"], Json::array());
   // A stream has the same entries, those of tokens that complete no character included.
-  const auto streamed = chat({{"logprobs", true}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "\u20ac"}}}}});
+  const auto streamed =
+      chat({{"logprobs", true}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "\u20ac"}}}}});
   size_t entries = 0;
   for (const Json& chunk : events(streamed)) {
     const Json& logprobs = chunk["choices"][0]["logprobs"];
@@ -137,8 +141,8 @@ TEST_F(OpenAi, CompletionLogprobs) {
 
 TEST_F(OpenAi, EchoScoresThePrompt) {
   for (const bool stream : {false, true}) {
-    const TestResponse response = completion({{"prompt", {"ab", "c"}}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 1},
-                                              {"n", 2}, {"stream", stream}});
+    const TestResponse response = completion(
+        {{"prompt", {"ab", "c"}}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 1}, {"n", 2}, {"stream", stream}});
     ASSERT_EQ(response.status, 200) << response.body;
     std::map<int, std::string> text;
     std::map<int, Json> tokens, logprobs, offsets;
@@ -187,12 +191,26 @@ TEST_F(OpenAi, ParametersReachTheEngine) {
   EXPECT_FALSE(engine.last_request().deadline);
   EXPECT_EQ(engine.last_request().cache_salt, "");
   EXPECT_EQ(engine.last_request().prompt_param, "messages");
-  const TestResponse response = chat(
-      {{"temperature", 0}, {"top_k", -1}, {"top_p", 0.5}, {"min_p", 0.1}, {"repetition_penalty", 1.1},
-       {"presence_penalty", 1}, {"frequency_penalty", -1}, {"logit_bias", {{"5", -100}, {"7", 1.5}}}, {"seed", -3},
-       {"stop", {"a", "b"}}, {"stop_token_ids", {1, 2}}, {"include_stop_str_in_output", true}, {"min_tokens", 2},
-       {"ignore_eos", true}, {"max_completion_tokens", 7}, {"skip_special_tokens", false}, {"allowed_token_ids", {3}},
-       {"priority", -4}, {"cache_salt", "s"}, {"n", 2}});
+  const TestResponse response = chat({{"temperature", 0},
+                                      {"top_k", -1},
+                                      {"top_p", 0.5},
+                                      {"min_p", 0.1},
+                                      {"repetition_penalty", 1.1},
+                                      {"presence_penalty", 1},
+                                      {"frequency_penalty", -1},
+                                      {"logit_bias", {{"5", -100}, {"7", 1.5}}},
+                                      {"seed", -3},
+                                      {"stop", {"a", "b"}},
+                                      {"stop_token_ids", {1, 2}},
+                                      {"include_stop_str_in_output", true},
+                                      {"min_tokens", 2},
+                                      {"ignore_eos", true},
+                                      {"max_completion_tokens", 7},
+                                      {"skip_special_tokens", false},
+                                      {"allowed_token_ids", {3}},
+                                      {"priority", -4},
+                                      {"cache_salt", "s"},
+                                      {"n", 2}});
   ASSERT_EQ(response.status, 200) << response.body;
   const Request r = engine.last_request();
   const SamplingParams& s = r.sampling;
@@ -218,17 +236,29 @@ TEST_F(OpenAi, ParametersReachTheEngine) {
   EXPECT_EQ(r.cache_salt.size(), 64u);
 }
 
+TEST_F(OpenAi, DefaultLengthsGiveWayToTheContext) {
+  engine.info().default_sampling.max_tokens = 1000;
+  EXPECT_EQ(chat({{"messages", {{{"role", "user"}, {"content", std::string(4000, 'a')}}}}}).status, 200);
+  EXPECT_EQ(engine.last_request().sampling.max_tokens, 4096 - 4007);
+  EXPECT_EQ(chat().status, 200);
+  EXPECT_EQ(engine.last_request().sampling.max_tokens, 1000);
+  EXPECT_EQ(completion({{"prompt", std::string(4090, 'a')}}).json()["usage"]["completion_tokens"], 6);
+}
+
 TEST_F(OpenAi, MessagesBecomeTheTemplates) {
   const auto render = [this](const Json& messages, const Json& more = Json::object()) {
     return chat([&] {
              Json body = {{"messages", messages}};
              body.update(more);
              return body;
-           }()).json()["choices"][0]["message"]["content"].get<std::string>();
+           }())
+        .json()["choices"][0]["message"]["content"]
+        .get<std::string>();
   };
-  EXPECT_EQ(render({{{"role", "developer"}, {"content", "d"}},
-                    {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}}),
-            "system:d|user:ab|>");
+  EXPECT_EQ(
+      render({{{"role", "developer"}, {"content", "d"}},
+              {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}}),
+      "system:d|user:ab|>");
   const Json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}};
   EXPECT_EQ(render({{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
                     {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "7"}}}),
@@ -237,15 +267,17 @@ TEST_F(OpenAi, MessagesBecomeTheTemplates) {
   const Json hi = {{{"role", "user"}, {"content", "q"}}};
   EXPECT_EQ(render(hi, {{"tools", tools}}), R"(user:q|[{"type":"function","function":{"name":"f"}}]>)");
   EXPECT_EQ(render(hi, {{"tools", tools}, {"tool_choice", "none"}}), "user:q|>");
-  EXPECT_EQ(render(hi, {{"chat_template_kwargs", {{"enable_thinking", false}}}}), R"(user:q|{"enable_thinking":false}>)");
+  EXPECT_EQ(render(hi, {{"chat_template_kwargs", {{"enable_thinking", false}}}}),
+            R"(user:q|{"enable_thinking":false}>)");
   EXPECT_EQ(render(hi, {{"add_generation_prompt", false}}), "user:q|");
 }
 
 TEST_F(OpenAi, Tokenize) {
   EXPECT_EQ(post("/tokenize", R"({"prompt":"ab"})").body,
             R"({"count":3,"max_model_len":4096,"tokens":[257,97,98],"token_strs":null})");
-  EXPECT_EQ(post("/tokenize", R"({"model":"fake","prompt":"a","add_special_tokens":false,"return_token_strs":true})").body,
-            R"({"count":1,"max_model_len":4096,"tokens":[97],"token_strs":["<61>"]})");
+  EXPECT_EQ(
+      post("/tokenize", R"({"model":"fake","prompt":"a","add_special_tokens":false,"return_token_strs":true})").body,
+      R"({"count":1,"max_model_len":4096,"tokens":[97],"token_strs":["<61>"]})");
   EXPECT_EQ(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").json()["count"], 8);
   EXPECT_EQ(post("/detokenize", R"({"tokens":[104,105]})").body, R"({"prompt":"hi"})");
 }
@@ -292,10 +324,12 @@ TEST_F(OpenAi, WithoutHttp) {
   EXPECT_EQ(api.complete("/v1/completions", {{"model", "x"}, {"prompt", "a"}}).status, 404);
   EXPECT_EQ(api.complete("/v1/nothing", {{"model", "m"}}).body["error"]["code"], "unknown_url");
   EXPECT_EQ(api.complete("/v1/completions", Json::array()).status, 400);
-  EXPECT_EQ(api.complete("/v1/completions", {{"model", "m"}, {"prompt", "a"}, {"stream", true}}).body["error"]["param"], "stream");
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", "m"}, {"prompt", "a"}, {"stream", true}}).body["error"]["param"],
+            "stream");
   std::atomic<int> done{0};
   for (int i = 0; i < 50; ++i) {
-    api.complete("/v1/completions", {{"model", "m"}, {"prompt", {"ab", "cd"}}}, [&](server::ApiResult r) { done += r.status; });
+    api.complete("/v1/completions", {{"model", "m"}, {"prompt", {"ab", "cd"}}},
+                 [&](server::ApiResult r) { done += r.status; });
   }
   EXPECT_TRUE(eventually([&] { return done == 50 * 200; }));
 }

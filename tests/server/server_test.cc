@@ -77,7 +77,8 @@ TEST_F(ServerTest, HeadAndOptions) {
 
 TEST_F(ServerTest, ContentTypes) {
   const auto with_type = [this](std::string_view header) {
-    return send(fmt::format("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{}Content-Length: 14\r\n\r\n{{\"prompt\":\"a\"}}", header));
+    return send(fmt::format(
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{}Content-Length: 14\r\n\r\n{{\"prompt\":\"a\"}}", header));
   };
   EXPECT_EQ(with_type("Content-Type: application/json\r\n").status, 200);
   EXPECT_EQ(with_type("Content-Type: Application/JSON; charset=utf-8\r\n").status, 200);
@@ -92,7 +93,8 @@ TEST_F(ServerTest, RequestIds) {
   EXPECT_EQ(get("/health", "X-Request-Id: a.B-9_\r\n").headers.at("x-request-id"), "a.B-9_");
   EXPECT_EQ(get("/health", fmt::format("X-Request-Id: {}\r\n", std::string(128, 'a'))).headers.at("x-request-id"),
             std::string(128, 'a'));
-  for (const std::string& bad : {std::string("a b"), std::string("\xe2\x80\xa8"), std::string(129, 'a'), std::string("<x>")}) {
+  for (const std::string& bad :
+       {std::string("a b"), std::string("\xe2\x80\xa8"), std::string(129, 'a'), std::string("<x>")}) {
     const std::string id = get("/health", fmt::format("X-Request-Id: {}\r\n", bad)).headers.at("x-request-id");
     EXPECT_EQ(id.size(), 32u);
   }
@@ -108,8 +110,9 @@ TEST_F(ServerTest, Metrics) {
        {"# HELP vllm:num_requests_running Running\\nrequests.\n# TYPE vllm:num_requests_running gauge\n",
         "vllm:num_requests_running{model_name=\"fa\\\"ke\"} 0\n", "# TYPE vllm:prompt_tokens_total counter\n",
         "vllm:prompt_tokens_total 7\n", "vllm:time_to_first_token_seconds_bucket{le=\"0.5\"} 2\n",
-        "vllm:time_to_first_token_seconds_bucket{le=\"1\"} 3\n", "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 7\n",
-        "vllm:time_to_first_token_seconds_sum 12.5\n", "vllm:time_to_first_token_seconds_count 7\n",
+        "vllm:time_to_first_token_seconds_bucket{le=\"1\"} 3\n",
+        "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 7\n", "vllm:time_to_first_token_seconds_sum 12.5\n",
+        "vllm:time_to_first_token_seconds_count 7\n",
         "http_requests_total{handler=\"/v1/chat/completions\",method=\"POST\",status=\"200\"} 1\n",
         "http_requests_total{handler=\"none\",method=\"GET\",status=\"404\"} 1\n", "http_connections "}) {
     EXPECT_NE(response.body.find(line), std::string::npos) << line << "\n" << response.body;
@@ -151,7 +154,8 @@ TEST_F(ServerTest, EveryRouteNeedsAKeyButThePublicOnes) {
     EXPECT_EQ(send(fmt::format("GET {} HTTP/1.1\r\nHost: a/health?\r\n\r\n", path)).status, 400);
   }
   // Nothing is said about unknown paths either.
-  for (const auto* path : {"//v1/models", "/v1/../health", "/%761/models", "/nothing", "http://localhost/health", "/health/", "/Health"}) {
+  for (const auto* path :
+       {"//v1/models", "/v1/../health", "/%761/models", "/nothing", "http://localhost/health", "/health/", "/Health"}) {
     EXPECT_EQ(get(path).status, 401) << path;
   }
   EXPECT_EQ(get("/wrong", bearer(kKey)).status, 404);
@@ -164,7 +168,8 @@ TEST_F(ServerTest, KeysFromFileAndEnvironment) {
   ::setenv("SLUICE_API_KEY", "from-env", 1);
   start();
   ::unsetenv("SLUICE_API_KEY");
-  for (const auto* key : {"from-file", "second", "from-env"}) EXPECT_EQ(get("/v1/models", bearer(key)).status, 200) << key;
+  for (const auto* key : {"from-file", "second", "from-env"})
+    EXPECT_EQ(get("/v1/models", bearer(key)).status, 200) << key;
   EXPECT_EQ(get("/v1/models", bearer("# keys")).status, 401);
   EXPECT_EQ(get("/v1/models").status, 401);
   stop();
@@ -218,9 +223,11 @@ TEST_F(ServerTest, CorsOnlyForAllowedOrigins) {
   EXPECT_EQ(allowed.status, 204);
   EXPECT_EQ(allowed.headers.at("access-control-allow-origin"), "https://app.example");
   EXPECT_EQ(allowed.headers.at("vary"), "Origin");
-  EXPECT_EQ(get("/health", "Origin: https://app.example\r\n").headers.at("access-control-allow-origin"), "https://app.example");
+  EXPECT_EQ(get("/health", "Origin: https://app.example\r\n").headers.at("access-control-allow-origin"),
+            "https://app.example");
   for (const auto* origin : {"null", "http://app.example", "https://app.example.evil", "https://APP.example"}) {
-    const TestResponse refused = send(get_text("/v1/models", fmt::format("Origin: {}\r\nAccess-Control-Request-Method: POST\r\n", origin), "OPTIONS"));
+    const TestResponse refused = send(get_text(
+        "/v1/models", fmt::format("Origin: {}\r\nAccess-Control-Request-Method: POST\r\n", origin), "OPTIONS"));
     EXPECT_EQ(refused.status, 401);
     EXPECT_FALSE(refused.headers.contains("access-control-allow-origin"));
   }
@@ -231,7 +238,8 @@ TEST_F(ServerTest, CorsOnlyForAllowedOrigins) {
 TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start();
   TestClient client(port);
-  client.send(chat_text() + get_text("/health") + chat_text(R"(,"stream":true)") + get_text("/nothing") + get_text("/ping"));
+  client.send(chat_text() + get_text("/health") + chat_text(R"(,"stream":true)") + get_text("/nothing") +
+              get_text("/ping"));
   EXPECT_EQ(client.read_response().json()["object"], "chat.completion");
   EXPECT_EQ(client.read_response().json()["status"], "ok");
   EXPECT_EQ(sse_data(client.read_response().body).back(), "[DONE]");
@@ -248,17 +256,18 @@ TEST_F(ServerTest, RefusedMessagesEndTheConnection) {
     int status;
     std::string code;
   };
-  for (const Case& c : std::vector<Case>{
-           {head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, ""},
-           {head + "Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, ""},
-           {head + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}X", 400, ""},
-           {"GET /health HTTP/1.1\r\n\r\n", 400, ""},
-           {"GET /health HTTP/1.1\nHost: localhost\n\n", 400, ""},
-           {"GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n", 414, "request_too_large"},
-           {"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(70000, 'a') + "\r\n\r\n", 431, "request_too_large"},
-           {head + "Content-Length: 40000000\r\n\r\n", 413, "request_too_large"},
-           {head + "Expect: 100-continue\r\nContent-Length: 40000000\r\n\r\n", 413, "request_too_large"},
-           {"\x16\x03\x01\x02", 0, ""}}) {
+  for (const Case& c :
+       std::vector<Case>{{head + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, ""},
+                         {head + "Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, ""},
+                         {head + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}X", 400, ""},
+                         {"GET /health HTTP/1.1\r\n\r\n", 400, ""},
+                         {"GET /health HTTP/1.1\nHost: localhost\n\n", 400, ""},
+                         {"GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n", 414, "request_too_large"},
+                         {"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(70000, 'a') + "\r\n\r\n", 431,
+                          "request_too_large"},
+                         {head + "Content-Length: 40000000\r\n\r\n", 413, "request_too_large"},
+                         {head + "Expect: 100-continue\r\nContent-Length: 40000000\r\n\r\n", 413, "request_too_large"},
+                         {"\x16\x03\x01\x02", 0, ""}}) {
     SCOPED_TRACE(c.text.substr(0, 200));
     TestClient client(port);
     client.send(c.text + canary);
@@ -281,7 +290,9 @@ TEST_F(ServerTest, BodyLimitCountsChunkedBodiesToo) {
   EXPECT_EQ(post("/tokenize", body).status, 200);
   expect_error(post("/tokenize", body + std::string(100, ' ')), 413, "", "request_too_large");
   TestClient client(port);
-  client.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
+  client.send(
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n");
   for (int i = 0; i < 100; ++i) {
     if (!client.send("64\r\n" + std::string(100, ' ') + "\r\n")) break;
   }
@@ -291,7 +302,9 @@ TEST_F(ServerTest, BodyLimitCountsChunkedBodiesToo) {
 TEST_F(ServerTest, ExpectContinue) {
   start();
   TestClient client(port);
-  const std::string head = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 14\r\nExpect: 100-continue\r\n\r\n";
+  const std::string head =
+      "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 14\r\nExpect: "
+      "100-continue\r\n\r\n";
   client.send(fmt::format(fmt::runtime(head), "/tokenize"));
   EXPECT_EQ(client.read_response().status, 100);
   client.send(R"({"prompt":"a"})");
@@ -311,7 +324,9 @@ TEST_F(ServerTest, Http10) {
   EXPECT_TRUE(client.closed_by_server());
   TestClient stream(port);
   const std::string body = R"({"model":"fake","prompt":"abc","stream":true})";
-  stream.send(fmt::format("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+  stream.send(
+      fmt::format("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+                  body.size(), body));
   const TestResponse streamed = stream.read_response();
   EXPECT_FALSE(streamed.headers.contains("transfer-encoding"));
   EXPECT_EQ(sse_data(streamed.body).back(), "[DONE]");
@@ -342,7 +357,9 @@ TEST_F(ServerTest, SlowHeadersAndBodies) {
   start();
   TestClient header(port), body(port), silent(port), idle(port);
   header.send("GET /health HTTP/1.1\r\nHost: loc");
-  body.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n{\"pro");
+  body.send(
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+      "14\r\n\r\n{\"pro");
   idle.send(get_text("/health"));
   EXPECT_EQ(idle.read_response().status, 200);
   expect_error(header.read_response(), 408, "", "timeout");
@@ -351,7 +368,8 @@ TEST_F(ServerTest, SlowHeadersAndBodies) {
   EXPECT_EQ(idle.read_all(), "");
   // A body that makes progress may take longer than the timeout.
   TestClient slow(port);
-  slow.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n");
+  slow.send(
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n");
   for (const char c : std::string(R"({"prompt":"a"})")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     slow.send(std::string(1, c));
@@ -408,7 +426,8 @@ TEST_F(ServerTest, ClientsThatLeaveCancel) {
       ASSERT_TRUE(eventually([&] { return engine.running() == 1; }));
       if (stream) client.read_until("\n\n");
       reset ? client.reset() : client.close();
-      EXPECT_TRUE(eventually([&] { return engine.cancelled == before + 1 && engine.running() == 0; })) << stream << reset;
+      EXPECT_TRUE(eventually([&] { return engine.cancelled == before + 1 && engine.running() == 0; }))
+          << stream << reset;
     }
   }
   // Bytes of a next request are no reason to cancel; the end behind them is.
@@ -557,8 +576,9 @@ TEST_F(ServerTest, ManyStreamsWithHostileNeighbours) {
         } else {
           client.send(chat_text(kind == 2 ? R"(,"stream":true)" : ""));
           const TestResponse response = client.read_response();
-          const bool whole = kind == 2 ? response.body.ends_with("data: [DONE]\n\n") && sse_data(response.body).size() == 12
-                                       : response.status == 200 && response.json()["choices"][0]["message"]["content"] == "user:hi|>";
+          const bool whole =
+              kind == 2 ? response.body.ends_with("data: [DONE]\n\n") && sse_data(response.body).size() == 12
+                        : response.status == 200 && response.json()["choices"][0]["message"]["content"] == "user:hi|>";
           ++(whole ? good : bad);
         }
       }
@@ -582,7 +602,8 @@ TEST_F(ServerTest, OptionsThatDoNotDo) {
     }
   };
   EXPECT_NE(fails([](ServerOptions& o) { o.ssl_certfile = "a"; }).find("--ssl-keyfile"), std::string::npos);
-  EXPECT_NE(fails([](ServerOptions& o) { o.ssl_certfile = o.ssl_keyfile = "/nowhere"; }).find("/nowhere"), std::string::npos);
+  EXPECT_NE(fails([](ServerOptions& o) { o.ssl_certfile = o.ssl_keyfile = "/nowhere"; }).find("/nowhere"),
+            std::string::npos);
   EXPECT_NE(fails([](ServerOptions& o) { o.port = 70000; }).find("--port"), std::string::npos);
   EXPECT_NE(fails([](ServerOptions& o) { o.io_threads = 0; }).find("--io-threads"), std::string::npos);
   EXPECT_NE(fails([](ServerOptions& o) { o.api_key = {""}; }).find("--api-key"), std::string::npos);

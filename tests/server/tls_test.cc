@@ -72,8 +72,8 @@ TEST_F(TlsTest, AnswersAndStreams) {
   const std::string health = exchange(get_text("/health", "Connection: close\r\n"));
   EXPECT_TRUE(health.starts_with("HTTP/1.1 200 OK\r\n")) << health;
   EXPECT_TRUE(clean_end);
-  const std::string stream = exchange(post_text("/v1/completions", R"({"model":"fake","prompt":"abcdef","stream":true})",
-                                                "Connection: close\r\n"));
+  const std::string stream = exchange(
+      post_text("/v1/completions", R"({"model":"fake","prompt":"abcdef","stream":true})", "Connection: close\r\n"));
   EXPECT_NE(stream.find("data: [DONE]"), std::string::npos);
 }
 
@@ -97,7 +97,8 @@ TEST_F(TlsTest, ClientsThatLeaveCancel) {
   SSL* ssl = SSL_new(context);
   SSL_set_fd(ssl, client.fd());
   ASSERT_EQ(SSL_connect(ssl), 1);
-  const std::string text = post_text("/v1/completions", R"({"model":"fake","prompt":"abc","ignore_eos":true,"max_tokens":4000})");
+  const std::string text =
+      post_text("/v1/completions", R"({"model":"fake","prompt":"abc","ignore_eos":true,"max_tokens":4000})");
   SSL_write(ssl, text.data(), static_cast<int>(text.size()));
   ASSERT_TRUE(eventually([&] { return engine.running() == 1; }));
   client.close();
