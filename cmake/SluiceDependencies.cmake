@@ -30,3 +30,7 @@ sluice_static_library(openssl libssl-dev openssl/ssl.h libssl.a libcrypto.a)
 target_compile_definitions(pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8)
 target_compile_definitions(utf8proc INTERFACE UTF8PROC_STATIC)
 target_link_libraries(fmt_headers INTERFACE Threads::Threads)
+if(SLUICE_SANITIZE MATCHES "thread")
+  # ThreadSanitizer does not know fences; Asio can do without, as it hands its handlers over under locks.
+  target_compile_definitions(boost_headers INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()

@@ -13,6 +13,18 @@ namespace sluice::server {
 
 namespace http = boost::beast::http;
 
+namespace {
+
+// Beast would wait for a CRLF behind a bare LF.
+bool has_lone_lf(std::string_view text) {
+  for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1)) {
+    if (at == 0 || text[at - 1] != '\r') return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 struct HttpParser::Impl {
   http::request_parser<http::string_body> parser;
 };
@@ -154,30 +166,28 @@ bool HttpParser::check_framing() {
   return true;
 }
 
+// Beast gets windows of chunk_line_bytes: whatever it cannot use of a full one is a line over that limit, however the
+// bytes were cut on their way.
 void HttpParser::feed_body(std::string& input) {
+  const auto window = static_cast<size_t>(limits_.chunk_line_bytes);
   size_t used = 0;
   while (used < input.size() && !impl_->parser.is_done()) {
+    const std::string_view bytes = std::string_view(input).substr(used, window);
     boost::beast::error_code error;
-    const size_t n = impl_->parser.put(boost::asio::buffer(input.data() + used, input.size() - used), error);
+    const size_t n = impl_->parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
     used += n;
-    if (error == http::error::need_more) {
-      // An incomplete chunk header: Beast would wait for a CRLF after a bare LF.
-      for (size_t at = input.find('\n', used); at != std::string::npos; at = input.find('\n', at + 1)) {
-        if (at == 0 || input[at - 1] != '\r') {
-          return refuse(400, "", "The request is not valid HTTP: its chunk headers are malformed.");
-        }
-      }
-      if (input.size() - used > static_cast<size_t>(limits_.chunk_line_bytes)) {
-        return refuse(400, "", "The request is not valid HTTP: a chunk header or trailer is too long.");
-      }
-      break;
-    }
     if (error == http::error::body_limit) {
       return refuse(413, "request_too_large",
                     fmt::format("The request body is larger than {} bytes.", limits_.body_bytes));
     }
-    if (error) return refuse(400, "", fmt::format("The request is not valid HTTP: {}.", error.message()));
-    if (n == 0) break;
+    if (error && error != http::error::need_more) {
+      return refuse(400, "", fmt::format("The request is not valid HTTP: {}.", error.message()));
+    }
+    if (n > 0) continue;
+    if (has_lone_lf(bytes) || bytes.size() == window) {
+      return refuse(400, "", "The request is not valid HTTP: a chunk header or trailer is malformed or too long.");
+    }
+    break;
   }
   input.erase(0, used);
   if (impl_->parser.is_done()) {
