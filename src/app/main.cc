@@ -6,11 +6,12 @@
 
 #include "cli/command.h"
 #include "sluice/error.h"
+#include "sluice/version.h"
 
 int main(int argc, char** argv) {
   using sluice::cli::Command;
   CLI::App app{"Sluice runs and serves large language models."};
-  app.set_version_flag("--version", "sluice " SLUICE_VERSION);
+  app.set_version_flag("--version", fmt::format("sluice {}", sluice::kVersion));
   app.require_subcommand(1);
   std::function<int()> chosen;
   for (const Command* command : sluice::Registry<Command>::all()) {

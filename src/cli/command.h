@@ -27,7 +27,8 @@ void add_server_options(CLI::App& app, ServerOptions& options);
 // The positional MODEL; without one, the bundled demo model.
 void add_model(CLI::App& app, EngineOptions& options);
 
-// The demo model that ships with Sluice. Throws Error(kNotFound) naming the places looked at.
+// Folder of the demo model that is part of the program; written to the user's cache ($XDG_CACHE_HOME, ~/.cache) when it
+// is not there yet. Throws Error when it cannot be.
 std::string bundled_model();
 
 // All options as a Markdown table, for docs/options.md.

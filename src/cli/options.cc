@@ -3,11 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <type_traits>
 
 #include "cli/command.h"
-#include "sluice/error.h"
 
 namespace sluice::cli {
 namespace {
@@ -70,18 +68,6 @@ void add_model(CLI::App& app, EngineOptions& options) {
   app.add_option("model", options.model,
                  "folder of a checkpoint, or a hub name in the local cache; without one, the bundled demo model")
       ->type_name("MODEL");
-}
-
-std::string bundled_model() {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  const std::filesystem::path places[] = {program / "../share/sluice/models/minnow-6m",     // installed
-                                          program / "../../../models/minnow-6m"};           // build/<preset>/bin
-  std::string looked;
-  for (const auto& place : places) {
-    if (std::filesystem::exists(place / "config.json")) return std::filesystem::canonical(place).string();
-    looked += "\n  " + place.lexically_normal().string();
-  }
-  throw Error(ErrorCode::kNotFound, "no model given, and the demo model is in none of these places:" + looked);
 }
 
 std::string options_markdown() {
