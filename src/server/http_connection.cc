@@ -259,7 +259,7 @@ void Connection::start_stream(HttpResponse response) {
 
 void Connection::write_stream(const std::string& data) {
   if (state_ != State::kStreaming || data.empty() || !body_wanted_) return;
-  if (out_.size() + writing_.size() - written_ + data.size() > context_.options.max_stream_backlog) {
+  if (out_.size() + writing_.size() - written_ > context_.options.max_stream_backlog) {
     log::info("{}: the client does not read its stream; abandoned", request_.id);
     return abandon();
   }
