@@ -41,8 +41,10 @@ Answer generate(Engine& engine, Request request, const std::function<void(const 
   const InterruptGuard guard;
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  double first = 0;
   const RequestId id = engine.submit(std::move(request), [&](Event event) {
     const std::scoped_lock lock(mutex);
+    if (first == 0 && !event.tokens.empty()) first = elapsed();
     events.push_back(std::move(event));
     wake.notify_one();
   });
@@ -59,7 +61,6 @@ Answer generate(Engine& engine, Request request, const std::function<void(const 
       engine.cancel(id);
     }
     for (Event& event : batch) {
-      if (answer.seconds_to_first == 0 && !event.tokens.empty()) answer.seconds_to_first = elapsed();
       if (!event.text.empty()) on_text(event.text);
       answer.text += event.text;
       answer.usage = event.usage;
@@ -67,6 +68,7 @@ Answer generate(Engine& engine, Request request, const std::function<void(const 
       last = event.last;
     }
   }
+  answer.seconds_to_first = first;
   answer.seconds = elapsed();
   return answer;
 }
