@@ -5,14 +5,13 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <memory>
 #include <sstream>
 
 #include "base/json.h"
 #include "chat/chat_template.h"
-#include "chat/jinja.h"
 #include "cli/command.h"
+#include "cli/json_lines.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
@@ -55,18 +54,7 @@ int render(const Arguments& a) {
   const ChatTemplate chat_template = open_template(a.model);
   const auto now = a.now.empty() ? std::chrono::system_clock::now() : parse_time(a.now);
   if (!a.jsonl) throw Error(ErrorCode::kInvalidRequest, "give --jsonl, and conversations on standard input");
-  int status = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    Json out;
-    try {
-      out = {{"text", chat_template.render_variables(parse_json(line), now)}};
-    } catch (const Error& e) {
-      out = {{"error", e.what()}};
-      status = 1;
-    }
-    fmt::print("{}\n", dump_json(out));
-  }
-  return status;
+  return filter_json_lines([&](const Json& line) -> Json { return {{"text", chat_template.render_variables(line, now)}}; });
 }
 
 std::function<int()> declare(CLI::App& app) {

@@ -3,11 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "cli/json_lines.h"
 #include "sluice/error.h"
 #include "tokenizer/tokenizer.h"
 
@@ -62,18 +62,7 @@ int tokenize(const Arguments& a) {
     fmt::print("{}\n", dump_json(encode(*tokenizer, a.text, !a.no_special)));
     return 0;
   }
-  int status = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    Json out;
-    try {
-      out = answer(*tokenizer, parse_json(line), a);
-    } catch (const Error& e) {
-      out = {{"error", e.what()}};
-      status = 1;
-    }
-    fmt::print("{}\n", dump_json(out));
-  }
-  return status;
+  return filter_json_lines([&](const Json& line) { return answer(*tokenizer, line, a); });
 }
 
 std::function<int()> declare(CLI::App& app) {
