@@ -28,7 +28,7 @@ Value Interpreter::evaluate(const DictExpr& node) {
   out.reserve(node.items.size());
   for (const auto& [key_expr, value_expr] : node.items) {
     Value key = evaluate(*key_expr);
-    if (!hashable(key)) fail(fmt::format("unhashable type: '{}'", type_name(key)));
+    require_hashable(*this, key);
     out.set(std::move(key), evaluate(*value_expr));
   }
   return dict(std::move(out));
@@ -176,6 +176,7 @@ Value Interpreter::call(const Value& callee, CallArguments arguments) {
 }
 
 Value Interpreter::call_macro(const Macro& macro, CallArguments arguments) {
+  spend(8);
   const MacroDef& def = macro.def;
   const Ref<Scope> scope = new_scope(macro.scope);
   const auto take_named = [&](std::string_view name) -> std::optional<Value> {

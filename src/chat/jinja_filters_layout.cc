@@ -38,8 +38,6 @@ Value indent(Runtime& rt, const Value& value, const Args& args) {
 }
 
 Value truncate(Runtime& rt, const Value& value, const Args& args) {
-  if (value.is(Kind::kUndefined)) return value;
-  expect_text(rt, value, "the truncated value");
   const int64_t length = args.find(0) ? expect_int(rt, args[0], "length") : 255;
   const bool kill_words = args.find(1) && truthy(args[1]);
   const std::string_view end = args.find(2) ? expect_text(rt, args[2], "end") : std::string_view("...");
@@ -47,10 +45,10 @@ Value truncate(Runtime& rt, const Value& value, const Args& args) {
   const auto end_length = static_cast<int64_t>(text::count(end));
   if (length < end_length) rt.fail(fmt::format("truncate: expected length >= {}, got {}", end_length, length));
   if (leeway < 0) rt.fail(fmt::format("truncate: expected leeway >= 0, got {}", leeway));
-  const Str& str = value.as<Str>();
-  rt.spend_copy(str.text.size());
-  const int64_t n = code_points(str);
+  const int64_t n = length_or_fail(rt, value);
   if (n <= length || n - length <= leeway) return value;
+  expect_text(rt, value, "the truncated value");
+  const Str& str = value.as<Str>();
   std::string_view kept = std::string_view(str.text).substr(0, byte_offset(rt, str, length - end_length));
   if (!kill_words) kept = kept.substr(0, kept.rfind(' '));
   return rt.string(rt.copy(kept) + std::string(end), str.safe);

@@ -40,7 +40,7 @@ Value AttributePath::operator()(Runtime& rt, Value item) const {
 
 Value fold_case(Runtime& rt, Value value, bool case_sensitive) {
   if (case_sensitive || !value.is(Kind::kString)) return value;
-  rt.spend_scan(value.text().size());
+  rt.spend_unicode(value.text().size());
   return rt.string(text::lower(value.text()));
 }
 
@@ -211,7 +211,9 @@ Value to_list(Runtime& rt, const Value& value, const Args&) { return rt.list(to_
 
 Value items_of(Runtime& rt, const Value& value, const Args&) {
   if (value.is(Kind::kUndefined)) return yield_items(rt, {});
-  if (!value.is(Kind::kDict)) rt.fail("can only get item pairs from a mapping");
+  if (!value.is(Kind::kDict)) {
+    return rt.iterator([&rt](Value&) -> bool { rt.fail("can only get item pairs from a mapping"); });
+  }
   return yield_items(rt, to_vector(rt, Value(Kind::kView, rt.heap.make<View>(0, value, View::kItems))));
 }
 
@@ -234,7 +236,7 @@ Value unique(Runtime& rt, const Value& value, const Args& args) {
                       case_sensitive = flag(args, 0)](Value& out) mutable {
     while (cursor.next(out)) {
       const Value key = fold_case(rt, path(rt, out), case_sensitive);
-      if (!hashable(key)) rt.fail(fmt::format("unhashable type: '{}'", type_name(key)));
+      require_hashable(rt, key);
       if (seen.find(key)) continue;
       rt.heap.expect(seen.size() * 2 * sizeof(Dict::Item));
       seen.set(key, Value());
@@ -252,11 +254,10 @@ Value batch(Runtime& rt, const Value& value, const Args& args) {
     // A size below one never fills a row, so that everything lands in one.
     while ((size < 1 || static_cast<int64_t>(row.size()) < size) && cursor.next(item)) row.push_back(std::move(item));
     if (row.empty()) return false;
-    if (!fill.is(Kind::kNone)) {
-      while (static_cast<int64_t>(row.size()) < size) {
-        rt.spend();
-        row.push_back(fill);
-      }
+    if (!fill.is(Kind::kNone) && static_cast<int64_t>(row.size()) < size) {
+      rt.heap.expect(static_cast<size_t>(std::min<int64_t>(size, INT64_MAX / 64)) * sizeof(Value));
+      rt.spend(static_cast<uint64_t>(size) / 8);
+      row.resize(static_cast<size_t>(size), fill);
     }
     out = rt.list(std::move(row));
     return true;
@@ -265,10 +266,10 @@ Value batch(Runtime& rt, const Value& value, const Args& args) {
 
 Value slice_columns(Runtime& rt, const Value& value, const Args& args) {
   const int64_t slices = expect_int(rt, args[0], "slices");
-  if (slices == 0) rt.fail("integer division or modulo by zero");
-  const Value list = rt.list(to_vector(rt, value));
   const Value fill = args.given(1) ? args[1] : Value();
-  return rt.iterator([&rt, slices, list, fill, column = int64_t{0}, at = size_t{0}](Value& out) mutable {
+  return rt.iterator([&rt, slices, list = value, fill, column = int64_t{0}, at = size_t{0}](Value& out) mutable {
+    if (column == 0) list = rt.list(to_vector(rt, list));
+    if (slices == 0) rt.fail("integer division or modulo by zero");
     if (column >= slices) return false;
     const auto n = static_cast<int64_t>(list.items().size());
     const bool extra = column < n % slices;

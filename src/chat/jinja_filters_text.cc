@@ -19,7 +19,7 @@ template <std::string (*kChange)(std::string_view)>
 Value change(Runtime& rt, const Value& value, const Args&) {
   const Value text = soft_str(rt, value);
   rt.heap.expect(text.text().size());
-  rt.spend_scan(text.text().size());
+  rt.spend_unicode(text.text().size());
   return rt.string(kChange(text.text()), text.is_safe());
 }
 
@@ -70,7 +70,7 @@ Value replace(Runtime& rt, const Value& value, const Args& args) {
   const size_t matches = text::count_matches(s, old);
   rt.heap.expect(s.size());
   if (with.size() > old.size() && matches > 0) rt.heap.expect(s.size() + matches * (with.size() - old.size()));
-  rt.spend_copy(matches * (with.size() + 16));
+  rt.spend_copy(matches * (with.size() + 64));
   return rt.string(text::replace(s, old, with, limit));
 }
 
@@ -139,14 +139,14 @@ Value url_encode(Runtime& rt, const Value& value, const Args&) {
     append_url_quoted(rt, out, to_str(rt, value), false);
     return rt.string(std::move(out));
   }
-  const Dict pairs = to_dict(rt, value);
-  bool first = true;
-  for (const auto& [key, item] : pairs.items()) {
-    if (!first) out += '&';
-    first = false;
-    append_url_quoted(rt, out, to_str(rt, key), true);
+  Cursor pairs(rt, value.is(Kind::kDict) ? Value(Kind::kView, rt.heap.make<View>(0, value, View::kItems)) : value);
+  for (Value pair; pairs.next(pair);) {
+    const std::vector<Value> items = to_vector(rt, pair);
+    if (items.size() != 2) rt.fail("urlencode needs pairs of key and value");
+    if (!out.empty()) out += '&';
+    append_url_quoted(rt, out, to_str(rt, items[0]), true);
     out += '=';
-    append_url_quoted(rt, out, to_str(rt, item), true);
+    append_url_quoted(rt, out, to_str(rt, items[1]), true);
   }
   return rt.string(std::move(out));
 }

@@ -32,6 +32,7 @@ std::string pad(Runtime& rt, const Spec& spec, std::string text, char default_al
   rt.heap.expect(text.size() + missing * spec.fill.size());
   rt.spend_copy(missing * spec.fill.size());
   const auto fill = [&](size_t count) {
+    if (spec.fill.size() == 1) return std::string(count, spec.fill[0]);
     std::string out;
     for (size_t i = 0; i < count; ++i) out += spec.fill;
     return out;
@@ -106,7 +107,8 @@ class PercentFormatter {
       rt_.spend();
       rt_.append(out, conversion());
     }
-    const bool mapping = values_.is(Kind::kDict) || values_.is(Kind::kList);
+    const bool mapping = values_.is(Kind::kDict) || values_.is(Kind::kList) || values_.is(Kind::kRange) ||
+                         values_.is(Kind::kUndefined);  // for Python these have items, and may stay unused
     const size_t count = values_.is(Kind::kTuple) ? values_.items().size() : mapping ? used_ : 1;
     if (used_ < count) rt_.fail("not all arguments converted during string formatting");
     return out;

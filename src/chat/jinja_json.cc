@@ -87,20 +87,23 @@ class JsonWriter {
       case '\b': out += "\\b"; break;
       default:
         if (static_cast<unsigned char>(c) < 0x20 || (c == 0x7F && ascii_)) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+          append_unit(out, static_cast<unsigned char>(c));
         } else {
           out += c;
         }
     }
   }
 
+  static void append_unit(std::string& out, uint32_t unit) {
+    out += "\\u";
+    for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 15];
+  }
+
+  // As UTF-16.
   static void append_unicode_escape(std::string& out, char32_t c) {
-    if (c < 0x10000) {
-      out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
-    } else {
-      const auto rest = static_cast<uint32_t>(c) - 0x10000;
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
-    }
+    if (c < 0x10000) return append_unit(out, c);
+    append_unit(out, 0xD800 + ((c - 0x10000) >> 10));
+    append_unit(out, 0xDC00 + ((c - 0x10000) & 0x3FF));
   }
 
   void new_line(int level) {

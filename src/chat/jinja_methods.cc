@@ -15,7 +15,7 @@ Value view(Runtime& rt, const Value& self, const Args&) {
 }
 
 Value dict_get(Runtime& rt, const Value& self, const Args& args) {
-  if (!hashable(args[0])) rt.fail(fmt::format("unhashable type: '{}'", type_name(args[0])));
+  require_hashable(rt, args[0]);
   if (const Value* value = self.dict().find(args[0])) return *value;
   return args.find(1) ? args[1] : Value();
 }

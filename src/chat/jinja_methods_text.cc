@@ -21,7 +21,7 @@ std::string inserted(Runtime& rt, const Value& self, const Value& argument, std:
 template <std::string (*kChange)(std::string_view)>
 Value change(Runtime& rt, const Value& self, const Args&) {
   rt.heap.expect(self.text().size());
-  rt.spend_scan(self.text().size());
+  rt.spend_unicode(self.text().size());
   return like(rt, self, kChange(self.text()));
 }
 
@@ -88,7 +88,7 @@ struct Window {
 };
 std::optional<Window> window(Runtime& rt, const Value& self, const Value* start, const Value* stop) {
   const Str& str = self.as<Str>();
-  rt.spend_copy(str.text.size());
+  rt.spend_look(str.text.size());
   if (!start && !stop) return Window{str.text, 0};
   const int64_t n = code_points(str);
   const auto bound = [&](const Value* value, int64_t fallback) {
@@ -160,7 +160,7 @@ Value replace(Runtime& rt, const Value& self, const Args& args) {
   rt.spend_copy(2 * size);
   const size_t matches = text::count_matches(self.text(), old);
   rt.heap.expect(size + (with.size() > old.size() ? matches * (with.size() - old.size()) : 0));
-  rt.spend_copy(matches * (with.size() + 16));
+  rt.spend_copy(matches * (with.size() + 64));
   return like(rt, self, text::replace(self.text(), old, with, limit));
 }
 

@@ -20,28 +20,35 @@ void Runtime::fail_fuel() const { fail(fmt::format("rendering takes more than {}
 void Runtime::fail_depth() const { fail(fmt::format("nested deeper than {} evaluations", limits_.depth)); }
 
 Value Runtime::string(std::string text, bool safe) {
+  spend_value();
   const size_t size = text.capacity();
   return Value(Kind::kString, heap.make<Str>(size, std::move(text), safe));
 }
 Value Runtime::list(std::vector<Value> items) {
+  spend_value();
   const size_t size = items.capacity() * sizeof(Value);
   return Value(Kind::kList, heap.make<Seq>(size, std::move(items), false));
 }
 Value Runtime::tuple(std::vector<Value> items, bool group) {
+  spend_value();
   const size_t size = items.capacity() * sizeof(Value);
   return Value(Kind::kTuple, heap.make<Seq>(size, std::move(items), group));
 }
 Value Runtime::dict(Dict dict) {
+  spend_value();
   const size_t size = dict.size() * (sizeof(Dict::Item) + 4 * sizeof(uint32_t));
   return Value(Kind::kDict, heap.make<DictObject>(size, std::move(dict)));
 }
 Value Runtime::undefined(std::string message) {
+  spend_value();
   return Value(Kind::kUndefined, heap.make<UndefinedInfo>(message.size(), std::move(message)));
 }
 Value Runtime::iterator(std::function<bool(Value&)> advance) {
+  spend_value();
   return Value(Kind::kIterator, heap.make<Iterator>(128, std::move(advance)));
 }
 Value Runtime::function(const Builtin& builtin, const Value& self) {
+  spend_value();
   return Value(Kind::kFunction, heap.make<Function>(0, builtin, self));
 }
 Value Runtime::integer(__int128 value) {
@@ -112,6 +119,7 @@ bool equal_items(Runtime& rt, const std::vector<Value>& a, const std::vector<Val
 bool equal_dicts(Runtime& rt, const Dict& a, const Dict& b) {
   if (a.size() != b.size()) return false;
   for (const auto& [key, value] : a.items()) {
+    require_hashable(rt, key);
     const Value* other = b.find(key);
     if (!other || (!same_object(value, *other) && !equal(rt, value, *other))) return false;
   }
@@ -137,6 +145,25 @@ bool truthy(const Value& value) {
   }
 }
 
+bool hashable(Runtime& rt, const Value& value) {
+  rt.spend();
+  switch (value.kind()) {
+    case Kind::kString: rt.spend_copy(value.text().size()); return true;
+    case Kind::kTuple: {
+      const Runtime::Depth depth(rt);
+      for (const Value& item : value.items()) {
+        if (!hashable(rt, item)) return false;
+      }
+      return true;
+    }
+    default: return !value.is(Kind::kList) && !value.is(Kind::kDict) && !value.is(Kind::kView);
+  }
+}
+
+void require_hashable(Runtime& rt, const Value& value) {
+  if (!hashable(rt, value)) rt.fail(fmt::format("unhashable type: '{}'", type_name(value)));
+}
+
 bool same_object(const Value& a, const Value& b) {
   if (a.kind() != b.kind()) return false;
   if (a.is(Kind::kUndefined)) return true;
@@ -153,7 +180,7 @@ bool equal(Runtime& rt, const Value& a, const Value& b) {
     case Kind::kNone:
     case Kind::kUndefined: return true;
     case Kind::kString:
-      if (a.text().size() == b.text().size()) rt.spend_copy(a.text().size());
+      if (a.text().size() == b.text().size()) rt.spend_look(a.text().size());
       return a.text() == b.text();
     case Kind::kList:
     case Kind::kTuple: return a.address() == b.address() || equal_items(rt, a.items(), b.items());
@@ -182,7 +209,7 @@ bool less(Runtime& rt, const Value& a, const Value& b) {
   require_defined(rt, b);
   if (a.is_number() && b.is_number()) return a.exact() < b.exact();
   if (a.is(Kind::kString) && b.is(Kind::kString)) {  // the order of UTF-8 is the order of code points
-    rt.spend_copy(std::min(a.text().size(), b.text().size()));
+    rt.spend_look(std::min(a.text().size(), b.text().size()));
     return a.text() < b.text();
   }
   if (a.is_sequence() && a.kind() == b.kind()) {
@@ -226,10 +253,10 @@ bool contains(Runtime& rt, const Value& container, const Value& item) {
       if (!item.is(Kind::kString)) {
         rt.fail(fmt::format("'in <string>' requires string as left operand, not {}", type_name(item)));
       }
-      rt.spend_copy(container.text().size());
+      rt.spend_look(container.text().size());
       return text::find(container.text(), item.text()) != std::string_view::npos;
     case Kind::kDict:
-      if (!hashable(item)) rt.fail(fmt::format("unhashable type: '{}'", type_name(item)));
+      require_hashable(rt, item);
       return container.dict().find(item) != nullptr;
     case Kind::kView:
       if (container.as<View>().part == View::kKeys) return contains(rt, container.as<View>().of, item);
@@ -500,7 +527,7 @@ std::optional<Value> indexed(Runtime& rt, const Value& object, __int128 index) {
 Value get_item(Runtime& rt, const Value& object, const Value& key) {
   require_defined(rt, object);
   if (object.is(Kind::kDict)) {
-    if (hashable(key)) {
+    if (hashable(rt, key)) {
       if (const Value* value = object.dict().find(key)) return *value;
     }
   } else if (key.is_integer()) {
@@ -615,15 +642,13 @@ int64_t length_or_fail(Runtime& rt, const Value& value) {
   if (value.is(Kind::kLoop)) return static_cast<int64_t>(rt.loop_attribute(value, "length")->wide());
   const auto n = length(value);
   if (!n) rt.fail(fmt::format("object of type '{}' has no len()", type_name(value)));
-  if (value.is(Kind::kString)) rt.spend_copy(value.text().size());
+  if (value.is(Kind::kString)) rt.spend_look(value.text().size());
   return *n;
 }
 
 bool is_iterable(const Value& value) { return length(value).has_value() || value.is(Kind::kIterator); }
 
-Cursor::Cursor(Runtime& rt, Value source) : rt_(&rt), source_(std::move(source)) {
-  if (!is_iterable(source_)) rt.fail(fmt::format("'{}' object is not iterable", type_name(source_)));
-}
+Cursor::Cursor(Runtime& rt, Value source) : rt_(&rt), source_(std::move(source)) {}
 
 namespace {
 
@@ -675,11 +700,12 @@ bool Cursor::next(Value& out) {
       if (at_ >= text.size()) return false;
       const size_t begin = at_;
       text::next(text, at_);
-      out = rt_->string(text.substr(begin, at_ - begin), source_.is_safe());
+      out = rt_->string(text.substr(begin, at_ - begin));
       return true;
     }
     case Kind::kIterator: return advance(*rt_, source_.as<Iterator>(), out);
-    default: return false;
+    case Kind::kUndefined: return false;
+    default: rt_->fail(fmt::format("'{}' object is not iterable", type_name(source_)));
   }
 }
 
@@ -709,7 +735,7 @@ Dict to_dict(Runtime& rt, const Value& source) {
   for (Value pair; cursor.next(pair);) {
     const auto items = to_vector(rt, pair);
     if (items.size() != 2) rt.fail("a dictionary needs pairs of key and value");
-    if (!hashable(items[0])) rt.fail(fmt::format("unhashable type: '{}'", type_name(items[0])));
+    require_hashable(rt, items[0]);
     out.set(items[0], items[1]);
   }
   return out;

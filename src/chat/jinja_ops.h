@@ -21,6 +21,10 @@ bool compare(Runtime& rt, CompareOp op, const Value& a, const Value& b);
 bool contains(Runtime& rt, const Value& container, const Value& item);
 bool same_object(const Value& a, const Value& b);           // Python's `is`
 
+// Whether the value may be a key: tuples are hashable when their items are. Spends what hashing it costs.
+bool hashable(Runtime& rt, const Value& value);
+void require_hashable(Runtime& rt, const Value& value);
+
 Value binary(Runtime& rt, BinaryOp op, const Value& a, const Value& b);
 Value negate(Runtime& rt, const Value& value);
 Value plus(Runtime& rt, const Value& value);
@@ -37,7 +41,7 @@ std::optional<int64_t> length(const Value& value);          // nullopt: has no l
 int64_t length_or_fail(Runtime& rt, const Value& value);
 bool is_iterable(const Value& value);
 
-// Walks an iterable as Python's iter() does; Error for what is not iterable.
+// Walks an iterable as Python's iter() does. `next` throws an Error for what is not iterable.
 class Cursor {
  public:
   Cursor(Runtime& rt, Value source);

@@ -62,9 +62,17 @@ void append_quoted(Runtime& rt, std::string& out, std::string_view s) {
   rt.spend_scan(s.size());
   const bool double_quotes = s.find('\'') != std::string_view::npos && s.find('"') == std::string_view::npos;
   const char quote = double_quotes ? '"' : '\'';
+  const auto plain = [&](char c) { return c >= 0x20 && c < 0x7F && c != '\\' && c != quote; };
   std::string quoted(1, quote);
   for (size_t at = 0; at < s.size();) {
     const size_t begin = at;
+    while (at < s.size() && plain(s[at])) ++at;
+    if (at > begin) {
+      rt.append(out, quoted);
+      rt.append(out, s.substr(begin, at - begin));
+      quoted.clear();
+      continue;
+    }
     const char32_t c = text::next(s, at);
     if (c == '\\' || c == static_cast<char32_t>(quote)) {
       quoted += '\\';
@@ -148,21 +156,18 @@ std::string to_str(Runtime& rt, const Value& value) {
 }
 
 std::string escape(Runtime& rt, const Value& value) {
-  const std::string text = to_str(rt, value);
-  if (value.is_safe()) return text;
+  if (value.is_safe()) return rt.copy(value.text());
+  std::string printed;
+  if (!value.is(Kind::kString)) append_str(rt, printed, value);
+  const std::string_view text = value.is(Kind::kString) ? value.text() : std::string_view(printed);
   rt.spend_scan(text.size());
   std::string out;
   for (size_t from = 0; from <= text.size();) {
     const size_t at = std::min(text.find_first_of("&<>'\"", from), text.size());
-    rt.append(out, std::string_view(text).substr(from, at - from));
+    rt.append(out, text.substr(from, at - from));
     if (at == text.size()) break;
-    switch (text[at]) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += "&#34;"; break;
-    }
+    const char c = text[at];
+    rt.append(out, c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : "&#34;");
     from = at + 1;
   }
   return out;

@@ -35,6 +35,7 @@ std::string Interpreter::run(const Json& variables) {
     const auto variable = variables.find(program_.names[id]);
     if (variable != variables.end()) globals_[id] = from_json(*variable);
   }
+  begin();
   std::string out;
   out_ = &out;
   execute(program_.body);
@@ -48,20 +49,14 @@ Value Interpreter::from_json(const Json& json) {
     case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
     case Json::value_t::number_unsigned: return integer(json.get<uint64_t>());
     case Json::value_t::number_float: return Value::real(json.get<double>());
-    case Json::value_t::string: {
-      const auto& text = json.get_ref<const std::string&>();
-      heap.expect(text.size());
-      return string(text);
-    }
+    case Json::value_t::string: return string(json.get_ref<const std::string&>());
     case Json::value_t::array: {
-      heap.expect(json.size() * sizeof(Value));
       std::vector<Value> items;
       items.reserve(json.size());
       for (const Json& item : json) items.push_back(from_json(item));
       return list(std::move(items));
     }
     case Json::value_t::object: {
-      heap.expect(json.size() * sizeof(Dict::Item));
       Dict items;
       items.reserve(json.size());
       for (const auto& [key, value] : json.items()) items.set(string(key), from_json(value));
@@ -266,7 +261,9 @@ Interpreter::Flow Interpreter::run_filter(const FilterStmt& stmt) {
   std::string text = capture([&] { flow = in_scope(inner, [&] { return execute(stmt.body); }); });
   if (flow != Flow::kNext) return flow;
   filter_input_ = string(std::move(text));
-  write_value(in_scope(inner, [&] { return evaluate(*stmt.filter); }));
+  const Value filtered = in_scope(inner, [&] { return evaluate(*stmt.filter); });
+  if (!filtered.is(Kind::kString)) fail(fmt::format("a filter block must give text, not {}", type_name(filtered)));
+  write(filtered.text());
   return Flow::kNext;
 }
 

@@ -15,7 +15,7 @@ namespace sluice::jinja {
 class Runtime {
  public:
   explicit Runtime(const RenderOptions& options)
-      : heap(options.limits.memory_bytes), now(options.now), limits_(options.limits), fuel_(options.limits.fuel) {}
+      : now(options.now), limits_(options.limits) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
   virtual ~Runtime() = default;
@@ -27,8 +27,11 @@ class Runtime {
     if (fuel > fuel_) fail_fuel();
     fuel_ -= fuel;
   }
-  void spend_copy(size_t bytes) { spend(bytes / 256); }   // memory traffic only
-  void spend_scan(size_t bytes) { spend(bytes / 32); }    // work per character
+  void spend_look(size_t bytes) { spend(bytes / 256); }  // searching and comparing
+  void spend_copy(size_t bytes) { spend(bytes / 64); }
+  void spend_scan(size_t bytes) { spend(bytes / 8); }    // work per character
+  void spend_unicode(size_t bytes) { spend(bytes / 2); } // tables looked up per character
+  void spend_value() { spend(2); }                       // a new object
   uint64_t fuel_left() const { return fuel_; }
 
   // Guards recursion: one per nested evaluation.
@@ -73,6 +76,7 @@ class Runtime {
   virtual std::optional<Value> loop_attribute(const Value& loop, std::string_view name) = 0;
 
   Value apply(const Builtin& builtin, const Value& self, const CallArguments& arguments) {
+    spend();
     return builtin.call(*this, self, bind(*this, builtin, arguments));
   }
 
@@ -82,13 +86,18 @@ class Runtime {
 
  protected:
   const Limits& limits() const { return limits_; }
+  // The limits of memory and fuel hold from here on; before, the variables are read.
+  void begin() {
+    heap.limit_growth(limits_.memory_bytes);
+    fuel_ = limits_.fuel;
+  }
 
  private:
   [[noreturn]] void fail_fuel() const;
   [[noreturn]] void fail_depth() const;
 
   const Limits limits_;
-  uint64_t fuel_;
+  uint64_t fuel_ = UINT64_MAX;
   int depth_ = 0;
 };
 

@@ -60,7 +60,11 @@ void append_title(std::string& out, char32_t c) {
   }
 }
 
-bool is_cased(char32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }
+bool is_cased(char32_t c) {
+  const auto k = category(c);
+  if (k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LT) return true;
+  return contains(kLowerBesideLl, c) || contains(kUpperBesideLu, c);
+}
 
 bool is_case_ignorable(char32_t c) {
   switch (category(c)) {

@@ -74,17 +74,6 @@ uint64_t hash_value(const Value& value) {
   }
 }
 
-bool hashable(const Value& value, int depth) {
-  if (depth > 100) return false;
-  if (value.is(Kind::kTuple)) {
-    for (const Value& item : value.items()) {
-      if (!hashable(item, depth + 1)) return false;
-    }
-    return true;
-  }
-  return !value.is(Kind::kList) && !value.is(Kind::kDict) && !value.is(Kind::kView);
-}
-
 bool same_key(const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) return a.wide() == b.wide();
   if (a.is_number() && b.is_number()) return a.exact() == b.exact();
@@ -170,8 +159,7 @@ Mutable::~Mutable() {
 
 void Heap::expect(size_t bytes) const {
   if (bytes > limit_ || used_ > limit_ - bytes) {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("chat template: its values need more than {} MiB of memory", limit_ >> 20));
+    throw Error(ErrorCode::kInvalidRequest, "chat template: its values need more memory than allowed");
   }
 }
 

@@ -138,7 +138,7 @@ class Dict {
 
   const std::vector<Item>& items() const { return items_; }
   size_t size() const { return items_.size(); }
-  // Keys are of hashable kinds (see hashable).
+  // Keys are hashable; whoever looks up a key of a template's making asks hashable() of jinja_ops.h first, which pays.
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
   void set(Value key, Value value);
@@ -156,9 +156,8 @@ class Dict {
   std::vector<uint32_t> index_;  // open addressing, position + 1 of an item; size a power of two
 };
 
-// Equality and hash of dictionary keys: 1, 1.0 and True are one key. Tuples are hashable when their items are.
+// Equality and hash of dictionary keys: 1, 1.0 and True are one key.
 bool same_key(const Value& a, const Value& b);
-bool hashable(const Value& value, int depth = 0);
 uint64_t hash_value(const Value& value);
 uint64_t hash_text(std::string_view text);
 
@@ -247,7 +246,7 @@ struct Function : Object {
 // Owns the memory account of one rendering.
 class Heap {
  public:
-  explicit Heap(size_t limit) : limit_(limit) {}
+  Heap() = default;
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
   ~Heap() { collect(); }
@@ -258,6 +257,8 @@ class Heap {
   // Throws as charge would, charging nothing: to be called before a large temporary is built.
   void expect(size_t bytes) const;
   size_t available() const { return limit_ - used_; }
+  // From now on so many bytes may be in use on top of what is in use already.
+  void limit_growth(size_t bytes) { limit_ = used_ + bytes; }
 
   // `extra`: bytes the object owns outside itself.
   template <class T, class... A>
@@ -279,7 +280,7 @@ class Heap {
   static constexpr size_t kAllocationOverhead = 16;
   void link(Mutable& object);
 
-  const size_t limit_;
+  size_t limit_ = SIZE_MAX;
   size_t used_ = 0;
   Object* dead_ = nullptr;
   bool draining_ = false;
