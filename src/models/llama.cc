@@ -1,13 +1,13 @@
 // Llama 1 to 3 and the many checkpoints of the same graph under its name.
-#include "nn/decoder.h"
+#include "nn/decoder_config.h"
 
 namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = llama_like(config, "llama");
-  s.qkv_bias = s.attention_out_bias = config.get("attention_bias", false);
-  s.mlp_bias = config.get("mlp_bias", false);
+  read_attention_bias(config, s, true);
+  s.mlp.bias = config.get("mlp_bias", false);
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -1,14 +1,12 @@
 // Mistral: Llama's graph with a sliding window in every layer (Jiang et al. 2023, arXiv:2310.06825).
-#include "nn/decoder.h"
+#include "nn/decoder_config.h"
 
 namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = llama_like(config, "mistral");
-  const int window = config.get("sliding_window", 0);
-  if (window < 0) config.refuse("sliding_window", "is negative");
-  s.windows.assign(s.windows.size(), window);
+  read_one_window(config, s, 0);
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -1,165 +1,198 @@
 // The decoder on the op table.
 #include "nn/decoder.h"
 
-#include <fmt/core.h>
-
+#include <algorithm>
 #include <cmath>
-
-#include "nn/layers.h"
-#include "sluice/error.h"
 
 namespace sluice {
 namespace {
 
-struct Attention {
-  Linear qkv, out;
-  Attention(const Weights& w, const DecoderSpec& s)
-      : qkv(w, {{"q_proj", int64_t{s.heads} * s.head_dim}, {"k_proj", int64_t{s.kv_heads} * s.head_dim},
-                {"v_proj", int64_t{s.kv_heads} * s.head_dim}}, s.hidden, s.qkv_bias),
-        out(w, {{"o_proj", s.hidden}}, int64_t{s.heads} * s.head_dim, s.attention_out_bias) {}
-};
-
-struct Mlp {
-  Linear gate_up, down;
-  Mlp(const Weights& w, const DecoderSpec& s)
-      : gate_up(w, {{"gate_proj", s.inner}, {"up_proj", s.inner}}, s.hidden, s.mlp_bias),
-        down(w, {{"down_proj", s.hidden}}, s.inner, s.mlp_bias) {}
-};
+Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec& s) {
+  return name.empty() ? Norm() : Norm(w, name, s.hidden, s.norm);
+}
 
 struct Layer {
-  RmsNorm attention_norm, mlp_norm;
+  Norm attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
   Attention attention;
   Mlp mlp;
   Layer(const Weights& w, const DecoderSpec& s)
-      : attention_norm(w, "input_layernorm", s.hidden, s.norm_eps),
-        mlp_norm(w, "post_attention_layernorm", s.hidden, s.norm_eps),
-        attention(w / "self_attn", s),
-        mlp(w / "mlp", s) {}
+      : attention_norm(optional_norm(w, s.names.attention_norm, s)),
+        attention_post_norm(optional_norm(w, s.names.attention_post_norm, s)),
+        mlp_norm(optional_norm(w, s.names.mlp_norm, s)),
+        mlp_post_norm(optional_norm(w, s.names.mlp_post_norm, s)),
+        attention(w / s.names.attention, s.attention, s.hidden),
+        mlp(w / s.names.mlp, s.mlp, s.hidden) {}
 };
+
+// Sines, then cosines, of geometric frequencies (Vaswani et al. 2017, arXiv:1706.03762, as fairseq lays them out).
+void fill_sinusoids(const Tensor& table) {
+  const int64_t half = table.shape[1] / 2;
+  for (int64_t p = 0; p < table.rows(); ++p) {
+    float* row = table.f32() + p * table.row_stride;
+    for (int64_t i = 0; i < half; ++i) {
+      const auto frequency = static_cast<float>(std::exp(-std::log(10000.0) / static_cast<double>(half - 1) * static_cast<double>(i)));
+      const float angle = static_cast<float>(p) * frequency;
+      row[i] = std::sin(angle);
+      row[half + i] = std::cos(angle);
+    }
+  }
+}
 
 class DecoderLm final : public Model {
  public:
   DecoderLm(DecoderSpec spec, LoadContext& context, int max_len) : spec_(std::move(spec)) {
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
     shape_ = {.family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .rope_class = {}};
-    shape_.rope_class = [rope = spec_.rope](int prompt_len) { return rope_class(rope, prompt_len); };
-    shape_.kv.assign(spec_.layers, {spec_.kv_heads, spec_.head_dim, spec_.head_dim});
-    const Weights w(context);
-    embedding_ = Embedding(w / "model", "embed_tokens", spec_.vocab, spec_.hidden);
-    for (int i = 0; i < spec_.layers; ++i) layers_.emplace_back(w / "model" / "layers" / std::to_string(i), spec_);
-    norm_ = RmsNorm(w / "model", "norm", spec_.hidden, spec_.norm_eps);
+    // Every class counts the scalings that a prompt is long enough for, so that sums of them differ as well.
+    shape_.rope_class = [ropes = spec_.ropes](int prompt_len) {
+      int sum = 0;
+      for (const RopeSpec& rope : ropes) sum += rope_class(rope, prompt_len);
+      return sum;
+    };
+    const AttentionSpec& attention = spec_.attention;
+    shape_.kv.assign(spec_.layers.size(), {attention.kv_heads, attention.head_dim, attention.head_dim});
+    load_tables(context, positions);
+    const DecoderNames& names = spec_.names;
+    const Weights w(context), body = w / names.body;
+    for (int i = 0; i < spec_.depth(); ++i) layers_.emplace_back(body / names.layers / std::to_string(i), spec_);
+    norm_ = optional_norm(body, names.norm, spec_);
     const bool tied = spec_.tied_head;
-    head_ = Linear(tied ? w / "model" : w, {{tied ? "embed_tokens" : "lm_head", spec_.vocab}}, spec_.hidden, false);
-    if (tied && w.has("lm_head.weight")) context.used.insert("lm_head.weight");  // some checkpoints store the copy
-    rope_ = Rope(spec_.rope, positions, context.pool, context.dry);
-    context.weight_bytes += rope_.bytes();
+    head_ = Linear(tied ? body : w, {{tied ? names.embedding : names.head, spec_.vocab}}, spec_.hidden, spec_.head_bias);
+    if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");  // some store the copy
   }
 
   const ModelShape& shape() const override { return shape_; }
 
   size_t activation_bytes(int tokens, int rows) const override {
-    const int64_t qkv = int64_t{spec_.heads + 2 * spec_.kv_heads} * spec_.head_dim;
-    const int64_t attention = spec_.hidden + qkv + int64_t{spec_.heads} * spec_.head_dim;
-    const int64_t mlp = spec_.hidden + 3 * int64_t{spec_.inner};
-    const int64_t per_token = spec_.hidden + std::max(attention, mlp);
-    const int64_t per_row = 2 * int64_t{spec_.hidden} + spec_.vocab;
-    return (tokens * per_token + rope_.step_floats(tokens) + rows * per_row) * sizeof(float) + 16 * 64;
+    const int64_t layer = floats_of_layer();
+    const int64_t per_token = spec_.hidden + std::max(layer, has_table() ? spec_.hidden : int64_t{0});
+    const int64_t per_row = int64_t{spec_.hidden} + spec_.vocab;
+    int64_t floats = tokens * per_token + rows * per_row;
+    for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
+    constexpr int64_t kTensors = 24;  // alive at once; each may waste up to 64 bytes
+    return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
   Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv) override {
-    const Rope::Rows rope = rope_.rows(c.arena, batch);
-    Tensor x = embedding_(c, batch.tokens);
-    for (int i = 0; i < spec_.layers; ++i) {
-      const Layer& layer = layers_[i];
-      {
-        Arena::Scope scope(c.arena);
-        attend(c, batch, rope, kv.layer(i), i, x, layer.attention_norm(c, x));
-      }
-      Arena::Scope scope(c.arena);
-      const Tensor gate_up = layer.mlp.gate_up(c, layer.mlp_norm(c, x));
-      const Tensor inner = c.arena.take(&kFloat32, {x.rows(), spec_.inner});
-      ops::glu(c, inner, gate_up, spec_.activation);
-      layer.mlp.down.add_to(c, x, inner);
+    std::vector<Rope::Rows> ropes;
+    for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
+    const Tensor x = embed(c, batch);
+    for (int i = 0; i < spec_.depth(); ++i) {
+      const LayerSpec& layer = spec_.layers[i];
+      const Attention::Step step{.batch = batch,
+                                 .rope = ropes.empty() || layer.rope < 0 ? nullptr : &ropes[layer.rope],
+                                 .cache = kv.layer(i),
+                                 .scale = spec_.attention.scale * layer.attention_scale,
+                                 .window = layer.window};
+      run_layer(c, layers_[i], step, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
-    return head_(c, norm_(c, rows));
+    if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
+    const Tensor logits = head_(c, rows);
+    if (spec_.logit_scale != 1.0f) ops::map(c, logits, ops::Map::kScale, spec_.logit_scale);
+    if (spec_.logit_soft_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_soft_cap);
+    return logits;
   }
 
  private:
-  // residual += attention(x)
-  void attend(ops::Ctx& c, const Batch& batch, const Rope::Rows& rope, const KvCache::Layer& cache, int i,
-              const Tensor& residual, const Tensor& x) {
-    const Attention& attention = layers_[i].attention;
-    const Tensor qkv = attention.qkv(c, x);
-    const int64_t q_width = int64_t{spec_.heads} * spec_.head_dim;
-    const int64_t kv_width = int64_t{spec_.kv_heads} * spec_.head_dim;
-    const Tensor q = qkv.slice_columns(0, q_width);
-    ops::rope_store(c, {.q = q,
-                        .k = qkv.slice_columns(q_width, kv_width),
-                        .v = qkv.slice_columns(q_width + kv_width, kv_width),
-                        .cos_sin = rope.cos_sin,
-                        .interleaved = spec_.rope.interleaved,
-                        .k_cache = cache.k,
-                        .v_cache = cache.v,
-                        .positions = rope.rows,
-                        .slots = batch.slots});
-    const Tensor out = c.arena.take(&kFloat32, {x.rows(), q_width});
-    ops::attention(c, {.out = out,
-                       .q = q,
-                       .k_cache = cache.k,
-                       .v_cache = cache.v,
-                       .query_start = batch.query_start,
-                       .kv_len = batch.kv_len,
-                       .block_table = batch.block_table,
-                       .block_table_stride = batch.block_table_stride,
-                       .heads = spec_.heads,
-                       .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim)),
-                       .window = spec_.windows[i]});
-    attention.out.add_to(c, residual, out);
+  bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
+  // Whether what a half of a block computes must be seen by itself before it is added.
+  bool separate(const std::string& post_norm) const { return !post_norm.empty() || spec_.residual_scale != 1.0f; }
+
+  void load_tables(LoadContext& context, int positions) {
+    const DecoderNames& names = spec_.names;
+    const Weights body = Weights(context) / names.body;
+    embedding_ = Embedding(body, names.embedding, spec_.vocab, spec_.hidden);
+    embedding_norm_ = optional_norm(body, names.embedding_norm, spec_);
+    const int64_t rows = int64_t{spec_.max_positions} + spec_.position_offset;
+    if (spec_.positions == Positions::kLearned) {
+      const Embedding table(body, names.position_table, rows, spec_.hidden);
+      position_table_ = table.rows_from(spec_.position_offset);
+    } else if (spec_.positions == Positions::kSinusoidal) {
+      const size_t bytes = static_cast<size_t>(rows) * spec_.hidden * sizeof(float);
+      context.weight_bytes += bytes;
+      if (!context.dry) {
+        sinusoids_ = Buffer(bytes);
+        const Tensor table(sinusoids_.data(), &kFloat32, {rows, spec_.hidden});
+        fill_sinusoids(table);
+        position_table_ = Embedding(table.slice_rows(spec_.position_offset, spec_.max_positions));
+      }
+    }
+    for (const RopeSpec& rope : spec_.ropes) {
+      ropes_.emplace_back(rope, positions, context.pool, context.dry);
+      context.weight_bytes += ropes_.back().bytes();
+    }
+  }
+
+  Tensor embed(ops::Ctx& c, const Batch& batch) const {
+    const Tensor x = embedding_(c, batch.tokens);
+    if (spec_.embedding_scale != 1.0f) ops::map(c, x, ops::Map::kScale, spec_.embedding_scale);
+    if (!spec_.names.embedding_norm.empty()) embedding_norm_.in_place(c, x);
+    if (has_table()) {
+      Arena::Scope scope(c.arena);
+      ops::add(c, x, position_table_(c, batch.positions));
+    }
+    return x;
+  }
+
+  // x += scale * post_norm(half(x)), where half(out, accumulate) computes out = or += its part.
+  template <class Half>
+  void add_half(ops::Ctx& c, const Tensor& x, const std::string& post_norm, const Norm& norm, Half&& half) const {
+    if (!separate(post_norm)) return half(x, true);
+    const Tensor part = c.arena.take(&kFloat32, x.shape);
+    half(part, false);
+    if (!post_norm.empty()) norm.in_place(c, part);
+    ops::add(c, x, part, spec_.residual_scale);
+  }
+
+  void run_layer(ops::Ctx& c, const Layer& layer, const Attention::Step& step, const Tensor& x) const {
+    const DecoderNames& names = spec_.names;
+    Arena::Scope of_layer(c.arena);
+    const Tensor attention_in = names.attention_norm.empty() ? x : layer.attention_norm(c, x);
+    // In parallel, both inputs are of the residual before either half is added.
+    Tensor mlp_in = attention_in;
+    if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
+    {
+      Arena::Scope of_half(c.arena);
+      add_half(c, x, names.attention_post_norm, layer.attention_post_norm,
+               [&](const Tensor& out, bool accumulate) { layer.attention(c, step, out, attention_in, accumulate); });
+    }
+    if (!spec_.parallel) {
+      mlp_in = x;
+      if (!names.mlp_norm.empty()) {
+        mlp_in = names.attention_norm.empty() ? c.arena.take(&kFloat32, x.shape) : attention_in;
+        layer.mlp_norm.into(c, mlp_in, x);
+      }
+    }
+    add_half(c, x, names.mlp_post_norm, layer.mlp_post_norm,
+             [&](const Tensor& out, bool accumulate) { layer.mlp(c, out, mlp_in, accumulate); });
+  }
+
+  // Arena floats of run_layer per token.
+  int64_t floats_of_layer() const {
+    const DecoderNames& names = spec_.names;
+    int64_t inputs = !names.attention_norm.empty() || !names.mlp_norm.empty() ? spec_.hidden : 0;
+    if (spec_.parallel && !names.attention_norm.empty() && !names.mlp_norm.empty()) inputs += spec_.hidden;
+    const auto half = [&](const std::string& post_norm, int64_t floats) {
+      return floats + (separate(post_norm) ? spec_.hidden : 0);
+    };
+    return inputs + std::max(half(names.attention_post_norm, Attention::floats_per_token(spec_.attention)),
+                             half(names.mlp_post_norm, Mlp::floats_per_token(spec_.mlp)));
   }
 
   DecoderSpec spec_;
   ModelShape shape_;
-  Embedding embedding_;
+  Embedding embedding_, position_table_;
+  Norm embedding_norm_;
+  Buffer sinusoids_;
   std::vector<Layer> layers_;
-  RmsNorm norm_;
+  Norm norm_;
   Linear head_;
-  Rope rope_;
+  std::vector<Rope> ropes_;
 };
 
-int positive(const Config& config, const char* key, int value) {
-  if (value < 1) config.refuse(key, fmt::format("{} is not positive", value));
-  return value;
-}
-
 }  // namespace
-
-DecoderSpec llama_like(const Config& c, std::string family) {
-  DecoderSpec s;
-  s.family = std::move(family);
-  s.vocab = positive(c, "vocab_size", c.at<int>("vocab_size"));
-  s.hidden = positive(c, "hidden_size", c.at<int>("hidden_size"));
-  s.layers = positive(c, "num_hidden_layers", c.at<int>("num_hidden_layers"));
-  s.heads = positive(c, "num_attention_heads", c.at<int>("num_attention_heads"));
-  s.kv_heads = positive(c, "num_key_value_heads", c.get("num_key_value_heads", s.heads));
-  s.inner = positive(c, "intermediate_size", c.at<int>("intermediate_size"));
-  s.max_positions = positive(c, "max_position_embeddings", c.get("max_position_embeddings", 2048));
-  if (s.heads % s.kv_heads != 0) {
-    c.refuse("num_key_value_heads", fmt::format("{} does not divide num_attention_heads {}", s.kv_heads, s.heads));
-  }
-  if (!c.has("head_dim") && s.hidden % s.heads != 0) {
-    c.refuse("num_attention_heads", fmt::format("{} does not divide hidden_size {}", s.heads, s.hidden));
-  }
-  s.head_dim = positive(c, "head_dim", c.get("head_dim", s.hidden / s.heads));
-  s.norm_eps = static_cast<float>(c.get("rms_norm_eps", 1e-6));
-  const auto activation = c.get("hidden_act", std::string("silu"));
-  s.activation = ops::parse_activation(activation);
-  s.tied_head = c.get("tie_word_embeddings", false);
-  s.rope = read_rope(c, s.head_dim, s.max_positions);
-  s.windows.assign(static_cast<size_t>(s.layers), 0);
-  return s;
-}
 
 std::unique_ptr<Model> decoder_lm(DecoderSpec spec, LoadContext& context, int max_len) {
   return std::make_unique<DecoderLm>(std::move(spec), context, max_len);

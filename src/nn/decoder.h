@@ -1,38 +1,70 @@
-// The decoder that most families are: token embedding, pre-norm blocks of causal attention and a gated MLP, a final norm
-// and a head (Llama: Touvron et al. 2023, arXiv:2302.13971). A family fills in DecoderSpec; a field enters the spec when
-// two families need it, until then a family writes its own layer in its own file.
+// The decoder that most families are: embedding, blocks of causal attention and an MLP, a final norm and a head (Llama:
+// Touvron et al. 2023, arXiv:2302.13971). A family fills in DecoderSpec; a field enters the spec when two families need
+// it or when a line of data saves a family code of its own.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "nn/attention.h"
+#include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/rope.h"
 
 namespace sluice {
 
+// What differs from layer to layer.
+struct LayerSpec {
+  int window = 0;              // sliding window in tokens, 0 for all
+  int rope = 0;                // index into DecoderSpec::ropes if there are any, -1 for no rotation
+  float attention_scale = 1.0f;  // times AttentionSpec::scale
+};
+
+// Where tensors are. An empty norm name: that norm does not exist.
+struct DecoderNames {
+  std::string body = "model";
+  std::string embedding = "embed_tokens";  // below body
+  std::string embedding_norm{};
+  std::string position_table{};            // below body; learned positions
+  std::string layers = "layers";
+  std::string norm = "norm";
+  std::string head = "lm_head";
+  // Below a layer:
+  std::string attention = "self_attn";
+  std::string mlp = "mlp";
+  std::string attention_norm = "input_layernorm";  // of the attention's input
+  std::string attention_post_norm{};               // of its result, before it is added
+  std::string mlp_norm = "post_attention_layernorm";
+  std::string mlp_post_norm{};
+};
+
+enum class Positions { kRope, kLearned, kSinusoidal, kAlibi };
+
 struct DecoderSpec {
   std::string family;
   int vocab = 0;
   int hidden = 0;
-  int layers = 0;
-  int heads = 0;
-  int kv_heads = 0;
-  int head_dim = 0;
-  int inner = 0;                 // width of the MLP
   int max_positions = 0;
-  float norm_eps = 1e-6f;
-  ops::Activation activation = ops::Activation::kSilu;
-  bool qkv_bias = false;
-  bool attention_out_bias = false;
-  bool mlp_bias = false;
-  bool tied_head = false;        // the head is the embedding table
-  RopeSpec rope;
-  std::vector<int> windows;      // per layer: sliding window in tokens, 0 for all
-};
+  NormSpec norm{};
+  AttentionSpec attention{};
+  MlpSpec mlp{};
+  std::vector<LayerSpec> layers{};
+  // Attention and MLP read the same residual and are added together (GPT-J). Without an MLP norm they share one.
+  bool parallel = false;
+  bool tied_head = false;         // the head is the embedding table
+  bool head_bias = false;
+  float embedding_scale = 1.0f;
+  float residual_scale = 1.0f;    // of what a block's halves add
+  float logit_scale = 1.0f;
+  float logit_soft_cap = 0.0f;    // > 0
+  Positions positions = Positions::kRope;
+  int position_offset = 0;        // learned, sinusoidal: row of the table for the first token
+  std::vector<RopeSpec> ropes{};
+  DecoderNames names{};
 
-// Keys that Llama and its relatives share: sizes, norm, activation, rope, tied head. Windows are zero.
-DecoderSpec llama_like(const Config& config, std::string family);
+  int depth() const { return static_cast<int>(layers.size()); }
+};
 
 std::unique_ptr<Model> decoder_lm(DecoderSpec spec, LoadContext& context, int max_len);
 

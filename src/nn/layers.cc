@@ -1,4 +1,4 @@
-// Linear, RMSNorm, embedding.
+// Linear, norms, embedding.
 #include "nn/layers.h"
 
 #include <fmt/core.h>
@@ -7,59 +7,116 @@
 
 namespace sluice {
 
-Linear::Linear(const Weights& w, std::initializer_list<Part> parts, int64_t inputs, bool bias) {
-  LoadContext& context = w.context();
+Tensor transpose(const Tensor& matrix, Buffer& memory) {
+  const int64_t rows = matrix.shape[0], columns = matrix.shape[1];
+  memory = Buffer(static_cast<size_t>(rows * columns) * sizeof(float));
+  const Tensor out(memory.data(), &kFloat32, {columns, rows});
+  std::vector<float> row(static_cast<size_t>(columns));
+  for (int64_t i = 0; i < rows; ++i) {
+    to_float(matrix.dtype, matrix.data + i * matrix.row_stride * matrix.dtype->block_bytes, row.data(), row.size());
+    for (int64_t j = 0; j < columns; ++j) out.f32()[j * rows + i] = row[j];
+  }
+  return out;
+}
+
+void Linear::plan(LoadContext& context, int64_t outputs, int64_t inputs) {
   const auto kernels = context.ops.matmul.find(context.dtype);
   if (kernels == context.ops.matmul.end()) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("no matrix multiplication for weights of type {} on this backend", context.dtype->name));
   }
   weight_.dtype = context.dtype;
+  weight_.n = outputs;
   weight_.k = inputs;
-  for (const Part& part : parts) weight_.n += part.outputs;
   const size_t bytes = kernels->second.packed_bytes(weight_.n, weight_.k);
   context.weight_bytes += bytes;
   if (!context.dry) weight_.storage = Buffer(bytes);
-  if (bias && !context.dry) bias_.reserve(static_cast<size_t>(weight_.n));
+}
 
-  int64_t row = 0;
+void Linear::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
+  if (matrix.data == nullptr || context.dry) return;
+  context.ops.matmul.at(context.dtype).pack(context.pool, weight_, row, matrix);
+}
+
+Linear::Linear(LoadContext& context, const std::vector<Tensor>& matrices, int64_t inputs, std::vector<float> bias)
+    : bias_(std::move(bias)) {
+  int64_t outputs = 0, row = 0;
+  for (const Tensor& matrix : matrices) outputs += matrix.shape[0];
+  plan(context, outputs, inputs);
+  for (const Tensor& matrix : matrices) {
+    pack(context, row, matrix);
+    row += matrix.shape[0];
+  }
+}
+
+Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias) {
+  LoadContext& context = w.context();
+  int64_t outputs = 0, row = 0;
+  for (const Part& part : parts) outputs += part.outputs;
+  plan(context, outputs, inputs);
   for (const Part& part : parts) {
     const Weights here = w / part.name;
-    const TensorEntry* entry = here.tensor("weight", {part.outputs, inputs});
-    if (entry != nullptr && !context.dry) kernels->second.pack(context.pool, weight_, row, entry->view());
+    const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
+    const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
+    const TensorEntry* entry = here.tensor("weight", shape);
+    std::vector<float> values;
     if (bias) {
-      const std::vector<float> values = here.vector("bias", part.outputs);
-      bias_.insert(bias_.end(), values.begin(), values.end());
+      values = here.vector("bias", part.outputs);
     } else if (here.has("bias")) {
       context.problems.push_back(
           fmt::format("tensor '{}bias' exists, but the configuration has no bias there", here.prefix()));
     }
-    row += part.outputs;
+    if (entry == nullptr || context.dry) continue;
+    Buffer memory;
+    const Tensor matrix = part.transposed ? transpose(entry->view(), memory) : entry->view();
+    for (const RowRange& range : ranges) {
+      pack(context, row, matrix.slice_rows(range.begin, range.count));
+      if (!values.empty()) {
+        bias_.insert(bias_.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
+      }
+      row += range.count;
+    }
   }
 }
 
 Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
   Tensor out = c.arena.take(&kFloat32, {x.rows(), weight_.n});
-  ops::matmul(c, {.out = out, .x = x, .weight = &weight_, .bias = bias_.empty() ? nullptr : bias_.data()});
+  into(c, out, x, false);
   return out;
 }
 
-void Linear::add_to(ops::Ctx& c, const Tensor& residual, const Tensor& x) const {
-  ops::matmul(c, {.out = residual,
+void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+  ops::matmul(c, {.out = out,
                   .x = x,
                   .weight = &weight_,
                   .bias = bias_.empty() ? nullptr : bias_.data(),
-                  .accumulate = true});
+                  .accumulate = accumulate});
 }
 
-Tensor RmsNorm::operator()(ops::Ctx& c, const Tensor& x) const {
+Norm::Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec) : spec_(spec) {
+  const Weights here = w / name;
+  if (spec.weight) weight_ = here.vector("weight", size);
+  if (spec.bias) bias_ = here.vector("bias", size);
+  for (float& value : weight_) value += spec.offset;
+}
+
+void Norm::into(ops::Ctx& c, const Tensor& out, const Tensor& x) const {
+  const float* weight = weight_.empty() ? nullptr : weight_.data();
+  if (spec_.kind == NormSpec::Kind::kRms) {
+    ops::rms_norm(c, out, x, weight, spec_.eps);
+  } else {
+    ops::layer_norm(c, out, x, weight, bias_.empty() ? nullptr : bias_.data(), spec_.eps);
+  }
+}
+
+Tensor Norm::operator()(ops::Ctx& c, const Tensor& x) const {
   Tensor out = c.arena.take(&kFloat32, x.shape);
-  ops::rms_norm(c, out, x, weight_.data(), eps_);
+  into(c, out, x);
   return out;
 }
 
-Embedding::Embedding(const Weights& w, std::string_view name, int64_t vocab, int64_t hidden) {
-  const TensorEntry* entry = (w / name).tensor("weight", {vocab, hidden});
+Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden) {
+  const TensorEntry* entry = (w / name).tensor("weight", {rows, hidden});
   if (entry == nullptr) return;
   w.context().mapped_bytes += entry->bytes;
   table_ = entry->view();
@@ -69,6 +126,10 @@ Tensor Embedding::operator()(ops::Ctx& c, std::span<const int32_t> ids) const {
   Tensor out = c.arena.take(&kFloat32, {static_cast<int64_t>(ids.size()), table_.shape[1]});
   ops::embed(c, out, table_, ids);
   return out;
+}
+
+Embedding Embedding::rows_from(int64_t first) const {
+  return Embedding(table_.data == nullptr ? Tensor() : table_.slice_rows(first, table_.rows() - first));
 }
 
 }  // namespace sluice

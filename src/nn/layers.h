@@ -1,7 +1,7 @@
 // The layers every decoder is made of. The member list is the weight list (style G10).
 #pragma once
 
-#include <initializer_list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,43 +10,74 @@
 
 namespace sluice {
 
+struct RowRange {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
 // y = x W^T + b. Several projections of the same input are fused into one matrix, outputs in the order given.
 class Linear {
  public:
   struct Part {
-    std::string_view name;  // "q_proj": tensors q_proj.weight [outputs, inputs] and q_proj.bias [outputs]
-    int64_t outputs;
+    std::string name;             // "q_proj": tensors q_proj.weight [outputs, inputs] and q_proj.bias [outputs]
+    int64_t outputs = 0;
+    std::vector<RowRange> rows{};  // the tensor's rows in the order of the outputs; empty: as they are
+    bool transposed = false;      // the tensor is [inputs, outputs], as GPT-2's Conv1D stores it
   };
   Linear() = default;
-  Linear(const Weights& w, std::initializer_list<Part> parts, int64_t inputs, bool bias);
+  Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
+  // From matrices [outputs, inputs] that the caller found, one below the other; a matrix whose data is null (dry run,
+  // missing tensor) is only planned. `bias` has a value per output, or none at all.
+  Linear(LoadContext& context, const std::vector<Tensor>& matrices, int64_t inputs, std::vector<float> bias);
 
-  Tensor operator()(ops::Ctx& c, const Tensor& x) const;               // new [tokens, outputs] from the arena
-  void add_to(ops::Ctx& c, const Tensor& residual, const Tensor& x) const;  // residual += this(x)
+  Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new [tokens, outputs] from the arena
+  void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
   int64_t outputs() const { return weight_.n; }
 
  private:
+  void plan(LoadContext& context, int64_t outputs, int64_t inputs);
+  void pack(LoadContext& context, int64_t row, const Tensor& matrix);
+
   ops::Weight weight_;
   std::vector<float> bias_;
 };
 
-// x / rms(x) * weight (Zhang and Sennrich 2019, arXiv:1910.07467).
-class RmsNorm {
- public:
-  RmsNorm() = default;
-  RmsNorm(const Weights& w, std::string_view name, int64_t size, float eps) : weight_((w / name).vector("weight", size)), eps_(eps) {}
-  Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new tensor of x's shape
+// matrix^T of any plain type, as fp32 in `memory`.
+Tensor transpose(const Tensor& matrix, Buffer& memory);
 
- private:
-  std::vector<float> weight_;
-  float eps_ = 0;
+// RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) or LayerNorm (Ba et al. 2016, arXiv:1607.06450).
+struct NormSpec {
+  enum class Kind { kRms, kLayer };
+  Kind kind = Kind::kRms;
+  float eps = 1e-6f;
+  bool weight = true;
+  bool bias = false;    // kLayer
+  float offset = 0.0f;  // added to the stored weight
 };
 
-// A table of token vectors, read in place from the mapped file.
+class Norm {
+ public:
+  Norm() = default;
+  // Tensors NAME.weight and NAME.bias [size], as far as the spec has them.
+  Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec);
+  Norm(std::vector<float> weight, const NormSpec& spec) : spec_(spec), weight_(std::move(weight)) {}
+  Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new tensor of x's shape
+  void into(ops::Ctx& c, const Tensor& out, const Tensor& x) const;
+  void in_place(ops::Ctx& c, const Tensor& x) const { into(c, x, x); }
+
+ private:
+  NormSpec spec_;
+  std::vector<float> weight_, bias_;
+};
+
+// A table of vectors that lies elsewhere, in the mapped file as a rule.
 class Embedding {
  public:
   Embedding() = default;
-  Embedding(const Weights& w, std::string_view name, int64_t vocab, int64_t hidden);
+  Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden);
+  explicit Embedding(const Tensor& table) : table_(table) {}
   Tensor operator()(ops::Ctx& c, std::span<const int32_t> ids) const;  // [tokens, hidden] fp32
+  Embedding rows_from(int64_t first) const;  // the same table without the rows before `first`
 
  private:
   Tensor table_;

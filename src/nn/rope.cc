@@ -85,26 +85,28 @@ void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_p
 }
 
 // The object that describes the rotation, from either spelling.
-Config rope_object(const Config& config) {
+Config rope_object(const Config& config, std::string_view layer_type) {
   const bool modern = config.has("rope_parameters");
   const bool old = config.has("rope_scaling");
   if (modern && old && *config.find("rope_parameters") != *config.find("rope_scaling")) {
     config.refuse("rope_scaling", "contradicts rope_parameters");
   }
-  return config.object(modern ? "rope_parameters" : "rope_scaling");
+  const Config rope = config.object(modern ? "rope_parameters" : "rope_scaling");
+  const bool per_type = modern && !layer_type.empty() && rope.has(layer_type);
+  return per_type ? rope.object(layer_type) : rope;
 }
 
 }  // namespace
 
-RopeSpec read_rope(const Config& config, int head_dim, int max_positions) {
-  const Config rope = rope_object(config);
+RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const RopeDefaults& defaults) {
+  const Config rope = rope_object(config, defaults.layer_type);
   RopeSpec s;
-  s.theta = rope.get("rope_theta", config.get("rope_theta", 10000.0));
+  s.theta = rope.get("rope_theta", config.get("rope_theta", defaults.theta));
   if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta) {
     config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
   }
   if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("{} is not above 1", s.theta));
-  const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0));
+  const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", defaults.partial));
   if (!(partial > 0 && partial <= 1)) config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
   s.rotary_dim = static_cast<int>(head_dim * partial);
   if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0) {
@@ -118,7 +120,11 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions) {
                                       config.get("original_max_position_embeddings", max_positions));
   if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
 
-  if (s.type == "linear" || s.type == "dynamic") {
+  if (s.type == "dynamic" && rope.has("alpha")) {  // Hunyuan's: one stretch for all lengths
+    s.theta *= std::pow(required(rope, "alpha"), static_cast<double>(s.rotary_dim) / (s.rotary_dim - 2));
+    s.type = "default";
+    for (const char* unused : {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) rope.ignore(unused);
+  } else if (s.type == "linear" || s.type == "dynamic") {
     s.factor = required(rope, "factor");
   } else if (s.type == "yarn") {
     read_yarn(rope, s);

@@ -23,7 +23,6 @@ struct RopeSpec {
   std::string type = "default";
   double theta = 10000.0;
   int rotary_dim = 0;            // even; dimensions of a head that are rotated
-  bool interleaved = false;
   double factor = 1.0;
   double attention_factor = 1.0; // multiplies cosines and sines
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
@@ -33,9 +32,16 @@ struct RopeSpec {
   std::vector<double> short_factor, long_factor;         // longrope, rotary_dim / 2 each
 };
 
+// What a family takes when the configuration says nothing, and whose parameters are read.
+struct RopeDefaults {
+  double theta = 10000.0;
+  double partial = 1.0;           // part of a head that is rotated
+  std::string_view layer_type{};  // rope_parameters may hold an object for each of layer_types' names
+};
+
 // Reads "rope_parameters" (transformers 5) or "rope_theta" with "rope_scaling" (before). Both, and contradicting: an
 // error by name. `max_positions` is max_position_embeddings.
-RopeSpec read_rope(const Config& config, int head_dim, int max_positions);
+RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const RopeDefaults& defaults = {});
 
 // Cosines and sines for positions 0 .. positions-1 of every length, or, when they depend on the length, for one step.
 class Rope {

@@ -22,7 +22,9 @@ void LoadContext::finish(const std::function<bool(std::string_view)>& ignorable)
   throw Error(ErrorCode::kUnsupportedModel, message);
 }
 
-Weights Weights::operator/(std::string_view name) const { return Weights(*context_, fmt::format("{}{}.", prefix_, name)); }
+Weights Weights::operator/(std::string_view name) const {
+  return name.empty() ? *this : Weights(*context_, fmt::format("{}{}.", prefix_, name));
+}
 
 bool Weights::has(std::string_view name) const {
   return context_->checkpoint.find(fmt::format("{}{}", prefix_, name)) != nullptr;
@@ -49,11 +51,11 @@ const TensorEntry* Weights::tensor(std::string_view name, const Shape& shape) co
   return entry;
 }
 
-std::vector<float> Weights::vector(std::string_view name, int64_t n) const {
-  const TensorEntry* entry = tensor(name, {n});
-  context_->weight_bytes += static_cast<size_t>(n) * sizeof(float);
+std::vector<float> Weights::vector(std::string_view name, const Shape& shape) const {
+  const TensorEntry* entry = tensor(name, shape);
+  context_->weight_bytes += static_cast<size_t>(shape.elements()) * sizeof(float);
   if (entry == nullptr || context_->dry) return {};
-  std::vector<float> values(static_cast<size_t>(n));
+  std::vector<float> values(static_cast<size_t>(shape.elements()));
   to_float(entry->dtype, entry->data, values.data(), values.size());
   return values;
 }

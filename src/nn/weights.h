@@ -40,15 +40,16 @@ class Weights {
  public:
   explicit Weights(LoadContext& context, std::string prefix = {}) : context_(&context), prefix_(std::move(prefix)) {}
 
-  Weights operator/(std::string_view name) const;
+  Weights operator/(std::string_view name) const;  // an empty name stays here
   LoadContext& context() const { return *context_; }
   const std::string& prefix() const { return prefix_; }
   bool has(std::string_view name) const;
 
   // The tensor, its shape checked; nullptr (and a recorded problem) when it is missing or misshapen.
   const TensorEntry* tensor(std::string_view name, const Shape& shape) const;
-  // A vector as fp32. Empty in a dry run or when missing.
-  std::vector<float> vector(std::string_view name, int64_t n) const;
+  // A small tensor as fp32. Empty in a dry run or when missing.
+  std::vector<float> vector(std::string_view name, int64_t n) const { return vector(name, Shape{n}); }
+  std::vector<float> vector(std::string_view name, const Shape& shape) const;
 
  private:
   LoadContext* context_;

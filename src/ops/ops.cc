@@ -144,6 +144,17 @@ void unary(Ctx& ctx, Tensor x, Activation activation) {
   ctx.ops.unary(ctx.pool, x, activation);
 }
 
+void xielu(Ctx& ctx, Tensor x, const Xielu& parameters) {
+  check_matrix(x, "x", -1, -1);
+  ctx.ops.xielu(ctx.pool, x, parameters);
+}
+
+void map(Ctx& ctx, Tensor x, Map function, float parameter) {
+  check_matrix(x, "x", -1, -1);
+  CHECK(parameter > 0, "parameter {}", parameter);
+  ctx.ops.map(ctx.pool, x, function, parameter);
+}
+
 void add(Ctx& ctx, Tensor out, Tensor x, float scale) {
   check_matrix(out, "out", -1, -1);
   check_matrix(x, "x", out.shape[0], out.shape[1]);
@@ -165,12 +176,14 @@ void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
   const auto tokens = static_cast<int64_t>(args.positions.size());
   const int64_t kv_heads = args.k_cache.shape[1], head_dim = args.k_cache.shape[3];
   check_matrix(args.q, "q", tokens, -1);
-  check_matrix(args.k, "k", tokens, kv_heads * head_dim);
-  check_matrix(args.v, "v", tokens, kv_heads * args.v_cache.shape[3]);
   CHECK(args.q.shape[1] % head_dim == 0, "q {}, head_dim {}", args.q.shape.str(), head_dim);
-  CHECK(args.slots.size() == args.positions.size());
-  const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
-  for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
+  if (args.k.data != nullptr) {
+    check_matrix(args.k, "k", tokens, kv_heads * head_dim);
+    check_matrix(args.v, "v", tokens, kv_heads * args.v_cache.shape[3]);
+    CHECK(args.slots.size() == args.positions.size());
+    const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
+    for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
+  }
   if (args.cos_sin.data != nullptr) {
     check_matrix(args.cos_sin, "cos_sin", -1, -1);
     const int64_t positions = args.cos_sin.shape[0], rotary_dim = args.cos_sin.shape[1];
@@ -210,6 +223,14 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows) 
   check_matrix(out, "out", static_cast<int64_t>(rows.size()), x.shape[1]);
   for (int32_t row : rows) CHECK(row >= 0 && row < x.shape[0], "row {} of {}", row, x.shape[0]);
   ctx.ops.gather_rows(ctx.pool, out, x, rows);
+}
+
+void scatter_add(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales) {
+  check_matrix(out, "out", -1, -1);
+  check_matrix(x, "x", static_cast<int64_t>(rows.size()), out.shape[1]);
+  CHECK(scales.size() == rows.size(), "{} scales for {} rows", scales.size(), rows.size());
+  for (int32_t row : rows) CHECK(row >= 0 && row < out.shape[0], "row {} of {}", row, out.shape[0]);
+  ctx.ops.scatter_add(ctx.pool, out, x, rows, scales);
 }
 
 }  // namespace sluice::ops

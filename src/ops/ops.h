@@ -39,6 +39,7 @@ struct MatmulArgs {
 };
 
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
+// Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
 struct RopeStoreArgs {
   Tensor q;                      // [tokens, heads * head_dim] fp32, rotated in place
   Tensor k;                      // [tokens, kv_heads * head_dim] fp32
@@ -76,6 +77,15 @@ enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kTan
 Activation parse_activation(std::string_view name);
 float activate(Activation activation, float x);  // scalar reference
 
+// Functions of an element and one positive parameter p: x * p, min(max(x, -p), p), p * tanh(x / p).
+enum class Map { kScale, kClamp, kSoftCap };
+
+// xIELU (Huang and Schlag 2024, arXiv:2411.13010): alpha_p x^2 + beta x above zero, else
+// alpha_n (expm1(min(x, eps)) - x) + beta x.
+struct Xielu {
+  float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;
+};
+
 struct MatmulKernels {
   size_t (*packed_bytes)(int64_t n, int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of the [n, k] matrix `into`; `from` is [rows, k] of any plain float type.
@@ -90,10 +100,14 @@ struct Ops {
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
   void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
   void (*unary)(ThreadPool&, Tensor x, Activation activation) = nullptr;
+  void (*xielu)(ThreadPool&, Tensor x, const Xielu& parameters) = nullptr;
+  void (*map)(ThreadPool&, Tensor x, Map function, float parameter) = nullptr;
   void (*add)(ThreadPool&, Tensor out, Tensor x, float scale) = nullptr;
   void (*rope_store)(ThreadPool&, const RopeStoreArgs&) = nullptr;
   void (*attention)(ThreadPool&, const AttentionArgs&) = nullptr;
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) = nullptr;
+  void (*scatter_add)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows,
+                      std::span<const float> scales) = nullptr;
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };
 
@@ -123,10 +137,14 @@ void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float 
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
 void glu(Ctx&, Tensor out, Tensor gate_up, Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
 void unary(Ctx&, Tensor x, Activation activation);                  // in place
+void xielu(Ctx&, Tensor x, const Xielu& parameters);                // in place
+void map(Ctx&, Tensor x, Map function, float parameter);            // in place
 void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);           // out += scale * x
 void matmul(Ctx&, const MatmulArgs& args);
 void rope_store(Ctx&, const RopeStoreArgs& args);
 void attention(Ctx&, const AttentionArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows);
+// out[rows[i], :] += scales[i] * x[i, :]; no row twice.
+void scatter_add(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
 
 }  // namespace sluice::ops

@@ -2,6 +2,7 @@
 // Sums run in double precision and in index order; weights stay row-major. It is meant to be right, not fast.
 #include "ops/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -74,6 +75,32 @@ void unary(ThreadPool&, Tensor x, Activation activation) {
   }
 }
 
+template <class F>
+void each_element(Tensor x, F&& function) {
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    float* values = x.f32() + row * x.row_stride;
+    for (int64_t i = 0; i < x.shape[1]; ++i) values[i] = static_cast<float>(function(double{values[i]}));
+  }
+}
+
+void xielu(ThreadPool&, Tensor x, const Xielu& p) {
+  each_element(x, [&](double v) {
+    const double curved = v > 0 ? p.alpha_p * v * v : p.alpha_n * (std::expm1(std::min(v, double{p.eps})) - v);
+    return curved + p.beta * v;
+  });
+}
+
+void map(ThreadPool&, Tensor x, Map function, float p) {
+  switch (function) {
+    case Map::kScale:
+      return each_element(x, [=](double v) { return v * p; });
+    case Map::kClamp:
+      return each_element(x, [=](double v) { return v < -p ? -p : v > p ? p : v; });
+    case Map::kSoftCap:
+      return each_element(x, [=](double v) { return p * std::tanh(v / p); });
+  }
+}
+
 void add(ThreadPool&, Tensor out, Tensor x, float scale) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     float* to = out.f32() + row * out.row_stride;
@@ -85,6 +112,14 @@ void add(ThreadPool&, Tensor out, Tensor x, float scale) {
 void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(out.f32() + i * out.row_stride, x.f32() + rows[i] * x.row_stride, x.shape[1] * sizeof(float));
+  }
+}
+
+void scatter_add(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    float* to = out.f32() + rows[i] * out.row_stride;
+    const float* from = x.f32() + i * x.row_stride;
+    for (int64_t j = 0; j < x.shape[1]; ++j) to[j] += scales[i] * from[j];
   }
 }
 
@@ -132,10 +167,13 @@ const Ops& table() {
       .layer_norm = layer_norm,
       .glu = glu,
       .unary = unary,
+      .xielu = xielu,
+      .map = map,
       .add = add,
       .rope_store = rope_store,
       .attention = attention,
       .gather_rows = gather_rows,
+      .scatter_add = scatter_add,
       .matmul = {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
   return ops;
 }

@@ -90,7 +90,7 @@ void rope_store(ThreadPool&, const RopeStoreArgs& args) {
     const float* cos_sin = rotated ? args.cos_sin.f32() + args.positions[t] * args.cos_sin.row_stride : nullptr;
     float* q = args.q.f32() + t * args.q.row_stride;
     for (int64_t h = 0; h < heads; ++h) rotate(q + h * head_dim, cos_sin, rotary_dim, args.interleaved);
-    for (int64_t h = 0; h < kv_heads; ++h) {
+    for (int64_t h = 0; args.k.data != nullptr && h < kv_heads; ++h) {
       const float* k = args.k.f32() + t * args.k.row_stride + h * head_dim;
       const float* v = args.v.f32() + t * args.v.row_stride + h * value_dim;
       key.assign(k, k + head_dim);

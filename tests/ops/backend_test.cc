@@ -14,10 +14,13 @@ TEST(Backend, EveryBackendFillsEverySlot) {
     EXPECT_NE(ops.layer_norm, nullptr);
     EXPECT_NE(ops.glu, nullptr);
     EXPECT_NE(ops.unary, nullptr);
+    EXPECT_NE(ops.xielu, nullptr);
+    EXPECT_NE(ops.map, nullptr);
     EXPECT_NE(ops.add, nullptr);
     EXPECT_NE(ops.rope_store, nullptr);
     EXPECT_NE(ops.attention, nullptr);
     EXPECT_NE(ops.gather_rows, nullptr);
+    EXPECT_NE(ops.scatter_add, nullptr);
     for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
       ASSERT_TRUE(ops.matmul.contains(type)) << type->name;
       const MatmulKernels& kernels = ops.matmul.at(type);

@@ -95,6 +95,38 @@ TEST_P(ElementwiseTest, ActivationsOfInfinityAndNan) {
   }
 }
 
+TEST_P(ElementwiseTest, MapsAndXielu) {
+  for (int columns : {1, 15, 100, 40000}) {
+    for (Map function : {Map::kScale, Map::kClamp, Map::kSoftCap}) {
+      SCOPED_TRACE(fmt::format("map {}, {} columns", static_cast<int>(function), columns));
+      Owned x(&kFloat32, {3, columns}, 5);
+      x.fill(random, 4.0f);
+      Owned expected(x);
+      map(device.ctx, x, function, 1.7f);
+      map(reference.ctx, expected, function, 1.7f);
+      expect_close(x, expected, 5e-7f);
+    }
+    Owned x(&kFloat32, {3, columns}, 5);
+    x.fill(random, 4.0f);
+    Owned expected(x);
+    const Xielu parameters{.alpha_p = 0.9f, .alpha_n = 1.3f, .beta = 0.5f, .eps = -1e-6f};
+    xielu(device.ctx, x, parameters);
+    xielu(reference.ctx, expected, parameters);
+    expect_close(x, expected, 1e-6f, 1.0f);
+  }
+}
+
+TEST_P(ElementwiseTest, ScatterAdd) {
+  Owned x(&kFloat32, {3, 131}, 4), out(&kFloat32, {9, 131});
+  x.fill(random), out.fill(random);
+  Owned expected(out);
+  const std::vector<int32_t> rows = {8, 0, 3};
+  const std::vector<float> scales = {0.3f, -2.0f, 1.0f};
+  scatter_add(device.ctx, out, x, rows, scales);
+  scatter_add(reference.ctx, expected, x, rows, scales);
+  expect_close(out, expected, 5e-7f);
+}
+
 TEST_P(ElementwiseTest, AddGatherEmbed) {
   Owned x(&kFloat32, {9, 131}, 4);
   x.fill(random);
@@ -163,6 +195,13 @@ TEST_P(ElementwiseTest, RopeStore) {
       args.q = expected_q, args.k_cache = expected_k, args.v_cache = expected_v;
       rope_store(reference.ctx, args);
       expect_close(q, expected_q, 1e-6f);
+      Owned only_q(k), expected_only_q(k);
+      RopeStoreArgs rotation{.q = only_q, .k = {}, .v = {}, .cos_sin = angles, .interleaved = c.interleaved,
+                             .k_cache = k_cache, .v_cache = v_cache, .positions = positions, .slots = {}};
+      rope_store(device.ctx, rotation);
+      rotation.q = expected_only_q;
+      rope_store(reference.ctx, rotation);
+      expect_close(only_q, expected_only_q, 1e-6f);
       EXPECT_EQ(std::memcmp(v_cache->data, expected_v->data, v_cache.bytes()), 0);
       std::vector<float> a(k_cache->shape.elements()), b(a.size());
       to_float(type, k_cache->data, a.data(), a.size());

@@ -22,6 +22,16 @@ void each_row(ThreadPool& pool, int64_t rows, int64_t columns, F&& body) {
   });
 }
 
+// x = function(x), in place.
+template <class F>
+void each_element(ThreadPool& pool, const Tensor& x, F&& function) {
+  const int64_t columns = x.shape[1];
+  each_row(pool, x.shape[0], columns, [&](int64_t row) {
+    float* values = row_of(x, row);
+    each_vec(columns, [&](int64_t i, auto n) { store(values + i, function(load(values + i, n)), n); });
+  });
+}
+
 // Calls body with the vector function of `activation`, known at compile time there.
 template <class F>
 void with_activation(Activation activation, F&& body) {
@@ -74,13 +84,27 @@ void glu(ThreadPool& pool, Tensor out, Tensor gate_up, Activation activation) {
 }
 
 void unary(ThreadPool& pool, Tensor x, Activation activation) {
-  const int64_t columns = x.shape[1];
-  with_activation(activation, [&](auto function) {
-    each_row(pool, x.shape[0], columns, [&](int64_t row) {
-      float* values = row_of(x, row);
-      each_vec(columns, [&](int64_t i, auto n) { store(values + i, function(load(values + i, n)), n); });
-    });
+  with_activation(activation, [&](auto function) { each_element(pool, x, function); });
+}
+
+void xielu(ThreadPool& pool, Tensor x, const ops::Xielu& p) {
+  // e^x - 1 - x cancels near zero, where beta * x is all there is.
+  each_element(pool, x, [&](Vec v) {
+    const Vec above = broadcast(p.alpha_p) * v * v;
+    const Vec below = broadcast(p.alpha_n) * (exp(min(v, broadcast(p.eps))) - broadcast(1.0f) - v);
+    return select(less(zero(), v), above, below) + broadcast(p.beta) * v;
   });
+}
+
+void map(ThreadPool& pool, Tensor x, ops::Map function, float parameter) {
+  switch (function) {
+    case ops::Map::kScale:
+      return each_element(pool, x, [=](Vec v) { return v * broadcast(parameter); });
+    case ops::Map::kClamp:
+      return each_element(pool, x, [=](Vec v) { return min(broadcast(parameter), max(broadcast(-parameter), v)); });
+    case ops::Map::kSoftCap:
+      return each_element(pool, x, [=](Vec v) { return broadcast(parameter) * tanh(v / broadcast(parameter)); });
+  }
 }
 
 void add(ThreadPool& pool, Tensor out, Tensor x, float scale) {
@@ -112,6 +136,16 @@ void gather_rows(ThreadPool& pool, Tensor out, Tensor x, std::span<const int32_t
   const int64_t columns = out.shape[1];
   each_row(pool, out.shape[0], columns, [&](int64_t row) {
     __builtin_memcpy(row_of(out, row), row_of(x, rows.data()[row]), static_cast<size_t>(columns) * sizeof(float));
+  });
+}
+
+void scatter_add(ThreadPool& pool, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales) {
+  const int64_t columns = out.shape[1];
+  each_row(pool, x.shape[0], columns, [&](int64_t i) {
+    const float* from = row_of(x, i);
+    float* to = row_of(out, rows.data()[i]);
+    const Vec scale = broadcast(scales.data()[i]);
+    each_vec(columns, [&](int64_t j, auto n) { store(to + j, load(to + j, n) + scale * load(from + j, n), n); });
   });
 }
 

@@ -12,10 +12,13 @@ struct CpuKernels {
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
   void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation);
   void (*unary)(ThreadPool&, Tensor x, ops::Activation activation);
+  void (*xielu)(ThreadPool&, Tensor x, const ops::Xielu& parameters);
+  void (*map)(ThreadPool&, Tensor x, ops::Map function, float parameter);
   void (*add)(ThreadPool&, Tensor out, Tensor x, float scale);
   void (*rope_store)(ThreadPool&, const ops::RopeStoreArgs&);
   void (*attention)(ThreadPool&, const ops::AttentionArgs&);
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
+  void (*scatter_add)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
   void (*matmul_f32)(ThreadPool&, const ops::MatmulArgs&);
   void (*matmul_bf16)(ThreadPool&, const ops::MatmulArgs&);
   void (*matmul_fp16)(ThreadPool&, const ops::MatmulArgs&);
@@ -31,10 +34,13 @@ void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps,
 void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
 void glu(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation);
 void unary(ThreadPool&, Tensor x, ops::Activation activation);
+void xielu(ThreadPool&, Tensor x, const ops::Xielu& parameters);
+void map(ThreadPool&, Tensor x, ops::Map function, float parameter);
 void add(ThreadPool&, Tensor out, Tensor x, float scale);
 void rope_store(ThreadPool&, const ops::RopeStoreArgs&);
 void attention(ThreadPool&, const ops::AttentionArgs&);
 void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
+void scatter_add(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
 void matmul_f32(ThreadPool&, const ops::MatmulArgs&);
 void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
 void matmul_fp16(ThreadPool&, const ops::MatmulArgs&);

@@ -66,6 +66,7 @@ void rope_store_token(const ops::RopeStoreArgs& args, int64_t token) {
     float* q = reinterpret_cast<float*>(args.q.data) + token * args.q.row_stride;
     for (int64_t at = 0; at < args.q.shape[1]; at += head_dim) rotate(q + at, q + at, 2 * rotation.half, rotation);
   }
+  if (args.k.data == nullptr) return;
   const float* k = reinterpret_cast<const float*>(args.k.data) + token * args.k.row_stride;
   const float* v = reinterpret_cast<const float*>(args.v.data) + token * args.v.row_stride;
   const int64_t slot = args.slots.data()[token];

@@ -61,10 +61,13 @@ const ops::Ops& table() {
                             .layer_norm = Kernels.layer_norm,
                             .glu = Kernels.glu,
                             .unary = Kernels.unary,
+                            .xielu = Kernels.xielu,
+                            .map = Kernels.map,
                             .add = Kernels.add,
                             .rope_store = Kernels.rope_store,
                             .attention = Kernels.attention,
                             .gather_rows = Kernels.gather_rows,
+                            .scatter_add = Kernels.scatter_add,
                             .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
                                        {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
                                        {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};

@@ -1,0 +1,33 @@
+// Apertus: Llama's graph with norms of queries and keys and a plain MLP of xIELU (arXiv:2509.14233).
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_sizes(config, "apertus");
+  s.norm.eps = static_cast<float>(config.get("rms_norm_eps", 1e-5));
+  s.tied_head = config.get("tie_word_embeddings", false);
+  s.ropes = {read_rope(config, s.attention.head_dim, s.max_positions, {.theta = 12000000.0})};
+  if (!config.has("rope_parameters") && !config.has("rope_scaling")) {
+    s.ropes[0].type = "llama3";
+    s.ropes[0].factor = 8.0;
+    s.ropes[0].original_max_positions = 8192;
+  }
+  read_attention_bias(config, s, true);
+  s.attention.qk_norm = QkNorm::kHead;
+  s.attention.qk_norm_spec = s.norm;
+  if (config.get("hidden_act", std::string("xielu")) != "xielu") config.refuse("hidden_act", "is not xielu");
+  s.mlp.xielu = true;
+  s.mlp.gated = false;
+  s.mlp.in = {"up_proj"};
+  s.names.attention_norm = "attention_layernorm";
+  s.names.mlp_norm = "feedforward_layernorm";
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "apertus", .architectures = {"ApertusForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

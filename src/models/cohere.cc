@@ -1,0 +1,33 @@
+// Command R: one LayerNorm for attention and MLP in parallel, rotations of neighbouring pairs.
+#include "models/cohere.h"
+
+namespace sluice {
+
+DecoderSpec cohere_like(const Config& config, std::string family, double theta) {
+  DecoderSpec s = llama_like(config, std::move(family), {.tied_head = true, .rope = {.theta = theta}});
+  s.norm = read_layer_norm(config, "layer_norm_eps", false);
+  read_attention_bias(config, s, true);
+  s.attention.interleaved_rope = true;
+  s.parallel = true;
+  s.names.mlp_norm = "";
+  s.logit_scale = config.get("logit_scale", 0.0625f);
+  if (!(s.logit_scale > 0)) config.refuse("logit_scale", "is not positive");
+  return s;
+}
+
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = cohere_like(config, "cohere", 500000.0);
+  if (config.get("use_qk_norm", false)) {
+    s.attention.qk_norm = QkNorm::kEachHead;
+    s.attention.qk_norm_spec = s.norm;
+  }
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "cohere", .architectures = {"CohereForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,10 @@
+// What Command R and its successors share.
+#pragma once
+
+#include "nn/decoder_config.h"
+
+namespace sluice {
+
+DecoderSpec cohere_like(const Config& config, std::string family, double theta);
+
+}  // namespace sluice

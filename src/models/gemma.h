@@ -1,0 +1,15 @@
+// What the generations of Gemma share.
+#pragma once
+
+#include "nn/decoder_config.h"
+
+namespace sluice {
+
+// Llama's graph with Gemma's norms, activation and scaled embeddings.
+DecoderSpec gemma_like(const Config& config, const LoadContext& context, std::string family, const char* activation_key,
+                       const RopeDefaults& rope = {});
+
+// Norms before and after both halves of a block, the scale of the scores, soft caps (0: none unless asked for).
+void use_gemma2_blocks(const Config& config, DecoderSpec& spec, double soft_cap, double logit_soft_cap);
+
+}  // namespace sluice

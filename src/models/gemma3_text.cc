@@ -1,0 +1,26 @@
+// Gemma 3, text: Gemma 2 with norms of queries and keys in place of caps, and a rotation per kind of layer (arXiv:2503.19786).
+#include "models/gemma.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = gemma_like(config, context, "gemma3_text", "hidden_activation",
+                             {.theta = 1000000.0, .layer_type = "full_attention"});
+  use_gemma2_blocks(config, s, 0.0, 0.0);
+  s.attention.qk_norm = QkNorm::kHead;
+  s.attention.qk_norm_spec = s.norm;
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
+  config.ignore("_sliding_window_pattern");
+  const int pattern = read_positive(config, "sliding_window_pattern", config.get("sliding_window_pattern", 6));
+  const auto sliding = read_windows(config, s, window, [=](int layer) { return (layer + 1) % pattern != 0; });
+  s.ropes.push_back(read_sliding_rope(config, s, config.get("rope_local_base_freq", 10000.0)));
+  for (int i = 0; i < s.depth(); ++i) s.layers[i].rope = sliding[i] ? 1 : 0;
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "gemma3_text", .architectures = {"Gemma3ForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

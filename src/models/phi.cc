@@ -1,0 +1,34 @@
+// Phi 1 to 2: one LayerNorm for attention and MLP in parallel, half of every head rotated, biases everywhere.
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_sizes(config, "phi");
+  s.norm = read_layer_norm(config, "layer_norm_eps");
+  s.ropes = {read_rope(config, s.attention.head_dim, s.max_positions, {.partial = 0.5})};
+  s.parallel = true;
+  s.tied_head = config.get("tie_word_embeddings", false);
+  s.head_bias = s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = true;
+  s.attention.out = "dense";
+  if (config.get("qk_layernorm", false)) {
+    s.attention.qk_norm = QkNorm::kHead;
+    s.attention.qk_norm_spec = s.norm;
+    s.attention.q_norm = "q_layernorm";
+    s.attention.k_norm = "k_layernorm";
+  }
+  s.mlp.activation = read_activation(config, "hidden_act", "gelu_new");
+  s.mlp.gated = false;
+  s.mlp.in = {"fc1"};
+  s.mlp.out = "fc2";
+  s.names.mlp_norm = "";
+  s.names.norm = "final_layernorm";
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "phi", .architectures = {"PhiForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

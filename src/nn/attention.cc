@@ -1,0 +1,144 @@
+// Projections, norms of queries and keys, rotation, attention, output projection.
+#include "nn/attention.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+namespace sluice {
+namespace {
+
+std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
+  if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + 2 * s.kv_width(), s.qkv_rows, s.transposed}};
+  return {{s.qkv[0], s.q_width(), {}, s.transposed},
+          {s.qkv[1], s.kv_width(), {}, s.transposed},
+          {s.qkv[2], s.kv_width(), {}, s.transposed}};
+}
+
+// [tokens, heads * head_dim] as [tokens, heads, head_dim].
+Tensor by_heads(const Tensor& x, int heads) {
+  Tensor out = x;
+  out.shape = {x.shape[0], heads, x.shape[1] / heads};
+  return out;
+}
+
+}  // namespace
+
+std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& s) {
+  const int64_t dim = s.head_dim, group = s.heads / s.kv_heads, stride = (group + 2) * dim;
+  std::vector<RowRange> rows;
+  for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride, group * dim});
+  for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride + group * dim, dim});
+  for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride + (group + 1) * dim, dim});
+  return rows;
+}
+
+std::vector<float> alibi_slopes(int heads) {
+  int power = 1;
+  while (power * 2 <= heads) power *= 2;
+  std::vector<float> slopes;
+  for (int i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-8.0 * i / power)));
+  for (int i = 1; static_cast<int>(slopes.size()) < heads; i += 2) {
+    slopes.push_back(static_cast<float>(std::exp2(-4.0 * i / power)));
+  }
+  return slopes;
+}
+
+HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& s)
+    : kind_(s.qk_norm), heads_(heads) {
+  const NormSpec& norm = s.qk_norm_spec;
+  if (kind_ == QkNorm::kHead || kind_ == QkNorm::kHeadAfterRope) norms_.emplace_back(w, name, s.head_dim, norm);
+  if (kind_ == QkNorm::kProjection) norms_.emplace_back(w, name, int64_t{heads} * s.head_dim, norm);
+  if (kind_ != QkNorm::kEachHead) return;
+  if (s.norm_per_head_tensors) {
+    for (int i = 0; i < heads; ++i) norms_.emplace_back(w / name / "norms", std::to_string(i), s.head_dim, norm);
+    return;
+  }
+  const std::vector<float> weights = (w / name).vector("weight", Shape{heads, s.head_dim});
+  for (auto at = weights.begin(); at != weights.end(); at += s.head_dim) {
+    norms_.emplace_back(std::vector<float>(at, at + s.head_dim), norm);
+  }
+}
+
+void HeadNorm::operator()(ops::Ctx& c, const Tensor& x) const {
+  switch (kind_) {
+    case QkNorm::kNone:
+      return;
+    case QkNorm::kProjection:
+      return norms_[0].in_place(c, x);
+    case QkNorm::kHead:
+    case QkNorm::kHeadAfterRope:
+      return norms_[0].in_place(c, by_heads(x, heads_));
+    case QkNorm::kEachHead: {
+      const int64_t dim = x.shape[1] / heads_;
+      for (int i = 0; i < heads_; ++i) norms_[i].in_place(c, x.slice_columns(i * dim, dim));
+      return;
+    }
+  }
+}
+
+Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
+    : spec_(s),
+      qkv_(w, qkv_parts(s), hidden, s.qkv_bias),
+      out_(w, {{s.out, hidden, {}, s.transposed}}, s.q_width(), s.out_bias),
+      q_norm_(w, s.q_norm, s.heads, s),
+      k_norm_(w, s.k_norm, s.kv_heads, s) {
+  if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.q_width(), s.sub_norm_spec);
+  if (s.sinks) sinks_ = w.vector("sinks", s.heads);
+}
+
+int64_t Attention::floats_per_token(const AttentionSpec& s) { return 2 * s.q_width() + 2 * s.kv_width(); }
+
+void Attention::rotate_and_store(ops::Ctx& c, const Step& step, const Tensor& q, const Tensor& k,
+                                 const Tensor& v) const {
+  ops::RopeStoreArgs args{.q = q,
+                          .k = k,
+                          .v = v,
+                          .cos_sin = step.rope != nullptr ? step.rope->cos_sin : Tensor(),
+                          .interleaved = spec_.interleaved_rope,
+                          .k_cache = step.cache.k,
+                          .v_cache = step.cache.v,
+                          .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
+                          .slots = step.batch.slots};
+  if (spec_.qk_norm != QkNorm::kHeadAfterRope) return ops::rope_store(c, args);
+  args.k = {};
+  ops::rope_store(c, args);
+  args.q = k;
+  ops::rope_store(c, args);
+  q_norm_(c, q);
+  k_norm_(c, k);
+  args.q = q, args.k = k, args.cos_sin = {};
+  ops::rope_store(c, args);
+}
+
+void Attention::operator()(ops::Ctx& c, const Step& step, const Tensor& out, const Tensor& x, bool accumulate) const {
+  const Tensor qkv = qkv_(c, x);
+  if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
+  const Tensor q = qkv.slice_columns(0, spec_.q_width());
+  const Tensor k = qkv.slice_columns(spec_.q_width(), spec_.kv_width());
+  const Tensor v = qkv.slice_columns(spec_.q_width() + spec_.kv_width(), spec_.kv_width());
+  if (spec_.qk_norm != QkNorm::kHeadAfterRope) {
+    q_norm_(c, q);
+    k_norm_(c, k);
+  }
+  rotate_and_store(c, step, q, k, v);
+  const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), spec_.q_width()});
+  ops::attention(c, {.out = mixed,
+                     .q = q,
+                     .k_cache = step.cache.k,
+                     .v_cache = step.cache.v,
+                     .query_start = step.batch.query_start,
+                     .kv_len = step.batch.kv_len,
+                     .block_table = step.batch.block_table,
+                     .block_table_stride = step.batch.block_table_stride,
+                     .heads = spec_.heads,
+                     .scale = step.scale,
+                     .window = step.window,
+                     .soft_cap = spec_.soft_cap,
+                     .sinks = sinks_.empty() ? nullptr : sinks_.data(),
+                     .alibi_slopes = spec_.alibi_slopes.empty() ? nullptr : spec_.alibi_slopes.data()});
+  if (spec_.sub_norm) sub_norm_.in_place(c, mixed);
+  out_.into(c, out, mixed, accumulate);
+}
+
+}  // namespace sluice

@@ -1,0 +1,100 @@
+// Grouped-query attention over the paged cache in every variation the families of src/models have: one table of
+// numbers and kinds per model, no code per family.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/batch.h"
+#include "nn/kv_cache.h"
+#include "nn/layers.h"
+#include "nn/rope.h"
+
+namespace sluice {
+
+// What norms the queries and keys have.
+enum class QkNorm {
+  kNone,
+  kHead,           // every head by itself, one weight for all
+  kHeadAfterRope,  // the same, after the rotation
+  kEachHead,       // every head by itself, a weight for each
+  kProjection,     // all heads of a row together
+};
+
+struct AttentionSpec {
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  float scale = 1.0f;        // of the scores
+  float soft_cap = 0.0f;     // > 0: of the scores
+  float clip = 0.0f;         // > 0: q, k and v are clamped to [-clip, clip]
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool interleaved_rope = false;
+  bool transposed = false;   // weights are [inputs, outputs]
+  bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor "sinks")
+  QkNorm qk_norm = QkNorm::kNone;
+  NormSpec qk_norm_spec{};
+  bool sub_norm = false;     // norm of the heads' results before the output projection (tensor "attn_sub_norm")
+  NormSpec sub_norm_spec{};
+  std::vector<float> alibi_slopes{};  // [heads] or empty (Press et al. 2021, arXiv:2108.12409)
+
+  // Tensors. One name: a fused projection, whose rows `qkv_rows` lists as all queries, all keys, all values (empty: it
+  // is stored so). Three: q, k and v.
+  std::vector<std::string> qkv{"q_proj", "k_proj", "v_proj"};
+  std::vector<RowRange> qkv_rows{};
+  std::string out = "o_proj";
+  std::string q_norm = "q_norm", k_norm = "k_norm";
+  bool norm_per_head_tensors = false;  // kEachHead: q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
+
+  int64_t q_width() const { return int64_t{heads} * head_dim; }
+  int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
+};
+
+// Rows of a fused projection stored group by group: the queries of one kv head, its key, its value (GPT-NeoX, Falcon).
+std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& spec);
+
+// Slopes of the ALiBi paper for any number of heads; with `largest` 8 the first is 2^(-8 / heads) for powers of two.
+std::vector<float> alibi_slopes(int heads);
+
+// Norms of the queries or of the keys, in place on the columns of the fused result.
+class HeadNorm {
+ public:
+  HeadNorm() = default;
+  HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& spec);
+  void operator()(ops::Ctx& c, const Tensor& x) const;  // [tokens, heads * head_dim]
+
+ private:
+  QkNorm kind_ = QkNorm::kNone;
+  int heads_ = 0;
+  std::vector<Norm> norms_;  // one, or one per head
+};
+
+class Attention {
+ public:
+  // What a layer's call depends on.
+  struct Step {
+    const Batch& batch;
+    const Rope::Rows* rope = nullptr;  // null: no rotation
+    const KvCache::Layer& cache;
+    float scale = 1.0f;
+    int window = 0;  // 0: all
+  };
+
+  Attention(const Weights& w, const AttentionSpec& spec, int hidden);
+  // out = or += attention(x). Writes the keys and values of the step into the cache.
+  void operator()(ops::Ctx& c, const Step& step, const Tensor& out, const Tensor& x, bool accumulate) const;
+  // Arena floats that takes per token.
+  static int64_t floats_per_token(const AttentionSpec& spec);
+
+ private:
+  void rotate_and_store(ops::Ctx& c, const Step& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
+
+  AttentionSpec spec_;
+  Linear qkv_, out_;
+  HeadNorm q_norm_, k_norm_;
+  Norm sub_norm_;
+  std::vector<float> sinks_;
+};
+
+}  // namespace sluice

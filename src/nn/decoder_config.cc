@@ -1,0 +1,128 @@
+// Keys of config.json that many families share.
+#include "nn/decoder_config.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+namespace sluice {
+
+int read_positive(const Config& config, const char* key, int value) {
+  if (value < 1) config.refuse(key, fmt::format("{} is not positive", value));
+  return value;
+}
+
+ops::Activation read_activation(const Config& config, const char* key, const char* fallback) {
+  return ops::parse_activation(config.get(key, std::string(fallback)));
+}
+
+NormSpec read_layer_norm(const Config& config, const char* eps_key, bool bias) {
+  return {.kind = NormSpec::Kind::kLayer, .eps = static_cast<float>(config.get(eps_key, 1e-5)), .bias = bias};
+}
+
+double read_or_off(const Config& config, const char* key, double fallback) {
+  const bool null = config.values().contains(key) && config.values()[key].is_null();
+  return config.get(key, null ? 0.0 : fallback);
+}
+
+DecoderSpec read_sizes(const Config& c, std::string family, const SizeKeys& keys) {
+  const auto required = [&](const char* key) { return read_positive(c, key, c.at<int>(key)); };
+  DecoderSpec s;
+  s.family = std::move(family);
+  s.vocab = required("vocab_size");
+  s.hidden = required(keys.hidden);
+  s.layers.resize(static_cast<size_t>(required(keys.layers)));
+  AttentionSpec& a = s.attention;
+  a.heads = a.kv_heads = required(keys.heads);
+  if (keys.kv_heads != nullptr) a.kv_heads = read_positive(c, keys.kv_heads, c.get(keys.kv_heads, a.heads));
+  if (a.heads % a.kv_heads != 0) {
+    c.refuse(keys.kv_heads, fmt::format("{} does not divide {} {}", a.kv_heads, keys.heads, a.heads));
+  }
+  if (!c.has("head_dim") && s.hidden % a.heads != 0) {
+    c.refuse(keys.heads, fmt::format("{} does not divide {} {}", a.heads, keys.hidden, s.hidden));
+  }
+  a.head_dim = s.hidden / a.heads;
+  a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
+  if (keys.inner != nullptr) {
+    s.mlp.inner = keys.inner_is_four_hidden ? read_positive(c, keys.inner, c.get(keys.inner, 4 * s.hidden))
+                                            : required(keys.inner);
+  }
+  s.max_positions = keys.default_max_positions;
+  if (keys.max_positions != nullptr) {
+    s.max_positions = read_positive(c, keys.max_positions, c.get(keys.max_positions, s.max_positions));
+  }
+  return s;
+}
+
+DecoderSpec llama_like(const Config& c, std::string family, const LlamaDefaults& d) {
+  DecoderSpec s = read_sizes(c, std::move(family));
+  AttentionSpec& a = s.attention;
+  a.head_dim = read_positive(c, "head_dim", c.get("head_dim", d.head_dim > 0 ? d.head_dim : a.head_dim));
+  a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
+  s.norm.eps = static_cast<float>(c.get(d.norm_eps_key, d.norm_eps));
+  a.qk_norm_spec.eps = s.norm.eps;
+  s.mlp.activation = read_activation(c, d.activation_key, d.activation);
+  s.tied_head = c.get("tie_word_embeddings", d.tied_head);
+  s.ropes = {read_rope(c, a.head_dim, s.max_positions, d.rope)};
+  return s;
+}
+
+void read_attention_bias(const Config& config, DecoderSpec& spec, bool out, bool fallback) {
+  spec.attention.qkv_bias = config.get("attention_bias", fallback);
+  spec.attention.out_bias = out && spec.attention.qkv_bias;
+}
+
+std::vector<bool> read_windows(const Config& config, DecoderSpec& spec, int window,
+                               const std::function<bool(int layer)>& by_default) {
+  if (window < 0) config.refuse("sliding_window", "is negative");
+  const auto kinds = config.get("layer_types", std::vector<std::string>{});
+  if (!kinds.empty() && kinds.size() != spec.layers.size()) {
+    config.refuse("layer_types", fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
+  }
+  std::vector<bool> sliding(spec.layers.size());
+  for (int i = 0; i < spec.depth(); ++i) {
+    sliding[i] = window > 0 && by_default(i);
+    if (!kinds.empty()) {
+      if (kinds[i] != "full_attention" && kinds[i] != "sliding_attention") {
+        config.refuse("layer_types", fmt::format("'{}' is neither full_attention nor sliding_attention", kinds[i]));
+      }
+      sliding[i] = kinds[i] == "sliding_attention";
+      if (sliding[i] && window == 0) config.refuse("layer_types", "asks for sliding_attention without a sliding_window");
+    }
+    if (sliding[i]) spec.layers[i].window = window;
+  }
+  return sliding;
+}
+
+void read_qwen_windows(const Config& config, DecoderSpec& spec, int max_window_layers) {
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
+  const int first = config.get("max_window_layers", max_window_layers);
+  const bool use = config.get("use_sliding_window", false);
+  read_windows(config, spec, window, [=](int layer) { return use && layer >= first; });
+}
+
+void read_one_window(const Config& config, DecoderSpec& spec, double fallback) {
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", fallback));
+  if (window < 0) config.refuse("sliding_window", "is negative");
+  for (LayerSpec& layer : spec.layers) layer.window = window;
+}
+
+void use_post_norms(DecoderSpec& spec) {
+  spec.names.attention_norm = "";
+  spec.names.attention_post_norm = "post_attention_layernorm";
+  spec.names.mlp_norm = "";
+  spec.names.mlp_post_norm = "post_feedforward_layernorm";
+}
+
+RopeSpec read_sliding_rope(const Config& config, const DecoderSpec& spec, double theta) {
+  const int head_dim = spec.attention.head_dim;
+  if (config.object("rope_parameters").has("sliding_attention")) {
+    return read_rope(config, head_dim, spec.max_positions, {.layer_type = "sliding_attention"});
+  }
+  RopeSpec rope;
+  rope.theta = theta;
+  rope.rotary_dim = head_dim;
+  return rope;
+}
+
+}  // namespace sluice
