@@ -5,28 +5,16 @@
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <utility>
 
 namespace sluice::server {
 
 namespace http = boost::beast::http;
 
-namespace {
-
-// Beast would wait for a CRLF behind a bare LF.
-bool has_lone_lf(std::string_view text) {
-  for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1)) {
-    if (at == 0 || text[at - 1] != '\r') return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 struct HttpParser::Impl {
-  http::request_parser<http::string_body> parser;
+  http::request_parser<http::empty_body> parser;
 };
 
 HttpParser::HttpParser(const HttpLimits& limits) : limits_(limits), impl_(std::make_unique<Impl>()) {
@@ -35,8 +23,6 @@ HttpParser::HttpParser(const HttpLimits& limits) : limits_(limits), impl_(std::m
 }
 
 HttpParser::~HttpParser() = default;
-
-bool HttpParser::started() const { return scanned_ > 0 || state_ != State::kHeader; }
 
 bool HttpParser::keep_alive() const { return impl_->parser.keep_alive(); }
 
@@ -65,8 +51,11 @@ void HttpParser::feed(std::string& input) {
 }
 
 void HttpParser::feed_header(std::string& input) {
-  // One empty line before a request is tolerated (RFC 9112, 2.2).
-  if (scanned_ == 0 && input.starts_with("\r\n")) input.erase(0, 2);
+  if (scanned_ == 0) {
+    // Empty lines before a request are tolerated (RFC 9112, 2.2).
+    while (input.starts_with("\r\n")) input.erase(0, 2);
+    if (input.empty() || input == "\r") return;
+  }
   const size_t scanned = std::exchange(scanned_, input.size());
   const size_t end = input.find("\r\n\r\n", scanned < 3 ? 0 : scanned - 3);
   const size_t line_end = input.find('\n');
@@ -87,8 +76,9 @@ void HttpParser::feed_header(std::string& input) {
   impl_->parser.eager(false);
   impl_->parser.put(boost::asio::buffer(input.data(), bytes), error);
   if (error == http::error::body_limit) {
-    return refuse(413, "request_too_large",
-                  fmt::format("The request body is larger than {} bytes.", limits_.body_bytes));
+    state_ = State::kRefused;
+    refusal_ = body_too_large(limits_);
+    return;
   }
   if (error == http::error::bad_version) {
     return refuse(505, "", "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
@@ -99,8 +89,8 @@ void HttpParser::feed_header(std::string& input) {
   input.erase(0, bytes);
   read_header_fields();
   if (!check_framing()) return;
-  impl_->parser.eager(true);
-  state_ = impl_->parser.is_done() ? State::kDone : State::kBody;
+  body_.emplace(content_length(), limits_);
+  state_ = body_->done() ? State::kDone : State::kBody;
 }
 
 // Line endings and folding, which a lenient reader and a strict one would read differently. Each byte is judged with
@@ -166,32 +156,13 @@ bool HttpParser::check_framing() {
   return true;
 }
 
-// Beast gets windows of chunk_line_bytes: whatever it cannot use of a full one is a line over that limit, however the
-// bytes were cut on their way.
 void HttpParser::feed_body(std::string& input) {
-  const auto window = static_cast<size_t>(limits_.chunk_line_bytes);
-  size_t used = 0;
-  while (used < input.size() && !impl_->parser.is_done()) {
-    const std::string_view bytes = std::string_view(input).substr(used, window);
-    boost::beast::error_code error;
-    const size_t n = impl_->parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
-    used += n;
-    if (error == http::error::body_limit) {
-      return refuse(413, "request_too_large",
-                    fmt::format("The request body is larger than {} bytes.", limits_.body_bytes));
-    }
-    if (error && error != http::error::need_more) {
-      return refuse(400, "", fmt::format("The request is not valid HTTP: {}.", error.message()));
-    }
-    if (n > 0) continue;
-    if (has_lone_lf(bytes) || bytes.size() == window) {
-      return refuse(400, "", "The request is not valid HTTP: a chunk header or trailer is malformed or too long.");
-    }
-    break;
-  }
-  input.erase(0, used);
-  if (impl_->parser.is_done()) {
-    request_.body = std::move(impl_->parser.get().body());
+  input.erase(0, body_->feed(input));
+  if (body_->refusal()) {
+    state_ = State::kRefused;
+    refusal_ = *body_->refusal();
+  } else if (body_->done()) {
+    request_.body = body_->take();
     state_ = State::kDone;
   }
 }

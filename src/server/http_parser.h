@@ -8,23 +8,9 @@
 #include <string>
 
 #include "server/http.h"
+#include "server/http_body.h"
 
 namespace sluice::server {
-
-struct HttpLimits {
-  int request_line_bytes = 8 << 10;
-  int header_bytes = 64 << 10;  // request line included
-  int header_count = 100;
-  int64_t body_bytes = 32 << 20;   // after chunked decoding
-  int chunk_line_bytes = 4 << 10;  // size and extensions of one chunk, or all trailers
-};
-
-// Why a message is refused; the connection cannot be used further.
-struct HttpRefusal {
-  int status = 400;
-  std::string code = {};  // of the API error, may be empty
-  std::string message = {};
-};
 
 class HttpParser {
  public:
@@ -38,7 +24,6 @@ class HttpParser {
   void feed(std::string& input);
 
   State state() const { return state_; }
-  bool started() const;  // saw a byte
   const HttpRefusal& refusal() const { return refusal_; }
   HttpRequest& request() { return request_; }  // headers are there from kBody on, the body at kDone
   bool keep_alive() const;                     // what the client wants
@@ -62,6 +47,7 @@ class HttpParser {
   size_t scanned_ = 0;  // bytes of an incomplete header already looked at
   int lines_ = 0;       // line ends among them
   std::unique_ptr<Impl> impl_;
+  std::optional<BodyReader> body_;  // once the header is complete
 };
 
 }  // namespace sluice::server

@@ -47,6 +47,14 @@ TEST(HttpParser, ReadsBodiesHoweverTheyArrive) {
   }
 }
 
+TEST(HttpParser, ToleratesEmptyLinesBeforeARequest) {
+  for (const size_t piece : {size_t{1}, size_t{2}, size_t{3}, size_t{100}}) {
+    EXPECT_EQ(feed("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", piece)->state(), State::kDone) << piece;
+    EXPECT_EQ(feed("\r\rGET / HTTP/1.1\r\nHost: a\r\n\r\n", piece)->state(), State::kRefused) << piece;
+    EXPECT_EQ(feed("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", piece)->state(), State::kRefused) << piece;
+  }
+}
+
 TEST(HttpParser, KeepsAliveAsTheVersionSays) {
   EXPECT_TRUE(feed("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 99)->keep_alive());
   EXPECT_FALSE(feed("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 99)->keep_alive());
@@ -135,6 +143,15 @@ TEST(HttpParser, ChunkedBodiesHaveTheSameLimit) {
   const auto parser = feed(chunks("5\r\nhello\r\n6\r\nhello!\r\n0\r\n\r\n"), 3, nullptr, limits);
   EXPECT_EQ(parser->state(), State::kRefused);
   EXPECT_EQ(parser->refusal().status, 413);
+}
+
+// Boost.Beast asserts on a final chunk that comes first and in pieces.
+TEST(HttpParser, EmptyChunkedBodies) {
+  for (size_t piece = 1; piece < 8; ++piece) {
+    const auto parser = feed(chunks("0\r\n\r\n"), piece);
+    EXPECT_EQ(parser->state(), State::kDone) << piece;
+    EXPECT_EQ(parser->request().body, "");
+  }
 }
 
 // No input may crash the parser or make it take more than there is.
