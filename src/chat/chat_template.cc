@@ -87,13 +87,27 @@ void check_kwargs(const Json& kwargs) {
     throw Error(ErrorCode::kInvalidRequest, "chat_template_kwargs must be an object", "chat_template_kwargs",
                 "invalid_type");
   }
-  constexpr std::string_view kReserved[] = {
-      "messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize", "conversation",
-      "continue_final_message", "return_dict", "return_tensors", "padding", "truncation", "max_length",
-      "tokenizer_kwargs", "return_assistant_tokens_mask", "raise_exception", "strftime_now"};
+  constexpr std::string_view kReserved[] = {"messages",
+                                            "tools",
+                                            "documents",
+                                            "add_generation_prompt",
+                                            "chat_template",
+                                            "tokenize",
+                                            "conversation",
+                                            "continue_final_message",
+                                            "return_dict",
+                                            "return_tensors",
+                                            "padding",
+                                            "truncation",
+                                            "max_length",
+                                            "tokenizer_kwargs",
+                                            "return_assistant_tokens_mask",
+                                            "raise_exception",
+                                            "strftime_now",
+                                            "additional_special_tokens"};
   for (const auto& [key, value] : kwargs.items()) {
     const bool reserved = std::find(std::begin(kReserved), std::end(kReserved), key) != std::end(kReserved);
-    if (reserved || key.ends_with("_token") || key.ends_with("_tokens")) refuse_kwarg(key);
+    if (reserved || key.ends_with("_token")) refuse_kwarg(key);
     refuse_nested_template(value);
   }
 }

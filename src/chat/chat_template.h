@@ -12,11 +12,11 @@
 namespace sluice {
 
 struct ChatInput {
-  Json messages;                      // array of objects
-  Json tools;                         // array of objects; null when there are none
-  Json documents;                     // array of objects; null when there are none
+  Json messages;   // array of objects
+  Json tools;      // array of objects; null when there are none
+  Json documents;  // array of objects; null when there are none
   bool add_generation_prompt = true;
-  Json kwargs;                        // the request's chat_template_kwargs: further variables; null or an object
+  Json kwargs;  // the request's chat_template_kwargs: further variables; null or an object
 };
 
 // Immutable: any number of threads may render at a time.

@@ -18,9 +18,9 @@ struct Limits {
   // Steps: one for each evaluated node and item, more for calls, new values and work on long strings. Templates that
   // scan all messages for each message take up to three million for 400 messages, others a tenth of that.
   uint64_t fuel = 4'000'000;
-  int depth = 1'000;                   // nested evaluations: expressions, statements, macro calls, values printed
-  size_t output_bytes = 4u << 20;      // of the result
-  size_t memory_bytes = 32u << 20;     // of the values alive at a time that the template made
+  int depth = 1'000;                // nested evaluations: expressions, statements, macro calls, values printed
+  size_t output_bytes = 4u << 20;   // of the result
+  size_t memory_bytes = 32u << 20;  // of the values alive at a time that the template made
 };
 
 struct RenderOptions {

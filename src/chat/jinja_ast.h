@@ -31,24 +31,69 @@ enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow };
 enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 enum class UnaryOp : uint8_t { kNot, kNegate, kPlus };
 
-struct ConstantExpr { uint32_t index; };                          // position in Program::constants
-struct NameExpr { NameId id; };
-struct ListExpr { std::vector<ExprPtr> items; bool tuple; };
-struct DictExpr { std::vector<std::pair<ExprPtr, ExprPtr>> items; };
-struct AttributeExpr { ExprPtr object; std::string name; };
-struct ItemExpr { ExprPtr object, key; };
-struct SliceExpr { ExprPtr object, start, stop, step; };          // bounds may be null
-struct CallExpr { ExprPtr callee; Arguments arguments; };
+struct ConstantExpr {
+  uint32_t index;
+};  // position in Program::constants
+struct NameExpr {
+  NameId id;
+};
+struct ListExpr {
+  std::vector<ExprPtr> items;
+  bool tuple;
+};
+struct DictExpr {
+  std::vector<std::pair<ExprPtr, ExprPtr>> items;
+};
+struct AttributeExpr {
+  ExprPtr object;
+  std::string name;
+};
+struct ItemExpr {
+  ExprPtr object, key;
+};
+struct SliceExpr {
+  ExprPtr object, start, stop, step;
+};  // bounds may be null
+struct CallExpr {
+  ExprPtr callee;
+  Arguments arguments;
+};
 // Null `input`: the text of the enclosing filter or set block. Null `filter`: unknown name, an error when evaluated.
-struct FilterExpr { ExprPtr input; std::string name; const Builtin* filter; Arguments arguments; };
-struct TestExpr { ExprPtr input; std::string name; const Builtin* test; Arguments arguments; };
-struct UnaryExpr { UnaryOp op; ExprPtr operand; };
+struct FilterExpr {
+  ExprPtr input;
+  std::string name;
+  const Builtin* filter;
+  Arguments arguments;
+};
+struct TestExpr {
+  ExprPtr input;
+  std::string name;
+  const Builtin* test;
+  Arguments arguments;
+};
+struct UnaryExpr {
+  UnaryOp op;
+  ExprPtr operand;
+};
 // Operators of one precedence, applied from the left.
-struct BinaryExpr { ExprPtr first; std::vector<std::pair<BinaryOp, ExprPtr>> rest; };
-struct ConcatExpr { std::vector<ExprPtr> parts; };
-struct LogicExpr { bool all; std::vector<ExprPtr> operands; };    // all: and, else or
-struct CompareExpr { ExprPtr first; std::vector<std::pair<CompareOp, ExprPtr>> rest; };
-struct ConditionalExpr { ExprPtr test, yes, no; };                // `no` may be null
+struct BinaryExpr {
+  ExprPtr first;
+  std::vector<std::pair<BinaryOp, ExprPtr>> rest;
+};
+struct ConcatExpr {
+  std::vector<ExprPtr> parts;
+};
+struct LogicExpr {
+  bool all;
+  std::vector<ExprPtr> operands;
+};  // all: and, else or
+struct CompareExpr {
+  ExprPtr first;
+  std::vector<std::pair<CompareOp, ExprPtr>> rest;
+};
+struct ConditionalExpr {
+  ExprPtr test, yes, no;
+};  // `no` may be null
 
 struct Expr {
   uint32_t line;
@@ -60,9 +105,16 @@ struct Expr {
 
 // What an assignment assigns to.
 struct Target;
-struct NameTarget { NameId id; };
-struct NamespaceTarget { NameId id; std::string attribute; };
-struct TupleTarget { std::vector<Target> items; };
+struct NameTarget {
+  NameId id;
+};
+struct NamespaceTarget {
+  NameId id;
+  std::string attribute;
+};
+struct TupleTarget {
+  std::vector<Target> items;
+};
 struct Target {
   std::variant<NameTarget, NamespaceTarget, TupleTarget> node;
 };
@@ -78,8 +130,12 @@ struct MacroDef {
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
 };
 
-struct TextStmt { std::string text; };
-struct OutputStmt { ExprPtr value; };
+struct TextStmt {
+  std::string text;
+};
+struct OutputStmt {
+  ExprPtr value;
+};
 struct IfStmt {
   std::vector<std::pair<ExprPtr, Block>> branches;
   Block otherwise;
@@ -90,12 +146,31 @@ struct ForStmt {
   Block body, otherwise;
   bool recursive = false, uses_loop = false;
 };
-struct SetStmt { Target target; ExprPtr value; };
-struct SetBlockStmt { Target target; ExprPtr filter; Block body; };     // `filter` may be null
-struct MacroStmt { NameId id; std::unique_ptr<MacroDef> macro; };
-struct CallStmt { std::unique_ptr<MacroDef> caller; ExprPtr call; };
-struct FilterStmt { ExprPtr filter; Block body; };
-struct WithStmt { std::vector<std::pair<Target, ExprPtr>> variables; Block body; };  // also generation, without variables
+struct SetStmt {
+  Target target;
+  ExprPtr value;
+};
+struct SetBlockStmt {
+  Target target;
+  ExprPtr filter;
+  Block body;
+};  // `filter` may be null
+struct MacroStmt {
+  NameId id;
+  std::unique_ptr<MacroDef> macro;
+};
+struct CallStmt {
+  std::unique_ptr<MacroDef> caller;
+  ExprPtr call;
+};
+struct FilterStmt {
+  ExprPtr filter;
+  Block body;
+};
+struct WithStmt {
+  std::vector<std::pair<Target, ExprPtr>> variables;
+  Block body;
+};  // also generation, without variables
 struct BreakStmt {};
 struct ContinueStmt {};
 

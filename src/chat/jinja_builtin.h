@@ -36,8 +36,8 @@ class Args {
   // Null also when it is None.
   const Value* given(size_t i) const { return slots_[i] && !slots_[i]->is(Kind::kNone) ? slots_[i] : nullptr; }
   const Value& operator[](size_t i) const { return *slots_[i]; }
-  std::span<const Value> rest() const { return rest_; }                                   // of "*"
-  const std::vector<std::pair<std::string, Value>>& named() const { return *named_; }     // of "**"
+  std::span<const Value> rest() const { return rest_; }                                // of "*"
+  const std::vector<std::pair<std::string, Value>>& named() const { return *named_; }  // of "**"
 
  private:
   friend Args bind(Runtime&, const Builtin&, const CallArguments&);

@@ -107,9 +107,12 @@ Value Interpreter::evaluate(const TestExpr& node) {
 Value Interpreter::evaluate(const UnaryExpr& node) {
   const Value operand = evaluate(*node.operand);
   switch (node.op) {
-    case UnaryOp::kNot: return Value::boolean(!truthy(operand));
-    case UnaryOp::kNegate: return negate(*this, operand);
-    default: return plus(*this, operand);
+    case UnaryOp::kNot:
+      return Value::boolean(!truthy(operand));
+    case UnaryOp::kNegate:
+      return negate(*this, operand);
+    default:
+      return plus(*this, operand);
   }
 }
 
@@ -148,8 +151,8 @@ Value Interpreter::evaluate(const ConditionalExpr& node) {
   const uint32_t here = line;
   if (truthy(evaluate(*node.test))) return evaluate(*node.yes);
   if (node.no) return evaluate(*node.no);
-  return undefined(fmt::format("the inline if-expression on line {} evaluated to false and no else section was defined",
-                               here));
+  return undefined(
+      fmt::format("the inline if-expression on line {} evaluated to false and no else section was defined", here));
 }
 
 // --- calls
@@ -158,8 +161,10 @@ Value Interpreter::call(const Value& callee, CallArguments arguments) {
   spend();
   const Depth depth(*this);
   switch (callee.kind()) {
-    case Kind::kFunction: return apply(callee.as<Function>().builtin, callee.as<Function>().self, arguments);
-    case Kind::kMacro: return call_macro(callee.as<Macro>(), std::move(arguments));
+    case Kind::kFunction:
+      return apply(callee.as<Function>().builtin, callee.as<Function>().self, arguments);
+    case Kind::kMacro:
+      return call_macro(callee.as<Macro>(), std::move(arguments));
     case Kind::kJoiner: {
       auto& joiner = callee.as<Joiner>();
       return std::exchange(joiner.used, true) ? joiner.separator : string("");
@@ -170,8 +175,10 @@ Value Interpreter::call(const Value& callee, CallArguments arguments) {
       if (arguments.positional.size() != 1 || !arguments.named.empty()) fail("loop() takes one argument");
       return string(capture([&] { run_loop(loop.stmt, arguments.positional[0], loop.scope, loop.depth + 1); }));
     }
-    case Kind::kUndefined: fail(callee.as<UndefinedInfo>().message);
-    default: fail(fmt::format("'{}' object is not callable", type_name(callee)));
+    case Kind::kUndefined:
+      fail(callee.as<UndefinedInfo>().message);
+    default:
+      fail(fmt::format("'{}' object is not callable", type_name(callee)));
   }
 }
 

@@ -60,7 +60,8 @@ bool is_blank(char32_t c) { return c == ' ' || (c >= 0x09 && c <= 0x0D); }
 bool is_letter(char32_t c) { return text::is_word(c) && !text::is_decimal(c); }
 bool is_hyphen(char32_t c) { return c == '-'; }
 bool is_word_punctuation(char32_t c) {
-  return text::is_word(c) || (c < 0x80 && std::string_view("!\"'&.,?").find(static_cast<char>(c)) != std::string_view::npos);
+  return text::is_word(c) ||
+         (c < 0x80 && std::string_view("!\"'&.,?").find(static_cast<char>(c)) != std::string_view::npos);
 }
 
 // Cuts a line into the pieces that stay together: runs of blanks, words, parts of hyphenated words, dashes.
@@ -102,8 +103,8 @@ class WordSplitter {
     const bool before = is_letter(codes_[i - 2]) ? is_letter(codes_[i - 1])
                                                  : i >= 3 && is_word_punctuation(codes_[i - 1]) &&
                                                        is_hyphen(codes_[i - 2]) && is_letter(codes_[i - 3]);
-    const bool after = at_is(i + 1, is_letter) &&
-                       (at_is(i + 2, is_letter) || (at_is(i + 2, is_hyphen) && at_is(i + 3, is_letter)));
+    const bool after =
+        at_is(i + 1, is_letter) && (at_is(i + 2, is_letter) || (at_is(i + 2, is_hyphen) && at_is(i + 3, is_letter)));
     return before && after;
   }
 
@@ -140,8 +141,9 @@ std::u32string_view break_word(std::vector<std::u32string_view>& pieces, size_t 
   size_t end = room;
   if (on_hyphens && word.size() > room) {
     const size_t hyphen = word.substr(0, room).rfind(U'-');
-    const bool cuts = hyphen != std::u32string_view::npos && hyphen > 0 &&
-                      std::any_of(word.begin(), word.begin() + static_cast<ptrdiff_t>(hyphen), [](char32_t c) { return c != '-'; });
+    const bool cuts =
+        hyphen != std::u32string_view::npos && hyphen > 0 &&
+        std::any_of(word.begin(), word.begin() + static_cast<ptrdiff_t>(hyphen), [](char32_t c) { return c != '-'; });
     if (cuts) end = hyphen + 1;
   }
   pieces.back() = word.substr(end);
@@ -183,7 +185,8 @@ Value word_wrap(Runtime& rt, const Value& value, const Args& args) {
   const std::string_view s = expect_text(rt, value, "the wrapped value");
   const int64_t width = args.find(0) ? expect_int(rt, args[0], "width") : 79;
   if (width <= 0) rt.fail("wordwrap: the width must be positive");
-  const WrapOptions options{static_cast<size_t>(width), !args.find(1) || truthy(args[1]), !args.find(3) || truthy(args[3])};
+  const WrapOptions options{static_cast<size_t>(width), !args.find(1) || truthy(args[1]),
+                            !args.find(3) || truthy(args[3])};
   const std::string_view separator = args.given(2) ? expect_text(rt, args[2], "wrapstring") : std::string_view("\n");
   rt.spend(s.size() / 4);
   rt.heap.expect(24 * s.size());

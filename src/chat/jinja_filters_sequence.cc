@@ -23,7 +23,8 @@ AttributePath::AttributePath(Runtime& rt, const Value* attribute, const Value* f
     const std::string_view part = path.substr(0, end);
     int64_t index = 0;
     const auto read = std::from_chars(part.data(), part.data() + part.size(), index);
-    const bool number = !part.empty() && part[0] != '-' && read.ec == std::errc() && read.ptr == part.data() + part.size();
+    const bool number =
+        !part.empty() && part[0] != '-' && read.ec == std::errc() && read.ptr == part.data() + part.size();
     parts_.push_back(number ? Value::integer(index) : rt.string(part));
     if (end == path.size()) break;
     path.remove_prefix(end + 1);
@@ -112,7 +113,8 @@ Value group_by(Runtime& rt, const Value& value, const Args& args) {
   for (size_t begin = 0; begin < order.size();) {
     std::vector<Value> members;
     size_t end = begin;
-    while (end < order.size() && equal(rt, keys[order[begin]], keys[order[end]])) members.push_back(items[order[end++]]);
+    while (end < order.size() && equal(rt, keys[order[begin]], keys[order[end]]))
+      members.push_back(items[order[end++]]);
     if (end == begin) members.push_back(items[order[end++]]);  // a key unequal to itself
     groups.push_back(rt.tuple({names[order[begin]], rt.list(std::move(members))}, /*group=*/true));
     begin = end;
@@ -248,20 +250,22 @@ Value unique(Runtime& rt, const Value& value, const Args& args) {
 
 Value batch(Runtime& rt, const Value& value, const Args& args) {
   const int64_t size = expect_int(rt, args[0], "linecount");
-  return rt.iterator([&rt, size, cursor = Cursor(rt, value), fill = args.given(1) ? args[1] : Value()](Value& out) mutable {
-    std::vector<Value> row;
-    Value item;
-    // A size below one never fills a row, so that everything lands in one.
-    while ((size < 1 || static_cast<int64_t>(row.size()) < size) && cursor.next(item)) row.push_back(std::move(item));
-    if (row.empty()) return false;
-    if (!fill.is(Kind::kNone) && static_cast<int64_t>(row.size()) < size) {
-      rt.heap.expect(static_cast<size_t>(std::min<int64_t>(size, INT64_MAX / 64)) * sizeof(Value));
-      rt.spend(static_cast<uint64_t>(size) / 8);
-      row.resize(static_cast<size_t>(size), fill);
-    }
-    out = rt.list(std::move(row));
-    return true;
-  });
+  return rt.iterator(
+      [&rt, size, cursor = Cursor(rt, value), fill = args.given(1) ? args[1] : Value()](Value& out) mutable {
+        std::vector<Value> row;
+        Value item;
+        // A size below one never fills a row, so that everything lands in one.
+        while ((size < 1 || static_cast<int64_t>(row.size()) < size) && cursor.next(item))
+          row.push_back(std::move(item));
+        if (row.empty()) return false;
+        if (!fill.is(Kind::kNone) && static_cast<int64_t>(row.size()) < size) {
+          rt.heap.expect(static_cast<size_t>(std::min<int64_t>(size, INT64_MAX / 64)) * sizeof(Value));
+          rt.spend(static_cast<uint64_t>(size) / 8);
+          row.resize(static_cast<size_t>(size), fill);
+        }
+        out = rt.list(std::move(row));
+        return true;
+      });
 }
 
 Value slice_columns(Runtime& rt, const Value& value, const Args& args) {

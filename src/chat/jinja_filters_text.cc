@@ -26,7 +26,10 @@ Value change(Runtime& rt, const Value& value, const Args&) {
 // Words begin after white space, hyphens and opening brackets.
 std::string title_words(std::string_view s) {
   std::string out;
-  const auto splits = [](char32_t c) { return text::is_space(c) || (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != std::string_view::npos); };
+  const auto splits = [](char32_t c) {
+    return text::is_space(c) ||
+           (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != std::string_view::npos);
+  };
   for (size_t at = 0; at < s.size();) {
     const size_t begin = at;
     const char32_t first = text::next(s, at);
@@ -195,7 +198,8 @@ std::string unescape_html(Runtime& rt, std::string_view s) {
       continue;
     }
     const std::string_view rest = s.substr(at);
-    const auto* name = std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& n) { return rest.starts_with(n.first); });
+    const auto* name =
+        std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& n) { return rest.starts_with(n.first); });
     if (name != std::end(kNames)) {
       out += name->second;
       at += name->first.size();

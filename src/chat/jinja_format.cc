@@ -19,7 +19,7 @@ struct Spec {
   char align = '\0';       // < > = ^
   char sign = '-';         // + - or space
   bool alternate = false;
-  char grouping = '\0';    // , or _
+  char grouping = '\0';  // , or _
   int64_t width = 0;
   int64_t precision = -1;
   char type = '\0';
@@ -38,10 +38,14 @@ std::string pad(Runtime& rt, const Spec& spec, std::string text, char default_al
     return out;
   };
   switch (spec.align ? spec.align : default_align) {
-    case '<': return fmt::format("{}{}", text, fill(missing));
-    case '^': return fmt::format("{}{}{}", fill(missing / 2), text, fill(missing - missing / 2));
-    case '=': return text.insert(sign_length, fill(missing));
-    default: return text.insert(0, fill(missing));
+    case '<':
+      return fmt::format("{}{}", text, fill(missing));
+    case '^':
+      return fmt::format("{}{}{}", fill(missing / 2), text, fill(missing - missing / 2));
+    case '=':
+      return text.insert(sign_length, fill(missing));
+    default:
+      return text.insert(0, fill(missing));
   }
 }
 
@@ -219,7 +223,8 @@ class PercentFormatter {
       case 'u':
       case 'o':
       case 'x':
-      case 'X': return convert_integer(type, spec, zero, value);
+      case 'X':
+        return convert_integer(type, spec, zero, value);
       case 'e':
       case 'E':
       case 'f':
@@ -228,10 +233,12 @@ class PercentFormatter {
       case 'G': {
         if (!value.is_number()) rt_.fail(fmt::format("must be real number, not {}", type_name(value)));
         const double d = value.as_float();
-        std::string digits = print_float(rt_, std::abs(d), type, spec.precision < 0 ? 6 : spec.precision, spec.alternate);
+        std::string digits =
+            print_float(rt_, std::abs(d), type, spec.precision < 0 ? 6 : spec.precision, spec.alternate);
         return finish(spec, zero, with_sign(std::signbit(d) && !std::isnan(d), spec.sign), std::move(digits));
       }
-      default: rt_.fail(fmt::format("unsupported format character '{}'", type));
+      default:
+        rt_.fail(fmt::format("unsupported format character '{}'", type));
     }
   }
 
@@ -247,7 +254,10 @@ class PercentFormatter {
     }
     const bool negative = number < 0;
     std::string digits = integer_digits(static_cast<unsigned __int128>(negative ? -number : number),
-                                        decimal ? 10 : type == 'o' ? 8 : 16, type == 'X');
+                                        decimal       ? 10
+                                        : type == 'o' ? 8
+                                                      : 16,
+                                        type == 'X');
     if (spec.precision > static_cast<int64_t>(digits.size())) {
       digits.insert(0, static_cast<size_t>(spec.precision) - digits.size(), '0');
     }
@@ -289,7 +299,9 @@ Spec parse_spec(Runtime& rt, std::string_view s) {
       at = 1;
     }
   }
-  const auto take_if = [&](std::string_view set) { return at < s.size() && set.find(s[at]) != set.npos ? s[at++] : '\0'; };
+  const auto take_if = [&](std::string_view set) {
+    return at < s.size() && set.find(s[at]) != set.npos ? s[at++] : '\0';
+  };
   const auto number = [&]() -> std::optional<int64_t> {
     int64_t value = 0;
     const auto read = std::from_chars(s.data() + at, s.data() + s.size(), value);

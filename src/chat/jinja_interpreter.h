@@ -34,19 +34,19 @@ struct Loop : Mutable {
   void clear() override;
 
   bool next(Value& out);
-  bool peek();                    // fills `after`; false at the end
-  int64_t length(Runtime& rt);    // evaluates a generator to its end
+  bool peek();                  // fills `after`; false at the end
+  int64_t length(Runtime& rt);  // evaluates a generator to its end
 
   const ForStmt& stmt;
   Value source;
   Cursor cursor;
-  Ref<Scope> scope;               // around the for statement
-  const int64_t depth;            // of recursion, from 1
+  Ref<Scope> scope;     // around the for statement
+  const int64_t depth;  // of recursion, from 1
   int64_t index0 = -1;
-  std::optional<Value> after;     // taken from the cursor ahead of time
+  std::optional<Value> after;  // taken from the cursor ahead of time
   Value current, before;
-  std::optional<int64_t> counted; // length, once known
-  std::optional<Value> changed;   // the last arguments of loop.changed, as a tuple
+  std::optional<int64_t> counted;  // length, once known
+  std::optional<Value> changed;    // the last arguments of loop.changed, as a tuple
 };
 
 class Interpreter : public Runtime {
@@ -121,7 +121,7 @@ class Interpreter : public Runtime {
   std::vector<std::optional<Value>> globals_;  // by NameId: variables given and set at the top of the template
   Ref<Scope> scope_;                           // null at the top
   std::string* out_ = nullptr;
-  Value filter_input_;                         // text of the filter or set block that is being filtered
+  Value filter_input_;  // text of the filter or set block that is being filtered
 };
 
 template <class Body>

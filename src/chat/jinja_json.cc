@@ -31,27 +31,35 @@ class JsonWriter {
     rt_.spend();
     const Runtime::Depth depth(rt_);
     switch (value.kind()) {
-      case Kind::kString: return write_string(value.text());
+      case Kind::kString:
+        return write_string(value.text());
       case Kind::kList:
-      case Kind::kTuple: return write_list(value.items(), level);
-      case Kind::kDict: return write_dict(value.dict(), level);
-      default: return rt_.append(out_, scalar(value));
+      case Kind::kTuple:
+        return write_list(value.items(), level);
+      case Kind::kDict:
+        return write_dict(value.dict(), level);
+      default:
+        return rt_.append(out_, scalar(value));
     }
   }
 
   std::string scalar(const Value& value) const {
     switch (value.kind()) {
-      case Kind::kNone: return "null";
-      case Kind::kBool: return value.as_bool() ? "true" : "false";
+      case Kind::kNone:
+        return "null";
+      case Kind::kBool:
+        return value.as_bool() ? "true" : "false";
       case Kind::kInt:
-      case Kind::kBig: return to_str(rt_, value);
+      case Kind::kBig:
+        return to_str(rt_, value);
       case Kind::kFloat: {
         const double d = value.as_float();
         if (std::isnan(d)) return "NaN";
         if (std::isinf(d)) return d < 0 ? "-Infinity" : "Infinity";
         return float_repr(d);
       }
-      default: rt_.fail(fmt::format("Object of type {} is not JSON serializable", type_name(value)));
+      default:
+        rt_.fail(fmt::format("Object of type {} is not JSON serializable", type_name(value)));
     }
   }
 
@@ -78,13 +86,27 @@ class JsonWriter {
 
   void append_ascii(std::string& out, char c) const {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\f': out += "\\f"; break;
-      case '\b': out += "\\b"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20 || (c == 0x7F && ascii_)) {
           append_unit(out, static_cast<unsigned char>(c));

@@ -55,8 +55,8 @@ class Lexer {
   }
 
   void move_to(size_t at) {
-    line_ += static_cast<uint32_t>(std::count(source_.begin() + static_cast<ptrdiff_t>(at_),
-                                              source_.begin() + static_cast<ptrdiff_t>(at), '\n'));
+    line_ += static_cast<uint32_t>(
+        std::count(source_.begin() + static_cast<ptrdiff_t>(at_), source_.begin() + static_cast<ptrdiff_t>(at), '\n'));
     line_starting_ = at > at_ ? source_[at - 1] == '\n' : line_starting_;
     at_ = at;
   }
@@ -180,7 +180,8 @@ class Lexer {
       const char c = source_[at_];
       if (is_digit(c)) {
         number();
-      } else if (c == '_' || static_cast<unsigned char>(c) >= 0x80 || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+      } else if (c == '_' || static_cast<unsigned char>(c) >= 0x80 || (c >= 'a' && c <= 'z') ||
+                 (c >= 'A' && c <= 'Z')) {
         name();
       } else if (c == '\'' || c == '"') {
         string();
@@ -349,8 +350,9 @@ class Lexer {
         ++at;
       } else {  // jinja2 escapes other characters before it reads the escapes, so the backslash swallows theirs
         const auto code = static_cast<uint32_t>(text::next(s, at));
-        out += code < 0x100 ? fmt::format("\\x{:02x}", code)
-                            : code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+        out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+               : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                                : fmt::format("\\U{:08x}", code);
       }
     }
     return out;

@@ -8,8 +8,19 @@
 
 namespace sluice::jinja {
 
-enum class TokenKind : uint8_t { kText, kOutputBegin, kOutputEnd, kBlockBegin, kBlockEnd, kName, kString, kInteger,
-                                 kFloat, kOperator, kEnd };
+enum class TokenKind : uint8_t {
+  kText,
+  kOutputBegin,
+  kOutputEnd,
+  kBlockBegin,
+  kBlockEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
 
 struct Token {
   TokenKind kind;

@@ -68,8 +68,11 @@ Value loop_changed(Runtime& rt, const Value& self, const Args& args) {
 }
 
 constexpr Builtin kDictMethods[] = {
-    {"get", "/ key default=", dict_get},      {"items", "", view<View::kItems>}, {"keys", "", view<View::kKeys>},
-    {"values", "", view<View::kValues>},      {"copy", "", copy},
+    {"get", "/ key default=", dict_get},
+    {"items", "", view<View::kItems>},
+    {"keys", "", view<View::kKeys>},
+    {"values", "", view<View::kValues>},
+    {"copy", "", copy},
 };
 constexpr Builtin kListMethods[] = {
     {"index", "/ value start= stop=", index_of}, {"count", "/ value", count_of}, {"copy", "", copy}};
@@ -78,26 +81,36 @@ constexpr Builtin kCyclerMethods[] = {{"next", "", cycler_next}, {"reset", "", c
 constexpr Builtin kLoopMethods[] = {{"cycle", "*", loop_cycle}, {"changed", "*", loop_changed}};
 
 // What the sandbox of jinja2 forbids since it would change the value.
-constexpr std::string_view kListMutators[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+constexpr std::string_view kListMutators[] = {"append", "clear", "pop",    "reverse",
+                                              "insert", "sort",  "extend", "remove"};
 constexpr std::string_view kDictMutators[] = {"clear", "pop", "popitem", "setdefault", "update"};
 
 }  // namespace
 
 const Builtin* find_method(const Value& value, std::string_view name) {
   switch (value.kind()) {
-    case Kind::kString: return find_in(text_methods(), name);
-    case Kind::kDict: return find_in(kDictMethods, name);
-    case Kind::kList: return find_in(kListMethods, name);
+    case Kind::kString:
+      return find_in(text_methods(), name);
+    case Kind::kDict:
+      return find_in(kDictMethods, name);
+    case Kind::kList:
+      return find_in(kListMethods, name);
     case Kind::kTuple:
-    case Kind::kRange: return find_in(kTupleMethods, name);
-    case Kind::kCycler: return find_in(kCyclerMethods, name);
-    case Kind::kLoop: return find_in(kLoopMethods, name);
-    default: return nullptr;
+    case Kind::kRange:
+      return find_in(kTupleMethods, name);
+    case Kind::kCycler:
+      return find_in(kCyclerMethods, name);
+    case Kind::kLoop:
+      return find_in(kLoopMethods, name);
+    default:
+      return nullptr;
   }
 }
 
 bool is_forbidden(const Value& value, std::string_view name) {
-  const auto listed = [&](const auto& names) { return std::find(std::begin(names), std::end(names), name) != std::end(names); };
+  const auto listed = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
   return (value.is(Kind::kList) && listed(kListMutators)) || (value.is(Kind::kDict) && listed(kDictMutators));
 }
 

@@ -28,8 +28,9 @@ Value change(Runtime& rt, const Value& self, const Args&) {
 template <text::Side kSide>
 Value strip(Runtime& rt, const Value& self, const Args& args) {
   const Value* characters = args.given(0);
-  return like(rt, self, characters ? text::strip(self.text(), expect_text(rt, *characters, "the argument of strip"), kSide)
-                                   : text::strip(self.text(), kSide));
+  return like(rt, self,
+              characters ? text::strip(self.text(), expect_text(rt, *characters, "the argument of strip"), kSide)
+                         : text::strip(self.text(), kSide));
 }
 
 Value list_of(Runtime& rt, const Value& self, const std::vector<std::string_view>& pieces) {
@@ -52,13 +53,15 @@ Value split(Runtime& rt, const Value& self, const Args& args) {
   const int64_t limit = args.find(1) ? expect_int(rt, args[1], "maxsplit") : -1;
   rt.spend_copy(2 * self.text().size());
   if (!args.given(0)) {
-    return list_of(rt, self, kFromRight ? text::rsplit(self.text(), limit, most_pieces(rt))
-                                        : text::split(self.text(), limit, most_pieces(rt)));
+    return list_of(rt, self,
+                   kFromRight ? text::rsplit(self.text(), limit, most_pieces(rt))
+                              : text::split(self.text(), limit, most_pieces(rt)));
   }
   const std::string_view separator = expect_text(rt, args[0], "the separator of split");
   if (separator.empty()) rt.fail("empty separator");
-  return list_of(rt, self, kFromRight ? text::rsplit(self.text(), separator, limit, most_pieces(rt))
-                                      : text::split(self.text(), separator, limit, most_pieces(rt)));
+  return list_of(rt, self,
+                 kFromRight ? text::rsplit(self.text(), separator, limit, most_pieces(rt))
+                            : text::split(self.text(), separator, limit, most_pieces(rt)));
 }
 
 Value split_lines(Runtime& rt, const Value& self, const Args& args) {
@@ -77,7 +80,8 @@ Value partition(Runtime& rt, const Value& self, const Args& args) {
     const Value empty = like(rt, self, std::string());
     return kFromRight ? rt.tuple({empty, empty, self}) : rt.tuple({self, empty, empty});
   }
-  return rt.tuple({like(rt, self, s.substr(0, at)), like(rt, self, separator), like(rt, self, s.substr(at + separator.size()))});
+  return rt.tuple(
+      {like(rt, self, s.substr(0, at)), like(rt, self, separator), like(rt, self, s.substr(at + separator.size()))});
 }
 
 // The part of the string between two optional bounds in code points, and where it begins; nullopt when the first bound
@@ -204,7 +208,9 @@ Value justify(Runtime& rt, const Value& self, const Args& args) {
   if (missing <= 0) return self;
   rt.heap.expect(static_cast<size_t>(missing));
   rt.spend_copy(static_cast<size_t>(missing));
-  const int64_t left = kPlace == Place::kLeft ? 0 : kPlace == Place::kRight ? missing : missing / 2 + (missing & width & 1);
+  const int64_t left = kPlace == Place::kLeft    ? 0
+                       : kPlace == Place::kRight ? missing
+                                                 : missing / 2 + (missing & width & 1);
   std::string out;
   for (int64_t i = 0; i < left; ++i) rt.append(out, fill);
   rt.append(out, self.text());

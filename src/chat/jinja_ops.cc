@@ -61,28 +61,45 @@ Value Runtime::integer(__int128 value) {
 
 std::string type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
     case Kind::kInt:
-    case Kind::kBig: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kString: return value.is_safe() ? "Markup" : "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kDict: return "dict";
+    case Kind::kBig:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kString:
+      return value.is_safe() ? "Markup" : "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
     case Kind::kView: {
       const View::Part part = value.as<View>().part;
       return part == View::kKeys ? "dict_keys" : part == View::kValues ? "dict_values" : "dict_items";
     }
-    case Kind::kRange: return "range";
-    case Kind::kIterator: return "generator";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kLoop: return "LoopContext";
-    case Kind::kCycler: return "Cycler";
-    case Kind::kJoiner: return "Joiner";
-    case Kind::kFunction: return "function";
-    case Kind::kMacro: return "Macro";
+    case Kind::kRange:
+      return "range";
+    case Kind::kIterator:
+      return "generator";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kCycler:
+      return "Cycler";
+    case Kind::kJoiner:
+      return "Joiner";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kMacro:
+      return "Macro";
   }
   return "object";
 }
@@ -95,9 +112,7 @@ void require_defined(const Runtime& rt, const Value& value) {
   if (value.is(Kind::kUndefined)) fail_undefined(rt, value);
 }
 
-std::string owner_name(const Value& object) {
-  return object.is(Kind::kNone) ? "None" : type_name(object) + " object";
-}
+std::string owner_name(const Value& object) { return object.is(Kind::kNone) ? "None" : type_name(object) + " object"; }
 
 Value no_attribute(Runtime& rt, const Value& object, std::string_view name) {
   return rt.undefined(fmt::format("'{}' has no attribute '{}'", owner_name(object), name.substr(0, 100)));
@@ -133,11 +148,14 @@ bool equal_dicts(Runtime& rt, const Dict& a, const Dict& b) {
 bool truthy(const Value& value) {
   switch (value.kind()) {
     case Kind::kNone:
-    case Kind::kUndefined: return false;
+    case Kind::kUndefined:
+      return false;
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kBig: return value.wide() != 0;
-    case Kind::kFloat: return value.as_float() != 0;
+    case Kind::kBig:
+      return value.wide() != 0;
+    case Kind::kFloat:
+      return value.as_float() != 0;
     default: {
       const auto n = length(value);
       return !n || *n != 0;
@@ -148,7 +166,9 @@ bool truthy(const Value& value) {
 bool hashable(Runtime& rt, const Value& value) {
   rt.spend();
   switch (value.kind()) {
-    case Kind::kString: rt.spend_copy(value.text().size()); return true;
+    case Kind::kString:
+      rt.spend_copy(value.text().size());
+      return true;
     case Kind::kTuple: {
       const Runtime::Depth depth(rt);
       for (const Value& item : value.items()) {
@@ -156,7 +176,8 @@ bool hashable(Runtime& rt, const Value& value) {
       }
       return true;
     }
-    default: return !value.is(Kind::kList) && !value.is(Kind::kDict) && !value.is(Kind::kView);
+    default:
+      return !value.is(Kind::kList) && !value.is(Kind::kDict) && !value.is(Kind::kView);
   }
 }
 
@@ -178,15 +199,19 @@ bool equal(Runtime& rt, const Value& a, const Value& b) {
   const Runtime::Depth depth(rt);
   switch (a.kind()) {
     case Kind::kNone:
-    case Kind::kUndefined: return true;
+    case Kind::kUndefined:
+      return true;
     case Kind::kString:
       if (a.text().size() == b.text().size()) rt.spend_look(a.text().size());
       return a.text() == b.text();
     case Kind::kList:
-    case Kind::kTuple: return a.address() == b.address() || equal_items(rt, a.items(), b.items());
-    case Kind::kDict: return a.address() == b.address() || equal_dicts(rt, a.dict(), b.dict());
+    case Kind::kTuple:
+      return a.address() == b.address() || equal_items(rt, a.items(), b.items());
+    case Kind::kDict:
+      return a.address() == b.address() || equal_dicts(rt, a.dict(), b.dict());
     case Kind::kView: {
-      if (a.as<View>().part != b.as<View>().part || a.as<View>().part == View::kValues) return a.address() == b.address();
+      if (a.as<View>().part != b.as<View>().part || a.as<View>().part == View::kValues)
+        return a.address() == b.address();
       if (length(a) != length(b)) return false;
       for (const Value& item : to_vector(rt, a)) {
         if (!contains(rt, b, item)) return false;
@@ -196,10 +221,10 @@ bool equal(Runtime& rt, const Value& a, const Value& b) {
     case Kind::kRange: {
       const auto& x = a.as<Range>();
       const auto& y = b.as<Range>();
-      return x.length == y.length &&
-             (x.length == 0 || (x.start == y.start && (x.length == 1 || x.step == y.step)));
+      return x.length == y.length && (x.length == 0 || (x.start == y.start && (x.length == 1 || x.step == y.step)));
     }
-    default: return a.address() == b.address();
+    default:
+      return a.address() == b.address();
   }
 }
 
@@ -227,11 +252,16 @@ bool less(Runtime& rt, const Value& a, const Value& b) {
 
 bool compare(Runtime& rt, CompareOp op, const Value& a, const Value& b) {
   switch (op) {
-    case CompareOp::kEq: return equal(rt, a, b);
-    case CompareOp::kNe: return !equal(rt, a, b);
-    case CompareOp::kIn: return contains(rt, b, a);
-    case CompareOp::kNotIn: return !contains(rt, b, a);
-    default: break;
+    case CompareOp::kEq:
+      return equal(rt, a, b);
+    case CompareOp::kNe:
+      return !equal(rt, a, b);
+    case CompareOp::kIn:
+      return contains(rt, b, a);
+    case CompareOp::kNotIn:
+      return !contains(rt, b, a);
+    default:
+      break;
   }
   if (a.is_number() && b.is_number()) {  // NaN: neither less nor equal
     const long double x = a.exact();
@@ -239,10 +269,14 @@ bool compare(Runtime& rt, CompareOp op, const Value& a, const Value& b) {
     return op == CompareOp::kLt ? x < y : op == CompareOp::kLe ? x <= y : op == CompareOp::kGt ? x > y : x >= y;
   }
   switch (op) {
-    case CompareOp::kLt: return less(rt, a, b);
-    case CompareOp::kGt: return less(rt, b, a);
-    case CompareOp::kLe: return less(rt, a, b) || equal(rt, a, b);
-    default: return less(rt, b, a) || equal(rt, a, b);
+    case CompareOp::kLt:
+      return less(rt, a, b);
+    case CompareOp::kGt:
+      return less(rt, b, a);
+    case CompareOp::kLe:
+      return less(rt, a, b) || equal(rt, a, b);
+    default:
+      return less(rt, b, a) || equal(rt, a, b);
   }
 }
 
@@ -403,15 +437,19 @@ Value power(Runtime& rt, const Value& a, const Value& b) {
 Value integer_binary(Runtime& rt, BinaryOp op, __int128 a, __int128 b) {
   if (b == 0 && (op == BinaryOp::kFloorDiv || op == BinaryOp::kMod)) rt.fail("integer division or modulo by zero");
   switch (op) {
-    case BinaryOp::kAdd: return rt.integer(a + b);
-    case BinaryOp::kSub: return rt.integer(a - b);
+    case BinaryOp::kAdd:
+      return rt.integer(a + b);
+    case BinaryOp::kSub:
+      return rt.integer(a - b);
     case BinaryOp::kMul: {
       __int128 product;
       if (__builtin_mul_overflow(a, b, &product)) rt.fail("an integer needs more than 64 bits");
       return rt.integer(product);
     }
-    case BinaryOp::kFloorDiv: return rt.integer(floor_divide(a, b));
-    default: return rt.integer(a - floor_divide(a, b) * b);
+    case BinaryOp::kFloorDiv:
+      return rt.integer(floor_divide(a, b));
+    default:
+      return rt.integer(a - floor_divide(a, b) * b);
   }
 }
 
@@ -421,16 +459,23 @@ Value number_binary(Runtime& rt, BinaryOp op, const Value& a, const Value& b) {
   const double x = a.as_float();
   const double y = b.as_float();
   switch (op) {
-    case BinaryOp::kAdd: return Value::real(x + y);
-    case BinaryOp::kSub: return Value::real(x - y);
-    case BinaryOp::kMul: return Value::real(x * y);
-    default: break;
+    case BinaryOp::kAdd:
+      return Value::real(x + y);
+    case BinaryOp::kSub:
+      return Value::real(x - y);
+    case BinaryOp::kMul:
+      return Value::real(x * y);
+    default:
+      break;
   }
   if (y == 0) rt.fail(op == BinaryOp::kDiv ? "division by zero" : "float floor division or modulo by zero");
   switch (op) {
-    case BinaryOp::kDiv: return Value::real(x / y);
-    case BinaryOp::kFloorDiv: return Value::real(float_floor_divide(x, y));
-    default: return Value::real(float_modulo(x, y));
+    case BinaryOp::kDiv:
+      return Value::real(x / y);
+    case BinaryOp::kFloorDiv:
+      return Value::real(float_floor_divide(x, y));
+    default:
+      return Value::real(float_modulo(x, y));
   }
 }
 
@@ -473,7 +518,8 @@ std::optional<Value> own_attribute(Runtime& rt, const Value& object, std::string
     case Kind::kNamespace:
       if (const Value* value = object.as<Namespace>().attributes.find(name)) return *value;
       break;
-    case Kind::kLoop: return rt.loop_attribute(object, name);
+    case Kind::kLoop:
+      return rt.loop_attribute(object, name);
     case Kind::kCycler:
       if (name == "current") return object.as<Cycler>().items[object.as<Cycler>().position];
       break;
@@ -486,7 +532,8 @@ std::optional<Value> own_attribute(Runtime& rt, const Value& object, std::string
       if (name == "stop") return Value::integer(object.as<Range>().stop);
       if (name == "step") return Value::integer(object.as<Range>().step);
       break;
-    default: break;
+    default:
+      break;
   }
   return std::nullopt;
 }
@@ -510,15 +557,18 @@ std::optional<Value> indexed(Runtime& rt, const Value& object, __int128 index) {
   const auto i = static_cast<int64_t>(index);
   switch (object.kind()) {
     case Kind::kList:
-    case Kind::kTuple: return object.items()[static_cast<size_t>(i)];
-    case Kind::kRange: return Value::integer(object.as<Range>().at(i));
+    case Kind::kTuple:
+      return object.items()[static_cast<size_t>(i)];
+    case Kind::kRange:
+      return Value::integer(object.as<Range>().at(i));
     case Kind::kString: {
       const Str& str = object.as<Str>();
       const size_t begin = byte_offset(rt, str, i);
       const size_t end = text::skip(str.text, begin, 1);
       return rt.string(std::string_view(str.text).substr(begin, end - begin), str.safe);
     }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -597,9 +647,9 @@ Value slice_range(Runtime& rt, const Range& range, const Bounds& b) {
   if (b.count == 0) return Value(Kind::kRange, rt.heap.make<Range>(0, 0, 0, 1));
   const int64_t step = b.count == 1 ? 1 : b.step * range.step;
   const __int128 stop = static_cast<__int128>(range.at(b.start)) + static_cast<__int128>(b.count) * step;
-  return Value(Kind::kRange, rt.heap.make<Range>(0, range.at(b.start),
-                                                 static_cast<int64_t>(std::clamp<__int128>(stop, INT64_MIN, INT64_MAX)),
-                                                 step));
+  return Value(Kind::kRange,
+               rt.heap.make<Range>(0, range.at(b.start),
+                                   static_cast<int64_t>(std::clamp<__int128>(stop, INT64_MIN, INT64_MAX)), step));
 }
 
 }  // namespace
@@ -627,14 +677,21 @@ Value slice(Runtime& rt, const Value& object, const Value* start, const Value* s
 
 std::optional<int64_t> length(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return 0;
-    case Kind::kString: return code_points(value.as<Str>());
+    case Kind::kUndefined:
+      return 0;
+    case Kind::kString:
+      return code_points(value.as<Str>());
     case Kind::kList:
-    case Kind::kTuple: return static_cast<int64_t>(value.items().size());
-    case Kind::kDict: return static_cast<int64_t>(value.dict().size());
-    case Kind::kView: return length(value.as<View>().of);
-    case Kind::kRange: return value.as<Range>().length;
-    default: return std::nullopt;
+    case Kind::kTuple:
+      return static_cast<int64_t>(value.items().size());
+    case Kind::kDict:
+      return static_cast<int64_t>(value.dict().size());
+    case Kind::kView:
+      return length(value.as<View>().of);
+    case Kind::kRange:
+      return value.as<Range>().length;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -703,9 +760,12 @@ bool Cursor::next(Value& out) {
       out = rt_->string(text.substr(begin, at_ - begin));
       return true;
     }
-    case Kind::kIterator: return advance(*rt_, source_.as<Iterator>(), out);
-    case Kind::kUndefined: return false;
-    default: rt_->fail(fmt::format("'{}' object is not iterable", type_name(source_)));
+    case Kind::kIterator:
+      return advance(*rt_, source_.as<Iterator>(), out);
+    case Kind::kUndefined:
+      return false;
+    default:
+      rt_->fail(fmt::format("'{}' object is not iterable", type_name(source_)));
   }
 }
 

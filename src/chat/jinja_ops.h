@@ -12,14 +12,14 @@
 
 namespace sluice::jinja {
 
-std::string type_name(const Value& value);      // as Python's type(value).__name__
+std::string type_name(const Value& value);  // as Python's type(value).__name__
 
 bool truthy(const Value& value);
 bool equal(Runtime& rt, const Value& a, const Value& b);
-bool less(Runtime& rt, const Value& a, const Value& b);     // a < b; Error for types that have no order
+bool less(Runtime& rt, const Value& a, const Value& b);  // a < b; Error for types that have no order
 bool compare(Runtime& rt, CompareOp op, const Value& a, const Value& b);
 bool contains(Runtime& rt, const Value& container, const Value& item);
-bool same_object(const Value& a, const Value& b);           // Python's `is`
+bool same_object(const Value& a, const Value& b);  // Python's `is`
 
 // Whether the value may be a key: tuples are hashable when their items are. Spends what hashing it costs.
 bool hashable(Runtime& rt, const Value& value);
@@ -37,7 +37,7 @@ std::optional<Value> own_attribute(Runtime& rt, const Value& object, std::string
 // Bounds are integers or None; null stands for None.
 Value slice(Runtime& rt, const Value& object, const Value* start, const Value* stop, const Value* step);
 
-std::optional<int64_t> length(const Value& value);          // nullopt: has no len()
+std::optional<int64_t> length(const Value& value);  // nullopt: has no len()
 int64_t length_or_fail(Runtime& rt, const Value& value);
 bool is_iterable(const Value& value);
 
@@ -78,8 +78,8 @@ std::string_view expect_text(Runtime& rt, const Value& value, std::string_view w
 // "%s, %d" % values
 std::string format_percent(Runtime& rt, std::string_view format, const Value& values, bool safe);
 // "{}, {name}".format(...)
-std::string format_braces(Runtime& rt, std::string_view format, std::span<const Value> positional,
-                          const Dict& named, bool safe);
+std::string format_braces(Runtime& rt, std::string_view format, std::span<const Value> positional, const Dict& named,
+                          bool safe);
 
 std::string to_json(Runtime& rt, const Value& value, const Value* ensure_ascii, const Value* indent,
                     const Value* separators, const Value* sort_keys);

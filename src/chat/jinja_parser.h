@@ -8,8 +8,6 @@
 
 namespace sluice::jinja {
 
-inline constexpr int kMaxNesting = 100;        // brackets, tags and prefix operators inside each other
-inline constexpr uint32_t kMaxExprDepth = 250;  // levels of an expression, chains of attributes and filters included
 inline constexpr size_t kMaxSource = 1u << 20;  // bytes
 
 // Throws Error(kInvalidRequest) that names the line.

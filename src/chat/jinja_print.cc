@@ -87,8 +87,9 @@ void append_quoted(Runtime& rt, std::string& out, std::string_view s) {
       quoted += s.substr(begin, at - begin);
     } else {
       const auto code = static_cast<uint32_t>(c);
-      quoted += code < 0x100 ? fmt::format("\\x{:02x}", code)
-                             : code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+      quoted += code < 0x100     ? fmt::format("\\x{:02x}", code)
+                : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                                 : fmt::format("\\U{:08x}", code);
     }
     if (quoted.size() > 4096) {
       rt.append(out, quoted);
@@ -111,12 +112,17 @@ void append_repr(Runtime& rt, std::string& out, const Value& value) {
   rt.spend();
   const Runtime::Depth depth(rt);
   switch (value.kind()) {
-    case Kind::kNone: return rt.append(out, "None");
-    case Kind::kBool: return rt.append(out, value.as_bool() ? "True" : "False");
+    case Kind::kNone:
+      return rt.append(out, "None");
+    case Kind::kBool:
+      return rt.append(out, value.as_bool() ? "True" : "False");
     case Kind::kInt:
-    case Kind::kBig: return rt.append(out, integer_text(value));
-    case Kind::kFloat: return rt.append(out, float_repr(value.as_float()));
-    case Kind::kUndefined: return rt.append(out, "Undefined");
+    case Kind::kBig:
+      return rt.append(out, integer_text(value));
+    case Kind::kFloat:
+      return rt.append(out, float_repr(value.as_float()));
+    case Kind::kUndefined:
+      return rt.append(out, "Undefined");
     case Kind::kString:
       if (value.is_safe()) rt.append(out, "Markup(");
       append_quoted(rt, out, value.text());
@@ -130,7 +136,8 @@ void append_repr(Runtime& rt, std::string& out, const Value& value) {
       rt.append(out, "(");
       append_items(rt, out, value.items());
       return rt.append(out, value.items().size() == 1 ? ",)" : ")");
-    case Kind::kDict: return append_dict(rt, out, value.dict());
+    case Kind::kDict:
+      return append_dict(rt, out, value.dict());
     case Kind::kView:
       rt.append(out, type_name(value) + "([");
       append_items(rt, out, to_vector(rt, value));
@@ -144,8 +151,10 @@ void append_repr(Runtime& rt, std::string& out, const Value& value) {
       rt.append(out, "<Namespace ");
       append_dict(rt, out, value.as<Namespace>().attributes);
       return rt.append(out, ">");
-    case Kind::kIterator: rt.fail("a generator cannot be printed: pass it through the list filter");
-    default: rt.fail(fmt::format("a {} cannot be printed", type_name(value)));
+    case Kind::kIterator:
+      rt.fail("a generator cannot be printed: pass it through the list filter");
+    default:
+      rt.fail(fmt::format("a {} cannot be printed", type_name(value)));
   }
 }
 

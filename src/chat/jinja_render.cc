@@ -45,11 +45,16 @@ std::string Interpreter::run(const Json& variables) {
 Value Interpreter::from_json(const Json& json) {
   const Depth depth(*this);
   switch (json.type()) {
-    case Json::value_t::boolean: return Value::boolean(json.get<bool>());
-    case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_unsigned: return integer(json.get<uint64_t>());
-    case Json::value_t::number_float: return Value::real(json.get<double>());
-    case Json::value_t::string: return string(json.get_ref<const std::string&>());
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case Json::value_t::number_unsigned:
+      return integer(json.get<uint64_t>());
+    case Json::value_t::number_float:
+      return Value::real(json.get<double>());
+    case Json::value_t::string:
+      return string(json.get_ref<const std::string&>());
     case Json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -62,14 +67,15 @@ Value Interpreter::from_json(const Json& json) {
       for (const auto& [key, value] : json.items()) items.set(string(key), from_json(value));
       return dict(std::move(items));
     }
-    default: return Value();
+    default:
+      return Value();
   }
 }
 
 // --- output
 
 void Interpreter::write(std::string_view text) {
-  if (text.size() > limits().output_bytes - std::min(limits().output_bytes, out_->size())) {
+  if (out_->size() + text.size() > limits().output_bytes) {
     fail(fmt::format("the text is longer than {} bytes", limits().output_bytes));
   }
   append(*out_, text);

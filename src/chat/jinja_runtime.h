@@ -14,8 +14,7 @@ namespace sluice::jinja {
 
 class Runtime {
  public:
-  explicit Runtime(const RenderOptions& options)
-      : now(options.now), limits_(options.limits) {}
+  explicit Runtime(const RenderOptions& options) : now(options.now), limits_(options.limits) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
   virtual ~Runtime() = default;
@@ -29,9 +28,9 @@ class Runtime {
   }
   void spend_look(size_t bytes) { spend(bytes / 256); }  // searching and comparing
   void spend_copy(size_t bytes) { spend(bytes / 64); }
-  void spend_scan(size_t bytes) { spend(bytes / 8); }    // work per character
-  void spend_unicode(size_t bytes) { spend(bytes / 2); } // tables looked up per character
-  void spend_value() { spend(2); }                       // a new object
+  void spend_scan(size_t bytes) { spend(bytes / 8); }     // work per character
+  void spend_unicode(size_t bytes) { spend(bytes / 2); }  // tables looked up per character
+  void spend_value() { spend(2); }                        // a new object
   uint64_t fuel_left() const { return fuel_; }
 
   // Guards recursion: one per nested evaluation.

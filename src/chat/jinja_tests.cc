@@ -36,9 +36,7 @@ Value is_divisible(Runtime& rt, const Value& v, const Args& args) {
 
 Value is_defined(Runtime&, const Value& v, const Args&) { return Value::boolean(!v.is(Kind::kUndefined)); }
 Value is_number(Runtime&, const Value& v, const Args&) { return Value::boolean(v.is_number()); }
-Value is_integer(Runtime&, const Value& v, const Args&) {
-  return Value::boolean(v.is_integer() && !v.is(Kind::kBool));
-}
+Value is_integer(Runtime&, const Value& v, const Args&) { return Value::boolean(v.is_integer() && !v.is(Kind::kBool)); }
 Value is_iterable_value(Runtime&, const Value& v, const Args&) { return Value::boolean(is_iterable(v)); }
 Value is_escaped(Runtime&, const Value& v, const Args&) { return Value::boolean(v.is_safe()); }
 Value is_same(Runtime&, const Value& v, const Args& args) { return Value::boolean(same_object(v, args[0])); }

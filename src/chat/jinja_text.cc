@@ -72,10 +72,11 @@ bool is_case_ignorable(char32_t c) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK: return true;
+    case UTF8PROC_CATEGORY_SK:
+      return true;
     default: {
-      constexpr char32_t kMidWord[] = {U'\'', U'.', U':', 0xB7, 0x387, 0x55F, 0x5F4, 0x2018, 0x2019, 0x2024, 0x2027,
-                                       0xFE13, 0xFE52, 0xFE55, 0xFF07, 0xFF0E, 0xFF1A};
+      constexpr char32_t kMidWord[] = {U'\'',  U'.',   U':',   0xB7,   0x387,  0x55F,  0x5F4,  0x2018, 0x2019,
+                                       0x2024, 0x2027, 0xFE13, 0xFE52, 0xFE55, 0xFF07, 0xFF0E, 0xFF1A};
       return std::find(std::begin(kMidWord), std::end(kMidWord), c) != std::end(kMidWord);
     }
   }
@@ -168,6 +169,17 @@ class ReverseSearch {
 
 }  // namespace
 
+bool is_valid(std::string_view s) {
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(s.data());
+  for (size_t at = 0; at < s.size();) {
+    utf8proc_int32_t code = 0;
+    const utf8proc_ssize_t n = utf8proc_iterate(bytes + at, static_cast<utf8proc_ssize_t>(s.size() - at), &code);
+    if (n <= 0) return false;
+    at += static_cast<size_t>(n);
+  }
+  return true;
+}
+
 char32_t next(std::string_view s, size_t& at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   const unsigned char lead = byte(at);
@@ -256,9 +268,12 @@ bool is_printable(char32_t c) {
     case UTF8PROC_CATEGORY_CO:
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP: return false;
-    case UTF8PROC_CATEGORY_ZS: return c == ' ';
-    default: return true;
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    case UTF8PROC_CATEGORY_ZS:
+      return c == ' ';
+    default:
+      return true;
   }
 }
 

@@ -1,4 +1,4 @@
-// Python's str operations on UTF-8 text: code points, character classes, case, strip, split. Text is valid UTF-8.
+// Python's str operations on UTF-8 text: code points, character classes, case, strip, split.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,24 @@
 
 namespace sluice::jinja::text {
 
+bool is_valid(std::string_view s);  // whether it is UTF-8; everything else takes that for granted
+
 // Reads the code point at `at` and moves past it.
 char32_t next(std::string_view s, size_t& at);
 // Moves `end` before the code point that ends there, and returns it.
 char32_t previous(std::string_view s, size_t& end);
 void append(std::string& out, char32_t c);
-size_t count(std::string_view s);                     // code points
-size_t skip(std::string_view s, size_t at, size_t n); // offset after n more code points, at most s.size()
+size_t count(std::string_view s);                      // code points
+size_t skip(std::string_view s, size_t at, size_t n);  // offset after n more code points, at most s.size()
 
 bool is_space(char32_t c);
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);
-int digit_value(char32_t c);    // of a decimal digit of any script
+int digit_value(char32_t c);  // of a decimal digit of any script
 bool is_digit(char32_t c);
 bool is_numeric(char32_t c);
 bool is_alnum(char32_t c);
-bool is_word(char32_t c);       // \w of Python's re
+bool is_word(char32_t c);  // \w of Python's re
 bool is_lower(char32_t c);
 bool is_upper(char32_t c);
 bool is_title(char32_t c);
@@ -41,8 +43,8 @@ enum Side { kLeft = 1, kRight = 2, kBoth = 3 };
 std::string_view strip(std::string_view s, Side side = kBoth);
 std::string_view strip(std::string_view s, std::string_view characters, Side side);
 
-// maxsplit < 0: no limit. Without separator they cut at runs of white space and yield no empty pieces. All give up after
-// `most` pieces; the result is then longer than that.
+// maxsplit < 0: no limit. Without separator they cut at runs of white space and yield no empty pieces. All give up
+// after `most` pieces; the result is then longer than that.
 std::vector<std::string_view> split(std::string_view s, int64_t maxsplit, size_t most);
 std::vector<std::string_view> split(std::string_view s, std::string_view separator, int64_t maxsplit, size_t most);
 std::vector<std::string_view> rsplit(std::string_view s, int64_t maxsplit, size_t most);

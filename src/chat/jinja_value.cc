@@ -49,10 +49,12 @@ uint64_t hash_text(std::string_view text) {
 
 uint64_t hash_value(const Value& value) {
   switch (value.kind()) {
-    case Kind::kString: return hash_text(value.text());
+    case Kind::kString:
+      return hash_text(value.text());
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kBig: return mix(static_cast<uint64_t>(value.wide()) ^ hash_seed(), kPrime);
+    case Kind::kBig:
+      return mix(static_cast<uint64_t>(value.wide()) ^ hash_seed(), kPrime);
     case Kind::kFloat: {
       const double d = value.as_float();
       if (d == std::trunc(d) && std::abs(d) < 0x1p63) {
@@ -68,9 +70,12 @@ uint64_t hash_value(const Value& value) {
       for (const Value& item : value.items()) hash = mix(hash ^ hash_value(item), kPrime);
       return hash;
     }
-    case Kind::kNone: return mix(hash_seed(), kPrime + 4);
-    case Kind::kUndefined: return mix(hash_seed(), kPrime + 6);
-    default: return mix(reinterpret_cast<uintptr_t>(value.address()) ^ hash_seed(), kPrime);
+    case Kind::kNone:
+      return mix(hash_seed(), kPrime + 4);
+    case Kind::kUndefined:
+      return mix(hash_seed(), kPrime + 6);
+    default:
+      return mix(reinterpret_cast<uintptr_t>(value.address()) ^ hash_seed(), kPrime);
   }
 }
 
@@ -79,9 +84,11 @@ bool same_key(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return a.exact() == b.exact();
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
-    case Kind::kString: return a.text() == b.text();
+    case Kind::kString:
+      return a.text() == b.text();
     case Kind::kNone:
-    case Kind::kUndefined: return true;
+    case Kind::kUndefined:
+      return true;
     case Kind::kTuple: {
       if (a.items().size() != b.items().size()) return false;
       for (size_t i = 0; i < a.items().size(); ++i) {
@@ -89,7 +96,8 @@ bool same_key(const Value& a, const Value& b) {
       }
       return true;
     }
-    default: return a.address() == b.address();
+    default:
+      return a.address() == b.address();
   }
 }
 

@@ -16,9 +16,25 @@ namespace sluice::jinja {
 class Heap;
 
 enum class Kind : uint8_t {
-  kNone, kBool, kInt, kBig, kFloat,                                       // held in the Value itself
-  kUndefined, kString, kList, kTuple, kDict, kView, kRange, kIterator,    // objects
-  kNamespace, kLoop, kCycler, kJoiner, kFunction, kMacro,
+  kNone,
+  kBool,
+  kInt,
+  kBig,
+  kFloat,  // held in the Value itself
+  kUndefined,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kView,
+  kRange,
+  kIterator,  // objects
+  kNamespace,
+  kLoop,
+  kCycler,
+  kJoiner,
+  kFunction,
+  kMacro,
 };
 
 struct Object {
@@ -115,9 +131,9 @@ class Value {
     return *static_cast<T*>(as_.object);
   }
   const Object* address() const { return is_object() ? as_.object : nullptr; }
-  std::string_view text() const;                  // of kString
-  const std::vector<Value>& items() const;        // of kList, kTuple
-  const Dict& dict() const;                       // of kDict
+  std::string_view text() const;            // of kString
+  const std::vector<Value>& items() const;  // of kList, kTuple
+  const Dict& dict() const;                 // of kDict
 
  private:
   union Plain {
@@ -178,8 +194,8 @@ struct Str : Object {
   Str(std::string text, bool safe) : text(std::move(text)), safe(safe) {}
   const std::string text;
   const bool safe;
-  mutable int64_t length = -1;           // in code points, once counted
-  mutable std::vector<uint32_t> marks;   // byte offset of every kMarkStep-th code point, once needed
+  mutable int64_t length = -1;          // in code points, once counted
+  mutable std::vector<uint32_t> marks;  // byte offset of every kMarkStep-th code point, once needed
 };
 
 struct Seq : Object {
@@ -274,7 +290,7 @@ class Heap {
 
   void destroy(Object* object);  // by release() only
   void unlink(Mutable& object);
-  void collect();                // clears every mutable object alive
+  void collect();  // clears every mutable object alive
 
  private:
   static constexpr size_t kAllocationOverhead = 16;
