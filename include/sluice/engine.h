@@ -22,26 +22,26 @@
 namespace sluice {
 
 struct ModelInfo {
-  std::string name;            // the model's folder name
-  std::string path;
-  std::string family;          // "llama"
-  std::string dtype;           // compute type
-  std::string backend;         // kernels in use
+  std::string name{};            // the model's folder name
+  std::string path{};
+  std::string family{};          // "llama"
+  std::string dtype{};           // compute type
+  std::string backend{};         // kernels in use
   int64_t parameters = 0;
   int max_model_len = 0;       // tokens
   int vocab_size = 0;          // width of the logits: ids below are valid in requests
-  std::vector<TokenId> eos_token_ids;
+  std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;         // seconds since 1970, when it was loaded
   bool has_chat_template = false;
   // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
-  SamplingParams default_sampling;
+  SamplingParams default_sampling{};
 };
 
 // A conversation for the model's chat template, as JSON texts of the OpenAI API's fields.
 struct ChatPrompt {
-  std::string messages;         // array
-  std::string tools;            // array, or empty
-  std::string template_kwargs;  // object of further template variables (chat_template_kwargs), or empty
+  std::string messages{};         // array
+  std::string tools{};            // array, or empty
+  std::string template_kwargs{};  // object of further template variables (chat_template_kwargs), or empty
   bool add_generation_prompt = true;
 
   static ChatPrompt user(std::string_view text);  // one message of the user

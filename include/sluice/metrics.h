@@ -9,8 +9,8 @@
 namespace sluice {
 
 struct Histogram {
-  std::vector<double> bounds;    // upper bounds, ascending, without +Inf
-  std::vector<uint64_t> counts;  // bounds.size() + 1 buckets, not cumulative
+  std::vector<double> bounds{};    // upper bounds, ascending, without +Inf
+  std::vector<uint64_t> counts{};  // bounds.size() + 1 buckets, not cumulative
   double sum = 0;
 };
 
@@ -23,8 +23,8 @@ struct MetricSample {
 
 struct MetricFamily {
   enum class Type { kCounter, kGauge, kHistogram };
-  std::string name;  // vLLM's names, "vllm:num_requests_running"; counters without the _total suffix
-  std::string help;
+  std::string name{};  // vLLM's names, "vllm:num_requests_running"; counters without the _total suffix
+  std::string help{};
   Type type = Type::kGauge;
   std::vector<MetricSample> samples = {};
 };

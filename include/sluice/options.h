@@ -9,9 +9,9 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model;                 // folder, file or hub name (org/name[:revision]) from the local cache
-  std::string tokenizer;             // folder or tokenizer.json; empty: the model's
-  std::string chat_template;         // path of a Jinja file; empty: the model's
+  std::string model{};                 // folder, file or hub name (org/name[:revision]) from the local cache
+  std::string tokenizer{};             // folder or tokenizer.json; empty: the model's
+  std::string chat_template{};         // path of a Jinja file; empty: the model's
   std::string dtype = "auto";        // auto (the checkpoint's), float32, bfloat16, float16
   std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16
   int max_model_len = 0;             // tokens per sequence; 0: the model's, as far as the memory plan allows
@@ -24,18 +24,18 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                   // compute threads; 0: every CPU the process may use
-  std::string backend;               // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
+  std::string backend{};               // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
   int64_t seed = 0;                  // for requests without a seed of their own
 };
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
-  std::vector<std::string> served_model_name;  // first one is reported; empty: the name of the model's folder
-  std::vector<std::string> api_key;  // any of them is accepted; also SLUICE_API_KEY and api_key_file
-  std::string api_key_file;          // one key per line
-  std::string ssl_certfile, ssl_keyfile;       // PEM; both or none
-  std::vector<std::string> allowed_origins;    // CORS; empty: no CORS headers at all
+  std::vector<std::string> served_model_name{};  // first one is reported; empty: the name of the model's folder
+  std::vector<std::string> api_key{};  // any of them is accepted; also SLUICE_API_KEY and api_key_file
+  std::string api_key_file{};          // one key per line
+  std::string ssl_certfile{}, ssl_keyfile{};       // PEM; both or none
+  std::vector<std::string> allowed_origins{};    // CORS; empty: no CORS headers at all
   int64_t max_body_bytes = 32 << 20;
   int max_header_bytes = 64 << 10;
   int max_connections = 4096;
