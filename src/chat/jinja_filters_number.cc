@@ -79,7 +79,7 @@ Value truncated(Runtime& rt, double d) {
 
 Value to_int(Runtime& rt, const Value& value, const Args& args) {
   const Value fallback = args.find(0) ? args[0] : Value::integer(0);
-  if (value.is(Kind::kUndefined)) rt.fail(value.as<UndefinedInfo>().message);
+  require_defined(rt, value);
   if (value.is_integer()) return rt.integer(value.wide());
   if (value.is(Kind::kString)) {
     const int64_t base = args.find(1) ? expect_int(rt, args[1], "base") : 10;
@@ -94,7 +94,7 @@ Value to_int(Runtime& rt, const Value& value, const Args& args) {
 }
 
 Value to_float(Runtime& rt, const Value& value, const Args& args) {
-  if (value.is(Kind::kUndefined)) rt.fail(value.as<UndefinedInfo>().message);
+  require_defined(rt, value);
   if (value.is_number()) return Value::real(value.as_float());
   if (value.is(Kind::kString)) {
     rt.spend_copy(value.text().size());
@@ -104,7 +104,7 @@ Value to_float(Runtime& rt, const Value& value, const Args& args) {
 }
 
 Value absolute(Runtime& rt, const Value& value, const Args&) {
-  if (value.is(Kind::kUndefined)) rt.fail(value.as<UndefinedInfo>().message);
+  require_defined(rt, value);
   if (value.is_integer()) return rt.integer(value.wide() < 0 ? -value.wide() : value.wide());
   if (value.is(Kind::kFloat)) return Value::real(std::abs(value.as_float()));
   rt.fail(fmt::format("bad operand type for abs(): '{}'", type_name(value)));
@@ -133,7 +133,7 @@ Value round_common(Runtime& rt, const Value& value, int64_t precision) {
 }
 
 Value round(Runtime& rt, const Value& value, const Args& args) {
-  if (value.is(Kind::kUndefined)) rt.fail(value.as<UndefinedInfo>().message);
+  require_defined(rt, value);
   if (!value.is_number()) rt.fail(fmt::format("type {} cannot be rounded", type_name(value)));
   const int64_t precision = args.find(0) ? expect_int(rt, args[0], "precision") : 0;
   const std::string_view method = args.find(1) ? expect_text(rt, args[1], "method") : std::string_view("common");

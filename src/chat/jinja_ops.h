@@ -71,6 +71,8 @@ int64_t code_points(const Str& text);
 // Byte offset of a code point; amortized constant for many lookups in one string.
 size_t byte_offset(Runtime& rt, const Str& text, int64_t index);
 
+// Throws the Error that an undefined value carries.
+void require_defined(const Runtime& rt, const Value& value);
 // Typed arguments; `what` names the argument in the error.
 int64_t expect_int(Runtime& rt, const Value& value, std::string_view what);
 std::string_view expect_text(Runtime& rt, const Value& value, std::string_view what);
