@@ -14,14 +14,16 @@ Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec&
 struct Layer {
   Norm attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
   Attention attention;
-  Mlp mlp;
-  Layer(const Weights& w, const DecoderSpec& s)
+  Mlp mlp;  // one of these
+  Moe moe;
+  Layer(const Weights& w, const DecoderSpec& s, bool experts)
       : attention_norm(optional_norm(w, s.names.attention_norm, s)),
         attention_post_norm(optional_norm(w, s.names.attention_post_norm, s)),
         mlp_norm(optional_norm(w, s.names.mlp_norm, s)),
         mlp_post_norm(optional_norm(w, s.names.mlp_post_norm, s)),
         attention(w / s.names.attention, s.attention, s.hidden),
-        mlp(w / s.names.mlp, s.mlp, s.hidden) {}
+        mlp(experts ? Mlp() : Mlp(w / s.names.mlp, s.mlp, s.hidden)),
+        moe(experts ? Moe(w / s.names.mlp, s.moe, s.hidden) : Moe()) {}
 };
 
 // Sines, then cosines, of geometric frequencies (Vaswani et al. 2017, arXiv:1706.03762, as fairseq lays them out).
@@ -54,7 +56,9 @@ class DecoderLm final : public Model {
     load_tables(context, positions);
     const DecoderNames& names = spec_.names;
     const Weights w(context), body = w / names.body;
-    for (int i = 0; i < spec_.depth(); ++i) layers_.emplace_back(body / names.layers / std::to_string(i), spec_);
+    for (int i = 0; i < spec_.depth(); ++i) {
+      layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i].moe);
+    }
     norm_ = optional_norm(body, names.norm, spec_);
     const bool tied = spec_.tied_head;
     head_ = Linear(tied ? body : w, {{tied ? names.embedding : names.head, spec_.vocab}}, spec_.hidden, spec_.head_bias);
@@ -84,7 +88,7 @@ class DecoderLm final : public Model {
                                  .cache = kv.layer(i),
                                  .scale = spec_.attention.scale * layer.attention_scale,
                                  .window = layer.window};
-      run_layer(c, layers_[i], step, x);
+      run_layer(c, layers_[i], layer.moe, step, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
@@ -146,7 +150,7 @@ class DecoderLm final : public Model {
     ops::add(c, x, part, spec_.residual_scale);
   }
 
-  void run_layer(ops::Ctx& c, const Layer& layer, const Attention::Step& step, const Tensor& x) const {
+  void run_layer(ops::Ctx& c, const Layer& layer, bool experts, const Attention::Step& step, const Tensor& x) const {
     const DecoderNames& names = spec_.names;
     Arena::Scope of_layer(c.arena);
     const Tensor attention_in = names.attention_norm.empty() ? x : layer.attention_norm(c, x);
@@ -165,8 +169,10 @@ class DecoderLm final : public Model {
         layer.mlp_norm.into(c, mlp_in, x);
       }
     }
-    add_half(c, x, names.mlp_post_norm, layer.mlp_post_norm,
-             [&](const Tensor& out, bool accumulate) { layer.mlp(c, out, mlp_in, accumulate); });
+    add_half(c, x, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
+      if (experts) return layer.moe(c, out, mlp_in, accumulate);
+      layer.mlp(c, out, mlp_in, accumulate);
+    });
   }
 
   // Arena floats of run_layer per token.
@@ -177,8 +183,14 @@ class DecoderLm final : public Model {
     const auto half = [&](const std::string& post_norm, int64_t floats) {
       return floats + (separate(post_norm) ? spec_.hidden : 0);
     };
+    const auto experts = [](const LayerSpec& layer) { return layer.moe; };
+    int64_t mlp = 0;
+    if (std::any_of(spec_.layers.begin(), spec_.layers.end(), experts)) mlp = Moe::floats_per_token(spec_.moe, spec_.hidden);
+    if (!std::all_of(spec_.layers.begin(), spec_.layers.end(), experts)) {
+      mlp = std::max(mlp, Mlp::floats_per_token(spec_.mlp));
+    }
     return inputs + std::max(half(names.attention_post_norm, Attention::floats_per_token(spec_.attention)),
-                             half(names.mlp_post_norm, Mlp::floats_per_token(spec_.mlp)));
+                             half(names.mlp_post_norm, mlp));
   }
 
   DecoderSpec spec_;

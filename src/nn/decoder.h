@@ -10,6 +10,7 @@
 #include "nn/attention.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
+#include "nn/moe.h"
 #include "nn/rope.h"
 
 namespace sluice {
@@ -19,6 +20,7 @@ struct LayerSpec {
   int window = 0;              // sliding window in tokens, 0 for all
   int rope = 0;                // index into DecoderSpec::ropes if there are any, -1 for no rotation
   float attention_scale = 1.0f;  // times AttentionSpec::scale
+  bool moe = false;            // experts in place of the MLP
 };
 
 // Where tensors are. An empty norm name: that norm does not exist.
@@ -32,7 +34,7 @@ struct DecoderNames {
   std::string head = "lm_head";
   // Below a layer:
   std::string attention = "self_attn";
-  std::string mlp = "mlp";
+  std::string mlp = "mlp";                        // or experts
   std::string attention_norm = "input_layernorm";  // of the attention's input
   std::string attention_post_norm{};               // of its result, before it is added
   std::string mlp_norm = "post_attention_layernorm";
@@ -49,6 +51,7 @@ struct DecoderSpec {
   NormSpec norm{};
   AttentionSpec attention{};
   MlpSpec mlp{};
+  MoeSpec moe{};
   std::vector<LayerSpec> layers{};
   // Attention and MLP read the same residual and are added together (GPT-J). Without an MLP norm they share one.
   bool parallel = false;

@@ -125,4 +125,41 @@ RopeSpec read_sliding_rope(const Config& config, const DecoderSpec& spec, double
   return rope;
 }
 
+void read_experts(const Config& config, DecoderSpec& spec, const char* experts_key, const char* top_k_key, int inner) {
+  MoeSpec& m = spec.moe;
+  m.experts = read_positive(config, experts_key, config.at<int>(experts_key));
+  m.top_k = read_positive(config, top_k_key, config.at<int>(top_k_key));
+  if (m.top_k > m.experts) config.refuse(top_k_key, fmt::format("{} of {} experts", m.top_k, m.experts));
+  m.inner = inner;
+  m.activation = spec.mlp.activation;
+  for (LayerSpec& layer : spec.layers) layer.moe = true;
+}
+
+void read_sparse_layers(const Config& config, DecoderSpec& spec) {
+  const int step = read_positive(config, "decoder_sparse_step", config.get("decoder_sparse_step", 1));
+  for (int i = 0; i < spec.depth(); ++i) spec.layers[i].moe = (i + 1) % step == 0;
+  for (int i : config.get("mlp_only_layers", std::vector<int>{})) {
+    if (i >= 0 && i < spec.depth()) spec.layers[i].moe = false;
+  }
+}
+
+void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize) {
+  const int inner = read_positive(config, "moe_intermediate_size", config.at<int>("moe_intermediate_size"));
+  read_experts(config, spec, "n_routed_experts", "num_experts_per_tok", inner);
+  MoeSpec& m = spec.moe;
+  m.sigmoid = true;
+  m.correction = "gate.e_score_correction_bias";
+  m.correction_shape = {m.experts};
+  m.groups = read_positive(config, "n_group", config.get("n_group", 1));
+  m.top_groups = read_positive(config, "topk_group", config.get("topk_group", 1));
+  if (m.experts % m.groups != 0) config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
+  if (m.top_groups > m.groups) config.refuse("topk_group", fmt::format("{} of {} groups", m.top_groups, m.groups));
+  m.normalize = config.get("norm_topk_prob", normalize);
+  m.smallest_sum = 1e-20f;
+  m.scale = config.get("routed_scaling_factor", 1.0f);
+  m.shared_inner = inner * config.get("n_shared_experts", 0);
+  const int dense = config.get("first_k_dense_replace", 0);
+  for (int i = 0; i < spec.depth(); ++i) spec.layers[i].moe = i >= dense;
+}
+
 }  // namespace sluice

@@ -60,4 +60,11 @@ void use_post_norms(DecoderSpec& spec);
 // The rotation of sliding layers where they have their own: rope_parameters.sliding_attention, or plain with `theta`.
 RopeSpec read_sliding_rope(const Config& config, const DecoderSpec& spec, double theta);
 
+// Experts in all layers: their number, how many of them a row takes and how wide they are.
+void read_experts(const Config& config, DecoderSpec& spec, const char* experts_key, const char* top_k_key, int inner);
+// The layers Qwen gives experts to: decoder_sparse_step, mlp_only_layers.
+void read_sparse_layers(const Config& config, DecoderSpec& spec);
+// DeepSeek-V3's routing, as others took it over: sigmoids with corrections, groups, shared experts, dense first layers.
+void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize);
+
 }  // namespace sluice

@@ -20,9 +20,9 @@ struct Change {
   std::function<void(Json& rows)> tensors = [](Json&) {};
 };
 
-// What the loader says about the llama golden after the change; empty when it loads.
-std::string error_of(const Change& change) {
-  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch/llama";
+// What the loader says about a golden after the change; empty when it loads.
+std::string error_of(const Change& change, const char* name = "llama") {
+  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
   const testing::TempFolder source, folder;
   Json config = read_json_file((golden / "config.json").string());
   Json rows = read_json_file((golden / "weights.json").string());
@@ -49,8 +49,8 @@ Change set(const std::string& key, const Json& value) {
   return {.config = [=](Json& config) { config[key] = value; }};
 }
 
-void expect_error(const Change& change, const std::string& part) {
-  const std::string error = error_of(change);
+void expect_error(const Change& change, const std::string& part, const char* name = "llama") {
+  const std::string error = error_of(change, name);
   EXPECT_NE(error.find(part), std::string::npos) << "wanted " << part << ", got: " << error;
 }
 
@@ -86,6 +86,28 @@ TEST(ModelErrors, OlderRopeKeysMeanTheSame) {
               config.erase("dtype");
               config["torch_dtype"] = "bfloat16";
             }}), "");
+}
+
+TEST(ModelErrors, OptionsNobodyImplementsAreNamed) {
+  expect_error(set("do_layer_norm_before", false), "do_layer_norm_before", "opt");
+  expect_error(set("word_embed_proj_dim", 32), "word_embed_proj_dim", "opt");
+  expect_error(set("apply_residual_connection_post_layernorm", true), "apply_residual", "bloom");
+  expect_error(set("attn_config", {{"alibi", false}}), "alibi", "mpt");
+  expect_error(set("use_bidirectional_attention", true), "use_bidirectional_attention", "gemma3_text");
+  expect_error(set("hidden_act", "silu"), "hidden_act", "apertus");
+  expect_error(set("rotary_dim", 7), "rotary_dim", "gptj");
+  expect_error({.config = [](Json& config) {
+                 config.erase("attention_layers");
+                 config["attention_types"] = {{{"global", "local"}, "once"}};
+               }}, "attention_types", "gpt_neo");
+  expect_error(set("layer_types", {"full_attention"}), "layer_types", "gemma2");
+}
+
+TEST(ModelErrors, ExpertsAreChecked) {
+  expect_error(set("num_experts_per_tok", 5), "num_experts_per_tok", "mixtral");
+  expect_error(set("n_group", 3), "n_group", "dots1");
+  expect_error(set("topk_group", 3), "topk_group", "glm4_moe");
+  expect_error(set("moe_intermediate_size", 0), "moe_intermediate_size", "qwen3_moe");
 }
 
 TEST(ModelErrors, TensorsAreNamed) {

@@ -1,0 +1,31 @@
+// ERNIE 4.5 with experts in a range of layers, chosen by corrected scores.
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = llama_like(config, "ernie4_5_moe", {.norm_eps = 1e-5, .tied_head = true, .rope = {.theta = 500000.0}});
+  s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = config.get("use_bias", false);
+  s.attention.interleaved_rope = true;
+  if (s.mlp.bias) config.refuse("use_bias", "true is not supported with experts");
+  const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1536));
+  read_experts(config, s, "moe_num_experts", "moe_k", inner);
+  s.moe.correction = "moe_statics.e_score_correction_bias";
+  s.moe.correction_shape = {1, s.moe.experts};
+  s.moe.normalize = true;
+  s.moe.smallest_sum = config.get("moe_norm_min", 1e-12f);
+  s.moe.shared_inner = inner * config.get("moe_num_shared_experts", 2);
+  const int first = config.get("moe_layer_start_index", 1), last = config.get("moe_layer_end_index", -1);
+  const int interval = read_positive(config, "moe_layer_interval", config.get("moe_layer_interval", 1));
+  for (int i = 0; i < s.depth(); ++i) {
+    s.layers[i].moe = (i + 1) % interval == 0 && i >= first && (last < 0 || i <= last);
+  }
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "ernie4_5_moe", .architectures = {"Ernie4_5_MoeForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

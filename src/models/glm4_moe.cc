@@ -1,0 +1,20 @@
+// GLM-4.5 and 4.6: DeepSeek-V3's experts, half of every head rotated (arXiv:2508.06471).
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = llama_like(config, "glm4_moe", {.norm_eps = 1e-5, .rope = {.partial = 0.5}});
+  read_attention_bias(config, s, false);
+  if (config.get("use_qk_norm", false)) s.attention.qk_norm = QkNorm::kHead;
+  read_deepseek_experts(config, s, true);
+  config.ignore("num_nextn_predict_layers");  // their tensors, if there are any, are refused by name
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "glm4_moe", .architectures = {"Glm4MoeForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

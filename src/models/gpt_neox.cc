@@ -1,0 +1,32 @@
+// GPT-NeoX and Pythia: LayerNorms, a quarter of every head rotated, in parallel unless told otherwise (arXiv:2204.06745).
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_sizes(config, "gpt_neox", {.kv_heads = nullptr});
+  s.norm = read_layer_norm(config, "layer_norm_eps");
+  s.tied_head = config.get("tie_word_embeddings", false);
+  s.parallel = config.get("use_parallel_residual", true);
+  const RopeDefaults rope{.theta = config.get("rotary_emb_base", 10000.0), .partial = config.get("rotary_pct", 0.25)};
+  s.ropes = {read_rope(config, s.attention.head_dim, s.max_positions, rope)};
+  s.attention.qkv = {"query_key_value"};
+  s.attention.qkv_rows = grouped_qkv_rows(s.attention);
+  s.attention.out = "dense";
+  read_attention_bias(config, s, true, true);
+  s.mlp.activation = read_activation(config, "hidden_act", "gelu");
+  s.mlp.gated = false;
+  s.mlp.bias = true;
+  s.mlp.in = {"dense_h_to_4h"};
+  s.mlp.out = "dense_4h_to_h";
+  s.names = {.body = "gpt_neox", .embedding = "embed_in", .norm = "final_layer_norm", .head = "embed_out",
+             .attention = "attention"};
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "gpt_neox", .architectures = {"GPTNeoXForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,23 @@
+// Granite 3 with experts.
+#include "models/granite.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = granite_like(config, "granitemoe");
+  read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
+  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.layout = ExpertLayout::kStacked;
+  s.moe.router = "router.layer";
+  s.moe.gate = "input_linear";
+  s.moe.down = "output_linear";
+  s.names.mlp = "block_sparse_moe";
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "granitemoe", .architectures = {"GraniteMoeForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

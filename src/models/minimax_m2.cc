@@ -1,0 +1,40 @@
+// MiniMax M2: norms of whole projections, a part of every head rotated, experts by corrected sigmoids.
+#include <cmath>
+
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_sizes(config, "minimax_m2");
+  AttentionSpec& a = s.attention;
+  a.head_dim = read_positive(config, "head_dim", config.get("head_dim", 128));
+  a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
+  s.norm.eps = config.get("rms_norm_eps", 1e-6f);
+  a.qk_norm = QkNorm::kProjection;
+  a.qk_norm_spec = s.norm;
+  const int rotary = read_positive(config, "rotary_dim", config.get("rotary_dim", a.head_dim));
+  // Checkpoints of transformers 5 say it in rope_parameters, and then nowhere else.
+  const double partial = config.has("rope_parameters") ? 1.0 : static_cast<double>(rotary) / a.head_dim;
+  s.ropes = {read_rope(config, a.head_dim, s.max_positions, {.theta = 5000000.0, .partial = partial})};
+  s.tied_head = config.get("tie_word_embeddings", false);
+  s.mlp.activation = read_activation(config, "hidden_act", "silu");
+  read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
+  s.moe.sigmoid = true;
+  s.moe.correction = "e_score_correction_bias";
+  s.moe.correction_shape = {s.moe.experts};
+  s.moe.normalize = true;
+  s.moe.gate = "w1";
+  s.moe.up = "w3";
+  s.moe.down = "w2";
+  s.names.mlp = "block_sparse_moe";
+  config.ignore("router_jitter_noise");  // training only
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "minimax_m2", .architectures = {"MiniMaxM2ForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
