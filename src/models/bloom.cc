@@ -8,9 +8,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = read_sizes(config, "bloom",
                              {.hidden = config.has("n_embed") ? "n_embed" : "hidden_size",
                               .layers = config.has("n_layer") ? "n_layer" : "num_hidden_layers",
-                              .heads = config.has("n_head") ? "n_head" : "num_attention_heads", .kv_heads = nullptr,
-                              .inner = nullptr, .max_positions = "seq_length"});
-  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads"}) config.ignore(key);  // n_* go first
+                              .heads = config.has("n_head") ? "n_head" : "num_attention_heads",
+                              .kv_heads = nullptr,
+                              .inner = nullptr,
+                              .max_positions = "seq_length"});
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads"})
+    config.ignore(key);  // n_* go first
   if (config.get("apply_residual_connection_post_layernorm", false)) {
     config.refuse("apply_residual_connection_post_layernorm", "true is not supported");
   }
@@ -27,8 +30,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.gated = false;
   s.mlp.in = {"dense_h_to_4h"};
   s.mlp.out = "dense_4h_to_h";
-  s.names = {.body = "transformer", .embedding = "word_embeddings", .embedding_norm = "word_embeddings_layernorm",
-             .layers = "h", .norm = "ln_f", .attention = "self_attention"};
+  s.names = {.body = "transformer",
+             .embedding = "word_embeddings",
+             .embedding_norm = "word_embeddings_layernorm",
+             .layers = "h",
+             .norm = "ln_f",
+             .attention = "self_attention"};
   // How the training code computed the same thing.
   for (const char* key : {"slow_but_exact", "offset_alibi", "masked_softmax_fusion", "bias_dropout_fusion",
                           "attention_softmax_in_fp32", "skip_bias_add", "skip_bias_add_qkv", "n_inner"}) {

@@ -37,18 +37,27 @@ void read_ffn(const Config& config, DecoderSpec& s) {
   s.moe.gate = "experts.mlp.w1";
   s.moe.up = "experts.mlp.v1";
   s.moe.down = "experts.mlp.w2";
-  config.ignore("moe_jitter_eps");   // training only
+  config.ignore("moe_jitter_eps");  // training only
   config.ignore("moe_loss_weight");
   refuse_unread(config);
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = read_sizes(config, "dbrx", {.hidden = "d_model", .layers = "n_layers", .heads = "n_heads",
-                                              .inner = nullptr, .max_positions = "max_seq_len"});
+  DecoderSpec s = read_sizes(config, "dbrx",
+                             {.hidden = "d_model",
+                              .layers = "n_layers",
+                              .heads = "n_heads",
+                              .inner = nullptr,
+                              .max_positions = "max_seq_len"});
   s.norm = {.kind = NormSpec::Kind::kLayer, .eps = 1e-5f};
   s.tied_head = config.get("tie_word_embeddings", false);
-  s.names = {.body = "transformer", .embedding = "wte", .layers = "blocks", .norm = "norm_f",
-             .attention = "norm_attn_norm.attn", .mlp = "ffn", .attention_norm = "norm_attn_norm.norm_1",
+  s.names = {.body = "transformer",
+             .embedding = "wte",
+             .layers = "blocks",
+             .norm = "norm_f",
+             .attention = "norm_attn_norm.attn",
+             .mlp = "ffn",
+             .attention_norm = "norm_attn_norm.norm_1",
              .mlp_norm = "norm_attn_norm.norm_2"};
   read_attention(config, s);
   read_ffn(config.object("ffn_config"), s);

@@ -5,7 +5,8 @@ namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "ernie4_5_moe", {.norm_eps = 1e-5, .tied_head = true, .rope = {.theta = 500000.0}});
+  DecoderSpec s =
+      llama_like(config, "ernie4_5_moe", {.norm_eps = 1e-5, .tied_head = true, .rope = {.theta = 500000.0}});
   s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = config.get("use_bias", false);
   s.attention.interleaved_rope = true;
   if (s.mlp.bias) config.refuse("use_bias", "true is not supported with experts");

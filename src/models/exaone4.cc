@@ -13,7 +13,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   // Checkpoints spell the pattern as "LLLG" as well; with layer_types it says nothing new.
   const int pattern = given ? 0 : config.get("sliding_window_pattern", 4);
   if (given) config.ignore("sliding_window_pattern");
-  const auto sliding = read_windows(config, s, window, [=](int layer) { return pattern > 0 && (layer + 1) % pattern != 0; });
+  const auto sliding =
+      read_windows(config, s, window, [=](int layer) { return pattern > 0 && (layer + 1) % pattern != 0; });
   for (int i = 0; i < s.depth(); ++i) s.layers[i].rope = window == 0 || sliding[i] ? 0 : -1;
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -29,7 +29,8 @@ void read_attention(const Config& config, DecoderSpec& s, bool modern) {
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = read_sizes(config, "falcon", {.kv_heads = nullptr, .inner = "ffn_hidden_size", .inner_is_four_hidden = true});
+  DecoderSpec s =
+      read_sizes(config, "falcon", {.kv_heads = nullptr, .inner = "ffn_hidden_size", .inner_is_four_hidden = true});
   s.norm = read_layer_norm(config, "layer_norm_epsilon");
   s.tied_head = config.get("tie_word_embeddings", true);
   const bool modern = config.get("new_decoder_architecture", false);
@@ -39,7 +40,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.bias = s.attention.qkv_bias;
   s.mlp.in = {"dense_h_to_4h"};
   s.mlp.out = "dense_4h_to_h";
-  s.names = {.body = "transformer", .embedding = "word_embeddings", .layers = "h", .norm = "ln_f",
+  s.names = {.body = "transformer",
+             .embedding = "word_embeddings",
+             .layers = "h",
+             .norm = "ln_f",
              .attention = "self_attention"};
   const int norms = config.get("num_ln_in_parallel_attn", modern ? 2 : 1);
   const bool parallel = config.get("parallel_attn", true);

@@ -8,8 +8,11 @@ namespace sluice {
 DecoderSpec gemma_like(const Config& config, const LoadContext& context, std::string family, const char* activation_key,
                        const RopeDefaults& rope) {
   DecoderSpec s = llama_like(config, std::move(family),
-                             {.head_dim = 256, .activation_key = activation_key, .activation = "gelu_pytorch_tanh",
-                              .tied_head = true, .rope = rope});
+                             {.head_dim = 256,
+                              .activation_key = activation_key,
+                              .activation = "gelu_pytorch_tanh",
+                              .tied_head = true,
+                              .rope = rope});
   s.norm.offset = 1.0f;
   read_attention_bias(config, s, true);
   if (config.get("use_bidirectional_attention", false)) {

@@ -1,4 +1,5 @@
-// Gemma 3, text: Gemma 2 with norms of queries and keys in place of caps, and a rotation per kind of layer (arXiv:2503.19786).
+// Gemma 3, text: Gemma 2 with norms of queries and keys in place of caps, and a rotation per kind of layer
+// (arXiv:2503.19786).
 #include "models/gemma.h"
 
 namespace sluice {

@@ -4,8 +4,14 @@
 namespace sluice {
 namespace {
 
-constexpr SizeKeys kKeys{.hidden = "n_embd", .layers = "n_layer", .heads = "n_head", .kv_heads = nullptr, .inner = "n_inner",
-                         .inner_is_four_hidden = true, .max_positions = "n_positions", .default_max_positions = 1024};
+constexpr SizeKeys kKeys{.hidden = "n_embd",
+                         .layers = "n_layer",
+                         .heads = "n_head",
+                         .kv_heads = nullptr,
+                         .inner = "n_inner",
+                         .inner_is_four_hidden = true,
+                         .max_positions = "n_positions",
+                         .default_max_positions = 1024};
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = read_sizes(config, "gpt2", kKeys);
@@ -24,8 +30,14 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.gated = false;
   s.mlp.in = {"c_fc"};
   s.mlp.out = "c_proj";
-  s.names = {.body = "transformer", .embedding = "wte", .position_table = "wpe", .layers = "h", .norm = "ln_f",
-             .attention = "attn", .attention_norm = "ln_1", .mlp_norm = "ln_2"};
+  s.names = {.body = "transformer",
+             .embedding = "wte",
+             .position_table = "wpe",
+             .layers = "h",
+             .norm = "ln_f",
+             .attention = "attn",
+             .attention_norm = "ln_1",
+             .mlp_norm = "ln_2"};
   // The order of a product, the size of an older cache, and heads for classification.
   for (const char* key : {"reorder_and_upcast_attn", "n_ctx", "summary_activation", "summary_first_dropout",
                           "summary_proj_to_labels", "summary_type", "summary_use_proj"}) {

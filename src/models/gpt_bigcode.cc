@@ -4,8 +4,14 @@
 namespace sluice {
 namespace {
 
-constexpr SizeKeys kKeys{.hidden = "n_embd", .layers = "n_layer", .heads = "n_head", .kv_heads = nullptr, .inner = "n_inner",
-                         .inner_is_four_hidden = true, .max_positions = "n_positions", .default_max_positions = 1024};
+constexpr SizeKeys kKeys{.hidden = "n_embd",
+                         .layers = "n_layer",
+                         .heads = "n_head",
+                         .kv_heads = nullptr,
+                         .inner = "n_inner",
+                         .inner_is_four_hidden = true,
+                         .max_positions = "n_positions",
+                         .default_max_positions = 1024};
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = read_sizes(config, "gpt_bigcode", kKeys);
@@ -15,7 +21,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   AttentionSpec& a = s.attention;
   const bool multi_query = config.get("multi_query", true);
   if (multi_query) a.kv_heads = 1;
-  if (config.get("num_key_value_heads", a.kv_heads) != a.kv_heads) config.refuse("num_key_value_heads", "contradicts multi_query");
+  if (config.get("num_key_value_heads", a.kv_heads) != a.kv_heads)
+    config.refuse("num_key_value_heads", "contradicts multi_query");
   a.qkv = {"c_attn"};
   if (!multi_query) a.qkv_rows = grouped_qkv_rows(a);
   a.out = "c_proj";
@@ -25,13 +32,19 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.gated = false;
   s.mlp.in = {"c_fc"};
   s.mlp.out = "c_proj";
-  s.names = {.body = "transformer", .embedding = "wte", .position_table = "wpe", .layers = "h", .norm = "ln_f",
-             .attention = "attn", .attention_norm = "ln_1", .mlp_norm = "ln_2"};
+  s.names = {.body = "transformer",
+             .embedding = "wte",
+             .position_table = "wpe",
+             .layers = "h",
+             .norm = "ln_f",
+             .attention = "attn",
+             .attention_norm = "ln_1",
+             .mlp_norm = "ln_2"};
   // Precision and memory of the reference, and heads for classification.
-  for (const char* key : {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner",
-                          "validate_runner_input", "pre_allocate_kv_cache", "max_sequence_length", "max_batch_size", "n_ctx",
-                          "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-                          "summary_use_proj"}) {
+  for (const char* key :
+       {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input",
+        "pre_allocate_kv_cache", "max_sequence_length", "max_batch_size", "n_ctx", "summary_activation",
+        "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"}) {
     config.ignore(key);
   }
   return decoder_lm(std::move(s), context, max_len);

@@ -4,7 +4,8 @@
 namespace sluice {
 namespace {
 
-constexpr SizeKeys kKeys{.layers = "num_layers", .heads = "num_heads", .kv_heads = nullptr, .inner_is_four_hidden = true};
+constexpr SizeKeys kKeys{
+    .layers = "num_layers", .heads = "num_heads", .kv_heads = nullptr, .inner_is_four_hidden = true};
 
 // "attention_layers", or "attention_types" written out: [[["global", "local"], 12]] is twelve times both.
 std::vector<std::string> layer_kinds(const Config& config) {
@@ -13,8 +14,8 @@ std::vector<std::string> layer_kinds(const Config& config) {
   if (types == nullptr) config.refuse("attention_types", "is missing");
   std::vector<std::string> kinds;
   for (const Json& item : *types) {
-    const bool valid = item.is_array() && item.size() == 2 && item[0].is_array() && item[1].is_number_unsigned() &&
-                       item[1] < 10000;
+    const bool valid =
+        item.is_array() && item.size() == 2 && item[0].is_array() && item[1].is_number_unsigned() && item[1] < 10000;
     if (!valid) config.refuse("attention_types", "is not a list of [kinds, times]");
     for (unsigned times = item[1].get<unsigned>(); times > 0; --times) {
       for (const Json& kind : item[0]) kinds.push_back(kind.is_string() ? kind.get<std::string>() : "");
@@ -35,8 +36,14 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.gated = false;
   s.mlp.in = {"c_fc"};
   s.mlp.out = "c_proj";
-  s.names = {.body = "transformer", .embedding = "wte", .position_table = "wpe", .layers = "h", .norm = "ln_f",
-             .attention = "attn.attention", .attention_norm = "ln_1", .mlp_norm = "ln_2"};
+  s.names = {.body = "transformer",
+             .embedding = "wte",
+             .position_table = "wpe",
+             .layers = "h",
+             .norm = "ln_f",
+             .attention = "attn.attention",
+             .attention_norm = "ln_1",
+             .mlp_norm = "ln_2"};
   const int window = read_positive(config, "window_size", config.get("window_size", 256));
   const std::vector<std::string> kinds = layer_kinds(config);
   if (kinds.size() != s.layers.size()) config.refuse("attention_types", "has not one entry per layer");

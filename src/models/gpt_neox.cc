@@ -1,4 +1,5 @@
-// GPT-NeoX and Pythia: LayerNorms, a quarter of every head rotated, in parallel unless told otherwise (arXiv:2204.06745).
+// GPT-NeoX and Pythia: LayerNorms, a quarter of every head rotated, in parallel unless told otherwise
+// (arXiv:2204.06745).
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -20,7 +21,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.bias = true;
   s.mlp.in = {"dense_h_to_4h"};
   s.mlp.out = "dense_4h_to_h";
-  s.names = {.body = "gpt_neox", .embedding = "embed_in", .norm = "final_layer_norm", .head = "embed_out",
+  s.names = {.body = "gpt_neox",
+             .embedding = "embed_in",
+             .norm = "final_layer_norm",
+             .head = "embed_out",
              .attention = "attention"};
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -7,8 +7,13 @@ namespace sluice {
 
 DecoderSpec gptj_like(const Config& config, std::string family) {
   DecoderSpec s = read_sizes(config, std::move(family),
-                             {.hidden = "n_embd", .layers = "n_layer", .heads = "n_head", .kv_heads = nullptr,
-                              .inner = "n_inner", .inner_is_four_hidden = true, .max_positions = "n_positions"});
+                             {.hidden = "n_embd",
+                              .layers = "n_layer",
+                              .heads = "n_head",
+                              .kv_heads = nullptr,
+                              .inner = "n_inner",
+                              .inner_is_four_hidden = true,
+                              .max_positions = "n_positions"});
   s.norm = read_layer_norm(config, "layer_norm_epsilon");
   s.tied_head = config.get("tie_word_embeddings", false);
   s.head_bias = true;
@@ -26,8 +31,13 @@ DecoderSpec gptj_like(const Config& config, std::string family) {
   s.mlp.bias = true;
   s.mlp.in = {"fc_in"};
   s.mlp.out = "fc_out";
-  s.names = {.body = "transformer", .embedding = "wte", .layers = "h", .norm = "ln_f", .attention = "attn",
-             .attention_norm = "ln_1", .mlp_norm = ""};
+  s.names = {.body = "transformer",
+             .embedding = "wte",
+             .layers = "h",
+             .norm = "ln_f",
+             .attention = "attn",
+             .attention_norm = "ln_1",
+             .mlp_norm = ""};
   for (const char* key : {"n_ctx", "scale_attn_weights", "summary_activation", "summary_first_dropout",
                           "summary_proj_to_labels", "summary_type", "summary_use_proj"}) {
     config.ignore(key);  // what no forward pass reads

@@ -41,8 +41,12 @@ void read_attention(const Config& config, AttentionSpec& a) {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = read_sizes(config, "mpt",
-                             {.hidden = "d_model", .layers = "n_layers", .heads = "n_heads", .kv_heads = nullptr,
-                              .inner = nullptr, .max_positions = "max_seq_len"});
+                             {.hidden = "d_model",
+                              .layers = "n_layers",
+                              .heads = "n_heads",
+                              .kv_heads = nullptr,
+                              .inner = nullptr,
+                              .max_positions = "max_seq_len"});
   if (!config.get("no_bias", true)) config.refuse("no_bias", "false is not supported");
   if (config.has("logit_scale")) config.refuse("logit_scale", "is not supported");
   s.norm = read_layer_norm(config, "layer_norm_epsilon", false);
@@ -55,10 +59,17 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.activation = ops::Activation::kGelu;
   s.mlp.gated = false;
   s.mlp.in = {"up_proj"};
-  s.names = {.body = "transformer", .embedding = "wte", .layers = "blocks", .norm = "norm_f", .attention = "attn",
-             .mlp = "ffn", .attention_norm = "norm_1", .mlp_norm = "norm_2"};
+  s.names = {.body = "transformer",
+             .embedding = "wte",
+             .layers = "blocks",
+             .norm = "norm_f",
+             .attention = "attn",
+             .mlp = "ffn",
+             .attention_norm = "norm_1",
+             .mlp_norm = "norm_2"};
   // Initialisation, and switches of the training code that the reference does not read either.
-  for (const char* key : {"expansion_ratio", "init_device", "init_config", "verbose", "norm_type", "learned_pos_emb", "embedding_fraction"}) {
+  for (const char* key : {"expansion_ratio", "init_device", "init_config", "verbose", "norm_type", "learned_pos_emb",
+                          "embedding_fraction"}) {
     config.ignore(key);
   }
   return decoder_lm(std::move(s), context, max_len);

@@ -5,8 +5,9 @@ namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "nemotron",
-                             {.norm_eps_key = "norm_eps", .norm_eps = 1e-5, .activation = "relu2", .rope = {.partial = 0.5}});
+  DecoderSpec s =
+      llama_like(config, "nemotron",
+                 {.norm_eps_key = "norm_eps", .norm_eps = 1e-5, .activation = "relu2", .rope = {.partial = 0.5}});
   s.norm.kind = NormSpec::Kind::kLayer;
   s.norm.bias = true;
   s.norm.offset = 1.0f;

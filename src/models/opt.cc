@@ -21,8 +21,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.gated = false;
   s.mlp.in = {"fc1"};
   s.mlp.out = "fc2";
-  s.names = {.body = "model.decoder", .position_table = "embed_positions", .norm = "final_layer_norm", .mlp = "",
-             .attention_norm = "self_attn_layer_norm", .mlp_norm = "final_layer_norm"};
+  s.names = {.body = "model.decoder",
+             .position_table = "embed_positions",
+             .norm = "final_layer_norm",
+             .mlp = "",
+             .attention_norm = "self_attn_layer_norm",
+             .mlp_norm = "final_layer_norm"};
   if (config.get("_remove_final_layer_norm", false)) s.names.norm = "";
   return decoder_lm(std::move(s), context, max_len);
 }

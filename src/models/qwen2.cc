@@ -1,4 +1,5 @@
-// Qwen 2 and 2.5: Llama's graph with biases on q, k and v, and windows in the layers that ask for one (arXiv:2407.10671).
+// Qwen 2 and 2.5: Llama's graph with biases on q, k and v, and windows in the layers that ask for one
+// (arXiv:2407.10671).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -13,8 +13,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_sparse_layers(config, s);
   s.moe.normalize = config.get("norm_topk_prob", false);
   s.moe.shared = "shared_expert";
-  s.moe.shared_inner = read_positive(config, "shared_expert_intermediate_size",
-                                     config.get("shared_expert_intermediate_size", 5632));
+  s.moe.shared_inner =
+      read_positive(config, "shared_expert_intermediate_size", config.get("shared_expert_intermediate_size", 5632));
   s.moe.shared_gate = true;
   return decoder_lm(std::move(s), context, max_len);
 }

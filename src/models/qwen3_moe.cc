@@ -10,7 +10,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.attention.qk_norm = QkNorm::kHead;
   read_qwen_windows(config, s, 28);
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 768));
-  read_experts(config, s, config.has("num_experts") ? "num_experts" : "num_local_experts", "num_experts_per_tok", inner);
+  read_experts(config, s, config.has("num_experts") ? "num_experts" : "num_local_experts", "num_experts_per_tok",
+               inner);
   read_sparse_layers(config, s);
   s.moe.normalize = config.get("norm_topk_prob", false);
   return decoder_lm(std::move(s), context, max_len);

@@ -8,7 +8,10 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = read_sizes(config, "xglm",
-                             {.hidden = "d_model", .layers = "num_layers", .heads = "attention_heads", .kv_heads = nullptr,
+                             {.hidden = "d_model",
+                              .layers = "num_layers",
+                              .heads = "attention_heads",
+                              .kv_heads = nullptr,
                               .inner = "ffn_dim"});
   s.norm = {.kind = NormSpec::Kind::kLayer, .eps = 1e-5f, .bias = true};
   s.tied_head = config.get("tie_word_embeddings", true);

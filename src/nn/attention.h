@@ -25,17 +25,17 @@ struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  float scale = 1.0f;        // of the scores
-  float soft_cap = 0.0f;     // > 0: of the scores
-  float clip = 0.0f;         // > 0: q, k and v are clamped to [-clip, clip]
+  float scale = 1.0f;     // of the scores
+  float soft_cap = 0.0f;  // > 0: of the scores
+  float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip]
   bool qkv_bias = false;
   bool out_bias = false;
   bool interleaved_rope = false;
-  bool transposed = false;   // weights are [inputs, outputs]
-  bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor "sinks")
+  bool transposed = false;  // weights are [inputs, outputs]
+  bool sinks = false;       // a learned logit per head in the softmax's denominator (tensor "sinks")
   QkNorm qk_norm = QkNorm::kNone;
   NormSpec qk_norm_spec{};
-  bool sub_norm = false;     // norm of the heads' results before the output projection (tensor "attn_sub_norm")
+  bool sub_norm = false;  // norm of the heads' results before the output projection (tensor "attn_sub_norm")
   NormSpec sub_norm_spec{};
   std::vector<float> alibi_slopes{};  // [heads] or empty (Press et al. 2021, arXiv:2108.12409)
 
@@ -45,7 +45,8 @@ struct AttentionSpec {
   std::vector<RowRange> qkv_rows{};
   std::string out = "o_proj";
   std::string q_norm = "q_norm", k_norm = "k_norm";
-  bool norm_per_head_tensors = false;  // kEachHead: q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
+  bool norm_per_head_tensors =
+      false;  // kEachHead: q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
@@ -54,7 +55,7 @@ struct AttentionSpec {
 // Rows of a fused projection stored group by group: the queries of one kv head, its key, its value (GPT-NeoX, Falcon).
 std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& spec);
 
-// Slopes of the ALiBi paper for any number of heads; with `largest` 8 the first is 2^(-8 / heads) for powers of two.
+// Slopes of the ALiBi paper for any number of heads: 2^(-8 i / heads) where that is a power of two.
 std::vector<float> alibi_slopes(int heads);
 
 // Norms of the queries or of the keys, in place on the columns of the fused result.

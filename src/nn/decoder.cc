@@ -32,7 +32,8 @@ void fill_sinusoids(const Tensor& table) {
   for (int64_t p = 0; p < table.rows(); ++p) {
     float* row = table.f32() + p * table.row_stride;
     for (int64_t i = 0; i < half; ++i) {
-      const auto frequency = static_cast<float>(std::exp(-std::log(10000.0) / static_cast<double>(half - 1) * static_cast<double>(i)));
+      const auto frequency =
+          static_cast<float>(std::exp(-std::log(10000.0) / static_cast<double>(half - 1) * static_cast<double>(i)));
       const float angle = static_cast<float>(p) * frequency;
       row[i] = std::sin(angle);
       row[half + i] = std::cos(angle);
@@ -44,7 +45,8 @@ class DecoderLm final : public Model {
  public:
   DecoderLm(DecoderSpec spec, LoadContext& context, int max_len) : spec_(std::move(spec)) {
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
-    shape_ = {.family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .rope_class = {}};
+    shape_ = {
+        .family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .rope_class = {}};
     // Every class counts the scalings that a prompt is long enough for, so that sums of them differ as well.
     shape_.rope_class = [ropes = spec_.ropes](int prompt_len) {
       int sum = 0;
@@ -61,7 +63,8 @@ class DecoderLm final : public Model {
     }
     norm_ = optional_norm(body, names.norm, spec_);
     const bool tied = spec_.tied_head;
-    head_ = Linear(tied ? body : w, {{tied ? names.embedding : names.head, spec_.vocab}}, spec_.hidden, spec_.head_bias);
+    head_ =
+        Linear(tied ? body : w, {{tied ? names.embedding : names.head, spec_.vocab}}, spec_.hidden, spec_.head_bias);
     if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");  // some store the copy
   }
 
@@ -185,7 +188,8 @@ class DecoderLm final : public Model {
     };
     const auto experts = [](const LayerSpec& layer) { return layer.moe; };
     int64_t mlp = 0;
-    if (std::any_of(spec_.layers.begin(), spec_.layers.end(), experts)) mlp = Moe::floats_per_token(spec_.moe, spec_.hidden);
+    if (std::any_of(spec_.layers.begin(), spec_.layers.end(), experts))
+      mlp = Moe::floats_per_token(spec_.moe, spec_.hidden);
     if (!std::all_of(spec_.layers.begin(), spec_.layers.end(), experts)) {
       mlp = std::max(mlp, Mlp::floats_per_token(spec_.mlp));
     }

@@ -17,10 +17,10 @@ namespace sluice {
 
 // What differs from layer to layer.
 struct LayerSpec {
-  int window = 0;              // sliding window in tokens, 0 for all
-  int rope = 0;                // index into DecoderSpec::ropes if there are any, -1 for no rotation
+  int window = 0;                // sliding window in tokens, 0 for all
+  int rope = 0;                  // index into DecoderSpec::ropes if there are any, -1 for no rotation
   float attention_scale = 1.0f;  // times AttentionSpec::scale
-  bool moe = false;            // experts in place of the MLP
+  bool moe = false;              // experts in place of the MLP
 };
 
 // Where tensors are. An empty norm name: that norm does not exist.
@@ -28,13 +28,13 @@ struct DecoderNames {
   std::string body = "model";
   std::string embedding = "embed_tokens";  // below body
   std::string embedding_norm{};
-  std::string position_table{};            // below body; learned positions
+  std::string position_table{};  // below body; learned positions
   std::string layers = "layers";
   std::string norm = "norm";
   std::string head = "lm_head";
   // Below a layer:
   std::string attention = "self_attn";
-  std::string mlp = "mlp";                        // or experts
+  std::string mlp = "mlp";                         // or experts
   std::string attention_norm = "input_layernorm";  // of the attention's input
   std::string attention_post_norm{};               // of its result, before it is added
   std::string mlp_norm = "post_attention_layernorm";
@@ -55,14 +55,14 @@ struct DecoderSpec {
   std::vector<LayerSpec> layers{};
   // Attention and MLP read the same residual and are added together (GPT-J). Without an MLP norm they share one.
   bool parallel = false;
-  bool tied_head = false;         // the head is the embedding table
+  bool tied_head = false;  // the head is the embedding table
   bool head_bias = false;
   float embedding_scale = 1.0f;
-  float residual_scale = 1.0f;    // of what a block's halves add
+  float residual_scale = 1.0f;  // of what a block's halves add
   float logit_scale = 1.0f;
-  float logit_soft_cap = 0.0f;    // > 0
+  float logit_soft_cap = 0.0f;  // > 0
   Positions positions = Positions::kRope;
-  int position_offset = 0;        // learned, sinusoidal: row of the table for the first token
+  int position_offset = 0;  // learned, sinusoidal: row of the table for the first token
   std::vector<RopeSpec> ropes{};
   DecoderNames names{};
 

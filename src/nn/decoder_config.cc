@@ -87,7 +87,8 @@ std::vector<bool> read_windows(const Config& config, DecoderSpec& spec, int wind
         config.refuse("layer_types", fmt::format("'{}' is neither full_attention nor sliding_attention", kinds[i]));
       }
       sliding[i] = kinds[i] == "sliding_attention";
-      if (sliding[i] && window == 0) config.refuse("layer_types", "asks for sliding_attention without a sliding_window");
+      if (sliding[i] && window == 0)
+        config.refuse("layer_types", "asks for sliding_attention without a sliding_window");
     }
     if (sliding[i]) spec.layers[i].window = window;
   }
@@ -152,7 +153,8 @@ void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normali
   m.correction_shape = {m.experts};
   m.groups = read_positive(config, "n_group", config.get("n_group", 1));
   m.top_groups = read_positive(config, "topk_group", config.get("topk_group", 1));
-  if (m.experts % m.groups != 0) config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
+  if (m.experts % m.groups != 0)
+    config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
   if (m.top_groups > m.groups) config.refuse("topk_group", fmt::format("{} of {} groups", m.top_groups, m.groups));
   m.normalize = config.get("norm_topk_prob", normalize);
   m.smallest_sum = 1e-20f;

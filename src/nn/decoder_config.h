@@ -16,7 +16,7 @@ struct SizeKeys {
   const char* heads = "num_attention_heads";
   const char* kv_heads = "num_key_value_heads";  // absent: as many as heads
   const char* inner = "intermediate_size";
-  bool inner_is_four_hidden = false;             // when the key is absent
+  bool inner_is_four_hidden = false;  // when the key is absent
   const char* max_positions = "max_position_embeddings";
   int default_max_positions = 2048;
 };

@@ -19,10 +19,10 @@ struct RowRange {
 class Linear {
  public:
   struct Part {
-    std::string name;             // "q_proj": tensors q_proj.weight [outputs, inputs] and q_proj.bias [outputs]
+    std::string name;  // "q_proj": tensors q_proj.weight [outputs, inputs] and q_proj.bias [outputs]
     int64_t outputs = 0;
     std::vector<RowRange> rows{};  // the tensor's rows in the order of the outputs; empty: as they are
-    bool transposed = false;      // the tensor is [inputs, outputs], as GPT-2's Conv1D stores it
+    bool transposed = false;       // the tensor is [inputs, outputs], as GPT-2's Conv1D stores it
   };
   Linear() = default;
   Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
@@ -77,7 +77,7 @@ class Embedding {
   Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden);
   explicit Embedding(const Tensor& table) : table_(table) {}
   Tensor operator()(ops::Ctx& c, std::span<const int32_t> ids) const;  // [tokens, hidden] fp32
-  Embedding rows_from(int64_t first) const;  // the same table without the rows before `first`
+  Embedding rows_from(int64_t first) const;                            // the same table without the rows before `first`
 
  private:
   Tensor table_;

@@ -14,8 +14,8 @@ struct MlpSpec {
   bool bias = false;
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
-  bool xielu = false;       // instead: learned per layer (tensors act_fn.*)
-  bool sub_norm = false;    // norm before the output projection (tensor "ffn_sub_norm")
+  bool xielu = false;     // instead: learned per layer (tensors act_fn.*)
+  bool sub_norm = false;  // norm before the output projection (tensor "ffn_sub_norm")
   NormSpec sub_norm_spec{};
 
   // Tensors. Gated: {"gate_proj", "up_proj"}, or one name of both, gate first. Plain: one name.
@@ -28,7 +28,7 @@ class Mlp {
   Mlp() = default;
   Mlp(const Weights& w, const MlpSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += mlp(x)
-  static int64_t floats_per_token(const MlpSpec& spec);  // of the arena
+  static int64_t floats_per_token(const MlpSpec& spec);                                     // of the arena
 
  private:
   MlpSpec spec_;

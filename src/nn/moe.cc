@@ -22,9 +22,8 @@ Tensor rows_of(const TensorEntry* entry, int64_t row, int64_t count, int64_t col
 std::vector<int> top(const std::vector<float>& scores, int k) {
   std::vector<int> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int a, int b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  });
+  std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                    [&](int a, int b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
   order.resize(static_cast<size_t>(k));
   std::sort(order.begin(), order.end());
   return order;
@@ -55,7 +54,8 @@ void softmax(std::vector<float>& scores) {
 
 }  // namespace
 
-Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s), router_(w, {{s.router, s.experts}}, hidden, false) {
+Moe::Moe(const Weights& w, const MoeSpec& s, int hidden)
+    : spec_(s), router_(w, {{s.router, s.experts}}, hidden, false) {
   LoadContext& context = w.context();
   if (!s.correction.empty()) correction_ = w.vector(s.correction, s.correction_shape);
   const int64_t n = s.experts, inner = s.inner;
@@ -69,8 +69,10 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s), router_(w, 
     const TensorEntry* in = (w / s.gate).tensor("weight", {n, 2 * inner, hidden});
     const TensorEntry* out = (w / s.down).tensor("weight", {n, hidden, inner});
     for (int e = 0; e < s.experts; ++e) {
-      in_.emplace_back(context, std::vector{rows_of(in, e * 2 * inner, 2 * inner, hidden)}, hidden, std::vector<float>{});
-      out_.emplace_back(context, std::vector{rows_of(out, int64_t{e} * hidden, hidden, inner)}, inner, std::vector<float>{});
+      in_.emplace_back(context, std::vector{rows_of(in, e * 2 * inner, 2 * inner, hidden)}, hidden,
+                       std::vector<float>{});
+      out_.emplace_back(context, std::vector{rows_of(out, int64_t{e} * hidden, hidden, inner)}, inner,
+                        std::vector<float>{});
     }
   } else {
     const TensorEntry* gate = w.tensor(s.gate, {n * inner, hidden});

@@ -20,20 +20,20 @@ enum class ExpertLayout {
 struct MoeSpec {
   int experts = 0;
   int top_k = 0;
-  int inner = 0;                // width of an expert
+  int inner = 0;  // width of an expert
   ops::Activation activation = ops::Activation::kSilu;
   // Scores are a softmax over all experts, or sigmoids. The k of highest score + correction are chosen, their scores
   // (without the correction) are the weights.
   bool sigmoid = false;
-  std::string correction{};     // tensor of the corrections; empty: none
+  std::string correction{};  // tensor of the corrections; empty: none
   Shape correction_shape{};
-  int groups = 1;               // choose only in the `top_groups` groups whose two best experts sum highest
-  int top_groups = 1;           // (DeepSeek-V3: arXiv:2412.19437)
-  bool normalize = false;       // weights are divided by their sum,
-  float smallest_sum = 0.0f;    // or by this if that is more
-  float scale = 1.0f;           // of the weights
-  int shared_inner = 0;         // > 0: an expert for all rows
-  bool shared_gate = false;     // which a sigmoid scales (tensor "shared_expert_gate")
+  int groups = 1;             // choose only in the `top_groups` groups whose two best experts sum highest
+  int top_groups = 1;         // (DeepSeek-V3: arXiv:2412.19437)
+  bool normalize = false;     // weights are divided by their sum,
+  float smallest_sum = 0.0f;  // or by this if that is more
+  float scale = 1.0f;         // of the weights
+  int shared_inner = 0;       // > 0: an expert for all rows
+  bool shared_gate = false;   // which a sigmoid scales (tensor "shared_expert_gate")
 
   ExpertLayout layout = ExpertLayout::kSeparate;
   std::string router = "gate";
@@ -46,7 +46,7 @@ class Moe {
   Moe() = default;
   Moe(const Weights& w, const MoeSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += moe(x)
-  static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // of the arena
+  static int64_t floats_per_token(const MoeSpec& spec, int hidden);                         // of the arena
 
  private:
   struct Rows {  // of one expert
