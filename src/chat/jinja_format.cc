@@ -63,12 +63,15 @@ std::string print_float(Runtime& rt, double value, char type, int64_t precision,
   return out;
 }
 
-std::string integer_digits(unsigned __int128 value, unsigned base, bool upper) {
-  if (value == 0) return "0";
+std::string integer_digits(uint64_t value, unsigned base, bool upper) {
+  constexpr std::string_view kLower = "0123456789abcdef";
+  constexpr std::string_view kUpper = "0123456789ABCDEF";
+  const std::string_view digits = upper ? kUpper : kLower;
   std::string out;
-  for (; value > 0; value /= base) {
-    out += (upper ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<size_t>(value % base)];
-  }
+  do {
+    out += digits[value % base];
+    value /= base;
+  } while (value > 0);
   std::reverse(out.begin(), out.end());
   return out;
 }
@@ -247,13 +250,14 @@ class PercentFormatter {
     __int128 number = 0;
     if (value.is_integer()) {
       number = value.wide();
-    } else if (decimal && value.is(Kind::kFloat) && std::abs(value.as_float()) < 0x1p100) {
+    } else if (decimal && value.is(Kind::kFloat)) {
+      if (!(std::abs(value.as_float()) < 0x1p63)) rt_.fail("an integer needs more than 64 bits");
       number = static_cast<__int128>(value.as_float());
     } else {
       rt_.fail(fmt::format("%{} format: a number is required, not {}", type, type_name(value)));
     }
     const bool negative = number < 0;
-    std::string digits = integer_digits(static_cast<unsigned __int128>(negative ? -number : number),
+    std::string digits = integer_digits(static_cast<uint64_t>(negative ? -number : number),
                                         decimal       ? 10
                                         : type == 'o' ? 8
                                                       : 16,
@@ -350,7 +354,7 @@ std::string format_integer(Runtime& rt, const Value& value, const Spec& spec) {
   if (spec.precision >= 0) rt.fail("precision not allowed in integer format specifier");
   const __int128 number = value.wide();
   const bool negative = number < 0;
-  const auto size = static_cast<unsigned __int128>(negative ? -number : number);
+  const auto size = static_cast<uint64_t>(negative ? -number : number);
   std::string prefix = with_sign(negative, spec.sign);
   if (spec.type == 'c') {
     if (negative || size > 0x10FFFF || (size >= 0xD800 && size < 0xE000)) rt.fail("%c arg not in range(0x110000)");

@@ -50,11 +50,13 @@ std::string repeat(std::string_view text, int n) {
   return out;
 }
 
+#if SLUICE_MEASURES
 double cpu_ms() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
 }
+#endif
 
 struct Outcome {
   std::string text, error;
