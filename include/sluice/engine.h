@@ -22,16 +22,16 @@
 namespace sluice {
 
 struct ModelInfo {
-  std::string name{};            // the model's folder name
+  std::string name{};  // the model's folder name
   std::string path{};
-  std::string family{};          // "llama"
-  std::string dtype{};           // compute type
-  std::string backend{};         // kernels in use
+  std::string family{};   // "llama"
+  std::string dtype{};    // compute type
+  std::string backend{};  // kernels in use
   int64_t parameters = 0;
-  int max_model_len = 0;       // tokens
-  int vocab_size = 0;          // width of the logits: ids below are valid in requests
+  int max_model_len = 0;  // tokens
+  int vocab_size = 0;     // width of the logits: ids below are valid in requests
   std::vector<TokenId> eos_token_ids{};
-  int64_t created = 0;         // seconds since 1970, when it was loaded
+  int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;
   // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
   SamplingParams default_sampling{};
@@ -52,7 +52,7 @@ using EventSink = std::function<void(Event)>;
 using RequestId = uint64_t;
 
 struct Health {
-  bool alive = false;           // idle, or a step finished lately
+  bool alive = false;             // idle, or a step finished lately
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
   int running = 0, waiting = 0;   // sequences, requests
 };

@@ -8,13 +8,13 @@
 namespace sluice {
 
 enum class ErrorCode {
-  kInvalidRequest,     // the request cannot be served as asked: HTTP 400
-  kNotFound,           // model, adapter or route unknown: 404
-  kOverloaded,         // queue full, draining: 503 with Retry-After
-  kUnsupportedModel,   // the checkpoint asks for something Sluice does not implement
-  kCorruptFile,        // a file contradicts its format
-  kOutOfMemory,        // the memory plan does not fit
-  kInternal,           // a fault inside the engine, confined to one request: 500
+  kInvalidRequest,    // the request cannot be served as asked: HTTP 400
+  kNotFound,          // model, adapter or route unknown: 404
+  kOverloaded,        // queue full, draining: 503 with Retry-After
+  kUnsupportedModel,  // the checkpoint asks for something Sluice does not implement
+  kCorruptFile,       // a file contradicts its format
+  kOutOfMemory,       // the memory plan does not fit
+  kInternal,          // a fault inside the engine, confined to one request: 500
 };
 
 struct Error : std::runtime_error {

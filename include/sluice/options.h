@@ -9,38 +9,38 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model{};                 // folder, file or hub name (org/name[:revision]) from the local cache
-  std::string tokenizer{};             // folder or tokenizer.json; empty: the model's
-  std::string chat_template{};         // path of a Jinja file; empty: the model's
-  std::string dtype = "auto";        // auto (the checkpoint's), float32, bfloat16, float16
+  std::string model{};                  // folder, file or hub name (org/name[:revision]) from the local cache
+  std::string tokenizer{};              // folder or tokenizer.json; empty: the model's
+  std::string chat_template{};          // path of a Jinja file; empty: the model's
+  std::string dtype = "auto";           // auto (the checkpoint's), float32, bfloat16, float16
   std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16
-  int max_model_len = 0;             // tokens per sequence; 0: the model's, as far as the memory plan allows
-  int max_num_seqs = 256;            // sequences in one step
-  int max_num_batched_tokens = 512;  // token budget of one step
-  int max_num_queued_reqs = 1024;    // waiting requests; more are refused with 503
-  int64_t max_num_queued_tokens = 0;  // prompt tokens waiting; 0: no limit of its own
-  int block_size = 16;               // tokens per cache block: 8, 16, 32, 64
-  int64_t kv_cache_memory_bytes = 0;  // 0: a quarter of the free memory, at most what max_num_seqs full contexts need
+  int max_model_len = 0;                // tokens per sequence; 0: the model's, as far as the memory plan allows
+  int max_num_seqs = 256;               // sequences in one step
+  int max_num_batched_tokens = 512;     // token budget of one step
+  int max_num_queued_reqs = 1024;       // waiting requests; more are refused with 503
+  int64_t max_num_queued_tokens = 0;    // prompt tokens waiting; 0: no limit of its own
+  int block_size = 16;                  // tokens per cache block: 8, 16, 32, 64
+  int64_t kv_cache_memory_bytes = 0;    // 0: a quarter of the free memory, at most what max_num_seqs full contexts need
   bool enable_prefix_caching = true;
   std::string scheduling_policy = "fcfs";  // fcfs, priority
-  int threads = 0;                   // compute threads; 0: every CPU the process may use
-  std::string backend{};               // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
-  int64_t seed = 0;                  // for requests without a seed of their own
+  int threads = 0;                         // compute threads; 0: every CPU the process may use
+  std::string backend{};  // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
+  int64_t seed = 0;       // for requests without a seed of their own
 };
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
   std::vector<std::string> served_model_name{};  // first one is reported; empty: the name of the model's folder
-  std::vector<std::string> api_key{};  // any of them is accepted; also SLUICE_API_KEY and api_key_file
-  std::string api_key_file{};          // one key per line
-  std::string ssl_certfile{}, ssl_keyfile{};       // PEM; both or none
+  std::vector<std::string> api_key{};            // any of them is accepted; also SLUICE_API_KEY and api_key_file
+  std::string api_key_file{};                    // one key per line
+  std::string ssl_certfile{}, ssl_keyfile{};     // PEM; both or none
   std::vector<std::string> allowed_origins{};    // CORS; empty: no CORS headers at all
   int64_t max_body_bytes = 32 << 20;
   int max_header_bytes = 64 << 10;
   int max_connections = 4096;
-  int header_timeout_ms = 10'000;    // to receive a request's header
-  int body_timeout_ms = 30'000;      // without progress of a body, or of a client that reads its answer
+  int header_timeout_ms = 10'000;  // to receive a request's header
+  int body_timeout_ms = 30'000;    // without progress of a body, or of a client that reads its answer
   int keep_alive_timeout_ms = 75'000;
   int request_timeout_ms = 0;        // longest life of one request; 0: none
   int shutdown_timeout_ms = 30'000;  // SIGTERM: how long running requests may take to finish
@@ -60,7 +60,8 @@ void visit(V&& v, EngineOptions& o) {
   v("max-num-seqs", o.max_num_seqs, "sequences in one step");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step");
   v("max-num-queued-reqs", o.max_num_queued_reqs, "requests waiting before further ones get 503");
-  v("max-num-queued-tokens", o.max_num_queued_tokens, "prompt tokens waiting before further requests get 503 (0: no limit)");
+  v("max-num-queued-tokens", o.max_num_queued_tokens,
+    "prompt tokens waiting before further requests get 503 (0: no limit)");
   v("block-size", o.block_size, "tokens per block of the KV cache", {"8", "16", "32", "64"});
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, "size of the KV cache (0: a quarter of the free memory)");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse cache blocks of equal prompt prefixes");

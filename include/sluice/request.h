@@ -24,27 +24,28 @@ struct SamplingParams {
   double frequency_penalty = 0.0;   // -2 .. 2, over the output
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   std::vector<TokenId> allowed_token_ids{};             // empty: all
-  std::optional<int64_t> seed{};      // same seed, same request: same draw whatever the batch. None: the engine's own.
-  std::vector<std::string> stop{};    // the text ends before the first of them, also when it spans tokens
+  std::optional<int64_t> seed{};    // same seed, same request: same draw whatever the batch. None: the engine's own.
+  std::vector<std::string> stop{};  // the text ends before the first of them, also when it spans tokens
   std::vector<TokenId> stop_token_ids{};
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
-  int min_tokens = 0;               // no end, no stop before that many output tokens
-  std::optional<int> max_tokens{};    // none: up to the context length
-  std::optional<int> logprobs{};      // n most likely alternatives of each output token; 0: only the token's own
+  int min_tokens = 0;                    // no end, no stop before that many output tokens
+  std::optional<int> max_tokens{};       // none: up to the context length
+  std::optional<int> logprobs{};         // n most likely alternatives of each output token; 0: only the token's own
   std::optional<int> prompt_logprobs{};  // the same for each prompt token (the first has none)
   bool skip_special_tokens = true;
 };
 
 struct Request {
-  std::string id{};                   // for logs; need not be unique
-  std::vector<TokenId> prompt{};      // at least one token
+  std::string id{};                     // for logs; need not be unique
+  std::vector<TokenId> prompt{};        // at least one token
   std::string prompt_param = "prompt";  // the request's field that errors about the prompt name
   SamplingParams sampling{};
-  int n = 1;                        // independent continuations; they share the prompt's cache blocks
-  int priority = 0;                 // lower is served first under the priority policy
-  std::string cache_salt{};           // tenant: prefixes are shared only between equal salts
-  std::optional<std::chrono::steady_clock::time_point> deadline{};  // past it the request ends with FinishReason::kAbort
+  int n = 1;                 // independent continuations; they share the prompt's cache blocks
+  int priority = 0;          // lower is served first under the priority policy
+  std::string cache_salt{};  // tenant: prefixes are shared only between equal salts
+  std::optional<std::chrono::steady_clock::time_point>
+      deadline{};  // past it the request ends with FinishReason::kAbort
 };
 
 enum class FinishReason {
@@ -57,9 +58,9 @@ const char* to_string(FinishReason reason);  // "stop", "length", "abort", "erro
 
 struct Finish {
   FinishReason reason = FinishReason::kStop;
-  std::string stop_string{};               // the stop string that matched, if one did
-  std::optional<TokenId> stop_token{};     // the stop_token_ids entry that matched, if one did
-  std::string message{};                   // for kError
+  std::string stop_string{};            // the stop string that matched, if one did
+  std::optional<TokenId> stop_token{};  // the stop_token_ids entry that matched, if one did
+  std::string message{};                // for kError
 };
 
 struct TokenLogprob {
@@ -80,14 +81,14 @@ struct Usage {
 
 // One piece of the answer to one choice. Events of a choice come in order; the last one of each choice has `finish`.
 struct Event {
-  int index = 0;                     // choice, 0 .. n-1
-  std::string text{};                  // newly complete text; may be empty
-  std::vector<TokenId> tokens{};       // the tokens of this step, special and end tokens included
+  int index = 0;                                 // choice, 0 .. n-1
+  std::string text{};                            // newly complete text; may be empty
+  std::vector<TokenId> tokens{};                 // the tokens of this step, special and end tokens included
   std::vector<TokenLogprobs> logprobs{};         // one per token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
   std::optional<Finish> finish{};
-  bool last = false;                 // nothing follows for the whole request
-  Usage usage{};                       // of this choice so far
+  bool last = false;  // nothing follows for the whole request
+  Usage usage{};      // of this choice so far
 };
 
 }  // namespace sluice

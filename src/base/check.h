@@ -9,8 +9,8 @@ namespace sluice {
 
 }  // namespace sluice
 
-#define CHECK(condition, ...)                                                                       \
-  do {                                                                                              \
-    if (!(condition)) [[unlikely]]                                                                  \
-      ::sluice::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__));        \
+#define CHECK(condition, ...)                                                                \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
+      ::sluice::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -12,8 +12,8 @@ namespace sluice {
 using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
-  int depth = 64;                        // nested arrays and objects
-  size_t values = 16u << 20;             // values in all, keys not counted
+  int depth = 64;             // nested arrays and objects
+  size_t values = 16u << 20;  // values in all, keys not counted
 };
 
 // Parses a whole text (RFC 8259: strict UTF-8, no trailing bytes, no NaN; a number beyond fp64 is an error).

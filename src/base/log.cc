@@ -55,6 +55,8 @@ void set_level(std::string_view name) {
 
 bool enabled(Level level) { return logger().should_log(kLevels[static_cast<int>(level)]); }
 
-void write(Level level, std::string_view message) { logger().log(kLevels[static_cast<int>(level)], printable(message)); }
+void write(Level level, std::string_view message) {
+  logger().log(kLevels[static_cast<int>(level)], printable(message));
+}
 
 }  // namespace sluice::log

@@ -26,7 +26,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   ::close(fd);
   if (!regular) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: not a regular file", path));
   if (size_ == 0) return;  // an empty span: readers report what they miss
-  if (mapped == MAP_FAILED) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: mmap: {}", path, std::strerror(error)));
+  if (mapped == MAP_FAILED)
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: mmap: {}", path, std::strerror(error)));
   data_ = static_cast<const std::byte*>(mapped);
 }
 

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Arguments {
   EngineOptions engine;
-  std::string prompts;       // file; empty: random
+  std::string prompts;  // file; empty: random
   int input_len = 128, output_len = 128;
   int num_prompts = 64;
   int batch_size = 1, iterations = 5;
@@ -103,7 +103,8 @@ std::vector<Request> make_requests(const Arguments& a, const Engine& engine, int
   for (int i = 0; i < count; ++i) {
     Request r;
     if (prompts.empty()) {
-      for (int t = 0; t < a.input_len; ++t) r.prompt.push_back(static_cast<TokenId>(rng() % static_cast<unsigned>(engine.model().vocab_size)));
+      for (int t = 0; t < a.input_len; ++t)
+        r.prompt.push_back(static_cast<TokenId>(rng() % static_cast<unsigned>(engine.model().vocab_size)));
     } else {
       r.prompt = prompts[static_cast<size_t>(i) % prompts.size()];
     }
@@ -123,8 +124,11 @@ std::unique_ptr<Engine> load(Arguments& a, int requests) {
 
 Json describe(const Arguments& a, const Engine& engine) {
   const ModelInfo& m = engine.model();
-  return {{"model", m.name}, {"dtype", m.dtype}, {"backend", m.backend},
-          {"input", a.prompts.empty() ? Json(a.input_len) : Json(a.prompts)}, {"output_len", a.output_len}};
+  return {{"model", m.name},
+          {"dtype", m.dtype},
+          {"backend", m.backend},
+          {"input", a.prompts.empty() ? Json(a.input_len) : Json(a.prompts)},
+          {"output_len", a.output_len}};
 }
 
 int throughput(Arguments a) {
@@ -167,7 +171,8 @@ int latency(Arguments a) {
   out["ttft_ms"] = to_json(percentiles(ttft), 1000);
   out["tpot_ms"] = to_json(percentiles(tpot), 1000);
   const Percentiles t = percentiles(ttft), p = percentiles(tpot);
-  if (t.p50 > 0) out["prefill_tokens_per_second"] = a.batch_size * static_cast<double>(requests.front().prompt.size()) / t.p50;
+  if (t.p50 > 0)
+    out["prefill_tokens_per_second"] = a.batch_size * static_cast<double>(requests.front().prompt.size()) / t.p50;
   if (p.p50 > 0) out["decode_tokens_per_second"] = a.batch_size / p.p50;
   print_result(out);
   return 0;
@@ -177,26 +182,33 @@ void add_common(CLI::App& app, Arguments& a) {
   add_model(app, a.engine);
   add_engine_options(app, a.engine);
   app.add_option("--prompts", a.prompts, "file with a prompt a line (default: random token ids)");
-  app.add_option("--input-len", a.input_len, "tokens of a random prompt")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--input-len", a.input_len, "tokens of a random prompt")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--output-len", a.output_len, "tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
 }
 
 std::function<int()> declare_throughput(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   add_common(app, *a);
-  app.add_option("--num-prompts", a->num_prompts, "requests, all submitted at once")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--num-prompts", a->num_prompts, "requests, all submitted at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   return [a] { return throughput(*a); };
 }
 
 std::function<int()> declare_latency(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   add_common(app, *a);
-  app.add_option("--batch-size", a->batch_size, "requests at a time")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--batch-size", a->batch_size, "requests at a time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--iterations", a->iterations, "measured runs")->check(CLI::PositiveNumber)->capture_default_str();
   return [a] { return latency(*a); };
 }
 
-const BenchCommand throughput_command{"throughput", "many requests at once: tokens per second, TTFT, TPOT", declare_throughput};
+const BenchCommand throughput_command{"throughput", "many requests at once: tokens per second, TTFT, TPOT",
+                                      declare_throughput};
 const BenchCommand latency_command{"latency", "one batch at a time: latency, TTFT, TPOT", declare_latency};
 const Registry<BenchCommand> registered_throughput{throughput_command};
 const Registry<BenchCommand> registered_latency{latency_command};

@@ -36,7 +36,8 @@ std::vector<std::vector<int32_t>> read_documents(const Arguments& a, const Token
   for (std::string line; std::getline(in, line);) {
     const Json row = parse_json(line);
     if (!row.is_object() || !row.contains("text") || !row["text"].is_string()) {
-      throw Error(ErrorCode::kInvalidRequest, fmt::format("{}:{}: expected {{\"text\": \"...\"}}", a.file, documents.size() + 1));
+      throw Error(ErrorCode::kInvalidRequest,
+                  fmt::format("{}:{}: expected {{\"text\": \"...\"}}", a.file, documents.size() + 1));
     }
     documents.push_back(tokenizer.encode(row["text"].get<std::string>() + a.end));
   }
@@ -61,11 +62,12 @@ int perplexity(Arguments a) {
       throw Error(ErrorCode::kInvalidRequest, fmt::format("a document of {} tokens is longer than the context of {}",
                                                           ids.size(), loaded.plan.max_model_len));
     }
-    for_each_logits(runner, loaded.plan, a.engine.block_size, ids, kChunk, [&](int position, std::span<const float> row) {
-      if (position + 1 >= static_cast<int>(ids.size())) return;
-      sum -= log_probability(row, ids[static_cast<size_t>(position) + 1]);
-      ++scored;
-    });
+    for_each_logits(runner, loaded.plan, a.engine.block_size, ids, kChunk,
+                    [&](int position, std::span<const float> row) {
+                      if (position + 1 >= static_cast<int>(ids.size())) return;
+                      sum -= log_probability(row, ids[static_cast<size_t>(position) + 1]);
+                      ++scored;
+                    });
   }
   if (scored == 0) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: nothing to score", a.file));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

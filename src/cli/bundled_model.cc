@@ -11,8 +11,8 @@
 #include "cli/command.h"
 #include "sluice/error.h"
 
-#define SLUICE_BUNDLED(index, name)                \
-  extern "C" const char sluice_bundled_##index[];  \
+#define SLUICE_BUNDLED(index, name)               \
+  extern "C" const char sluice_bundled_##index[]; \
   extern "C" const char sluice_bundled_end_##index[];
 #include "bundled_model.inc"
 #undef SLUICE_BUNDLED

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "base/json.h"
+#include "cli/command.h"
 #include "cli/generate.h"
 #include "cli/line_editor.h"
-#include "cli/command.h"
 
 namespace sluice::cli {
 namespace {
@@ -31,7 +31,9 @@ struct Arguments {
 
 class Conversation {
  public:
-  Conversation(Engine& engine, const Arguments& arguments) : engine_(engine), arguments_(arguments) { set_system(arguments.system); }
+  Conversation(Engine& engine, const Arguments& arguments) : engine_(engine), arguments_(arguments) {
+    set_system(arguments.system);
+  }
 
   // False when the person wants to leave.
   bool handle(const std::string& line) {
@@ -69,7 +71,8 @@ class Conversation {
   void answer() {
     Request request;
     try {
-      request.prompt = engine_.tokenize(engine_.render_chat({.messages = dump_json(messages_), .tools = {}, .template_kwargs = {}}), false);
+      request.prompt = engine_.tokenize(
+          engine_.render_chat({.messages = dump_json(messages_), .tools = {}, .template_kwargs = {}}), false);
       request.sampling = arguments_.sampling.resolve(engine_.model());
       const Answer a = generate(engine_, std::move(request), [](const std::string& text) {
         std::fwrite(text.data(), 1, text.size(), stdout);
@@ -119,7 +122,8 @@ int chat(Arguments a) {
   if (a.engine.model.empty()) a.engine.model = bundled_model();
   const auto engine = Engine::load(a.engine);
   if (!engine->model().has_chat_template) {
-    throw Error(ErrorCode::kUnsupportedModel, fmt::format("{} has no chat template: give one with --chat-template", engine->model().name));
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{} has no chat template: give one with --chat-template", engine->model().name));
   }
   LineEditor editor(state_file("chat_history"));
   fmt::print("{} ({}, context {} tokens). /help lists commands.\n", engine->model().name, engine->model().dtype,

@@ -21,7 +21,8 @@ struct Command {
   std::function<int()> (*declare)(CLI::App& app);
 };
 
-// Options declared once in sluice/options.h, as flags and environment variables (--max-model-len, SLUICE_MAX_MODEL_LEN).
+// Options declared once in sluice/options.h, as flags and environment variables (--max-model-len,
+// SLUICE_MAX_MODEL_LEN).
 void add_engine_options(CLI::App& app, EngineOptions& options);
 void add_server_options(CLI::App& app, ServerOptions& options);
 // The positional MODEL; without one, the bundled demo model.

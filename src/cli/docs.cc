@@ -13,12 +13,14 @@ namespace {
 int print(const std::string& page) {
   if (page == "options") {
     fmt::print(
-        "# Options\n\nMade by `sluice docs options`. Every option is also an environment variable: `--max-model-len` is "
+        "# Options\n\nMade by `sluice docs options`. Every option is also an environment variable: `--max-model-len` "
+        "is "
         "`SLUICE_MAX_MODEL_LEN`.\n\n{}",
         options_markdown());
   } else {
-    fmt::print("# Request parameters\n\nMade by `sluice docs parameters`, from the table that validates requests.\n\n{}",
-               server::parameters_markdown());
+    fmt::print(
+        "# Request parameters\n\nMade by `sluice docs parameters`, from the table that validates requests.\n\n{}",
+        server::parameters_markdown());
   }
   return 0;
 }

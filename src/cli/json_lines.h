@@ -7,7 +7,8 @@
 
 namespace sluice::cli {
 
-// Answers every line of standard input on standard output; a line that is no JSON or makes `answer` throw an Error gives
+// Answers every line of standard input on standard output; a line that is no JSON or makes `answer` throw an Error
+// gives
 // {"error": ...}. Returns the exit status: 1 when any line did.
 int filter_json_lines(const std::function<Json(const Json& line)>& answer);
 

@@ -34,11 +34,12 @@ LineEditor::LineEditor(const std::string& history_file) {
   history(t.history, &event, H_SETUNIQUE, 1);
   if (!t.file.empty()) history(t.history, &event, H_LOAD, t.file.c_str());
   el_set(t.editor, EL_CLIENTDATA, &t);
-  el_set(t.editor, EL_PROMPT, +[](EditLine* e) {
-    Terminal* self = nullptr;
-    el_get(e, EL_CLIENTDATA, &self);
-    return self->prompt.data();
-  });
+  el_set(
+      t.editor, EL_PROMPT, +[](EditLine* e) {
+        Terminal* self = nullptr;
+        el_get(e, EL_CLIENTDATA, &self);
+        return self->prompt.data();
+      });
   el_set(t.editor, EL_EDITOR, "emacs");
   el_set(t.editor, EL_SIGNAL, 0);
   el_set(t.editor, EL_HIST, history, t.history);

@@ -53,13 +53,15 @@ int logits(Arguments a) {
   LoadedModel loaded = load_model(a.engine, pool);
   const int vocab = loaded.plan.shape.vocab;
   for (const int32_t id : ids) {
-    if (id >= vocab) throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} is not below the vocabulary's {}", id, vocab));
+    if (id >= vocab)
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} is not below the vocabulary's {}", id, vocab));
   }
   Runner runner(loaded, pool);
   std::vector<float> all(static_cast<size_t>(length) * vocab);
-  for_each_logits(runner, loaded.plan, a.engine.block_size, ids, a.chunk, [&](int position, std::span<const float> row) {
-    std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * vocab);
-  });
+  for_each_logits(runner, loaded.plan, a.engine.block_size, ids, a.chunk,
+                  [&](int position, std::span<const float> row) {
+                    std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * vocab);
+                  });
   const NamedTensor out{"logits", Tensor(all.data(), &kFloat32, {length, vocab})};
   write_safetensors(a.output, {&out, 1});
   fmt::print("{}: logits fp32 [{}, {}]\n", a.output, length, vocab);

@@ -19,7 +19,8 @@ struct FlagAdder {
   CLI::App& app;
 
   template <class T>
-  void operator()(const std::string& name, T& value, const char* help, const std::vector<std::string>& choices = {}) const {
+  void operator()(const std::string& name, T& value, const char* help,
+                  const std::vector<std::string>& choices = {}) const {
     CLI::Option* option = nullptr;
     if constexpr (std::is_same_v<T, bool>) {
       option = app.add_flag(fmt::format("--{},!--no-{}", name, name), value, help);
@@ -37,7 +38,8 @@ struct TableWriter {
   std::string& out;
 
   template <class T>
-  void operator()(const std::string& name, T& value, const char* help, const std::vector<std::string>& choices = {}) const {
+  void operator()(const std::string& name, T& value, const char* help,
+                  const std::vector<std::string>& choices = {}) const {
     std::string initial, type;
     if constexpr (std::is_same_v<T, bool>) {
       initial = value ? "on" : "off";

@@ -30,7 +30,8 @@ struct Arguments {
 int run_prompt(Engine& engine, const Arguments& a) {
   const bool chat = engine.model().has_chat_template && !a.raw;
   Request request;
-  request.prompt = chat ? engine.tokenize(engine.render_chat(ChatPrompt::user(a.prompt)), false) : engine.tokenize(a.prompt);
+  request.prompt =
+      chat ? engine.tokenize(engine.render_chat(ChatPrompt::user(a.prompt)), false) : engine.tokenize(a.prompt);
   request.sampling = a.sampling.resolve(engine.model());
   const Answer answer = generate(engine, std::move(request), [](const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -45,7 +46,10 @@ int run_prompt(Engine& engine, const Arguments& a) {
 class BatchRun {
  public:
   BatchRun(Engine& engine, const Arguments& a, int in_flight)
-      : api_(engine, {.model_names = a.served_model_name}), in_flight_limit_(in_flight), input_(a.input), part_(a.output + ".part") {
+      : api_(engine, {.model_names = a.served_model_name}),
+        in_flight_limit_(in_flight),
+        input_(a.input),
+        part_(a.output + ".part") {
     if (!input_) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be opened", a.input));
     out_.open(part_, std::ios::binary | std::ios::trunc);
     if (!out_) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be written", part_));
@@ -78,7 +82,8 @@ class BatchRun {
       id = field(row, "custom_id");
       path = field(row, "url");
       if (field(row, "method") != "POST") throw Error(ErrorCode::kInvalidRequest, "'method' is not POST");
-      if (!row.contains("body") || !row["body"].is_object()) throw Error(ErrorCode::kInvalidRequest, "'body' is not an object");
+      if (!row.contains("body") || !row["body"].is_object())
+        throw Error(ErrorCode::kInvalidRequest, "'body' is not an object");
     } catch (const Error& e) {
       const Json error = {{"code", "invalid_request"}, {"message", fmt::format("line {}: {}", number, e.what())}};
       std::unique_lock lock(mutex_);
@@ -92,7 +97,9 @@ class BatchRun {
       ++open_;
     }
     api_.complete(path, row["body"], [this, id, number](server::ApiResult result) {
-      const Json response = {{"status_code", result.status}, {"request_id", fmt::format("batch_req_{}", number)}, {"body", std::move(result.body)}};
+      const Json response = {{"status_code", result.status},
+                             {"request_id", fmt::format("batch_req_{}", number)},
+                             {"body", std::move(result.body)}};
       const std::unique_lock lock(mutex_);
       finish(number, id, response, Json(nullptr));
     });
@@ -110,7 +117,10 @@ class BatchRun {
     const bool ok = error.is_null() && response["status_code"] == 200;
     failed_ += ok ? 0 : 1;
     ++done_;
-    const Json row = {{"id", fmt::format("batch_req_{}", number)}, {"custom_id", id.empty() ? Json(nullptr) : Json(id)}, {"response", response}, {"error", error}};
+    const Json row = {{"id", fmt::format("batch_req_{}", number)},
+                      {"custom_id", id.empty() ? Json(nullptr) : Json(id)},
+                      {"response", response},
+                      {"error", error}};
     out_ << dump_json(row) << '\n';
     --open_;
     progress(false);
@@ -120,12 +130,13 @@ class BatchRun {
   // A bar on standard error when that is a terminal; by the share of the file that was read and is done.
   void progress(bool end) {
     if (::isatty(STDERR_FILENO) == 0) return;
-    const double read = total_bytes_ > 0 ? std::min(1.0, static_cast<double>(read_bytes_) / static_cast<double>(total_bytes_)) : 1.0;
+    const double read =
+        total_bytes_ > 0 ? std::min(1.0, static_cast<double>(read_bytes_) / static_cast<double>(total_bytes_)) : 1.0;
     const double share = done_ + open_ > 0 ? read * done_ / (done_ + open_) : read;
     constexpr int kWidth = 40;
     const int full = static_cast<int>(share * kWidth);
-    fmt::print(stderr, "\r[{}{}] {} done, {} running, {} failed {}", std::string(full, '#'), std::string(kWidth - full, ' '), done_,
-               open_, failed_, end ? "\n" : "");
+    fmt::print(stderr, "\r[{}{}] {} done, {} running, {} failed {}", std::string(full, '#'),
+               std::string(kWidth - full, ' '), done_, open_, failed_, end ? "\n" : "");
   }
 
   server::OpenAiApi api_;
@@ -146,7 +157,8 @@ int run(Arguments a) {
   }
   if (!a.words.empty()) a.engine.model = a.words.front();
   if (a.words.size() > 1) throw Error(ErrorCode::kInvalidRequest, "with --input, give only a model");
-  if (a.input.empty() == a.prompt.empty()) throw Error(ErrorCode::kInvalidRequest, "give either a prompt or --input FILE");
+  if (a.input.empty() == a.prompt.empty())
+    throw Error(ErrorCode::kInvalidRequest, "give either a prompt or --input FILE");
   if (a.input.empty() != a.output.empty()) throw Error(ErrorCode::kInvalidRequest, "--input and --output go together");
   if (a.engine.model.empty()) a.engine.model = bundled_model();
   const auto engine = Engine::load(a.engine);
@@ -166,7 +178,9 @@ std::function<int()> declare(CLI::App& app) {
       ->type_name("[MODEL] [PROMPT]");
   app.add_option("--input", a->input, "requests in OpenAI's batch format, a line each");
   app.add_option("--output", a->output, "results in OpenAI's batch format");
-  app.add_option("--served-model-name", a->served_model_name, "model names that requests of --input may use")->allow_extra_args(false)->delimiter(',');
+  app.add_option("--served-model-name", a->served_model_name, "model names that requests of --input may use")
+      ->allow_extra_args(false)
+      ->delimiter(',');
   app.add_flag("--raw", a->raw, "take the prompt as it is, without the chat template");
   add_engine_options(app, a->engine);
   add_sampling_options(app, a->sampling);

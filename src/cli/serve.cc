@@ -18,8 +18,10 @@ struct Arguments {
 };
 
 void greet(const Arguments& a, const Engine& engine, int port) {
-  const std::string url = fmt::format("{}://{}:{}", a.server.ssl_certfile.empty() ? "http" : "https", a.server.host, port);
-  const std::string& model = a.server.served_model_name.empty() ? engine.model().name : a.server.served_model_name.front();
+  const std::string url =
+      fmt::format("{}://{}:{}", a.server.ssl_certfile.empty() ? "http" : "https", a.server.host, port);
+  const std::string& model =
+      a.server.served_model_name.empty() ? engine.model().name : a.server.served_model_name.front();
   fmt::print(
       "Try it:\n"
       "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"

@@ -54,13 +54,18 @@ int render(const Arguments& a) {
   const ChatTemplate chat_template = open_template(a.model);
   const auto now = a.now.empty() ? std::chrono::system_clock::now() : parse_time(a.now);
   if (!a.jsonl) throw Error(ErrorCode::kInvalidRequest, "give --jsonl, and conversations on standard input");
-  return filter_json_lines([&](const Json& line) -> Json { return {{"text", chat_template.render_variables(line, now)}}; });
+  return filter_json_lines([&](const Json& line) -> Json {
+    return {{"text", chat_template.render_variables(line, now)}};
+  });
 }
 
 std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
-  app.add_option("model", a->model, "model folder or Jinja file; without one, the bundled demo model")->type_name("MODEL_OR_FILE");
-  app.add_flag("--jsonl", a->jsonl, "lines of template variables in ({\"messages\": ..., ...}), lines {\"text\": ...} or {\"error\": ...} out");
+  app.add_option("model", a->model, "model folder or Jinja file; without one, the bundled demo model")
+      ->type_name("MODEL_OR_FILE");
+  app.add_flag(
+      "--jsonl", a->jsonl,
+      "lines of template variables in ({\"messages\": ..., ...}), lines {\"text\": ...} or {\"error\": ...} out");
   app.add_option("--now", a->now, "time that strftime_now tells (default: the real one)")->type_name("ISO-TIME");
   return [a] { return render(*a); };
 }

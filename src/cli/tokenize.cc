@@ -67,9 +67,11 @@ int tokenize(const Arguments& a) {
 
 std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
-  app.add_option("model", a->model, "model folder or tokenizer.json; without one, the bundled demo model")->type_name("MODEL_OR_FILE");
+  app.add_option("model", a->model, "model folder or tokenizer.json; without one, the bundled demo model")
+      ->type_name("MODEL_OR_FILE");
   app.add_option("--text", a->text, "one text");
-  app.add_flag("--jsonl", a->jsonl, "lines {\"text\": ...} on standard input, lines {\"ids\": ..., \"tokens\": ...} out");
+  app.add_flag("--jsonl", a->jsonl,
+               "lines {\"text\": ...} on standard input, lines {\"ids\": ..., \"tokens\": ...} out");
   app.add_flag("--no-special", a->no_special, "add no special tokens; with --decode, leave them out of the text");
   app.add_flag("--decode", a->decode, "lines {\"ids\": [...]} in, lines {\"text\": ...} out");
   return [a] { return tokenize(*a); };

@@ -133,7 +133,10 @@ class EngineImpl final : public Engine {
         runner_(loaded_, pool_),
         sampler_(pool_),
         recorder_(info_.name, info_.max_model_len),
-        frontend_(*tokenizer_, recorder_, [this](RequestId id, int index) { inbox_.push(StopChoice{id, index}); }),
+        frontend_(*tokenizer_, recorder_,
+                  [this](RequestId id, int index) {
+                    inbox_.push(StopChoice{id, index});
+                  }),
         thread_([this] { run(); }) {}
 
   ~EngineImpl() override {
@@ -150,7 +153,8 @@ class EngineImpl final : public Engine {
   std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override {
     for (const TokenId id : tokens) {
       if (id < 0 || id >= info_.vocab_size) {
-        throw Error(ErrorCode::kInvalidRequest, fmt::format("token id {} is not in the vocabulary", id), "tokens", "invalid_value");
+        throw Error(ErrorCode::kInvalidRequest, fmt::format("token id {} is not in the vocabulary", id), "tokens",
+                    "invalid_value");
       }
     }
     return tokenizer_->decode(tokens, skip_special_tokens);
@@ -160,9 +164,10 @@ class EngineImpl final : public Engine {
 
   std::string render_chat(const ChatPrompt& chat) const override {
     if (!template_) {
-      throw Error(ErrorCode::kInvalidRequest,
-                  fmt::format("{} has no chat template: use /v1/completions, or give one with --chat-template", info_.name),
-                  "messages", "");
+      throw Error(
+          ErrorCode::kInvalidRequest,
+          fmt::format("{} has no chat template: use /v1/completions, or give one with --chat-template", info_.name),
+          "messages", "");
     }
     ChatInput input;
     input.messages = parse_json(chat.messages);
@@ -211,7 +216,8 @@ class EngineImpl final : public Engine {
         {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
         {"enable_prefix_caching", scheduler_options_.prefix_caching ? "True" : "False"},
         {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)}};
-    families.push_back({"vllm:cache_config_info", "Configuration of the KV cache.", MetricFamily::Type::kGauge, {{labels, 1, {}}}});
+    families.push_back(
+        {"vllm:cache_config_info", "Configuration of the KV cache.", MetricFamily::Type::kGauge, {{labels, 1, {}}}});
     return families;
   }
 
@@ -320,7 +326,8 @@ class EngineImpl final : public Engine {
         SequenceEvent event;
         event.request = c->id;
         event.index = index;
-        event.finish = Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "the engine has stopped"};
+        event.finish = Finish{
+            .reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "the engine has stopped"};
         events.push_back(std::move(event));
       }
     }

@@ -87,7 +87,8 @@ void Frontend::time_token(Stream& stream, Choice& choice, const SequenceEvent& e
 }
 
 // The text the event adds to its choice; sets `finish` when a stop string ends it.
-std::string Frontend::text_of(Stream& stream, Choice& choice, const SequenceEvent& event, std::optional<Finish>& finish) {
+std::string Frontend::text_of(Stream& stream, Choice& choice, const SequenceEvent& event,
+                              std::optional<Finish>& finish) {
   const SamplingParams& sampling = stream.request.sampling;
   const bool armed = choice.completion_tokens > sampling.min_tokens || sampling.min_tokens == 0;
   // An end or stop token is not part of the text, unless asked for.
@@ -98,7 +99,8 @@ std::string Frontend::text_of(Stream& stream, Choice& choice, const SequenceEven
   }
   if (finish && !choice.stops.matched()) text += choice.stops.push(choice.decoder.finish(), armed);
   if (choice.stops.matched()) {
-    finish = Finish{.reason = FinishReason::kStop, .stop_string = choice.stops.match(), .stop_token = {}, .message = {}};
+    finish =
+        Finish{.reason = FinishReason::kStop, .stop_string = choice.stops.match(), .stop_token = {}, .message = {}};
   } else if (finish) {
     text += choice.stops.finish();
   }

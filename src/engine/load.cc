@@ -18,7 +18,8 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
   for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
     if (type->name == name) return type;
   }
-  throw Error(ErrorCode::kInvalidRequest, fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16", option, name));
+  throw Error(ErrorCode::kInvalidRequest,
+              fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16", option, name));
 }
 
 // The checkpoint's own type: what config.json says, and it must agree with what the matrices are stored in.
@@ -37,7 +38,8 @@ DType checkpoint_dtype(const Checkpoint& checkpoint) {
 }
 
 bool plain_weight(const std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias");
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attention.bias");
 }
 
 std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
@@ -59,8 +61,8 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   const int asked = options.max_model_len;
   if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len is negative");
   if (asked > plan.shape.max_positions) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("--max-model-len {} is longer than the model's {} positions", asked,
-                                                        plan.shape.max_positions));
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--max-model-len {} is longer than the model's {} positions",
+                                                        asked, plan.shape.max_positions));
   }
   const int bs = options.block_size;
   const auto blocks_for = [bs](int64_t tokens) { return (tokens + bs - 1) / bs; };
@@ -83,8 +85,8 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
                               "--max-model-len or raise --kv-cache-memory-bytes",
                               plan.max_model_len, format_bytes(one_sequence * block_bytes), fits));
     }
-    log::warning("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are refused", fits,
-                 plan.max_model_len);
+    log::warning("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are refused",
+                 fits, plan.max_model_len);
     plan.max_model_len = static_cast<int>(fits);
   }
   plan.blocks = static_cast<int>(blocks);
@@ -117,7 +119,8 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   plan.kv_dtype = parse_dtype("kv-cache-dtype", options.kv_cache_dtype, plan.dtype);
   plan.logit_rows = options.max_num_seqs;
 
-  LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype, .dry = true};
+  LoadContext context{
+      .checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype, .dry = true};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
@@ -125,11 +128,12 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   MemoryPlan& memory = plan.memory;
   memory.available_bytes = available_memory();
   memory.mapped_bytes = context.mapped_bytes;
-  memory.rows.push_back({"weights", context.weight_bytes,
-                         fmt::format("{} parameters as {}", plan.parameters, plan.dtype->name)});
+  memory.rows.push_back(
+      {"weights", context.weight_bytes, fmt::format("{} parameters as {}", plan.parameters, plan.dtype->name)});
   const size_t step = model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows);
-  memory.rows.push_back({"step", step, fmt::format("activations of {} tokens, logits of {} rows",
-                                                   options.max_num_batched_tokens, plan.logit_rows)});
+  memory.rows.push_back(
+      {"step", step,
+       fmt::format("activations of {} tokens, logits of {} rows", options.max_num_batched_tokens, plan.logit_rows)});
   const size_t fixed = memory.total() + kHeadroom;
   const size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
   const size_t block_bytes = KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size);
@@ -154,8 +158,8 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
   loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size);
-  loaded.arena = std::make_unique<Arena>(
-      loaded.model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows));
+  loaded.arena =
+      std::make_unique<Arena>(loaded.model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows));
   return loaded;
 }
 

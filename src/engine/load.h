@@ -17,13 +17,13 @@ namespace sluice {
 struct LoadPlan {
   std::shared_ptr<const Checkpoint> checkpoint;
   const ops::Backend* backend = nullptr;
-  DType dtype = nullptr;     // weights and compute
+  DType dtype = nullptr;  // weights and compute
   DType kv_dtype = nullptr;
   ModelShape shape;
   int64_t parameters = 0;
   int max_model_len = 0;
-  int blocks = 0;            // of the KV cache
-  int logit_rows = 0;        // most rows of logits in one step
+  int blocks = 0;      // of the KV cache
+  int logit_rows = 0;  // most rows of logits in one step
   MemoryPlan memory;
 };
 
@@ -38,6 +38,7 @@ struct LoadedModel {
 };
 
 // Reads and packs the weights. `progress` gets a share from 0 to 1 now and then; may be null.
-LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress = {});
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool,
+                       const std::function<void(double)>& progress = {});
 
 }  // namespace sluice

@@ -14,7 +14,8 @@ struct SeriesInfo {
 constexpr SeriesInfo kSeriesInfo[] = {
     {"vllm:time_to_first_token_seconds", "Time to first token in seconds."},
     {"vllm:inter_token_latency_seconds", "Time between two tokens of a sequence in seconds."},
-    {"vllm:request_time_per_output_token_seconds", "Mean time per output token of a request after its first, in seconds."},
+    {"vllm:request_time_per_output_token_seconds",
+     "Mean time per output token of a request after its first, in seconds."},
     {"vllm:e2e_request_latency_seconds", "Time from arrival to the last token in seconds."},
     {"vllm:request_queue_time_seconds", "Time a request waited before it was first scheduled, in seconds."},
     {"vllm:request_inference_time_seconds", "Time from first scheduled to the last token in seconds."},
@@ -28,11 +29,11 @@ constexpr SeriesInfo kSeriesInfo[] = {
 };
 
 const std::vector<double> kLatency = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
-                                      1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
-const std::vector<double> kToken = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
-                                    0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-const std::vector<double> kRequest = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10,
-                                      15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+                                      1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+const std::vector<double> kToken = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+                                    0.4,    0.5,   0.75,   1,     2.5,  5,     7.5,  10,    20,  40,   80};
+const std::vector<double> kRequest = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10,
+                                      15,   20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 // 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
@@ -52,18 +53,23 @@ double seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 
 const char* to_string(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kAbort: return "abort";
-    case FinishReason::kError: return "error";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
   }
   return "error";
 }
 
 Recorder::Recorder(std::string model, int max_model_len) : model_(std::move(model)) {
   const std::vector<double> tokens = token_buckets(max_model_len);
-  const std::vector<double> bounds[kSeriesCount] = {kLatency, kToken, kToken, kRequest, kRequest, kRequest, kRequest,
-                                                    kRequest, tokens, tokens, kIteration, {1, 2, 5, 10, 20}, tokens};
+  const std::vector<double> bounds[kSeriesCount] = {kLatency, kToken,   kToken, kRequest, kRequest,   kRequest,
+                                                    kRequest, kRequest, tokens, tokens,   kIteration, {1, 2, 5, 10, 20},
+                                                    tokens};
   for (int i = 0; i < kSeriesCount; ++i) {
     histograms_[i].bounds = bounds[i];
     histograms_[i].counts.assign(bounds[i].size() + 1, 0);
@@ -126,14 +132,21 @@ std::vector<MetricFamily> Recorder::families() const {
   using Type = MetricFamily::Type;
   number(Type::kGauge, "vllm:num_requests_running", "Sequences in the running batch.", gauges_.running);
   number(Type::kGauge, "vllm:num_requests_waiting", "Requests waiting to be scheduled.", gauges_.waiting);
-  number(Type::kGauge, "vllm:kv_cache_usage_perc", "Share of KV cache blocks in use by sequences; 1 is all.", gauges_.kv_usage);
-  number(Type::kCounter, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", static_cast<double>(gauges_.prefix_queries));
-  number(Type::kCounter, "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", static_cast<double>(gauges_.prefix_hits));
+  number(Type::kGauge, "vllm:kv_cache_usage_perc", "Share of KV cache blocks in use by sequences; 1 is all.",
+         gauges_.kv_usage);
+  number(Type::kCounter, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.",
+         static_cast<double>(gauges_.prefix_queries));
+  number(Type::kCounter, "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.",
+         static_cast<double>(gauges_.prefix_hits));
   number(Type::kCounter, "vllm:num_preemptions", "Sequences preempted.", static_cast<double>(gauges_.preemptions));
-  number(Type::kCounter, "vllm:prompt_tokens", "Prompt tokens of finished requests.", static_cast<double>(prompt_tokens_));
-  number(Type::kCounter, "vllm:prompt_tokens_cached", "Prompt tokens of finished requests that came from the cache.", static_cast<double>(cached_tokens_));
-  number(Type::kCounter, "vllm:generation_tokens", "Generated tokens of finished requests.", static_cast<double>(generation_tokens_));
-  number(Type::kCounter, "vllm:corrupted_requests", "Requests that ended by a fault of the engine.", static_cast<double>(corrupted_));
+  number(Type::kCounter, "vllm:prompt_tokens", "Prompt tokens of finished requests.",
+         static_cast<double>(prompt_tokens_));
+  number(Type::kCounter, "vllm:prompt_tokens_cached", "Prompt tokens of finished requests that came from the cache.",
+         static_cast<double>(cached_tokens_));
+  number(Type::kCounter, "vllm:generation_tokens", "Generated tokens of finished requests.",
+         static_cast<double>(generation_tokens_));
+  number(Type::kCounter, "vllm:corrupted_requests", "Requests that ended by a fault of the engine.",
+         static_cast<double>(corrupted_));
 
   MetricFamily success{"vllm:request_success", "Finished requests by reason.", Type::kCounter, {}};
   for (int i = 0; i < 4; ++i) {

@@ -16,9 +16,9 @@ using Clock = std::chrono::steady_clock;
 
 // Gauges and counters of the moment, copied out of the scheduler once per step.
 struct EngineGauges {
-  int running = 0;             // sequences in the batch
-  int waiting = 0;             // requests
-  double kv_usage = 0;         // share of blocks referenced by sequences, 0 .. 1
+  int running = 0;                               // sequences in the batch
+  int waiting = 0;                               // requests
+  double kv_usage = 0;                           // share of blocks referenced by sequences, 0 .. 1
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
 };
@@ -42,8 +42,20 @@ class Recorder {
 
  private:
   enum Series {
-    kTtft, kInterToken, kTimePerOutput, kE2e, kQueue, kInference, kPrefill, kDecode, kPromptTokens, kGenerationTokens,
-    kIterationTokens, kParamsN, kParamsMaxTokens, kSeriesCount
+    kTtft,
+    kInterToken,
+    kTimePerOutput,
+    kE2e,
+    kQueue,
+    kInference,
+    kPrefill,
+    kDecode,
+    kPromptTokens,
+    kGenerationTokens,
+    kIterationTokens,
+    kParamsN,
+    kParamsMaxTokens,
+    kSeriesCount
   };
   void observe(Series series, double value);
 

@@ -17,29 +17,34 @@ namespace {
 void in_range(const char* name, double value, double low, double high) {
   if (std::isnan(value) || value < low) {
     refuse(name, "decimal_below_min_value",
-           fmt::format("Invalid '{}': decimal below minimum value. Expected a value >= {}, but got {} instead.", name, low, value));
+           fmt::format("Invalid '{}': decimal below minimum value. Expected a value >= {}, but got {} instead.", name,
+                       low, value));
   }
   if (value > high) {
     refuse(name, "decimal_above_max_value",
-           fmt::format("Invalid '{}': decimal above maximum value. Expected a value <= {}, but got {} instead.", name, high, value));
+           fmt::format("Invalid '{}': decimal above maximum value. Expected a value <= {}, but got {} instead.", name,
+                       high, value));
   }
 }
 
 void at_least(const char* name, int64_t value, int64_t low) {
   if (value >= low) return;
   refuse(name, "integer_below_min_value",
-         fmt::format("Invalid '{}': integer below minimum value. Expected a value >= {}, but got {} instead.", name, low, value));
+         fmt::format("Invalid '{}': integer below minimum value. Expected a value >= {}, but got {} instead.", name,
+                     low, value));
 }
 
 void at_most(const char* name, int64_t value, int64_t high) {
   if (value <= high) return;
   refuse(name, "integer_above_max_value",
-         fmt::format("Invalid '{}': integer above maximum value. Expected a value <= {}, but got {} instead.", name, high, value));
+         fmt::format("Invalid '{}': integer above maximum value. Expected a value <= {}, but got {} instead.", name,
+                     high, value));
 }
 
 void known_token(const std::string& path, TokenId id, int vocab) {
   if (id >= 0 && id < vocab) return;
-  refuse(path, "invalid_value", fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path, id, vocab));
+  refuse(path, "invalid_value",
+         fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path, id, vocab));
 }
 
 }  // namespace
@@ -53,7 +58,8 @@ void validate(const Request& request, int vocab) {
   const SamplingParams& s = request.sampling;
   in_range("temperature", s.temperature, 0, 2);
   in_range("top_p", s.top_p, 0, 1);
-  if (s.top_p == 0) refuse("top_p", "decimal_below_min_value", "Invalid 'top_p': expected a value above 0, but got 0 instead.");
+  if (s.top_p == 0)
+    refuse("top_p", "decimal_below_min_value", "Invalid 'top_p': expected a value above 0, but got 0 instead.");
   in_range("min_p", s.min_p, 0, 1);
   in_range("repetition_penalty", s.repetition_penalty, 1e-6, 1e6);
   in_range("presence_penalty", s.presence_penalty, -2, 2);

@@ -16,7 +16,8 @@ size_t align(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 size_t KvCache::bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size) {
   size_t bytes = 0;
-  for (const KvShape& l : layers) bytes += row_bytes(dtype, int64_t{l.kv_heads} * block_size * (l.head_dim + l.value_dim));
+  for (const KvShape& l : layers)
+    bytes += row_bytes(dtype, int64_t{l.kv_heads} * block_size * (l.head_dim + l.value_dim));
   return bytes;
 }
 

@@ -18,9 +18,9 @@ namespace sluice {
 // Facts the engine plans with; known from the configuration alone.
 struct ModelShape {
   std::string family;
-  int vocab = 0;              // width of the logits
-  int max_positions = 0;      // longest sequence the model is made for
-  std::vector<KvShape> kv;    // per layer that caches keys and values
+  int vocab = 0;            // width of the logits
+  int max_positions = 0;    // longest sequence the model is made for
+  std::vector<KvShape> kv;  // per layer that caches keys and values
   // Prompts of different class cache different keys for equal tokens (nn/rope.h): they must not share blocks.
   std::function<int(int prompt_len)> rope_class;
 };
@@ -37,8 +37,8 @@ class Model {
 };
 
 struct ModelFamily {
-  std::string_view name;                             // "llama"
-  std::vector<std::string_view> architectures;       // config.json's architectures: "LlamaForCausalLM"
+  std::string_view name;                        // "llama"
+  std::vector<std::string_view> architectures;  // config.json's architectures: "LlamaForCausalLM"
   // Builds the model for texts of up to max_len tokens (0: its own limit). Dry or for real, see LoadContext.
   std::unique_ptr<Model> (*build)(const Config& config, LoadContext& context, int max_len);
 };

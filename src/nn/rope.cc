@@ -45,7 +45,8 @@ void llama3_frequencies(const RopeSpec& s, std::vector<double>& freq) {
     if (wavelength > low_wavelength) {
       f /= s.factor;
     } else if (wavelength >= high_wavelength) {
-      const double smooth = (s.original_max_positions / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+      const double smooth =
+          (s.original_max_positions / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
       f = (1 - smooth) * f / s.factor + smooth * f;
     }
   }
@@ -64,8 +65,9 @@ void read_yarn(const Config& rope, RopeSpec& s) {
   s.truncate = rope.get("truncate", true);
   const double mscale = rope.get("mscale", 0.0);
   const double mscale_all = rope.get("mscale_all_dim", 0.0);
-  const double by_rule = mscale != 0 && mscale_all != 0 ? yarn_scale(s.factor, mscale) / yarn_scale(s.factor, mscale_all)
-                                                        : yarn_scale(s.factor, 1.0);
+  const double by_rule = mscale != 0 && mscale_all != 0
+                             ? yarn_scale(s.factor, mscale) / yarn_scale(s.factor, mscale_all)
+                             : yarn_scale(s.factor, 1.0);
   s.attention_factor = rope.get("attention_factor", by_rule);
 }
 
@@ -107,7 +109,8 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   }
   if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("{} is not above 1", s.theta));
   const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", defaults.partial));
-  if (!(partial > 0 && partial <= 1)) config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
+  if (!(partial > 0 && partial <= 1))
+    config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
   s.rotary_dim = static_cast<int>(head_dim * partial);
   if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0) {
     config.refuse("head_dim", fmt::format("{} rotated dimensions, must be even and at least 2", s.rotary_dim));
@@ -115,9 +118,10 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   s.type = rope.get("rope_type", rope.get("type", std::string("default")));
   if (s.type == "su") s.type = "longrope";  // the name Phi-3's first checkpoints used
   rope.ignore("type");
-  const bool has_original = rope.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
-  s.original_max_positions = rope.get("original_max_position_embeddings",
-                                      config.get("original_max_position_embeddings", max_positions));
+  const bool has_original =
+      rope.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
+  s.original_max_positions =
+      rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings", max_positions));
   if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
 
   if (s.type == "dynamic" && rope.has("alpha")) {  // Hunyuan's: one stretch for all lengths

@@ -22,14 +22,14 @@ class ThreadPool;
 struct RopeSpec {
   std::string type = "default";
   double theta = 10000.0;
-  int rotary_dim = 0;            // even; dimensions of a head that are rotated
+  int rotary_dim = 0;  // even; dimensions of a head that are rotated
   double factor = 1.0;
-  double attention_factor = 1.0; // multiplies cosines and sines
+  double attention_factor = 1.0;                         // multiplies cosines and sines
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
   bool truncate = true;                                  // yarn: whole dimensions
   int original_max_positions = 0;
-  std::vector<double> short_factor, long_factor;         // longrope, rotary_dim / 2 each
+  std::vector<double> short_factor, long_factor;  // longrope, rotary_dim / 2 each
 };
 
 // What a family takes when the configuration says nothing, and whose parameters are read.
@@ -50,8 +50,8 @@ class Rope {
   // Dry: only remembers what it needs.
   Rope(const RopeSpec& spec, int positions, ThreadPool& pool, bool dry);
 
-  size_t bytes() const;                            // of the table, once
-  int64_t step_floats(int tokens) const;           // of the arena, per step
+  size_t bytes() const;                   // of the table, once
+  int64_t step_floats(int tokens) const;  // of the arena, per step
   // For a step: the table [rows, rotary_dim] fp32 (rotary_dim/2 cosines, then as many sines) and the row of each token.
   struct Rows {
     Tensor cos_sin;

@@ -18,13 +18,13 @@ struct LoadContext {
   const Checkpoint& checkpoint;
   const ops::Ops& ops;
   ThreadPool& pool;
-  DType dtype = nullptr;   // type matrices are stored and multiplied in
-  bool dry = false;        // plan only
+  DType dtype = nullptr;                              // type matrices are stored and multiplied in
+  bool dry = false;                                   // plan only
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
 
   // Filled while building.
-  size_t weight_bytes = 0;      // memory of packed matrices and vectors
-  size_t mapped_bytes = 0;      // read in place from the file (embedding tables)
+  size_t weight_bytes = 0;  // memory of packed matrices and vectors
+  size_t mapped_bytes = 0;  // read in place from the file (embedding tables)
   int64_t parameters = 0;
   size_t done_bytes = 0;
   std::set<std::string, std::less<>> used{};

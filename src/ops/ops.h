@@ -31,23 +31,23 @@ struct Weight {
 
 // out[t, :] = (accumulate ? out[t, :] : 0) + x[t, :] * weight^T + bias
 struct MatmulArgs {
-  Tensor out;                    // [tokens, n] fp32
-  Tensor x;                      // [tokens, k] fp32
+  Tensor out;  // [tokens, n] fp32
+  Tensor x;    // [tokens, k] fp32
   const Weight* weight = nullptr;
-  const float* bias = nullptr;   // [n] or null
-  bool accumulate = false;       // adds into out: the residual stream
+  const float* bias = nullptr;  // [n] or null
+  bool accumulate = false;      // adds into out: the residual stream
 };
 
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
 // Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
 struct RopeStoreArgs {
-  Tensor q;                      // [tokens, heads * head_dim] fp32, rotated in place
-  Tensor k;                      // [tokens, kv_heads * head_dim] fp32
-  Tensor v;                      // [tokens, kv_heads * value_dim] fp32
-  Tensor cos_sin;                // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
-  bool interleaved = false;      // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
-  Tensor k_cache;                // [blocks, kv_heads, block_size, head_dim] fp32, bf16 or fp16
-  Tensor v_cache;                // [blocks, kv_heads, block_size, value_dim]
+  Tensor q;        // [tokens, heads * head_dim] fp32, rotated in place
+  Tensor k;        // [tokens, kv_heads * head_dim] fp32
+  Tensor v;        // [tokens, kv_heads * value_dim] fp32
+  Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
+  bool interleaved = false;            // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
+  Tensor k_cache;                      // [blocks, kv_heads, block_size, head_dim] fp32, bf16 or fp16
+  Tensor v_cache;                      // [blocks, kv_heads, block_size, value_dim]
   std::span<const int32_t> positions;  // [tokens] rows of cos_sin
   std::span<const int32_t> slots;      // [tokens] block * block_size + offset
 };
@@ -56,19 +56,19 @@ struct RopeStoreArgs {
 // Gimelshein 2018, arXiv:1805.02867; paging: Kwon et al. 2023, arXiv:2309.06180). k and v of this step are already in
 // the cache. Sequence s owns rows query_start[s] .. query_start[s+1]; its last row is at position kv_len[s] - 1.
 struct AttentionArgs {
-  Tensor out;                    // [tokens, heads * value_dim] fp32
-  Tensor q;                      // [tokens, heads * head_dim] fp32, rotated
-  Tensor k_cache;                // [blocks, kv_heads, block_size, head_dim]
-  Tensor v_cache;                // [blocks, kv_heads, block_size, value_dim]
+  Tensor out;                            // [tokens, heads * value_dim] fp32
+  Tensor q;                              // [tokens, heads * head_dim] fp32, rotated
+  Tensor k_cache;                        // [blocks, kv_heads, block_size, head_dim]
+  Tensor v_cache;                        // [blocks, kv_heads, block_size, value_dim]
   std::span<const int32_t> query_start;  // [sequences + 1]
   std::span<const int32_t> kv_len;       // [sequences] tokens in the cache after this step
   std::span<const int32_t> block_table;  // [sequences, block_table_stride]
   int block_table_stride = 0;
-  int heads = 0;                 // query heads; head h reads kv head h / (heads / kv_heads)
+  int heads = 0;  // query heads; head h reads kv head h / (heads / kv_heads)
   float scale = 1.0f;
-  int window = 0;                // > 0: a row sees only the last `window` positions, its own included
-  float soft_cap = 0.0f;         // > 0: scores become cap * tanh(score / cap)
-  const float* sinks = nullptr;  // [heads] extra logit in the softmax's denominator, or null
+  int window = 0;                       // > 0: a row sees only the last `window` positions, its own included
+  float soft_cap = 0.0f;                // > 0: scores become cap * tanh(score / cap)
+  const float* sinks = nullptr;         // [heads] extra logit in the softmax's denominator, or null
   const float* alibi_slopes = nullptr;  // [heads] or null: adds slope * (key position - query position)
 };
 
@@ -116,7 +116,7 @@ struct Ops {
 struct Backend {
   std::string_view name;
   int rank = 0;
-  bool (*usable)() = nullptr;      // does this machine have the instructions?
+  bool (*usable)() = nullptr;  // does this machine have the instructions?
   const Ops& (*table)() = nullptr;
 };
 // Usable backend of that name, or the best one for an empty name. Throws Error(kUnsupportedModel) listing the names.
@@ -135,11 +135,12 @@ void embed(Ctx&, Tensor out, const Tensor& table, std::span<const int32_t> ids);
 // strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale).
 void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset = 0.0f);
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
-void glu(Ctx&, Tensor out, Tensor gate_up, Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
-void unary(Ctx&, Tensor x, Activation activation);                  // in place
-void xielu(Ctx&, Tensor x, const Xielu& parameters);                // in place
-void map(Ctx&, Tensor x, Map function, float parameter);            // in place
-void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);           // out += scale * x
+void glu(Ctx&, Tensor out, Tensor gate_up,
+         Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
+void unary(Ctx&, Tensor x, Activation activation);         // in place
+void xielu(Ctx&, Tensor x, const Xielu& parameters);       // in place
+void map(Ctx&, Tensor x, Map function, float parameter);   // in place
+void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);  // out += scale * x
 void matmul(Ctx&, const MatmulArgs& args);
 void rope_store(Ctx&, const RopeStoreArgs& args);
 void attention(Ctx&, const AttentionArgs& args);

@@ -9,9 +9,9 @@
 namespace sluice {
 
 struct TypeInfo {
-  std::string_view name;  // "bfloat16"
-  int block_size;         // elements per block: 1 for plain types
-  int block_bytes;        // bytes per block
+  std::string_view name;         // "bfloat16"
+  int block_size;                // elements per block: 1 for plain types
+  int block_bytes;               // bytes per block
   std::string_view safetensors;  // spelling in a safetensors header, empty when the format has none
 };
 using DType = const TypeInfo*;

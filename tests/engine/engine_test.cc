@@ -31,10 +31,16 @@ Engine& shared_engine() {
   return *engine;
 }
 
-const char* const kQuestions[] = {
-    "What is 17 + 25?", "Name five jobs.", "Sort these words alphabetically: pear, apple, fig, melon",
-    "Repeat this word three times: river", "What is the capital of France?", "Count from 3 to 12.",
-    "Write the word house backwards.", "Subtract 46 from 95.", "Tell me about a boat.", "Who are you?"};
+const char* const kQuestions[] = {"What is 17 + 25?",
+                                  "Name five jobs.",
+                                  "Sort these words alphabetically: pear, apple, fig, melon",
+                                  "Repeat this word three times: river",
+                                  "What is the capital of France?",
+                                  "Count from 3 to 12.",
+                                  "Write the word house backwards.",
+                                  "Subtract 46 from 95.",
+                                  "Tell me about a boat.",
+                                  "Who are you?"};
 
 Request question(const Engine& engine, const std::string& text, int max_tokens = 40) {
   Request request;
@@ -69,7 +75,8 @@ void expect_same_in_batch(const EngineOptions& o, const std::vector<Request>& re
   {
     Collector collector(*engine);
     for (const Request& request : requests) collector.submit(request);
-    for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << what << ", request " << i;
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << what << ", request " << i;
   }
   EXPECT_TRUE(settles(*engine, "vllm:kv_cache_usage_perc", 0)) << what;
 }
@@ -96,7 +103,8 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
     const auto tight = Engine::load(small);
     Collector collector(*tight);
     for (const Request& request : requests) collector.submit(request);
-    for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << "tight, request " << i;
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << "tight, request " << i;
     EXPECT_TRUE(settles(*tight, "vllm:num_requests_running", 0));
     EXPECT_GT(metric(*tight, "vllm:num_preemptions"), 0);
   }
@@ -120,7 +128,14 @@ TEST(Engine, SeededDrawsDoNotDependOnTheBatch) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(crowd.answer(at)[i].tokens, alone[i].tokens);
   EXPECT_NE(alone[0].tokens, alone[1].tokens);
   seeded.sampling.seed = 1235;
-  EXPECT_NE(run_alone(engine, [&] { Request r = seeded; r.n = 1; return r; }()).tokens, alone[0].tokens);
+  EXPECT_NE(run_alone(engine,
+                      [&] {
+                        Request r = seeded;
+                        r.n = 1;
+                        return r;
+                      }())
+                .tokens,
+            alone[0].tokens);
 }
 
 TEST(Engine, PrefixReuseIsReportedAndSeparatedBySalt) {
@@ -318,7 +333,8 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
     }
     return std::string("loaded");
   };
-  EXPECT_NE(error_of([](EngineOptions& o) { o.model = "/nonexistent/model"; }).find("/nonexistent/model"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.model = "/nonexistent/model"; }).find("/nonexistent/model"),
+            std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.dtype = "int3"; }).find("--dtype"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 4096; }).find("--max-model-len"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 12; }).find("--block-size"), std::string::npos);
@@ -326,7 +342,8 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
   EXPECT_NE(error_of([](EngineOptions& o) {
               o.max_model_len = 2048;
               o.kv_cache_memory_bytes = 4096;
-            }).find("KV cache"), std::string::npos);
+            }).find("KV cache"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ TEST(StopMatcher, EqualsASearchInTheWholeTextForEverySplit) {
     }
     shown += matcher.finish();
     ASSERT_EQ(shown, reference(text, stops, include)) << text;
-    ASSERT_EQ(matcher.matched(), reference(text, stops, include) != text || (include && reference(text, stops, false) != text));
+    ASSERT_EQ(matcher.matched(),
+              reference(text, stops, include) != text || (include && reference(text, stops, false) != text));
   }
 }
 

@@ -111,7 +111,8 @@ TEST_P(Arch, GreedyTokens) {
 INSTANTIATE_TEST_SUITE_P(All, Arch,
                          ::testing::Combine(::testing::ValuesIn(architectures()), ::testing::Values("reference", "")),
                          [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + (std::get<1>(info.param).empty() ? "_best" : "_reference");
+                           std::string name =
+                               std::get<0>(info.param) + (std::get<1>(info.param).empty() ? "_best" : "_reference");
                            for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
                            return name;
                          });

@@ -49,7 +49,8 @@ TEST_P(Minnow, LogitsInFloat32) {
     if (!name.starts_with("logits_")) continue;
     ++samples;
     const TensorEntry& ids = golden.at("ids_" + name.substr(7));
-    const std::span<const int32_t> tokens(reinterpret_cast<const int32_t*>(ids.data), static_cast<size_t>(ids.shape[0]));
+    const std::span<const int32_t> tokens(reinterpret_cast<const int32_t*>(ids.data),
+                                          static_cast<size_t>(ids.shape[0]));
     const Tensor want = entry.view();
     for_each_logits(runner, loaded.plan, o.block_size, tokens, 64, [&](int position, std::span<const float> row) {
       const float* expected = want.f32() + position * want.row_stride;
@@ -72,7 +73,8 @@ int equal_answers(const EngineOptions& o, const std::string& file, bool at_once)
   std::vector<size_t> at;
   for (const Json& row : rows) {
     Request request;
-    request.prompt = engine->tokenize(engine->render_chat({.messages = dump_json(row["messages"]), .tools = {}, .template_kwargs = {}}), false);
+    request.prompt = engine->tokenize(
+        engine->render_chat({.messages = dump_json(row["messages"]), .tools = {}, .template_kwargs = {}}), false);
     EXPECT_EQ(request.prompt, row["prompt_ids"].get<std::vector<TokenId>>());
     request.sampling.temperature = 0;
     request.sampling.max_tokens = static_cast<int>(row["greedy_ids"].size());
@@ -109,13 +111,14 @@ double perplexity(const EngineOptions& o) {
   int64_t scored = 0;
   for (const Json& row : read_lines("chat-test.jsonl")) {
     const std::vector<int32_t> ids = tokenizer->encode(row["text"].get<std::string>() + "<|endoftext|>");
-    for_each_logits(runner, loaded.plan, options.block_size, ids, 256, [&](int position, std::span<const float> logits) {
-      if (position + 1 >= static_cast<int>(ids.size())) return;
-      double total = 0;
-      for (const float v : logits) total += std::exp(static_cast<double>(v));
-      sum += std::log(total) - logits[static_cast<size_t>(ids[static_cast<size_t>(position) + 1])];
-      ++scored;
-    });
+    for_each_logits(runner, loaded.plan, options.block_size, ids, 256,
+                    [&](int position, std::span<const float> logits) {
+                      if (position + 1 >= static_cast<int>(ids.size())) return;
+                      double total = 0;
+                      for (const float v : logits) total += std::exp(static_cast<double>(v));
+                      sum += std::log(total) - logits[static_cast<size_t>(ids[static_cast<size_t>(position) + 1])];
+                      ++scored;
+                    });
   }
   EXPECT_EQ(scored, 46055);
   return std::exp(sum / static_cast<double>(scored));

@@ -34,8 +34,11 @@ std::string error_of(const Change& change, const char* name = "llama") {
   try {
     const auto checkpoint = open_checkpoint(folder.path().string());
     ThreadPool pool(1);
-    LoadContext context{.checkpoint = *checkpoint, .ops = ops::select_backend("reference").table(), .pool = pool,
-                        .dtype = &kFloat32, .dry = true};
+    LoadContext context{.checkpoint = *checkpoint,
+                        .ops = ops::select_backend("reference").table(),
+                        .pool = pool,
+                        .dtype = &kFloat32,
+                        .dry = true};
     find_family(checkpoint->config).build(checkpoint->config, context, 0);
     context.finish();
     const std::vector<std::string> unread = checkpoint->config.unread();
@@ -72,20 +75,26 @@ TEST(ModelErrors, RopeSettingsAreChecked) {
   expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "spiral"}}), "spiral");
   expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "linear"}}), "factor");
   expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "default"}, {"twist", 2}}), "twist");
-  expect_error(set("rope_parameters", {{"rope_theta", 1e4}, {"rope_type", "longrope"}, {"factor", 2.0},
-                                       {"short_factor", {1.0}}, {"long_factor", {1.0}}}), "short_factor");
+  expect_error(set("rope_parameters", {{"rope_theta", 1e4},
+                                       {"rope_type", "longrope"},
+                                       {"factor", 2.0},
+                                       {"short_factor", {1.0}},
+                                       {"long_factor", {1.0}}}),
+               "short_factor");
   expect_error(set("rope_theta", 500.0), "rope_theta");
   expect_error(set("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "rope_scaling");
 }
 
 TEST(ModelErrors, OlderRopeKeysMeanTheSame) {
-  EXPECT_EQ(error_of({.config = [](Json& config) {
-              config.erase("rope_parameters");
-              config["rope_theta"] = 10000.0;
-              config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
-              config.erase("dtype");
-              config["torch_dtype"] = "bfloat16";
-            }}), "");
+  EXPECT_EQ(error_of({.config =
+                          [](Json& config) {
+                            config.erase("rope_parameters");
+                            config["rope_theta"] = 10000.0;
+                            config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+                            config.erase("dtype");
+                            config["torch_dtype"] = "bfloat16";
+                          }}),
+            "");
 }
 
 TEST(ModelErrors, OptionsNobodyImplementsAreNamed) {
@@ -96,10 +105,12 @@ TEST(ModelErrors, OptionsNobodyImplementsAreNamed) {
   expect_error(set("use_bidirectional_attention", true), "use_bidirectional_attention", "gemma3_text");
   expect_error(set("hidden_act", "silu"), "hidden_act", "apertus");
   expect_error(set("rotary_dim", 7), "rotary_dim", "gptj");
-  expect_error({.config = [](Json& config) {
-                 config.erase("attention_layers");
-                 config["attention_types"] = {{{"global", "local"}, "once"}};
-               }}, "attention_types", "gpt_neo");
+  expect_error({.config =
+                    [](Json& config) {
+                      config.erase("attention_layers");
+                      config["attention_types"] = {{{"global", "local"}, "once"}};
+                    }},
+               "attention_types", "gpt_neo");
   expect_error(set("layer_types", {"full_attention"}), "layer_types", "gemma2");
 }
 
@@ -112,13 +123,20 @@ TEST(ModelErrors, ExpertsAreChecked) {
 
 TEST(ModelErrors, TensorsAreNamed) {
   expect_error({.tensors = [](Json& rows) { rows.erase(0); }}, "'lm_head.weight' [320, 64] is missing");
-  expect_error({.tensors = [](Json& rows) { rows[2]["shape"] = {63}; }}, "'model.layers.0.input_layernorm.weight' has shape [63]");
-  expect_error({.tensors = [](Json& rows) {
-                 rows.push_back({{"name", "model.layers.0.extra.weight"}, {"shape", {4}}, {"mean", 0}, {"std", 1}});
-               }}, "'model.layers.0.extra.weight' [4] is not used");
-  expect_error({.tensors = [](Json& rows) {
-                 rows.push_back({{"name", "model.layers.0.self_attn.q_proj.bias"}, {"shape", {64}}, {"mean", 0}, {"std", 1}});
-               }}, "q_proj.bias");
+  expect_error({.tensors = [](Json& rows) { rows[2]["shape"] = {63}; }},
+               "'model.layers.0.input_layernorm.weight' has shape [63]");
+  expect_error(
+      {.tensors =
+           [](Json& rows) {
+             rows.push_back({{"name", "model.layers.0.extra.weight"}, {"shape", {4}}, {"mean", 0}, {"std", 1}});
+           }},
+      "'model.layers.0.extra.weight' [4] is not used");
+  expect_error({.tensors =
+                    [](Json& rows) {
+                      rows.push_back(
+                          {{"name", "model.layers.0.self_attn.q_proj.bias"}, {"shape", {64}}, {"mean", 0}, {"std", 1}});
+                    }},
+               "q_proj.bias");
 }
 
 }  // namespace

@@ -196,8 +196,15 @@ TEST_P(ElementwiseTest, RopeStore) {
       rope_store(reference.ctx, args);
       expect_close(q, expected_q, 1e-6f);
       Owned only_q(k), expected_only_q(k);
-      RopeStoreArgs rotation{.q = only_q, .k = {}, .v = {}, .cos_sin = angles, .interleaved = c.interleaved,
-                             .k_cache = k_cache, .v_cache = v_cache, .positions = positions, .slots = {}};
+      RopeStoreArgs rotation{.q = only_q,
+                             .k = {},
+                             .v = {},
+                             .cos_sin = angles,
+                             .interleaved = c.interleaved,
+                             .k_cache = k_cache,
+                             .v_cache = v_cache,
+                             .positions = positions,
+                             .slots = {}};
       rope_store(device.ctx, rotation);
       rotation.q = expected_only_q;
       rope_store(reference.ctx, rotation);
