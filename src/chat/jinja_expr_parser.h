@@ -15,6 +15,7 @@
 
 #include "chat/jinja_ast.h"
 #include "chat/jinja_lexer.h"
+#include "chat/jinja_text.h"
 
 namespace sluice::jinja {
 
@@ -67,7 +68,7 @@ class ExprParser {
       case TokenKind::kEnd:
         return "end of template";
       default:
-        return fmt::format("'{}'", token.text.substr(0, 60));
+        return fmt::format("'{}'", text::clip(token.text));
     }
   }
 

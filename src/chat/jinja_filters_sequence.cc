@@ -230,7 +230,7 @@ Value fallback(Runtime& rt, const Value& value, const Args& args) {
 Value attribute(Runtime& rt, const Value& value, const Args& args) {
   const std::string_view name = expect_text(rt, args[0], "the name of an attribute");
   if (auto found = own_attribute(rt, value, name)) return *std::move(found);
-  return rt.undefined(fmt::format("'{} object' has no attribute '{}'", type_name(value), name.substr(0, 100)));
+  return rt.undefined(fmt::format("'{} object' has no attribute '{}'", type_name(value), text::clip(name)));
 }
 
 Value unique(Runtime& rt, const Value& value, const Args& args) {

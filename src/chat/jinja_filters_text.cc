@@ -161,7 +161,7 @@ Value xml_attributes(Runtime& rt, const Value& value, const Args& args) {
     if (item.is(Kind::kNone) || item.is(Kind::kUndefined)) continue;
     const std::string_view name = expect_text(rt, key, "the name of an attribute");
     if (name.find_first_of(" \t\n\r\f\v/>=") != std::string_view::npos) {
-      rt.fail(fmt::format("invalid character in attribute name: '{}'", name.substr(0, 100)));
+      rt.fail(fmt::format("invalid character in attribute name: '{}'", text::clip(name)));
     }
     rt.append(out, out.empty() ? "" : " ");
     rt.append(out, escape(rt, key));
@@ -215,7 +215,7 @@ std::string unescape_html(Runtime& rt, std::string_view s) {
       at += static_cast<size_t>(read.ptr - rest.data());
       if (at < s.size() && s[at] == ';') ++at;
     } else if ((rest[1] >= 'a' && rest[1] <= 'z') || (rest[1] >= 'A' && rest[1] <= 'Z')) {
-      rt.fail(fmt::format("striptags: unsupported entity '{}'", rest.substr(0, 12)));
+      rt.fail(fmt::format("striptags: unsupported entity '{}'", text::clip(rest)));
     } else {
       out += s[at++];
     }

@@ -147,7 +147,7 @@ class PercentFormatter {
     if (!values_.is(Kind::kDict)) rt_.fail("format requires a mapping");
     const std::string_view name = format_.substr(begin, at_ - 1 - begin);
     const Value* value = values_.dict().find(name);
-    if (!value) rt_.fail(fmt::format("format: no key '{}'", name.substr(0, 100)));
+    if (!value) rt_.fail(fmt::format("format: no key '{}'", text::clip(name)));
     return *value;
   }
 
@@ -241,7 +241,7 @@ class PercentFormatter {
         return finish(spec, zero, with_sign(std::signbit(d) && !std::isnan(d), spec.sign), std::move(digits));
       }
       default:
-        rt_.fail(fmt::format("unsupported format character '{}'", type));
+        rt_.fail(fmt::format("unsupported format character '{}'", text::clip(format_.substr(at_ - 1))));
     }
   }
 
@@ -331,7 +331,7 @@ Spec parse_spec(Runtime& rt, std::string_view s) {
     spec.precision = *precision;
   }
   if (at < s.size()) spec.type = s[at++];
-  if (at < s.size()) rt.fail(fmt::format("invalid format specifier '{}'", s.substr(0, 40)));
+  if (at < s.size()) rt.fail(fmt::format("invalid format specifier '{}'", text::clip(s)));
   return spec;
 }
 
@@ -470,7 +470,7 @@ class BraceFormatter {
 
   Value convert(char conversion, const Value& value) {
     if (conversion == 's') return rt_.string(to_str(rt_, value));
-    if (conversion != 'r') rt_.fail(fmt::format("unknown conversion specifier '{}'", conversion));
+    if (conversion != 'r') rt_.fail("unknown conversion specifier after '!'");
     std::string out;
     append_repr(rt_, out, value);
     return rt_.string(std::move(out));
@@ -498,7 +498,7 @@ class BraceFormatter {
       return positional_[i];
     }
     const Value* value = named_.find(name);
-    if (!value) rt_.fail(fmt::format("format: no argument named '{}'", name.substr(0, 100)));
+    if (!value) rt_.fail(fmt::format("format: no argument named '{}'", text::clip(name)));
     return *value;
   }
 

@@ -89,6 +89,7 @@ class Interpreter : public Runtime {
   const Value* find(NameId id) const;
   void store(NameId id, Value value);
   void assign(const Target& target, const Value& value);
+  Value assigned(const Target& target);
   void check_namespaces(const Target& target);
 
   // Expressions.

@@ -14,12 +14,12 @@ namespace {
 std::string owner_name(const Value& object) { return object.is(Kind::kNone) ? "None" : type_name(object) + " object"; }
 
 Value no_attribute(Runtime& rt, const Value& object, std::string_view name) {
-  return rt.undefined(fmt::format("'{}' has no attribute '{}'", owner_name(object), name.substr(0, 100)));
+  return rt.undefined(fmt::format("'{}' has no attribute '{}'", owner_name(object), text::clip(name)));
 }
 
 Value unsafe_attribute(Runtime& rt, const Value& object, std::string_view name) {
   return rt.undefined(
-      fmt::format("access to attribute '{}' of '{}' object is unsafe", name.substr(0, 100), type_name(object)));
+      fmt::format("access to attribute '{}' of '{}' object is unsafe", text::clip(name), type_name(object)));
 }
 
 }  // namespace

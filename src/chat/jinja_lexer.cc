@@ -255,7 +255,7 @@ class Lexer {
     const std::string text = without_underscores(at_ + (base == 10 ? 0 : 2), end);
     int64_t value = 0;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value, base);
-    if (parsed.ec != std::errc()) fail(fmt::format("the integer {} is too large", text.substr(0, 40)));
+    if (parsed.ec != std::errc()) fail(fmt::format("the integer {} is too large", text::clip(text)));
     add(TokenKind::kInteger, std::to_string(value));
     move_to(end);
   }

@@ -148,6 +148,15 @@ void Interpreter::assign(const Target& target, const Value& value) {
   }
 }
 
+// What a for loop's condition passes on: with several variables, a tuple of their values.
+Value Interpreter::assigned(const Target& target) {
+  const auto* items = std::get_if<TupleTarget>(&target.node);
+  if (!items) return load(std::get<NameTarget>(target.node).id);
+  std::vector<Value> values;
+  for (const Target& item : items->items) values.push_back(assigned(item));
+  return tuple(std::move(values));
+}
+
 // --- statements
 
 Interpreter::Flow Interpreter::execute(const Block& block) {
@@ -209,7 +218,9 @@ Value Interpreter::filtered_items(const ForStmt& stmt, Value iterable, const Ref
     while (cursor.next(out)) {
       const bool wanted = in_scope(new_scope(outer), [&] {
         assign(stmt.target, out);
-        return truthy(evaluate(*stmt.test));
+        if (!truthy(evaluate(*stmt.test))) return false;
+        out = assigned(stmt.target);
+        return true;
       });
       if (wanted) return true;
     }

@@ -228,6 +228,8 @@ size_t skip(std::string_view s, size_t at, size_t n) {
   return at;
 }
 
+std::string_view clip(std::string_view s) { return s.substr(0, skip(s.substr(0, 400), 0, 60)); }
+
 bool is_space(char32_t c) {
   return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;

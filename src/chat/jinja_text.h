@@ -18,6 +18,8 @@ void append(std::string& out, char32_t c);
 size_t count(std::string_view s);                      // code points
 size_t skip(std::string_view s, size_t at, size_t n);  // offset after n more code points, at most s.size()
 
+std::string_view clip(std::string_view s);  // the beginning, for error messages
+
 bool is_space(char32_t c);
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);

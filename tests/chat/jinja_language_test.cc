@@ -82,6 +82,15 @@ TEST(JinjaLanguage, ErrorsNameTheLine) {
   EXPECT_THAT(error_of("{% include 'x' %}"), HasSubstr("the tag 'include' is not supported"));
 }
 
+TEST(JinjaLanguage, MessagesAreCutBetweenCharacters) {
+  for (const int n : {58, 59, 60, 61, 99, 100, 101}) {
+    const std::string error = error_of("{{ {}['" + std::string(n, 'x') + "é世界']['y'] }}");
+    EXPECT_THAT(error, HasSubstr("has no attribute"));
+    EXPECT_NO_THROW(Json(error).dump()) << n;
+  }
+  EXPECT_NO_THROW(Json(error_of("{{ '%é' % 1 }}")).dump());
+}
+
 TEST(JinjaLanguage, RaiseExceptionGivesItsOwnMessage) {
   try {
     render("{{ raise_exception('Only ' ~ n ~ ' roles') }}", {{"n", 2}});

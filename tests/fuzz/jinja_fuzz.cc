@@ -1,6 +1,7 @@
 // Template sources from strangers: parsed, and rendered under small limits.
 #include "base/check.h"
 #include "chat/jinja.h"
+#include "chat/jinja_text.h"
 #include "sluice/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -20,9 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const jinja::Template parsed(std::string_view(reinterpret_cast<const char*>(data), size));
     const std::string first = parsed.render(variables, options);
     CHECK(first.size() <= options.limits.output_bytes, "{} bytes", first.size());
+    CHECK(jinja::text::is_valid(first), "not UTF-8");
     CHECK(first == parsed.render(variables, options), "two renderings differ");
   } catch (const Error& e) {
     CHECK(e.what()[0] != '\0' || !e.param.empty(), "an error without message");
+    CHECK(jinja::text::is_valid(e.what()), "a message that is not UTF-8");
   }
   return 0;
 }
