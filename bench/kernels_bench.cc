@@ -51,12 +51,11 @@ void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, in
   const size_t bytes = kernels.packed_bytes(n, k);
   const int64_t copies = static_cast<int64_t>((size_t{192} << 20) / bytes) + 1;
   const Owned source(type, {n, k});
-  std::vector<ops::Weight> weights(static_cast<size_t>(copies));
-  for (ops::Weight& weight : weights) {
-    weight.dtype = type;
-    weight.n = n;
-    weight.k = k;
-    weight.storage = Buffer(bytes);
+  const Buffer storage(bytes * static_cast<size_t>(copies));
+  std::vector<ops::Weight> weights;
+  for (int64_t i = 0; i < copies; ++i) {
+    const ops::Weight& weight =
+        weights.emplace_back(ops::Weight{.dtype = type, .n = n, .k = k, .data = storage.data() + i * bytes});
     kernels.pack(ctx.pool, weight, 0, source.tensor);
   }
   const double peak = type == &kBFloat16 && limits.bf16 > 0 ? limits.bf16 : limits.fma;

@@ -30,7 +30,9 @@ void Linear::plan(LoadContext& context, int64_t outputs, int64_t inputs) {
   weight_.k = inputs;
   const size_t bytes = kernels->second.packed_bytes(weight_.n, weight_.k);
   context.weight_bytes += bytes;
-  if (!context.dry) weight_.storage = Buffer(bytes);
+  if (context.dry) return;
+  storage_ = Buffer(bytes);
+  weight_.data = storage_.data();
 }
 
 void Linear::pack(LoadContext& context, int64_t row, const Tensor& matrix) {

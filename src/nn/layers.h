@@ -38,6 +38,7 @@ class Linear {
   void plan(LoadContext& context, int64_t outputs, int64_t inputs);
   void pack(LoadContext& context, int64_t row, const Tensor& matrix);
 
+  Buffer storage_;
   ops::Weight weight_;
   std::vector<float> bias_;
 };

@@ -21,13 +21,18 @@ class ThreadPool;
 
 namespace sluice::ops {
 
-// A weight matrix [n, k] in the layout its device multiplies best. `bytes` belongs to the device's pack function.
+// A view of a weight matrix [n, k] in the layout its device multiplies best: MatmulKernels::packed_bytes(n, k) of
+// memory that somebody else owns.
 struct Weight {
   DType dtype = nullptr;  // the type the matrix is stored in
   int64_t n = 0;          // outputs
   int64_t k = 0;          // inputs
-  Buffer storage;
+  std::byte* data = nullptr;
 };
+
+// Layouts are sequences of whole panels: outputs from a multiple of this on begin at packed_bytes(that many, k), so
+// that stacked matrices (experts, heads) are windows of one weight.
+inline constexpr int64_t kWeightPanel = 16;
 
 // out[t, :] = (accumulate ? out[t, :] : 0) + x[t, :] * weight^T + bias
 struct MatmulArgs {
@@ -89,8 +94,9 @@ struct Xielu {
 struct MatmulKernels {
   size_t (*packed_bytes)(int64_t n, int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of the [n, k] matrix `into`; `from` is [rows, k] of any plain float type.
-  // Rows may come in any order and from several source tensors (q, k and v of one fused weight), each row once.
-  void (*pack)(ThreadPool& pool, Weight& into, int64_t row, const Tensor& from) = nullptr;
+  // Rows may come in any order and from several source tensors (q, k and v of one fused weight), each row once; those
+  // that never come are zero, as the memory was.
+  void (*pack)(ThreadPool& pool, const Weight& into, int64_t row, const Tensor& from) = nullptr;
   void (*matmul)(ThreadPool& pool, const MatmulArgs& args) = nullptr;
 };
 

@@ -129,13 +129,13 @@ size_t packed_bytes(int64_t n, int64_t k) {
 }
 
 template <const TypeInfo& Type>
-void pack(ThreadPool&, Weight& into, int64_t row, const Tensor& from) {
+void pack(ThreadPool&, const Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
   std::vector<float> values(into.k);
   for (int64_t i = 0; i < from.rows(); ++i) {
     to_float(from.dtype, from.data + i * from.row_stride * from.dtype->block_bytes, values.data(), values.size());
-    from_float(&Type, values.data(), into.storage.data() + (row + i) * into.k * Type.block_bytes, values.size());
+    from_float(&Type, values.data(), into.data + (row + i) * into.k * Type.block_bytes, values.size());
   }
 }
 
@@ -145,7 +145,7 @@ void matmul(ThreadPool& pool, const MatmulArgs& args) {
   pool.parallel_for(args.weight->n, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(k);
     for (int64_t n = begin; n < end; ++n) {
-      to_float(&Type, args.weight->storage.data() + n * k * Type.block_bytes, weights.data(), k);
+      to_float(&Type, args.weight->data + n * k * Type.block_bytes, weights.data(), k);
       for (int64_t row = 0; row < args.x.rows(); ++row) {
         const float* x = args.x.f32() + row * args.x.row_stride;
         double sum = 0;

@@ -7,13 +7,18 @@ namespace {
 
 constexpr DType kTypes[] = {&kFloat32, &kBFloat16, &kFloat16};
 
-Weight packed(Ctx& ctx, DType stored, const std::vector<const Owned*>& sources, int64_t k) {
+struct Packed : Weight {
+  Buffer storage;
+};
+
+Packed packed(Ctx& ctx, DType stored, const std::vector<const Owned*>& sources, int64_t k) {
   const MatmulKernels& kernels = ctx.ops.matmul.at(stored);
-  Weight weight;
+  Packed weight;
   weight.dtype = stored;
   weight.k = k;
   for (const Owned* source : sources) weight.n += (*source)->rows();
   weight.storage = Buffer(kernels.packed_bytes(weight.n, k));
+  weight.data = weight.storage.data();
   int64_t row = weight.n;
   for (auto source = sources.rbegin(); source != sources.rend(); ++source) {  // any order
     row -= (**source)->rows();
@@ -38,7 +43,7 @@ class MatmulTest : public OpsTest {
     Owned expected(out);
     const Owned before(out);
     for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
-      const Weight weight = packed(d->ctx, stored, {&matrix}, k);
+      const Packed weight = packed(d->ctx, stored, {&matrix}, k);
       matmul(d->ctx, {.out = *result,
                       .x = x,
                       .weight = &weight,
@@ -81,7 +86,7 @@ TEST_P(MatmulTest, FusedSourcesPackLikeOne) {
     std::memcpy(q->data, whole->data, 30 * row_bytes);
     std::memcpy(key->data, whole->data + 30 * row_bytes, 7 * row_bytes);
     std::memcpy(value->data, whole->data + 37 * row_bytes, 24 * row_bytes);
-    const Weight one = packed(device.ctx, stored, {&whole}, k),
+    const Packed one = packed(device.ctx, stored, {&whole}, k),
                  three = packed(device.ctx, stored, {&q, &key, &value}, k);
     ASSERT_EQ(one.storage.size(), three.storage.size());
     EXPECT_EQ(std::memcmp(one.storage.data(), three.storage.data(), one.storage.size()), 0) << stored->name;
@@ -94,7 +99,7 @@ TEST_P(MatmulTest, RowsKeepTheirBitsInEveryBatch) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{161, 515}, {64, 2048}, {48, 33}}) {
       Owned matrix(stored, {n, k}), x(&kFloat32, {total, k}), biases(&kFloat32, {1, n}), start(&kFloat32, {total, n});
       matrix.fill(random), x.fill(random), biases.fill(random), start.fill(random);
-      const Weight weight = packed(device.ctx, stored, {&matrix}, k);
+      const Packed weight = packed(device.ctx, stored, {&matrix}, k);
       Owned alone(start);
       for (int64_t r = 0; r < total; ++r) {
         matmul(device.ctx, {.out = alone->slice_rows(r, 1),
@@ -129,7 +134,7 @@ TEST_P(MatmulTest, NanStaysInItsRow) {
       Owned matrix(stored, {50, 101}), x(&kFloat32, {rows, 101}), out(&kFloat32, {rows, 50}),
           clean(&kFloat32, {rows, 50});
       matrix.fill(random), x.fill(random);
-      const Weight weight = packed(device.ctx, stored, {&matrix}, 101);
+      const Packed weight = packed(device.ctx, stored, {&matrix}, 101);
       matmul(device.ctx, {.out = clean, .x = x, .weight = &weight});
       x.row(1)[100] = std::nanf("");
       matmul(device.ctx, {.out = out, .x = x, .weight = &weight});

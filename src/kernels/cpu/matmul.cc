@@ -252,7 +252,7 @@ void multiply(const ops::MatmulArgs& args, Rows<Codec> x, int64_t row, int64_t r
   constexpr int64_t kBlock = kBlockBytes / kUnitBytes / 2 * 2;
   const int64_t units = (args.weight->k + kInputsPerUnit - 1) / kInputsPerUnit;
   const int64_t bytes = kernels::panel_bytes(args.weight->k, Codec::kStored, Codec::kBytes);
-  const std::byte* weights = args.weight->storage.data() + panel * bytes;
+  const std::byte* weights = args.weight->data + panel * bytes;
   const int64_t tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t step = tiles == 1 ? units : kBlock;
   alignas(64) float partial[kRowChunk * kGroup * kPanel];

@@ -6,9 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/ops.h"
+
 namespace sluice::kernels {
 
 inline constexpr int64_t kPanel = 16;
+static_assert(ops::kWeightPanel % kPanel == 0);
 
 // Bytes of one panel of a type of `bytes` per element stored `group` inputs at a time.
 constexpr int64_t panel_bytes(int64_t k, int64_t group, int64_t bytes) {

@@ -10,6 +10,6 @@ namespace sluice::kernels {
 template <const TypeInfo& Type>
 size_t packed_bytes(int64_t n, int64_t k);
 template <const TypeInfo& Type>
-void pack(ThreadPool& pool, ops::Weight& into, int64_t row, const Tensor& from);
+void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from);
 
 }  // namespace sluice::kernels
