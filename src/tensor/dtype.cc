@@ -1,4 +1,4 @@
-// Plain data types: lookup and scalar conversion.
+// Lookup of data types, and scalar conversion of the plain ones.
 #include "tensor/dtype.h"
 
 #include <fmt/core.h>
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/registry.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -18,17 +19,20 @@ const std::vector<DType>& plain_dtypes() {
   return all;
 }
 
-DType find_dtype(std::string_view name) {
-  for (DType type : plain_dtypes()) {
-    if (type->name == name) return type;
+DType find_dtype(std::string_view name) { return Registry<TypeInfo>::find(name); }
+
+DType find_safetensors_dtype(std::string_view spelling) {
+  if (spelling.empty()) return nullptr;  // what types without a spelling have
+  for (DType type : Registry<TypeInfo>::all()) {
+    if (type->safetensors == spelling) return type;
   }
   return nullptr;
 }
 
-DType find_safetensors_dtype(std::string_view name) {
-  if (name.empty()) return nullptr;  // what types without a spelling have
-  for (DType type : plain_dtypes()) {
-    if (type->safetensors == name) return type;
+DType find_gguf_dtype(int number) {
+  if (number < 0) return nullptr;  // what types without a number have
+  for (DType type : Registry<TypeInfo>::all()) {
+    if (type->gguf == number) return type;
   }
   return nullptr;
 }
@@ -75,42 +79,53 @@ void read_each(const std::byte* from, float* to, size_t count, F&& convert) {
   }
 }
 
-template <class T, class F>
+template <class F>
 void write_each(const float* from, std::byte* to, size_t count, F&& convert) {
+  using T = decltype(convert(0.0f));
   for (size_t i = 0; i < count; ++i) {
     const T raw = convert(from[i]);
     std::memcpy(to + i * sizeof(T), &raw, sizeof(T));
   }
 }
 
+const bool registered = [] {
+  for (DType type : plain_dtypes()) Registry<TypeInfo> added(*type);
+  return true;
+}();
+
 }  // namespace
 
+namespace codec {
+
+void decode_f32(const std::byte* from, float* to, size_t count) { std::memcpy(to, from, count * sizeof(float)); }
+void decode_bf16(const std::byte* from, float* to, size_t count) {
+  read_each<uint16_t>(from, to, count, bf16_to_float);
+}
+void decode_f16(const std::byte* from, float* to, size_t count) { read_each<uint16_t>(from, to, count, fp16_to_float); }
+void decode_f64(const std::byte* from, float* to, size_t count) {
+  read_each<double>(from, to, count, [](double v) { return static_cast<float>(v); });
+}
+void decode_i32(const std::byte* from, float* to, size_t count) {
+  read_each<int32_t>(from, to, count, [](int32_t v) { return static_cast<float>(v); });
+}
+void encode_f32(const float* from, std::byte* to, size_t count) { std::memcpy(to, from, count * sizeof(float)); }
+void encode_bf16(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_bf16); }
+void encode_f16(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp16); }
+
+}  // namespace codec
+
 void to_float(DType type, const std::byte* from, float* to, size_t count) {
-  if (type == &kFloat32) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (type == &kBFloat16) {
-    read_each<uint16_t>(from, to, count, bf16_to_float);
-  } else if (type == &kFloat16) {
-    read_each<uint16_t>(from, to, count, fp16_to_float);
-  } else if (type == &kFloat64) {
-    read_each<double>(from, to, count, [](double v) { return static_cast<float>(v); });
-  } else if (type == &kInt32) {
-    read_each<int32_t>(from, to, count, [](int32_t v) { return static_cast<float>(v); });
-  } else {
+  if (type->decode == nullptr) {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights of type {} are not supported", type->name));
   }
+  type->decode(from, to, count);
 }
 
 void from_float(DType type, const float* from, std::byte* to, size_t count) {
-  if (type == &kFloat32) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (type == &kBFloat16) {
-    write_each<uint16_t>(from, to, count, float_to_bf16);
-  } else if (type == &kFloat16) {
-    write_each<uint16_t>(from, to, count, float_to_fp16);
-  } else {
-    throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights of type {} are not supported", type->name));
+  if (type->encode == nullptr) {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights are not converted to type {}", type->name));
   }
+  type->encode(from, to, count);
 }
 
 }  // namespace sluice

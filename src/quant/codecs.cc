@@ -1,0 +1,32 @@
+// Registers the block formats and instantiates their codecs for whole rows.
+#include "base/registry.h"
+#include "quant/all.h"
+
+namespace sluice::quant {
+
+template <class Codec>
+void decode_blocks(const std::byte* from, float* to, size_t count) {
+  for (size_t i = 0; i < count; i += Codec::kElements, from += sizeof(typename Codec::Block)) {
+    Codec::dequantize(*reinterpret_cast<const typename Codec::Block*>(from), to + i);
+  }
+}
+
+template <class Codec>
+void encode_blocks(const float* from, std::byte* to, size_t count) {
+  for (size_t i = 0; i < count; i += Codec::kElements, to += sizeof(typename Codec::Block)) {
+    Codec::quantize(from + i, *reinterpret_cast<typename Codec::Block*>(to));
+  }
+}
+
+namespace {
+
+// Naming kType instantiates the codec's functions here, and only here.
+template <class... Codecs>
+bool add(CodecList<Codecs...>) {
+  (Registry<TypeInfo>(Codecs::kType), ...);
+  return true;
+}
+const bool registered = add(AllCodecs{});
+
+}  // namespace
+}  // namespace sluice::quant

@@ -1,0 +1,166 @@
+// Quantizers of the formats that need no search: the nearest level under a scale that the largest weight decides. Bit
+// for bit what the reference of each format writes.
+#include <algorithm>
+#include <cmath>
+
+#include "quant/fp4.h"
+#include "quant/k_quants.h"
+#include "quant/q_legacy.h"
+#include "quant/ternary.h"
+
+namespace sluice::quant {
+namespace {
+
+// The integer part of x, not below 0 and not above `most`; NaN gives 0.
+int level(float x, int most) {
+  if (!(x > 0)) return 0;
+  return x < static_cast<float>(most) ? static_cast<int>(x) : most;
+}
+
+// Nearest integer, halves away from zero, within [-most, most]; NaN gives 0.
+int nearest(float x, int most) {
+  if (std::isnan(x)) return 0;
+  return static_cast<int>(std::clamp(std::round(x), static_cast<float>(-most), static_cast<float>(most)));
+}
+
+float inverse(float d) { return d == 0 ? 0.0f : 1.0f / d; }
+
+// The element of largest magnitude, with its sign; the first of equals.
+float extreme(const float* in, int count) {
+  float best = 0;
+  for (int i = 0; i < count; ++i) {
+    if (std::abs(in[i]) > std::abs(best)) best = in[i];
+  }
+  return best;
+}
+
+// Splits levels of up to 5 bits into nibbles of element i and i + 16, and bits.
+void store_nibbles(const int* q, uint8_t* qs) {
+  for (int i = 0; i < 16; ++i) qs[i] = static_cast<uint8_t>((q[i] & 15) | (q[i + 16] & 15) << 4);
+}
+
+void store_fifth_bits(const int* q, uint8_t* qh) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 32; ++i) bits |= static_cast<uint32_t>(q[i] >> 4 & 1) << i;
+  for (int i = 0; i < 4; ++i) qh[i] = static_cast<uint8_t>(bits >> (8 * i));
+}
+
+// d * (q - zero): the extreme weight gets level 0.
+float symmetric_levels(const float* in, int zero, int* q) {
+  const float d = extreme(in, 32) / static_cast<float>(-zero), id = inverse(d);
+  for (int i = 0; i < 32; ++i) q[i] = level(in[i] * id + (static_cast<float>(zero) + 0.5f), 2 * zero - 1);
+  return d;
+}
+
+struct Affine {
+  float d, m;
+};
+Affine affine_levels(const float* in, int most, int* q) {
+  const auto [min, max] = std::minmax_element(in, in + 32);
+  const float d = (*max - *min) / static_cast<float>(most), id = inverse(d);
+  for (int i = 0; i < 32; ++i) q[i] = level((in[i] - *min) * id + 0.5f, most);
+  return {d, *min};
+}
+
+}  // namespace
+
+void Q4_0::quantize(const float* in, Block& block) {
+  int q[32];
+  block.d = float_to_fp16(symmetric_levels(in, 8, q));
+  store_nibbles(q, block.qs);
+}
+
+void Q4_1::quantize(const float* in, Block& block) {
+  int q[32];
+  const Affine a = affine_levels(in, 15, q);
+  block.d = float_to_fp16(a.d);
+  block.m = float_to_fp16(a.m);
+  store_nibbles(q, block.qs);
+}
+
+void Q5_0::quantize(const float* in, Block& block) {
+  int q[32];
+  block.d = float_to_fp16(symmetric_levels(in, 16, q));
+  store_nibbles(q, block.qs);
+  store_fifth_bits(q, block.qh);
+}
+
+void Q5_1::quantize(const float* in, Block& block) {
+  int q[32];
+  const Affine a = affine_levels(in, 31, q);
+  block.d = float_to_fp16(a.d);
+  block.m = float_to_fp16(a.m);
+  store_nibbles(q, block.qs);
+  store_fifth_bits(q, block.qh);
+}
+
+void Q8_0::quantize(const float* in, Block& block) {
+  const float d = std::abs(extreme(in, 32)) / 127, id = inverse(d);
+  block.d = float_to_fp16(d);
+  for (int i = 0; i < 32; ++i) block.qs[i] = static_cast<int8_t>(nearest(in[i] * id, 127));
+}
+
+// The extreme weight becomes -127; rounding is to nearest even.
+void Q8_K::quantize(const float* in, Block& block) {
+  const float most = extreme(in, kElements);
+  const float scale = most == 0 ? 0.0f : -127.0f / most;
+  block.d = most == 0 ? 0.0f : 1 / scale;
+  for (int i = 0; i < kElements; ++i) {
+    const float q = std::nearbyint(scale * in[i]);
+    block.qs[i] = static_cast<int8_t>(std::isnan(q) ? 0.0f : std::clamp(q, -127.0f, 127.0f));
+  }
+  for (int sub = 0; sub < kElements / 16; ++sub) {
+    int sum = 0;
+    for (int i = 0; i < 16; ++i) sum += block.qs[sub * 16 + i];
+    block.bsums[sub] = static_cast<int16_t>(sum);
+  }
+}
+
+void TQ1_0::quantize(const float* in, Block& block) {
+  const float d = std::abs(extreme(in, kElements)), id = inverse(d);
+  // `digits` numbers of stride `stride` from `from` on, the first the most significant of five.
+  const auto pack = [&](int from, int stride, int digits) {
+    int number = 0;
+    for (int i = 0; i < 5; ++i) number = number * 3 + (i < digits ? nearest(in[from + i * stride] * id, 1) + 1 : 0);
+    return static_cast<uint8_t>((number * 256 + 242) / 243);
+  };
+  for (int i = 0; i < 32; ++i) block.qs[i] = pack(i, 32, 5);
+  for (int i = 0; i < 16; ++i) block.qs[32 + i] = pack(160 + i, 16, 5);
+  for (int i = 0; i < 4; ++i) block.qh[i] = pack(240 + i, 4, 4);
+  block.d = float_to_fp16(d);
+}
+
+void TQ2_0::quantize(const float* in, Block& block) {
+  const float d = std::abs(extreme(in, kElements)), id = inverse(d);
+  for (int i = 0; i < 64; ++i) {
+    const float* from = in + i / 32 * 128 + i % 32;
+    int byte = 0;
+    for (int g = 0; g < 4; ++g) byte |= (nearest(from[g * 32] * id, 1) + 1) << (2 * g);
+    block.qs[i] = static_cast<uint8_t>(byte);
+  }
+  block.d = float_to_fp16(d);
+}
+
+// The scale is the power of two that brings the largest weight to the largest exponent of E2M1 (2).
+void MXFP4::quantize(const float* in, Block& block) {
+  const float most = std::abs(extreme(in, 32));
+  int e = 0;
+  if (most > 0) e = std::isinf(most) ? 254 : std::clamp(std::ilogb(most) - 2 + 127, 0, 254);
+  block.e = static_cast<uint8_t>(e);
+  const float d = scale(block.e);
+  int q[32];
+  for (int i = 0; i < 32; ++i) {
+    q[i] = 0;
+    float least = std::abs(in[i]);  // the error of level 0
+    for (int l = 1; l < 16; ++l) {
+      const float error = std::abs(d * static_cast<float>(kFp4Levels[l]) - in[i]);
+      if (error < least) {
+        least = error;
+        q[i] = l;
+      }
+    }
+  }
+  store_nibbles(q, block.qs);
+}
+
+}  // namespace sluice::quant
