@@ -11,6 +11,8 @@
 namespace sluice {
 namespace {
 
+constexpr size_t kBookkeeping = 512;      // of a block, besides keys and values
+constexpr int64_t kMostNames = 1 << 17;   // blocks of a model without keys and values
 constexpr size_t kHeadroom = 256u << 20;  // left for text, connections, thread stacks
 
 DType parse_dtype(std::string_view option, const std::string& name, DType automatic) {
@@ -56,6 +58,29 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   return model;
 }
 
+// Slots for recurrent states: one for every sequence that may run, and as many again for snapshots at the ends of
+// cached blocks; fewer snapshots and then fewer sequences where memory is short. Takes its share from `free_bytes`.
+void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_bytes) {
+  if (plan.shape.state.empty()) return;
+  const size_t slot_bytes = StateCache::bytes_per_slot(plan.shape.state);
+  const size_t share = plan.shape.kv.empty() ? free_bytes / 2 : free_bytes / 4;
+  const int64_t wanted = int64_t{options.max_num_seqs} * (options.enable_prefix_caching ? 2 : 1);
+  const auto slots = std::min<int64_t>(wanted, static_cast<int64_t>(share / slot_bytes));
+  if (slots < 1) {
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("the state of one sequence takes {}, and {} of memory are free",
+                                                     format_bytes(slot_bytes), format_bytes(free_bytes)));
+  }
+  if (slots < options.max_num_seqs) {
+    log::warning("there is memory for the states of {} sequences at once, --max-num-seqs asks for {}; more will wait",
+                 slots, options.max_num_seqs);
+  }
+  plan.state_slots = static_cast<int>(slots);
+  plan.max_num_seqs = std::min(options.max_num_seqs, plan.state_slots);
+  free_bytes -= slot_bytes * slots;
+  plan.memory.rows.push_back(
+      {"states", slot_bytes * slots, fmt::format("{} slots of {}", slots, format_bytes(slot_bytes))});
+}
+
 // Length and number of blocks: what was asked for exactly, or what fits.
 void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes, size_t free_bytes) {
   const int asked = options.max_model_len;
@@ -67,7 +92,11 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   const int bs = options.block_size;
   const auto blocks_for = [bs](int64_t tokens) { return (tokens + bs - 1) / bs; };
   plan.max_model_len = asked > 0 ? asked : plan.shape.max_positions;
-  const int64_t most = blocks_for(plan.max_model_len) * options.max_num_seqs;
+  int64_t most = blocks_for(plan.max_model_len) * options.max_num_seqs;
+  if (plan.shape.kv.empty()) {  // blocks are names only
+    most = std::max(blocks_for(plan.max_model_len), std::min(most, kMostNames));
+    block_bytes = kBookkeeping;
+  }
   const int64_t asked_bytes = options.kv_cache_memory_bytes;
   if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes is negative");
   int64_t blocks = asked_bytes > 0 ? asked_bytes / static_cast<int64_t>(block_bytes)
@@ -113,17 +142,17 @@ void check_options(const EngineOptions& o) {
 LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   check_options(options);
   LoadPlan plan;
-  plan.checkpoint = open_checkpoint(options.model);
+  plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   plan.backend = &ops::select_backend(options.backend);
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
   plan.kv_dtype = parse_dtype("kv-cache-dtype", options.kv_cache_dtype, plan.dtype);
-  plan.logit_rows = options.max_num_seqs;
 
   LoadContext context{
       .checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype, .dry = true};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
+  plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
 
   MemoryPlan& memory = plan.memory;
   memory.available_bytes = available_memory();
@@ -135,9 +164,10 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
       {"step", step,
        fmt::format("activations of {} tokens, logits of {} rows", options.max_num_batched_tokens, plan.logit_rows)});
   const size_t fixed = memory.total() + kHeadroom;
-  const size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
+  size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
+  plan_states(options, plan, free_bytes);
   const size_t block_bytes = KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size);
-  if (free_bytes < block_bytes) {
+  if (free_bytes < std::max(block_bytes, kBookkeeping)) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
   plan_cache(options, plan, block_bytes, free_bytes);
@@ -151,13 +181,15 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
 }
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
-  LoadedModel loaded{.plan = plan_load(options, pool), .model = nullptr, .kv = nullptr, .arena = nullptr};
+  LoadedModel loaded{
+      .plan = plan_load(options, pool), .model = nullptr, .kv = nullptr, .states = nullptr, .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
   LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
   loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size);
+  loaded.states = std::make_unique<StateCache>(plan.shape.state, plan.state_slots);
   loaded.arena =
       std::make_unique<Arena>(loaded.model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows));
   return loaded;

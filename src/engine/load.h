@@ -22,8 +22,10 @@ struct LoadPlan {
   ModelShape shape;
   int64_t parameters = 0;
   int max_model_len = 0;
-  int blocks = 0;      // of the KV cache
-  int logit_rows = 0;  // most rows of logits in one step
+  int blocks = 0;        // of the KV cache
+  int state_slots = 0;   // of recurrent layers; 0: the model has none
+  int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states
+  int logit_rows = 0;    // most rows of logits in one step
   MemoryPlan memory;
 };
 
@@ -34,6 +36,7 @@ struct LoadedModel {
   LoadPlan plan;
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> kv;
+  std::unique_ptr<StateCache> states;
   std::unique_ptr<Arena> arena;
 };
 

@@ -7,8 +7,9 @@ namespace sluice {
 
 Tensor Runner::forward(const Batch& batch) {
   for (const BlockCopy& copy : batch.copies) loaded_.kv->copy_block(copy.from, copy.to);
+  for (const StateCopy& copy : batch.state_copies) loaded_.states->copy_slot(copy.from, copy.to);
   loaded_.arena->reset();
-  return loaded_.model->forward(context_, batch, *loaded_.kv);
+  return loaded_.model->forward(context_, batch, *loaded_.kv, *loaded_.states);
 }
 
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
@@ -28,6 +29,7 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
     batch.query_start = {0, count};
     batch.kv_len = {begin + count};
     batch.prompt_len = {total};
+    if (plan.state_slots > 0) batch.state_slots = {0};
     batch.block_table_stride = (begin + count + block_size - 1) / block_size;
     for (int b = 0; b < batch.block_table_stride; ++b) batch.block_table.push_back(b);
     const Tensor logits = runner.forward(batch);

@@ -12,6 +12,11 @@ struct BlockCopy {
   int32_t to = 0;
 };
 
+struct StateCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
 struct Batch {
   std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
   std::vector<int32_t> positions;    // [tokens] of each token in its sequence
@@ -23,6 +28,10 @@ struct Batch {
   int block_table_stride = 0;
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
   std::vector<BlockCopy> copies;     // copy-on-write: done before the step
+  // Of models with recurrent layers. A sequence whose first token is at position 0 begins with a state of zeros,
+  // whatever its slot holds.
+  std::vector<int32_t> state_slots;     // [sequences] where the state is, read and written
+  std::vector<StateCopy> state_copies;  // done before the step, in order
 
   int sequences() const { return static_cast<int>(kv_len.size()); }
   int size() const { return static_cast<int>(tokens.size()); }

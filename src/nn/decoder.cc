@@ -46,7 +46,7 @@ class DecoderLm final : public Model {
   DecoderLm(DecoderSpec spec, LoadContext& context, int max_len) : spec_(std::move(spec)) {
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
     shape_ = {
-        .family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .rope_class = {}};
+        .family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .state = {}, .rope_class = {}};
     // Every class counts the scalings that a prompt is long enough for, so that sums of them differ as well.
     shape_.rope_class = [ropes = spec_.ropes](int prompt_len) {
       int sum = 0;
@@ -80,7 +80,7 @@ class DecoderLm final : public Model {
     return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv) override {
+  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache&) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);

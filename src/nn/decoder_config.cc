@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "base/json.h"
+
 namespace sluice {
 
 int read_positive(const Config& config, const char* key, int value) {

@@ -10,6 +10,7 @@
 #include "base/registry.h"
 #include "nn/batch.h"
 #include "nn/kv_cache.h"
+#include "nn/state_cache.h"
 #include "nn/weights.h"
 #include "ops/ops.h"
 
@@ -18,9 +19,10 @@ namespace sluice {
 // Facts the engine plans with; known from the configuration alone.
 struct ModelShape {
   std::string family;
-  int vocab = 0;            // width of the logits
-  int max_positions = 0;    // longest sequence the model is made for
-  std::vector<KvShape> kv;  // per layer that caches keys and values
+  int vocab = 0;               // width of the logits
+  int max_positions = 0;       // longest sequence the model is made for
+  std::vector<KvShape> kv;     // per layer that caches keys and values
+  std::vector<int64_t> state;  // per recurrent layer: fp32 values per sequence
   // Prompts of different class cache different keys for equal tokens (nn/rope.h): they must not share blocks.
   std::function<int(int prompt_len)> rope_class;
 };
@@ -31,9 +33,9 @@ class Model {
   virtual const ModelShape& shape() const = 0;
   // Bytes of arena that forward() needs for a step of that many tokens and logit rows.
   virtual size_t activation_bytes(int tokens, int rows) const = 0;
-  // Logits [batch.sample_rows, vocab] fp32 in the arena, valid until its next reset. Writes the step's keys and values
-  // into the cache. Throws nothing; numbers may be NaN when weights are.
-  virtual Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv) = 0;
+  // Logits [batch.sample_rows, vocab] fp32 in the arena, valid until its next reset. Writes the step's keys, values
+  // and states into the caches. Throws nothing; numbers may be NaN when weights are.
+  virtual Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache& states) = 0;
 };
 
 struct ModelFamily {

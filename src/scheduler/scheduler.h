@@ -54,6 +54,7 @@ struct SchedulerOptions {
   int max_model_len = 0;             // tokens of one sequence; blocks * block_size at most
   int block_size = 16;
   int blocks = 0;
+  int state_slots = 0;  // of recurrent layers, max_num_seqs at least; 0: the model has none
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int max_overtaken = 1024;  // see Starvation
   bool prefix_caching = true;
