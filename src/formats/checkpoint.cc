@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/json.h"
 #include "formats/checkpoint_format.h"
 #include "formats/hub_cache.h"
 #include "sluice/error.h"
@@ -92,7 +93,7 @@ GenerationConfig read_generation(const Config& config) {
   return out;
 }
 
-std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path) {
+std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options) {
   const fs::path resolved = resolve_model_path(path);
   const CheckpointFormat* chosen = nullptr;
   for (const CheckpointFormat* format : Registry<CheckpointFormat>::all()) {
@@ -100,6 +101,11 @@ std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path) {
     if (format->recognizes(resolved)) chosen = format;
   }
   if (chosen == nullptr) refuse_format(resolved);
+  if (chosen->pickled && !options.allow_bin) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{}: the weights are Python pickles ({}), which are read only with --allow-bin",
+                            resolved.string(), chosen->name));
+  }
   return chosen->open(resolved);
 }
 

@@ -88,9 +88,13 @@ class Checkpoint {
   std::map<std::string, TensorEntry, std::less<>> tensors_;
 };
 
+struct OpenOptions {
+  bool allow_bin = false;  // weights in files of torch.save, which hold pickles (formats/torch_file.h)
+};
+
 // Opens a checkpoint of a format that is registered (formats/checkpoint_format.h): a folder or a file, or the name of a
 // model in the local Hugging Face cache (formats/hub_cache.h).
 // Throws Error(kNotFound | kCorruptFile | kUnsupportedModel) naming the file and the field or tensor.
-std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path);
+std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options = {});
 
 }  // namespace sluice

@@ -17,6 +17,7 @@ struct CheckpointFormat {
   bool (*recognizes)(const std::filesystem::path& path);
   std::unique_ptr<Checkpoint> (*open)(const std::filesystem::path& path);
   int rank = 0;
+  bool pickled = false;  // opened only with OpenOptions::allow_bin
 };
 
 // The defaults of generate() that a configuration states. Throws Error(kUnsupportedModel) that names file and key when

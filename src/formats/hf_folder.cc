@@ -1,5 +1,5 @@
-// Folders as Hugging Face's transformers writes them: config.json, generation_config.json and weights in safetensors,
-// in one file or in shards listed by an index.
+// Folders as Hugging Face's transformers writes them: config.json, generation_config.json and weights in safetensors or
+// in files of torch.save, in one file or in shards listed by an index.
 #include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,10 +8,12 @@
 #include <stop_token>
 #include <thread>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mmap.h"
 #include "formats/checkpoint_format.h"
 #include "formats/safetensors.h"
+#include "formats/torch_file.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -24,8 +26,28 @@ bool present(const fs::path& path) {
   return fs::exists(path, unreadable);
 }
 
-constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
+// A kind of files that hold weights.
+struct WeightFiles {
+  std::string_view single, index;  // names of the only file, of the index of shards
+  // Reads a mapped file; `dense` gets the memory of tensors that are not in the file as they are.
+  std::vector<TensorEntry> (*read)(const MappedFile& file, std::vector<std::vector<std::byte>>& dense);
+};
+
+constexpr WeightFiles kSafetensors{
+    .single = "model.safetensors",
+    .index = "model.safetensors.index.json",
+    .read = [](const MappedFile& file, auto&) { return read_safetensors(file.bytes(), file.path()); },
+};
+constexpr WeightFiles kTorch{
+    .single = "pytorch_model.bin",
+    .index = "pytorch_model.bin.index.json",
+    .read =
+        [](const MappedFile& file, std::vector<std::vector<std::byte>>& dense) {
+          TorchFile read = read_torch_file(file.bytes(), file.path());
+          std::ranges::move(read.dense, std::back_inserter(dense));
+          return std::move(read.entries);
+        },
+};
 
 [[noreturn]] void corrupt(const fs::path& file, const std::string& message) {
   throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", file.string(), message));
@@ -33,7 +55,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 class HfFolder : public Checkpoint {
  public:
-  explicit HfFolder(const fs::path& path) {
+  HfFolder(const fs::path& path, const WeightFiles& kind) : kind_(kind) {
     const bool single_file = !fs::is_directory(path);
     const fs::path root = single_file ? path.parent_path() : path;
     folder = root.empty() ? "." : root.string();
@@ -43,10 +65,10 @@ class HfFolder : public Checkpoint {
 
     if (single_file) {
       add_file(path, nullptr);
-    } else if (present(root / kSingle)) {
-      add_file(root / kSingle, nullptr);
+    } else if (present(root / kind_.single)) {
+      add_file(root / kind_.single, nullptr);
     } else {
-      add_shards(root / kIndex);
+      add_shards(root / kind_.index);
     }
     start_reading();
   }
@@ -66,7 +88,7 @@ class HfFolder : public Checkpoint {
   void add_file(const fs::path& path, const std::vector<std::string>* wanted) {
     files_.push_back(std::make_unique<MappedFile>(path.string()));
     size_t taken = 0, unlisted = 0;
-    for (TensorEntry& entry : read_safetensors(files_.back()->bytes(), path.string())) {
+    for (TensorEntry& entry : kind_.read(*files_.back(), dense_)) {
       if (wanted != nullptr && !std::ranges::binary_search(*wanted, entry.name)) {
         ++unlisted;
         continue;
@@ -76,10 +98,10 @@ class HfFolder : public Checkpoint {
       tensors_.emplace(std::move(name), std::move(entry));
     }
     if (unlisted > 0)
-      log::warning("{}: {} tensors that {} does not list are left out", path.string(), unlisted, kIndex);
+      log::warning("{}: {} tensors that {} does not list are left out", path.string(), unlisted, kind_.index);
     if (wanted == nullptr || taken == wanted->size()) return;
     const auto missing = std::ranges::find_if(*wanted, [&](const std::string& name) { return find(name) == nullptr; });
-    corrupt(path, fmt::format("tensor {} is not in this file, where {} puts it", dump_json(*missing), kIndex));
+    corrupt(path, fmt::format("tensor {} is not in this file, where {} puts it", dump_json(*missing), kind_.index));
   }
 
   void add_shards(const fs::path& index) {
@@ -134,21 +156,40 @@ class HfFolder : public Checkpoint {
     });
   }
 
+  const WeightFiles& kind_;
   std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<std::vector<std::byte>> dense_;
   std::jthread reader_;  // after files_: it stops before they are unmapped
 };
 
-bool recognizes(const fs::path& path) {
-  if (!fs::is_directory(path)) return path.extension() == ".safetensors";
-  return present(path / kSingle) || present(path / kIndex);
+bool holds(const fs::path& folder, const WeightFiles& kind) {
+  return present(folder / kind.single) || present(folder / kind.index);
 }
 
 const CheckpointFormat safetensors{
     .name = "safetensors",
-    .recognizes = recognizes,
-    .open = [](const fs::path& path) -> std::unique_ptr<Checkpoint> { return std::make_unique<HfFolder>(path); },
+    .recognizes =
+        [](const fs::path& path) {
+          return fs::is_directory(path) ? holds(path, kSafetensors) : path.extension() == ".safetensors";
+        },
+    .open = [](const fs::path& path) -> std::unique_ptr<Checkpoint> {
+      return std::make_unique<HfFolder>(path, kSafetensors);
+    },
 };
-const Registry<CheckpointFormat> registered{safetensors};
+const CheckpointFormat torch{
+    .name = "torch.save",
+    .recognizes =
+        [](const fs::path& path) {
+          if (fs::is_directory(path)) return holds(path, kTorch);
+          return path.extension() == ".bin" || path.extension() == ".pt" || path.extension() == ".pth";
+        },
+    .open = [](const fs::path& path) -> std::unique_ptr<Checkpoint> {
+      return std::make_unique<HfFolder>(path, kTorch);
+    },
+    .rank = 10,
+    .pickled = true,
+};
+const Registry<CheckpointFormat> registered_safetensors{safetensors}, registered_torch{torch};
 
 }  // namespace
 }  // namespace sluice

@@ -164,11 +164,11 @@ TEST_F(CheckpointTest, OtherFormatsAreNamed) {
   EXPECT_THAT(error_of(path(), ErrorCode::kNotFound), HasSubstr("no weights"));
   folder_.write("tokenizer.model", "x");
   EXPECT_THAT(error_of(path(), ErrorCode::kNotFound), HasSubstr("no weights"));
-  folder_.write("pytorch_model.bin", "x");
-  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("pytorch_model.bin: not in a format"));
-  folder_.write("consolidated.00.pth", "x");
-  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("consolidated.00.pth and 1 more"));
-  EXPECT_THAT(error_of(folder_ / "pytorch_model.bin", ErrorCode::kUnsupportedModel), HasSubstr("pytorch_model.bin"));
+  folder_.write("tf_model.h5", "x");
+  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("tf_model.h5: not in a format"));
+  folder_.write("flax_model.msgpack", "x");
+  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("flax_model.msgpack and 1 more"));
+  EXPECT_THAT(error_of(folder_ / "tf_model.h5", ErrorCode::kUnsupportedModel), HasSubstr("tf_model.h5"));
 }
 
 TEST_F(CheckpointTest, BrokenFilesAreNamed) {
