@@ -9,6 +9,7 @@
 
 #include "base/registry.h"
 #include "base/thread_pool.h"
+#include "quant/all.h"
 
 namespace sluice::ops {
 namespace reference {
@@ -16,7 +17,7 @@ namespace {
 
 void embed(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
-    const std::byte* row = table.data + ids[i] * table.row_stride * table.dtype->block_bytes;
+    const std::byte* row = table.data + ids[i] * table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
     to_float(table.dtype, row, out.f32() + i * out.row_stride, table.shape[1]);
   }
 }
@@ -125,17 +126,24 @@ void scatter_add(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> row
 
 template <const TypeInfo& Type>
 size_t packed_bytes(int64_t n, int64_t k) {
-  return static_cast<size_t>(n) * k * Type.block_bytes;
+  return static_cast<size_t>(n) * k / Type.block_size * Type.block_bytes;
 }
 
 template <const TypeInfo& Type>
 void pack(ThreadPool&, const Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
+  const size_t row_bytes = packed_bytes<Type>(1, into.k);
   std::vector<float> values(into.k);
   for (int64_t i = 0; i < from.rows(); ++i) {
-    to_float(from.dtype, from.data + i * from.row_stride * from.dtype->block_bytes, values.data(), values.size());
-    from_float(&Type, values.data(), into.data + (row + i) * into.k * Type.block_bytes, values.size());
+    const std::byte* source = from.data + i * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
+    std::byte* to = into.data + (row + i) * row_bytes;
+    if (from.dtype == &Type) {
+      std::memcpy(to, source, row_bytes);
+    } else {
+      to_float(from.dtype, source, values.data(), values.size());
+      from_float(&Type, values.data(), to, values.size());
+    }
   }
 }
 
@@ -145,7 +153,7 @@ void matmul(ThreadPool& pool, const MatmulArgs& args) {
   pool.parallel_for(args.weight->n, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(k);
     for (int64_t n = begin; n < end; ++n) {
-      to_float(&Type, args.weight->data + n * k * Type.block_bytes, weights.data(), k);
+      to_float(&Type, args.weight->data + packed_bytes<Type>(n, k), weights.data(), k);
       for (int64_t row = 0; row < args.x.rows(); ++row) {
         const float* x = args.x.f32() + row * args.x.row_stride;
         double sum = 0;
@@ -160,21 +168,31 @@ void matmul(ThreadPool& pool, const MatmulArgs& args) {
 template <const TypeInfo& Type>
 constexpr MatmulKernels kMatmul{.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul<Type>};
 
+template <class... Codecs>
+void add_blocks(Ops& ops, quant::CodecList<Codecs...>) {
+  ((ops.matmul[&Codecs::kType] = kMatmul<Codecs::kType>), ...);
+}
+
+Ops make_table() {
+  Ops ops{.embed = embed,
+          .rms_norm = rms_norm,
+          .layer_norm = layer_norm,
+          .glu = glu,
+          .unary = unary,
+          .xielu = xielu,
+          .map = map,
+          .add = add,
+          .rope_store = rope_store,
+          .attention = attention,
+          .gather_rows = gather_rows,
+          .scatter_add = scatter_add,
+          .matmul = {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
+  add_blocks(ops, quant::AllCodecs{});
+  return ops;
+}
+
 const Ops& table() {
-  static const Ops ops{
-      .embed = embed,
-      .rms_norm = rms_norm,
-      .layer_norm = layer_norm,
-      .glu = glu,
-      .unary = unary,
-      .xielu = xielu,
-      .map = map,
-      .add = add,
-      .rope_store = rope_store,
-      .attention = attention,
-      .gather_rows = gather_rows,
-      .scatter_add = scatter_add,
-      .matmul = {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
+  static const Ops ops = make_table();
   return ops;
 }
 

@@ -118,7 +118,7 @@ void add(ThreadPool& pool, Tensor out, Tensor x, float scale) {
 }
 
 void embed(ThreadPool& pool, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
-  const int64_t columns = out.shape[1], bytes = table.row_stride * table.dtype->block_bytes;
+  const int64_t columns = out.shape[1], bytes = table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
   each_row(pool, out.shape[0], columns, [&](int64_t row) {
     const std::byte* from = table.data + ids.data()[row] * bytes;
     float* to = row_of(out, row);

@@ -6,6 +6,8 @@
 
 namespace sluice::kernels {
 
+using Matmul = void (*)(ThreadPool&, const ops::MatmulArgs&);
+
 struct CpuKernels {
   void (*embed)(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids);
   void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
@@ -19,9 +21,8 @@ struct CpuKernels {
   void (*attention)(ThreadPool&, const ops::AttentionArgs&);
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
   void (*scatter_add)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
-  void (*matmul_f32)(ThreadPool&, const ops::MatmulArgs&);
-  void (*matmul_bf16)(ThreadPool&, const ops::MatmulArgs&);
-  void (*matmul_fp16)(ThreadPool&, const ops::MatmulArgs&);
+  Matmul matmul_f32, matmul_bf16, matmul_fp16;
+  Matmul (*matmul_blocks)(DType format);  // for weights as pack_blocks orders them; null when there is none
 };
 
 }  // namespace sluice::kernels
@@ -44,6 +45,7 @@ void scatter_add(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> row
 void matmul_f32(ThreadPool&, const ops::MatmulArgs&);
 void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
 void matmul_fp16(ThreadPool&, const ops::MatmulArgs&);
+kernels::Matmul matmul_blocks(DType format);
 
 }  // namespace sluice::SLUICE_ISA
 #endif

@@ -20,6 +20,7 @@ constinit const kernels::CpuKernels kKernels{
     .matmul_f32 = matmul_f32,
     .matmul_bf16 = matmul_bf16,
     .matmul_fp16 = matmul_fp16,
+    .matmul_blocks = matmul_blocks,
 };
 
 }  // namespace sluice::SLUICE_ISA

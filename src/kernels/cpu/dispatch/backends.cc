@@ -5,6 +5,7 @@
 #include "base/registry.h"
 #include "kernels/cpu/dispatch/pack.h"
 #include "kernels/cpu/kernels.h"
+#include "quant/all.h"
 
 namespace sluice {
 
@@ -54,23 +55,39 @@ ops::MatmulKernels with_pack(void (*matmul)(ThreadPool&, const ops::MatmulArgs&)
   return {.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul};
 }
 
+// What every block format has that nobody wrote a kernel for.
+template <class... Codecs>
+void add_blocks(ops::Ops& ops, const CpuKernels& kernels, quant::CodecList<Codecs...>) {
+  ((ops.matmul[&Codecs::kType] = {.packed_bytes = packed_block_bytes<Codecs::kType>,
+                                  .pack = pack_blocks,
+                                  .matmul = kernels.matmul_blocks(&Codecs::kType)}),
+   ...);
+}
+
+template <const CpuKernels& Kernels>
+ops::Ops make_table() {
+  ops::Ops ops{.embed = Kernels.embed,
+               .rms_norm = Kernels.rms_norm,
+               .layer_norm = Kernels.layer_norm,
+               .glu = Kernels.glu,
+               .unary = Kernels.unary,
+               .xielu = Kernels.xielu,
+               .map = Kernels.map,
+               .add = Kernels.add,
+               .rope_store = Kernels.rope_store,
+               .attention = Kernels.attention,
+               .gather_rows = Kernels.gather_rows,
+               .scatter_add = Kernels.scatter_add,
+               .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
+                          {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
+                          {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};
+  add_blocks(ops, Kernels, quant::AllCodecs{});
+  return ops;
+}
+
 template <const CpuKernels& Kernels>
 const ops::Ops& table() {
-  static const ops::Ops ops{.embed = Kernels.embed,
-                            .rms_norm = Kernels.rms_norm,
-                            .layer_norm = Kernels.layer_norm,
-                            .glu = Kernels.glu,
-                            .unary = Kernels.unary,
-                            .xielu = Kernels.xielu,
-                            .map = Kernels.map,
-                            .add = Kernels.add,
-                            .rope_store = Kernels.rope_store,
-                            .attention = Kernels.attention,
-                            .gather_rows = Kernels.gather_rows,
-                            .scatter_add = Kernels.scatter_add,
-                            .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
-                                       {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
-                                       {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};
+  static const ops::Ops ops = make_table<Kernels>();
   return ops;
 }
 

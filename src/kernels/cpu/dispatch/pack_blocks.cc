@@ -1,0 +1,51 @@
+// Packing of block formats: whole blocks, those of 16 rows side by side, so that a product reads memory in one
+// direction.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/dispatch/pack.h"
+#include "sluice/error.h"
+
+namespace sluice::kernels {
+namespace {
+
+// One row's blocks to lane `row` % 16 of its panel.
+void place(const ops::Weight& into, int64_t row, const std::byte* blocks) {
+  const int64_t bytes = into.dtype->block_bytes, count = into.k / into.dtype->block_size;
+  const int64_t panel = row / ops::kWeightPanel, lane = row % ops::kWeightPanel;
+  std::byte* to = into.data + (panel * count * ops::kWeightPanel + lane) * bytes;
+  for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * ops::kWeightPanel * bytes, blocks + i * bytes, bytes);
+}
+
+}  // namespace
+
+void pack_blocks(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+  CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
+        "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
+  const DType type = into.dtype;
+  CHECK(into.k % type->block_size == 0, "{} inputs in blocks of {}", into.k, type->block_size);
+  const bool same = from.dtype == type;
+  if (!same && (from.dtype->decode == nullptr || type->encode == nullptr)) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
+  }
+  const size_t row_bytes = static_cast<size_t>(into.k / type->block_size) * type->block_bytes;
+  const int64_t stride = from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
+  pool.parallel_for(from.rows(), 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> values(same ? 0 : into.k);
+    std::vector<std::byte> blocks(same ? 0 : row_bytes);
+    for (int64_t i = begin; i < end; ++i) {
+      const std::byte* source = from.data + i * stride;
+      if (!same) {
+        to_float(from.dtype, source, values.data(), values.size());
+        from_float(type, values.data(), blocks.data(), values.size());
+        source = blocks.data();
+      }
+      place(into, row + i, source);
+    }
+  });
+}
+
+}  // namespace sluice::kernels

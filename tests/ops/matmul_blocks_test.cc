@@ -1,0 +1,135 @@
+// Matrix products with weights in block formats: every backend and format against the reference, in pieces and in
+// batches, and embedding rows in these formats.
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+std::vector<DType> block_types() {
+  std::vector<DType> types;
+  for (DType type : Registry<TypeInfo>::all()) {
+    if (type->block_size > 1) types.push_back(type);
+  }
+  return types;
+}
+
+// Random blocks whose values are finite and of moderate size.
+std::vector<std::byte> random_blocks(DType type, int64_t rows, int64_t k, std::mt19937& random) {
+  std::vector<std::byte> all(static_cast<size_t>(rows * k / type->block_size) * type->block_bytes);
+  std::vector<float> values(type->block_size);
+  for (size_t at = 0; at < all.size(); at += type->block_bytes) {
+    float largest;
+    do {
+      for (int i = 0; i < type->block_bytes; ++i) all[at + i] = static_cast<std::byte>(random());
+      to_float(type, all.data() + at, values.data(), values.size());
+      largest = 0;
+      for (float v : values) largest = std::isnan(v) ? INFINITY : std::max(largest, std::abs(v));
+    } while (largest > 10.0f || largest < 1e-3f);
+  }
+  return all;
+}
+
+struct Packed : Weight {
+  Buffer storage;
+};
+
+// Packs `source` in pieces of uneven height, the last first.
+Packed packed(Ctx& ctx, const Tensor& source) {
+  const MatmulKernels& kernels = ctx.ops.matmul.at(source.dtype);
+  Packed weight;
+  weight.dtype = source.dtype;
+  weight.n = source.rows();
+  weight.k = source.shape[1];
+  weight.storage = Buffer(kernels.packed_bytes(weight.n, weight.k));
+  weight.data = weight.storage.data();
+  int64_t end = weight.n;
+  for (int64_t piece = 7; end > 0; end -= std::min(piece, end), piece += 6) {
+    const int64_t rows = std::min(piece, end);
+    kernels.pack(ctx.pool, weight, end - rows, source.slice_rows(end - rows, rows));
+  }
+  return weight;
+}
+
+using MatmulBlocksTest = OpsTest;
+
+TEST_P(MatmulBlocksTest, MatchesTheReference) {
+  for (DType type : block_types()) {
+    int i = 0;
+    for (const int64_t n : {1, 16, 37, 64, 130}) {
+      for (const int64_t blocks : {1, 3, 9}) {
+        const int64_t rows = std::array{1, 2, 5, 7, 40, 200}[i++ % 6], k = blocks * type->block_size;
+        SCOPED_TRACE(fmt::format("{}: {} rows, n {}, k {}", type->name, rows, n, k));
+        std::vector<std::byte> data = random_blocks(type, n, k, random);
+        const Tensor matrix(data.data(), type, {n, k});
+        Owned x(&kFloat32, {rows, k}, 3), bias(&kFloat32, {1, n}), out(&kFloat32, {rows, n}, 5);
+        x.fill(random), bias.fill(random), out.fill(random);
+        Owned expected(out);
+        for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
+          const Packed weight = packed(d->ctx, matrix);
+          matmul(d->ctx, {.out = *result, .x = x, .weight = &weight, .bias = bias->f32(), .accumulate = i % 2 == 0});
+        }
+        expect_close(out, expected, 1e-6f * std::sqrt(static_cast<float>(k)) + 1e-6f, 1.0f);
+      }
+    }
+  }
+}
+
+TEST_P(MatmulBlocksTest, RowsKeepTheirBitsInEveryBatch) {
+  if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes every element by itself";
+  const int64_t total = 50, n = 70;
+  for (DType type : block_types()) {
+    const int64_t k = 3 * 256 + (type->block_size < 256 ? type->block_size : 0);
+    std::vector<std::byte> data = random_blocks(type, n, k, random);
+    const Packed weight = packed(device.ctx, Tensor(data.data(), type, {n, k}));
+    Owned x(&kFloat32, {total, k}), alone(&kFloat32, {total, n}), out(&kFloat32, {total, n});
+    x.fill(random);
+    for (int64_t r = 0; r < total; ++r) {
+      matmul(device.ctx, {.out = alone->slice_rows(r, 1), .x = x->slice_rows(r, 1), .weight = &weight});
+    }
+    for (const int64_t batch : {2, 7, 50}) {
+      for (int64_t r = 0; r < total; r += batch) {
+        const int64_t rows = std::min(batch, total - r);
+        matmul(device.ctx, {.out = out->slice_rows(r, rows), .x = x->slice_rows(r, rows), .weight = &weight});
+      }
+      ASSERT_TRUE(same_bits(out->f32(), alone->f32(), total * n)) << type->name << " batch " << batch;
+    }
+  }
+}
+
+TEST_P(MatmulBlocksTest, PacksWhatFormatsWrite) {
+  Owned matrix(&kBFloat16, {21, 512});
+  matrix.fill(random);
+  for (DType type : block_types()) {
+    if (type->encode == nullptr) continue;
+    std::vector<float> values(21 * 512);
+    to_float(&kBFloat16, matrix->data, values.data(), values.size());
+    std::vector<std::byte> blocks(values.size() / type->block_size * type->block_bytes);
+    from_float(type, values.data(), blocks.data(), values.size());
+    const Packed direct = packed(device.ctx, Tensor(blocks.data(), type, {21, 512}));
+    Packed converted;
+    converted.dtype = type, converted.n = 21, converted.k = 512;
+    converted.storage = Buffer(direct.storage.size());
+    converted.data = converted.storage.data();
+    device.ctx.ops.matmul.at(type).pack(device.ctx.pool, converted, 0, matrix);
+    EXPECT_EQ(std::memcmp(direct.data, converted.data, direct.storage.size()), 0) << type->name;
+  }
+}
+
+TEST_P(MatmulBlocksTest, EmbedsRows) {
+  for (DType type : block_types()) {
+    const int64_t columns = 2 * type->block_size;
+    std::vector<std::byte> data = random_blocks(type, 9, columns, random);
+    const Tensor table(data.data(), type, {9, columns});
+    const std::vector<int32_t> ids{8, 0, 3, 3};
+    Owned out(&kFloat32, {4, columns}, 2);
+    embed(device.ctx, out, table, ids);
+    std::vector<float> expected(9 * columns);
+    to_float(type, data.data(), expected.data(), expected.size());
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(same_bits(out.row(i), expected.data() + ids[i] * columns, columns));
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(MatmulBlocksTest);
+
+}  // namespace
+}  // namespace sluice::ops
