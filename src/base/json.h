@@ -1,15 +1,14 @@
 // JSON values (nlohmann, keys in the order of the text) and a parser with limits for text from strangers.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
-namespace sluice {
+#include "base/json_fwd.h"
 
-using Json = nlohmann::ordered_json;
+namespace sluice {
 
 struct JsonLimits {
   int depth = 64;             // nested arrays and objects

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -18,8 +18,8 @@ namespace sluice {
 // config.json with a record of what was read, so that a setting nobody understood is an error and not a surprise.
 class Config {
  public:
-  Config() = default;
-  Config(Json values, std::string origin) : values_(std::move(values)), origin_(std::move(origin)) {}
+  Config();
+  Config(Json values, std::string origin);
 
   // The value, or `fallback` when the key is absent or null. Throws Error(kUnsupportedModel) that names file and key
   // when the type is wrong (an integer where a number is wanted is fine; a fraction where an integer is, is not).
@@ -43,10 +43,10 @@ class Config {
   // unknown.
   std::vector<std::string> unread() const;
   const std::string& origin() const { return origin_; }
-  const Json& values() const { return values_; }
+  const Json& values() const { return *values_; }
 
  private:
-  Json values_ = Json::object();
+  std::shared_ptr<const Json> values_;  // an object
   std::string origin_;
   mutable std::set<std::string, std::less<>> read_;
 };

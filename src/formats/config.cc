@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/json.h"
 #include "base/mmap.h"
 #include "formats/checkpoint.h"
 #include "sluice/error.h"
@@ -262,10 +263,15 @@ Config read_config(const std::string& path) {
   return Config(std::move(values), path);
 }
 
+Config::Config() : Config(Json::object(), {}) {}
+
+Config::Config(Json values, std::string origin)
+    : values_(std::make_shared<const Json>(std::move(values))), origin_(std::move(origin)) {}
+
 const Json* Config::find(std::string_view key) const {
   ignore(key);
-  const auto found = values_.find(key);
-  return found == values_.end() || found->is_null() ? nullptr : &*found;
+  const auto found = values_->find(key);
+  return found == values_->end() || found->is_null() ? nullptr : &*found;
 }
 
 bool Config::has(std::string_view key) const { return find(key) != nullptr; }
@@ -319,7 +325,7 @@ void Config::refuse(std::string_view key, const std::string& message) const {
 
 std::vector<std::string> Config::unread() const {
   std::vector<std::string> keys;
-  for (const auto& [key, value] : values_.items()) {
+  for (const auto& [key, value] : values_->items()) {
     if (!value.is_null() && !read_.contains(key) && !harmless(key, value)) keys.push_back(key);
   }
   return keys;

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/json.h"
 #include "sluice/error.h"
 
 namespace sluice {

@@ -8,8 +8,10 @@
 #include <cstring>
 #include <filesystem>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "formats/safetensors.h"
 #include "sluice/error.h"
 

@@ -1,4 +1,5 @@
 // GPT-Neo: GPT-2 with a window in every other layer and scores that are not scaled.
+#include "base/json.h"
 #include "nn/decoder_config.h"
 
 namespace sluice {

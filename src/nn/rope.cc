@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/json.h"
 #include "base/thread_pool.h"
 #include "sluice/error.h"
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/json.h"
 #include "formats/checkpoint.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/json.h"
 #include "fake_engine.h"
 #include "http_client.h"
 #include "server/server.h"
