@@ -87,17 +87,15 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
   if (s.sinks) sinks_ = w.vector("sinks", s.heads);
 }
 
-int64_t Attention::floats_per_token(const AttentionSpec& s) { return 2 * s.q_width() + 2 * s.kv_width(); }
-
-void Attention::rotate_and_store(ops::Ctx& c, const Step& step, const Tensor& q, const Tensor& k,
+void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k,
                                  const Tensor& v) const {
   ops::RopeStoreArgs args{.q = q,
                           .k = k,
                           .v = v,
                           .cos_sin = step.rope != nullptr ? step.rope->cos_sin : Tensor(),
                           .interleaved = spec_.interleaved_rope,
-                          .k_cache = step.cache.k,
-                          .v_cache = step.cache.v,
+                          .k_cache = step.kv->k,
+                          .v_cache = step.kv->v,
                           .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
                           .slots = step.batch.slots};
   if (spec_.qk_norm != QkNorm::kHeadAfterRope) return ops::rope_store(c, args);
@@ -111,7 +109,8 @@ void Attention::rotate_and_store(ops::Ctx& c, const Step& step, const Tensor& q,
   ops::rope_store(c, args);
 }
 
-void Attention::operator()(ops::Ctx& c, const Step& step, const Tensor& out, const Tensor& x, bool accumulate) const {
+void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                           bool accumulate) const {
   const Tensor qkv = qkv_(c, x);
   if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   const Tensor q = qkv.slice_columns(0, spec_.q_width());
@@ -125,15 +124,15 @@ void Attention::operator()(ops::Ctx& c, const Step& step, const Tensor& out, con
   const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), spec_.q_width()});
   ops::attention(c, {.out = mixed,
                      .q = q,
-                     .k_cache = step.cache.k,
-                     .v_cache = step.cache.v,
+                     .k_cache = step.kv->k,
+                     .v_cache = step.kv->v,
                      .query_start = step.batch.query_start,
                      .kv_len = step.batch.kv_len,
                      .block_table = step.batch.block_table,
                      .block_table_stride = step.batch.block_table_stride,
                      .heads = spec_.heads,
-                     .scale = step.scale,
-                     .window = step.window,
+                     .scale = spec_.scale,
+                     .window = spec_.window,
                      .soft_cap = spec_.soft_cap,
                      .sinks = sinks_.empty() ? nullptr : sinks_.data(),
                      .alibi_slopes = spec_.alibi_slopes.empty() ? nullptr : spec_.alibi_slopes.data()});

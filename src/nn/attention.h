@@ -5,10 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/batch.h"
-#include "nn/kv_cache.h"
 #include "nn/layers.h"
-#include "nn/rope.h"
+#include "nn/mixer.h"
 
 namespace sluice {
 
@@ -26,6 +24,7 @@ struct AttentionSpec {
   int kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;     // of the scores
+  int window = 0;         // > 0: a row sees only that many positions, its own included
   float soft_cap = 0.0f;  // > 0: of the scores
   float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip]
   bool qkv_bias = false;
@@ -71,25 +70,18 @@ class HeadNorm {
   std::vector<Norm> norms_;  // one, or one per head
 };
 
-class Attention {
+class Attention final : public Mixer {
  public:
-  // What a layer's call depends on.
-  struct Step {
-    const Batch& batch;
-    const Rope::Rows* rope = nullptr;  // null: no rotation
-    const KvCache::Layer& cache;
-    float scale = 1.0f;
-    int window = 0;  // 0: all
-  };
-
   Attention(const Weights& w, const AttentionSpec& spec, int hidden);
-  // out = or += attention(x). Writes the keys and values of the step into the cache.
-  void operator()(ops::Ctx& c, const Step& step, const Tensor& out, const Tensor& x, bool accumulate) const;
-  // Arena floats that takes per token.
-  static int64_t floats_per_token(const AttentionSpec& spec);
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override;
+  int64_t floats_per_token() const override { return 2 * spec_.q_width() + 2 * spec_.kv_width(); }
+  std::optional<KvShape> kv_shape() const override {
+    return KvShape{.kv_heads = spec_.kv_heads, .head_dim = spec_.head_dim, .value_dim = spec_.head_dim};
+  }
 
  private:
-  void rotate_and_store(ops::Ctx& c, const Step& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
+  void rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
 
   AttentionSpec spec_;
   Linear qkv_, out_;

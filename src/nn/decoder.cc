@@ -11,19 +11,38 @@ Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec&
   return name.empty() ? Norm() : Norm(w, name, s.hidden, s.norm);
 }
 
+// The attention of DecoderSpec, unless the layer has a mixer of its own.
+std::unique_ptr<Mixer> make_mixer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) {
+  if (layer.halves == Halves::kMlp) return nullptr;
+  if (layer.mixer) return layer.mixer(w, s.hidden);
+  AttentionSpec attention = s.attention;
+  attention.scale *= layer.attention_scale;
+  attention.window = layer.window;
+  return std::make_unique<Attention>(w / s.names.attention, attention, s.hidden);
+}
+
 struct Layer {
-  Norm attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
-  Attention attention;
-  Mlp mlp;  // one of these
+  Norm mixer_norm, mixer_post_norm, mlp_norm, mlp_post_norm;
+  std::unique_ptr<Mixer> mixer;  // null: the layer is only an MLP
+  Mlp mlp;                       // one of these, if any
   Moe moe;
-  Layer(const Weights& w, const DecoderSpec& s, bool experts)
-      : attention_norm(optional_norm(w, s.names.attention_norm, s)),
-        attention_post_norm(optional_norm(w, s.names.attention_post_norm, s)),
-        mlp_norm(optional_norm(w, s.names.mlp_norm, s)),
-        mlp_post_norm(optional_norm(w, s.names.mlp_post_norm, s)),
-        attention(w / s.names.attention, s.attention, s.hidden),
-        mlp(experts ? Mlp() : Mlp(w / s.names.mlp, s.mlp, s.hidden)),
-        moe(experts ? Moe(w / s.names.mlp, s.moe, s.hidden) : Moe()) {}
+  int kv = -1;     // index of its keys and values in the cache, if it has any
+  int state = -1;  // the same of its state
+
+  Layer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) : mixer(make_mixer(w, s, layer)) {
+    if (mixer != nullptr) {
+      mixer_norm = optional_norm(w, s.names.attention_norm, s);
+      mixer_post_norm = optional_norm(w, s.names.attention_post_norm, s);
+    }
+    if (layer.halves == Halves::kMixer) return;
+    mlp_norm = optional_norm(w, s.names.mlp_norm, s);
+    mlp_post_norm = optional_norm(w, s.names.mlp_post_norm, s);
+    if (layer.moe) {
+      moe = Moe(w / s.names.mlp, s.moe, s.hidden);
+    } else {
+      mlp = Mlp(w / s.names.mlp, s.mlp, s.hidden);
+    }
+  }
 };
 
 // Sines, then cosines, of geometric frequencies (Vaswani et al. 2017, arXiv:1706.03762, as fairseq lays them out).
@@ -45,21 +64,24 @@ class DecoderLm final : public Model {
  public:
   DecoderLm(DecoderSpec spec, LoadContext& context, int max_len) : spec_(std::move(spec)) {
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
-    shape_ = {
-        .family = spec_.family, .vocab = spec_.vocab, .max_positions = spec_.max_positions, .kv = {}, .state = {}, .rope_class = {}};
+    shape_ = {.family = spec_.family,
+              .vocab = spec_.vocab,
+              .max_positions = spec_.max_positions,
+              .kv = {},
+              .state = {},
+              .rope_class = {}};
     // Every class counts the scalings that a prompt is long enough for, so that sums of them differ as well.
     shape_.rope_class = [ropes = spec_.ropes](int prompt_len) {
       int sum = 0;
       for (const RopeSpec& rope : ropes) sum += rope_class(rope, prompt_len);
       return sum;
     };
-    const AttentionSpec& attention = spec_.attention;
-    shape_.kv.assign(spec_.layers.size(), {attention.kv_heads, attention.head_dim, attention.head_dim});
     load_tables(context, positions);
     const DecoderNames& names = spec_.names;
     const Weights w(context), body = w / names.body;
     for (int i = 0; i < spec_.depth(); ++i) {
-      layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i].moe);
+      layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i]);
+      plan_caches(layers_.back());
     }
     norm_ = optional_norm(body, names.norm, spec_);
     const bool tied = spec_.tied_head;
@@ -80,18 +102,18 @@ class DecoderLm final : public Model {
     return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache&) override {
+  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache& states) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);
     for (int i = 0; i < spec_.depth(); ++i) {
-      const LayerSpec& layer = spec_.layers[i];
-      const Attention::Step step{.batch = batch,
-                                 .rope = ropes.empty() || layer.rope < 0 ? nullptr : &ropes[layer.rope],
-                                 .cache = kv.layer(i),
-                                 .scale = spec_.attention.scale * layer.attention_scale,
-                                 .window = layer.window};
-      run_layer(c, layers_[i], layer.moe, step, x);
+      const Layer& layer = layers_[i];
+      const int rope = spec_.layers[i].rope;
+      const MixerStep step{.batch = batch,
+                           .rope = ropes.empty() || rope < 0 ? nullptr : &ropes[rope],
+                           .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
+                           .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
+      run_layer(c, layer, spec_.layers[i], step, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
@@ -106,6 +128,18 @@ class DecoderLm final : public Model {
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
   // Whether what a half of a block computes must be seen by itself before it is added.
   bool separate(const std::string& post_norm) const { return !post_norm.empty() || spec_.residual_scale != 1.0f; }
+
+  void plan_caches(Layer& layer) {
+    if (layer.mixer == nullptr) return;
+    if (const auto kv = layer.mixer->kv_shape()) {
+      layer.kv = static_cast<int>(shape_.kv.size());
+      shape_.kv.push_back(*kv);
+    }
+    if (const int64_t values = layer.mixer->state_values(); values > 0) {
+      layer.state = static_cast<int>(shape_.state.size());
+      shape_.state.push_back(values);
+    }
+  }
 
   void load_tables(LoadContext& context, int positions) {
     const DecoderNames& names = spec_.names;
@@ -153,27 +187,29 @@ class DecoderLm final : public Model {
     ops::add(c, x, part, spec_.residual_scale);
   }
 
-  void run_layer(ops::Ctx& c, const Layer& layer, bool experts, const Attention::Step& step, const Tensor& x) const {
+  void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const MixerStep& step, const Tensor& x) const {
     const DecoderNames& names = spec_.names;
     Arena::Scope of_layer(c.arena);
-    const Tensor attention_in = names.attention_norm.empty() ? x : layer.attention_norm(c, x);
+    const bool mixes = layer.mixer != nullptr;
+    const Tensor mixer_in = !mixes || names.attention_norm.empty() ? x : layer.mixer_norm(c, x);
     // In parallel, both inputs are of the residual before either half is added.
-    Tensor mlp_in = attention_in;
+    Tensor mlp_in = mixer_in;
     if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
-    {
+    if (mixes) {
       Arena::Scope of_half(c.arena);
-      add_half(c, x, names.attention_post_norm, layer.attention_post_norm,
-               [&](const Tensor& out, bool accumulate) { layer.attention(c, step, out, attention_in, accumulate); });
+      add_half(c, x, names.attention_post_norm, layer.mixer_post_norm,
+               [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
     }
+    if (kind.halves == Halves::kMixer) return;
     if (!spec_.parallel) {
       mlp_in = x;
       if (!names.mlp_norm.empty()) {
-        mlp_in = names.attention_norm.empty() ? c.arena.take(&kFloat32, x.shape) : attention_in;
+        mlp_in = mixer_in.data == x.data ? c.arena.take(&kFloat32, x.shape) : mixer_in;
         layer.mlp_norm.into(c, mlp_in, x);
       }
     }
     add_half(c, x, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
-      if (experts) return layer.moe(c, out, mlp_in, accumulate);
+      if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
       layer.mlp(c, out, mlp_in, accumulate);
     });
   }
@@ -186,15 +222,19 @@ class DecoderLm final : public Model {
     const auto half = [&](const std::string& post_norm, int64_t floats) {
       return floats + (separate(post_norm) ? spec_.hidden : 0);
     };
-    const auto experts = [](const LayerSpec& layer) { return layer.moe; };
-    int64_t mlp = 0;
-    if (std::any_of(spec_.layers.begin(), spec_.layers.end(), experts))
-      mlp = Moe::floats_per_token(spec_.moe, spec_.hidden);
-    if (!std::all_of(spec_.layers.begin(), spec_.layers.end(), experts)) {
-      mlp = std::max(mlp, Mlp::floats_per_token(spec_.mlp));
+    int64_t most = 0;
+    for (int i = 0; i < spec_.depth(); ++i) {
+      const LayerSpec& kind = spec_.layers[i];
+      if (kind.halves != Halves::kMlp) {
+        most = std::max(most, half(names.attention_post_norm, layers_[i].mixer->floats_per_token()));
+      }
+      if (kind.halves != Halves::kMixer) {
+        const int64_t mlp =
+            kind.moe ? Moe::floats_per_token(spec_.moe, spec_.hidden) : Mlp::floats_per_token(spec_.mlp);
+        most = std::max(most, half(names.mlp_post_norm, mlp));
+      }
     }
-    return inputs + std::max(half(names.attention_post_norm, Attention::floats_per_token(spec_.attention)),
-                             half(names.mlp_post_norm, mlp));
+    return inputs + most;
   }
 
   DecoderSpec spec_;

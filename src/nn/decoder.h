@@ -1,6 +1,6 @@
-// The decoder that most families are: embedding, blocks of causal attention and an MLP, a final norm and a head (Llama:
-// Touvron et al. 2023, arXiv:2302.13971). A family fills in DecoderSpec; a field enters the spec when two families need
-// it or when a line of data saves a family code of its own.
+// The decoder that most families are: embedding, blocks of a mixer (causal attention as a rule) and an MLP, a final
+// norm and a head (Llama: Touvron et al. 2023, arXiv:2302.13971). A family fills in DecoderSpec; a field enters the
+// spec when two families need it or when a line of data saves a family code of its own.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nn/attention.h"
+#include "nn/mixer.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/moe.h"
@@ -15,12 +16,17 @@
 
 namespace sluice {
 
+// A layer mixes tokens, then feeds every one of them forward; in some families it only does one of these.
+enum class Halves { kBoth, kMixer, kMlp };
+
 // What differs from layer to layer.
 struct LayerSpec {
   int window = 0;                // sliding window in tokens, 0 for all
   int rope = 0;                  // index into DecoderSpec::ropes if there are any, -1 for no rotation
   float attention_scale = 1.0f;  // times AttentionSpec::scale
   bool moe = false;              // experts in place of the MLP
+  Halves halves = Halves::kBoth;
+  MakeMixer mixer{};  // in place of DecoderSpec::attention
 };
 
 // Where tensors are. An empty norm name: that norm does not exist.
@@ -33,9 +39,9 @@ struct DecoderNames {
   std::string norm = "norm";
   std::string head = "lm_head";
   // Below a layer:
-  std::string attention = "self_attn";
+  std::string attention = "self_attn";             // a mixer of LayerSpec finds its own tensors
   std::string mlp = "mlp";                         // or experts
-  std::string attention_norm = "input_layernorm";  // of the attention's input
+  std::string attention_norm = "input_layernorm";  // of the mixer's input
   std::string attention_post_norm{};               // of its result, before it is added
   std::string mlp_norm = "post_attention_layernorm";
   std::string mlp_post_norm{};

@@ -1,0 +1,39 @@
+// What mixes the tokens of a sequence in a layer: attention over cached keys, or a recurrence with a state of fixed
+// size. The decoder knows no more of it than this; which one a layer has is data (LayerSpec::mixer).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "nn/batch.h"
+#include "nn/kv_cache.h"
+#include "nn/rope.h"
+#include "nn/weights.h"
+#include "ops/ops.h"
+
+namespace sluice {
+
+// What a step gives a mixer.
+struct MixerStep {
+  const Batch& batch;
+  const Rope::Rows* rope = nullptr;    // null: no rotation
+  const KvCache::Layer* kv = nullptr;  // the layer's keys and values, where kv_shape() asks for them
+  Tensor state{};                      // [slots, state_values()] fp32, rows strided, by Batch::state_slots
+};
+
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+  // out = or += mix(x); both [tokens, hidden]. Writes the step's keys, values and states.
+  virtual void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                          bool accumulate) const = 0;
+  virtual int64_t floats_per_token() const = 0;  // of the arena
+  virtual std::optional<KvShape> kv_shape() const { return std::nullopt; }
+  virtual int64_t state_values() const { return 0; }  // fp32, per sequence
+};
+
+// Builds the mixer of a layer whose tensors are below `layer` ("model.layers.0").
+using MakeMixer = std::function<std::unique_ptr<Mixer>(const Weights& layer, int hidden)>;
+
+}  // namespace sluice
