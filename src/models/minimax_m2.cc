@@ -21,7 +21,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.tied_head = config.get("tie_word_embeddings", false);
   s.mlp.activation = read_activation(config, "hidden_act", "silu");
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
-  s.moe.sigmoid = true;
+  s.moe.score = ops::Routing::Score::kSigmoid;
   s.moe.correction = "e_score_correction_bias";
   s.moe.correction_shape = {s.moe.experts};
   s.moe.normalize = true;

@@ -150,7 +150,7 @@ void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normali
   const int inner = read_positive(config, "moe_intermediate_size", config.at<int>("moe_intermediate_size"));
   read_experts(config, spec, "n_routed_experts", "num_experts_per_tok", inner);
   MoeSpec& m = spec.moe;
-  m.sigmoid = true;
+  m.score = ops::Routing::Score::kSigmoid;
   m.correction = "gate.e_score_correction_bias";
   m.correction_shape = {m.experts};
   m.groups = read_positive(config, "n_group", config.get("n_group", 1));

@@ -19,43 +19,30 @@ Tensor transpose(const Tensor& matrix, Buffer& memory) {
   return out;
 }
 
-void Linear::plan(LoadContext& context, int64_t outputs, int64_t inputs) {
-  const auto kernels = context.ops.matmul.find(context.dtype);
+PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs) {
+  const auto kernels = context.ops.matmul.find(dtype);
   if (kernels == context.ops.matmul.end()) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("no matrix multiplication for weights of type {} on this backend", context.dtype->name));
+                fmt::format("no matrix multiplication for weights of type {} on this backend", dtype->name));
   }
-  weight_.dtype = context.dtype;
-  weight_.n = outputs;
-  weight_.k = inputs;
-  const size_t bytes = kernels->second.packed_bytes(weight_.n, weight_.k);
+  view_ = {.dtype = dtype, .n = outputs, .k = inputs};
+  const size_t bytes = kernels->second.packed_bytes(outputs, inputs);
   context.weight_bytes += bytes;
   if (context.dry) return;
   storage_ = Buffer(bytes);
-  weight_.data = storage_.data();
+  view_.data = storage_.data();
 }
 
-void Linear::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
+void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
   if (matrix.data == nullptr || context.dry) return;
-  context.ops.matmul.at(context.dtype).pack(context.pool, weight_, row, matrix);
-}
-
-Linear::Linear(LoadContext& context, const std::vector<Tensor>& matrices, int64_t inputs, std::vector<float> bias)
-    : bias_(std::move(bias)) {
-  int64_t outputs = 0, row = 0;
-  for (const Tensor& matrix : matrices) outputs += matrix.shape[0];
-  plan(context, outputs, inputs);
-  for (const Tensor& matrix : matrices) {
-    pack(context, row, matrix);
-    row += matrix.shape[0];
-  }
+  context.ops.matmul.at(view_.dtype).pack(context.pool, view_, row, matrix);
 }
 
 Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias) {
   LoadContext& context = w.context();
   int64_t outputs = 0, row = 0;
   for (const Part& part : parts) outputs += part.outputs;
-  plan(context, outputs, inputs);
+  weight_ = PackedWeight(context, context.dtype, outputs, inputs);
   for (const Part& part : parts) {
     const Weights here = w / part.name;
     const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
@@ -72,7 +59,7 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     Buffer memory;
     const Tensor matrix = part.transposed ? transpose(entry->view(), memory) : entry->view();
     for (const RowRange& range : ranges) {
-      pack(context, row, matrix.slice_rows(range.begin, range.count));
+      weight_.pack(context, row, matrix.slice_rows(range.begin, range.count));
       if (!values.empty()) {
         bias_.insert(bias_.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
       }
@@ -82,7 +69,7 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
 }
 
 Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
-  Tensor out = c.arena.take(&kFloat32, {x.rows(), weight_.n});
+  Tensor out = c.arena.take(&kFloat32, {x.rows(), outputs()});
   into(c, out, x, false);
   return out;
 }
@@ -90,7 +77,7 @@ Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
 void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
   ops::matmul(c, {.out = out,
                   .x = x,
-                  .weight = &weight_,
+                  .weight = &weight_.view(),
                   .bias = bias_.empty() ? nullptr : bias_.data(),
                   .accumulate = accumulate});
 }

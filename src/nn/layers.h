@@ -15,6 +15,21 @@ struct RowRange {
   int64_t count = 0;
 };
 
+// A matrix [outputs, inputs] in the layout the device multiplies best, and its memory.
+class PackedWeight {
+ public:
+  PackedWeight() = default;
+  // Plans it in type `dtype`, which the backend must have kernels for; pack() fills it.
+  PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs);
+  // Outputs from `row` on. Nothing happens in a dry run, or without data (a tensor that is missing).
+  void pack(LoadContext& context, int64_t row, const Tensor& matrix);
+  const ops::Weight& view() const { return view_; }
+
+ private:
+  Buffer storage_;
+  ops::Weight view_;
+};
+
 // y = x W^T + b. Several projections of the same input are fused into one matrix, outputs in the order given.
 class Linear {
  public:
@@ -26,20 +41,13 @@ class Linear {
   };
   Linear() = default;
   Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
-  // From matrices [outputs, inputs] that the caller found, one below the other; a matrix whose data is null (dry run,
-  // missing tensor) is only planned. `bias` has a value per output, or none at all.
-  Linear(LoadContext& context, const std::vector<Tensor>& matrices, int64_t inputs, std::vector<float> bias);
 
   Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new [tokens, outputs] from the arena
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
-  int64_t outputs() const { return weight_.n; }
+  int64_t outputs() const { return weight_.view().n; }
 
  private:
-  void plan(LoadContext& context, int64_t outputs, int64_t inputs);
-  void pack(LoadContext& context, int64_t row, const Tensor& matrix);
-
-  Buffer storage_;
-  ops::Weight weight_;
+  PackedWeight weight_;
   std::vector<float> bias_;
 };
 

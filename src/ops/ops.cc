@@ -8,23 +8,11 @@
 #include <string>
 
 #include "base/registry.h"
+#include "ops/checks.h"
 #include "sluice/error.h"
 
 namespace sluice::ops {
 namespace {
-
-void check_f32(const Tensor& tensor, const char* name) {
-  CHECK(tensor.dtype == &kFloat32, "{} is {}", name, tensor.dtype->name);
-}
-
-// A [rows, columns] fp32 view; -1 accepts any extent.
-void check_matrix(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
-  check_f32(tensor, name);
-  CHECK(
-      tensor.shape.rank() == 2 && (rows < 0 || tensor.shape[0] == rows) && (columns < 0 || tensor.shape[1] == columns),
-      "{} is {}, expected [{}, {}]", name, tensor.shape.str(), rows, columns);
-  CHECK(tensor.row_stride >= tensor.shape[1] || tensor.shape[0] <= 1, "{} has overlapping rows", name);
-}
 
 void check_same_shape(const Tensor& a, const Tensor& b) {
   check_f32(a, "out");
@@ -36,6 +24,18 @@ void check_cache(const Tensor& k_cache, const Tensor& v_cache) {
   CHECK(k_cache.shape.rank() == 4 && v_cache.shape.rank() == 4, "k {}, v {}", k_cache.shape.str(), v_cache.shape.str());
   for (int i = 0; i < 3; ++i) CHECK(k_cache.shape[i] == v_cache.shape[i]);
   CHECK(k_cache.dense() && v_cache.dense() && k_cache.dtype == v_cache.dtype);
+}
+
+// Columns of a value: of the values' own cache, or the first ones of the keys.
+int64_t check_values(const AttentionArgs& args) {
+  if (args.v_cache.data == nullptr) {
+    CHECK(args.k_cache.shape.rank() == 4 && args.k_cache.dense(), "k {}", args.k_cache.shape.str());
+    CHECK(args.value_dim > 0 && args.value_dim <= args.k_cache.shape[3], "value_dim {}", args.value_dim);
+    return args.value_dim;
+  }
+  check_cache(args.k_cache, args.v_cache);
+  CHECK(args.value_dim == 0, "value_dim {} beside a cache of values", args.value_dim);
+  return args.v_cache.shape[3];
 }
 
 std::string usable_names() {
@@ -139,6 +139,13 @@ void glu(Ctx& ctx, Tensor out, Tensor gate_up, Activation activation) {
   ctx.ops.glu(ctx.pool, out, gate_up, activation);
 }
 
+void clamped_glu(Ctx& ctx, Tensor out, Tensor gate_up, float alpha, float limit) {
+  check_matrix(out, "out", -1, -1);
+  check_matrix(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
+  CHECK(limit > 0, "limit {}", limit);
+  ctx.ops.clamped_glu(ctx.pool, out, gate_up, alpha, limit);
+}
+
 void unary(Ctx& ctx, Tensor x, Activation activation) {
   check_matrix(x, "x", -1, -1);
   ctx.ops.unary(ctx.pool, x, activation);
@@ -193,14 +200,33 @@ void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
   ctx.ops.rope_store(ctx.pool, args);
 }
 
+void latent_store(Ctx& ctx, const LatentStoreArgs& args) {
+  const auto tokens = static_cast<int64_t>(args.positions.size());
+  CHECK(args.k_cache.shape.rank() == 4 && args.k_cache.dense() && args.k_cache.shape[1] == 1, "k {}",
+        args.k_cache.shape.str());
+  check_matrix(args.latent, "latent", tokens, -1);
+  check_matrix(args.k_rope, "k_rope", tokens, args.cos_sin.shape[1]);
+  const int64_t rotary = args.k_rope.shape[1], head_dim = args.latent.shape[1] + rotary;
+  CHECK(args.k_cache.shape[3] == head_dim && rotary % 2 == 0, "head_dim {}, rotary {}", args.k_cache.shape[3], rotary);
+  check_matrix(args.q_rope, "q_rope", tokens, -1);
+  CHECK(args.q_rope.shape[1] % rotary == 0);
+  check_matrix(args.q, "q", tokens, args.q_rope.shape[1] / rotary * head_dim);
+  CHECK(args.slots.size() == args.positions.size());
+  const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
+  for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
+  check_matrix(args.cos_sin, "cos_sin", -1, rotary);
+  for (int32_t p : args.positions) CHECK(p >= 0 && p < args.cos_sin.shape[0], "position {}", p);
+  ctx.ops.latent_store(ctx.pool, args);
+}
+
 void attention(Ctx& ctx, const AttentionArgs& args) {
-  check_cache(args.k_cache, args.v_cache);
+  const int64_t value_dim = check_values(args);
   const int64_t blocks = args.k_cache.shape[0], kv_heads = args.k_cache.shape[1], block_size = args.k_cache.shape[2];
   CHECK(args.heads > 0 && args.heads % kv_heads == 0, "{} heads over {} kv heads", args.heads, kv_heads);
   CHECK(args.query_start.size() == args.kv_len.size() + 1 && args.query_start[0] == 0);
   const auto sequences = static_cast<int64_t>(args.kv_len.size());
   check_matrix(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);
-  check_matrix(args.out, "out", args.query_start.back(), args.heads * args.v_cache.shape[3]);
+  check_matrix(args.out, "out", args.query_start.back(), args.heads * value_dim);
   CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);
   for (int64_t s = 0; s < sequences; ++s) {
     const int rows = args.query_start[s + 1] - args.query_start[s];
@@ -223,14 +249,6 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows) 
   check_matrix(out, "out", static_cast<int64_t>(rows.size()), x.shape[1]);
   for (int32_t row : rows) CHECK(row >= 0 && row < x.shape[0], "row {} of {}", row, x.shape[0]);
   ctx.ops.gather_rows(ctx.pool, out, x, rows);
-}
-
-void scatter_add(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales) {
-  check_matrix(out, "out", -1, -1);
-  check_matrix(x, "x", static_cast<int64_t>(rows.size()), out.shape[1]);
-  CHECK(scales.size() == rows.size(), "{} scales for {} rows", scales.size(), rows.size());
-  for (int32_t row : rows) CHECK(row >= 0 && row < out.shape[0], "row {} of {}", row, out.shape[0]);
-  ctx.ops.scatter_add(ctx.pool, out, x, rows, scales);
 }
 
 }  // namespace sluice::ops

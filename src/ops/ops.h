@@ -43,6 +43,78 @@ struct MatmulArgs {
   bool accumulate = false;      // adds into out: the residual stream
 };
 
+// How rows choose among experts (Shazeer et al. 2017, arXiv:1701.06538). The top_k of highest score are taken, the
+// lower one first among equals; their weights are these scores, then normalized and scaled.
+struct Routing {
+  enum class Score {
+    kSoftmax,  // over all experts
+    kSigmoid,
+    kSparseMixer,  // the two largest logits, each by its share of a softmax over the logits close to it (Phi-3.5 MoE,
+                   // arXiv:2409.12136)
+  };
+  int top_k = 0;
+  Score score = Score::kSoftmax;
+  // Only experts of the `top_groups` best groups are taken (DeepSeek-V2, arXiv:2405.04434). A group is as good as the
+  // sum of its `group_best` best experts.
+  int groups = 1;
+  int top_groups = 1;
+  int group_best = 2;
+  bool normalize = false;     // weights are divided by their sum,
+  float smallest_sum = 0.0f;  // or by this if that is more
+  float scale = 1.0f;         // of the weights
+  float jitter = 0.0f;        // kSparseMixer: how close, as half of the relative distance
+};
+
+struct RouteArgs {
+  Tensor experts;                     // out: [rows, top_k] int32, ascending in a row
+  Tensor weights;                     // out: [rows, top_k] fp32
+  Tensor logits;                      // [rows, experts] fp32
+  const float* correction = nullptr;  // [experts] added to the scores for the choice alone (arXiv:2412.19437), or null
+  Routing routing{};
+};
+
+// Sorts what rows chose by expert, rows ascending. Row r's j-th choice is entry r * top_k + j.
+struct GroupByExpertArgs {
+  Tensor experts;  // [rows, top_k] int32
+  Tensor entries;  // out: [rows * top_k] int32: the entry at each place
+  Tensor rows;     // out: [rows * top_k] int32: the row at each place
+  Tensor places;   // out: [rows * top_k] int32: the place of each entry
+  Tensor starts;   // out: [experts + 1] int32: expert e owns the places starts[e] .. starts[e + 1]
+};
+
+// Matrices of one shape [n, k] as windows of one weight, each at a multiple of this many outputs.
+constexpr int64_t stacked_outputs(int64_t n) { return (n + kWeightPanel - 1) / kWeightPanel * kWeightPanel; }
+
+// out[i, :] = x[i, :] * weight_e^T + bias_e for the expert e that owns place i.
+struct ExpertMatmulArgs {
+  Tensor out;                      // [places, n] fp32
+  Tensor x;                        // [places, k] fp32
+  Tensor starts;                   // [experts + 1] int32
+  const Weight* weight = nullptr;  // [experts * stacked_outputs(n), k]
+  const float* bias = nullptr;     // [experts, n] or null
+};
+
+// A matrix per head: out[t, h, :] = x[t, h, :] * weight_h^T. Head h reads k columns of x from h * x_stride on, and
+// writes n columns of out from h * out_stride on.
+struct HeadMatmulArgs {
+  Tensor out;  // [tokens, (heads - 1) * out_stride + n or more] fp32
+  Tensor x;    // [tokens, (heads - 1) * x_stride + k or more] fp32
+  int heads = 0;
+  int64_t n = 0;
+  int64_t out_stride = 0;
+  int64_t x_stride = 0;
+  const Weight* weight = nullptr;  // [heads * stacked_outputs(n), k]
+};
+
+// out[r, :] = (accumulate ? out[r, :] : 0) + sum over j of weights[r, j] * x[places[r * top_k + j], :], j ascending.
+struct CombineArgs {
+  Tensor out;      // [rows, n] fp32
+  Tensor x;        // [rows * top_k, n] fp32
+  Tensor weights;  // [rows, top_k] fp32
+  Tensor places;   // [rows * top_k] int32; empty: x is in the order of the entries
+  bool accumulate = false;
+};
+
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
 // Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
 struct RopeStoreArgs {
@@ -57,6 +129,20 @@ struct RopeStoreArgs {
   std::span<const int32_t> slots;      // [tokens] block * block_size + offset
 };
 
+// The same for latent attention (DeepSeek-V2, arXiv:2405.04434): one cached vector [latent, rotary] per token, of which
+// only the rotary columns are rotated, and queries that consist alike.
+struct LatentStoreArgs {
+  Tensor q;        // [tokens, heads * (latent + rotary)] fp32: the rotary columns of every head are written
+  Tensor q_rope;   // [tokens, heads * rotary] fp32: what they are before the rotation
+  Tensor latent;   // [tokens, latent] fp32
+  Tensor k_rope;   // [tokens, rotary] fp32
+  Tensor cos_sin;  // [positions, rotary] fp32, as above
+  bool interleaved = false;
+  Tensor k_cache;                      // [blocks, 1, block_size, latent + rotary] fp32, bf16 or fp16
+  std::span<const int32_t> positions;  // [tokens] rows of cos_sin
+  std::span<const int32_t> slots;      // [tokens]
+};
+
 // Causal attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
 // Gimelshein 2018, arXiv:1805.02867; paging: Kwon et al. 2023, arXiv:2309.06180). k and v of this step are already in
 // the cache. Sequence s owns rows query_start[s] .. query_start[s+1]; its last row is at position kv_len[s] - 1.
@@ -64,7 +150,8 @@ struct AttentionArgs {
   Tensor out;                            // [tokens, heads * value_dim] fp32
   Tensor q;                              // [tokens, heads * head_dim] fp32, rotated
   Tensor k_cache;                        // [blocks, kv_heads, block_size, head_dim]
-  Tensor v_cache;                        // [blocks, kv_heads, block_size, value_dim]
+  Tensor v_cache;                        // [blocks, kv_heads, block_size, value_dim]; empty: values are the
+  int64_t value_dim = 0;                 // first value_dim columns of the keys
   std::span<const int32_t> query_start;  // [sequences + 1]
   std::span<const int32_t> kv_len;       // [sequences] tokens in the cache after this step
   std::span<const int32_t> block_table;  // [sequences, block_table_stride]
@@ -98,22 +185,35 @@ struct MatmulKernels {
   // that never come are zero, as the memory was.
   void (*pack)(ThreadPool& pool, const Weight& into, int64_t row, const Tensor& from) = nullptr;
   void (*matmul)(ThreadPool& pool, const MatmulArgs& args) = nullptr;
+  // How these kernels see x. 0: as fp32, or rounded to the type of the weights. Else every so many inputs of a row are
+  // rounded to the nearest multiples (-127 .. 127) of their largest magnitude / 127; products and sums are fp32.
+  int int8_block = 0;
 };
+
+// Outputs [begin, begin + n) of a weight; `begin` is a multiple of kWeightPanel.
+inline Weight window(const MatmulKernels& kernels, const Weight& weight, int64_t begin, int64_t n) {
+  return {.dtype = weight.dtype, .n = n, .k = weight.k, .data = weight.data + kernels.packed_bytes(begin, weight.k)};
+}
 
 struct Ops {
   void (*embed)(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) = nullptr;
   void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
   void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
+  void (*clamped_glu)(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
   void (*unary)(ThreadPool&, Tensor x, Activation activation) = nullptr;
   void (*xielu)(ThreadPool&, Tensor x, const Xielu& parameters) = nullptr;
   void (*map)(ThreadPool&, Tensor x, Map function, float parameter) = nullptr;
   void (*add)(ThreadPool&, Tensor out, Tensor x, float scale) = nullptr;
   void (*rope_store)(ThreadPool&, const RopeStoreArgs&) = nullptr;
+  void (*latent_store)(ThreadPool&, const LatentStoreArgs&) = nullptr;
   void (*attention)(ThreadPool&, const AttentionArgs&) = nullptr;
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) = nullptr;
-  void (*scatter_add)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows,
-                      std::span<const float> scales) = nullptr;
+  void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
+  void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
+  void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
+  void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
+  void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };
 
@@ -143,15 +243,21 @@ void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float 
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
 void glu(Ctx&, Tensor out, Tensor gate_up,
          Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
+// out = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = min(max(up, -limit), limit) (gpt-oss)
+void clamped_glu(Ctx&, Tensor out, Tensor gate_up, float alpha, float limit);
 void unary(Ctx&, Tensor x, Activation activation);         // in place
 void xielu(Ctx&, Tensor x, const Xielu& parameters);       // in place
 void map(Ctx&, Tensor x, Map function, float parameter);   // in place
 void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);  // out += scale * x
 void matmul(Ctx&, const MatmulArgs& args);
 void rope_store(Ctx&, const RopeStoreArgs& args);
+void latent_store(Ctx&, const LatentStoreArgs& args);
 void attention(Ctx&, const AttentionArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows);
-// out[rows[i], :] += scales[i] * x[i, :]; no row twice.
-void scatter_add(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
+void route(Ctx&, const RouteArgs& args);
+void group_by_expert(Ctx&, const GroupByExpertArgs& args);
+void expert_matmul(Ctx&, const ExpertMatmulArgs& args);
+void head_matmul(Ctx&, const HeadMatmulArgs& args);
+void combine(Ctx&, const CombineArgs& args);
 
 }  // namespace sluice::ops

@@ -69,6 +69,19 @@ void glu(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) {
   }
 }
 
+void clamped_glu(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit) {
+  const int64_t n = out.shape[1];
+  for (int64_t row = 0; row < out.rows(); ++row) {
+    const float* from = gate_up.f32() + row * gate_up.row_stride;
+    float* to = out.f32() + row * out.row_stride;
+    for (int64_t i = 0; i < n; ++i) {
+      const double gate = from[i] > limit ? limit : from[i];
+      const double up = from[n + i] < -limit ? -limit : from[n + i] > limit ? limit : from[n + i];
+      to[i] = static_cast<float>(gate / (1.0 + std::exp(-alpha * gate)) * (up + 1.0));
+    }
+  }
+}
+
 void unary(ThreadPool&, Tensor x, Activation activation) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     float* values = x.f32() + row * x.row_stride;
@@ -113,14 +126,6 @@ void add(ThreadPool&, Tensor out, Tensor x, float scale) {
 void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(out.f32() + i * out.row_stride, x.f32() + rows[i] * x.row_stride, x.shape[1] * sizeof(float));
-  }
-}
-
-void scatter_add(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    float* to = out.f32() + rows[i] * out.row_stride;
-    const float* from = x.f32() + i * x.row_stride;
-    for (int64_t j = 0; j < x.shape[1]; ++j) to[j] += scales[i] * from[j];
   }
 }
 
@@ -178,14 +183,20 @@ Ops make_table() {
           .rms_norm = rms_norm,
           .layer_norm = layer_norm,
           .glu = glu,
+          .clamped_glu = clamped_glu,
           .unary = unary,
           .xielu = xielu,
           .map = map,
           .add = add,
           .rope_store = rope_store,
+          .latent_store = latent_store,
           .attention = attention,
           .gather_rows = gather_rows,
-          .scatter_add = scatter_add,
+          .route = route,
+          .group_by_expert = group_by_expert,
+          .expert_matmul = expert_matmul,
+          .head_matmul = head_matmul,
+          .combine = combine,
           .matmul = {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
   add_blocks(ops, quant::AllCodecs{});
   return ops;

@@ -47,10 +47,11 @@ class Row {
     }
     double sum = args_.sinks ? std::exp(args_.sinks[head] - top) : 0.0;
     for (double& weight : weights) sum += weight = std::exp(weight - top);
-    std::vector<double> mixed(args_.v_cache.shape[3]);
+    const Tensor& values = args_.v_cache.data != nullptr ? args_.v_cache : args_.k_cache;
+    std::vector<double> mixed(args_.v_cache.data != nullptr ? values.shape[3] : args_.value_dim);
     std::vector<float> value(mixed.size());
     for (int64_t i = 0; i < keys; ++i) {
-      to_float(args_.v_cache.dtype, cache_row(args_.v_cache, slot(first_ + i), kv_head), value.data(), value.size());
+      to_float(values.dtype, cache_row(values, slot(first_ + i), kv_head), value.data(), value.size());
       for (size_t d = 0; d < mixed.size(); ++d) mixed[d] += weights[i] * value[d];
     }
     for (size_t d = 0; d < mixed.size(); ++d) out[d] = static_cast<float>(mixed[d] / sum);
@@ -101,8 +102,27 @@ void rope_store(ThreadPool&, const RopeStoreArgs& args) {
   }
 }
 
+void latent_store(ThreadPool&, const LatentStoreArgs& args) {
+  const int64_t latent = args.latent.shape[1], rotary = args.k_rope.shape[1], head_dim = latent + rotary;
+  const int64_t heads = args.q_rope.shape[1] / rotary;
+  std::vector<float> key(head_dim);
+  for (size_t t = 0; t < args.positions.size(); ++t) {
+    const float* cos_sin = args.cos_sin.f32() + args.positions[t] * args.cos_sin.row_stride;
+    for (int64_t h = 0; h < heads; ++h) {
+      float* q = args.q.f32() + t * args.q.row_stride + h * head_dim + latent;
+      std::copy_n(args.q_rope.f32() + t * args.q_rope.row_stride + h * rotary, rotary, q);
+      rotate(q, cos_sin, rotary, args.interleaved);
+    }
+    std::copy_n(args.latent.f32() + t * args.latent.row_stride, latent, key.data());
+    std::copy_n(args.k_rope.f32() + t * args.k_rope.row_stride, rotary, key.data() + latent);
+    rotate(key.data() + latent, cos_sin, rotary, args.interleaved);
+    from_float(args.k_cache.dtype, key.data(), cache_row(args.k_cache, args.slots[t], 0), head_dim);
+  }
+}
+
 void attention(ThreadPool& pool, const AttentionArgs& args) {
-  const int64_t head_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
+  const int64_t head_dim = args.k_cache.shape[3];
+  const int64_t value_dim = args.v_cache.data != nullptr ? args.v_cache.shape[3] : args.value_dim;
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
     const int64_t begin = args.query_start[s], rows = args.query_start[s + 1] - begin;
     pool.parallel_for(rows * args.heads, 1, [&](int64_t item, int64_t end) {

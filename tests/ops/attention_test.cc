@@ -11,10 +11,12 @@ struct Config {
   int window = 0;
   float soft_cap = 0;
   bool sinks = false, alibi = false;
+  bool values_in_keys = false;  // values are the first columns of the keys
 
   std::string str() const {
-    return fmt::format("heads {}/{}, dims {}/{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}", heads,
-                       kv_heads, head_dim, value_dim, block_size, type->name, window, soft_cap, sinks, alibi);
+    return fmt::format("heads {}/{}, dims {}/{}{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}", heads,
+                       kv_heads, head_dim, value_dim, values_in_keys ? " in keys" : "", block_size, type->name, window,
+                       soft_cap, sinks, alibi);
   }
 };
 
@@ -62,7 +64,8 @@ class Scene {
     attention(ctx, {.out = result,
                     .q = q,
                     .k_cache = k_,
-                    .v_cache = v_,
+                    .v_cache = config_.values_in_keys ? Tensor() : *v_,
+                    .value_dim = config_.values_in_keys ? config_.value_dim : 0,
                     .query_start = start,
                     .kv_len = kv_len,
                     .block_table = table,
@@ -133,6 +136,8 @@ const Config kConfigs[] = {
     {.heads = 6, .kv_heads = 2, .block_size = 16, .type = &kBFloat16, .soft_cap = 3.0f, .sinks = true},
     {.heads = 71, .kv_heads = 1, .head_dim = 64, .value_dim = 64, .alibi = true},
     {.heads = 2, .kv_heads = 1, .head_dim = 80, .value_dim = 16, .block_size = 24, .window = 600, .sinks = true},
+    {.heads = 5, .kv_heads = 1, .head_dim = 72, .value_dim = 56, .type = &kBFloat16, .values_in_keys = true},
+    {.heads = 100, .kv_heads = 1, .head_dim = 40, .value_dim = 33, .block_size = 8, .values_in_keys = true},
 };
 
 class AttentionTest : public OpsTest {

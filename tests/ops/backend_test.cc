@@ -20,7 +20,13 @@ TEST(Backend, EveryBackendFillsEverySlot) {
     EXPECT_NE(ops.rope_store, nullptr);
     EXPECT_NE(ops.attention, nullptr);
     EXPECT_NE(ops.gather_rows, nullptr);
-    EXPECT_NE(ops.scatter_add, nullptr);
+    EXPECT_NE(ops.clamped_glu, nullptr);
+    EXPECT_NE(ops.latent_store, nullptr);
+    EXPECT_NE(ops.route, nullptr);
+    EXPECT_NE(ops.group_by_expert, nullptr);
+    EXPECT_NE(ops.expert_matmul, nullptr);
+    EXPECT_NE(ops.head_matmul, nullptr);
+    EXPECT_NE(ops.combine, nullptr);
     for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
       ASSERT_TRUE(ops.matmul.contains(type)) << type->name;
       const MatmulKernels& kernels = ops.matmul.at(type);

@@ -116,15 +116,14 @@ TEST_P(ElementwiseTest, MapsAndXielu) {
   }
 }
 
-TEST_P(ElementwiseTest, ScatterAdd) {
-  Owned x(&kFloat32, {3, 131}, 4), out(&kFloat32, {9, 131});
-  x.fill(random), out.fill(random);
-  Owned expected(out);
-  const std::vector<int32_t> rows = {8, 0, 3};
-  const std::vector<float> scales = {0.3f, -2.0f, 1.0f};
-  scatter_add(device.ctx, out, x, rows, scales);
-  scatter_add(reference.ctx, expected, x, rows, scales);
-  expect_close(out, expected, 5e-7f);
+TEST_P(ElementwiseTest, ClampedGlu) {
+  for (int columns : {1, 16, 100}) {
+    Owned gate_up(&kFloat32, {5, 2 * columns}, 3), out(&kFloat32, {5, columns}, 1), expected(out);
+    gate_up.fill(random, 5.0f);
+    clamped_glu(device.ctx, out, gate_up, 1.702f, 3.5f);
+    clamped_glu(reference.ctx, expected, gate_up, 1.702f, 3.5f);
+    expect_close(out, expected, 1e-6f, 1.0f);
+  }
 }
 
 TEST_P(ElementwiseTest, AddGatherEmbed) {

@@ -33,7 +33,7 @@ struct Plan {
 Plan plan_for(const ops::AttentionArgs& args) {
   Plan plan;
   plan.head_dim = args.k_cache.shape[3];
-  plan.value_dim = args.v_cache.shape[3];
+  plan.value_dim = args.v_cache.data != nullptr ? args.v_cache.shape[3] : args.value_dim;
   plan.key_stride = round_up(plan.head_dim, 16);
   plan.value_stride = round_up(plan.value_dim, 16);
   plan.group = args.heads / args.k_cache.shape[1];
@@ -71,6 +71,11 @@ Task task_at(const ops::AttentionArgs& args, const Plan& plan, int64_t sequence,
           .first_row = start[0] + position,
           .rows_per_head = min_of(plan.positions, rows - position),
           .first_position = args.kv_len.data()[sequence] - rows + position};
+}
+
+// The cache whose rows begin with the values.
+const Tensor& values_of(const ops::AttentionArgs& args) {
+  return args.v_cache.data != nullptr ? args.v_cache : args.k_cache;
 }
 
 int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
@@ -207,7 +212,7 @@ void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64
 template <class T>
 void look_ahead(const ops::AttentionArgs& args, const Task& task, const Work& work, int64_t tile, Ahead<T>& ahead) {
   locate(args, args.k_cache, task, tile, tile, task.last_position(), ahead.keys);
-  locate(args, args.v_cache, task, tile, tile, task.last_position(), ahead.values);
+  locate(args, values_of(args), task, tile, tile, task.last_position(), ahead.values);
   for (int64_t i = 0; i < kTile; ++i) {
     if (ahead.keys[i] != nullptr) continue;
     ahead.keys[i] = ahead.values[i] = reinterpret_cast<const T*>(work.scores);
@@ -244,7 +249,7 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
     run(nullptr);
   });
 
-  locate(args, args.v_cache, task, tile, seen, last_key, vectors);
+  if (args.v_cache.data != nullptr) locate(args, args.v_cache, task, tile, seen, last_key, vectors);
   load_values(vectors, plan.value_dim, plan.value_stride, work.values);
   int64_t whole = -1;  // first of the rows, not yet multiplied, that see all keys of the tile
   for (int64_t position = from; position <= to; ++position) {

@@ -83,6 +83,19 @@ void glu(ThreadPool& pool, Tensor out, Tensor gate_up, Activation activation) {
   });
 }
 
+void clamped_glu(ThreadPool& pool, Tensor out, Tensor gate_up, float alpha, float limit) {
+  const int64_t columns = out.shape[1];
+  const Vec one = broadcast(1.0f), most = broadcast(limit), least = broadcast(-limit);
+  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    const float* from = row_of(gate_up, row);
+    float* to = row_of(out, row);
+    each_vec(columns, [&](int64_t i, auto n) {
+      const Vec gate = min(most, load(from + i, n)), up = min(most, max(least, load(from + columns + i, n)));
+      store(to + i, gate / (one + exp(gate * broadcast(-alpha))) * (up + one), n);
+    });
+  });
+}
+
 void unary(ThreadPool& pool, Tensor x, Activation activation) {
   with_activation(activation, [&](auto function) { each_element(pool, x, function); });
 }
@@ -139,13 +152,20 @@ void gather_rows(ThreadPool& pool, Tensor out, Tensor x, std::span<const int32_t
   });
 }
 
-void scatter_add(ThreadPool& pool, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales) {
-  const int64_t columns = out.shape[1];
-  each_row(pool, x.shape[0], columns, [&](int64_t i) {
-    const float* from = row_of(x, i);
-    float* to = row_of(out, rows.data()[i]);
-    const Vec scale = broadcast(scales.data()[i]);
-    each_vec(columns, [&](int64_t j, auto n) { store(to + j, load(to + j, n) + scale * load(from + j, n), n); });
+void combine(ThreadPool& pool, const ops::CombineArgs& args) {
+  const int64_t columns = args.out.shape[1], top_k = args.weights.shape[1];
+  const auto* places = reinterpret_cast<const int32_t*>(args.places.data);
+  each_row(pool, args.out.shape[0], columns * top_k, [&](int64_t row) {
+    float* to = row_of(args.out, row);
+    const float* weights = row_of(args.weights, row);
+    each_vec(columns, [&](int64_t i, auto n) {
+      Vec sum = args.accumulate ? load(to + i, n) : zero();
+      for (int64_t entry = row * top_k, j = 0; j < top_k; ++entry, ++j) {
+        const float* from = row_of(args.x, places != nullptr ? places[entry] : entry);
+        sum = fma(broadcast(weights[j]), load(from + i, n), sum);
+      }
+      store(to + i, sum, n);
+    });
   });
 }
 

@@ -13,16 +13,19 @@ struct CpuKernels {
   void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
   void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation);
+  void (*clamped_glu)(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit);
   void (*unary)(ThreadPool&, Tensor x, ops::Activation activation);
   void (*xielu)(ThreadPool&, Tensor x, const ops::Xielu& parameters);
   void (*map)(ThreadPool&, Tensor x, ops::Map function, float parameter);
   void (*add)(ThreadPool&, Tensor out, Tensor x, float scale);
   void (*rope_store)(ThreadPool&, const ops::RopeStoreArgs&);
+  void (*latent_store)(ThreadPool&, const ops::LatentStoreArgs&);
   void (*attention)(ThreadPool&, const ops::AttentionArgs&);
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
-  void (*scatter_add)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
+  void (*combine)(ThreadPool&, const ops::CombineArgs&);
   Matmul matmul_f32, matmul_bf16, matmul_fp16;
   Matmul (*matmul_blocks)(DType format);  // for weights as pack_blocks orders them; null when there is none
+  Matmul (*matmul_int8)(DType format);    // for weights as int8_packing orders them; null when there is none
 };
 
 }  // namespace sluice::kernels
@@ -34,18 +37,21 @@ void embed(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t
 void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
 void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
 void glu(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation);
+void clamped_glu(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit);
 void unary(ThreadPool&, Tensor x, ops::Activation activation);
 void xielu(ThreadPool&, Tensor x, const ops::Xielu& parameters);
 void map(ThreadPool&, Tensor x, ops::Map function, float parameter);
 void add(ThreadPool&, Tensor out, Tensor x, float scale);
 void rope_store(ThreadPool&, const ops::RopeStoreArgs&);
+void latent_store(ThreadPool&, const ops::LatentStoreArgs&);
 void attention(ThreadPool&, const ops::AttentionArgs&);
 void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows);
-void scatter_add(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows, std::span<const float> scales);
+void combine(ThreadPool&, const ops::CombineArgs&);
 void matmul_f32(ThreadPool&, const ops::MatmulArgs&);
 void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
 void matmul_fp16(ThreadPool&, const ops::MatmulArgs&);
 kernels::Matmul matmul_blocks(DType format);
+kernels::Matmul matmul_int8(DType format);
 
 }  // namespace sluice::SLUICE_ISA
 #endif

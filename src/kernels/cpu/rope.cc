@@ -83,7 +83,37 @@ void rope_store_as(ThreadPool& pool, const ops::RopeStoreArgs& args) {
   });
 }
 
+template <class T>
+void latent_store_token(const ops::LatentStoreArgs& args, int64_t token) {
+  const int64_t latent = args.latent.shape[1], rotary = args.k_rope.shape[1], head_dim = latent + rotary;
+  const auto row = [&](const Tensor& x) { return reinterpret_cast<float*>(x.data) + token * x.row_stride; };
+  const float* cos =
+      reinterpret_cast<const float*>(args.cos_sin.data) + args.positions.data()[token] * args.cos_sin.row_stride;
+  const Rotation rotation{.cos = cos, .sin = cos + rotary / 2, .half = rotary / 2, .interleaved = args.interleaved};
+  float* q = row(args.q) + latent;
+  const float* q_rope = row(args.q_rope);
+  for (int64_t at = 0; at < args.q_rope.shape[1]; at += rotary, q += head_dim) {
+    rotate(q_rope + at, q, rotary, rotation);
+  }
+  T* key = cache_row<T>(args.k_cache, args.slots.data()[token], 0);
+  copy(row(args.latent), key, latent);
+  rotate(row(args.k_rope), key + latent, rotary, rotation);
+}
+
+template <class T>
+void latent_store_as(ThreadPool& pool, const ops::LatentStoreArgs& args) {
+  pool.parallel_for(static_cast<int64_t>(args.positions.size()), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) latent_store_token<T>(args, token);
+  });
+}
+
 }  // namespace
+
+void latent_store(ThreadPool& pool, const ops::LatentStoreArgs& args) {
+  if (args.k_cache.dtype == &kBFloat16) return latent_store_as<Bf16>(pool, args);
+  if (args.k_cache.dtype == &kFloat16) return latent_store_as<Fp16>(pool, args);
+  latent_store_as<float>(pool, args);
+}
 
 void rope_store(ThreadPool& pool, const ops::RopeStoreArgs& args) {
   if (args.k_cache.dtype == &kBFloat16) return rope_store_as<Bf16>(pool, args);

@@ -9,18 +9,21 @@ constinit const kernels::CpuKernels kKernels{
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,
     .glu = glu,
+    .clamped_glu = clamped_glu,
     .unary = unary,
     .xielu = xielu,
     .map = map,
     .add = add,
     .rope_store = rope_store,
+    .latent_store = latent_store,
     .attention = attention,
     .gather_rows = gather_rows,
-    .scatter_add = scatter_add,
+    .combine = combine,
     .matmul_f32 = matmul_f32,
     .matmul_bf16 = matmul_bf16,
     .matmul_fp16 = matmul_fp16,
     .matmul_blocks = matmul_blocks,
+    .matmul_int8 = matmul_int8,
 };
 
 }  // namespace sluice::SLUICE_ISA

@@ -3,8 +3,11 @@
 #include <cpuid.h>
 
 #include "base/registry.h"
+#include "kernels/cpu/dispatch/grouped_matmul.h"
 #include "kernels/cpu/dispatch/pack.h"
+#include "kernels/cpu/dispatch/pack_int8.h"
 #include "kernels/cpu/kernels.h"
+#include "ops/reference.h"
 #include "quant/all.h"
 
 namespace sluice {
@@ -55,13 +58,22 @@ ops::MatmulKernels with_pack(void (*matmul)(ThreadPool&, const ops::MatmulArgs&)
   return {.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul};
 }
 
-// What every block format has that nobody wrote a kernel for.
+// The int8 kernels of a block format, or what every format has that nobody wrote a kernel for.
+template <class Codec>
+ops::MatmulKernels block_kernels(const CpuKernels& kernels) {
+  ops::MatmulKernels found = int8_packing(&Codec::kType);
+  if (found.pack == nullptr) {
+    return {.packed_bytes = packed_block_bytes<Codec::kType>,
+            .pack = pack_blocks,
+            .matmul = kernels.matmul_blocks(&Codec::kType)};
+  }
+  found.matmul = kernels.matmul_int8(&Codec::kType);
+  return found;
+}
+
 template <class... Codecs>
 void add_blocks(ops::Ops& ops, const CpuKernels& kernels, quant::CodecList<Codecs...>) {
-  ((ops.matmul[&Codecs::kType] = {.packed_bytes = packed_block_bytes<Codecs::kType>,
-                                  .pack = pack_blocks,
-                                  .matmul = kernels.matmul_blocks(&Codecs::kType)}),
-   ...);
+  ((ops.matmul[&Codecs::kType] = block_kernels<Codecs>(kernels)), ...);
 }
 
 template <const CpuKernels& Kernels>
@@ -70,14 +82,20 @@ ops::Ops make_table() {
                .rms_norm = Kernels.rms_norm,
                .layer_norm = Kernels.layer_norm,
                .glu = Kernels.glu,
+               .clamped_glu = Kernels.clamped_glu,
                .unary = Kernels.unary,
                .xielu = Kernels.xielu,
                .map = Kernels.map,
                .add = Kernels.add,
                .rope_store = Kernels.rope_store,
+               .latent_store = Kernels.latent_store,
                .attention = Kernels.attention,
                .gather_rows = Kernels.gather_rows,
-               .scatter_add = Kernels.scatter_add,
+               .route = ops::reference::route,
+               .group_by_expert = ops::reference::group_by_expert,
+               .expert_matmul = expert_matmul,
+               .head_matmul = head_matmul,
+               .combine = Kernels.combine,
                .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
                           {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
                           {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};

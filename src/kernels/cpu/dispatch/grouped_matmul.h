@@ -1,0 +1,12 @@
+// Products with many matrices of one weight, for every stored type that has a matmul. Compiled once: the arithmetic is
+// in the kernels that it calls.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace sluice::kernels {
+
+void expert_matmul(ThreadPool& pool, const ops::MatmulKernels& kernels, const ops::ExpertMatmulArgs& args);
+void head_matmul(ThreadPool& pool, const ops::MatmulKernels& kernels, const ops::HeadMatmulArgs& args);
+
+}  // namespace sluice::kernels

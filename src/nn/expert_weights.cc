@@ -1,0 +1,194 @@
+// Layouts of experts. Matrices are packed one expert at a time, so that what must be transposed or decoded takes the
+// memory of one.
+#include "nn/expert_weights.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+namespace sluice {
+namespace {
+
+// Rows [row, row + count) of a tensor seen as [rows, columns]; without data when there is none.
+Tensor rows_of(const TensorEntry* entry, int64_t row, int64_t count, int64_t columns) {
+  if (entry == nullptr) return Tensor(nullptr, &kFloat32, {count, columns});
+  Tensor matrix = entry->view();
+  matrix.shape = {entry->shape.elements() / columns, columns};
+  matrix.row_stride = columns;
+  return matrix.slice_rows(row, count);
+}
+
+// Every second row from `first` on.
+Tensor alternate_rows(const Tensor& matrix, int64_t first) {
+  Tensor out = matrix.slice_rows(first, matrix.rows() - first);
+  out.shape = {(out.rows() + 1) / 2, matrix.shape[1]};
+  out.row_stride = 2 * matrix.row_stride;
+  return out;
+}
+
+class Loader {
+ public:
+  Loader(const Weights& w, const MoeSpec& spec, int hidden, StackedLinear& in, StackedLinear& out)
+      : w_(w), context_(w.context()), spec_(spec), hidden_(hidden), inner_(spec.inner), in_(in), out_(out) {
+    in = StackedLinear(context_, spec.experts, 2 * inner_, hidden);
+    out = StackedLinear(context_, spec.experts, hidden, inner_);
+  }
+
+  void separate() {
+    for (int e = 0; e < spec_.experts; ++e) {
+      const Weights here = w_ / "experts" / std::to_string(e);
+      const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
+        const TensorEntry* entry = (here / name).tensor("weight", {rows, columns});
+        if (entry != nullptr) into.pack(context_, e, row, entry->view());
+      };
+      pack(in_, 0, spec_.gate, inner_, hidden_);
+      pack(in_, inner_, spec_.up, inner_, hidden_);
+      pack(out_, 0, spec_.down, hidden_, inner_);
+    }
+  }
+
+  void stacked() {
+    const TensorEntry* in = (w_ / spec_.gate).tensor("weight", {spec_.experts, 2 * inner_, hidden_});
+    const TensorEntry* out = (w_ / spec_.down).tensor("weight", {spec_.experts, hidden_, inner_});
+    for (int e = 0; e < spec_.experts; ++e) {
+      in_.pack(context_, e, 0, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
+      out_.pack(context_, e, 0, rows_of(out, e * hidden_, hidden_, inner_));
+    }
+  }
+
+  void flat() {
+    const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
+    const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
+    const TensorEntry* down = w_.tensor(spec_.down, {spec_.experts * inner_, hidden_});
+    for (int e = 0; e < spec_.experts; ++e) {
+      in_.pack(context_, e, 0, rows_of(gate, e * inner_, inner_, hidden_));
+      in_.pack(context_, e, inner_, rows_of(up, e * inner_, inner_, hidden_));
+      pack_transposed(out_, e, rows_of(down, e * inner_, inner_, hidden_));
+    }
+  }
+
+  void transposed() {
+    if (w_.has(spec_.gate + "_blocks")) return mxfp4();
+    const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
+    const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
+    for (int e = 0; !context_.dry && e < spec_.experts && in != nullptr && out != nullptr; ++e) {
+      Buffer memory;
+      pack_in_turn(e, transpose(rows_of(in, e * hidden_, hidden_, 2 * inner_), memory));
+      pack_transposed(out_, e, rows_of(out, e * inner_, inner_, hidden_));
+    }
+  }
+
+  void biases() {
+    if (spec_.bias == ExpertBias::kNone) return;
+    std::vector<float> in, out;
+    if (spec_.bias == ExpertBias::kSum) {
+      const std::vector<float> sum = w_.vector("bias", hidden_);
+      for (int e = 0; e < spec_.experts; ++e) out.insert(out.end(), sum.begin(), sum.end());
+    } else {
+      const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
+      in.resize(in_turn.size());
+      for (size_t i = 0; i < in.size(); ++i) {
+        const auto width = static_cast<size_t>(2 * inner_);
+        const size_t row = i % width;
+        in[i - row + row % 2 * width / 2 + row / 2] = in_turn[i];
+      }
+      out = w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_});
+    }
+    in_.set_bias(std::move(in));
+    out_.set_bias(std::move(out));
+  }
+
+ private:
+  // Rows of gate and up, in turn.
+  void pack_in_turn(int e, const Tensor& rows) {
+    in_.pack(context_, e, 0, alternate_rows(rows, 0));
+    in_.pack(context_, e, inner_, alternate_rows(rows, 1));
+  }
+
+  void pack_transposed(StackedLinear& into, int e, const Tensor& matrix) {
+    if (matrix.data == nullptr || context_.dry) return;
+    Buffer memory;
+    into.pack(context_, e, 0, transpose(matrix, memory));
+  }
+
+  struct Mxfp4 {
+    const TensorEntry *blocks, *scales;
+    int64_t rows, columns;
+  };
+
+  // A stack of matrices [rows, columns] of 4-bit floats (E2M1), the even column of a byte in its low half, with a power
+  // of two for every 32 columns (OCP Microscaling Formats 1.0).
+  Mxfp4 mxfp4_tensors(const std::string& name, int64_t rows, int64_t columns) {
+    if (columns % 32 != 0) {
+      context_.problems.push_back(
+          fmt::format("tensor '{}{}_blocks': {} columns are no blocks of 32", w_.prefix(), name, columns));
+    }
+    const Mxfp4 found{w_.tensor(name + "_blocks", {spec_.experts, rows, columns / 32, 16}),
+                      w_.tensor(name + "_scales", {spec_.experts, rows, columns / 32}), rows, columns};
+    for (const TensorEntry* entry : {found.blocks, found.scales}) {
+      if (entry != nullptr && entry->dtype != &kUInt8) {
+        context_.problems.push_back(fmt::format("tensor '{}' is {}, expected uint8", entry->name, entry->dtype->name));
+      }
+    }
+    return found;
+  }
+
+  static Tensor decode(const Mxfp4& m, int64_t expert, Buffer& memory) {
+    static constexpr float kValues[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
+    memory = Buffer(static_cast<size_t>(m.rows * m.columns) * sizeof(float));
+    const Tensor out(memory.data(), &kFloat32, {m.rows, m.columns});
+    const int64_t blocks = m.rows * m.columns / 32;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(m.blocks->data) + expert * blocks * 16;
+    const auto* scales = reinterpret_cast<const uint8_t*>(m.scales->data) + expert * blocks;
+    float* to = out.f32();
+    for (int64_t b = 0; b < blocks; ++b) {
+      const float scale = scales[b] == 255 ? NAN : std::ldexp(1.0f, scales[b] - 127);
+      for (int i = 0; i < 16; ++i, ++bytes) {
+        *to++ = kValues[*bytes & 15] * scale;
+        *to++ = kValues[*bytes >> 4] * scale;
+      }
+    }
+    return out;
+  }
+
+  void mxfp4() {
+    const size_t problems = context_.problems.size();
+    const Mxfp4 in = mxfp4_tensors(spec_.gate, 2 * inner_, hidden_);
+    const Mxfp4 out = mxfp4_tensors(spec_.down, hidden_, inner_);
+    if (context_.dry || context_.problems.size() != problems) return;
+    for (int e = 0; e < spec_.experts; ++e) {
+      Buffer memory;
+      pack_in_turn(e, decode(in, e, memory));
+      out_.pack(context_, e, 0, decode(out, e, memory));
+    }
+  }
+
+  const Weights& w_;
+  LoadContext& context_;
+  const MoeSpec& spec_;
+  const int64_t hidden_, inner_;
+  StackedLinear &in_, &out_;
+};
+
+}  // namespace
+
+void load_experts(const Weights& w, const MoeSpec& spec, int hidden, StackedLinear& in, StackedLinear& out) {
+  Loader loader(w, spec, hidden, in, out);
+  switch (spec.layout) {
+    case ExpertLayout::kSeparate:
+      loader.separate();
+      break;
+    case ExpertLayout::kStacked:
+      loader.stacked();
+      break;
+    case ExpertLayout::kFlat:
+      loader.flat();
+      break;
+    case ExpertLayout::kTransposed:
+      loader.transposed();
+      break;
+  }
+  loader.biases();
+}
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+// Planning and packing of stacked matrices, and the two ops on them.
+#include "nn/stacked_linear.h"
+
+namespace sluice {
+
+StackedLinear::StackedLinear(LoadContext& context, int count, int64_t outputs, int64_t inputs)
+    : count_(count),
+      outputs_(outputs),
+      weight_(context, context.dtype, count * ops::stacked_outputs(outputs), inputs) {}
+
+void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor& matrix) {
+  CHECK(i >= 0 && i < count_ && row + matrix.rows() <= outputs_, "rows {} + {} of matrix {}", row, matrix.rows(), i);
+  weight_.pack(context, i * ops::stacked_outputs(outputs_) + row, matrix);
+}
+
+void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts) const {
+  ops::expert_matmul(c, {.out = out,
+                         .x = x,
+                         .starts = starts,
+                         .weight = &weight_.view(),
+                         .bias = bias_.empty() ? nullptr : bias_.data()});
+}
+
+void StackedLinear::heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const {
+  ops::head_matmul(c, {.out = out,
+                       .x = x,
+                       .heads = count_,
+                       .n = outputs_,
+                       .out_stride = out_stride,
+                       .x_stride = x_stride,
+                       .weight = &weight_.view()});
+}
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+// Many matrices of one shape as one packed weight: the experts of a layer, the heads of a projection.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/layers.h"
+
+namespace sluice {
+
+class StackedLinear {
+ public:
+  StackedLinear() = default;
+  // Plans `count` matrices [outputs, inputs]; pack() fills them.
+  StackedLinear(LoadContext& context, int count, int64_t outputs, int64_t inputs);
+  // Rows from `row` on of matrix i. Nothing happens in a dry run, or without data (a tensor that is missing).
+  void pack(LoadContext& context, int i, int64_t row, const Tensor& matrix);
+  void set_bias(std::vector<float> bias) { bias_ = std::move(bias); }  // [count, outputs]
+
+  int count() const { return count_; }
+  int64_t outputs() const { return outputs_; }
+  // out[places, outputs] = the expert's product with every place of x; see ops::ExpertMatmulArgs.
+  void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts) const;
+  // A matrix per head; see ops::HeadMatmulArgs.
+  void heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const;
+
+ private:
+  int count_ = 0;
+  int64_t outputs_ = 0;
+  PackedWeight weight_;
+  std::vector<float> bias_;
+};
+
+}  // namespace sluice

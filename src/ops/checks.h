@@ -1,0 +1,27 @@
+// What the checked calls of the op table ask of their tensors.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace sluice::ops {
+
+inline void check_f32(const Tensor& tensor, const char* name) {
+  CHECK(tensor.dtype == &kFloat32, "{} is {}", name, tensor.dtype->name);
+}
+
+// A [rows, columns] fp32 view; -1 accepts any extent.
+inline void check_matrix(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
+  check_f32(tensor, name);
+  CHECK(
+      tensor.shape.rank() == 2 && (rows < 0 || tensor.shape[0] == rows) && (columns < 0 || tensor.shape[1] == columns),
+      "{} is {}, expected [{}, {}]", name, tensor.shape.str(), rows, columns);
+  CHECK(tensor.row_stride >= tensor.shape[1] || tensor.shape[0] <= 1, "{} has overlapping rows", name);
+}
+
+// A dense list of `count` int32.
+inline void check_list(const Tensor& tensor, const char* name, int64_t count) {
+  CHECK(tensor.dtype == &kInt32 && tensor.dense() && tensor.shape.elements() == count, "{} is {} {}, expected {} int32",
+        name, tensor.dtype->name, tensor.shape.str(), count);
+}
+
+}  // namespace sluice::ops

@@ -1,0 +1,71 @@
+// Checked calls of the ops on experts and heads. What lies in tensors (experts, places) is not looked at: it was
+// computed by an op, on whatever device.
+#include "ops/checks.h"
+
+namespace sluice::ops {
+namespace {
+
+const MatmulKernels& kernels_of(const Ctx& ctx, const Weight* weight, int64_t matrices, int64_t n) {
+  CHECK(weight != nullptr && weight->dtype != nullptr && weight->data != nullptr);
+  CHECK(weight->n == matrices * stacked_outputs(n), "{} outputs for {} matrices of {}", weight->n, matrices, n);
+  const auto kernels = ctx.ops.matmul.find(weight->dtype);
+  CHECK(kernels != ctx.ops.matmul.end(), "no kernels for weights of type {}", weight->dtype->name);
+  return kernels->second;
+}
+
+}  // namespace
+
+void route(Ctx& ctx, const RouteArgs& args) {
+  const Routing& r = args.routing;
+  check_matrix(args.logits, "logits", -1, -1);
+  const int64_t rows = args.logits.shape[0], experts = args.logits.shape[1];
+  CHECK(r.top_k > 0 && r.top_k <= experts, "{} of {} experts", r.top_k, experts);
+  CHECK(r.groups > 0 && experts % r.groups == 0 && r.top_groups > 0 && r.top_groups <= r.groups && r.group_best > 0,
+        "{} of {} groups of {} experts", r.top_groups, r.groups, experts);
+  CHECK(r.score != Routing::Score::kSparseMixer || r.top_k == 2, "top_k {}", r.top_k);
+  check_list(args.experts, "experts", rows * r.top_k);
+  check_matrix(args.weights, "weights", rows, r.top_k);
+  ctx.ops.route(ctx.pool, args);
+}
+
+void group_by_expert(Ctx& ctx, const GroupByExpertArgs& args) {
+  const int64_t entries = args.experts.shape.elements();
+  CHECK(args.experts.shape.rank() == 2, "experts is {}", args.experts.shape.str());
+  check_list(args.experts, "experts", entries);
+  check_list(args.entries, "entries", entries);
+  check_list(args.rows, "rows", entries);
+  check_list(args.places, "places", entries);
+  check_list(args.starts, "starts", args.starts.shape.elements());
+  CHECK(args.starts.shape.elements() > 1);
+  ctx.ops.group_by_expert(ctx.pool, args);
+}
+
+void expert_matmul(Ctx& ctx, const ExpertMatmulArgs& args) {
+  check_list(args.starts, "starts", args.starts.shape.elements());
+  check_matrix(args.out, "out", -1, -1);
+  const MatmulKernels& kernels = kernels_of(ctx, args.weight, args.starts.shape.elements() - 1, args.out.shape[1]);
+  check_matrix(args.x, "x", args.out.shape[0], args.weight->k);
+  ctx.ops.expert_matmul(ctx.pool, kernels, args);
+}
+
+void head_matmul(Ctx& ctx, const HeadMatmulArgs& args) {
+  CHECK(args.heads > 0 && args.n > 0 && args.out_stride >= args.n);
+  const MatmulKernels& kernels = kernels_of(ctx, args.weight, args.heads, args.n);
+  check_matrix(args.x, "x", -1, -1);
+  check_matrix(args.out, "out", args.x.shape[0], -1);
+  const int64_t before = args.heads - 1;
+  CHECK(args.x.shape[1] >= before * args.x_stride + args.weight->k, "x is {}", args.x.shape.str());
+  CHECK(args.out.shape[1] >= before * args.out_stride + args.n, "out is {}", args.out.shape.str());
+  ctx.ops.head_matmul(ctx.pool, kernels, args);
+}
+
+void combine(Ctx& ctx, const CombineArgs& args) {
+  check_matrix(args.weights, "weights", -1, -1);
+  const int64_t rows = args.weights.shape[0], entries = args.weights.shape.elements();
+  check_matrix(args.out, "out", rows, -1);
+  check_matrix(args.x, "x", entries, args.out.shape[1]);
+  if (args.places.data != nullptr) check_list(args.places, "places", entries);
+  ctx.ops.combine(ctx.pool, args);
+}
+
+}  // namespace sluice::ops

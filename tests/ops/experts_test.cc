@@ -1,0 +1,307 @@
+// Ops on experts and heads: routing against rules written out plainly, products and sums of every backend against the
+// reference, and bit for bit against themselves under other batches and numbers of threads.
+#include <numeric>
+
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+struct Packed : Weight {
+  Buffer storage;
+};
+
+// Matrices [n, k] one below the other, as layers stack them.
+Packed stacked(Ctx& ctx, DType stored, const std::vector<Owned>& matrices) {
+  const MatmulKernels& kernels = ctx.ops.matmul.at(stored);
+  const int64_t n = matrices[0]->rows(), count = static_cast<int64_t>(matrices.size());
+  Packed weight;
+  weight.dtype = stored;
+  weight.n = count * stacked_outputs(n);
+  weight.k = matrices[0]->shape[1];
+  weight.storage = Buffer(kernels.packed_bytes(weight.n, weight.k));
+  weight.data = weight.storage.data();
+  for (int64_t i = 0; i < count; ++i) kernels.pack(ctx.pool, weight, i * stacked_outputs(n), matrices[i]);
+  return weight;
+}
+
+class ExpertsTest : public OpsTest {
+ protected:
+  std::vector<Owned> matrices(DType type, int count, int64_t n, int64_t k) {
+    std::vector<Owned> all;
+    for (int i = 0; i < count; ++i) all.emplace_back(type, Shape{n, k}).fill(random);
+    return all;
+  }
+  static float tolerance(DType stored, int64_t k) {
+    return (stored == &kBFloat16 ? 6e-3f : 1e-6f) * std::sqrt(static_cast<float>(k)) + 1e-6f;
+  }
+};
+
+struct Routed {
+  Owned experts, weights;
+  Routed(Device& device, const Tensor& logits, const Routing& routing, const float* correction = nullptr)
+      : experts(&kInt32, {logits.rows(), routing.top_k}), weights(&kFloat32, {logits.rows(), routing.top_k}) {
+    route(device.ctx,
+          {.experts = experts, .weights = weights, .logits = logits, .correction = correction, .routing = routing});
+  }
+  int expert(int64_t row, int j) const { return experts->as<int32_t>()[row * experts->shape[1] + j]; }
+};
+
+TEST_P(ExpertsTest, SoftmaxTakesTheLargestAndNormalizes) {
+  for (int experts : {2, 5, 64, 130}) {
+    for (int top_k : {1, 2, std::min(experts, 8)}) {
+      Owned logits(&kFloat32, {37, experts}, 3);
+      logits.fill(random, 2.0f);
+      const Routed plain(device, logits, {.top_k = top_k});
+      const Routed normalized(device, logits, {.top_k = top_k, .normalize = true, .scale = 2.5f});
+      for (int64_t row = 0; row < 37; ++row) {
+        std::vector<int> order(experts);
+        std::iota(order.begin(), order.end(), 0);
+        const float* x = logits.row(row);
+        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x[a] > x[b]; });
+        double all = 0, chosen = 0;
+        for (int i = 0; i < experts; ++i) all += std::exp(double{x[i]});
+        for (int j = 0; j < top_k; ++j) chosen += std::exp(double{x[order[j]]});
+        order.resize(top_k);
+        std::sort(order.begin(), order.end());
+        for (int j = 0; j < top_k; ++j) {
+          ASSERT_EQ(plain.expert(row, j), order[j]);
+          EXPECT_NEAR(plain.weights.row(row)[j], std::exp(double{x[order[j]]}) / all, 1e-6);
+          EXPECT_NEAR(normalized.weights.row(row)[j], 2.5 * std::exp(double{x[order[j]]}) / chosen, 4e-6);
+        }
+      }
+    }
+  }
+}
+
+// Corrections decide who is chosen, and groups where from; weights stay the scores.
+TEST_P(ExpertsTest, GroupsAndCorrections) {
+  const int experts = 12;
+  std::vector<float> logits(experts, -2.0f), correction(experts, 0.0f);
+  logits[0] = 3.0f;              // group 0: one very good expert
+  logits[4] = logits[5] = 1.5f;  // group 1: two good ones
+  logits[8] = logits[9] = 1.0f;  // group 2
+  correction[9] = -2.0f;
+  const Tensor row(logits.data(), &kFloat32, {1, experts});
+  const auto sigmoid = [](float x) { return 1.0f / (1.0f + std::exp(-x)); };
+  Routing routing{.top_k = 2, .score = Routing::Score::kSigmoid, .groups = 3, .top_groups = 1, .group_best = 2};
+  const Routed by_two(device, row, routing, correction.data());
+  EXPECT_EQ(by_two.expert(0, 0), 4);
+  EXPECT_EQ(by_two.expert(0, 1), 5);
+  EXPECT_NEAR(by_two.weights.row(0)[0], sigmoid(1.5f), 1e-6f);
+  routing.group_best = 1;
+  const Routed by_one(device, row, routing, correction.data());
+  EXPECT_EQ(by_one.expert(0, 0), 0);
+  EXPECT_EQ(by_one.expert(0, 1), 1);
+  routing = {.top_k = 4, .score = Routing::Score::kSigmoid};
+  const Routed corrected(device, row, routing, correction.data());
+  EXPECT_EQ(corrected.expert(0, 3), 8);
+  // Corrections below zero keep experts of other groups out, too.
+  std::fill(correction.begin(), correction.end(), -3.0f);
+  const Routed below_zero(device, row, {.top_k = 2, .score = Routing::Score::kSigmoid, .groups = 3, .group_best = 2},
+                          correction.data());
+  EXPECT_EQ(below_zero.expert(0, 0), 4);
+  EXPECT_EQ(below_zero.expert(0, 1), 5);
+}
+
+TEST_P(ExpertsTest, SparseMixerSharesAmongTheClose) {
+  std::vector<float> logits = {1.0f, 4.0f, 3.95f, 3.5f, -6.0f};
+  const Tensor row(logits.data(), &kFloat32, {1, 5});
+  const Routed routed(device, row, {.top_k = 2, .score = Routing::Score::kSparseMixer, .jitter = 0.01f});
+  // Only 3.95 is within 2 % of 4; of what remains, nothing is within 2 % of 3.95 but the first choice, which is gone.
+  EXPECT_EQ(routed.expert(0, 0), 1);
+  EXPECT_EQ(routed.expert(0, 1), 2);
+  EXPECT_NEAR(routed.weights.row(0)[0], 1.0 / (1.0 + std::exp(-0.05)), 1e-6);
+  EXPECT_NEAR(routed.weights.row(0)[1], 1.0, 1e-6);
+}
+
+TEST_P(ExpertsTest, NanLogitsStillChooseExperts) {
+  for (auto score : {Routing::Score::kSoftmax, Routing::Score::kSigmoid}) {
+    Owned logits(&kFloat32, {1, 9});
+    std::fill_n(logits.row(0), 9, std::nanf(""));
+    const Routed routed(device, logits, {.top_k = 3, .score = score, .groups = 3, .top_groups = 2, .normalize = true});
+    for (int j = 0; j < 3; ++j) {
+      EXPECT_GE(routed.expert(0, j), 0);
+      EXPECT_LT(routed.expert(0, j), 9);
+      if (j > 0) {
+        EXPECT_LT(routed.expert(0, j - 1), routed.expert(0, j));
+      }
+    }
+  }
+}
+
+// Rows of random choices, grouped.
+struct Grouped {
+  int experts;
+  Owned chosen, entries, rows, places, starts;
+  Grouped(Device& device, std::mt19937& random, int64_t count, int top_k, int experts)
+      : experts(experts),
+        chosen(&kInt32, {count, top_k}),
+        entries(&kInt32, {count * top_k}),
+        rows(entries),
+        places(entries),
+        starts(&kInt32, {experts + 1}) {
+    std::vector<int32_t> all(experts);
+    std::iota(all.begin(), all.end(), 0);
+    for (int64_t r = 0; r < count; ++r) {
+      std::shuffle(all.begin(), all.end(), random);
+      std::sort(all.begin(), all.begin() + top_k);
+      std::copy_n(all.begin(), top_k, chosen->as<int32_t>() + r * top_k);
+    }
+    group_by_expert(device.ctx,
+                    {.experts = chosen, .entries = entries, .rows = rows, .places = places, .starts = starts});
+  }
+};
+
+TEST_P(ExpertsTest, GroupsByExpert) {
+  for (auto [count, top_k, experts] : {std::tuple{1, 1, 1}, {1, 2, 7}, {40, 3, 5}, {200, 8, 128}}) {
+    const Grouped g(device, random, count, top_k, experts);
+    const auto* starts = g.starts->as<int32_t>();
+    EXPECT_EQ(starts[0], 0);
+    EXPECT_EQ(starts[experts], count * top_k);
+    for (int e = 0; e < experts; ++e) {
+      for (int32_t place = starts[e]; place < starts[e + 1]; ++place) {
+        const int32_t entry = g.entries->as<int32_t>()[place];
+        EXPECT_EQ(g.chosen->as<int32_t>()[entry], e);
+        EXPECT_EQ(g.places->as<int32_t>()[entry], place);
+        EXPECT_EQ(g.rows->as<int32_t>()[place], entry / top_k);
+        if (place > starts[e]) {
+          EXPECT_LT(g.entries->as<int32_t>()[place - 1], entry);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ExpertsTest, MatmulMatchesTheReference) {
+  for (DType stored : {&kFloat32, &kBFloat16, &kFloat16}) {
+    for (auto [count, top_k, experts, n, k] : {std::tuple{1, 2, 8, 33, 40},
+                                               {7, 1, 3, 1, 5},
+                                               {50, 4, 6, 100, 129},
+                                               {700, 2, 3, 70, 64},
+                                               {9, 3, 40, 640, 32}}) {
+      SCOPED_TRACE(fmt::format("{}: {} rows, {} of {}, n {}, k {}", stored->name, count, top_k, experts, n, k));
+      const std::vector<Owned> all = matrices(stored, experts, n, k);
+      Owned x(&kFloat32, {int64_t{count} * top_k, k}, 3), bias(&kFloat32, {experts, n});
+      x.fill(random), bias.fill(random);
+      const Grouped g(device, random, count, top_k, experts);
+      Owned out(&kFloat32, {int64_t{count} * top_k, n}, 2), expected(out);
+      for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
+        const Packed weight = stacked(d->ctx, stored, all);
+        expert_matmul(d->ctx, {.out = *result, .x = x, .starts = g.starts, .weight = &weight, .bias = bias->f32()});
+      }
+      expect_close(out, expected, tolerance(stored, k), 1.0f);
+    }
+  }
+}
+
+TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
+  const int experts = 5, top_k = 2, total = 60;
+  const int64_t n = 150, k = 96;
+  for (DType stored : {&kFloat32, &kBFloat16}) {
+    const std::vector<Owned> all = matrices(stored, experts, n, k);
+    const Packed weight = stacked(device.ctx, stored, all);
+    Owned x(&kFloat32, {total, k}), bias(&kFloat32, {experts, n}), logits(&kFloat32, {total, experts});
+    x.fill(random), bias.fill(random), logits.fill(random);
+    // The whole way of a layer: route, group, gather, multiply, combine.
+    const auto run = [&](Device& d, int64_t begin, int64_t rows, const Owned& result) {
+      const Routed routed(d, logits->slice_rows(begin, rows), {.top_k = top_k});
+      Owned entries(&kInt32, {rows * top_k}), from(entries), places(entries), starts(&kInt32, {experts + 1});
+      group_by_expert(
+          d.ctx, {.experts = routed.experts, .entries = entries, .rows = from, .places = places, .starts = starts});
+      Owned mine(&kFloat32, {rows * top_k, k}), product(&kFloat32, {rows * top_k, n});
+      gather_rows(d.ctx, mine, x->slice_rows(begin, rows), {from->as<int32_t>(), static_cast<size_t>(rows * top_k)});
+      expert_matmul(d.ctx, {.out = product, .x = mine, .starts = starts, .weight = &weight, .bias = bias->f32()});
+      combine(d.ctx,
+              {.out = result->slice_rows(begin, rows), .x = product, .weights = routed.weights, .places = places});
+    };
+    Owned alone(&kFloat32, {total, n});
+    for (int64_t r = 0; r < total; ++r) run(device, r, 1, alone);
+    for (int threads : {1, 2, 4}) {
+      Device other(*GetParam(), threads);
+      for (int64_t batch : {2, 7, 33, 60}) {
+        Owned out(&kFloat32, {total, n});
+        for (int64_t r = 0; r < total; r += batch) run(other, r, std::min<int64_t>(batch, total - r), out);
+        ASSERT_TRUE(same_bits(out->f32(), alone->f32(), total * n)) << stored->name << " batch " << batch;
+      }
+    }
+  }
+}
+
+TEST_P(ExpertsTest, HeadMatmulMatchesTheReference) {
+  for (DType stored : {&kFloat32, &kBFloat16, &kFloat16}) {
+    for (auto [tokens, heads, n, k] : {std::tuple{1, 4, 33, 16}, {5, 3, 16, 7}, {300, 2, 130, 40}}) {
+      SCOPED_TRACE(fmt::format("{}: {} tokens, {} heads, n {}, k {}", stored->name, tokens, heads, n, k));
+      const std::vector<Owned> all = matrices(stored, heads, n, k);
+      Owned x(&kFloat32, {tokens, heads * (k + 3)}, 1), out(&kFloat32, {tokens, heads * (n + 8)}, 2);
+      x.fill(random), out.fill(random);
+      Owned expected(out);
+      for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
+        const Packed weight = stacked(d->ctx, stored, all);
+        head_matmul(d->ctx, {.out = *result,
+                             .x = x,
+                             .heads = heads,
+                             .n = n,
+                             .out_stride = n + 8,
+                             .x_stride = k + 3,
+                             .weight = &weight});
+      }
+      expect_close(out, expected, tolerance(stored, k), 1.0f);  // what lies between the heads is untouched
+    }
+  }
+}
+
+TEST_P(ExpertsTest, CombineMatchesTheReference) {
+  for (bool accumulate : {false, true}) {
+    for (auto [rows, top_k, n] : {std::tuple{1, 1, 1}, {6, 2, 19}, {33, 8, 100}}) {
+      Owned x(&kFloat32, {int64_t{rows} * top_k, n}, 3), weights(&kFloat32, {rows, top_k}),
+          out(&kFloat32, {rows, n}, 5);
+      x.fill(random), weights.fill(random), out.fill(random);
+      Owned expected(out), places(&kInt32, {int64_t{rows} * top_k});
+      std::iota(places->as<int32_t>(), places->as<int32_t>() + rows * top_k, 0);
+      std::shuffle(places->as<int32_t>(), places->as<int32_t>() + rows * top_k, random);
+      for (const Tensor& order : {*places, Tensor()}) {
+        combine(device.ctx, {.out = out, .x = x, .weights = weights, .places = order, .accumulate = accumulate});
+        combine(reference.ctx,
+                {.out = expected, .x = x, .weights = weights, .places = order, .accumulate = accumulate});
+        expect_close(out, expected, 2e-6f, 1.0f);
+      }
+    }
+  }
+}
+
+TEST_P(ExpertsTest, LatentStoreMatchesTheReference) {
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
+    for (bool interleaved : {false, true}) {
+      const int64_t latent = 37, rotary = 14, heads = 3, tokens = 9;
+      Owned q(&kFloat32, {tokens, heads * (latent + rotary)}, 2), q_rope(&kFloat32, {tokens, heads * rotary}, 1),
+          c(&kFloat32, {tokens, latent}, 3), k_rope(&kFloat32, {tokens, rotary}, 5), table(&kFloat32, {40, rotary}),
+          cache(type, {2, 1, 8, latent + rotary});
+      q.fill(random), q_rope.fill(random), c.fill(random), k_rope.fill(random), table.fill(random), cache.fill(random);
+      Owned expected_q(q), expected_cache(cache);
+      const std::vector<int32_t> positions = {3, 39, 0, 1, 2, 5, 5, 8, 20}, slots = {0, 15, 7, 8, 1, 2, 3, 4, 5};
+      LatentStoreArgs args{.q = q,
+                           .q_rope = q_rope,
+                           .latent = c,
+                           .k_rope = k_rope,
+                           .cos_sin = table,
+                           .interleaved = interleaved,
+                           .k_cache = cache,
+                           .positions = positions,
+                           .slots = slots};
+      latent_store(device.ctx, args);
+      args.q = expected_q, args.k_cache = expected_cache;
+      latent_store(reference.ctx, args);
+      expect_close(q, expected_q, 1e-6f);
+      std::vector<float> a(cache->shape.elements()), b(a);
+      to_float(type, cache->data, a.data(), a.size());
+      to_float(type, expected_cache->data, b.data(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], type == &kFloat32 ? 1e-6f : 0.02f) << i;
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(ExpertsTest);
+
+}  // namespace
+}  // namespace sluice::ops
