@@ -176,8 +176,7 @@ void BlockPool::reset_prefix_cache() {
   }
   // What is left is held. Deepest first is not needed: nobody counts children while all are forgotten.
   for (const auto& [name, block] : by_name_) {
-    nodes_[block].published = false;
-    nodes_[block].parent = kNoBlock;
+    unpublish(block);
     nodes_[block].children = 0;
   }
   by_name_.clear();
@@ -215,8 +214,13 @@ void BlockPool::forget(BlockId block) {
   CHECK(node.children == 0, "block {} is no leaf of the prefix tree", block);
   by_name_.erase(node.name);
   if (node.parent != kNoBlock) --nodes_[node.parent].children;
-  node.published = false;
-  node.parent = kNoBlock;
+  unpublish(block);
+}
+
+void BlockPool::unpublish(BlockId block) {
+  nodes_[block].published = false;
+  nodes_[block].parent = kNoBlock;
+  if (options_.on_forget) options_.on_forget(block);
 }
 
 }  // namespace sluice

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,9 +33,10 @@ struct BlockName {
 
 struct BlockPoolOptions {
   int blocks = 0;
-  int block_size = 16;        // tokens
-  std::string fingerprint{};  // what the cached values depend on besides tokens: model, types
-  int hash_bits = 256;        // names are cut to so many bits; fewer than 256 only to test collisions
+  int block_size = 16;                       // tokens
+  std::string fingerprint{};                 // what the cached values depend on besides tokens: model, types
+  int hash_bits = 256;                       // names are cut to so many bits; fewer than 256 only to test collisions
+  std::function<void(BlockId)> on_forget{};  // a published block lost its name; may be null
 };
 
 struct BlockPoolStats {
@@ -108,6 +110,7 @@ class BlockPool {
   void append_cached(BlockId block);
   void remove_cached(BlockId block);
   void forget(BlockId block);
+  void unpublish(BlockId block);
 
   BlockPoolOptions options_;
   std::vector<Node> nodes_;    // [blocks]

@@ -35,13 +35,14 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
   Sequence& sequence = *part.sequence;
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
-    pool_.release(std::exchange(sequence.blocks, {}));
+    release_memory(sequence);
     return;
   }
   const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
   prompt_tokens_ += std::clamp(request.prompt_length() - sequence.computed, 0, part.tokens);
   sequence.computed += part.tokens;
   publish_blocks(sequence);
+  take_snapshot(sequence);
 
   const int draws = sequence.computed < sequence.length() ? 0 : request.unforked() ? request.request.n : 1;
   for (SampleResult& score : own.first(own.size() - draws)) {
@@ -62,6 +63,11 @@ void Scheduler::fork(Sequence& trunk) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = i;
     pool_.share(choice->blocks);
+    if (recurrent()) {
+      choice->state_slot = states_.take();
+      choice->last_snapshot = kNoBlock;
+      state_copies_.push_back({.from = trunk.state_slot, .to = choice->state_slot});
+    }
     running_.insert(choice.get());
     request.choices[i] = std::move(choice);
   }
@@ -119,6 +125,20 @@ void Scheduler::publish_blocks(Sequence& sequence) {
   }
 }
 
+// The state at the end of a published block, for those who will share it. Of what a sequence generates, only the last
+// one is kept: the next turn of a conversation goes on from there.
+void Scheduler::take_snapshot(Sequence& sequence) {
+  if (!recurrent() || !options_.prefix_caching || sequence.computed % options_.block_size != 0) return;
+  const BlockId block = sequence.blocks[sequence.computed / options_.block_size - 1];
+  if (!pool_.published(block) || states_.has_snapshot(block)) return;
+  const bool generated = sequence.computed > sequence.request->prompt_length();
+  if (generated && sequence.last_snapshot != kNoBlock) states_.forget(std::exchange(sequence.last_snapshot, kNoBlock));
+  const StateSlot slot = states_.add_snapshot(block);
+  if (slot == kNoState) return;
+  if (generated) sequence.last_snapshot = block;
+  state_copies_.push_back({.from = sequence.state_slot, .to = slot});
+}
+
 void Scheduler::extend_names(Sequence& sequence, int blocks) const {
   const int size = options_.block_size;
   for (int i = static_cast<int>(sequence.names.size()); i < blocks; ++i) {
@@ -159,7 +179,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
   }
 }
 
-// The blocks of a sequence in the step in flight are released when that is committed.
+// Blocks and state of a sequence in the step in flight are released when that is committed.
 void Scheduler::end_sequence(Sequence& sequence) {
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kRunning) {
@@ -171,7 +191,13 @@ void Scheduler::end_sequence(Sequence& sequence) {
   }
   sequence.state = SequenceState::kEnded;
   ended_.push_back(request.id);
-  if (!sequence.scheduled) pool_.release(std::exchange(sequence.blocks, {}));
+  if (!sequence.scheduled) release_memory(sequence);
+}
+
+void Scheduler::release_memory(Sequence& sequence) {
+  pool_.release(std::exchange(sequence.blocks, {}));
+  if (sequence.state_slot != kNoState) states_.release(std::exchange(sequence.state_slot, kNoState));
+  sequence.last_snapshot = kNoBlock;
 }
 
 // Forgets requests without a living choice. The step in flight may point to them: then later.

@@ -60,15 +60,19 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
 
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)),
+      states_(options_.state_slots),
       pool_({.blocks = options_.blocks,
              .block_size = options_.block_size,
              .fingerprint = options_.fingerprint,
-             .hash_bits = options_.hash_bits}),
+             .hash_bits = options_.hash_bits,
+             .on_forget = [this](BlockId block) { states_.forget(block); }}),
       queue_limit_(options_.max_queued_requests, options_.max_queued_tokens) {
   CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
   CHECK(options_.max_model_len > 0 && options_.max_model_len <= int64_t{options_.blocks} * options_.block_size,
         "a context of {} tokens does not fit {} blocks of {}", options_.max_model_len, options_.blocks,
         options_.block_size);
+  CHECK(!recurrent() || options_.state_slots >= options_.max_num_seqs, "{} states for {} sequences",
+        options_.state_slots, options_.max_num_seqs);
 }
 
 void Scheduler::add(RequestId id, Request request) {
@@ -119,6 +123,7 @@ ScheduledBatch Scheduler::next() {
     std::ranges::copy(step.out.parts[i].sequence->blocks, batch.block_table.begin() + i * stride);
   }
   in_flight_ = !batch.empty();
+  if (in_flight_) batch.state_copies = std::exchange(state_copies_, {});
   if (in_flight_) ++steps_;
   return std::move(step.out);
 }
@@ -156,9 +161,20 @@ int Scheduler::chunk_size(const Step& step, const Sequence& sequence) const {
   const int tokens = std::min(remaining, step.tokens_left);
   if (sequence.request->scores_prompt()) {
     const int unscored_rows = std::max(0, sequence.request->scored - sequence.computed);
-    return std::min(tokens, unscored_rows + step.rows_left);
+    return stop_for_snapshot(sequence, std::min(tokens, unscored_rows + step.rows_left));
   }
-  return tokens == remaining && step.rows_left == 0 ? tokens - 1 : tokens;
+  return stop_for_snapshot(sequence, tokens == remaining && step.rows_left == 0 ? tokens - 1 : tokens);
+}
+
+// Fewer of the next `tokens` tokens where a snapshot behind them will be of use to others. A later request cannot reuse
+// its last token, so that the end of the sequence is of no use to one like it.
+int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
+  if (!recurrent() || !options_.prefix_caching || tokens <= 0) return tokens;
+  const int end = sequence.computed + tokens;
+  if (sequence.computed < sequence.parting && sequence.parting < end) return sequence.parting - sequence.computed;
+  const int size = options_.block_size;
+  const int stop = (end == sequence.length() ? end - 1 : end) / size * size;
+  return stop > sequence.computed ? stop - sequence.computed : tokens;
 }
 
 // Makes the sequence own, alone, the blocks it writes the next `tokens` tokens to. Returns for how many of them there
@@ -198,8 +214,7 @@ bool Scheduler::preempt_behind(const Sequence& sequence) {
     if (victim.scheduled) continue;
     running_.erase(std::next(it).base());
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
-    pool_.release(victim.blocks);
-    victim.blocks.clear();
+    release_memory(victim);
     victim.computed = 0;
     victim.published = 0;
     enqueue(victim);
@@ -225,6 +240,7 @@ void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
   batch.prompt_len.push_back(sequence.request->prompt_length());
+  if (recurrent()) batch.state_slots.push_back(sequence.state_slot);
   step.tokens_left -= tokens;
   sequence.scheduled = true;
 }
@@ -286,10 +302,13 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
     extend_names(sequence, full_blocks);
     hits = pool_.find(request.request.cache_salt, std::span(sequence.names).first(full_blocks), sequence.tokens);
   }
+  const auto known = static_cast<int>(hits.size()) * options_.block_size;
+  while (recurrent() && !hits.empty() && !states_.has_snapshot(hits.back())) hits.pop_back();
   const auto idle_hits = std::ranges::count_if(hits, [&](BlockId block) { return pool_.holders(block) == 0; });
   const auto missing = blocks_for(sequence.length()) - static_cast<int64_t>(hits.size());
   if (missing > pool_.available() - idle_hits - promised_blocks()) return false;
   sequence.computed = static_cast<int>(hits.size()) * options_.block_size;
+  sequence.parting = known;
   if (chunk_size(step, sequence) == 0) {
     sequence.computed = 0;
     return false;
@@ -301,6 +320,11 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   reserved_slots_ += slots - 1;
   pool_.share(hits);
   sequence.published = static_cast<int>(hits.size());
+  if (recurrent()) {
+    const StateSlot snapshot = hits.empty() ? kNoState : states_.use_snapshot(hits.back());
+    sequence.state_slot = states_.take();
+    if (snapshot != kNoState) state_copies_.push_back({.from = snapshot, .to = sequence.state_slot});
+  }
   sequence.blocks = std::move(hits);
   ++admissions_;
   if (!request.admitted) {

@@ -23,6 +23,10 @@
 // max_overtaken admissions; after them it ranks, to its end, before everything but earlier arrivals that waited as
 // long.
 //
+// Recurrent layers. A running sequence has a slot of state. A prefix can be reused up to where a snapshot was taken: at
+// the ends of prefill chunks, which are cut at ends of blocks for it; at the last end of a block a sequence generated;
+// and, once a second prompt shares blocks that have none, where the two part.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -38,6 +42,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/state_pool.h"
 #include "nn/batch.h"
 #include "sampling/sampler.h"
 #include "scheduler/sequence.h"
@@ -159,6 +164,7 @@ class Scheduler {
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
   const BlockPool& pool() const { return pool_; }
+  const StatePool& states() const { return states_; }
   void reset_prefix_cache() { pool_.reset_prefix_cache(); }
   // Every request that has not ended, by id; for tests and inspection.
   const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
@@ -179,6 +185,7 @@ class Scheduler {
   void schedule_running(Step& step, bool decodes);
   bool schedule(Step& step, Sequence& sequence);
   int chunk_size(const Step& step, const Sequence& sequence) const;
+  int stop_for_snapshot(const Sequence& sequence, int tokens) const;
   int provide_blocks(Step& step, Sequence& sequence, int tokens);
   bool preempt_behind(const Sequence& sequence);
   void append(Step& step, Sequence& sequence, int tokens);
@@ -196,21 +203,27 @@ class Scheduler {
   void commit_token(Sequence& sequence, SampleResult result);
   std::optional<Finish> finish_of(const Sequence& sequence) const;
   void publish_blocks(Sequence& sequence);
+  void take_snapshot(Sequence& sequence);
   void extend_names(Sequence& sequence, int blocks) const;
 
   // Ending.
   void end_sequence(Sequence& sequence);
+  void release_memory(Sequence& sequence);
   void end_request(RequestState& request, const Finish& finish);
   void erase_ended();
   int blocks_for(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
   SchedulerOptions options_;
+  bool recurrent() const { return options_.state_slots > 0; }
+
+  StatePool states_;
   BlockPool pool_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::set<Sequence*, ByRank> running_, waiting_;
   std::set<Sequence*, ByWait> overtakable_;  // of waiting_ under the priority policy, until they are promoted
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
+  std::vector<StateCopy> state_copies_;  // to be done before the next step
   std::vector<SequenceEvent> events_;
   std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;        // sequences that running ones will fork

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/block_pool.h"
+#include "cache/state_pool.h"
 #include "sampling/penalty_counts.h"
 #include "sluice/engine.h"
 #include "sluice/request.h"
@@ -40,7 +41,11 @@ struct Sequence {
   std::vector<BlockId> blocks;   // ceil(computed / block_size) of them, more while a step is in flight
   std::vector<BlockName> names;  // of the leading full blocks, as far as they were needed
   int published = 0;             // leading blocks that were found in the cache or published
-  PenaltyCounts counts;          // kept only if the parameters have a penalty
+  // With recurrent layers:
+  StateSlot state_slot = kNoState;  // while running
+  int parting = 0;                  // tokens known in cached blocks when it was admitted, without a state to go on from
+  BlockId last_snapshot = kNoBlock;  // made while generating
+  PenaltyCounts counts;              // kept only if the parameters have a penalty
 
   int length() const { return static_cast<int>(tokens.size()); }
 };

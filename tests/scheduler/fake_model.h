@@ -1,6 +1,7 @@
 // A model for scheduler tests whose whole state lives in the paged cache, as a real one's does: the slot of a token
 // holds a hash of all tokens up to it, computed from what the cache holds for the token before. A wrong slot, block
-// table, copy or reuse changes what follows.
+// table, copy or reuse changes what follows. With state slots it is also recurrent: the slot holds the same hash, goes
+// on from what it held, and must agree with the cache.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,13 +39,16 @@ inline float score_of(uint64_t state, TokenId target) { return static_cast<float
 
 class FakeModel {
  public:
-  FakeModel(int blocks, int block_size, int vocab)
-      : block_size_(block_size), vocab_(vocab), cache_(blocks * block_size) {}
+  FakeModel(int blocks, int block_size, int vocab, int state_slots = 0)
+      : block_size_(block_size), vocab_(vocab), cache_(blocks * block_size), states_(state_slots) {}
 
   std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool) {
     const Batch& batch = step.batch;
     check_shape(batch);
     copy_blocks(batch);
+    for (const StateCopy& copy : batch.state_copies) states_.at(copy.to) = states_.at(copy.from);
+    const std::set<int32_t> slots(batch.state_slots.begin(), batch.state_slots.end());
+    EXPECT_EQ(slots.size(), states_.empty() ? 0 : batch.kv_len.size()) << "a state slot for every sequence";
     std::set<int32_t> written;
     std::vector<uint64_t> states(batch.size());
     for (int s = 0; s < batch.sequences(); ++s) {
@@ -60,6 +64,12 @@ class FakeModel {
         const int before = position - 1;
         const uint64_t state =
             position == 0 ? 0 : cache_[table[before / block_size_] * block_size_ + before % block_size_];
+        if (!states_.empty()) {
+          uint64_t& kept = states_.at(batch.state_slots[s]);
+          if (position == 0) kept = 0;
+          EXPECT_EQ(kept, state) << "recurrent state at position " << position;
+          kept = extend_state(kept, batch.tokens[row]);
+        }
         cache_[slot] = states[row] = extend_state(state, batch.tokens[row]);
       }
       check_cache(step.parts[s].sequence->tokens, batch.kv_len[s], table);
@@ -115,7 +125,8 @@ class FakeModel {
   }
 
   int block_size_, vocab_;
-  std::vector<uint64_t> cache_;  // [slots]
+  std::vector<uint64_t> cache_;   // [slots]
+  std::vector<uint64_t> states_;  // [state slots]
 };
 
 }  // namespace sluice

@@ -176,6 +176,65 @@ TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
   EXPECT_EQ(used_blocks(), 0);
 }
 
+// Prompts stop at ends of blocks, where their states are kept.
+TEST_F(SchedulerTest, ARecurrentPrefixIsReusedFromTheLastSnapshot) {
+  options_.state_slots = 12;
+  add(request(10, 1));
+  EXPECT_THAT(step().positions, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(step().positions, ElementsAre(8, 9));
+  EXPECT_EQ(scheduler().states().snapshots(), 1);
+  EXPECT_EQ(scheduler().states().live(), 0);
+  add(request(10, 1));
+  const Batch reuse = step();
+  EXPECT_THAT(reuse.positions, ElementsAre(8, 9));
+  ASSERT_THAT(reuse.state_copies, SizeIs(1));
+  EXPECT_EQ(reuse.state_copies[0].to, reuse.state_slots[0]);
+  EXPECT_EQ(events_.back().usage.cached_tokens, 8);
+}
+
+// Blocks whose states nobody kept are of no use, until a second prompt shows that they are shared.
+TEST_F(SchedulerTest, ARecurrentPromptIsCutWhereItPartsFromAnother) {
+  options_.state_slots = 12;
+  const auto ask = [&](TokenId own) {
+    Request r = request(16, 1);
+    std::fill(r.prompt.begin() + 6, r.prompt.end(), own);
+    add(std::move(r));
+  };
+  ask(1);
+  run_to_end();
+  ask(2);
+  EXPECT_THAT(step().positions, ElementsAre(0, 1, 2, 3));
+  run_to_end();
+  ask(3);
+  EXPECT_THAT(step().positions, ElementsAre(4, 5, 6, 7, 8, 9, 10, 11));
+}
+
+TEST_F(SchedulerTest, AConversationGoesOnFromTheStateOfItsAnswer) {
+  options_.state_slots = 12;
+  add(request(5, 20));
+  run_to_end();
+  EXPECT_EQ(scheduler().states().snapshots(), 2);  // of the prompt and the last of the answer
+  Request next = request(5, 1);
+  next.prompt.resize(5 + 20, kWord);
+  next.prompt.push_back(1);
+  add(std::move(next));
+  EXPECT_THAT(step().positions, ElementsAre(24, 25));
+}
+
+TEST_F(SchedulerTest, SnapshotsGiveWayToSequences) {
+  options_.state_slots = options_.max_num_seqs = 2;
+  add(request(9, 1, 1000));
+  run_to_end();
+  EXPECT_EQ(scheduler().states().snapshots(), 1);
+  add(request(9, 9, 2000));
+  add(request(9, 9, 3000));
+  step();
+  EXPECT_EQ(scheduler().states().live(), 2);
+  EXPECT_EQ(scheduler().states().snapshots(), 0);
+  run_to_end();
+  EXPECT_EQ(scheduler().states().live(), 0);
+}
+
 TEST_F(SchedulerTest, ChoicesEndOnTheirOwn) {
   Request r = request(4, 10);
   r.n = 2;

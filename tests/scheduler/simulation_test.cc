@@ -42,7 +42,7 @@ class Simulation {
       : random_(seed),
         options_(make_options()),
         scheduler_(options_),
-        model_(options_.blocks, options_.block_size, vocab_) {}
+        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots) {}
 
   void run() {
     const int requests = uniform(5, 60);
@@ -76,6 +76,7 @@ class Simulation {
     o.max_model_len = std::max(3, o.blocks * o.block_size / (chance(50) ? 1 : uniform(1, 4)));
     if (o.max_model_len > o.blocks * o.block_size) o.blocks = (o.max_model_len + o.block_size - 1) / o.block_size;
     o.max_num_seqs = uniform(1, 10);
+    if (chance(50)) o.state_slots = o.max_num_seqs + uniform(0, 6);
     o.max_num_batched_tokens = uniform(1, 64);
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
     o.policy = chance(50) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
@@ -307,6 +308,7 @@ class Simulation {
                   static_cast<size_t>((choice->computed + options_.block_size - 1) / options_.block_size));
       }
     }
+    check_states();
     const BlockPool& pool = scheduler_.pool();
     const BlockPoolStats stats = pool.stats();
     EXPECT_EQ(stats.free + stats.cached + stats.used, options_.blocks);
@@ -318,6 +320,25 @@ class Simulation {
     for (const auto& [block, sequences] : holders) check_sharing(block, sequences);
     const SchedulerStats counts = scheduler_.stats();
     EXPECT_LE(counts.running, options_.max_num_seqs);
+  }
+
+  // Every running sequence has a slot of its own, and nobody else has one.
+  void check_states() const {
+    if (options_.state_slots == 0) return;
+    std::set<StateSlot> slots;
+    for (const auto& [id, state] : scheduler_.requests()) {
+      for (const auto& choice : state->choices) {
+        if (!choice) continue;
+        EXPECT_EQ(choice->state_slot != kNoState, choice->state == SequenceState::kRunning);
+        EXPECT_TRUE(choice->state_slot == kNoState || slots.insert(choice->state_slot).second);
+      }
+    }
+    const StatePool& states = scheduler_.states();
+    EXPECT_EQ(states.live(), static_cast<int>(slots.size()));
+    EXPECT_LE(states.live() + states.snapshots(), options_.state_slots);
+    for (BlockId block = 0; block < options_.blocks; ++block) {
+      EXPECT_TRUE(!states.has_snapshot(block) || scheduler_.pool().published(block));
+    }
   }
 
   // A block of several sequences stands at the same place of all, after and with the same tokens, and is full, or was
