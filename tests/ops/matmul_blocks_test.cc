@@ -50,6 +50,22 @@ Packed packed(Ctx& ctx, const Tensor& source) {
   return weight;
 }
 
+// x as kernels with int8 inputs see it (MatmulKernels::int8_block).
+Owned rounded(const Owned& x, int64_t block) {
+  Owned out(x);
+  if (block == 0) return out;
+  for (int64_t r = 0; r < x->rows(); ++r) {
+    for (int64_t i = 0; i < x->shape[1]; i += block) {
+      float* values = out.row(r) + i;
+      float top = 0;
+      for (int64_t j = 0; j < block; ++j) top = std::max(top, std::abs(values[j]));
+      const float inverse = top == 0 ? 0.0f : 127.0f / top;
+      for (int64_t j = 0; j < block; ++j) values[j] = std::nearbyint(values[j] * inverse) * (top / 127.0f);
+    }
+  }
+  return out;
+}
+
 using MatmulBlocksTest = OpsTest;
 
 TEST_P(MatmulBlocksTest, MatchesTheReference) {
@@ -64,13 +80,54 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
         Owned x(&kFloat32, {rows, k}, 3), bias(&kFloat32, {1, n}), out(&kFloat32, {rows, n}, 5);
         x.fill(random), bias.fill(random), out.fill(random);
         Owned expected(out);
-        for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
+        Owned seen = rounded(x, device.ctx.ops.matmul.at(type).int8_block);
+        for (auto [d, input, result] : {std::tuple{&device, &x, &out}, {&reference, &seen, &expected}}) {
           const Packed weight = packed(d->ctx, matrix);
-          matmul(d->ctx, {.out = *result, .x = x, .weight = &weight, .bias = bias->f32(), .accumulate = i % 2 == 0});
+          matmul(d->ctx,
+                 {.out = *result, .x = *input, .weight = &weight, .bias = bias->f32(), .accumulate = i % 2 == 0});
         }
         expect_close(out, expected, 1e-6f * std::sqrt(static_cast<float>(k)) + 1e-6f, 1.0f);
       }
     }
+  }
+}
+
+// What rounding x to int8 costs: half a step of 1/127 of a block's largest input each, which average out over k.
+TEST_P(MatmulBlocksTest, Int8InputsStayNearTheExactProduct) {
+  const int64_t rows = 9, n = 48, k = 1024;
+  for (DType type : block_types()) {
+    std::vector<std::byte> data = random_blocks(type, n, k, random);
+    const Tensor matrix(data.data(), type, {n, k});
+    Owned x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n}), exact(&kFloat32, {rows, n});
+    x.fill(random);
+    for (auto [d, result] : {std::pair{&device, &out}, {&reference, &exact}}) {
+      const Packed weight = packed(d->ctx, matrix);
+      matmul(d->ctx, {.out = *result, .x = x, .weight = &weight});
+    }
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < rows * n; ++i) {
+      error += std::pow(double{out->f32()[i]} - exact->f32()[i], 2);
+      size += std::pow(exact->f32()[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.012) << type->name;
+  }
+}
+
+TEST_P(MatmulBlocksTest, NanStaysInItsRow) {
+  const int64_t rows = 8, n = 40, k = 512;
+  for (DType type : block_types()) {
+    std::vector<std::byte> data = random_blocks(type, n, k, random);
+    const Packed weight = packed(device.ctx, Tensor(data.data(), type, {n, k}));
+    Owned x(&kFloat32, {rows, k}), clean(&kFloat32, {rows, n}), out(&kFloat32, {rows, n});
+    x.fill(random);
+    matmul(device.ctx, {.out = clean, .x = x, .weight = &weight});
+    x.row(5)[300] = std::nanf("");
+    matmul(device.ctx, {.out = out, .x = x, .weight = &weight});
+    for (int64_t r = 0; r < rows; ++r) {
+      if (r == 5) continue;
+      EXPECT_TRUE(same_bits(out.row(r), clean.row(r), n)) << type->name << " row " << r;
+    }
+    for (int64_t i = 0; i < n; ++i) EXPECT_TRUE(std::isnan(out.row(5)[i])) << type->name;
   }
 }
 
@@ -86,7 +143,7 @@ TEST_P(MatmulBlocksTest, RowsKeepTheirBitsInEveryBatch) {
     for (int64_t r = 0; r < total; ++r) {
       matmul(device.ctx, {.out = alone->slice_rows(r, 1), .x = x->slice_rows(r, 1), .weight = &weight});
     }
-    for (const int64_t batch : {2, 7, 50}) {
+    for (const int64_t batch : {2, 3, 4, 5, 7, 50}) {
       for (int64_t r = 0; r < total; r += batch) {
         const int64_t rows = std::min(batch, total - r);
         matmul(device.ctx, {.out = out->slice_rows(r, rows), .x = x->slice_rows(r, rows), .weight = &weight});

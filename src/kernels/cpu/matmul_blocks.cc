@@ -3,6 +3,7 @@
 // rows of a chunk, and multiplied by the tile kernel of the plain types. Bound by the decoding for few rows, by
 // multiply-adds for many.
 #include "base/thread_pool.h"
+#include "kernels/cpu/int8_panels.h"
 #include "kernels/cpu/matmul_tile.h"
 #include "quant/all.h"
 
@@ -81,7 +82,12 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
 template <class... Codecs>
 kernels::Matmul find(DType format, quant::CodecList<Codecs...>) {
   kernels::Matmul found = nullptr;
-  ((format == &Codecs::kType ? void(found = matmul<Codecs>) : void()), ...);
+  const auto look_at = [&]<class Codec>(const Codec*) {
+    if constexpr (!kernels::kHasInt8<Codec>) {
+      if (format == &Codec::kType) found = matmul<Codec>;
+    }
+  };
+  (look_at(static_cast<const Codecs*>(nullptr)), ...);
   return found;
 }
 

@@ -1,0 +1,137 @@
+// Decoding of panels laid out by int8_panels.h: quants to bytes, scales to fp32.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cpu/int8_panels.h"
+#include "kernels/cpu/simd_int8.h"
+
+namespace sluice::SLUICE_ISA {
+
+using kernels::Int8Layout;
+using kernels::kPanel;
+using kernels::Scales;
+
+inline constexpr int kRows = 8;                  // of four inputs, in a block
+inline constexpr int64_t kByteRow = 4 * kPanel;  // bytes of a row of the stored quants
+
+// What the sixteen codes of a format stand for, plus its offset, where they are not the stored values themselves.
+struct CodeValues {
+  uint8_t values[16];
+};
+constexpr CodeValues offset_by(const int8_t (&levels)[16], int offset) {
+  CodeValues out{};
+  for (int i = 0; i < 16; ++i) out.values[i] = static_cast<uint8_t>(levels[i] + offset);
+  return out;
+}
+inline constexpr CodeValues kIq4Values = offset_by(quant::kIq4Levels, kernels::kInt8Layout<quant::IQ4_NL>.offset);
+inline constexpr CodeValues kFp4Values = offset_by(quant::kFp4Levels, kernels::kInt8Layout<quant::MXFP4>.offset);
+template <class Format>
+inline constexpr const CodeValues* kCodeValues = nullptr;
+template <>
+inline constexpr const CodeValues* kCodeValues<quant::IQ4_NL> = &kIq4Values;
+template <>
+inline constexpr const CodeValues* kCodeValues<quant::IQ4_XS> = &kIq4Values;
+template <>
+inline constexpr const CodeValues* kCodeValues<quant::MXFP4> = &kFp4Values;
+
+// Decodes panels of one format.
+template <class Format>
+struct Int8Codec {
+  static constexpr const Int8Layout& kLayout = kernels::kInt8Layout<Format>;
+  static constexpr const CodeValues* kValues = kCodeValues<Format>;
+  static constexpr int kSubs = kLayout.subs();
+
+  static constexpr int largest() {
+    if constexpr (kValues == nullptr) {
+      return (1 << (kLayout.low + kLayout.high)) - 1;
+    } else {
+      int top = 0;
+      for (int i = 0; i < 16; ++i) top = kValues->values[i] > top ? kValues->values[i] : top;
+      return top;
+    }
+  }
+  static constexpr bool kWide = largest() > 128;  // pairs of products with int8 may exceed 16 bits
+
+  // The bytes of one block in columns [v * kLanes, (v + 1) * kLanes) of a panel.
+  template <int V>
+  SLUICE_INLINE static void quants(const std::byte* p, Bytes (&w)[kRows]) {
+    p += V * int64_t{sizeof(Bytes)};
+    if constexpr (kLayout.low == 8) {
+      SLUICE_UNROLL
+      for (int r = 0; r < kRows; ++r) w[r] = load_bytes(p + r * kByteRow);
+    } else if constexpr (kLayout.low == 4) {
+      SLUICE_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        const Bytes both = load_bytes(p + r * kByteRow);
+        w[r] = bits_and(both, broadcast_byte(15));
+        w[r + 4] = bits_and(shift_right<4>(both), broadcast_byte(15));
+      }
+    } else {
+      two_bits<0>(p, w, [](Bytes bits, Bytes) { return bits; });
+    }
+    if constexpr (kLayout.high == 1) {
+      const Bytes bits = load_bytes(p + kLayout.low * kByteRow);
+      one_bit(bits, w, std::make_integer_sequence<int, kRows>());
+    } else if constexpr (kLayout.high == 2) {
+      two_bits<kLayout.low>(p + kLayout.low * kByteRow, w, [](Bytes bits, Bytes low) { return bits_or(bits, low); });
+    }
+    if constexpr (kValues != nullptr) {
+      SLUICE_UNROLL
+      for (int r = 0; r < kRows; ++r) w[r] = look_up(kValues->values, w[r]);
+    }
+  }
+
+  // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of the panel.
+  template <int V>
+  SLUICE_INLINE static void scales(const std::byte* first, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
+    constexpr int64_t kBlocks = kLayout.record() / kernels::kQuantBlock;
+    const std::byte* record = first + b / kBlocks * kLayout.record_bytes();
+    const auto half = [&](int i) {
+      return load(reinterpret_cast<const Fp16*>(record) + i * kPanel + V * kLanes, All{});
+    };
+    if constexpr (kLayout.scales == Scales::kExponent) {
+      scale[0] = load_exponents(reinterpret_cast<const uint8_t*>(record) + V * kLanes);
+      return;
+    }
+    scale[0] = half(0);
+    if constexpr (kLayout.mins()) min[0] = half(1);
+    if constexpr (kLayout.two_level()) {
+      using Multiplier = std::conditional_t<kLayout.mins(), uint8_t, int8_t>;
+      const auto* multipliers = reinterpret_cast<const Multiplier*>(record) + (kLayout.mins() ? 4 : 2) * kPanel +
+                                b % kBlocks * kSubs * kPanel + V * kLanes;
+      const Vec super = scale[0], super_min = min[0];
+      SLUICE_UNROLL
+      for (int s = 0; s < kSubs; ++s) {
+        scale[s] = super * load_widened(multipliers + s * kPanel);
+        if constexpr (kLayout.mins()) {
+          min[s] = super_min * load_widened(multipliers + kLayout.multipliers() + s * kPanel);
+        }
+      }
+    }
+  }
+
+ private:
+  // Rows of two bits, moved up by `Up`, combined with what w holds.
+  template <int Up, class F>
+  SLUICE_INLINE static void two_bits(const std::byte* p, Bytes (&w)[kRows], F&& combine) {
+    const Bytes mask = broadcast_byte(3 << Up);
+    SLUICE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const Bytes bits = load_bytes(p + half * kByteRow);
+      Bytes* to = w + 4 * half;
+      to[0] = combine(bits_and(shift_right<0 - Up>(bits), mask), to[0]);
+      to[1] = combine(bits_and(shift_right<2 - Up>(bits), mask), to[1]);
+      to[2] = combine(bits_and(shift_right<4 - Up>(bits), mask), to[2]);
+      to[3] = combine(bits_and(shift_right<6 - Up>(bits), mask), to[3]);
+    }
+  }
+  template <int... R>
+  SLUICE_INLINE static void one_bit(Bytes bits, Bytes (&w)[kRows], std::integer_sequence<int, R...>) {
+    const Bytes mask = broadcast_byte(1 << kLayout.low);
+    ((w[R] = masked_or(shift_right<R - kLayout.low>(bits), mask, w[R])), ...);
+  }
+};
+
+}  // namespace sluice::SLUICE_ISA

@@ -1,0 +1,90 @@
+// Activations as int8: every 32 inputs of a row are rounded to multiples of their largest magnitude / 127. The scale
+// stays fp32. Beside them lies what makes stored quants into weights: the start of each dot product (minus the offset
+// times the sum of the inputs), or the factor of the minimum (the sum times the scale).
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/int8_panels.h"
+#include "kernels/cpu/simd_int8.h"
+#include "tensor/tensor.h"
+
+namespace sluice::SLUICE_ISA {
+
+// What of a layout the products depend on.
+struct Int8Traits {
+  int subs;  // scales per block
+  bool mins;
+  bool wide;  // bytes above 128
+
+  friend constexpr bool operator==(const Int8Traits&, const Int8Traits&) = default;
+};
+
+template <Int8Traits Traits>
+struct InputBlock {
+  int8_t quants[kernels::kQuantBlock];
+  float scale;
+  std::conditional_t<Traits.mins, float, int32_t> sums[Traits.subs];
+};
+
+// NaN in a block makes its scale, and so the row's results, NaN.
+template <Int8Traits Traits>
+SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>& to) {
+  constexpr int kVecs = kernels::kQuantBlock / kLanes, kVecsPerSub = kVecs / Traits.subs;
+  Vec values[kVecs];
+  Bytes top = broadcast_lane(0);
+  SLUICE_UNROLL
+  for (int i = 0; i < kVecs; ++i) {
+    values[i] = load(x + i * kLanes, All{});
+    top = max_lanes(top, magnitude_bits(values[i]));  // magnitudes order as integers; NaN is above all
+  }
+  const int top_bits = reduce_max_lanes(top);
+  float magnitude;
+  __builtin_memcpy(&magnitude, &top_bits, sizeof magnitude);
+  to.scale = magnitude / 127.0f;
+  const Vec inverse = broadcast(top_bits == 0 ? 0.0f : 127.0f / magnitude);
+  Bytes lanes[kVecs];
+  SLUICE_UNROLL
+  for (int i = 0; i < kVecs; ++i) {
+    lanes[i] = float_to_lanes(values[i] * inverse);
+    store_saturated(to.quants + i * kLanes, lanes[i]);
+  }
+  SLUICE_UNROLL
+  for (int s = 0; s < Traits.subs; ++s) {
+    Bytes sum = lanes[s * kVecsPerSub];
+    SLUICE_UNROLL
+    for (int i = 1; i < kVecsPerSub; ++i) sum = add_lanes(sum, lanes[s * kVecsPerSub + i]);
+    if constexpr (Traits.mins) {
+      to.sums[s] = static_cast<float>(reduce_add_lanes(sum)) * to.scale;
+    } else {
+      to.sums[s] = -offset * reduce_add_lanes(sum);
+    }
+  }
+}
+
+// Rows of blocks, in the pool's scratch memory.
+template <Int8Traits Traits>
+struct Int8Rows {
+  const InputBlock<Traits>* data;
+  int64_t stride;  // blocks between rows
+
+  Int8Rows from(int64_t row, int64_t block) const { return {data + row * stride + block, stride}; }
+};
+
+template <Int8Traits Traits>
+Int8Rows<Traits> quantize_rows(ThreadPool& pool, const Tensor& x, int64_t row, int64_t rows, int offset) {
+  using Block = InputBlock<Traits>;
+  const int64_t blocks = x.shape[1] / kernels::kQuantBlock;
+  auto* to = reinterpret_cast<Block*>(pool.scratch(static_cast<size_t>(rows * blocks) * sizeof(Block)));
+  constexpr int64_t kGrain = 1 << 10;  // blocks worth handing to another thread
+  pool.parallel_for(rows, kGrain / (blocks + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* from = reinterpret_cast<const float*>(x.data) + (row + r) * x.row_stride;
+      for (int64_t b = 0; b < blocks; ++b) {
+        quantize_block<Traits>(from + b * kernels::kQuantBlock, offset, to[r * blocks + b]);
+      }
+    }
+  });
+  return {to, blocks};
+}
+
+}  // namespace sluice::SLUICE_ISA

@@ -1,0 +1,298 @@
+// Products with block-quantized weights (kernels/cpu/int8_panels.h) in int8: x is rounded to int8 per 32 inputs, dot
+// products of blocks are exact integers, and fp32 sums add them times both scales, blocks ascending, then the minima.
+// That order is the same on every path, so a row's bits depend on nothing but the row.
+//
+// Up to kStreamRows rows: every panel is one stream from memory, decoded in registers. More: kGroup panels by kStep
+// blocks are decoded once, stay in the first cache, and are multiplied with all rows of a chunk.
+#include <type_traits>
+#include <utility>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/int8_codecs.h"
+#include "kernels/cpu/int8_input.h"
+#include "kernels/cpu/kernels.h"
+
+namespace sluice::SLUICE_ISA {
+namespace {
+
+using kernels::kQuantBlock;
+
+constexpr int kVecs = kPanel / kLanes;               // vectors per panel
+constexpr int kStreamRows = 4;                       // rows of a stream
+constexpr int kGroup = 4;                            // panels handed out together
+constexpr int kColumns = kGroup * kPanel;            // of a group
+constexpr int64_t kStep = 8;                         // blocks decoded at a time
+constexpr int kTileRows = kRegisters == 32 ? 6 : 2;  // of a tile of two vectors of columns
+constexpr int64_t kRowChunk = 32 * 6;                // rows multiplied with what was decoded
+constexpr int64_t kPassRows = 4 * kRowChunk;         // rows per pass over the weights: bounds the scratch memory
+constexpr int64_t kAheadBytes = 2 << 10;             // how far a stream asks memory for what comes
+
+template <class Codec>
+constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide};
+
+// out = acc + bias, or out + acc + bias, of one row's vector of columns.
+SLUICE_INLINE void emit(const ops::MatmulArgs& args, int64_t row, int64_t column, Vec acc) {
+  const int64_t n = args.weight->n;
+  float* out = reinterpret_cast<float*>(args.out.data) + row * args.out.row_stride + column;
+  const auto write = [&](auto extent) {
+    if (args.bias != nullptr) acc = acc + load(args.bias + column, extent);
+    if (args.accumulate) acc = load(out, extent) + acc;
+    store(out, acc, extent);
+  };
+  if (column + kLanes <= n) {
+    write(All{});
+  } else if (column < n) {
+    write(First{static_cast<int>(n - column)});
+  }
+}
+
+// sum + (dot product) * scales of a block's part, + minimum.
+template <Int8Traits Traits>
+SLUICE_INLINE Vec add_part(Vec sum, Bytes products, const InputBlock<Traits>& x, int part, Vec scale, Vec min) {
+  sum = fma(lanes_to_float(products), scale * broadcast(x.scale), sum);
+  if constexpr (Traits.mins) sum = fma(min, broadcast(x.sums[part]), sum);
+  return sum;
+}
+
+template <Int8Traits Traits>
+SLUICE_INLINE Bytes start(const InputBlock<Traits>& x, int part) {
+  if constexpr (Traits.mins)
+    return broadcast_lane(0);
+  else
+    return broadcast_lane(x.sums[part]);
+}
+
+// R rows by one vector of columns of a panel, as a stream.
+template <class Codec, int R, int V>
+SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
+  constexpr Int8Traits kT = kTraits<Codec>;
+  constexpr int kRowsPerSub = kRows / kT.subs;
+  constexpr int64_t kQuantBytes = Codec::kLayout.quant_bytes();
+  const int64_t k = args.weight->k, blocks = k / kQuantBlock;
+  const std::byte* quants = args.weight->data + panel * Codec::kLayout.panel_bytes(k);
+  const std::byte* scales = quants + Codec::kLayout.scales_at(k);
+  Vec acc[R];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) acc[r] = zero();
+  for (int64_t b = 0; b < blocks; ++b, quants += kQuantBytes) {
+    if constexpr (V == 0) {
+      SLUICE_UNROLL
+      for (int64_t at = 0; at < kQuantBytes; at += 64) __builtin_prefetch(quants + kAheadBytes + at, 0, 2);
+    }
+    Bytes w[kRows];
+    Codec::template quants<V>(quants, w);
+    Vec scale[2], min[2];
+    Codec::template scales<V>(scales, b, scale, min);
+    SLUICE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const InputBlock<kT>& in = x.data[r * x.stride + b];
+      SLUICE_UNROLL
+      for (int s = 0; s < kT.subs; ++s) {
+        Bytes products = start<kT>(in, s);
+        SLUICE_UNROLL
+        for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
+          products = dot<kT.wide>(products, w[i], broadcast_quad(in.quants + 4 * i));
+        }
+        acc[r] = add_part<kT>(acc[r], products, in, s, scale[s], min[s]);
+      }
+    }
+  }
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) emit(args, row + r, panel * kPanel + V * kLanes, acc[r]);
+}
+
+template <class Codec, int R>
+void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel, int64_t panels) {
+  for (const int64_t end = panel + panels; panel < end; ++panel) {
+    stream_vector<Codec, R, 0>(args, x, row, panel);
+    if constexpr (kVecs == 2) stream_vector<Codec, R, 1>(args, x, row, panel);
+  }
+}
+
+// What a step multiplies: kStep blocks of the panels of a group. Vector v of columns is part of panel v / kVecs.
+struct Decoded {
+  alignas(64) std::byte quants[kGroup][kStep][kRows][kByteRow];
+  alignas(64) float scales[kGroup][kStep][2][kPanel];
+  alignas(64) float mins[kGroup][kStep][2][kPanel];
+};
+
+template <class Codec, int V>
+SLUICE_INLINE void decode_vector(const std::byte* quants, const std::byte* scales, int64_t block, int64_t count,
+                                 int panel, Decoded& to) {
+  for (int64_t b = 0; b < count; ++b) {
+    Bytes w[kRows];
+    Codec::template quants<V>(quants + (block + b) * Codec::kLayout.quant_bytes(), w);
+    SLUICE_UNROLL
+    for (int i = 0; i < kRows; ++i) store_bytes(to.quants[panel][b][i] + V * int64_t{sizeof(Bytes)}, w[i]);
+    Vec scale[2], min[2];
+    Codec::template scales<V>(scales, block + b, scale, min);
+    SLUICE_UNROLL
+    for (int s = 0; s < Codec::kSubs; ++s) {
+      store(to.scales[panel][b][s] + V * kLanes, scale[s], All{});
+      if constexpr (Codec::kLayout.mins()) store(to.mins[panel][b][s] + V * kLanes, min[s], All{});
+    }
+  }
+}
+
+template <class Codec>
+void decode(const ops::Weight& weight, int64_t panel, int64_t panels, int64_t block, int64_t count, Decoded& to) {
+  for (int p = 0; p < panels; ++p) {
+    const std::byte* quants = weight.data + (panel + p) * Codec::kLayout.panel_bytes(weight.k);
+    const std::byte* scales = quants + Codec::kLayout.scales_at(weight.k);
+    decode_vector<Codec, 0>(quants, scales, block, count, p, to);
+    if constexpr (kVecs == 2) decode_vector<Codec, 1>(quants, scales, block, count, p, to);
+  }
+}
+
+// sums[R][kColumns] += R rows of x by `count` decoded blocks of vectors [v, v + V) of columns.
+template <Int8Traits Traits, int R, int V>
+void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, float* sums) {
+  constexpr int kRowsPerSub = kRows / Traits.subs;
+  Vec acc[R][V];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int c = 0; c < V; ++c) acc[r][c] = load(sums + r * kColumns + (v + c) * kLanes, All{});
+  }
+  const auto* quants = reinterpret_cast<const std::byte*>(weights.quants);
+  const auto at = [](int vector, int64_t bytes) {  // of a vector of columns, in an array of `bytes` per block
+    return vector / kVecs * kStep * bytes;
+  };
+  for (int64_t b = 0; b < count; ++b) {
+    SLUICE_UNROLL
+    for (int s = 0; s < Traits.subs; ++s) {
+      Bytes products[R][V];
+      SLUICE_UNROLL
+      for (int r = 0; r < R; ++r) {
+        SLUICE_UNROLL
+        for (int c = 0; c < V; ++c) products[r][c] = start<Traits>(x.data[r * x.stride + b], s);
+      }
+      SLUICE_UNROLL
+      for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
+        Bytes w[V];
+        SLUICE_UNROLL
+        for (int c = 0; c < V; ++c) {
+          w[c] = load_bytes(quants + at(v + c, kRows * kByteRow) + (b * kRows + i) * kByteRow +
+                            (v + c) % kVecs * int64_t{sizeof(Bytes)});
+        }
+        SLUICE_UNROLL
+        for (int r = 0; r < R; ++r) {
+          const Bytes in = broadcast_quad(x.data[r * x.stride + b].quants + 4 * i);
+          SLUICE_UNROLL
+          for (int c = 0; c < V; ++c) products[r][c] = dot<Traits.wide>(products[r][c], w[c], in);
+        }
+      }
+      Vec scale[V], min[V];
+      SLUICE_UNROLL
+      for (int c = 0; c < V; ++c) {
+        const int64_t offset = at(v + c, 2 * kPanel) + (b * 2 + s) * kPanel + (v + c) % kVecs * kLanes;
+        scale[c] = load(&weights.scales[0][0][0][0] + offset, All{});
+        if constexpr (Traits.mins) min[c] = load(&weights.mins[0][0][0][0] + offset, All{});
+      }
+      SLUICE_UNROLL
+      for (int r = 0; r < R; ++r) {
+        SLUICE_UNROLL
+        for (int c = 0; c < V; ++c) {
+          acc[r][c] = add_part<Traits>(acc[r][c], products[r][c], x.data[r * x.stride + b], s, scale[c], min[c]);
+        }
+      }
+    }
+  }
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int c = 0; c < V; ++c) store(sums + r * kColumns + (v + c) * kLanes, acc[r][c], All{});
+  }
+}
+
+// R rows by all columns of the group.
+template <Int8Traits Traits, int R>
+void tile_row(Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
+  for (int v = 0; v < kGroup * kVecs; v += 2) tile<Traits, R, 2>(x, weights, count, v, sums);
+}
+
+template <Int8Traits Traits>
+void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
+  const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
+    static_cast<void>(((rows == R + 1 && (tile_row<Traits, R + 1>(x, weights, count, sums), true)) || ...));
+  };
+  run(std::make_integer_sequence<int, kTileRows>());
+}
+
+// Rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on.
+template <class Codec>
+void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t rows, int64_t panel,
+              int64_t panels) {
+  const int64_t blocks = args.weight->k / kQuantBlock, tiles = (rows + kTileRows - 1) / kTileRows;
+  Decoded weights;
+  alignas(64) float sums[kRowChunk * kColumns];
+  for (int64_t i = 0; i < rows * kColumns; i += kLanes) store(sums + i, zero(), All{});
+  for (int64_t begin = 0; begin < blocks; begin += kStep) {
+    const int64_t count = blocks - begin < kStep ? blocks - begin : kStep;
+    decode<Codec>(*args.weight, panel, panels, begin, count, weights);
+    int64_t at = 0;
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t next = (t + 1) * rows / tiles;  // tiles of nearly equal height
+      tile_rows<kTraits<Codec>>(next - at, x.from(at, begin), weights, count, sums + at * kColumns);
+      at = next;
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t column = 0; column < panels * kPanel; column += kLanes) {
+      emit(args, row + r, panel * kPanel + column, load(sums + r * kColumns + column, All{}));
+    }
+  }
+}
+
+template <class Codec>
+void stream_rows(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t rows, int64_t panel, int64_t panels) {
+  const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
+    static_cast<void>(((rows == R + 1 && (stream<Codec, R + 1>(args, x, 0, panel, panels), true)) || ...));
+  };
+  run(std::make_integer_sequence<int, kStreamRows>());
+}
+
+template <class Codec>
+void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
+  const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
+  const int64_t total = args.x.shape[0];
+  const auto panels_of = [&](int64_t group) {
+    return panels - group * kGroup < kGroup ? panels - group * kGroup : int64_t{kGroup};
+  };
+  for (int64_t pass = 0; pass < total; pass += kPassRows) {
+    const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
+    const auto x = quantize_rows<kTraits<Codec>>(pool, args.x, pass, rows, Codec::kLayout.offset);
+    if (total <= kStreamRows) {
+      return pool.parallel_for(groups, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t g = begin; g < end; ++g) stream_rows<Codec>(args, x, rows, g * kGroup, panels_of(g));
+      });
+    }
+    const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
+    // Chunks of one group of panels follow each other, so that its weights come from memory once.
+    pool.parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t group = task / chunks, chunk = task % chunks;
+        const int64_t first = chunk * rows / chunks, last = (chunk + 1) * rows / chunks;
+        multiply<Codec>(args, x.from(first, 0), pass + first, last - first, group * kGroup, panels_of(group));
+      }
+    });
+  }
+}
+
+template <class... Formats>
+kernels::Matmul find(DType format, quant::CodecList<Formats...>) {
+  kernels::Matmul found = nullptr;
+  const auto look_at = [&]<class Format>(const Format*) {
+    if constexpr (kernels::kHasInt8<Format>) {
+      if (format == &Format::kType) found = matmul<Int8Codec<Format>>;
+    }
+  };
+  (look_at(static_cast<const Formats*>(nullptr)), ...);
+  return found;
+}
+
+}  // namespace
+
+kernels::Matmul matmul_int8(DType format) { return find(format, quant::AllCodecs{}); }
+
+}  // namespace sluice::SLUICE_ISA

@@ -1,0 +1,153 @@
+// Bytes in vectors of the instruction set a file is compiled for: dot products of int8 with unsigned bytes, and what
+// decoding packed quants needs. A vector of kLanes 32-bit lanes holds four bytes of k for each of kLanes columns.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace sluice::SLUICE_ISA {
+
+#ifdef __AVX512F__
+
+using Bytes = __m512i;
+SLUICE_INLINE Bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
+SLUICE_INLINE void store_bytes(void* p, Bytes x) { _mm512_storeu_si512(p, x); }
+SLUICE_INLINE Bytes broadcast_lane(int x) { return _mm512_set1_epi32(x); }
+SLUICE_INLINE Bytes broadcast_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
+SLUICE_INLINE Bytes bits_and(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
+SLUICE_INLINE Bytes bits_or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+// (a & mask) | b
+SLUICE_INLINE Bytes masked_or(Bytes a, Bytes mask, Bytes b) { return _mm512_ternarylogic_epi32(a, mask, b, 0xea); }
+// Shifts of 16-bit lanes: what crosses into a neighbouring byte has to be masked out.
+template <int N>
+SLUICE_INLINE Bytes shift_right(Bytes x) {
+  if constexpr (N < 0) return _mm512_slli_epi16(x, -N);
+  return N == 0 ? x : _mm512_srli_epi16(x, N < 0 ? 0 : N);
+}
+SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16))), index);
+}
+SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm512_cvtepi32_ps(x); }
+SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm512_cvtps_epi32(x); }  // to nearest even
+SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
+SLUICE_INLINE int reduce_add_lanes(Bytes x) { return _mm512_reduce_add_epi32(x); }
+SLUICE_INLINE void store_saturated(int8_t* p, Bytes lanes) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(lanes));
+}
+SLUICE_INLINE Vec load_widened(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+SLUICE_INLINE Vec load_widened(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// 2^(e - 128) of biased exponents e.
+SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
+  const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+  const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+  const Mask small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+  return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, small, subnormal));
+}
+// The largest magnitude; NaN when one is NaN.
+SLUICE_INLINE Bytes magnitude_bits(Vec x) {
+  return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+}
+SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm512_max_epi32(a, b); }
+SLUICE_INLINE int reduce_max_lanes(Bytes x) { return _mm512_reduce_max_epi32(x); }
+
+#ifdef __AVX512VNNI__
+// sums + w[4 * i ..] * x[4 * i ..] in lane i, w unsigned and, unless Wide, at most 128.
+template <bool Wide>
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
+  return _mm512_dpbusd_epi32(sums, w, x);
+}
+#else
+template <bool Wide>
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
+  if constexpr (!Wide) {  // pairs of products fit 16 bits
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+  }
+  const __m512i even =
+      _mm512_madd_epi16(_mm512_and_si512(w, _mm512_set1_epi16(0xff)), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
+  const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
+  return _mm512_add_epi32(_mm512_add_epi32(sums, even), odd);
+}
+#endif
+
+#else  // AVX2
+
+using Bytes = __m256i;
+SLUICE_INLINE Bytes load_bytes(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+SLUICE_INLINE void store_bytes(void* p, Bytes x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
+SLUICE_INLINE Bytes broadcast_lane(int x) { return _mm256_set1_epi32(x); }
+SLUICE_INLINE Bytes broadcast_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
+SLUICE_INLINE Bytes bits_and(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
+SLUICE_INLINE Bytes bits_or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+SLUICE_INLINE Bytes masked_or(Bytes a, Bytes mask, Bytes b) { return bits_or(bits_and(a, mask), b); }
+template <int N>
+SLUICE_INLINE Bytes shift_right(Bytes x) {
+  if constexpr (N < 0) return _mm256_slli_epi16(x, -N);
+  return N == 0 ? x : _mm256_srli_epi16(x, N < 0 ? 0 : N);
+}
+SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16))),
+                             index);
+}
+SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm256_cvtepi32_ps(x); }
+SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm256_cvtps_epi32(x); }
+SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm256_add_epi32(a, b); }
+SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm256_max_epi32(a, b); }
+template <class F>
+SLUICE_INLINE int reduce_lanes(Bytes x, F&& both) {
+  __m128i y = both(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  y = both(y, _mm_shuffle_epi32(y, 0x4e));
+  return _mm_cvtsi128_si32(both(y, _mm_shuffle_epi32(y, 0xb1)));
+}
+SLUICE_INLINE int reduce_add_lanes(Bytes x) {
+  return reduce_lanes(
+      x, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_add_epi32(a, b); });
+}
+SLUICE_INLINE int reduce_max_lanes(Bytes x) {
+  return reduce_lanes(
+      x, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_max_epi32(a, b); });
+}
+SLUICE_INLINE Bytes magnitude_bits(Vec x) {
+  return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
+SLUICE_INLINE void store_saturated(int8_t* p, Bytes lanes) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+SLUICE_INLINE Vec load_widened(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+SLUICE_INLINE Vec load_widened(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
+  const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+  const __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+  const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small));
+}
+template <bool Wide>
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
+  if constexpr (!Wide) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+  }
+  const __m256i even =
+      _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
+  return _mm256_add_epi32(_mm256_add_epi32(sums, even), odd);
+}
+
+#endif
+
+// The same four bytes for every column.
+SLUICE_INLINE Bytes broadcast_quad(const int8_t* p) {
+  int x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return broadcast_lane(x);
+}
+
+}  // namespace sluice::SLUICE_ISA
