@@ -1,7 +1,10 @@
-// tokenizer_bench TOKENIZER_JSON TEXT_FILE: time to load, and speed of encode, decode and streaming in MB of text per
-// second of one thread's CPU. Best of several runs.
+// tokenizer_bench TOKENIZER_JSON TEXT_FILE [--runs N] [--ids FILE]: time to load, and speed of encode, decode and
+// streaming in MB of text per second of one thread's CPU, the median of N runs. --ids writes the ids, one per line.
+// bench/tokenizer_peer.py runs it beside Hugging Face tokenizers.
 #include <fmt/core.h>
 #include <time.h>
+
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <fstream>
@@ -14,36 +17,46 @@
 namespace sluice::bench {
 namespace {
 
-double best_seconds(int runs, const std::function<void()>& work) {
+double median_seconds(int runs, const std::function<void()>& work) {
   const auto now = [] {
     timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   };
-  double best = 1e9;
+  std::vector<double> seconds;
   for (int i = 0; i < runs; ++i) {
     const double start = now();
     work();
-    best = std::min(best, now() - start);
+    seconds.push_back(now() - start);
   }
-  return best;
+  std::ranges::nth_element(seconds, seconds.begin() + runs / 2);
+  return seconds[runs / 2];
 }
 
-void run(const std::string& tokenizer_path, const std::string& text_path) {
+struct Arguments {
+  std::string tokenizer, text, ids;
+  int runs = 5;
+};
+
+void run(const Arguments& a) {
   std::unique_ptr<Tokenizer> tokenizer;
-  const double load = best_seconds(3, [&] { tokenizer = Tokenizer::from_file(tokenizer_path); });
-  std::ifstream file(text_path, std::ios::binary);
+  const double load = median_seconds(3, [&] { tokenizer = Tokenizer::from_file(a.tokenizer); });
+  std::ifstream file(a.text, std::ios::binary);
   std::ostringstream stream;
   stream << file.rdbuf();
   const std::string text = std::move(stream).str();
   std::vector<TokenId> ids;
-  const double encode = best_seconds(5, [&] { ids = tokenizer->encode(text); });
-  const double decode = best_seconds(5, [&] { tokenizer->decode(ids, false); });
-  const double streaming = best_seconds(5, [&] {
+  const double encode = median_seconds(a.runs, [&] { ids = tokenizer->encode(text); });
+  const double decode = median_seconds(a.runs, [&] { tokenizer->decode(ids, false); });
+  const double streaming = median_seconds(a.runs, [&] {
     StreamDecoder decoder(*tokenizer, false);
     for (const TokenId id : ids) decoder.push(id);
     decoder.finish();
   });
+  if (!a.ids.empty()) {
+    std::ofstream out(a.ids);
+    for (const TokenId id : ids) out << id << "\n";
+  }
   const double megabytes = 1e-6 * static_cast<double>(text.size());
   fmt::print("{}, {} ids, loaded in {:.0f} ms\n", tokenizer->kind(), tokenizer->vocab_size(), 1e3 * load);
   fmt::print("{:.2f} MB, {} tokens: encode {:.1f} MB/s, decode {:.1f} MB/s, streamed {:.1f} MB/s ({:.0f} ns a token)\n",
@@ -55,12 +68,15 @@ void run(const std::string& tokenizer_path, const std::string& text_path) {
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "usage: tokenizer_bench TOKENIZER_JSON TEXT_FILE\n");
-    return 2;
-  }
+  sluice::bench::Arguments arguments;
+  CLI::App app("Speed of a tokenizer");
+  app.add_option("tokenizer", arguments.tokenizer)->required();
+  app.add_option("text", arguments.text)->required();
+  app.add_option("--runs", arguments.runs)->check(CLI::PositiveNumber);
+  app.add_option("--ids", arguments.ids);
+  CLI11_PARSE(app, argc, argv);
   try {
-    sluice::bench::run(argv[1], argv[2]);
+    sluice::bench::run(arguments);
   } catch (const sluice::Error& e) {
     fmt::print(stderr, "{}\n", e.what());
     return 1;

@@ -1,9 +1,14 @@
 // Every architecture of tests/goldens/arch against Hugging Face transformers' fp32 logits and greedy tokens, on the
-// scalar reference and on this machine's best kernels: in one piece, in chunks of five, and token by token.
+// scalar reference and on this machine's best kernels: in one piece, in chunks of five, token by token, and beside
+// other sequences in batches of mixed lengths. Prints a table of the errors at the end.
 #include <gtest/gtest.h>
+
+#include <fmt/core.h>
 
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <random>
 
 #include "base/mmap.h"
 #include "engine/runner.h"
@@ -26,6 +31,38 @@ std::vector<std::string> architectures() {
   return names;
 }
 
+// Worst errors by architecture and way of computing, over both backends; printed when all is done.
+class Table : public ::testing::Environment {
+ public:
+  void note(const std::string& name, const std::string& way, double error) {
+    double& worst = rows_[name][way];
+    worst = std::max(worst, error);
+  }
+  void TearDown() override {
+    if (rows_.empty()) return;
+    fmt::print("{:<24}", "largest relative error");
+    for (const char* way : kWays) fmt::print("{:>12}", way);
+    int passed = 0;
+    for (const auto& [name, ways] : rows_) {
+      fmt::print("\n{:<24}", name);
+      double worst = ways.size() == std::size(kWays) ? 0 : INFINITY;
+      for (const char* way : kWays) {
+        const auto found = ways.find(way);
+        fmt::print("{:>12}", found == ways.end() ? "-" : fmt::format("{:.1e}", found->second));
+        if (found != ways.end()) worst = std::max(worst, found->second);
+      }
+      passed += worst <= kTolerance ? 1 : 0;
+    }
+    fmt::print("\n{} of {} architectures within {:.0e}\n", passed, rows_.size(), kTolerance);
+  }
+
+ private:
+  static constexpr const char* kWays[] = {"one piece", "chunks", "tokens", "mixed"};
+  std::map<std::string, std::map<std::string, double>> rows_;
+};
+
+Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // gtest owns it
+
 // Largest |a - b| over the row, relative to the largest |b|.
 double relative_error(std::span<const float> a, const float* b) {
   double worst = 0, scale = 0;
@@ -39,7 +76,8 @@ double relative_error(std::span<const float> a, const float* b) {
 class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   void SetUp() override {
-    const auto [name, backend] = GetParam();
+    const auto& [name, backend] = GetParam();
+    name_ = name;
     const fs::path golden = golden_folder() / name;
     testing::write_hashed_checkpoint(golden.string(), folder_.path());
     file_ = std::make_unique<MappedFile>((golden / "golden.safetensors").string());
@@ -65,11 +103,17 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
     for_each_logits(*runner_, loaded_->plan, options_.block_size, ids("ids_" + index), chunk,
                     [&](int position, std::span<const float> row) {
                       ASSERT_EQ(static_cast<int64_t>(row.size()), want.shape[1]);
-                      EXPECT_LE(relative_error(row, want.f32() + position * want.row_stride), kTolerance)
-                          << "sample " << sample << " row " << position << " chunk " << chunk;
+                      check_row(row, want, position, chunk == 1 ? "tokens" : chunk == 5 ? "chunks" : "one piece");
                     });
   }
 
+  void check_row(std::span<const float> row, const Tensor& want, int position, const std::string& way) const {
+    const double error = relative_error(row, want.f32() + position * want.row_stride);
+    table.note(name_, way, error);
+    EXPECT_LE(error, kTolerance) << "row " << position << ", " << way;
+  }
+
+  std::string name_;
   testing::TempFolder folder_;
   std::unique_ptr<MappedFile> file_;
   std::map<std::string, TensorEntry> golden_;
@@ -92,6 +136,58 @@ TEST_P(Arch, LogitsInChunks) {
 TEST_P(Arch, LogitsTokenByToken) {
   expect_logits(0, 1);
   expect_logits(1, 1);
+}
+
+// Three texts at once, each in pieces of one to seven tokens, so that prefill and decode meet in every combination.
+TEST_P(Arch, LogitsInABatchOfMixedLengths) {
+  struct Text {
+    std::vector<int32_t> tokens;
+    Tensor want;
+    int done = 0;
+  };
+  std::vector<Text> texts;
+  for (const char* index : {"0", "1", "0"}) {
+    texts.push_back(
+        {.tokens = ids(std::string("ids_") + index), .want = golden_.at(std::string("logits_") + index).view()});
+  }
+  const int size = options_.block_size, count = static_cast<int>(texts.size());
+  const int stride = (64 + size - 1) / size;
+  ASSERT_GE(loaded_->plan.blocks, stride * count);
+  std::mt19937 random(1);
+  for (bool more = true; more;) {
+    more = false;
+    Batch batch;
+    batch.query_start = {0};
+    batch.block_table_stride = stride;
+    std::vector<std::pair<int, int>> rows;  // text and position of each logit row
+    for (int i = 0; i < count; ++i) {
+      Text& text = texts[i];
+      const int left = static_cast<int>(text.tokens.size()) - text.done;
+      const int piece = std::min(left, 1 + static_cast<int>(random() % 7));
+      if (piece == 0) continue;
+      more = true;
+      for (int position = text.done; position < text.done + piece; ++position) {
+        batch.tokens.push_back(text.tokens[position]);
+        batch.positions.push_back(position);
+        batch.slots.push_back((position / size * count + i) * size + position % size);  // blocks take turns
+        batch.sample_rows.push_back(static_cast<int>(rows.size()));
+        rows.emplace_back(i, position);
+      }
+      text.done += piece;
+      batch.query_start.push_back(batch.size());
+      batch.kv_len.push_back(text.done);
+      batch.prompt_len.push_back(static_cast<int>(text.tokens.size()));
+      if (loaded_->plan.state_slots > 0) batch.state_slots.push_back(count - i);
+      for (int block = 0; block < batch.block_table_stride; ++block) batch.block_table.push_back(block * count + i);
+    }
+    if (!more) break;
+    const Tensor logits = runner_->forward(batch);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const auto& [i, position] = rows[r];
+      check_row({logits.f32() + r * logits.row_stride, static_cast<size_t>(logits.shape[1])}, texts[i].want, position,
+                "mixed");
+    }
+  }
 }
 
 TEST_P(Arch, GreedyTokens) {
