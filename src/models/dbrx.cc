@@ -4,12 +4,6 @@
 namespace sluice {
 namespace {
 
-void refuse_unread(const Config& config) {
-  config.ignore("model_type");
-  const std::vector<std::string> unread = config.unread();
-  if (!unread.empty()) config.refuse(unread.front(), "is not understood");
-}
-
 void read_attention(const Config& config, DecoderSpec& s) {
   const Config inner = config.object("attn_config");
   AttentionSpec& a = s.attention;

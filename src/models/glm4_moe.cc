@@ -9,7 +9,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_attention_bias(config, s, false);
   if (config.get("use_qk_norm", false)) s.attention.qk_norm = QkNorm::kHead;
   read_deepseek_experts(config, s, true);
-  config.ignore("num_nextn_predict_layers");  // their tensors, if there are any, are refused by name
+  ignore_prediction_layers(config, context, s);
   return decoder_lm(std::move(s), context, max_len);
 }
 

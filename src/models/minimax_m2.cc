@@ -1,7 +1,7 @@
 // MiniMax M2: norms of whole projections, a part of every head rotated, experts by corrected sigmoids.
 #include <cmath>
 
-#include "nn/decoder_config.h"
+#include "models/mixtral.h"
 
 namespace sluice {
 namespace {
@@ -20,16 +20,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.ropes = {read_rope(config, a.head_dim, s.max_positions, {.theta = 5000000.0, .partial = partial})};
   s.tied_head = config.get("tie_word_embeddings", false);
   s.mlp.activation = read_activation(config, "hidden_act", "silu");
-  read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
+  read_mixtral_experts(config, s);
   s.moe.score = ops::Routing::Score::kSigmoid;
   s.moe.correction = "e_score_correction_bias";
   s.moe.correction_shape = {s.moe.experts};
-  s.moe.normalize = true;
-  s.moe.gate = "w1";
-  s.moe.up = "w3";
-  s.moe.down = "w2";
-  s.names.mlp = "block_sparse_moe";
-  config.ignore("router_jitter_noise");  // training only
   return decoder_lm(std::move(s), context, max_len);
 }
 

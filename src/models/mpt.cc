@@ -35,8 +35,7 @@ void read_attention(const Config& config, AttentionSpec& a) {
   a.scale = config.get("softmax_scale", a.scale);
   a.alibi_slopes = mpt_slopes(a.heads, config.get("alibi_bias_max", 8.0));
   config.ignore("attn_impl");
-  const std::vector<std::string> unread = config.unread();
-  if (!unread.empty()) config.refuse(unread.front(), "is not understood");
+  refuse_unread(config);
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {

@@ -9,6 +9,12 @@
 
 namespace sluice {
 
+void refuse_unread(const Config& config) {
+  config.ignore("model_type");
+  const std::vector<std::string> unread = config.unread();
+  if (!unread.empty()) config.refuse(unread.front(), "is not understood");
+}
+
 int read_positive(const Config& config, const char* key, int value) {
   if (value < 1) config.refuse(key, fmt::format("{} is not positive", value));
   return value;
@@ -146,6 +152,17 @@ void read_sparse_layers(const Config& config, DecoderSpec& spec) {
   }
 }
 
+void read_expert_groups(const Config& config, MoeSpec& m) {
+  m.groups = read_positive(config, "n_group", config.get("n_group", 1));
+  m.top_groups = read_positive(config, "topk_group", config.get("topk_group", 1));
+  if (m.experts % m.groups != 0)
+    config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
+  if (m.top_groups > m.groups) config.refuse("topk_group", fmt::format("{} of {} groups", m.top_groups, m.groups));
+  if (m.top_k > m.experts / m.groups * m.top_groups) {
+    config.refuse("topk_group", fmt::format("{} groups have no {} experts to choose", m.top_groups, m.top_k));
+  }
+}
+
 void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize) {
   const int inner = read_positive(config, "moe_intermediate_size", config.at<int>("moe_intermediate_size"));
   read_experts(config, spec, "n_routed_experts", "num_experts_per_tok", inner);
@@ -153,17 +170,24 @@ void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normali
   m.score = ops::Routing::Score::kSigmoid;
   m.correction = "gate.e_score_correction_bias";
   m.correction_shape = {m.experts};
-  m.groups = read_positive(config, "n_group", config.get("n_group", 1));
-  m.top_groups = read_positive(config, "topk_group", config.get("topk_group", 1));
-  if (m.experts % m.groups != 0)
-    config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
-  if (m.top_groups > m.groups) config.refuse("topk_group", fmt::format("{} of {} groups", m.top_groups, m.groups));
+  read_expert_groups(config, m);
   m.normalize = config.get("norm_topk_prob", normalize);
   m.smallest_sum = 1e-20f;
   m.scale = config.get("routed_scaling_factor", 1.0f);
   m.shared_inner = inner * config.get("n_shared_experts", 0);
   const int dense = config.get("first_k_dense_replace", 0);
   for (int i = 0; i < spec.depth(); ++i) spec.layers[i].moe = i >= dense;
+}
+
+void ignore_prediction_layers(const Config& config, LoadContext& context, const DecoderSpec& spec) {
+  const int count = config.get("num_nextn_predict_layers", 0);
+  for (int i = spec.depth(); i < spec.depth() + count; ++i) {
+    const std::string prefix = fmt::format("{}.{}.{}.", spec.names.body, spec.names.layers, i);
+    const auto& tensors = context.checkpoint.tensors();
+    for (auto at = tensors.lower_bound(prefix); at != tensors.end() && at->first.starts_with(prefix); ++at) {
+      context.used.insert(at->first);
+    }
+  }
 }
 
 }  // namespace sluice

@@ -40,6 +40,8 @@ DecoderSpec llama_like(const Config& config, std::string family, const LlamaDefa
 // "attention_bias" for all four projections or only for q, k and v.
 void read_attention_bias(const Config& config, DecoderSpec& spec, bool out, bool fallback = false);
 
+// Of an object inside the configuration, once everything that matters was read: what nobody asked for is refused.
+void refuse_unread(const Config& config);
 int read_positive(const Config& config, const char* key, int value);
 ops::Activation read_activation(const Config& config, const char* key, const char* fallback);
 NormSpec read_layer_norm(const Config& config, const char* eps_key, bool bias = true);
@@ -64,7 +66,12 @@ RopeSpec read_sliding_rope(const Config& config, const DecoderSpec& spec, double
 void read_experts(const Config& config, DecoderSpec& spec, const char* experts_key, const char* top_k_key, int inner);
 // The layers Qwen gives experts to: decoder_sparse_step, mlp_only_layers.
 void read_sparse_layers(const Config& config, DecoderSpec& spec);
+// The groups that experts are chosen from: n_group, topk_group.
+void read_expert_groups(const Config& config, MoeSpec& moe);
 // DeepSeek-V3's routing, as others took it over: sigmoids with corrections, groups, shared experts, dense first layers.
 void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize);
+// Layers after the last one, num_nextn_predict_layers of them, predict further tokens: a means of speculation, without
+// which results are the same. Their tensors are left alone.
+void ignore_prediction_layers(const Config& config, LoadContext& context, const DecoderSpec& spec);
 
 }  // namespace sluice

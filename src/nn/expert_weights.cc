@@ -29,12 +29,10 @@ Tensor alternate_rows(const Tensor& matrix, int64_t first) {
 class Loader {
  public:
   Loader(const Weights& w, const MoeSpec& spec, int hidden, StackedLinear& in, StackedLinear& out)
-      : w_(w), context_(w.context()), spec_(spec), hidden_(hidden), inner_(spec.inner), in_(in), out_(out) {
-    in = StackedLinear(context_, spec.experts, 2 * inner_, hidden);
-    out = StackedLinear(context_, spec.experts, hidden, inner_);
-  }
+      : w_(w), context_(w.context()), spec_(spec), hidden_(hidden), inner_(spec.inner), in_(in), out_(out) {}
 
   void separate() {
+    plan();
     for (int e = 0; e < spec_.experts; ++e) {
       const Weights here = w_ / "experts" / std::to_string(e);
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
@@ -48,15 +46,12 @@ class Loader {
   }
 
   void stacked() {
-    const TensorEntry* in = (w_ / spec_.gate).tensor("weight", {spec_.experts, 2 * inner_, hidden_});
-    const TensorEntry* out = (w_ / spec_.down).tensor("weight", {spec_.experts, hidden_, inner_});
-    for (int e = 0; e < spec_.experts; ++e) {
-      in_.pack(context_, e, 0, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
-      out_.pack(context_, e, 0, rows_of(out, e * hidden_, hidden_, inner_));
-    }
+    in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_);
+    out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_);
   }
 
   void flat() {
+    plan();
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
     const TensorEntry* down = w_.tensor(spec_.down, {spec_.experts * inner_, hidden_});
@@ -68,6 +63,7 @@ class Loader {
   }
 
   void transposed() {
+    plan();
     if (w_.has(spec_.gate + "_blocks")) return mxfp4();
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
@@ -80,25 +76,24 @@ class Loader {
 
   void biases() {
     if (spec_.bias == ExpertBias::kNone) return;
-    std::vector<float> in, out;
-    if (spec_.bias == ExpertBias::kSum) {
-      const std::vector<float> sum = w_.vector("bias", hidden_);
-      for (int e = 0; e < spec_.experts; ++e) out.insert(out.end(), sum.begin(), sum.end());
-    } else {
-      const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
-      in.resize(in_turn.size());
-      for (size_t i = 0; i < in.size(); ++i) {
-        const auto width = static_cast<size_t>(2 * inner_);
-        const size_t row = i % width;
-        in[i - row + row % 2 * width / 2 + row / 2] = in_turn[i];
-      }
-      out = w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_});
+    if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(w_.vector("bias", hidden_));
+    const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
+    std::vector<float> in(in_turn.size());
+    for (size_t i = 0; i < in.size(); ++i) {
+      const auto inner = static_cast<size_t>(inner_);
+      const size_t row = i % (2 * inner);
+      in[i - row + row % 2 * inner + row / 2] = in_turn[i];
     }
     in_.set_bias(std::move(in));
-    out_.set_bias(std::move(out));
+    out_.set_bias(w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_}));
   }
 
  private:
+  void plan() {
+    in_ = StackedLinear(context_, spec_.experts, 2 * inner_, hidden_);
+    out_ = StackedLinear(context_, spec_.experts, hidden_, inner_);
+  }
+
   // Rows of gate and up, in turn.
   void pack_in_turn(int e, const Tensor& rows) {
     in_.pack(context_, e, 0, alternate_rows(rows, 0));

@@ -12,7 +12,7 @@ namespace sluice {
 struct KvShape {
   int kv_heads = 0;
   int head_dim = 0;
-  int value_dim = 0;
+  int value_dim = 0;  // 0: values are a part of the keys and take no memory
 };
 
 class KvCache {

@@ -6,14 +6,6 @@
 #include "nn/expert_weights.h"
 
 namespace sluice {
-namespace {
-
-// Tensors that ops wrote are handed on, not read.
-std::span<const int32_t> list(const Tensor& t) {
-  return {t.as<const int32_t>(), static_cast<size_t>(t.shape.elements())};
-}
-
-}  // namespace
 
 Choice::Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction) {
   const int64_t tokens = logits.rows(), top_k = routing.top_k;
@@ -60,7 +52,7 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
   const Choice choice(c, router_(c, x), spec_, correction_.empty() ? nullptr : correction_.data());
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
-  ops::gather_rows(c, mine, x, list(choice.rows));
+  ops::gather_rows(c, mine, x, choice.rows);
   const Tensor gate_up = c.arena.take(&kFloat32, {places, 2 * int64_t{spec_.inner}});
   in_.experts(c, gate_up, mine, choice.starts);
   const Tensor inner = c.arena.take(&kFloat32, {places, spec_.inner});

@@ -70,6 +70,7 @@ void read_yarn(const Config& rope, RopeSpec& s) {
                              ? yarn_scale(s.factor, mscale) / yarn_scale(s.factor, mscale_all)
                              : yarn_scale(s.factor, 1.0);
   s.attention_factor = rope.get("attention_factor", by_rule);
+  if (mscale_all != 0) s.score_scale = std::pow(yarn_scale(s.factor, mscale_all), 2);
 }
 
 void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_positions) {
@@ -85,6 +86,8 @@ void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_p
   if (has_original) s.factor = static_cast<double>(max_positions) / s.original_max_positions;
   const double by_rule = s.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(s.factor) / std::log(s.original_max_positions));
   s.attention_factor = rope.get("attention_factor", by_rule);
+  s.long_attention_factor = rope.get("long_mscale", s.attention_factor);
+  s.attention_factor = rope.get("short_mscale", s.attention_factor);
 }
 
 // The object that describes the rotation, from either spelling.
@@ -179,13 +182,15 @@ int rope_class(const RopeSpec& s, int prompt_len) {
 
 namespace {
 
-void fill_row(const RopeSpec& s, const std::vector<double>& freq, int64_t position, float* row) {
+void fill_row(const RopeSpec& s, const std::vector<double>& freq, int length, int64_t position, float* row) {
   const int half = s.rotary_dim / 2;
+  const bool beyond = s.type == "longrope" && length > s.original_max_positions;
+  const double factor = beyond ? s.long_attention_factor : s.attention_factor;
   for (int i = 0; i < half; ++i) {
     // The reference multiplies in fp32; at long positions the rounded angle is part of the model.
     const float angle = static_cast<float>(freq[i]) * static_cast<float>(position);
-    row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * s.attention_factor);
-    row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * s.attention_factor);
+    row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * factor);
+    row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * factor);
   }
 }
 
@@ -197,7 +202,7 @@ Rope::Rope(const RopeSpec& spec, int positions, ThreadPool& pool, bool dry) : sp
   table_ = Tensor(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
   const std::vector<double> freq = rope_frequencies(spec, 1);
   pool.parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) fill_row(spec, freq, p, table_.f32() + p * spec.rotary_dim);
+    for (int64_t p = begin; p < end; ++p) fill_row(spec, freq, 1, p, table_.f32() + p * spec.rotary_dim);
   });
 }
 
@@ -220,7 +225,7 @@ Rope::Rows Rope::rows(Arena& arena, const Batch& batch) {
       const int length = std::max({batch.prompt_len[s], batch.positions[t] + 1, spec_.original_max_positions});
       if (length != last_length) freq = rope_frequencies(spec_, length);
       last_length = length;
-      fill_row(spec_, freq, batch.positions[t], out.f32() + int64_t{t} * spec_.rotary_dim);
+      fill_row(spec_, freq, length, batch.positions[t], out.f32() + int64_t{t} * spec_.rotary_dim);
     }
   }
   return {out, std::span<const int32_t>(own_row_).first(static_cast<size_t>(batch.size()))};

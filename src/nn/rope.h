@@ -25,11 +25,13 @@ struct RopeSpec {
   int rotary_dim = 0;  // even; dimensions of a head that are rotated
   double factor = 1.0;
   double attention_factor = 1.0;                         // multiplies cosines and sines
+  double long_attention_factor = 1.0;                    // longrope: the same of texts beyond the original length
+  double score_scale = 1.0;                              // yarn: of the scores, where a family asks for it (DeepSeek)
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
   bool truncate = true;                                  // yarn: whole dimensions
   int original_max_positions = 0;
-  std::vector<double> short_factor, long_factor;  // longrope, rotary_dim / 2 each
+  std::vector<double> short_factor{}, long_factor{};  // longrope, rotary_dim / 2 each
 };
 
 // What a family takes when the configuration says nothing, and whose parameters are read.

@@ -8,6 +8,19 @@ StackedLinear::StackedLinear(LoadContext& context, int count, int64_t outputs, i
       outputs_(outputs),
       weight_(context, context.dtype, count * ops::stacked_outputs(outputs), inputs) {}
 
+StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs)
+    : StackedLinear(w.context(), count, outputs, inputs) {
+  const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs});
+  if (entry == nullptr) return;
+  const Tensor all(const_cast<std::byte*>(entry->data), entry->dtype, {count * outputs, inputs});
+  for (int i = 0; i < count; ++i) pack(w.context(), i, 0, all.slice_rows(i * outputs, outputs));
+}
+
+void StackedLinear::set_bias_of_sum(const std::vector<float>& bias) {
+  bias_.clear();
+  for (int i = 0; i < count_; ++i) bias_.insert(bias_.end(), bias.begin(), bias.end());
+}
+
 void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor& matrix) {
   CHECK(i >= 0 && i < count_ && row + matrix.rows() <= outputs_, "rows {} + {} of matrix {}", row, matrix.rows(), i);
   weight_.pack(context, i * ops::stacked_outputs(outputs_) + row, matrix);

@@ -13,9 +13,13 @@ class StackedLinear {
   StackedLinear() = default;
   // Plans `count` matrices [outputs, inputs]; pack() fills them.
   StackedLinear(LoadContext& context, int count, int64_t outputs, int64_t inputs);
+  // Tensor NAME.weight [count, outputs, inputs].
+  StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs);
   // Rows from `row` on of matrix i. Nothing happens in a dry run, or without data (a tensor that is missing).
   void pack(LoadContext& context, int i, int64_t row, const Tensor& matrix);
   void set_bias(std::vector<float> bias) { bias_ = std::move(bias); }  // [count, outputs]
+  // [outputs]: of a sum of experts whose weights add up to one.
+  void set_bias_of_sum(const std::vector<float>& bias);
 
   int count() const { return count_; }
   int64_t outputs() const { return outputs_; }

@@ -15,6 +15,14 @@ const MatmulKernels& kernels_of(const Ctx& ctx, const Weight* weight, int64_t ma
 
 }  // namespace
 
+void gather_rows(Ctx& ctx, Tensor out, Tensor x, const Tensor& rows) {
+  const int64_t count = rows.shape.elements();
+  check_list(rows, "rows", count);
+  check_matrix(x, "x", -1, -1);
+  check_matrix(out, "out", count, x.shape[1]);
+  ctx.ops.gather_rows(ctx.pool, out, x, {rows.as<const int32_t>(), static_cast<size_t>(count)});
+}
+
 void route(Ctx& ctx, const RouteArgs& args) {
   const Routing& r = args.routing;
   check_matrix(args.logits, "logits", -1, -1);

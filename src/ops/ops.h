@@ -245,15 +245,24 @@ void glu(Ctx&, Tensor out, Tensor gate_up,
          Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
 // out = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = min(max(up, -limit), limit) (gpt-oss)
 void clamped_glu(Ctx&, Tensor out, Tensor gate_up, float alpha, float limit);
-void unary(Ctx&, Tensor x, Activation activation);         // in place
-void xielu(Ctx&, Tensor x, const Xielu& parameters);       // in place
-void map(Ctx&, Tensor x, Map function, float parameter);   // in place
-void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);  // out += scale * x
+void unary(Ctx&, Tensor x, Activation activation);                                         // in place
+void xielu(Ctx&, Tensor x, const Xielu& parameters);                                       // in place
+void map(Ctx&, Tensor x, Map function, float parameter);                                   // in place
+void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);                                  // out += scale * x
+void multiply(Ctx&, Tensor out, Tensor x, Activation activation = Activation::kIdentity);  // out *= activation(x)
+// x = min(max(ln(1 + e^(x + bias)), low), high) in place; bias [columns] may be null.
+void softplus(Ctx&, Tensor x, const float* bias, float low, float high);
 void matmul(Ctx&, const MatmulArgs& args);
 void rope_store(Ctx&, const RopeStoreArgs& args);
 void latent_store(Ctx&, const LatentStoreArgs& args);
 void attention(Ctx&, const AttentionArgs& args);
+void causal_conv(Ctx&, const CausalConvArgs& args);
+void selective_scan(Ctx&, const SelectiveScanArgs& args);
+void head_scan(Ctx&, const HeadScanArgs& args);
+void delta_rule(Ctx&, const DeltaRuleArgs& args);
+void gated_lru(Ctx&, const GatedLruArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows);
+void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that an op wrote
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);
 void expert_matmul(Ctx&, const ExpertMatmulArgs& args);

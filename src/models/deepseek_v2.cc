@@ -1,0 +1,82 @@
+// DeepSeek-V2 (arXiv:2405.04434): latent attention, experts chosen by softmax among all or in the best groups.
+#include <cmath>
+
+#include "models/deepseek.h"
+#include "nn/latent_attention.h"
+
+namespace sluice {
+
+DecoderSpec latent_llama_like(const Config& config, std::string family) {
+  DecoderSpec s = read_sizes(config, std::move(family));
+  s.norm.eps = config.get("rms_norm_eps", 1e-6f);
+  s.mlp.activation = read_activation(config, "hidden_act", "silu");
+  s.tied_head = config.get("tie_word_embeddings", false);
+  const auto size = [&](const char* key, int fallback) {
+    return read_positive(config, key, config.get(key, fallback));
+  };
+  LatentAttentionSpec a;
+  a.heads = s.attention.heads;
+  a.q_rank = static_cast<int>(read_or_off(config, "q_lora_rank", 1536));
+  if (a.q_rank < 0) config.refuse("q_lora_rank", "is negative");
+  a.kv_rank = size("kv_lora_rank", 512);
+  a.nope_dim = size("qk_nope_head_dim", 128);
+  a.rope_dim = size("qk_rope_head_dim", 64);
+  a.value_dim = size("v_head_dim", 128);
+  a.bias = config.get("attention_bias", false);
+  a.interleaved_rope = config.get("rope_interleave", true);
+  // Follow from the others, and transformers writes them; every head has keys and values of its own.
+  for (const char* key : {"head_dim", "qk_head_dim", "num_key_value_heads"}) config.ignore(key);
+  const RopeSpec rope = read_rope(config, a.rope_dim, s.max_positions);
+  a.scale = static_cast<float>(rope.score_scale / std::sqrt(static_cast<double>(a.nope_dim + a.rope_dim)));
+  s.ropes = {rope};
+  for (LayerSpec& layer : s.layers) {
+    layer.mixer = [a](const Weights& w, int hidden) {
+      return std::make_unique<LatentAttention>(w / "self_attn", a, hidden);
+    };
+  }
+  return s;
+}
+
+void read_deepseek_layers(const Config& config, DecoderSpec& s) {
+  const int dense = config.get("first_k_dense_replace", 0);
+  const int every = read_positive(config, "moe_layer_freq", config.get("moe_layer_freq", 1));
+  for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense && i % every == 0;
+  // Of the training's loss, and of how it was spread over machines.
+  for (const char* key : {"aux_loss_alpha", "seq_aux", "ep_size"}) config.ignore(key);
+}
+
+namespace {
+
+void read_routing(const Config& config, MoeSpec& m) {
+  const auto scoring = config.get("scoring_func", std::string("softmax"));
+  if (scoring != "softmax") config.refuse("scoring_func", "'" + scoring + "' is not softmax");
+  const auto method = config.get("topk_method", std::string("greedy"));
+  if (method == "group_limited_greedy") {
+    read_expert_groups(config, m);
+    m.group_best = 1;
+  } else if (method == "greedy" || method == "gready") {  // DeepSeek-V2-Lite's spelling
+    for (const char* key : {"n_group", "topk_group"}) config.ignore(key);
+  } else {
+    config.refuse("topk_method", "'" + method + "' is neither greedy nor group_limited_greedy");
+  }
+  if (config.get("norm_topk_prob", false)) config.refuse("norm_topk_prob", "true: implementations disagree on it");
+  m.scale = config.get("routed_scaling_factor", 1.0f);
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = latent_llama_like(config, "deepseek_v2");
+  s.mlp.bias = config.get("mlp_bias", false);
+  if (s.mlp.bias) config.refuse("mlp_bias", "true is not supported");
+  const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1407));
+  read_experts(config, s, "n_routed_experts", "num_experts_per_tok", inner);
+  read_routing(config, s.moe);
+  s.moe.shared_inner = inner * config.get("n_shared_experts", 0);
+  read_deepseek_layers(config, s);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "deepseek_v2", .architectures = {"DeepseekV2ForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// DeepSeek-V3 and R1 (arXiv:2412.19437), Kimi K2 and Moonlight under the same architecture: latent attention, experts
+// chosen by corrected sigmoids in the best groups.
+#include "models/deepseek.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = latent_llama_like(config, "deepseek_v3");
+  const auto only = [&](const char* key, const std::string& wanted) {
+    const auto value = config.get(key, wanted);
+    if (value != wanted) config.refuse(key, "'" + value + "' is not " + wanted);
+  };
+  only("scoring_func", "sigmoid");
+  only("topk_method", "noaux_tc");
+  read_deepseek_experts(config, s, true);
+  read_deepseek_layers(config, s);
+  ignore_prediction_layers(config, context, s);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "deepseek_v3", .architectures = {"DeepseekV3ForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// gpt-oss (OpenAI 2025, arXiv:2508.10925): attention sinks, a window in every other layer, experts with biases and a
+// clamped gate; published with the experts in MXFP4.
+#include <cmath>
+
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+// Experts are found in either form (ExpertLayout::kTransposed); other quantizations are refused.
+void read_quantization(const Config& config) {
+  if (!config.has("quantization_config")) return;
+  const Config quantization = config.object("quantization_config");
+  const auto method = quantization.get("quant_method", std::string());
+  if (method != "mxfp4") quantization.refuse("quant_method", "'" + method + "' is not supported here, mxfp4 is");
+  for (const char* key : {"modules_to_not_convert", "dequantize"}) quantization.ignore(key);
+  refuse_unread(quantization);
+}
+
+// What the configuration of transformers says when config.json has no rotation.
+RopeSpec default_rope(int head_dim) {
+  RopeSpec rope{.type = "yarn", .theta = 150000.0, .rotary_dim = head_dim, .factor = 32.0, .truncate = false};
+  rope.attention_factor = 0.1 * std::log(rope.factor) + 1.0;
+  rope.original_max_positions = 4096;
+  return rope;
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = llama_like(config, "gpt_oss", {.head_dim = 64, .norm_eps = 1e-5, .rope = {.theta = 150000.0}});
+  if (!config.has("rope_parameters") && !config.has("rope_scaling")) s.ropes = {default_rope(s.attention.head_dim)};
+  read_attention_bias(config, s, true, true);
+  s.attention.sinks = true;
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", 128));
+  read_windows(config, s, window, [](int layer) { return layer % 2 == 0; });
+  read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
+  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.router = "router";
+  s.moe.router_bias = true;
+  s.moe.layout = ExpertLayout::kTransposed;
+  s.moe.gate = "experts.gate_up_proj";
+  s.moe.down = "experts.down_proj";
+  s.moe.bias = ExpertBias::kEach;
+  s.moe.glu_alpha = config.get("swiglu_alpha", 1.702f);
+  s.moe.glu_limit = config.get("swiglu_limit", 7.0f);
+  if (!(s.moe.glu_limit > 0)) config.refuse("swiglu_limit", "is not positive");
+  read_quantization(config);
+  // Said twice in the published files.
+  if (config.get("experts_per_token", s.moe.top_k) != s.moe.top_k) {
+    config.refuse("experts_per_token", "contradicts num_experts_per_tok");
+  }
+  config.ignore("initial_context_length");
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "gpt_oss", .architectures = {"GptOssForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,122 @@
+// JetMoE (arXiv:2404.07413): experts twice. In attention they hold the projections of queries and results, and all of
+// them share the keys and values.
+#include <cmath>
+
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+struct MixtureSpec {
+  int experts = 0;
+  ops::Routing routing{};
+  int kv_heads = 0, head_dim = 0;
+  int64_t width() const { return int64_t{kv_heads} * head_dim; }
+};
+
+class MixtureOfAttention final : public Mixer {
+ public:
+  MixtureOfAttention(const Weights& w, const MixtureSpec& s, int hidden)
+      : spec_(s),
+        hidden_(hidden),
+        kv_(w, {{"kv_proj", 2 * s.width()}}, hidden, false),
+        router_(w / "experts", {{"router.layer", s.experts}}, hidden, false),
+        queries_(w / "experts", "input_linear", s.experts, s.width(), hidden),
+        results_(w / "experts", "output_linear", s.experts, hidden, s.width()) {
+    results_.set_bias_of_sum((w / "experts").vector("bias", hidden));
+  }
+
+  std::optional<KvShape> kv_shape() const override {
+    return KvShape{.kv_heads = spec_.kv_heads, .head_dim = spec_.head_dim, .value_dim = spec_.head_dim};
+  }
+
+  int64_t floats_per_token() const override {
+    return 2 * spec_.width() + spec_.experts + Choice::floats_per_token(spec_.routing, spec_.experts) +
+           spec_.routing.top_k * (hidden_ + 3 * spec_.width());
+  }
+
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override {
+    const int64_t top_k = spec_.routing.top_k, width = spec_.width(), places = x.rows() * top_k;
+    const Tensor kv = kv_(c, x);
+    const Choice choice(c, router_(c, x), spec_.routing);
+    const Tensor by_place = c.arena.take(&kFloat32, {places, hidden_});
+    ops::gather_rows(c, by_place, x, choice.rows);
+    const Tensor heads_by_place = c.arena.take(&kFloat32, {places, width});
+    queries_.experts(c, heads_by_place, by_place, choice.starts);
+
+    // [tokens, top_k * width]: a token's experts side by side.
+    const Tensor q = c.arena.take(&kFloat32, {x.rows(), top_k * width}), mixed = c.arena.take(&kFloat32, q.shape);
+    const Tensor q_entries(q.data, &kFloat32, {places, width}), mixed_entries(mixed.data, &kFloat32, {places, width});
+    ops::gather_rows(c, q_entries, heads_by_place, choice.places);
+    attend(c, step, q, kv, mixed);
+    ops::gather_rows(c, heads_by_place, mixed_entries, choice.entries);
+    results_.experts(c, by_place, heads_by_place, choice.starts);
+    ops::combine(
+        c, {.out = out, .x = by_place, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});
+  }
+
+ private:
+  // Every choice's heads by themselves: they meet the kv heads in the same order.
+  void attend(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& kv, const Tensor& mixed) const {
+    const int64_t width = spec_.width();
+    ops::rope_store(c, {.q = q,
+                        .k = kv.slice_columns(0, width),
+                        .v = kv.slice_columns(width, width),
+                        .cos_sin = step.rope->cos_sin,
+                        .k_cache = step.kv->k,
+                        .v_cache = step.kv->v,
+                        .positions = step.rope->rows,
+                        .slots = step.batch.slots});
+    for (int j = 0; j < spec_.routing.top_k; ++j) {
+      ops::attention(c, {.out = mixed.slice_columns(j * width, width),
+                         .q = q.slice_columns(j * width, width),
+                         .k_cache = step.kv->k,
+                         .v_cache = step.kv->v,
+                         .query_start = step.batch.query_start,
+                         .kv_len = step.batch.kv_len,
+                         .block_table = step.batch.block_table,
+                         .block_table_stride = step.batch.block_table_stride,
+                         .heads = spec_.kv_heads,
+                         .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim))});
+    }
+  }
+
+  MixtureSpec spec_;
+  int64_t hidden_;
+  Linear kv_, router_;
+  StackedLinear queries_, results_;
+};
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_sizes(config, "jetmoe", {.heads = "num_key_value_heads", .kv_heads = nullptr});
+  s.norm.eps = config.get("rms_norm_eps", 1e-6f);
+  s.tied_head = config.get("tie_word_embeddings", true);
+  s.mlp.activation = read_activation(config, "activation_function", "silu");
+  read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
+  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.router = "router.layer";
+  s.moe.layout = ExpertLayout::kStacked;
+  s.moe.gate = "input_linear";
+  s.moe.down = "output_linear";
+  s.moe.bias = ExpertBias::kSum;
+
+  MixtureSpec m{.experts = s.moe.experts, .routing = s.moe, .kv_heads = s.attention.kv_heads};
+  m.head_dim = read_positive(config, "kv_channels", config.get("kv_channels", 128));
+  if (config.get("num_attention_heads", m.kv_heads * s.moe.top_k) != m.kv_heads * s.moe.top_k) {
+    config.refuse("num_attention_heads", "is not num_key_value_heads * num_experts_per_tok");
+  }
+  s.ropes = {read_rope(config, m.head_dim, s.max_positions)};
+  for (LayerSpec& layer : s.layers) {
+    layer.mixer = [m](const Weights& w, int hidden) {
+      return std::make_unique<MixtureOfAttention>(w / "self_attention", m, hidden);
+    };
+  }
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "jetmoe", .architectures = {"JetMoeForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
