@@ -2,8 +2,9 @@
 // products of blocks are exact integers, and fp32 sums add them times both scales, blocks ascending, then the minima.
 // That order is the same on every path, so a row's bits depend on nothing but the row.
 //
-// Up to kStreamRows rows: every panel is one stream from memory, decoded in registers. More: kGroup panels by kStep
-// blocks are decoded once, stay in the first cache, and are multiplied with all rows of a chunk.
+// Up to kFewRows rows: every panel is one stream from memory, decoded in registers for at most kStreamRows rows at a
+// time. More: kGroup panels by kStep blocks are decoded once, stay in the first cache, and are multiplied with all rows
+// of a chunk.
 #include <type_traits>
 #include <utility>
 
@@ -17,15 +18,16 @@ namespace {
 
 using kernels::kQuantBlock;
 
-constexpr int kVecs = kPanel / kLanes;               // vectors per panel
-constexpr int kStreamRows = 4;                       // rows of a stream
-constexpr int kGroup = 4;                            // panels handed out together
-constexpr int kColumns = kGroup * kPanel;            // of a group
-constexpr int64_t kStep = 8;                         // blocks decoded at a time
-constexpr int kTileRows = kRegisters == 32 ? 6 : 2;  // of a tile of two vectors of columns
-constexpr int64_t kRowChunk = 32 * 6;                // rows multiplied with what was decoded
-constexpr int64_t kPassRows = 4 * kRowChunk;         // rows per pass over the weights: bounds the scratch memory
-constexpr int64_t kAheadBytes = 2 << 10;             // how far a stream asks memory for what comes
+constexpr int kVecs = kPanel / kLanes;                 // vectors per panel
+constexpr int kStreamRows = kRegisters == 32 ? 8 : 4;  // rows of a stream
+constexpr int64_t kFewRows = 2 * kStreamRows;          // rows multiplied as streams
+constexpr int kGroup = 4;                              // panels handed out together
+constexpr int kColumns = kGroup * kPanel;              // of a group
+constexpr int64_t kStep = 8;                           // blocks decoded at a time
+constexpr int kTileRows = kRegisters == 32 ? 6 : 2;    // of a tile of two vectors of columns
+constexpr int64_t kRowChunk = 32 * 6;                  // rows multiplied with what was decoded
+constexpr int64_t kPassRows = 4 * kRowChunk;           // rows per pass over the weights: bounds the scratch memory
+constexpr int64_t kAheadBytes = 2 << 10;               // how far a stream asks memory for what comes
 
 template <class Codec>
 constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide};
@@ -71,6 +73,7 @@ SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<C
   const int64_t k = args.weight->k, blocks = k / kQuantBlock;
   const std::byte* quants = args.weight->data + panel * Codec::kLayout.panel_bytes(k);
   const std::byte* scales = quants + Codec::kLayout.scales_at(k);
+  const std::byte* next_scales = scales + Codec::kLayout.panel_bytes(k);  // asked for while this panel is read
   Vec acc[R];
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) acc[r] = zero();
@@ -78,6 +81,7 @@ SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<C
     if constexpr (V == 0) {
       SLUICE_UNROLL
       for (int64_t at = 0; at < kQuantBytes; at += 64) __builtin_prefetch(quants + kAheadBytes + at, 0, 2);
+      __builtin_prefetch(next_scales + b * Codec::kLayout.record_bytes() * kQuantBlock / Codec::kLayout.record(), 0, 2);
     }
     Bytes w[kRows];
     Codec::template quants<V>(quants, w);
@@ -102,10 +106,20 @@ SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<C
 }
 
 template <class Codec, int R>
-void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel, int64_t panels) {
-  for (const int64_t end = panel + panels; panel < end; ++panel) {
-    stream_vector<Codec, R, 0>(args, x, row, panel);
-    if constexpr (kVecs == 2) stream_vector<Codec, R, 1>(args, x, row, panel);
+void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
+  stream_vector<Codec, R, 0>(args, x, row, panel);
+  if constexpr (kVecs == 2) stream_vector<Codec, R, 1>(args, x, row, panel);
+}
+
+template <class Codec>
+void stream_rows(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t rows, int64_t panel) {
+  const int64_t tiles = (rows + kStreamRows - 1) / kStreamRows;
+  for (int64_t t = 0, at = 0, next; t < tiles; ++t, at = next) {
+    next = (t + 1) * rows / tiles;  // tiles of nearly equal height
+    const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
+      static_cast<void>(((next - at == R + 1 && (stream<Codec, R + 1>(args, x.from(at, 0), at, panel), true)) || ...));
+    };
+    run(std::make_integer_sequence<int, kStreamRows>());
   }
 }
 
@@ -211,6 +225,20 @@ void tile_row(Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* 
   for (int v = 0; v < kGroup * kVecs; v += 2) tile<Traits, R, 2>(x, weights, count, v, sums);
 }
 
+// Asks memory for share `part` of `parts` of what the next step decodes, while this one computes.
+struct Ahead {
+  const std::byte* quants;  // null: nothing
+  int64_t panel_bytes, panels, bytes;
+
+  void ask(int64_t part, int64_t parts) const {
+    if (quants == nullptr) return;
+    const int64_t lines = bytes / 64, first = part * panels * lines / parts, last = (part + 1) * panels * lines / parts;
+    for (int64_t line = first; line < last; ++line) {
+      __builtin_prefetch(quants + line / lines * panel_bytes + line % lines * 64, 0, 2);
+    }
+  }
+};
+
 template <Int8Traits Traits>
 void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
   const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
@@ -223,16 +251,23 @@ void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t
 template <class Codec>
 void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t rows, int64_t panel,
               int64_t panels) {
+  constexpr Int8Layout kLayout = Codec::kLayout;
   const int64_t blocks = args.weight->k / kQuantBlock, tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t panel_bytes = kLayout.panel_bytes(args.weight->k);
+  const std::byte* first = args.weight->data + panel * panel_bytes;
   Decoded weights;
   alignas(64) float sums[kRowChunk * kColumns];
   for (int64_t i = 0; i < rows * kColumns; i += kLanes) store(sums + i, zero(), All{});
   for (int64_t begin = 0; begin < blocks; begin += kStep) {
     const int64_t count = blocks - begin < kStep ? blocks - begin : kStep;
     decode<Codec>(*args.weight, panel, panels, begin, count, weights);
+    const int64_t left = blocks - begin - count, soon = left < kStep ? left : kStep;
+    const std::byte* next_quants = first + (begin + count) * kLayout.quant_bytes();
+    const Ahead ahead{soon > 0 ? next_quants : nullptr, panel_bytes, panels, soon * kLayout.quant_bytes()};
     int64_t at = 0;
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t next = (t + 1) * rows / tiles;  // tiles of nearly equal height
+      ahead.ask(t, tiles);
       tile_rows<kTraits<Codec>>(next - at, x.from(at, begin), weights, count, sums + at * kColumns);
       at = next;
     }
@@ -245,14 +280,6 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
 }
 
 template <class Codec>
-void stream_rows(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t rows, int64_t panel, int64_t panels) {
-  const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
-    static_cast<void>(((rows == R + 1 && (stream<Codec, R + 1>(args, x, 0, panel, panels), true)) || ...));
-  };
-  run(std::make_integer_sequence<int, kStreamRows>());
-}
-
-template <class Codec>
 void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
   const int64_t total = args.x.shape[0];
@@ -262,9 +289,9 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
     const auto x = quantize_rows<kTraits<Codec>>(pool, args.x, pass, rows, Codec::kLayout.offset);
-    if (total <= kStreamRows) {
-      return pool.parallel_for(groups, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t g = begin; g < end; ++g) stream_rows<Codec>(args, x, rows, g * kGroup, panels_of(g));
+    if (total <= kFewRows) {
+      return pool.parallel_for(panels, kGroup, [&](int64_t begin, int64_t end) {
+        for (int64_t panel = begin; panel < end; ++panel) stream_rows<Codec>(args, x, rows, panel);
       });
     }
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
