@@ -228,6 +228,8 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   check_matrix(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);
   check_matrix(args.out, "out", args.query_start.back(), args.heads * value_dim);
   CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);
+  CHECK(args.causal || args.alibi_slopes == nullptr, "slopes without causal attention");
+  CHECK(args.relative_bias == nullptr || args.relative_reach >= 0, "reach {}", args.relative_reach);
   for (int64_t s = 0; s < sequences; ++s) {
     const int rows = args.query_start[s + 1] - args.query_start[s];
     CHECK(rows >= 0 && args.kv_len[s] >= rows, "sequence {}: {} rows, kv_len {}", s, rows, args.kv_len[s]);
@@ -249,6 +251,15 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows) 
   check_matrix(out, "out", static_cast<int64_t>(rows.size()), x.shape[1]);
   for (int32_t row : rows) CHECK(row >= 0 && row < x.shape[0], "row {} of {}", row, x.shape[0]);
   ctx.ops.gather_rows(ctx.pool, out, x, rows);
+}
+
+void pool(Ctx& ctx, const PoolArgs& args) {
+  check_matrix(args.x, "x", args.query_start.back(), -1);
+  check_matrix(args.out, "out", static_cast<int64_t>(args.query_start.size()) - 1, args.x.shape[1]);
+  for (size_t s = 0; s + 1 < args.query_start.size(); ++s) {
+    CHECK(args.query_start[s] >= 0 && args.query_start[s] < args.query_start[s + 1], "sequence {} has no rows", s);
+  }
+  ctx.ops.pool(ctx.pool, args);
 }
 
 }  // namespace sluice::ops

@@ -143,9 +143,10 @@ struct LatentStoreArgs {
   std::span<const int32_t> slots;      // [tokens]
 };
 
-// Causal attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
+// Attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
 // Gimelshein 2018, arXiv:1805.02867; paging: Kwon et al. 2023, arXiv:2309.06180). k and v of this step are already in
 // the cache. Sequence s owns rows query_start[s] .. query_start[s+1]; its last row is at position kv_len[s] - 1.
+// A causal row sees the positions up to its own, any other row all kv_len[s] of its sequence.
 struct AttentionArgs {
   Tensor out;                            // [tokens, heads * value_dim] fp32
   Tensor q;                              // [tokens, heads * head_dim] fp32, rotated
@@ -158,10 +159,36 @@ struct AttentionArgs {
   int block_table_stride = 0;
   int heads = 0;  // query heads; head h reads kv head h / (heads / kv_heads)
   float scale = 1.0f;
-  int window = 0;                       // > 0: a row sees only the last `window` positions, its own included
+  bool causal = true;
+  int window = 0;                       // > 0: a row sees only positions less than `window` away from its own
   float soft_cap = 0.0f;                // > 0: scores become cap * tanh(score / cap)
   const float* sinks = nullptr;         // [heads] extra logit in the softmax's denominator, or null
-  const float* alibi_slopes = nullptr;  // [heads] or null: adds slope * (key position - query position)
+  const float* alibi_slopes = nullptr;  // [heads] or null: adds slope * (key position - query position); causal only
+  // [heads, 2 * relative_reach + 1] or null: adds the entry of the distance key position - query position, distances
+  // from -relative_reach to relative_reach; further ones count as these.
+  const float* relative_bias = nullptr;
+  int relative_reach = 0;
+};
+
+// One vector of every sequence: out[s, :] from the rows query_start[s] .. query_start[s + 1] of x.
+enum class Pooling { kFirst, kLast, kMean, kWeightedMean, kMax, kMeanSqrtLength };
+struct PoolArgs {
+  Tensor out;                            // [sequences, n] fp32
+  Tensor x;                              // [rows, n] fp32
+  std::span<const int32_t> query_start;  // [sequences + 1], no sequence is empty
+  // kMean: the sum, rows ascending, divided by their number; kMeanSqrtLength: by its root. kWeightedMean: row i counts
+  // i + 1 times (SGPT: Muennighoff 2022, arXiv:2202.08904).
+  Pooling pooling = Pooling::kMean;
+};
+
+// The sequences of a flat batch, for ops that carry a state from row to row. Sequence s owns rows query_start[s] ..
+// query_start[s+1] and the row slots[s] of a state tensor, which no other sequence of the batch owns. Where these are
+// all the rows it has had (kv_len[s] is their number), its state begins as zeros, whatever the slot holds. After the op
+// the slot holds the state after the sequence's last row, in fp32: the next step goes on as if it were the same one.
+struct Sequences {
+  std::span<const int32_t> query_start;  // [sequences + 1]
+  std::span<const int32_t> kv_len;       // [sequences] tokens so far, this step's included
+  std::span<const int32_t> slots;        // [sequences]
 };
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kTanh, kSigmoid, kIdentity };
@@ -176,6 +203,87 @@ enum class Map { kScale, kClamp, kSoftCap };
 // alpha_n (expm1(min(x, eps)) - x) + beta x.
 struct Xielu {
   float alpha_p = 0, alpha_n = 0, beta = 0, eps = 0;
+};
+
+inline constexpr int kMaxConvWidth = 16;
+
+// Depthwise causal convolution over time: out[t, :] = activation(bias + sum over j of weight[j, :] * x[t - width + 1 +
+// j, :]), j ascending. The state is the last width - 1 inputs, the oldest first.
+struct CausalConvArgs {
+  Tensor out;                     // [tokens, channels] fp32, not x
+  Tensor x;                       // [tokens, channels] fp32
+  Tensor state;                   // [slots, (width - 1) * channels] fp32
+  int width = 0;                  // 1 .. kMaxConvWidth
+  const float* weight = nullptr;  // [width, channels]
+  const float* bias = nullptr;    // [channels] or null
+  Activation activation = Activation::kIdentity;
+  Sequences sequences;
+};
+
+// Selective scan (Mamba: Gu and Dao 2023, arXiv:2312.00752). For every channel c and every i below n:
+//   h[i] = exp(dt[t, c] * a[i, c]) * h[i] + dt[t, c] * b[t, i] * x[t, c]
+//   out[t, c] = sum over i of c[t, i] * h[i] + d[c] * x[t, c]
+struct SelectiveScanArgs {
+  Tensor out;                // [tokens, channels] fp32; may be x
+  Tensor x;                  // [tokens, channels] fp32
+  Tensor dt;                 // [tokens, channels] fp32, the steps' sizes
+  Tensor b, c;               // [tokens, n] fp32
+  const float* a = nullptr;  // [n, channels]
+  const float* d = nullptr;  // [channels] or null
+  Tensor state;              // [slots, n * channels] fp32: h as [n, channels]
+  Sequences sequences;
+};
+
+// The scan with one decay per head (state space duality, Mamba 2: Dao and Gu 2024, arXiv:2405.21060), which without
+// dt and d is linear attention with a decay (Lightning Attention: Qin et al. 2024, arXiv:2401.04658). For a head h of
+// group g = h / (heads / groups), every i below n and every p below dim:
+//   s[i, p] = exp(dt[t, h] * a[h]) * s[i, p] + dt[t, h] * b[t, g, i] * x[t, h, p]
+//   out[t, h, p] = sum over i of c[t, g, i] * s[i, p] + d[h] * x[t, h, p]
+struct HeadScanArgs {
+  Tensor out;                // [tokens, heads * dim] fp32; may be x
+  Tensor x;                  // [tokens, heads * dim] fp32
+  Tensor dt;                 // [tokens, heads] fp32, or empty: 1
+  Tensor b, c;               // [tokens, groups * n] fp32
+  const float* a = nullptr;  // [heads]
+  const float* d = nullptr;  // [heads] or null
+  int heads = 0;
+  int groups = 0;  // divides heads
+  Tensor state;    // [slots, heads * n * dim] fp32: s as [heads, n, dim]
+  Sequences sequences;
+};
+
+// The gated delta rule (Yang et al. 2024, arXiv:2412.06464; with a decay for every channel of the keys it is that of
+// Kimi Linear, arXiv:2510.26692). For a head h, its keys' head g = h / (heads / key_heads), every i below key_dim:
+//   s[i, :] = exp(dt[t, h] * a[h]) * s[i, :]          or exp(dt[t, h, i] * a[h])
+//   r = beta[t, h] * (v[t, h, :] - sum over i of k[t, g, i] * s[i, :])
+//   s[i, :] = s[i, :] + k[t, g, i] * r
+//   out[t, h, :] = sum over i of q[t, g, i] * s[i, :]
+struct DeltaRuleArgs {
+  Tensor out;                // [tokens, heads * value_dim] fp32; may be v
+  Tensor q, k;               // [tokens, key_heads * key_dim] fp32
+  Tensor v;                  // [tokens, heads * value_dim] fp32
+  Tensor dt;                 // [tokens, heads] or [tokens, heads * key_dim] fp32
+  Tensor beta;               // [tokens, heads] fp32
+  const float* a = nullptr;  // [heads]
+  int heads = 0;
+  int key_heads = 0;  // divides heads
+  Tensor state;       // [slots, heads * key_dim * value_dim] fp32: s as [heads, key_dim, value_dim]
+  Sequences sequences;
+};
+
+// The real-gated linear recurrent unit (Griffin: De et al. 2024, arXiv:2402.19427). For every channel:
+//   log_a = rate * sigmoid(recurrent_gate[t] + recurrent_bias)
+//   h = exp(log_a) * h + sqrt(1 - exp(2 * log_a)) * sigmoid(input_gate[t] + input_bias) * x[t]
+// but for the first row of all, whose input is not scaled by the root.
+struct GatedLruArgs {
+  Tensor out;                             // [tokens, channels] fp32: h; may be x
+  Tensor x;                               // [tokens, channels] fp32
+  Tensor input_gate, recurrent_gate;      // [tokens, channels] fp32
+  const float* input_bias = nullptr;      // [channels]
+  const float* recurrent_bias = nullptr;  // [channels]
+  const float* rate = nullptr;            // [channels], negative
+  Tensor state;                           // [slots, channels] fp32
+  Sequences sequences;
 };
 
 struct MatmulKernels {
@@ -205,10 +313,18 @@ struct Ops {
   void (*xielu)(ThreadPool&, Tensor x, const Xielu& parameters) = nullptr;
   void (*map)(ThreadPool&, Tensor x, Map function, float parameter) = nullptr;
   void (*add)(ThreadPool&, Tensor out, Tensor x, float scale) = nullptr;
+  void (*multiply)(ThreadPool&, Tensor out, Tensor x, Activation activation) = nullptr;
+  void (*softplus)(ThreadPool&, Tensor x, const float* bias, float low, float high) = nullptr;
   void (*rope_store)(ThreadPool&, const RopeStoreArgs&) = nullptr;
   void (*latent_store)(ThreadPool&, const LatentStoreArgs&) = nullptr;
   void (*attention)(ThreadPool&, const AttentionArgs&) = nullptr;
+  void (*causal_conv)(ThreadPool&, const CausalConvArgs&) = nullptr;
+  void (*selective_scan)(ThreadPool&, const SelectiveScanArgs&) = nullptr;
+  void (*head_scan)(ThreadPool&, const HeadScanArgs&) = nullptr;
+  void (*delta_rule)(ThreadPool&, const DeltaRuleArgs&) = nullptr;
+  void (*gated_lru)(ThreadPool&, const GatedLruArgs&) = nullptr;
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) = nullptr;
+  void (*pool)(ThreadPool&, const PoolArgs&) = nullptr;
   void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
   void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
@@ -263,6 +379,7 @@ void delta_rule(Ctx&, const DeltaRuleArgs& args);
 void gated_lru(Ctx&, const GatedLruArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows);
 void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that an op wrote
+void pool(Ctx&, const PoolArgs& args);
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);
 void expert_matmul(Ctx&, const ExpertMatmulArgs& args);

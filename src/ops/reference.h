@@ -8,6 +8,14 @@ namespace sluice::ops::reference {
 void rope_store(ThreadPool&, const RopeStoreArgs& args);
 void latent_store(ThreadPool&, const LatentStoreArgs& args);
 void attention(ThreadPool&, const AttentionArgs& args);
+void pool(ThreadPool&, const PoolArgs& args);
+void multiply(ThreadPool&, Tensor out, Tensor x, Activation activation);
+void softplus(ThreadPool&, Tensor x, const float* bias, float low, float high);
+void causal_conv(ThreadPool&, const CausalConvArgs& args);
+void selective_scan(ThreadPool&, const SelectiveScanArgs& args);
+void head_scan(ThreadPool&, const HeadScanArgs& args);
+void delta_rule(ThreadPool&, const DeltaRuleArgs& args);
+void gated_lru(ThreadPool&, const GatedLruArgs& args);
 void route(ThreadPool&, const RouteArgs& args);
 void group_by_expert(ThreadPool&, const GroupByExpertArgs& args);
 void expert_matmul(ThreadPool&, const MatmulKernels& kernels, const ExpertMatmulArgs& args);

@@ -33,12 +33,15 @@ class Row {
       : args_(args),
         table_(args.block_table.data() + sequence * args.block_table_stride),
         position_(position),
-        first_(args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0) {}
+        first_(args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0),
+        last_(args.causal ? position : args.kv_len[sequence] - 1) {
+    if (args.window > 0) last_ = std::min<int64_t>(last_, position + args.window - 1);
+  }
 
   // One head: `q` is [head_dim], `out` [value_dim].
   void attend(const float* q, float* out, int64_t head) const {
     const int64_t kv_head = head / (args_.heads / args_.k_cache.shape[1]);
-    const int64_t keys = position_ + 1 - first_;
+    const int64_t keys = last_ + 1 - first_;
     std::vector<double> weights(keys);
     double top = args_.sinks ? args_.sinks[head] : -INFINITY;
     for (int64_t i = 0; i < keys; ++i) {
@@ -71,12 +74,16 @@ class Row {
     dot *= args_.scale;
     if (args_.soft_cap > 0) dot = args_.soft_cap * std::tanh(dot / args_.soft_cap);
     if (args_.alibi_slopes) dot += double(args_.alibi_slopes[head]) * static_cast<double>(key - position_);
+    if (args_.relative_bias) {
+      const int64_t reach = args_.relative_reach, distance = std::clamp(key - position_, -reach, reach);
+      dot += args_.relative_bias[head * (2 * reach + 1) + reach + distance];
+    }
     return dot;
   }
 
   const AttentionArgs& args_;
   const int32_t* table_;
-  int64_t position_, first_;
+  int64_t position_, first_, last_;
 };
 
 }  // namespace

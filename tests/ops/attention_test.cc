@@ -12,11 +12,14 @@ struct Config {
   float soft_cap = 0;
   bool sinks = false, alibi = false;
   bool values_in_keys = false;  // values are the first columns of the keys
+  bool causal = true;
+  int relative_reach = 0;  // > 0: biases by distance
 
   std::string str() const {
-    return fmt::format("heads {}/{}, dims {}/{}{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}", heads,
-                       kv_heads, head_dim, value_dim, values_in_keys ? " in keys" : "", block_size, type->name, window,
-                       soft_cap, sinks, alibi);
+    return fmt::format(
+        "heads {}/{}, dims {}/{}{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}, causal {}, reach {}",
+        heads, kv_heads, head_dim, value_dim, values_in_keys ? " in keys" : "", block_size, type->name, window,
+        soft_cap, sinks, alibi, causal, relative_reach);
   }
 };
 
@@ -31,8 +34,10 @@ class Scene {
         k_(config.type, {blocks_, config.kv_heads, config.block_size, config.head_dim}),
         v_(config.type, {blocks_, config.kv_heads, config.block_size, config.value_dim}),
         sinks_(&kFloat32, {1, config.heads}),
-        slopes_(&kFloat32, {1, config.heads}) {
+        slopes_(&kFloat32, {1, config.heads}),
+        bias_(&kFloat32, {config.heads, 2 * config.relative_reach + 1}) {
     k_.fill(random), v_.fill(random), sinks_.fill(random, 2.0f), slopes_.fill(random, 0.1f);
+    if (config.relative_reach > 0) bias_.fill(random, 2.0f);
     std::vector<int32_t> order(blocks_);
     for (int i = 0; i < blocks_; ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), random);
@@ -72,10 +77,13 @@ class Scene {
                     .block_table_stride = stride_,
                     .heads = config_.heads,
                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                    .causal = config_.causal,
                     .window = config_.window,
                     .soft_cap = config_.soft_cap,
                     .sinks = config_.sinks ? sinks_->f32() : nullptr,
-                    .alibi_slopes = config_.alibi ? slopes_->f32() : nullptr});
+                    .alibi_slopes = config_.alibi ? slopes_->f32() : nullptr,
+                    .relative_bias = config_.relative_reach > 0 ? bias_->f32() : nullptr,
+                    .relative_reach = config_.relative_reach});
     for (size_t i = 0; i < spans.size(); ++i) {
       for (int r = spans[i].begin; r < spans[i].end; ++r) {
         std::memcpy(out[spans[i].sequence].row(r), result.row(start[i] + r - spans[i].begin),
@@ -123,7 +131,7 @@ class Scene {
   Config config_;
   std::vector<int> lengths_;
   int stride_, blocks_;
-  Owned k_, v_, sinks_, slopes_;
+  Owned k_, v_, sinks_, slopes_, bias_;
   std::vector<int32_t> table_;
   std::vector<Owned> q_;
 };
@@ -138,6 +146,12 @@ const Config kConfigs[] = {
     {.heads = 2, .kv_heads = 1, .head_dim = 80, .value_dim = 16, .block_size = 24, .window = 600, .sinks = true},
     {.heads = 5, .kv_heads = 1, .head_dim = 72, .value_dim = 56, .type = &kBFloat16, .values_in_keys = true},
     {.heads = 100, .kv_heads = 1, .head_dim = 40, .value_dim = 33, .block_size = 8, .values_in_keys = true},
+    {.heads = 3, .kv_heads = 3, .head_dim = 32, .value_dim = 32, .causal = false},
+    {.heads = 4, .kv_heads = 2, .head_dim = 40, .value_dim = 40, .window = 1, .causal = false},
+    {.heads = 4, .kv_heads = 4, .block_size = 8, .type = &kBFloat16, .window = 65, .sinks = true, .causal = false},
+    {.heads = 6, .kv_heads = 2, .head_dim = 24, .value_dim = 24, .window = 700, .causal = false},
+    {.heads = 5, .kv_heads = 5, .head_dim = 48, .value_dim = 48, .causal = false, .relative_reach = 19},
+    {.heads = 2, .kv_heads = 1, .window = 50, .relative_reach = 128},
 };
 
 class AttentionTest : public OpsTest {
@@ -182,7 +196,14 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
       Device other(*GetParam(), threads);
       expect_same(scene.whole(other.ctx), whole, fmt::format("{} threads", threads));
     }
+    for (int rows : {1, 50, 1099}) {  // the last ones
+      std::vector<Owned> out = scene.whole(device.ctx);
+      for (int64_t r = 1100 - rows; r < 1100; ++r) out[0].row(r)[0] = 0;
+      scene.attend(device.ctx, {{0, 1100 - rows, 1100}}, out);
+      expect_same(out, whole, fmt::format("the last {} rows", rows));
+    }
     for (int chunk : {1, 7, 64, 300}) {
+      if (!config.causal) break;  // rows see keys of later chunks
       std::vector<Owned> out = scene.results();
       for (int begin = 0; begin < 1100; begin += chunk) {
         std::vector<Scene::Span> spans;
@@ -200,8 +221,8 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
 
 // A token whose key and value are not numbers spoils the rows that see it, and no other.
 TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
-  for (int window : {0, 9}) {
-    const Config config{.block_size = 8, .window = window};
+  for (const auto& [window, causal] : {std::pair(0, true), {9, true}, {9, false}, {1, false}}) {
+    const Config config{.block_size = 8, .window = window, .causal = causal};
     Scene scene(config, {75, 40}, random);
     const std::vector<Owned> clean = scene.whole(device.ctx);
     const float nan = std::nanf("");
@@ -211,7 +232,7 @@ TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
     }
     const std::vector<Owned> out = scene.whole(device.ctx);
     for (int64_t r = 0; r < 75; ++r) {
-      const bool sees = r >= 44 && (window == 0 || r - 44 < window);
+      const bool sees = (r >= 44 || !causal) && (window == 0 || std::abs(r - 44) < window);
       EXPECT_EQ(std::isnan(out[0].row(r)[0]), sees) << r;
       if (!sees) {
         EXPECT_TRUE(same_bits(out[0].row(r), clean[0].row(r), out[0]->shape[1])) << r;

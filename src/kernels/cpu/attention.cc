@@ -49,6 +49,7 @@ struct Task {
   int64_t first_head, heads;
   int64_t first_row, rows_per_head;  // in the batch
   int64_t first_position;
+  int64_t keys;  // of the sequence
   int64_t rows() const { return heads * rows_per_head; }
   int64_t last_position() const { return first_position + rows_per_head - 1; }
 };
@@ -70,7 +71,8 @@ Task task_at(const ops::AttentionArgs& args, const Plan& plan, int64_t sequence,
           .heads = min_of(plan.piece, plan.group - head),
           .first_row = start[0] + position,
           .rows_per_head = min_of(plan.positions, rows - position),
-          .first_position = args.kv_len.data()[sequence] - rows + position};
+          .first_position = args.kv_len.data()[sequence] - rows + position,
+          .keys = args.kv_len.data()[sequence]};
 }
 
 // The cache whose rows begin with the values.
@@ -80,6 +82,14 @@ const Tensor& values_of(const ops::AttentionArgs& args) {
 
 int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
   return args.window > 0 ? max_of(0, position - args.window + 1) : 0;
+}
+int64_t last_key(const ops::AttentionArgs& args, const Task& task, int64_t position) {
+  if (args.causal) return position;
+  return args.window > 0 ? min_of(task.keys, position + args.window) - 1 : task.keys - 1;
+}
+// Of all that the task's rows see.
+int64_t last_key(const ops::AttentionArgs& args, const Task& task) {
+  return last_key(args, task, task.last_position());
 }
 
 // Softmax state of a task's rows: running maximum, sums of exponentials lane by lane, weighted sum of values.
@@ -167,6 +177,16 @@ void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, i
   });
 }
 
+// Biases of a head's keys, at consecutive distances from `distance` on.
+Vec relative_bias(const ops::AttentionArgs& args, int64_t head, int64_t distance) {
+  const int64_t reach = args.relative_reach;
+  const float* bias = args.relative_bias + head * (2 * reach + 1) + reach;
+  if (distance >= -reach && distance + kLanes - 1 <= reach) return load(bias + distance, All{});
+  float values[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) values[i] = bias[max_of(-reach, min_of(reach, distance + i))];
+  return load(values, All{});
+}
+
 // Turns one row's scores of the keys [first, last) of a tile into exponentials, and updates its maximum and sums.
 void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64_t head, int64_t distance,
             int64_t first, int64_t last) {
@@ -181,6 +201,7 @@ void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64
       const Vec away = lane_numbers() + broadcast(static_cast<float>(v * kLanes + distance));
       x[v] = fma(broadcast(args.alibi_slopes[head]), away, x[v]);
     }
+    if (args.relative_bias != nullptr) x[v] = x[v] + relative_bias(args, head, distance + v * kLanes);
   }
   if (first > 0 || last < kTile) {
     SLUICE_UNROLL
@@ -211,8 +232,8 @@ void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64
 // Where the tile at `tile` lies. What the task does not need of it points at memory that is in the cache anyway.
 template <class T>
 void look_ahead(const ops::AttentionArgs& args, const Task& task, const Work& work, int64_t tile, Ahead<T>& ahead) {
-  locate(args, args.k_cache, task, tile, tile, task.last_position(), ahead.keys);
-  locate(args, values_of(args), task, tile, tile, task.last_position(), ahead.values);
+  locate(args, args.k_cache, task, tile, tile, last_key(args, task), ahead.keys);
+  locate(args, values_of(args), task, tile, tile, last_key(args, task), ahead.values);
   for (int64_t i = 0; i < kTile; ++i) {
     if (ahead.keys[i] != nullptr) continue;
     ahead.keys[i] = ahead.values[i] = reinterpret_cast<const T*>(work.scores);
@@ -222,9 +243,10 @@ void look_ahead(const ops::AttentionArgs& args, const Task& task, const Work& wo
 // Adds the tile of keys at `tile` to the split's state.
 template <class T>
 void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& task, const Work& work, int64_t tile) {
-  const int64_t last_key = min_of(tile + kTile - 1, task.last_position());
-  // Positions that see any key of the tile: from the tile's first key on, as far as the window reaches.
-  const int64_t from = max_of(task.first_position, tile);
+  const int64_t end = min_of(tile + kTile - 1, last_key(args, task));
+  // Positions that see any key of the tile: as far as the window reaches, if causal from the tile's first key on.
+  const int64_t behind = args.causal ? tile : args.window > 0 ? tile - args.window + 1 : 0;
+  const int64_t from = max_of(task.first_position, behind);
   const int64_t to =
       args.window > 0 ? min_of(task.last_position(), tile + kTile - 1 + args.window - 1) : task.last_position();
   if (from > to) return;
@@ -234,7 +256,7 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   look_ahead(args, task, work, tile + kTile, ahead);
   const T* vectors[kTile];
   const int64_t seen = first_key(args, from);
-  locate(args, args.k_cache, task, tile, seen, last_key, vectors);
+  locate(args, args.k_cache, task, tile, seen, end, vectors);
   load_keys(vectors, plan.head_dim, work.keys);
   each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
     const auto run = [&](auto next) {
@@ -249,12 +271,13 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
     run(nullptr);
   });
 
-  if (args.v_cache.data != nullptr) locate(args, args.v_cache, task, tile, seen, last_key, vectors);
+  if (args.v_cache.data != nullptr) locate(args, args.v_cache, task, tile, seen, end, vectors);
   load_values(vectors, plan.value_dim, plan.value_stride, work.values);
   int64_t whole = -1;  // first of the rows, not yet multiplied, that see all keys of the tile
   for (int64_t position = from; position <= to; ++position) {
     const int64_t row = (position - task.first_position) * task.heads;
-    const int64_t low = max_of(first_key(args, position) - tile, 0), high = min_of(position - tile + 1, kTile);
+    const int64_t low = max_of(first_key(args, position) - tile, 0);
+    const int64_t high = min_of(last_key(args, task, position) - tile + 1, kTile);
     for (int64_t h = 0; h < task.heads; ++h) {
       soften(args, work, row + h, task.first_head + h, tile - position, low, high);
     }
@@ -271,7 +294,7 @@ template <class T>
 void attend_split(const ops::AttentionArgs& args, const Plan& plan, const Task& task, const Work& work, int64_t split) {
   work.split.clear(task.rows(), plan);
   const int64_t first = max_of(split * kSplit, first_key(args, task.first_position) / kTile * kTile);
-  const int64_t last = min_of((split + 1) * kSplit - 1, task.last_position());
+  const int64_t last = min_of((split + 1) * kSplit - 1, last_key(args, task));
   for (int64_t tile = first; tile <= last; tile += kTile) attend_tile<T>(args, plan, task, work, tile);
 }
 
@@ -280,7 +303,7 @@ void merge(const ops::AttentionArgs& args, const Plan& plan, const Task& task, i
            const State& total) {
   for (int64_t row = 0; row < task.rows(); ++row) {
     const int64_t position = task.first_position + row / task.heads;
-    if (position < split * kSplit || first_key(args, position) >= (split + 1) * kSplit) continue;
+    if (last_key(args, task, position) < split * kSplit || first_key(args, position) >= (split + 1) * kSplit) continue;
     const float top = part.top[row] > total.top[row] ? part.top[row] : total.top[row];
     const Vec a = exp(broadcast(total.top[row]) - broadcast(top)), b = exp(broadcast(part.top[row]) - broadcast(top));
     total.top[row] = top;
@@ -324,7 +347,7 @@ void load_queries(const ops::AttentionArgs& args, const Plan& plan, const Task& 
 int64_t first_split(const ops::AttentionArgs& args, const Task& task) {
   return first_key(args, task.first_position) / kSplit;
 }
-int64_t last_split(const Task& task) { return task.last_position() / kSplit; }
+int64_t last_split(const ops::AttentionArgs& args, const Task& task) { return last_key(args, task) / kSplit; }
 
 // The whole batch: finds a task's sequence, and shares out tasks, or (task, split) pairs when tasks are few.
 template <class T>
@@ -364,7 +387,7 @@ class Attention {
   void whole_task(const Task& task, const Work& work) const {
     load_queries(args_, plan_, task, work);
     work.total.clear(task.rows(), plan_);
-    for (int64_t split = first_split(args_, task); split <= last_split(task); ++split) {
+    for (int64_t split = first_split(args_, task); split <= last_split(args_, task); ++split) {
       attend_split<T>(args_, plan_, task, work, split);
       merge(args_, plan_, task, split, work.split, work.total);
     }
@@ -379,7 +402,7 @@ class Attention {
       for (int64_t i = begin; i < end; ++i) {
         const Task t = task(i / max_splits_);
         const int64_t split = i % max_splits_;
-        if (split < first_split(args_, t) || split > last_split(t)) continue;
+        if (split < first_split(args_, t) || split > last_split(args_, t)) continue;
         Work work = work_of(worker);
         load_queries(args_, plan_, t, work);
         work.split = state(i / max_splits_, split);
@@ -391,7 +414,7 @@ class Attention {
         const Task t = task(i);
         const State total = work_of(worker).total;
         total.clear(t.rows(), plan_);
-        for (int64_t split = first_split(args_, t); split <= last_split(t); ++split) {
+        for (int64_t split = first_split(args_, t); split <= last_split(args_, t); ++split) {
           merge(args_, plan_, t, split, state(i, split), total);
         }
         finish(args_, plan_, t, total);

@@ -91,6 +91,7 @@ ops::Ops make_table() {
                .latent_store = Kernels.latent_store,
                .attention = Kernels.attention,
                .gather_rows = Kernels.gather_rows,
+               .pool = ops::reference::pool,
                .route = ops::reference::route,
                .group_by_expert = ops::reference::group_by_expert,
                .expert_matmul = expert_matmul,
