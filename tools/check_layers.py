@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-LADDER = ("base tensor quant formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling speculative "
+LADDER = ("base tensor quant hub formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling speculative "
           "scheduler engine server cli app").split()
 # Stricter than the ladder: these may include nothing but what is named (and include/sluice).
 ONLY = {"server": {"server", "base"}, "nn": set(LADDER[:LADDER.index("nn") + 1]) - {"kernels"},

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 
 #include "base/json.h"
@@ -20,10 +19,8 @@ struct Arguments {
   bool jsonl = false, no_special = false, decode = false;
 };
 
-std::unique_ptr<Tokenizer> open_tokenizer(std::string place) {
-  if (place.empty()) place = bundled_model();
-  const std::filesystem::path path = place;
-  return Tokenizer::from_file((std::filesystem::is_directory(path) ? path / "tokenizer.json" : path).string());
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& place) {
+  return Tokenizer::open(place.empty() ? bundled_model() : place);
 }
 
 Json encode(const Tokenizer& tokenizer, const std::string& text, bool add_special) {
@@ -67,7 +64,7 @@ int tokenize(const Arguments& a) {
 
 std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
-  app.add_option("model", a->model, "model folder or tokenizer.json; without one, the bundled demo model")
+  app.add_option("model", a->model, "model folder or tokenizer file; without one, the bundled demo model")
       ->type_name("MODEL_OR_FILE");
   app.add_option("--text", a->text, "one text");
   app.add_flag("--jsonl", a->jsonl,

@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// --tokenizer's, or the checkpoint folder's tokenizer.json. Throws Error.
+// --tokenizer's, or the checkpoint folder's (Tokenizer::open). Throws Error.
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint);
 
 // --chat-template's, or the checkpoint's; special tokens are the checkpoint's. Throws Error.

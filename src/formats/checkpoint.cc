@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "formats/checkpoint_format.h"
-#include "formats/hub_cache.h"
+#include "hub/cache.h"
 #include "sluice/error.h"
 
 namespace sluice {

@@ -93,7 +93,7 @@ struct OpenOptions {
 };
 
 // Opens a checkpoint of a format that is registered (formats/checkpoint_format.h): a folder or a file, or the name of a
-// model in the local Hugging Face cache (formats/hub_cache.h).
+// model in the local Hugging Face cache (hub/cache.h).
 // Throws Error(kNotFound | kCorruptFile | kUnsupportedModel) naming the file and the field or tensor.
 std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path, const OpenOptions& options = {});
 

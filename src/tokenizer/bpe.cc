@@ -31,6 +31,7 @@ uint64_t pair_key(TokenId left, TokenId right) {
 class Bpe final : public Model {
  public:
   Bpe(const Field& field, bool byte_level);
+  Bpe(RankedBpe bpe, const std::string& source);
 
   void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override;
   const Vocab& vocab() const override { return vocab_; }
@@ -50,8 +51,11 @@ class Bpe final : public Model {
 
   void load_merges(const Field& field);
   void add_merge(const Field& field, std::string_view left, std::string_view right, uint32_t rank);
+  void add_ranked_merges(const std::vector<uint32_t>& ranks, const std::string& source);
   void fill_byte_symbols();
+  void fill_fallback();
 
+  std::optional<TokenId> whole_piece(std::string_view piece, Scratch& scratch) const;
   void seed_bytes(std::string_view piece, Scratch& scratch) const;
   void seed_characters(std::string_view piece, Scratch& scratch) const;
   void seed_unspelled(std::string_view symbol, Scratch& scratch) const;
@@ -73,7 +77,8 @@ class Bpe final : public Model {
   bool fuse_unknown_;
   bool byte_fallback_;
   std::array<TokenId, 256> fallback_;  // -1: the vocabulary lacks it
-  bool ignore_merges_;
+  bool ignore_merges_ = false;
+  std::vector<bool> whole_{};  // by id, see RankedBpe; empty: none
   bool byte_level_;
   // By [is the first][is the last] and byte, -1 when the vocabulary lacks the symbol. Byte-level only.
   std::array<std::array<std::array<TokenId, 256>, 2>, 2> byte_symbols_;
@@ -94,9 +99,45 @@ Bpe::Bpe(const Field& field, bool byte_level)
     has_unknown_ = true;
     unknown_ = vocab_.find(unknown->string());
   }
-  for (int byte = 0; byte < 256; ++byte) fallback_[byte] = vocab_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
   load_merges(field.at("merges"));
+  fill_fallback();
   fill_byte_symbols();
+}
+
+Bpe::Bpe(RankedBpe bpe, const std::string& source)
+    : vocab_(std::move(bpe.vocab)),
+      has_unknown_(bpe.unknown.has_value()),
+      unknown_(bpe.unknown),
+      fuse_unknown_(bpe.fuse_unknown),
+      byte_fallback_(bpe.byte_fallback),
+      whole_(std::move(bpe.whole)),
+      byte_level_(bpe.byte_level) {
+  whole_.resize(static_cast<size_t>(vocab_.size()));
+  add_ranked_merges(bpe.ranks, source);
+  fill_fallback();
+  fill_byte_symbols();
+}
+
+// Every way to put a token together out of two.
+void Bpe::add_ranked_merges(const std::vector<uint32_t>& ranks, const std::string& source) {
+  constexpr size_t kLongest = 2048;  // the work is quadratic in the length
+  for (TokenId id = 0; id < vocab_.size(); ++id) {
+    if (!vocab_.has(id) || ranks[static_cast<size_t>(id)] == RankedBpe::kNotMerged) continue;
+    const std::string_view text = vocab_.text(id);
+    if (text.size() > kLongest) {
+      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: token {} has {} bytes", source, id, text.size()));
+    }
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      const auto part = [&](std::string_view half) -> std::optional<TokenId> {
+        const auto found = vocab_.find(half);
+        if (!found || ranks[static_cast<size_t>(*found)] == RankedBpe::kNotMerged) return std::nullopt;
+        return found;
+      };
+      const auto left = part(text.substr(0, cut));
+      const auto right = left ? part(text.substr(cut)) : std::nullopt;
+      if (right) merges_[pair_key(*left, *right)] = {ranks[static_cast<size_t>(id)], id};
+    }
+  }
 }
 
 // A merge is "left right" or ["left", "right"].
@@ -143,22 +184,30 @@ void Bpe::fill_byte_symbols() {
   }
 }
 
+void Bpe::fill_fallback() {
+  for (int byte = 0; byte < 256; ++byte) fallback_[byte] = vocab_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+}
+
+// The token that a piece is as it stands, where that goes before merges.
+std::optional<TokenId> Bpe::whole_piece(std::string_view piece, Scratch& scratch) const {
+  if ((!ignore_merges_ && whole_.empty()) || piece.size() > vocab_.longest()) return std::nullopt;
+  if (byte_level_) {
+    scratch.spelling.clear();
+    append_byte_level(scratch.spelling, piece);
+    piece = scratch.spelling;
+  }
+  const auto id = vocab_.find(piece);
+  return id && (ignore_merges_ || whole_[static_cast<size_t>(*id)]) ? id : std::nullopt;
+}
+
 void Bpe::tokenize(const Pieces& pieces, std::vector<TokenId>& out) const {
   Scratch scratch;
   for (const Span span : pieces.spans) {
     const std::string_view piece = pieces.view(span);
     if (piece.size() >= kNoRank) throw Error(ErrorCode::kInvalidRequest, "a word of the text is too long");
-    if (ignore_merges_ && piece.size() <= vocab_.longest()) {
-      std::string_view spelling = piece;
-      if (byte_level_) {
-        scratch.spelling.clear();
-        append_byte_level(scratch.spelling, piece);
-        spelling = scratch.spelling;
-      }
-      if (const auto id = vocab_.find(spelling)) {
-        out.push_back(*id);
-        continue;
-      }
+    if (const auto id = whole_piece(piece, scratch)) {
+      out.push_back(*id);
+      continue;
     }
     scratch.symbols.clear();
     scratch.unknown_run = 0;
@@ -277,6 +326,10 @@ void Bpe::merge_long(Scratch& scratch, std::vector<TokenId>& out) const {
 }
 
 }  // namespace
+
+std::unique_ptr<Model> make_ranked_bpe(RankedBpe bpe, const std::string& source) {
+  return std::make_unique<Bpe>(std::move(bpe), source);
+}
 
 std::unique_ptr<Model> load_bpe(const Field& field, bool byte_level) {
   return std::make_unique<Bpe>(field, byte_level);

@@ -36,10 +36,17 @@ void encode_segment(const Tokenizer::Parts& parts, std::string_view text, bool f
 
 }  // namespace
 
-Tokenizer::Parts::Parts(const Field& top)
-    : normalizer(load_optional_normalizer(top)),
-      pretokenizers(load_optional_pretokenizers(top)),
-      model(load_model(top.at("model"), pretokenizers.byte_level)),
+Encoder tokenizer::load_encoder(const Field& top) {
+  Encoder encoder{
+      .normalizer = load_optional_normalizer(top), .pretokenizers = load_optional_pretokenizers(top), .model = {}};
+  encoder.model = load_model(top.at("model"), encoder.pretokenizers.byte_level);
+  return encoder;
+}
+
+Tokenizer::Parts::Parts(const Field& top, Encoder encoder)
+    : normalizer(std::move(encoder.normalizer)),
+      pretokenizers(std::move(encoder.pretokenizers)),
+      model(std::move(encoder.model)),
       added(top.find("added_tokens"), model->vocab(), normalizer.get()),
       postprocessor(top.find("post_processor"),
                     [&](TokenId id) { return model->vocab().has(id) || added.by_id(id) != nullptr; }),
@@ -66,7 +73,8 @@ Tokenizer::~Tokenizer() = default;
 
 std::unique_ptr<Tokenizer> Tokenizer::from_file(const std::string& path) {
   const Json json = read_json_file(path);
-  return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<const Parts>(Field(json, path))));
+  const Field top(json, path);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<const Parts>(top, load_encoder(top))));
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text, const std::string& name) {
@@ -76,7 +84,8 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text, const std
   } catch (const Error& e) {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", name, e.what()));
   }
-  return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<const Parts>(Field(json, name))));
+  const Field top(json, name);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<const Parts>(top, load_encoder(top))));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {

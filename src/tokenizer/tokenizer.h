@@ -1,4 +1,4 @@
-// Text to token ids and back, as the checkpoint's tokenizer.json says.
+// Text to token ids and back, as the checkpoint's tokenizer files say.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,13 @@ class Tokenizer {
   static std::unique_ptr<Tokenizer> from_file(const std::string& tokenizer_json_path);
   // The same for a text in memory; `name` stands for the file in error messages.
   static std::unique_ptr<Tokenizer> from_json(std::string_view text, const std::string& name);
+  // The tokenizer of a model: a folder, or one of the files below. In a folder the first of these is taken:
+  //   tokenizer.json
+  //   tokenizer.model, spiece.model (SentencePiece, or tiktoken's lines), tiktoken.model, *.tiktoken
+  //   vocab.json and merges.txt, encoder.json and vocab.bpe (byte-level BPE)
+  // with what tokenizer_config.json, special_tokens_map.json and added_tokens.json beside it add. Throws Error:
+  // kNotFound when there is none, else as from_file.
+  static std::unique_ptr<Tokenizer> open(const std::string& path);
   ~Tokenizer();
 
   // Added tokens (special or not) are recognised wherever their text occurs; `add_special_tokens` asks for what the

@@ -16,9 +16,21 @@
 
 namespace sluice {
 
+namespace tokenizer {
+
+// What turns text without added tokens into ids.
+struct Encoder {
+  std::unique_ptr<Normalizer> normalizer;  // may be null
+  PreTokenizers pretokenizers;
+  std::unique_ptr<Model> model;
+};
+Encoder load_encoder(const Field& top);
+
+}  // namespace tokenizer
+
 struct Tokenizer::Parts {
-  // `top` is the whole of tokenizer.json.
-  explicit Parts(const tokenizer::Field& top);
+  // `top` is the whole of tokenizer.json, or as much of it as `encoder` does not replace.
+  Parts(const tokenizer::Field& top, tokenizer::Encoder encoder);
 
   std::unique_ptr<tokenizer::Normalizer> normalizer;  // may be null
   tokenizer::PreTokenizers pretokenizers;

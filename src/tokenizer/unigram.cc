@@ -1,6 +1,7 @@
 // Unigram language model: of all ways to spell a piece, the one of the highest sum of scores (Viterbi).
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -22,7 +23,20 @@ class Unigram final : public Model {
       unknown_ = static_cast<TokenId>(unknown->integer(0, vocab_.size() - 1));
     }
     byte_fallback_ = field.boolean_or("byte_fallback", false);
-    for (int byte = 0; byte < 256; ++byte) fallback_[byte] = vocab_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+    fill_fallback();
+  }
+
+  explicit Unigram(SentencePieceUnigram unigram)
+      : vocab_(std::move(unigram.vocab)),
+        scores_(std::move(unigram.scores)),
+        unknown_score_(unigram.unknown_score),
+        unknown_(unigram.unknown),
+        byte_fallback_(unigram.byte_fallback),
+        sentencepiece_(true) {
+    for (TokenId id = 0; id < vocab_.size(); ++id) {
+      if (!std::isnan(scores_[static_cast<size_t>(id)])) trie_.insert(vocab_.text(id), id);
+    }
+    fill_fallback();
   }
 
   void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override {
@@ -46,7 +60,8 @@ class Unigram final : public Model {
     uint32_t begin = kNowhere;
     TokenId id = 0;
 
-    void offer(double candidate, size_t from, TokenId token) {
+    void offer(double candidate, size_t from, TokenId token, bool single_precision) {
+      if (single_precision) candidate = static_cast<float>(candidate);
       if (begin != kNowhere && candidate <= score) return;
       score = candidate;
       begin = static_cast<uint32_t>(from);
@@ -73,6 +88,10 @@ class Unigram final : public Model {
     unknown_score_ = lowest - kUnknownPenalty;
   }
 
+  void fill_fallback() {
+    for (int byte = 0; byte < 256; ++byte) fallback_[byte] = vocab_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+  }
+
   void find_paths(std::string_view piece, std::vector<Node>& nodes) const {
     nodes.assign(piece.size() + 1, Node{});
     for (size_t at = 0; at < piece.size();) {
@@ -85,10 +104,10 @@ class Unigram final : public Model {
         if (node == ByteTrie::kNone) break;
         const TokenId id = trie_.value(node);
         if (id < 0) continue;
-        nodes[end].offer(score + scores_[id], at, id);
+        nodes[end].offer(score + scores_[id], at, id, sentencepiece_);
         spelled = spelled || end == next;
       }
-      if (!spelled) nodes[next].offer(score + unknown_score_, at, require_unknown());
+      if (!spelled) nodes[next].offer(score + unknown_score_, at, require_unknown(), sentencepiece_);
       at = next;
     }
   }
@@ -117,9 +136,10 @@ class Unigram final : public Model {
     }
   }
 
-  // A run of unknown characters may be in the vocabulary, when its score is worse than that of the unknown.
+  // A run of unknown characters may be in the vocabulary, when its score is worse than that of the unknown. Hugging
+  // Face finds it then, SentencePiece does not.
   void append_unknown(std::string_view run, std::vector<TokenId>& out) const {
-    if (const auto id = vocab_.find(run)) {
+    if (const auto id = vocab_.find(run); id && !sentencepiece_) {
       out.push_back(*id);
       return;
     }
@@ -144,10 +164,15 @@ class Unigram final : public Model {
   double unknown_score_ = 0;
   std::optional<TokenId> unknown_;
   bool byte_fallback_ = false;
+  bool sentencepiece_ = false;         // see SentencePieceUnigram
   std::array<TokenId, 256> fallback_;  // -1: the vocabulary lacks it
 };
 
 }  // namespace
+
+std::unique_ptr<Model> make_unigram(SentencePieceUnigram unigram) {
+  return std::make_unique<Unigram>(std::move(unigram));
+}
 
 std::unique_ptr<Model> load_unigram(const Field& field) { return std::make_unique<Unigram>(field); }
 

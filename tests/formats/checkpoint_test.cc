@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "formats/hub_cache.h"
+#include "hub/cache.h"
 #include "formats/safetensors.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"

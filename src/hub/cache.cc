@@ -1,0 +1,161 @@
+// See cache.h.
+#include "hub/cache.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path from_environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? fs::path() : fs::path(value);
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+// The type in the name of a GGUF file, in small letters: "model-q4_k_m.gguf", "model.Q4_K_M-00001-of-00003.gguf".
+std::string type_in_name(std::string_view file) {
+  std::string name = lower(fs::path(file).stem().native());
+  constexpr size_t kPartSize = std::string_view("-00001-of-00003").size();
+  if (name.size() > kPartSize && name.compare(name.size() - 9, 4, "-of-") == 0) name.resize(name.size() - kPartSize);
+  for (size_t at = name.size(); at-- > 0;) {
+    const bool begin = at == 0 || name[at - 1] == '-' || name[at - 1] == '.';
+    if (begin && names_quantization(std::string_view(name).substr(at))) return name.substr(at);
+  }
+  return {};
+}
+
+}  // namespace
+
+bool plain_name(std::string_view name) {
+  if (name.empty() || name.size() > 128 || name.front() == '.') return false;
+  return std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  });
+}
+
+bool names_quantization(std::string_view text) {
+  const std::string name = lower(text);
+  for (const std::string_view whole : {"f16", "bf16", "f32", "fp16", "mxfp4", "nvfp4", "mxfp4_moe"}) {
+    if (name == whole) return true;
+  }
+  std::string_view rest = name;
+  if (rest.starts_with("ud-")) rest.remove_prefix(3);
+  if (rest.starts_with('i') || rest.starts_with('t')) rest.remove_prefix(1);
+  return rest.size() >= 4 && rest[0] == 'q' && rest[1] >= '1' && rest[1] <= '8' && rest[2] == '_' &&
+         std::ranges::all_of(rest.substr(3),
+                             [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+}
+
+std::optional<HubName> HubName::parse(std::string_view text) {
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  const size_t slash = name.find('/');
+  if (!plain_name(name.substr(0, slash))) return std::nullopt;
+  if (slash != std::string_view::npos && !plain_name(name.substr(slash + 1))) return std::nullopt;
+  HubName out{.repository = std::string(name)};
+  if (colon == std::string_view::npos) return out;
+  const std::string_view suffix = text.substr(colon + 1);
+  if (names_quantization(suffix)) {
+    out.quantization = suffix;
+    return out;
+  }
+  const fs::path revision = suffix;
+  const auto plain = [](const fs::path& part) { return plain_name(part.native()); };  // refuses "/", "..", "."
+  if (suffix.empty() || !std::ranges::all_of(revision, plain)) return std::nullopt;
+  out.revision = suffix;
+  return out;
+}
+
+std::string HubName::folder() const {
+  std::string out = "models--" + repository;
+  if (const size_t slash = out.find('/'); slash != std::string::npos) out.replace(slash, 1, "--");
+  return out;
+}
+
+fs::path hub_home_folder() {
+  if (const fs::path home = from_environment("HF_HOME"); !home.empty()) return home;
+  if (const fs::path cache = from_environment("XDG_CACHE_HOME"); !cache.empty()) return cache / "huggingface";
+  return from_environment("HOME") / ".cache" / "huggingface";
+}
+
+fs::path hub_cache_folder() {
+  if (const fs::path hub = from_environment("HF_HUB_CACHE"); !hub.empty()) return hub;
+  return hub_home_folder() / "hub";
+}
+
+std::optional<fs::path> find_snapshot(const HubName& name) {
+  const fs::path root = hub_cache_folder() / name.folder();
+  const fs::path ref = root / "refs" / name.revision;
+  fs::path snapshot = root / "snapshots" / name.revision;  // when the revision is a commit
+  if (std::ifstream in(ref); in) {
+    std::string commit;
+    in >> commit;
+    if (!plain_name(commit)) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: holds no commit", ref.string()));
+    snapshot = root / "snapshots" / commit;
+  }
+  std::error_code ignored;
+  return fs::is_directory(snapshot, ignored) ? std::optional(snapshot) : std::nullopt;
+}
+
+std::vector<std::string> choose_gguf(const std::vector<std::string>& files, std::string_view quantization) {
+  const auto of_type = [&](std::string_view type) {
+    std::vector<std::string> chosen;
+    for (const std::string& file : files) {
+      if (fs::path(file).extension() == ".gguf" && (type.empty() || type_in_name(file) == lower(type))) {
+        chosen.push_back(file);
+      }
+    }
+    std::ranges::sort(chosen);
+    return chosen;
+  };
+  if (!quantization.empty()) return of_type(quantization);
+  for (const std::string_view usual : {"q4_k_m", "q8_0"}) {
+    if (auto chosen = of_type(usual); !chosen.empty()) return chosen;
+  }
+  const auto all = of_type("");
+  const bool one = !all.empty() && std::ranges::all_of(all, [&](const std::string& file) {
+    return type_in_name(file) == type_in_name(all.front());
+  });
+  return one && (all.size() == 1 || all.front().find("-of-") != std::string::npos) ? all : std::vector<std::string>();
+}
+
+std::string resolve_model_path(const std::string& model) {
+  std::error_code ignored;
+  if (fs::exists(model, ignored)) return model;
+  const auto name = HubName::parse(model);
+  if (!name) throw Error(ErrorCode::kNotFound, fmt::format("{}: no such file or folder", model));
+  const auto snapshot = find_snapshot(*name);
+  if (!snapshot) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{}: neither a file or folder here nor a model in the Hugging Face cache (no {})", model,
+                            (hub_cache_folder() / name->folder() / "refs" / name->revision).string()));
+  }
+  std::vector<std::string> files;
+  bool other_weights = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(*snapshot, ignored)) {
+    files.push_back(entry.path().filename().string());
+    other_weights = other_weights || entry.path().extension() == ".safetensors" || entry.path().extension() == ".bin";
+  }
+  if (name->quantization.empty() && other_weights) return snapshot->string();
+  const auto chosen = choose_gguf(files, name->quantization);
+  if (!chosen.empty()) return (*snapshot / chosen.front()).string();
+  if (name->quantization.empty()) return snapshot->string();
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{}: no GGUF file of type {} in {}", model, name->quantization, snapshot->string()));
+}
+
+}  // namespace sluice
