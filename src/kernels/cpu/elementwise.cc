@@ -1,8 +1,8 @@
 // Element-wise ops: activations, gated units, sums, and copies of rows. All are bound by memory traffic; a step of one
 // token is too small to be worth waking a thread for, so work is handed out in pieces of kGrain elements.
 #include "base/thread_pool.h"
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
 
 namespace sluice::SLUICE_ISA {
 namespace {
@@ -30,38 +30,6 @@ void each_element(ThreadPool& pool, const Tensor& x, F&& function) {
     float* values = row_of(x, row);
     each_vec(columns, [&](int64_t i, auto n) { store(values + i, function(load(values + i, n)), n); });
   });
-}
-
-// Calls body with the vector function of `activation`, known at compile time there.
-template <class F>
-void with_activation(Activation activation, F&& body) {
-  const auto scaled_sigmoid = [](Vec x, float by) { return x / (broadcast(1.0f) + exp(x * broadcast(-by))); };
-  switch (activation) {
-    case Activation::kSilu:
-      return body([=](Vec x) { return scaled_sigmoid(x, 1.0f); });
-    case Activation::kQuickGelu:
-      return body([=](Vec x) { return scaled_sigmoid(x, 1.702f); });
-    case Activation::kGelu:
-      return body([](Vec x) { return broadcast(0.5f) * x * (broadcast(1.0f) + erf(x * broadcast(0.70710678f))); });
-    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 is the sigmoid of 2u, which does not cancel
-      return body([](Vec x) {
-        const Vec twice = fma(x * x * x, broadcast(0.044715f), x) * broadcast(1.5957691f);
-        return x / (broadcast(1.0f) + exp(zero() - twice));
-      });
-    case Activation::kRelu:
-      return body([](Vec x) { return max(zero(), x); });
-    case Activation::kRelu2:
-      return body([](Vec x) {
-        const Vec positive = max(zero(), x);
-        return positive * positive;
-      });
-    case Activation::kTanh:
-      return body([](Vec x) { return tanh(x); });
-    case Activation::kSigmoid:
-      return body([](Vec x) { return sigmoid(x); });
-    case Activation::kIdentity:
-      return body([](Vec x) { return x; });
-  }
 }
 
 template <class T>
@@ -127,6 +95,30 @@ void add(ThreadPool& pool, Tensor out, Tensor x, float scale) {
     float* to = row_of(out, row);
     each_vec(columns,
              [&](int64_t i, auto n) { store(to + i, load(to + i, n) + broadcast(scale) * load(from + i, n), n); });
+  });
+}
+
+void multiply(ThreadPool& pool, Tensor out, Tensor x, Activation activation) {
+  const int64_t columns = out.shape[1];
+  with_activation(activation, [&](auto function) {
+    each_row(pool, out.shape[0], columns, [&](int64_t row) {
+      const float* from = row_of(x, row);
+      float* to = row_of(out, row);
+      each_vec(columns, [&](int64_t i, auto n) { store(to + i, load(to + i, n) * function(load(from + i, n)), n); });
+    });
+  });
+}
+
+void softplus(ThreadPool& pool, Tensor x, const float* bias, float low, float high) {
+  const int64_t columns = x.shape[1];
+  const Vec least = broadcast(low), most = broadcast(high);
+  each_row(pool, x.shape[0], columns, [&](int64_t row) {
+    float* values = row_of(x, row);
+    each_vec(columns, [&](int64_t i, auto n) {
+      Vec v = load(values + i, n);
+      if (bias != nullptr) v = v + load(bias + i, n);
+      store(values + i, min(most, max(least, softplus(v))), n);
+    });
   });
 }
 

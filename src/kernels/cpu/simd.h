@@ -75,6 +75,34 @@ SLUICE_INLINE Vec exp(Vec x) {
   return scale_by_power_of_two(p, n);
 }
 
+// ln x within 2 ulp for normal x > 0: exponent and mantissa near 1, the mantissa's by Cephes' polynomial.
+SLUICE_INLINE Vec log(Vec x) {
+  Vec m = mantissa(x), e = exponent(x);
+  const Mask above = less(broadcast(1.41421356f), m);
+  m = select(above, m * broadcast(0.5f), m) - broadcast(1.0f);
+  e = select(above, e + broadcast(1.0f), e);
+  const Vec z = m * m;
+  Vec p = broadcast(7.0376836292e-2f);
+  p = fma(p, m, broadcast(-1.1514610310e-1f));
+  p = fma(p, m, broadcast(1.1676998740e-1f));
+  p = fma(p, m, broadcast(-1.2420140846e-1f));
+  p = fma(p, m, broadcast(1.4249322787e-1f));
+  p = fma(p, m, broadcast(-1.6668057665e-1f));
+  p = fma(p, m, broadcast(2.0000714765e-1f));
+  p = fma(p, m, broadcast(-2.4999993993e-1f));
+  p = fma(p, m, broadcast(3.3333331174e-1f));
+  p = fma(p * m, z, e * broadcast(-2.12194440e-4f)) - broadcast(0.5f) * z;
+  return fma(e, broadcast(0.693359375f), m + p);
+}
+
+// ln(1 + e^x) without loss at either end: max(x, 0) + ln(1 + w) with w = e^-|x|, and ln(1 + w) = w ln(u) / (u - 1) for
+// u = 1 + w rounded (Kahan).
+SLUICE_INLINE Vec softplus(Vec x) {
+  const Vec w = exp(zero() - abs(x)), u = broadcast(1.0f) + w, rest = u - broadcast(1.0f);
+  const Vec tail = select(less(zero(), rest), log(u) * w / max(broadcast(1e-30f), rest), w);
+  return max(zero(), x) + tail;
+}
+
 SLUICE_INLINE Vec sigmoid(Vec x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(zero() - x)); }
 
 // Within 2 ulp: an odd polynomial near zero (Cephes), 1 - 2 / (e^2x + 1) beyond.

@@ -22,6 +22,7 @@ SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 SLUICE_INLINE Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SLUICE_INLINE Vec sqrt(Vec x) { return _mm256_sqrt_ps(x); }
 SLUICE_INLINE Vec abs(Vec x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 SLUICE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return _mm256_blendv_ps(abs(magnitude), _mm256_or_ps(magnitude, _mm256_set1_ps(-0.0f)), sign);
@@ -34,6 +35,16 @@ SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
   };
   return x * power(half) * power(_mm256_sub_epi32(n, half));
+}
+
+// Of a normal positive x = mantissa * 2^exponent, the mantissa in [1, 2); a NaN's mantissa is a NaN.
+SLUICE_INLINE Vec exponent(Vec x) {
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(x), 23), _mm256_set1_epi32(127)));
+}
+SLUICE_INLINE Vec mantissa(Vec x) {
+  const __m256i bits = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x007fffff));
+  const __m256 one_to_two = _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(0x3f800000)));
+  return _mm256_blendv_ps(one_to_two, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
 SLUICE_INLINE float first_lane(Vec x) { return _mm256_cvtss_f32(x); }

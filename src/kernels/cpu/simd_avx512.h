@@ -18,12 +18,17 @@ SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 SLUICE_INLINE Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SLUICE_INLINE Vec sqrt(Vec x) { return _mm512_sqrt_ps(x); }
 SLUICE_INLINE Vec abs(Vec x) { return _mm512_abs_ps(x); }
 SLUICE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   const __m512i bits = _mm512_castps_si512(sign), low = _mm512_castps_si512(magnitude);
   return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_set1_epi32(int(0x80000000)), bits, low, 0xca));
 }
 SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) { return _mm512_scalef_ps(x, exponent); }
+
+// Of a normal positive x = mantissa * 2^exponent, the mantissa in [1, 2); a NaN's mantissa is a NaN.
+SLUICE_INLINE Vec exponent(Vec x) { return _mm512_getexp_ps(x); }
+SLUICE_INLINE Vec mantissa(Vec x) { return _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
 
 SLUICE_INLINE float first_lane(Vec x) { return _mm512_cvtss_f32(x); }
 SLUICE_INLINE float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
