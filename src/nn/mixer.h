@@ -20,6 +20,8 @@ struct MixerStep {
   const Rope::Rows* rope = nullptr;    // null: no rotation
   const KvCache::Layer* kv = nullptr;  // the layer's keys and values, where kv_shape() asks for them
   Tensor state{};                      // [slots, state_values()] fp32, rows strided, by Batch::state_slots
+
+  ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
 };
 
 class Mixer {
@@ -35,5 +37,10 @@ class Mixer {
 
 // Builds the mixer of a layer whose tensors are below `layer` ("model.layers.0").
 using MakeMixer = std::function<std::unique_ptr<Mixer>(const Weights& layer, int hidden)>;
+
+// [columns, rows] of a small matrix [rows, columns]; nothing of nothing (a dry run).
+std::vector<float> transposed(const std::vector<float>& matrix, int64_t rows);
+// Decays as recurrences store them, A_log: -e^x of every value.
+std::vector<float> decay_rates(std::vector<float> logs);
 
 }  // namespace sluice

@@ -1,0 +1,22 @@
+// What recurrences share when they load.
+#include "nn/mixer.h"
+
+#include <cmath>
+
+namespace sluice {
+
+std::vector<float> transposed(const std::vector<float>& matrix, int64_t rows) {
+  const int64_t columns = static_cast<int64_t>(matrix.size()) / rows;
+  std::vector<float> out(matrix.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) out[j * rows + i] = matrix[i * columns + j];
+  }
+  return out;
+}
+
+std::vector<float> decay_rates(std::vector<float> logs) {
+  for (float& v : logs) v = -std::exp(v);
+  return logs;
+}
+
+}  // namespace sluice
