@@ -1,33 +1,16 @@
 // GPT-2: learned positions, LayerNorms, matrices stored as [inputs, outputs] (Radford et al. 2019).
-#include "nn/decoder_config.h"
+#include "models/gpt2.h"
 
 namespace sluice {
-namespace {
 
-constexpr SizeKeys kKeys{.hidden = "n_embd",
-                         .layers = "n_layer",
-                         .heads = "n_head",
-                         .kv_heads = nullptr,
-                         .inner = "n_inner",
-                         .inner_is_four_hidden = true,
-                         .max_positions = "n_positions",
-                         .default_max_positions = 1024};
-
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = read_sizes(config, "gpt2", kKeys);
+DecoderSpec gpt2_like(const Config& config, std::string family, const SizeKeys& keys, const char* activation) {
+  DecoderSpec s = read_sizes(config, std::move(family), keys);
   s.norm = read_layer_norm(config, "layer_norm_epsilon");
   s.tied_head = config.get("tie_word_embeddings", true);
   s.positions = Positions::kLearned;
-  s.attention.qkv = {"c_attn"};
-  s.attention.out = "c_proj";
-  s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = true;
-  s.attention.transposed = s.mlp.transposed = true;
-  if (!config.get("scale_attn_weights", true)) s.attention.scale = 1.0f;
-  if (config.get("scale_attn_by_inverse_layer_idx", false)) {
-    for (int i = 0; i < s.depth(); ++i) s.layers[i].attention_scale = 1.0f / static_cast<float>(i + 1);
-  }
-  s.mlp.activation = read_activation(config, "activation_function", "gelu_new");
+  s.mlp.activation = read_activation(config, "activation_function", activation);
   s.mlp.gated = false;
+  s.mlp.bias = true;
   s.mlp.in = {"c_fc"};
   s.mlp.out = "c_proj";
   s.names = {.body = "transformer",
@@ -38,11 +21,31 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
              .attention = "attn",
              .attention_norm = "ln_1",
              .mlp_norm = "ln_2"};
-  // The order of a product, the size of an older cache, and heads for classification.
-  for (const char* key : {"reorder_and_upcast_attn", "n_ctx", "summary_activation", "summary_first_dropout",
-                          "summary_proj_to_labels", "summary_type", "summary_use_proj"}) {
+  return s;
+}
+
+void read_gpt2_attention(const Config& config, DecoderSpec& s) {
+  s.attention.qkv = {"c_attn"};
+  s.attention.out = "c_proj";
+  s.attention.qkv_bias = s.attention.out_bias = true;
+  if (!config.get("scale_attn_weights", true)) s.attention.scale = 1.0f;
+  // The size of an older cache, and heads for classification.
+  for (const char* key : {"n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+                          "summary_type", "summary_use_proj"}) {
     config.ignore(key);
   }
+}
+
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = gpt2_like(config, "gpt2", kGpt2Keys, "gelu_new");
+  read_gpt2_attention(config, s);
+  s.attention.transposed = s.mlp.transposed = true;
+  if (config.get("scale_attn_by_inverse_layer_idx", false)) {
+    for (int i = 0; i < s.depth(); ++i) s.layers[i].attention_scale = 1.0f / static_cast<float>(i + 1);
+  }
+  config.ignore("reorder_and_upcast_attn");  // the order of a product
   return decoder_lm(std::move(s), context, max_len);
 }
 

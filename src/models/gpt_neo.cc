@@ -1,6 +1,6 @@
 // GPT-Neo: GPT-2 with a window in every other layer and scores that are not scaled.
 #include "base/json.h"
-#include "nn/decoder_config.h"
+#include "models/gpt2.h"
 
 namespace sluice {
 namespace {
@@ -26,25 +26,11 @@ std::vector<std::string> layer_kinds(const Config& config) {
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = read_sizes(config, "gpt_neo", kKeys);
-  s.norm = read_layer_norm(config, "layer_norm_epsilon");
-  s.tied_head = config.get("tie_word_embeddings", true);
-  s.positions = Positions::kLearned;
+  DecoderSpec s = gpt2_like(config, "gpt_neo", kKeys, "gelu_new");
   s.attention.scale = 1.0f;
   s.attention.out = "out_proj";
-  s.attention.out_bias = s.mlp.bias = true;
-  s.mlp.activation = read_activation(config, "activation_function", "gelu_new");
-  s.mlp.gated = false;
-  s.mlp.in = {"c_fc"};
-  s.mlp.out = "c_proj";
-  s.names = {.body = "transformer",
-             .embedding = "wte",
-             .position_table = "wpe",
-             .layers = "h",
-             .norm = "ln_f",
-             .attention = "attn.attention",
-             .attention_norm = "ln_1",
-             .mlp_norm = "ln_2"};
+  s.attention.out_bias = true;
+  s.names.attention = "attn.attention";
   const int window = read_positive(config, "window_size", config.get("window_size", 256));
   const std::vector<std::string> kinds = layer_kinds(config);
   if (kinds.size() != s.layers.size()) config.refuse("attention_types", "has not one entry per layer");

@@ -1,17 +1,22 @@
 // Hunyuan, dense: Llama's graph with norms of queries and keys after the rotation.
-#include "nn/decoder_config.h"
+#include "models/hunyuan.h"
 
 namespace sluice {
-namespace {
 
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "hunyuan_v1_dense", {.norm_eps = 1e-5});
+DecoderSpec hunyuan_like(const Config& config, std::string family) {
+  DecoderSpec s = llama_like(config, std::move(family), {.norm_eps = 1e-5});
   read_attention_bias(config, s, true);
   s.attention.qk_norm = QkNorm::kHeadAfterRope;
   s.attention.q_norm = "query_layernorm";
   s.attention.k_norm = "key_layernorm";
   config.ignore("eod_token_id");
-  return decoder_lm(std::move(s), context, max_len);
+  return s;
+}
+
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  return decoder_lm(hunyuan_like(config, "hunyuan_v1_dense"), context, max_len);
 }
 
 const ModelFamily family{.name = "hunyuan_v1_dense", .architectures = {"HunYuanDenseV1ForCausalLM"}, .build = build};
