@@ -117,7 +117,7 @@ std::vector<Request> make_requests(const Arguments& a, const Engine& engine, int
 }
 
 std::unique_ptr<Engine> load(Arguments& a, int requests) {
-  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  make_local(a.engine);
   a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);
   return Engine::load(a.engine);
 }

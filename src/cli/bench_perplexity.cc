@@ -45,7 +45,7 @@ std::vector<std::vector<int32_t>> read_documents(const Arguments& a, const Token
 }
 
 int perplexity(Arguments a) {
-  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  make_local(a.engine);
   constexpr int kChunk = 256;
   a.engine.max_num_batched_tokens = kChunk;
   a.engine.max_num_seqs = kChunk;

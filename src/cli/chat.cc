@@ -119,7 +119,7 @@ class Conversation {
 };
 
 int chat(Arguments a) {
-  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  make_local(a.engine);
   const auto engine = Engine::load(a.engine);
   if (!engine->model().has_chat_template) {
     throw Error(ErrorCode::kUnsupportedModel,

@@ -32,6 +32,12 @@ void add_model(CLI::App& app, EngineOptions& options);
 // is not there yet. Throws Error when it cannot be.
 std::string bundled_model();
 
+// Makes options.model the path of a folder or file: the demo model when it is empty; a model of the hub is downloaded
+// into the cache when it is not there, with a progress bar on a terminal. Throws Error.
+void make_local(EngineOptions& options);
+// The same for commands that need a model's configuration, tokenizer and template only.
+std::string local_text(const std::string& model);
+
 // All options as a Markdown table, for docs/options.md.
 std::string options_markdown();
 

@@ -42,7 +42,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
 }
 
 int logits(Arguments a) {
-  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  make_local(a.engine);
   const std::vector<int32_t> ids = parse_ids(a.ids);
   const int length = static_cast<int>(ids.size());
   a.chunk = std::clamp(a.chunk > 0 ? a.chunk : length, 1, 512);

@@ -160,7 +160,7 @@ int run(Arguments a) {
   if (a.input.empty() == a.prompt.empty())
     throw Error(ErrorCode::kInvalidRequest, "give either a prompt or --input FILE");
   if (a.input.empty() != a.output.empty()) throw Error(ErrorCode::kInvalidRequest, "--input and --output go together");
-  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  make_local(a.engine);
   const auto engine = Engine::load(a.engine);
   if (!a.prompt.empty()) return run_prompt(*engine, a);
   // Twice the batch keeps the engine full while results are written, and stays within its queue.

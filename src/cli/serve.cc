@@ -32,7 +32,7 @@ void greet(const Arguments& a, const Engine& engine, int port) {
 
 int serve(Arguments a) {
   log::set_level(a.server.log_level);
-  if (a.engine.model.empty()) a.engine.model = bundled_model();
+  make_local(a.engine);
   const auto engine = Engine::load(a.engine);
   Server server(*engine, a.server);
   greet(a, *engine, server.port());

@@ -37,7 +37,7 @@ std::chrono::system_clock::time_point parse_time(const std::string& text) {
 }
 
 ChatTemplate open_template(std::string place) {
-  if (place.empty()) place = bundled_model();
+  place = local_text(place);
   if (std::filesystem::is_directory(place)) {
     std::optional<ChatTemplate> found = ChatTemplate::from_folder(place);
     if (!found) throw Error(ErrorCode::kNotFound, fmt::format("{}: no chat template there", place));

@@ -20,7 +20,7 @@ struct Arguments {
 };
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& place) {
-  return Tokenizer::open(place.empty() ? bundled_model() : place);
+  return Tokenizer::open(local_text(place));
 }
 
 Json encode(const Tokenizer& tokenizer, const std::string& text, bool add_special) {

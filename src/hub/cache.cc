@@ -158,4 +158,17 @@ std::string resolve_model_path(const std::string& model) {
               fmt::format("{}: no GGUF file of type {} in {}", model, name->quantization, snapshot->string()));
 }
 
+std::string model_name(const fs::path& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  const fs::path whole = fs::weakly_canonical(folder);
+  const std::string repository = whole.parent_path().parent_path().filename().string();
+  if (whole.parent_path().filename() != "snapshots" || !repository.starts_with(kPrefix)) {
+    return whole.filename().string();
+  }
+  const std::string_view name = std::string_view(repository).substr(kPrefix.size());
+  const size_t dashes = name.find("--");
+  if (dashes == std::string_view::npos) return std::string(name);
+  return fmt::format("{}/{}", name.substr(0, dashes), name.substr(dashes + 2));
+}
+
 }  // namespace sluice

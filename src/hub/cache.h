@@ -42,4 +42,7 @@ std::vector<std::string> choose_gguf(const std::vector<std::string>& files, std:
 // the GGUF file there). Nothing is downloaded. Throws Error(kNotFound) naming every place looked at.
 std::string resolve_model_path(const std::string& model);
 
+// What a model in a folder is called: the folder's name, or "org/name" for a snapshot in the cache.
+std::string model_name(const std::filesystem::path& folder);
+
 }  // namespace sluice
