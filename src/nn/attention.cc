@@ -132,10 +132,13 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
                      .block_table_stride = step.batch.block_table_stride,
                      .heads = spec_.heads,
                      .scale = spec_.scale,
+                     .causal = spec_.causal,
                      .window = spec_.window,
                      .soft_cap = spec_.soft_cap,
                      .sinks = sinks_.empty() ? nullptr : sinks_.data(),
-                     .alibi_slopes = spec_.alibi_slopes.empty() ? nullptr : spec_.alibi_slopes.data()});
+                     .alibi_slopes = spec_.alibi_slopes.empty() ? nullptr : spec_.alibi_slopes.data(),
+                     .relative_bias = spec_.relative_bias.empty() ? nullptr : spec_.relative_bias.data(),
+                     .relative_reach = spec_.relative_reach});
   if (spec_.sub_norm) sub_norm_.in_place(c, mixed);
   out_.into(c, out, mixed, accumulate);
 }

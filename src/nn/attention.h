@@ -24,7 +24,8 @@ struct AttentionSpec {
   int kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;     // of the scores
-  int window = 0;         // > 0: a row sees only that many positions, its own included
+  bool causal = true;
+  int window = 0;         // > 0: a row sees only positions less than that far away
   float soft_cap = 0.0f;  // > 0: of the scores
   float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip]
   bool qkv_bias = false;
@@ -37,6 +38,9 @@ struct AttentionSpec {
   bool sub_norm = false;  // norm of the heads' results before the output projection (tensor "attn_sub_norm")
   NormSpec sub_norm_spec{};
   std::vector<float> alibi_slopes{};  // [heads] or empty (Press et al. 2021, arXiv:2108.12409)
+  // [heads, 2 * relative_reach + 1] or empty: added to the scores by distance, see ops::AttentionArgs.
+  std::vector<float> relative_bias{};
+  int relative_reach = 0;
 
   // Tensors. One name: a fused projection, whose rows `qkv_rows` lists as all queries, all keys, all values (empty: it
   // is stored so). Three: q, k and v.

@@ -20,6 +20,7 @@ struct StateCopy {
 struct Batch {
   std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
   std::vector<int32_t> positions;    // [tokens] of each token in its sequence
+  std::vector<int32_t> types;        // [tokens] of models that have token types (ModelShape::token_types)
   std::vector<int32_t> slots;        // [tokens] where its keys and values go: block * block_size + offset
   std::vector<int32_t> query_start;  // [sequences + 1] rows of each sequence
   std::vector<int32_t> kv_len;       // [sequences] tokens in the cache after this step

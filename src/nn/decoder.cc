@@ -1,8 +1,12 @@
 // The decoder on the op table.
 #include "nn/decoder.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "nn/pooled.h"
 
 namespace sluice {
 namespace {
@@ -66,6 +70,8 @@ class DecoderLm final : public Model {
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
     shape_ = {.family = spec_.family,
               .vocab = spec_.vocab,
+              .width = context.task == Task::kGenerate ? spec_.vocab : spec_.hidden,
+              .token_types = false,
               .max_positions = spec_.max_positions,
               .kv = {},
               .state = {},
@@ -84,6 +90,10 @@ class DecoderLm final : public Model {
       plan_caches(layers_.back());
     }
     norm_ = optional_norm(body, names.norm, spec_);
+    if (context.task != Task::kGenerate) {
+      for (const char* tensor : {".weight", ".bias"}) context.used.insert(names.head + tensor);
+      return;
+    }
     const bool tied = spec_.tied_head;
     head_ =
         Linear(tied ? body : w, {{tied ? names.embedding : names.head, spec_.vocab}}, spec_.hidden, spec_.head_bias);
@@ -95,7 +105,7 @@ class DecoderLm final : public Model {
   size_t activation_bytes(int tokens, int rows) const override {
     const int64_t layer = floats_of_layer();
     const int64_t per_token = spec_.hidden + std::max(layer, has_table() ? spec_.hidden : int64_t{0});
-    const int64_t per_row = int64_t{spec_.hidden} + spec_.vocab;
+    const int64_t per_row = int64_t{spec_.hidden} + (head_.outputs() > 0 ? spec_.vocab : 0);
     int64_t floats = tokens * per_token + rows * per_row;
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
     constexpr int64_t kTensors = 24;  // alive at once; each may waste up to 64 bytes
@@ -118,6 +128,7 @@ class DecoderLm final : public Model {
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
+    if (head_.outputs() == 0) return rows;
     const Tensor logits = head_(c, rows);
     if (spec_.logit_scale != 1.0f) ops::map(c, logits, ops::Map::kScale, spec_.logit_scale);
     if (spec_.logit_soft_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_soft_cap);
@@ -251,7 +262,17 @@ class DecoderLm final : public Model {
 }  // namespace
 
 std::unique_ptr<Model> decoder_lm(DecoderSpec spec, LoadContext& context, int max_len) {
-  return std::make_unique<DecoderLm>(std::move(spec), context, max_len);
+  DecoderNames& names = spec.names;
+  const Weights w(context);
+  // Checkpoints of the bare model store it without a prefix.
+  if (context.task != Task::kGenerate && !w.has(fmt::format("{}.{}.weight", names.body, names.embedding))) {
+    names.body = "";
+  }
+  const int hidden = spec.hidden;
+  auto model = std::make_unique<DecoderLm>(std::move(spec), context, max_len);
+  if (context.task != Task::kScore) return model;
+  const DenseSpec score{.name = "score", .outputs = read_labels(context.checkpoint.config), .bias = false};
+  return pooled_model(std::move(model), {.pooling = ops::Pooling::kLast, .dense = dense_layers(w, hidden, {score})});
 }
 
 }  // namespace sluice

@@ -86,6 +86,7 @@ class Embedding {
   Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden);
   explicit Embedding(const Tensor& table) : table_(table) {}
   Tensor operator()(ops::Ctx& c, std::span<const int32_t> ids) const;  // [tokens, hidden] fp32
+  void into(ops::Ctx& c, const Tensor& out, std::span<const int32_t> ids) const { ops::embed(c, out, table_, ids); }
   Embedding rows_from(int64_t first) const;                            // the same table without the rows before `first`
 
  private:

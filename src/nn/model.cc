@@ -5,16 +5,55 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "sluice/error.h"
 
 namespace sluice {
+
+namespace {
+
+// "Qwen3" of "Qwen3ForSequenceClassification"; empty for names of other kinds.
+std::string_view bare_name(std::string_view architecture) {
+  for (const std::string_view suffix : {"ForSequenceClassification", "ForTextEmbedding", "Model"}) {
+    if (architecture.ends_with(suffix)) return architecture.substr(0, architecture.size() - suffix.size());
+  }
+  return {};
+}
+
+bool claims(std::string_view architecture, std::string_view wanted) {
+  if (architecture == wanted) return true;
+  const std::string_view bare = bare_name(wanted);
+  if (bare.empty() || !architecture.starts_with(bare)) return false;
+  return architecture.substr(bare.size()) == "ForCausalLM";
+}
+
+std::string first_architecture(const Config& config) {
+  const auto names = config.get("architectures", std::vector<std::string>{});
+  return names.empty() ? std::string() : names.front();
+}
+
+}  // namespace
+
+Task native_task(const ModelFamily& family, const Config& config) {
+  const std::string name = first_architecture(config);
+  if (name.ends_with("ForSequenceClassification")) return Task::kScore;
+  return family.encoder || !bare_name(name).empty() ? Task::kEmbed : Task::kGenerate;
+}
+
+int read_labels(const Config& config) {
+  constexpr int kDefault = 2;
+  const Config labels = config.object("id2label");
+  if (!config.has("id2label")) return std::max(1, config.get("num_labels", kDefault));
+  return std::max(1, static_cast<int>(labels.values().size()));
+}
 
 const ModelFamily& find_family(const Config& config) {
   const auto wanted = config.get("architectures", std::vector<std::string>{});
   std::string known;
   for (const ModelFamily* family : Registry<ModelFamily>::all()) {
     for (std::string_view architecture : family->architectures) {
-      if (std::find(wanted.begin(), wanted.end(), architecture) != wanted.end()) return *family;
+      const auto claimed = [&](const std::string& name) { return claims(architecture, name); };
+      if (std::any_of(wanted.begin(), wanted.end(), claimed)) return *family;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture);
     }
   }

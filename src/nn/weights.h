@@ -11,6 +11,7 @@
 
 #include "formats/checkpoint.h"
 #include "ops/ops.h"
+#include "sluice/pooling.h"
 
 namespace sluice {
 
@@ -19,6 +20,7 @@ struct LoadContext {
   const ops::Ops& ops;
   ThreadPool& pool;
   DType dtype = nullptr;                              // type matrices are stored and multiplied in
+  Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
 
