@@ -1,28 +1,32 @@
-// kernels_bench [all|matmul|attention] [backend] [threads]: speed of the CPU kernels at the shapes of a 1.1B Llama
-// beside the machine's limits. Weights rotate through more copies than the caches hold, as they do in a model. Best of
-// many runs: other load on the machine only ever makes a kernel look slower; with one thread, times are its CPU's.
+// kernels_bench [all|matmul|attention|TYPE,TYPE] [backend] [threads]: speed of the CPU kernels at the shapes of a 1.1B
+// Llama beside the machine's limits. Weights rotate through more copies than the caches hold, as they do in a model.
+// Best of many runs: other load on the machine only ever makes a kernel look slower; with one thread, times are its
+// CPU's.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
-#include "machine.h"
+#include "kernels/cpu/dispatch/machine.h"
 #include "ops/ops.h"
 
 namespace sluice::bench {
 namespace {
 
-struct Limits {
-  double bandwidth, fma, bf16;
-};
+using kernels::fastest;
+using Limits = kernels::MachineLimits;
 
 // Measured again before every table: on a shared machine the limits move while the benchmark runs.
 Limits measure(ThreadPool& pool) {
-  const Limits limits{read_bandwidth(pool), fma_peak(pool), bf16_peak(pool)};
-  fmt::print("{:>9} reads {:.1f} GB/s, fp32 {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s\n", "limits",
-             limits.bandwidth * 1e-9, limits.fma * 1e-9, limits.bf16 * 1e-9);
+  const Limits limits = kernels::measure_machine(pool);
+  fmt::print(
+      "{:>9} reads {:.1f} GB/s, fp32 {:.0f} GFLOP/s, bf16 dot {:.0f}, int8 dot {:.0f}, AMX bf16 {:.0f}, int8 {:.0f}\n",
+      "limits", limits.read_bandwidth * 1e-9, limits.fma * 1e-9, limits.bf16_dot * 1e-9, limits.int8_dot * 1e-9,
+      limits.amx_bf16 * 1e-9, limits.amx_int8 * 1e-9);
   return limits;
 }
 
@@ -33,7 +37,11 @@ void fill(const Tensor& tensor) {
     state = state * 1664525 + 1013904223;
     v = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
   }
-  from_float(tensor.dtype, values.data(), tensor.data, values.size());
+  if (tensor.dtype->encode != nullptr) {
+    from_float(tensor.dtype, values.data(), tensor.data, values.size());
+  } else {  // speed does not depend on the values
+    std::memset(tensor.data, 1, tensor.bytes());
+  }
 }
 
 struct Owned {
@@ -45,6 +53,13 @@ struct Owned {
     fill(tensor);
   }
 };
+
+// Operations per second that products with weights of this type could reach here.
+double peak_of(const Limits& limits, const ops::MatmulKernels& kernels, DType type) {
+  if (kernels.int8_block > 0) return std::max({limits.amx_int8, limits.int8_dot, limits.fma});
+  if (type == &kBFloat16) return std::max({limits.amx_bf16, limits.bf16_dot, limits.fma});
+  return limits.fma;
+}
 
 void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, int64_t k) {
   const ops::MatmulKernels& kernels = ctx.ops.matmul.at(type);
@@ -58,7 +73,7 @@ void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, in
         weights.emplace_back(ops::Weight{.dtype = type, .n = n, .k = k, .data = storage.data() + i * bytes});
     kernels.pack(ctx.pool, weight, 0, source.tensor);
   }
-  const double peak = type == &kBFloat16 && limits.bf16 > 0 ? limits.bf16 : limits.fma;
+  const double peak = peak_of(limits, kernels, type);
   for (int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 512}) {
     const Owned x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n});
     size_t next = 0;
@@ -67,7 +82,7 @@ void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, in
     });
     const double gbs = static_cast<double>(bytes) / seconds, flops = 2.0 * static_cast<double>(rows * n * k) / seconds;
     fmt::print("{:>9} {:>6}x{:<5} {:>4} {:>9.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", type->name, n, k, rows,
-               seconds * 1e6, gbs * 1e-9, 100 * gbs / limits.bandwidth, flops * 1e-9, 100 * flops / peak);
+               seconds * 1e6, gbs * 1e-9, 100 * gbs / limits.read_bandwidth, flops * 1e-9, 100 * flops / peak);
   }
 }
 
@@ -100,14 +115,14 @@ void attention_row(ops::Ctx& ctx, const Limits& limits, DType type, int sequence
   const double pairs = static_cast<double>(sequences) * rows * (context - (rows - 1) / 2.0);
   const double flops = 4.0 * pairs * kHeads * kHeadDim / seconds;
   fmt::print("{:>9} {:>4} x {:>4} rows, context {:>5} {:>9.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", type->name,
-             sequences, rows, context, seconds * 1e6, bytes / seconds * 1e-9, 100 * bytes / seconds / limits.bandwidth,
-             flops * 1e-9, 100 * flops / limits.fma);
+             sequences, rows, context, seconds * 1e6, bytes / seconds * 1e-9,
+             100 * bytes / seconds / limits.read_bandwidth, flops * 1e-9, 100 * flops / limits.fma);
 }
 
-void matmuls(ops::Ctx& ctx) {
+void matmuls(ops::Ctx& ctx, const std::vector<DType>& types) {
   fmt::print("\n{:>9} {:>12} {:>4} {:>9} {:>8} {:>6} {:>9} {:>6}\n", "matmul", "n x k", "rows", "us", "GB/s", "limit",
              "GFLOP/s", "peak");
-  for (DType type : {&kBFloat16, &kFloat16, &kFloat32}) {
+  for (DType type : types) {
     for (auto [n, k] : {std::pair{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}}) {
       matmul_table(ctx, measure(ctx.pool), type, n, k);
     }
@@ -128,16 +143,35 @@ void attentions(ops::Ctx& ctx) {
   }
 }
 
+// "q4_0,q8_0"; empty when one of them is no type.
+std::vector<DType> parse_types(std::string_view names) {
+  std::vector<DType> types;
+  while (!names.empty()) {
+    const size_t comma = std::min(names.find(','), names.size());
+    types.push_back(find_dtype(names.substr(0, comma)));
+    if (types.back() == nullptr) return {};
+    names.remove_prefix(std::min(comma + 1, names.size()));
+  }
+  return types;
+}
+
 int run(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "all";
+  const std::vector<DType> types = parse_types(what);
+  const bool all = what == "all";
+  if (!all && what != "matmul" && what != "attention" && types.empty()) {
+    fmt::print(stderr, "usage: kernels_bench [all|matmul|attention|TYPE,TYPE] [backend] [threads]\n");
+    return 2;
+  }
   const ops::Backend& backend = ops::select_backend(argc > 2 ? argv[2] : "");
   ThreadPool pool(argc > 3 ? std::atoi(argv[3]) : 0);
-  if (pool.threads() == 1) use_cpu_time();
+  if (pool.threads() == 1) kernels::use_cpu_time();
   Arena arena(0);
   ops::Ctx ctx{backend.table(), pool, arena};
   fmt::print("{}, {} threads\n", backend.name, pool.threads());
-  if (what == "all" || what == "matmul") matmuls(ctx);
-  if (what == "all" || what == "attention") attentions(ctx);
+  if (all || what == "matmul") matmuls(ctx, {&kBFloat16, &kFloat16, &kFloat32});
+  if (!types.empty()) matmuls(ctx, types);
+  if (all || what == "attention") attentions(ctx);
   return 0;
 }
 

@@ -25,7 +25,7 @@ struct ModelInfo {
   std::string name{};  // the model's folder name
   std::string path{};
   std::string family{};   // "llama"
-  std::string dtype{};    // compute type
+  std::string dtype{};    // type of the matrices
   std::string backend{};  // kernels in use
   int64_t parameters = 0;
   int max_model_len = 0;  // tokens

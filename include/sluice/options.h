@@ -12,8 +12,10 @@ struct EngineOptions {
   std::string model{};                  // folder, file or hub name (org/name[:revision]) from the local cache
   std::string tokenizer{};              // folder or tokenizer.json; empty: the model's
   std::string chat_template{};          // path of a Jinja file; empty: the model's
+  std::string task = "auto";           // what to load the model for: auto (what it was made for), generate, embed, score
   bool allow_bin = false;               // read weights in files of torch.save (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";           // auto (the checkpoint's), float32, bfloat16, float16
+  std::string quantization = "none";    // none, or a block format matrices are quantized to at load: q8_0, q4_0, ...
   std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16
   int max_model_len = 0;                // tokens per sequence; 0: the model's, as far as the memory plan allows
   int max_num_seqs = 256;               // sequences in one step
@@ -56,7 +58,9 @@ void visit(V&& v, EngineOptions& o) {
   v("tokenizer", o.tokenizer, "folder or tokenizer.json, if not the model's");
   v("chat-template", o.chat_template, "Jinja file, if not the model's template");
   v("allow-bin", o.allow_bin, "read weights in files of torch.save (.bin, .pt, .pth); nothing in them is run");
+  v("task", o.task, "what to load the model for; auto: what it was made for", {"auto", "generate", "embed", "score"});
   v("dtype", o.dtype, "type of weights and compute", {"auto", "float32", "bfloat16", "float16"});
+  v("quantization", o.quantization, "block format matrices are quantized to at load: none, q8_0, q4_0, q5_1, ...");
   v("kv-cache-dtype", o.kv_cache_dtype, "type of cached keys and values", {"auto", "float32", "bfloat16", "float16"});
   v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
   v("max-num-seqs", o.max_num_seqs, "sequences in one step");

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <ctime>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <variant>
@@ -18,7 +19,6 @@
 #include "engine/runner.h"
 #include "engine/text.h"
 #include "engine/validate.h"
-#include "hub/cache.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 
@@ -100,9 +100,9 @@ ModelInfo model_info(const LoadPlan& plan, bool has_template) {
   ModelInfo info;
   const Checkpoint& checkpoint = *plan.checkpoint;
   info.path = checkpoint.folder;
-  info.name = model_name(checkpoint.folder);
+  info.name = std::filesystem::weakly_canonical(checkpoint.folder).filename().string();
   info.family = plan.shape.family;
-  info.dtype = plan.dtype->name;
+  info.dtype = plan.weight_type()->name;
   info.backend = plan.backend->name;
   info.parameters = plan.parameters;
   info.max_model_len = plan.max_model_len;

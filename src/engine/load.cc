@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/registry.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -22,6 +23,17 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
   }
   throw Error(ErrorCode::kInvalidRequest,
               fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16", option, name));
+}
+
+DType parse_quantization(const std::string& name) {
+  if (name == "none") return nullptr;
+  const DType type = find_dtype(name);
+  if (type != nullptr && type->block_size > 1 && type->encode != nullptr) return type;
+  std::string known;
+  for (DType other : Registry<TypeInfo>::all()) {
+    if (other->block_size > 1 && other->encode != nullptr) known += fmt::format(", {}", other->name);
+  }
+  throw Error(ErrorCode::kInvalidRequest, fmt::format("--quantization: '{}' is none of none{}", name, known));
 }
 
 // The checkpoint's own type: what config.json says, and it must agree with what the matrices are stored in.
@@ -44,27 +56,17 @@ bool plain_weight(const std::string_view name) {
          name.ends_with(".attention.bias");
 }
 
-// What the family left over, of tensors and of settings, in one error.
-void check_all_used(const Config& config, const LoadContext& context) {
-  std::string problems;
-  try {
-    context.finish(plain_weight);
-  } catch (const Error& e) {
-    problems = e.what();
-  }
-  std::string names;
-  for (const std::string& key : config.unread()) names += (names.empty() ? "'" : ", '") + key + "'";
-  if (!names.empty()) {
-    problems += fmt::format("{}{}: {} not understood for this architecture", problems.empty() ? "" : "\n",
-                            config.origin(), names);
-  }
-  if (!problems.empty()) throw Error(ErrorCode::kUnsupportedModel, problems);
-}
-
 std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
   const Config& config = plan.checkpoint->config;
   std::unique_ptr<Model> model = find_family(config).build(config, context, max_len);
-  check_all_used(config, context);
+  context.finish(plain_weight);
+  const std::vector<std::string> unread = config.unread();
+  if (!unread.empty()) {
+    std::string names;
+    for (const std::string& key : unread) names += (names.empty() ? "'" : ", '") + key + "'";
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{}: {} not understood for this architecture", config.origin(), names));
+  }
   return model;
 }
 
@@ -155,10 +157,15 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   plan.backend = &ops::select_backend(options.backend);
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
+  plan.quantization = parse_quantization(options.quantization);
   plan.kv_dtype = parse_dtype("kv-cache-dtype", options.kv_cache_dtype, plan.dtype);
 
-  LoadContext context{
-      .checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype, .dry = true};
+  LoadContext context{.checkpoint = *plan.checkpoint,
+                      .ops = plan.backend->table(),
+                      .pool = pool,
+                      .dtype = plan.dtype,
+                      .quantization = plan.quantization,
+                      .dry = true};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
@@ -168,7 +175,7 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   memory.available_bytes = available_memory();
   memory.mapped_bytes = context.mapped_bytes;
   memory.rows.push_back(
-      {"weights", context.weight_bytes, fmt::format("{} parameters as {}", plan.parameters, plan.dtype->name)});
+      {"weights", context.weight_bytes, fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name)});
   const size_t step = model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows);
   memory.rows.push_back(
       {"step", step,
@@ -194,7 +201,11 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
   LoadedModel loaded{
       .plan = plan_load(options, pool), .model = nullptr, .kv = nullptr, .states = nullptr, .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
-  LoadContext context{.checkpoint = *plan.checkpoint, .ops = plan.backend->table(), .pool = pool, .dtype = plan.dtype};
+  LoadContext context{.checkpoint = *plan.checkpoint,
+                      .ops = plan.backend->table(),
+                      .pool = pool,
+                      .dtype = plan.dtype,
+                      .quantization = plan.quantization};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);

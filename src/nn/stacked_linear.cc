@@ -6,7 +6,7 @@ namespace sluice {
 StackedLinear::StackedLinear(LoadContext& context, int count, int64_t outputs, int64_t inputs)
     : count_(count),
       outputs_(outputs),
-      weight_(context, context.dtype, count * ops::stacked_outputs(outputs), inputs) {}
+      weight_(context, context.matrix_type(inputs), count * ops::stacked_outputs(outputs), inputs) {}
 
 StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs)
     : StackedLinear(w.context(), count, outputs, inputs) {

@@ -20,6 +20,7 @@ struct LoadContext {
   const ops::Ops& ops;
   ThreadPool& pool;
   DType dtype = nullptr;                              // type matrices are stored and multiplied in
+  DType quantization = nullptr;                       // block format they are stored in instead; may be null
   Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
@@ -31,6 +32,11 @@ struct LoadContext {
   size_t done_bytes = 0;
   std::set<std::string, std::less<>> used{};
   std::vector<std::string> problems{};
+
+  // The type of a matrix with so many inputs: the block format where they fill whole blocks.
+  DType matrix_type(int64_t inputs) const {
+    return quantization != nullptr && inputs % quantization->block_size == 0 ? quantization : dtype;
+  }
 
   // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
   // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).

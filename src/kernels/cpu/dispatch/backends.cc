@@ -1,8 +1,7 @@
 // Registers the CPU backends: one per instruction set the kernels were compiled for, usable where the processor has
 // the instructions and the operating system saves their registers.
-#include <cpuid.h>
-
 #include "base/registry.h"
+#include "kernels/cpu/dispatch/features.h"
 #include "kernels/cpu/dispatch/grouped_matmul.h"
 #include "kernels/cpu/dispatch/pack.h"
 #include "kernels/cpu/dispatch/pack_int8.h"
@@ -24,34 +23,6 @@ extern const kernels::CpuKernels kKernels;
 
 namespace kernels {
 namespace {
-
-struct Features {
-  bool avx2 = false, avx512 = false, avx512_bf16 = false;
-};
-
-// Bits of CPUID leaves 1 and 7 (Intel SDM volume 2, CPUID) and of XCR0 (volume 1, section 13.3).
-Features detect() {
-  unsigned a, b, c, d;
-  const auto has = [](unsigned value, unsigned bits) { return (value & bits) == bits; };
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C)) return {};
-  unsigned saved, high;
-  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
-  constexpr unsigned kSavesYmm = 0x06, kSavesZmm = 0xe6;
-  Features features;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return {};
-  features.avx2 = has(saved, kSavesYmm) && has(b, bit_AVX2 | bit_BMI2);
-  constexpr unsigned kSkylake = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD;
-  features.avx512 = features.avx2 && has(saved, kSavesZmm) && has(b, kSkylake);
-  const bool vnni = has(c, bit_AVX512VNNI);
-  constexpr unsigned kBf16 = 1u << 5;
-  features.avx512_bf16 = features.avx512 && vnni && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, kBf16);
-  return features;
-}
-
-const Features& features() {
-  static const Features detected = detect();
-  return detected;
-}
 
 template <const TypeInfo& Type>
 ops::MatmulKernels with_pack(void (*matmul)(ThreadPool&, const ops::MatmulArgs&)) {

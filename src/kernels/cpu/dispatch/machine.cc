@@ -1,0 +1,149 @@
+// Loops that do nothing but read, or nothing but multiply and add.
+#include "kernels/cpu/dispatch/machine.h"
+
+#include <immintrin.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/dispatch/features.h"
+#include "tensor/tensor.h"
+
+namespace sluice::kernels {
+namespace {
+
+clockid_t timed_by = CLOCK_MONOTONIC;
+
+constexpr int64_t kRounds = 1 << 18;
+constexpr int kChains = 16;        // independent sums: more than latency times throughput of any multiply-add
+constexpr int kNarrowChains = 12;  // of those with sixteen registers
+
+// Reads every byte once, in four streams, as the kernels read panels.
+[[gnu::target("avx2")]] void read_piece(const std::byte* from, int64_t bytes) {
+  __m256i sums[4] = {};
+  const auto* p = reinterpret_cast<const __m256i*>(from);
+  const int64_t quarter = bytes / 4 / 32;
+  for (int64_t i = 0; i < quarter; ++i) {
+    for (int j = 0; j < 4; ++j) sums[j] = _mm256_xor_si256(sums[j], _mm256_load_si256(p + j * quarter + i));
+  }
+  for (auto& sum : sums) __asm__ volatile("" ::"x"(sum));
+}
+
+[[gnu::target("avx512f")]] void fma_512() {
+  __m512 sums[kChains] = {};
+  const __m512 x = _mm512_set1_ps(1.0f);
+  for (int64_t i = 0; i < kRounds; ++i) {
+    for (auto& sum : sums) {
+      sum = _mm512_fmadd_ps(sum, x, x);
+      __asm__ volatile("" : "+v"(sum));
+    }
+  }
+}
+
+[[gnu::target("avx2,fma")]] void fma_256() {
+  __m256 sums[kNarrowChains] = {};
+  const __m256 x = _mm256_set1_ps(1.0f);
+  for (int64_t i = 0; i < kRounds; ++i) {
+    for (auto& sum : sums) {
+      sum = _mm256_fmadd_ps(sum, x, x);
+      __asm__ volatile("" : "+x"(sum));
+    }
+  }
+}
+
+[[gnu::target("avx512f,avx512bf16")]] void bf16_512() {
+  __m512 sums[kChains] = {};
+  const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f803f80));
+  for (int64_t i = 0; i < kRounds; ++i) {
+    for (auto& sum : sums) {
+      sum = _mm512_dpbf16_ps(sum, x, x);
+      __asm__ volatile("" : "+v"(sum));
+    }
+  }
+}
+
+[[gnu::target("avx512f,avx512vnni")]] void int8_512() {
+  __m512i sums[kChains] = {};
+  const __m512i x = _mm512_set1_epi8(1);
+  for (int64_t i = 0; i < kRounds; ++i) {
+    for (auto& sum : sums) {
+      sum = _mm512_dpbusd_epi32(sum, x, x);
+      __asm__ volatile("" : "+v"(sum));
+    }
+  }
+}
+
+// Eight tiles of sixteen rows of 64 bytes.
+struct [[gnu::packed]] TileConfig {
+  uint8_t palette = 1, start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Four sums of 2 x 2 operands, as a GEMM multiplies them; all tiles are zero.
+[[gnu::target("amx-tile,amx-bf16")]] void bf16_tiles() {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  for (int64_t i = 0; i < kRounds / 16; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+}
+
+[[gnu::target("amx-tile,amx-int8")]] void int8_tiles() {
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  for (int64_t i = 0; i < kRounds / 16; ++i) {
+    _tile_dpbsud(0, 4, 6);
+    _tile_dpbsud(1, 4, 7);
+    _tile_dpbsud(2, 5, 6);
+    _tile_dpbsud(3, 5, 7);
+  }
+  _tile_release();
+}
+
+// Of a loop in which one thread does `operations`.
+double peak(ThreadPool& pool, bool usable, double operations, void (*loop)()) {
+  if (!usable) return 0;
+  return operations * pool.threads() / fastest(0.1, [&] { pool.run([&](int, int) { loop(); }); });
+}
+
+double read_bandwidth(ThreadPool& pool) {
+  constexpr int64_t kBytes = int64_t{192} << 20, kPiece = 1 << 18;
+  const Buffer memory(kBytes);
+  std::fill(memory.data(), memory.data() + kBytes, std::byte{1});
+  const double seconds = fastest(0.4, [&] {
+    pool.parallel_for(kBytes / kPiece, 1, [&](int64_t begin, int64_t end) {
+      read_piece(memory.data() + begin * kPiece, (end - begin) * kPiece);
+    });
+  });
+  return kBytes / seconds;
+}
+
+}  // namespace
+
+double now() {
+  timespec time;
+  clock_gettime(timed_by, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void use_cpu_time() { timed_by = CLOCK_THREAD_CPUTIME_ID; }
+
+MachineLimits measure_machine(ThreadPool& pool) {
+  const Features& cpu = features();
+  const double rounds = static_cast<double>(kRounds), tile_products = rounds / 16 * 4 * 16 * 16;
+  return {.read_bandwidth = read_bandwidth(pool),
+          .fma = cpu.avx512 ? peak(pool, true, rounds * kChains * 16 * 2, fma_512)
+                            : peak(pool, cpu.avx2, rounds * kNarrowChains * 8 * 2, fma_256),
+          .bf16_dot = peak(pool, cpu.avx512_bf16, rounds * kChains * 32 * 2, bf16_512),
+          .int8_dot = peak(pool, cpu.avx512_bf16, rounds * kChains * 64 * 2, int8_512),
+          .amx_bf16 = peak(pool, cpu.amx, tile_products * 32 * 2, bf16_tiles),
+          .amx_int8 = peak(pool, cpu.amx, tile_products * 64 * 2, int8_tiles)};
+}
+
+}  // namespace sluice::kernels
