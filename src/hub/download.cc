@@ -101,6 +101,7 @@ bool describes_model(std::string_view file) {
                                          "merges.txt",
                                          "encoder.json",
                                          "vocab.bpe",
+                                         "vocab.txt",
                                          "chat_template.json",
                                          "chat_template.jinja",
                                          "adapter_config.json"};

@@ -27,6 +27,7 @@ class Tokenizer {
   //   tokenizer.json
   //   tokenizer.model, spiece.model (SentencePiece, or tiktoken's lines), tiktoken.model, *.tiktoken
   //   vocab.json and merges.txt, encoder.json and vocab.bpe (byte-level BPE)
+  //   vocab.txt (WordPiece)
   // with what tokenizer_config.json, special_tokens_map.json and added_tokens.json beside it add. Throws Error:
   // kNotFound when there is none, else as from_file.
   static std::unique_ptr<Tokenizer> open(const std::string& path);

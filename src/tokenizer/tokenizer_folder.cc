@@ -9,6 +9,7 @@
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tiktoken.h"
 #include "tokenizer/tokenizer_parts.h"
+#include "tokenizer/unicode.h"
 
 namespace sluice {
 
@@ -75,6 +76,9 @@ constexpr auto kRenumbering =
     std::to_array<std::string_view>({"XLMRobertaTokenizer", "CamembertTokenizer", "MBartTokenizer", "MBart50Tokenizer",
                                      "NllbTokenizer", "XGLMTokenizer", "PegasusTokenizer", "BarthezTokenizer",
                                      "MarianTokenizer", "M2M100Tokenizer", "Speech2TextTokenizer"});
+
+constexpr auto kWordPieceClasses = std::to_array<std::string_view>(
+    {"", "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"});
 
 // Byte-level BPE of vocab.json and merges.txt.
 struct ByteLevelClass {
@@ -145,6 +149,36 @@ class Source {
          .end_token = special_.named(cls ? "sep_token" : "eos_token").value_or(cls ? "</s>" : "<|endoftext|>")});
   }
 
+  // WordPiece: a token per line, its number the id.
+  std::unique_ptr<const Tokenizer::Parts> word_piece() {
+    const std::string_view name = special_.tokenizer_class();
+    if (std::ranges::count(kWordPieceClasses, name) == 0) refuse_class();
+    const auto flag = [&](std::string_view key, bool fallback) { return special_.flag(key).value_or(fallback); };
+    const bool lowercase = flag("do_lower_case", true);
+    top_["normalizer"] = {{"type", "BertNormalizer"},
+                          {"clean_text", true},
+                          {"handle_chinese_chars", flag("tokenize_chinese_chars", true)},
+                          {"strip_accents", flag("strip_accents", lowercase)},
+                          {"lowercase", lowercase}};
+    top_["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+    top_["model"] = {{"type", "WordPiece"},
+                     {"unk_token", special_.named("unk_token").value_or("[UNK]")},
+                     {"continuing_subword_prefix", "##"},
+                     {"max_input_chars_per_word", 100},
+                     {"vocab", read_lines()}};
+    top_["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+    top_["added_tokens"] = Json::array();
+    Json& added = top_["added_tokens"];
+    for (const std::string_view token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
+      const auto id = top_["model"]["vocab"].find(token);
+      if (id != top_["model"]["vocab"].end()) added.push_back(added_token(id->get<TokenId>(), token, true));
+    }
+    return finish(load_encoder(Field(top_, path_)), {.begin = true,
+                                                     .end = true,
+                                                     .begin_token = special_.named("cls_token").value_or("[CLS]"),
+                                                     .end_token = special_.named("sep_token").value_or("[SEP]")});
+  }
+
  private:
   struct Ends {
     bool begin = false, end = false;
@@ -156,6 +190,24 @@ class Source {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("{}: tokenizer_class '{}' is not known for this kind of file; a tokenizer.json would do",
                             path_, special_.tokenizer_class()));
+  }
+
+  // {line: number}, counted from 0.
+  Json read_lines() const {
+    Json vocab = Json::object();
+    auto& members = vocab.get_ref<Json::object_t&>();
+    std::istringstream lines(read_file(path_));
+    TokenId id = 0;
+    for (std::string line; std::getline(lines, line); ++id) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (valid_utf8_prefix(line) != line.size() || id > kMaxTokenId) {
+        throw Error(ErrorCode::kCorruptFile, fmt::format("{}: line {}: not UTF-8, or one too many", path_, id + 1));
+      }
+      // Appending to the vector of pairs skips the scan for an equal key: of equal tokens the last is found.
+      using Members = std::vector<std::pair<const std::string, Json>, Json::object_t::allocator_type>;
+      static_cast<Members&>(members).emplace_back(std::move(line), Json(id));
+    }
+    return vocab;
   }
 
   static Json read_merges(const fs::path& path) {
@@ -281,8 +333,8 @@ class Source {
 
 // The file of a folder that tells the tokenizer; empty when there is none.
 fs::path choose_file(const fs::path& folder) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer.model", "spiece.model", "tiktoken.model", "vocab.json", "encoder.json"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model", "tiktoken.model", "vocab.json",
+                           "encoder.json", "vocab.txt"}) {
     if (!present(folder / name)) continue;
     if (std::string_view(name) == "vocab.json" && !present(folder / "merges.txt")) continue;
     if (std::string_view(name) == "encoder.json" && !present(folder / "vocab.bpe")) continue;
@@ -305,8 +357,8 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
   if (fs::is_directory(file, ignored)) file = choose_file(file);
   if (file.empty() || !present(file)) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("{}: no tokenizer there (tokenizer.json, tokenizer.model, *.tiktoken, or vocab.json with "
-                            "merges.txt)",
+                fmt::format("{}: no tokenizer there (tokenizer.json, tokenizer.model, *.tiktoken, vocab.json with "
+                            "merges.txt, or vocab.txt)",
                             path));
   }
   const std::string name = file.filename().string();
@@ -314,6 +366,8 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
   std::unique_ptr<const Parts> parts;
   if (name == "vocab.json" || name == "encoder.json") {
     parts = source.byte_level(file.parent_path() / (name == "vocab.json" ? "merges.txt" : "vocab.bpe"));
+  } else if (name == "vocab.txt") {
+    parts = source.word_piece();
   } else if (file.extension() == ".json") {
     parts = source.tokenizer_json();
   } else {

@@ -97,6 +97,27 @@ TEST(TokenizerFolder, VocabularyAndMerges) {
   }
 }
 
+TEST(TokenizerFolder, WordPieceVocabulary) {
+  for (const bool cased : {false, true}) {
+    const std::string golden =
+        kGoldens + (cased ? "tokenizer/wordpiece-bert-cased/" : "tokenizer/wordpiece-bert-uncased/");
+    const Json json = parse_json(read(golden + "tokenizer.json"));
+    std::vector<std::string> lines(json["model"]["vocab"].size());
+    for (const auto& [token, id] : json["model"]["vocab"].items()) lines.at(id.get<size_t>()) = token;
+    const TempFolder folder;
+    folder.write("vocab.txt", fmt::format("{}\n", fmt::join(lines, "\n")));
+    folder.write("tokenizer_config.json",
+                 fmt::format(R"({{"tokenizer_class": "BertTokenizer", "do_lower_case": {}}})", !cased));
+    const auto tokenizer = Tokenizer::open(folder.path().string());
+    std::ifstream vectors(golden + "vectors.jsonl");
+    for (std::string line; std::getline(vectors, line);) {
+      const Json v = parse_json(line);
+      EXPECT_EQ(tokenizer->encode(v["text"].get<std::string>()), v["ids"].get<Ids>()) << v["text"];
+      EXPECT_EQ(tokenizer->decode(v["ids"].get<Ids>(), true), v["decoded_skip_special"].get<std::string>());
+    }
+  }
+}
+
 TEST(TokenizerFolder, Llama3AsTiktoken) {
   const char* goldens = std::getenv("SLUICE_GOLDENS");
   if (goldens == nullptr) GTEST_SKIP() << "SLUICE_GOLDENS is not set";

@@ -1,0 +1,150 @@
+"""Files of torch.save through the program: made with Python's own pickle and zipfile in torch's layout, as torch is not
+needed for that. The same weights as safetensors must give the same logits, and hostile files must run nothing."""
+
+import collections
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import types
+import zipfile
+
+import pytest
+
+import serving
+
+
+def module(name, **members):
+    made = types.ModuleType(name)
+    for key, value in members.items():
+        value.__module__, value.__qualname__ = name, key
+        setattr(made, key, value)
+    sys.modules[name] = made  # pickle looks names up
+    return made
+
+
+def class_named(name):
+    return type(name, (), {})
+
+
+torch = module("torch", BFloat16Storage=class_named("BFloat16Storage"), FloatStorage=class_named("FloatStorage"))
+utils = module("torch._utils", _rebuild_tensor_v2=lambda *_: None)
+utils._rebuild_tensor_v2.__name__ = "_rebuild_tensor_v2"
+
+
+class Storage:
+    def __init__(self, key, kind, data, width):
+        self.key, self.kind, self.data, self.elements = key, kind, data, len(data) // width
+
+
+class Tensor:
+    def __init__(self, storage, offset, shape, strides):
+        self.arguments = (storage, offset, shape, strides, False, collections.OrderedDict())
+
+    def __reduce__(self):
+        return (utils._rebuild_tensor_v2, self.arguments)
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, value):
+        return ("storage", value.kind, value.key, "cpu", value.elements) if isinstance(value, Storage) else None
+
+
+def save(path, state, storages, protocol=2):
+    data = io.BytesIO()
+    Pickler(data, protocol).dump(state)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", data.getvalue())
+        archive.writestr("archive/byteorder", "little")
+        for storage in storages:
+            archive.writestr(f"archive/data/{storage.key}", storage.data)
+        archive.writestr("archive/version", "3\n")
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(raw[8 : 8 + size])
+    return {
+        name: (entry["shape"], raw[8 + size + entry["data_offsets"][0] : 8 + size + entry["data_offsets"][1]])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def strides_of(shape):
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= size
+    return tuple(strides)
+
+
+def transposed(data, rows, columns):
+    """bf16 [rows, columns] in the order of its columns."""
+    values = [data[i : i + 2] for i in range(0, len(data), 2)]
+    return b"".join(values[r * columns + c] for c in range(columns) for r in range(rows))
+
+
+def state_dict(tensors):
+    state, storages = collections.OrderedDict(), []
+    for i, (name, (shape, data)) in enumerate(tensors.items()):
+        strides = strides_of(shape)
+        if name.endswith("layers.0.self_attn.k_proj.weight"):  # one tensor as .t() leaves it
+            data, strides = transposed(data, *shape), (1, shape[0])
+        storages.append(Storage(str(i), torch.BFloat16Storage, data, 2))
+        state[name] = Tensor(storages[-1], 0, tuple(shape), strides)
+    state._metadata = collections.OrderedDict({"": {"version": 1}})
+    return state, storages
+
+
+def logits(folder, out, *options):
+    subprocess.run(
+        [serving.binary(), "logits", str(folder), "--ids", "5 6 7 8 9 10", "-o", str(out), *options],
+        check=True, capture_output=True, text=True,
+    )
+    return read_safetensors(out)["logits"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "model"
+    shutil.copytree(serving.MODEL, made, ignore=shutil.ignore_patterns("*.safetensors"))
+    return made
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_same_logits_as_safetensors(folder, tmp_path, protocol):
+    tensors = read_safetensors(serving.MODEL / "model.safetensors")
+    save(folder / "pytorch_model.bin", *state_dict(tensors), protocol)
+    refused = subprocess.run([serving.binary(), "inspect", str(folder)], capture_output=True, text=True)
+    assert refused.returncode == 1 and "--allow-bin" in refused.stderr
+    assert logits(folder, tmp_path / "a", "--allow-bin") == logits(serving.MODEL, tmp_path / "b")
+
+
+def test_shards(folder, tmp_path):
+    tensors = read_safetensors(serving.MODEL / "model.safetensors")
+    names = list(tensors)
+    weight_map = {}
+    for i, part in enumerate((names[: len(names) // 2], names[len(names) // 2 :])):
+        shard = f"pytorch_model-{i + 1:05}-of-00002.bin"
+        save(folder / shard, *state_dict({name: tensors[name] for name in part}))
+        weight_map |= {name: shard for name in part}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    assert logits(folder, tmp_path / "a", "--allow-bin") == logits(serving.MODEL, tmp_path / "b")
+
+
+def test_nothing_is_run(folder, tmp_path):
+    canary = tmp_path / "canary"
+
+    class Hostile:
+        def __reduce__(self):
+            return (os.system, (f"touch {canary}",))
+
+    save(folder / "pytorch_model.bin", {"model.embed_tokens.weight": Hostile()}, [])
+    answer = subprocess.run([serving.binary(), "inspect", str(folder), "--allow-bin"], capture_output=True, text=True)
+    assert answer.returncode == 1 and "posix.system" in answer.stderr and not canary.exists()
