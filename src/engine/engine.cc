@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <ctime>
-#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <variant>
@@ -19,6 +18,7 @@
 #include "engine/runner.h"
 #include "engine/text.h"
 #include "engine/validate.h"
+#include "hub/cache.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 
@@ -100,7 +100,7 @@ ModelInfo model_info(const LoadPlan& plan, bool has_template) {
   ModelInfo info;
   const Checkpoint& checkpoint = *plan.checkpoint;
   info.path = checkpoint.folder;
-  info.name = std::filesystem::weakly_canonical(checkpoint.folder).filename().string();
+  info.name = model_name(checkpoint.folder);
   info.family = plan.shape.family;
   info.dtype = plan.weight_type()->name;
   info.backend = plan.backend->name;

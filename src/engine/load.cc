@@ -56,17 +56,27 @@ bool plain_weight(const std::string_view name) {
          name.ends_with(".attention.bias");
 }
 
+// What the family left over, of tensors and of settings, in one error.
+void check_all_used(const Config& config, const LoadContext& context) {
+  std::string problems;
+  try {
+    context.finish(plain_weight);
+  } catch (const Error& e) {
+    problems = e.what();
+  }
+  std::string names;
+  for (const std::string& key : config.unread()) names += (names.empty() ? "'" : ", '") + key + "'";
+  if (!names.empty()) {
+    problems += fmt::format("{}{}: {} not understood for this architecture", problems.empty() ? "" : "\n",
+                            config.origin(), names);
+  }
+  if (!problems.empty()) throw Error(ErrorCode::kUnsupportedModel, problems);
+}
+
 std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
   const Config& config = plan.checkpoint->config;
   std::unique_ptr<Model> model = find_family(config).build(config, context, max_len);
-  context.finish(plain_weight);
-  const std::vector<std::string> unread = config.unread();
-  if (!unread.empty()) {
-    std::string names;
-    for (const std::string& key : unread) names += (names.empty() ? "'" : ", '") + key + "'";
-    throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{}: {} not understood for this architecture", config.origin(), names));
-  }
+  check_all_used(config, context);
   return model;
 }
 
