@@ -8,6 +8,10 @@
 #include "base/json.h"
 #include "cli/command.h"
 
+namespace sluice::kernels {
+struct MachineLimits;
+}
+
 namespace sluice::cli {
 
 struct BenchCommand {
@@ -24,5 +28,6 @@ struct Percentiles {
 };
 Percentiles percentiles(std::vector<double> values);  // empty: zeros
 Json to_json(const Percentiles& p, double scale);     // rounded to 3 digits after scaling
+Json to_json(const kernels::MachineLimits& limits);   // in units of 10^9 per second
 
 }  // namespace sluice::cli

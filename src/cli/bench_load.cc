@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <fstream>
 #include <memory>
@@ -11,6 +12,8 @@
 #include <random>
 
 #include "cli/bench.h"
+#include "engine/load.h"
+#include "kernels/cpu/dispatch/machine.h"
 #include "sluice/engine.h"
 
 namespace sluice::cli {
@@ -150,8 +153,39 @@ int throughput(Arguments a) {
   return r.failed == 0 ? 0 : 1;
 }
 
+// The machine's ceilings and the model's demands: a step reads every weight once, and multiplies it with every row.
+struct Roofline {
+  kernels::MachineLimits limits;
+  double weight_bytes, weights;
+  double peak;  // operations per second of the unit that multiplies such weights
+};
+Roofline measure_roofline(const EngineOptions& options) {
+  ThreadPool pool(options.threads);
+  const LoadPlan plan = plan_load(options, pool);
+  const TypeInfo& type = *plan.weight_type();
+  const double bytes = static_cast<double>(plan.weight_bytes);
+  const kernels::MachineLimits m = kernels::measure_machine(pool);
+  double peak = m.fma;
+  if (plan.backend->table().matmul.at(&type).int8_block > 0) peak = std::max({m.fma, m.int8_dot, m.amx_int8});
+  if (&type == &kBFloat16) peak = std::max({m.fma, m.bf16_dot, m.amx_bf16});
+  return {m, bytes, bytes / type.block_bytes * type.block_size, peak};
+}
+
+// Achieved shares of them; an upper bound for models with experts, which do not read all of their weights.
+void add_shares(Json& out, const Roofline& r, double prefill_rate, double step_seconds) {
+  const kernels::MachineLimits& m = r.limits;
+  const auto rounded = [](double v) { return std::round(v * 1000) / 1000; };
+  out["machine"] = to_json(m);
+  out["weight_gb"] = rounded(r.weight_bytes * 1e-9);
+  if (step_seconds > 0) out["decode_share_of_bandwidth"] = rounded(r.weight_bytes / step_seconds / m.read_bandwidth);
+  out["prefill_gops"] = rounded(2e-9 * r.weights * prefill_rate);
+  out["prefill_share_of_peak"] = rounded(2 * r.weights * prefill_rate / r.peak);
+}
+
 int latency(Arguments a) {
   a.engine.enable_prefix_caching = false;  // every iteration computes its prompt
+  make_local(a.engine);
+  const Roofline roofline = measure_roofline(a.engine);
   const auto engine = load(a, a.batch_size);
   Load load(*engine);
   const std::vector<Request> requests = make_requests(a, *engine, a.batch_size);
@@ -171,9 +205,10 @@ int latency(Arguments a) {
   out["ttft_ms"] = to_json(percentiles(ttft), 1000);
   out["tpot_ms"] = to_json(percentiles(tpot), 1000);
   const Percentiles t = percentiles(ttft), p = percentiles(tpot);
-  if (t.p50 > 0)
-    out["prefill_tokens_per_second"] = a.batch_size * static_cast<double>(requests.front().prompt.size()) / t.p50;
+  const double prefill_rate = a.batch_size * static_cast<double>(requests.front().prompt.size()) / t.p50;
+  out["prefill_tokens_per_second"] = prefill_rate;
   if (p.p50 > 0) out["decode_tokens_per_second"] = a.batch_size / p.p50;
+  add_shares(out, roofline, prefill_rate, p.p50);
   print_result(out);
   return 0;
 }

@@ -179,6 +179,7 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
+  plan.weight_bytes = context.weight_bytes;
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
 
   MemoryPlan& memory = plan.memory;

@@ -23,6 +23,7 @@ struct LoadPlan {
   DType weight_type() const { return quantization != nullptr ? quantization : dtype; }  // of most matrices
   ModelShape shape;
   int64_t parameters = 0;
+  size_t weight_bytes = 0;  // of packed matrices and vectors
   int max_model_len = 0;
   int blocks = 0;        // of the KV cache
   int state_slots = 0;   // of recurrent layers; 0: the model has none
