@@ -338,8 +338,13 @@ struct Ops {
 struct Backend {
   std::string_view name;
   int rank = 0;
-  bool (*usable)() = nullptr;  // does this machine have the instructions?
+  bool (*usable)() = nullptr;  // does this machine have the instructions, the device?
   const Ops& (*table)() = nullptr;
+  Memory& (*memory)() = host_memory;         // where tensors and weights lie
+  Memory& (*shared_memory)() = host_memory;  // what its ops and the host both see, each at its own speed
+  // Products and attention round fp32 inputs to the type of the weights or the cache and choose kernels by the number
+  // of rows: a row's bits then depend on the size of its batch.
+  bool rounds = false;
 };
 // Usable backend of that name, or the best one for an empty name. Throws Error(kUnsupportedModel) listing the names.
 const Backend& select_backend(std::string_view name = {});

@@ -36,29 +36,12 @@ Tensor Tensor::slice_columns(int64_t begin, int64_t count) const {
   return out;
 }
 
-Buffer::Buffer(size_t bytes) : size_(bytes) {
-  if (bytes == 0) return;
-  if (bytes > PTRDIFF_MAX) throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory", bytes));
-  constexpr size_t kHuge = 2u << 20;
-  const bool huge = bytes >= kHuge;
-  mapped_ = huge ? (bytes + 2 * kHuge - 1) / kHuge * kHuge : (bytes + 4095) / 4096 * 4096;
-  void* mapped = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory: {}", bytes, std::strerror(errno)));
-  }
-  data_ = static_cast<std::byte*>(mapped);
-  if (!huge) return;
-  // Give back the ends so that the block starts at a huge page.
-  const auto address = reinterpret_cast<uintptr_t>(mapped);
-  const size_t head = (kHuge - address % kHuge) % kHuge;
-  if (head > 0) ::munmap(data_, head);
-  data_ += head;
-  mapped_ -= head;
-  ::madvise(data_, mapped_, MADV_HUGEPAGE);
+Buffer::Buffer(size_t bytes, Memory& memory) : size_(bytes), memory_(&memory) {
+  if (bytes > 0) data_ = memory.allocate(bytes);
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) ::munmap(data_, mapped_);
+  if (data_ != nullptr) memory_->release(data_, size_);
 }
 
 Tensor Arena::take(DType dtype, Shape shape) {

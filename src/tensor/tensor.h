@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "tensor/dtype.h"
+#include "tensor/memory.h"
 
 namespace sluice {
 
@@ -79,11 +80,11 @@ struct Tensor {
   Tensor slice_columns(int64_t begin, int64_t count) const;
 };
 
-// Owned, zeroed, 64-byte-aligned host memory (2 MiB-aligned with huge pages advised from 2 MiB on). Movable.
+// Owned, zeroed memory, the host's or a device's. Movable.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(size_t bytes);  // throws Error(kOutOfMemory)
+  explicit Buffer(size_t bytes, Memory& memory = host_memory());  // throws Error(kOutOfMemory)
   ~Buffer();
   Buffer(Buffer&& o) noexcept { swap(o); }
   Buffer& operator=(Buffer&& o) noexcept {
@@ -95,19 +96,19 @@ class Buffer {
   void swap(Buffer& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
-    std::swap(mapped_, o.mapped_);
+    std::swap(memory_, o.memory_);
   }
 
  private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  size_t mapped_ = 0;
+  Memory* memory_ = nullptr;
 };
 
 // Bump allocator for the activations of one step: sized once, reset at the start of every step, never grows.
 class Arena {
  public:
-  explicit Arena(size_t bytes) : memory_(bytes) {}
+  explicit Arena(size_t bytes, Memory& memory = host_memory()) : memory_(bytes, memory) {}
   void reset() { used_ = 0; }
   Tensor take(DType dtype, Shape shape);  // CHECKs that the plan was right
   size_t used() const { return used_; }

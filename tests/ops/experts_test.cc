@@ -19,7 +19,7 @@ Packed stacked(Ctx& ctx, DType stored, const std::vector<Owned>& matrices) {
   weight.dtype = stored;
   weight.n = count * stacked_outputs(n);
   weight.k = matrices[0]->shape[1];
-  weight.storage = Buffer(kernels.packed_bytes(weight.n, weight.k));
+  weight.storage = Buffer(kernels.packed_bytes(weight.n, weight.k), test_memory());
   weight.data = weight.storage.data();
   for (int64_t i = 0; i < count; ++i) kernels.pack(ctx.pool, weight, i * stacked_outputs(n), matrices[i]);
   return weight;
@@ -31,9 +31,6 @@ class ExpertsTest : public OpsTest {
     std::vector<Owned> all;
     for (int i = 0; i < count; ++i) all.emplace_back(type, Shape{n, k}).fill(random);
     return all;
-  }
-  static float tolerance(DType stored, int64_t k) {
-    return (stored == &kBFloat16 ? 6e-3f : 1e-6f) * std::sqrt(static_cast<float>(k)) + 1e-6f;
   }
 };
 
@@ -77,7 +74,7 @@ TEST_P(ExpertsTest, SoftmaxTakesTheLargestAndNormalizes) {
 // Corrections decide who is chosen, and groups where from; weights stay the scores.
 TEST_P(ExpertsTest, GroupsAndCorrections) {
   const int experts = 12;
-  std::vector<float> logits(experts, -2.0f), correction(experts, 0.0f);
+  Floats logits(experts, -2.0f), correction(experts, 0.0f);
   logits[0] = 3.0f;              // group 0: one very good expert
   logits[4] = logits[5] = 1.5f;  // group 1: two good ones
   logits[8] = logits[9] = 1.0f;  // group 2
@@ -105,7 +102,7 @@ TEST_P(ExpertsTest, GroupsAndCorrections) {
 }
 
 TEST_P(ExpertsTest, SparseMixerSharesAmongTheClose) {
-  std::vector<float> logits = {1.0f, 4.0f, 3.95f, 3.5f, -6.0f};
+  Floats logits = {1.0f, 4.0f, 3.95f, 3.5f, -6.0f};
   const Tensor row(logits.data(), &kFloat32, {1, 5});
   const Routed routed(device, row, {.top_k = 2, .score = Routing::Score::kSparseMixer, .jitter = 0.01f});
   // Only 3.95 is within 2 % of 4; of what remains, nothing is within 2 % of 3.95 but the first choice, which is gone.
@@ -196,6 +193,7 @@ TEST_P(ExpertsTest, MatmulMatchesTheReference) {
 }
 
 TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
+  if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";
   const int experts = 5, top_k = 2, total = 60;
   const int64_t n = 150, k = 96;
   for (DType stored : {&kFloat32, &kBFloat16}) {

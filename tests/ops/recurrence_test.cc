@@ -19,14 +19,14 @@ struct Case {
   std::function<void(std::vector<Owned>& in)> prepare{};  // makes inputs what the op expects
 };
 
-std::vector<float> values(std::mt19937& random, int64_t count, float mean, float deviation) {
+Floats values(std::mt19937& random, int64_t count, float mean, float deviation) {
   std::normal_distribution<float> normal(mean, deviation);
-  std::vector<float> made(static_cast<size_t>(count));
+  Floats made(static_cast<size_t>(count));
   for (float& v : made) v = normal(random);
   return made;
 }
 
-std::vector<float> negative(std::vector<float> x) {
+Floats negative(Floats x) {
   for (float& v : x) v = -std::abs(v) - 0.01f;
   return x;
 }

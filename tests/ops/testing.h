@@ -17,10 +17,31 @@
 
 namespace sluice::ops {
 
+// Memory that every usable backend and the host see.
+inline Memory& test_memory() {
+  for (const Backend* backend : Registry<Backend>::all()) {
+    if (backend->usable() && &backend->shared_memory() != &host_memory()) return backend->shared_memory();
+  }
+  return host_memory();
+}
+
+// For vectors that ops read.
+template <class T>
+struct TestAllocator {
+  using value_type = T;
+  T* allocate(size_t count) { return reinterpret_cast<T*>(test_memory().allocate(count * sizeof(T))); }
+  void deallocate(T* data, size_t count) {
+    test_memory().release(reinterpret_cast<std::byte*>(data), count * sizeof(T));
+  }
+  bool operator==(const TestAllocator&) const { return true; }
+};
+using Floats = std::vector<float, TestAllocator<float>>;
+
 // A tensor with memory of its own; `gap` extra elements lie between rows.
 class Owned {
  public:
-  Owned(DType dtype, Shape shape, int64_t gap = 0) : tensor_(nullptr, dtype, shape), gap_(gap), buffer_(bytes() + 64) {
+  Owned(DType dtype, Shape shape, int64_t gap = 0)
+      : tensor_(nullptr, dtype, shape), gap_(gap), buffer_(bytes() + 64, test_memory()) {
     tensor_.data = buffer_.data();
     tensor_.row_stride += gap;
   }
@@ -80,6 +101,17 @@ class Device {
 
 class OpsTest : public testing::TestWithParam<const Backend*> {
  protected:
+  // Of attention over a cache of `type`, relative to a row's largest value.
+  static float attention_tolerance(DType type) {
+    if (!GetParam()->rounds || type == &kFloat32) return 5e-6f;
+    return type == &kBFloat16 ? 2e-2f : 3e-3f;  // queries and weights are rounded, too
+  }
+  // Of a product of k inputs. Kernels may round x to bf16 where weights are (2^-9 per element, averaging out over k),
+  // some to fp16 as well; others only sum in another order.
+  static float tolerance(DType stored, int64_t k) {
+    const float each = stored == &kBFloat16 ? 6e-3f : stored == &kFloat16 && GetParam()->rounds ? 1e-3f : 1e-6f;
+    return each * std::sqrt(static_cast<float>(k)) + 1e-6f;
+  }
   std::mt19937 random{42};
   Device device{*GetParam()};
   Device reference{select_backend("reference"), 1};

@@ -1,0 +1,237 @@
+// Kernels of the CUDA backends at the shapes of an 8B model: time, bandwidth and arithmetic rate against the device's
+// ceilings, and the error of the tensor-core kernels against the exact ones on the same data. Launches are replayed
+// from a graph over rotating weights, so that neither launch gaps nor the L2 cache are measured.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/device_context.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr size_t kRotated = size_t{512} << 20;  // bytes of weights walked through, several times the L2 cache
+
+const Launch& launch() { return DeviceContext::get().launch(); }
+
+// Device memory of random values: normal, scaled, in any plain type; a block of them, repeated.
+class Random {
+ public:
+  Random(DType type, int64_t count, float scale = 1.0f, unsigned seed = 1)
+      : memory_(static_cast<size_t>(count) * type->block_bytes, device_memory()) {
+    constexpr int64_t kBlock = 1 << 20;
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0.0f, scale);
+    std::vector<float> values(static_cast<size_t>(std::min(count, kBlock)));
+    for (float& v : values) v = normal(random);
+    std::vector<std::byte> stored(values.size() * type->block_bytes);
+    from_float(type, values.data(), stored.data(), values.size());
+    for (size_t at = 0; at < memory_.size(); at += stored.size()) {
+      device_memory().copy(memory_.data() + at, stored.data(), std::min(stored.size(), memory_.size() - at));
+    }
+  }
+  std::byte* data() const { return memory_.data(); }
+
+ private:
+  Buffer memory_;
+};
+
+// Median seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a graph.
+double seconds_per_call(int calls, const std::function<void(int)>& body) {
+  cudaStream_t stream = launch().stream;
+  for (int i = 0; i < calls; ++i) body(i);  // libraries choose, shared memory is allowed
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
+  for (int i = 0; i < calls; ++i) body(i);
+  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
+  check_cuda(cudaGraphInstantiate(&replay, graph, 0), "graph");
+  cudaEvent_t begin = nullptr, end = nullptr;
+  check_cuda(cudaEventCreate(&begin), "event");
+  check_cuda(cudaEventCreate(&end), "event");
+  std::vector<float> times;
+  for (int i = 0; i < 12; ++i) {
+    check_cuda(cudaEventRecord(begin, stream), "event");
+    check_cuda(cudaGraphLaunch(replay, stream), "graph");
+    check_cuda(cudaEventRecord(end, stream), "event");
+    check_cuda(cudaEventSynchronize(end), "graph");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "event");
+    if (i >= 2) times.push_back(milliseconds);
+  }
+  cudaEventDestroy(begin), cudaEventDestroy(end), cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1e-3 / calls;
+}
+
+std::vector<float> to_host(const Tensor& t) {
+  std::vector<float> values(static_cast<size_t>(t.shape.elements()));
+  device_memory().copy(values.data(), t.data, values.size() * sizeof(float));
+  return values;
+}
+
+// ||a - b|| / ||b||, and infinity where anything is not a number.
+double relative_error(const Tensor& a, const Tensor& b) {
+  const std::vector<float> x = to_host(a), y = to_host(b);
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    difference += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
+    norm += double{y[i]} * y[i];
+  }
+  const double error = std::sqrt(difference / norm);
+  return std::isnan(error) ? INFINITY : error;
+}
+
+struct Device {
+  Buffer memory;
+  explicit Device(const std::vector<int32_t>& values) : memory(values.size() * 4, device_memory()) {
+    device_memory().copy(memory.data(), values.data(), memory.size());
+  }
+  const int32_t* data() const { return reinterpret_cast<const int32_t*>(memory.data()); }
+};
+
+void bench_copy() {
+  const size_t bytes = size_t{2} << 30;
+  Buffer a(bytes, device_memory()), b(bytes, device_memory());
+  const double s = seconds_per_call(1, [&](int) {
+    check_cuda(cudaMemcpyAsync(a.data(), b.data(), bytes, cudaMemcpyDeviceToDevice, launch().stream), "copy");
+  });
+  fmt::print("copy of 2 GiB: {:.2f} TB/s read and written\n", 2 * static_cast<double>(bytes) / s * 1e-12);
+}
+
+void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& row_counts) {
+  const int64_t weight_bytes = n * padded_k(k) * type->block_bytes;
+  const int copies = static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(kRotated) / weight_bytes));
+  const Random weights(type, copies * n * padded_k(k), 0.02f);
+  for (const int64_t rows : row_counts) {
+    const Random x(&kFloat32, rows * k, 1.0f, 2);
+    Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
+    const Tensor out(memory.data(), &kFloat32, {rows, n});
+    const Tensor exact(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
+    const auto product = [&](int i, const Tensor& to) {
+      return Product{.out = to,
+                     .x = Tensor(x.data(), &kFloat32, {rows, k}),
+                     .type = type,
+                     .weight = weights.data() + static_cast<size_t>(i % copies) * weight_bytes,
+                     .n = n,
+                     .k = k};
+    };
+    const auto report = [&](std::string_view kernel, double s) {
+      double error = NAN;
+      if (rows <= 64) {
+        multiply_exact(launch(), product(std::max(copies, 4) - 1, exact));
+        error = relative_error(out, exact);
+      }
+      const double bytes = static_cast<double>(weight_bytes) + rows * (n + k) * 4.0;
+      fmt::print("{:>8} [{:6}, {:5}] {:5} rows {:7}: {:9.2f} us {:6.2f} TB/s {:6.1f} TFLOP/s  error {:.1e}\n",
+                 type->name, n, k, rows, kernel, s * 1e6, bytes / s * 1e-12, 2.0 * rows * n * k / s * 1e-12, error);
+    };
+    const int calls = rows > 1000 ? 2 : std::max(copies, 4);
+    if (rows <= kMostStreamedRows && type != &kFloat32) {
+      report("stream", seconds_per_call(calls, [&](int i) { multiply_streamed(launch(), product(i, out)); }));
+    }
+    if (rows >= 8) {
+      bool done = true;
+      const double s = seconds_per_call(calls, [&](int i) { done &= multiply_dense(launch(), product(i, out)); });
+      if (done) report("cublas", s);
+    }
+  }
+}
+
+struct Shape8B {
+  int heads = 32, kv_heads = 8, dim = 128, block_size = 16;
+};
+
+void bench_attention(DType type, int sequences, int rows, int keys, bool check) {
+  const Shape8B s;
+  const int stride = (keys + s.block_size - 1) / s.block_size;
+  const int64_t blocks = int64_t{sequences} * stride, tokens = int64_t{sequences} * rows;
+  const int64_t cache = blocks * s.kv_heads * s.block_size * s.dim;
+  const Random k(type, cache, 1.0f, 3), v(type, cache, 1.0f, 4), q(&kFloat32, tokens * s.heads * s.dim, 1.0f, 5);
+  Buffer memory(static_cast<size_t>(2 * tokens * s.heads * s.dim) * sizeof(float), device_memory());
+  std::vector<int32_t> start = {0}, len, table(static_cast<size_t>(blocks));
+  for (int i = 0; i < sequences; ++i) start.push_back(start.back() + rows), len.push_back(keys);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+  std::shuffle(table.begin(), table.end(), std::mt19937(6));
+  const Device start_on(start), len_on(len), table_on(table);
+  const Shape cache_shape{blocks, s.kv_heads, s.block_size, s.dim};
+  const int64_t width = int64_t{s.heads} * s.dim;
+  ops::AttentionArgs args{.out = Tensor(memory.data(), &kFloat32, {tokens, width}),
+                          .q = Tensor(q.data(), &kFloat32, {tokens, width}),
+                          .k_cache = Tensor(k.data(), type, cache_shape),
+                          .v_cache = Tensor(v.data(), type, cache_shape),
+                          .query_start = start,
+                          .kv_len = len,
+                          .block_table = table,
+                          .block_table_stride = stride,
+                          .heads = s.heads,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
+  const AttentionIndices at{start_on.data(), len_on.data(), table_on.data(), sequences, rows, keys};
+  DeviceContext::get().reserve_workspace(attention_workspace(tokens, s.heads, s.dim, rows == 1 ? keys : 0));
+  const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(launch(), args, at); });
+  double error = NAN;
+  if (check) {
+    const Tensor fast = args.out;
+    args.out = Tensor(memory.data() + tokens * width * sizeof(float), &kFloat32, {tokens, width});
+    attention_exact(launch(), args, at);
+    error = relative_error(fast, args.out);
+  }
+  const double bytes = static_cast<double>(cache) * type->block_bytes * 2;
+  const double pairs = static_cast<double>(sequences) * rows * (keys - (rows - 1) / 2.0);
+  fmt::print("attention {:>8} {:4} x {:5} rows {:6} keys: {:9.1f} us {:5.2f} TB/s {:6.1f} TFLOP/s  error {:.1e}\n",
+             type->name, sequences, rows, keys, seconds * 1e6, bytes / seconds * 1e-12,
+             4.0 * pairs * static_cast<double>(width) / seconds * 1e-12, error);
+}
+
+void bench_rows(int64_t rows) {
+  constexpr int64_t kHidden = 4096, kInner = 14336;
+  const Random x(&kFloat32, rows * kHidden), gate_up(&kFloat32, rows * 2 * kInner), weight(&kFloat32, kHidden);
+  Buffer memory(static_cast<size_t>(rows * kInner) * sizeof(float), device_memory());
+  const Tensor hidden(x.data(), &kFloat32, {rows, kHidden}), to(memory.data(), &kFloat32, {rows, kHidden});
+  const Tensor both(gate_up.data(), &kFloat32, {rows, 2 * kInner}), inner(memory.data(), &kFloat32, {rows, kInner});
+  const auto report = [&](std::string_view name, double bytes, const std::function<void(int)>& body) {
+    const double s = seconds_per_call(10, body);
+    fmt::print("{:>10} {:5} rows: {:7.2f} us {:5.2f} TB/s\n", name, rows, s * 1e6, bytes / s * 1e-12);
+  };
+  const auto f32 = static_cast<double>(rows) * sizeof(float);
+  report("rms_norm", f32 * 2 * kHidden,
+         [&](int) { rms_norm(launch(), to, hidden, reinterpret_cast<const float*>(weight.data()), 1e-5f, 0.0f); });
+  report("glu", f32 * 3 * kInner, [&](int) { glu(launch(), inner, both, ops::Activation::kSilu); });
+  report("add", f32 * 3 * kHidden, [&](int) { add(launch(), to, hidden, 1.0f); });
+}
+
+int run() {
+  if (!device_usable()) {
+    fmt::print("no CUDA device that these kernels were compiled for\n");
+    return 1;
+  }
+  DeviceContext::get().reserve_workspace(size_t{1} << 30);
+  bench_copy();
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}}) {
+    bench_matmul(&kBFloat16, n, k, {1, 2, 4, 8, 16, 32, 64, 256, 2048, 8192});
+  }
+  bench_matmul(&kBFloat16, 128256, 4096, {1, 8, 32, 64});
+  bench_matmul(&kFloat16, 4096, 4096, {1, 16});
+  bench_matmul(&kFloat32, 4096, 4096, {64, 2048});
+  bench_attention(&kBFloat16, 1, 1, 1024, true);
+  bench_attention(&kBFloat16, 1, 1, 131072, true);
+  bench_attention(&kBFloat16, 32, 1, 1024, true);
+  bench_attention(&kBFloat16, 32, 1, 4096, true);
+  bench_attention(&kFloat16, 128, 1, 1024, true);
+  bench_attention(&kBFloat16, 1, 2048, 2048, true);
+  bench_attention(&kBFloat16, 1, 8192, 8192, false);
+  bench_attention(&kBFloat16, 4, 2048, 8192, false);
+  for (const int64_t rows : {1, 32, 8192}) bench_rows(rows);
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+
+int main() { return sluice::cuda::run(); }

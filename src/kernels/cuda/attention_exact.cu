@@ -1,0 +1,111 @@
+// Paged attention in fp32 for every shape, type and mask. One block per row and head; each warp takes every kWarps-th
+// key with an online softmax of its own, and the warps' results meet in their order: a row's bits depend on its own
+// keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
+#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kMostDim = 768;
+constexpr int kPerLane = kMostDim / kWarp;
+
+struct Partial {
+  float top, sum;
+};
+
+// The sequence that owns a row of the flat batch.
+__device__ int sequence_of(const int32_t* query_start, int sequences, int row) {
+  int low = 0, high = sequences - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (query_start[middle] <= row) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ AttentionParams p, int sequences) {
+  extern __shared__ float shared[];  // [kWarps][value_dim], then the partials
+  auto* partials = reinterpret_cast<Partial*>(shared + kWarps * p.value_dim);
+  const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int sequence = sequence_of(p.query_start, sequences, row);
+  const int position = p.kv_len[sequence] - p.query_start[sequence + 1] + row;
+  const int first = p.window > 0 ? max(0, position - p.window + 1) : 0;
+  const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride;
+  const T *keys = reinterpret_cast<const T*>(p.k), *values = reinterpret_cast<const T*>(p.v);
+  const float* q = p.q + row * p.q_stride + int64_t{head} * p.head_dim;
+  float query[kPerLane], mixed[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    query[i] = lane + i * kWarp < p.head_dim ? q[lane + i * kWarp] : 0.0f;
+    mixed[i] = 0.0f;
+  }
+  Partial own{-INFINITY, 0.0f};
+  for (int key = first + warp; key <= position; key += kWarps) {
+    const int64_t block = table[key / p.block_size];
+    const int64_t slot = (block * p.kv_heads + head / p.group) * p.block_size + key % p.block_size;
+    float dot = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int d = lane + i * kWarp;
+      if (d < p.head_dim) dot = fmaf(query[i], to_f32(keys[slot * p.head_dim + d]), dot);
+    }
+    float score = warp_sum(dot) * p.scale;
+    if (p.soft_cap > 0) score = p.soft_cap * tanhf(score / p.soft_cap);
+    if (p.alibi_slopes != nullptr) score += p.alibi_slopes[head] * static_cast<float>(key - position);
+    const bool higher = !(score <= own.top);  // NaN is: it shall reach the result
+    const float top = higher ? score : own.top;
+    const float keep = higher ? expf(own.top - top) : 1.0f, weight = expf(score - top);
+    own = {top, own.sum * keep + weight};
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int d = lane + i * kWarp;
+      if (d < p.value_dim) mixed[i] = fmaf(weight, to_f32(values[slot * p.value_stride + d]), mixed[i] * keep);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (lane + i * kWarp < p.value_dim) shared[warp * p.value_dim + lane + i * kWarp] = mixed[i];
+  }
+  if (lane == 0) partials[warp] = own;
+  __syncthreads();
+  float top = p.sinks != nullptr ? p.sinks[head] : -INFINITY;
+  for (int w = 0; w < kWarps; ++w) top = !(partials[w].top <= top) ? partials[w].top : top;
+  float sum = p.sinks != nullptr ? expf(p.sinks[head] - top) : 0.0f;
+  // A warp without keys has nothing to give; its weight is zero (the largest score is finite or NaN).
+  for (int w = 0; w < kWarps; ++w) sum += partials[w].sum * expf(partials[w].top - top);
+  for (int d = threadIdx.x; d < p.value_dim; d += blockDim.x) {
+    float result = 0.0f;
+    for (int w = 0; w < kWarps; ++w) result += shared[w * p.value_dim + d] * expf(partials[w].top - top);
+    p.out[row * p.out_stride + int64_t{head} * p.value_dim + d] = result / sum;
+  }
+}
+
+}  // namespace
+
+void attention_exact(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
+  const AttentionParams p = attention_params(args, at);
+  CHECK(p.head_dim <= kMostDim && p.value_dim <= kMostDim, "heads of {} and {}", p.head_dim, p.value_dim);
+  if (args.q.rows() == 0) return;
+  const dim3 grid(static_cast<unsigned>(args.q.rows()), static_cast<unsigned>(p.heads));
+  const size_t shared = kWarps * (static_cast<size_t>(p.value_dim) * sizeof(float) + sizeof(Partial));
+  const DType type = args.k_cache.dtype;
+  if (type == &kFloat32) {
+    attend<float><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+  } else if (type == &kBFloat16) {
+    attend<__nv_bfloat16><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+  } else {
+    CHECK(type == &kFloat16, "no kernel for a cache of {}", type->name);
+    attend<__half><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+  }
+  check_launch("exact attention");
+}
+
+}  // namespace sluice::cuda

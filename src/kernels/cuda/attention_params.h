@@ -1,0 +1,50 @@
+// What both attention kernels need to know of a call, as plain values for the device.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+
+struct AttentionParams {
+  float* out;
+  const float* q;
+  const std::byte *k, *v;  // v is k where values are a part of the keys
+  const int32_t *query_start, *kv_len, *block_table;
+  const float *sinks, *alibi_slopes;
+  int64_t out_stride, q_stride;
+  int64_t value_stride;  // elements from a cached value to the next one
+  int block_table_stride, block_size;
+  int heads, kv_heads, group;  // group: query heads of one kv head
+  int head_dim, value_dim;
+  float scale, soft_cap;
+  int window;
+};
+
+inline AttentionParams attention_params(const ops::AttentionArgs& a, const AttentionIndices& at) {
+  const bool apart = a.v_cache.data != nullptr;
+  const int kv_heads = static_cast<int>(a.k_cache.shape[1]);
+  return {.out = a.out.f32(),
+          .q = a.q.f32(),
+          .k = a.k_cache.data,
+          .v = apart ? a.v_cache.data : a.k_cache.data,
+          .query_start = at.query_start,
+          .kv_len = at.kv_len,
+          .block_table = at.block_table,
+          .sinks = a.sinks,
+          .alibi_slopes = a.alibi_slopes,
+          .out_stride = a.out.row_stride,
+          .q_stride = a.q.row_stride,
+          .value_stride = apart ? a.v_cache.shape[3] : a.k_cache.shape[3],
+          .block_table_stride = a.block_table_stride,
+          .block_size = static_cast<int>(a.k_cache.shape[2]),
+          .heads = a.heads,
+          .kv_heads = kv_heads,
+          .group = a.heads / kv_heads,
+          .head_dim = static_cast<int>(a.k_cache.shape[3]),
+          .value_dim = static_cast<int>(apart ? a.v_cache.shape[3] : a.value_dim),
+          .scale = a.scale,
+          .soft_cap = a.soft_cap,
+          .window = a.window};
+}
+
+}  // namespace sluice::cuda

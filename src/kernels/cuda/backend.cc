@@ -1,0 +1,218 @@
+// Fits the launches to the op table and registers two backends: "cuda", whose products and attention run on the tensor
+// cores and choose kernels by the number of rows, and "cuda-exact" in fp32, where a row's bits depend on its own data.
+#include <algorithm>
+#include <vector>
+
+#include "base/registry.h"
+#include "kernels/cuda/device_context.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+// Rows from which cuBLASLt is asked.
+constexpr int64_t kDenseRows = kMostStreamedRows + 1;
+
+const Launch& launch() { return DeviceContext::get().launch(); }
+const int32_t* on_device(std::span<const int32_t> indices) { return DeviceContext::get().on_device(indices); }
+
+// Calls a launch and ends the op.
+template <auto Function, class... Args>
+void op(ThreadPool&, Args... args) {
+  Function(launch(), args...);
+  DeviceContext::get().finish_op();
+}
+
+template <class F>
+void finish(F&& body) {
+  body();
+  DeviceContext::get().finish_op();
+}
+
+void embed_op(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+  finish([&] { embed(launch(), out, table, on_device(ids)); });
+}
+
+void gather_rows_op(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) {
+  finish([&] { gather_rows(launch(), out, x, on_device(rows)); });
+}
+
+void rope_store_op(ThreadPool&, const ops::RopeStoreArgs& args) {
+  finish([&] { rope_store(launch(), args, on_device(args.positions), on_device(args.slots)); });
+}
+
+void latent_store_op(ThreadPool&, const ops::LatentStoreArgs& args) {
+  finish([&] { latent_store(launch(), args, on_device(args.positions), on_device(args.slots)); });
+}
+
+template <Arithmetic arithmetic>
+void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
+  AttentionIndices at{.query_start = on_device(args.query_start),
+                      .kv_len = on_device(args.kv_len),
+                      .block_table = on_device(args.block_table),
+                      .sequences = static_cast<int>(args.kv_len.size())};
+  for (size_t s = 0; s < args.kv_len.size(); ++s) {
+    const int rows = args.query_start[s + 1] - args.query_start[s];
+    at.most_rows = std::max(at.most_rows, rows);
+    if (rows > 0) at.most_keys = std::max(at.most_keys, args.kv_len[s]);
+  }
+  finish([&] {
+    if (arithmetic == Arithmetic::kExact || !attention_tensor(launch(), args, at)) attention_exact(launch(), args, at);
+  });
+}
+
+SequenceIndices indices_of(const ops::Sequences& s) {
+  return {on_device(s.query_start), on_device(s.kv_len), on_device(s.slots), static_cast<int>(s.kv_len.size())};
+}
+
+template <auto Function, class Args>
+void recurrent_op(ThreadPool&, const Args& args) {
+  finish([&] { Function(launch(), args, indices_of(args.sequences)); });
+}
+
+template <Arithmetic arithmetic>
+void multiply_by(const Product& p) {
+  const bool tensor = arithmetic == Arithmetic::kTensor;
+  if (tensor && p.matrices == 1 && p.x.rows() >= kDenseRows && multiply_dense(launch(), p)) return;
+  if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);
+  multiply_exact(launch(), p);
+}
+
+template <Arithmetic arithmetic>
+void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
+  finish([&] {
+    multiply_by<arithmetic>({.out = args.out,
+                             .x = args.x,
+                             .type = args.weight->dtype,
+                             .weight = args.weight->data,
+                             .n = args.weight->n,
+                             .k = args.weight->k,
+                             .bias = args.bias,
+                             .accumulate = args.accumulate});
+  });
+}
+
+template <Arithmetic arithmetic>
+void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
+  const int64_t n = args.out.shape[1];
+  finish([&] {
+    multiply_by<arithmetic>({.out = args.out,
+                             .x = args.x,
+                             .type = args.weight->dtype,
+                             .weight = args.weight->data,
+                             .n = n,
+                             .k = args.weight->k,
+                             .bias = args.bias,
+                             .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
+                             .weight_rows = ops::stacked_outputs(n),
+                             .bias_step = n,
+                             .starts = args.starts.as<const int32_t>()});
+  });
+}
+
+template <Arithmetic arithmetic>
+void head_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::HeadMatmulArgs& args) {
+  finish([&] {
+    multiply_by<arithmetic>({.out = args.out,
+                             .x = args.x,
+                             .type = args.weight->dtype,
+                             .weight = args.weight->data,
+                             .n = args.n,
+                             .k = args.weight->k,
+                             .matrices = args.heads,
+                             .weight_rows = ops::stacked_outputs(args.n),
+                             .x_columns = args.x_stride,
+                             .out_columns = args.out_stride});
+  });
+}
+
+template <const TypeInfo& Type>
+size_t packed_bytes(int64_t n, int64_t k) {
+  return static_cast<size_t>(n * padded_k(k)) * Type.block_bytes;
+}
+
+// Row by row through the host: rows as they are stored, or converted. Padding stays zero.
+template <const TypeInfo& Type>
+void pack(ThreadPool&, const ops::Weight& into, int64_t row, const Tensor& from) {
+  CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
+        "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
+  constexpr int64_t kRows = 256;  // at a time
+  const auto row_bytes = static_cast<size_t>(into.k) * Type.block_bytes, pitch = packed_bytes<Type>(1, into.k);
+  std::vector<std::byte> rows(static_cast<size_t>(std::min(kRows, from.rows())) * row_bytes);
+  std::vector<float> values(static_cast<size_t>(into.k));
+  cudaStream_t stream = launch().stream;
+  for (int64_t first = 0; first < from.rows(); first += kRows) {
+    const int64_t count = std::min(kRows, from.rows() - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const std::byte* source =
+          from.data + (first + i) * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
+      std::byte* to = rows.data() + static_cast<size_t>(i) * row_bytes;
+      if (from.dtype == &Type) {
+        std::copy_n(source, row_bytes, to);
+      } else {
+        to_float(from.dtype, source, values.data(), values.size());
+        from_float(&Type, values.data(), to, values.size());
+      }
+    }
+    check_cuda(cudaMemcpy2DAsync(into.data + static_cast<size_t>(row + first) * pitch, pitch, rows.data(), row_bytes,
+                                 row_bytes, static_cast<size_t>(count), cudaMemcpyDefault, stream),
+               "weights");
+    DeviceContext::get().wait();
+  }
+}
+
+template <Arithmetic arithmetic, const TypeInfo& Type>
+constexpr ops::MatmulKernels kMatmul{
+    .packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul_op<arithmetic>};
+
+template <Arithmetic arithmetic>
+const ops::Ops& table() {
+  static const ops::Ops ops{.embed = embed_op,
+                            .rms_norm = op<rms_norm, Tensor, Tensor, const float*, float, float>,
+                            .layer_norm = op<layer_norm, Tensor, Tensor, const float*, const float*, float>,
+                            .glu = op<glu, Tensor, Tensor, ops::Activation>,
+                            .clamped_glu = op<clamped_glu, Tensor, Tensor, float, float>,
+                            .unary = op<unary, Tensor, ops::Activation>,
+                            .xielu = op<xielu, Tensor, const ops::Xielu&>,
+                            .map = op<map, Tensor, ops::Map, float>,
+                            .add = op<add, Tensor, Tensor, float>,
+                            .multiply = op<multiply, Tensor, Tensor, ops::Activation>,
+                            .softplus = op<softplus, Tensor, const float*, float, float>,
+                            .rope_store = rope_store_op,
+                            .latent_store = latent_store_op,
+                            .attention = attention_op<arithmetic>,
+                            .causal_conv = recurrent_op<causal_conv, ops::CausalConvArgs>,
+                            .selective_scan = recurrent_op<selective_scan, ops::SelectiveScanArgs>,
+                            .head_scan = recurrent_op<head_scan, ops::HeadScanArgs>,
+                            .delta_rule = recurrent_op<delta_rule, ops::DeltaRuleArgs>,
+                            .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
+                            .gather_rows = gather_rows_op,
+                            .route = op<route, const ops::RouteArgs&>,
+                            .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,
+                            .expert_matmul = expert_matmul_op<arithmetic>,
+                            .head_matmul = head_matmul_op<arithmetic>,
+                            .combine = op<combine, const ops::CombineArgs&>,
+                            .matmul = {{&kFloat32, kMatmul<arithmetic, kFloat32>},
+                                       {&kBFloat16, kMatmul<arithmetic, kBFloat16>},
+                                       {&kFloat16, kMatmul<arithmetic, kFloat16>}}};
+  return ops;
+}
+
+// Below every CPU backend for now: chosen by name.
+const ops::Backend tensor{.name = "cuda",
+                          .rank = -1,
+                          .usable = device_usable,
+                          .table = table<Arithmetic::kTensor>,
+                          .memory = device_memory,
+                          .shared_memory = shared_memory,
+                          .rounds = true};
+const ops::Backend exact{.name = "cuda-exact",
+                         .rank = -2,
+                         .usable = device_usable,
+                         .table = table<Arithmetic::kExact>,
+                         .memory = device_memory,
+                         .shared_memory = shared_memory};
+const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{tensor}, Registry<ops::Backend>{exact}};
+
+}  // namespace
+}  // namespace sluice::cuda

@@ -1,0 +1,80 @@
+// Conversions and loads of the stored types: fp32, bf16, fp16, in packs of 16 bytes.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace sluice::cuda {
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(double x) { return static_cast<float>(x); }
+__device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_f32(__half x) { return __half2float(x); }
+
+template <class T>
+__device__ inline T from_f32(float x);
+template <>
+__device__ inline float from_f32<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 from_f32<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half from_f32<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// Two values as the 32 bits a tensor core takes, the first in the low half.
+template <class T>
+__device__ inline uint32_t pack2(float low, float high);
+template <>
+__device__ inline uint32_t pack2<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+template <>
+__device__ inline uint32_t pack2<__half>(float low, float high) {
+  const __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+// Elements of 16 bytes.
+template <class T>
+inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+// The pack's elements as fp32.
+__device__ inline void unpack(const uint4& pack, float (&out)[4], const float*) {
+  out[0] = __uint_as_float(pack.x), out[1] = __uint_as_float(pack.y);
+  out[2] = __uint_as_float(pack.z), out[3] = __uint_as_float(pack.w);
+}
+__device__ inline void unpack(const uint4& pack, float (&out)[8], const __nv_bfloat16*) {
+  const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = __uint_as_float(words[i] << 16);
+    out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  }
+}
+__device__ inline void unpack(const uint4& pack, float (&out)[8], const __half*) {
+  const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+    out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
+  }
+}
+
+// 16 bytes that nobody reads twice: they pass the L1 cache by.
+__device__ inline uint4 load_streaming(const void* address) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address));
+  return v;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,131 @@
+// Start and memory of the device.
+#include "kernels/cuda/device_context.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "base/log.h"
+#include "sluice/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr size_t kStagedIndices = 1 << 20;            // 4 MiB of ring
+constexpr size_t kFirstWorkspace = size_t{64} << 20;  // grows with reserve_workspace
+
+template <class T>
+T* allocate(size_t count, const char* what) {
+  void* data = nullptr;
+  check_cuda(cudaMalloc(&data, count * sizeof(T)), what);
+  return static_cast<T*>(data);
+}
+
+class OnDevice : public Memory {
+ public:
+  std::byte* allocate(size_t bytes) override {
+    void* data = nullptr;
+    DeviceContext& context = DeviceContext::get();
+    const cudaError_t error = cudaMalloc(&data, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // this one does not stay
+      throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of device memory", bytes));
+    }
+    check_cuda(error, "device memory");
+    check_cuda(cudaMemsetAsync(data, 0, bytes, context.launch().stream), "clearing memory");
+    return static_cast<std::byte*>(data);
+  }
+  void release(std::byte* data, size_t) noexcept override { cudaFree(data); }
+  void copy(void* to, const void* from, size_t bytes) override {
+    DeviceContext& context = DeviceContext::get();
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context.launch().stream), "copy");
+    context.wait();
+  }
+};
+
+class Shared : public Memory {
+ public:
+  std::byte* allocate(size_t bytes) override {
+    DeviceContext::get().share_memory();
+    void* data = nullptr;
+    if (cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
+      cudaGetLastError();
+      throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of pinned memory", bytes));
+    }
+    std::memset(data, 0, bytes);
+    return static_cast<std::byte*>(data);
+  }
+  void release(std::byte* data, size_t) noexcept override { cudaFreeHost(data); }
+  void copy(void* to, const void* from, size_t bytes) override {
+    DeviceContext::get().wait();
+    std::memcpy(to, from, bytes);
+  }
+};
+
+}  // namespace
+
+void check_cuda(cudaError_t error, const char* what) {
+  CHECK(error == cudaSuccess, "CUDA: {}: {}", what, cudaGetErrorString(error));
+}
+
+void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
+
+DeviceContext& DeviceContext::get() {
+  static DeviceContext context;
+  return context;
+}
+
+DeviceContext::DeviceContext() {
+  check_cuda(cudaSetDevice(0), "choosing the device");
+  check_cuda(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking), "stream");
+  check_cuda(cudaDeviceGetAttribute(&launch_.multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
+  staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
+  check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&staging_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),
+             "ring of indices");
+  reserve_workspace(kFirstWorkspace);
+}
+
+const int32_t* DeviceContext::on_device(std::span<const int32_t> indices) {
+  if (indices.empty()) return staged_;
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, indices.data()), "indices");
+  if (attributes.type != cudaMemoryTypeUnregistered) return static_cast<const int32_t*>(attributes.devicePointer);
+  const size_t count = (indices.size() + 31) / 32 * 32;  // whole lines
+  CHECK(count <= kStagedIndices, "{} indices", indices.size());
+  if (staging_at_ + count > kStagedIndices) {
+    wait();  // launches may still read what would be overwritten
+    staging_at_ = 0;
+  }
+  std::memcpy(staging_ + staging_at_, indices.data(), indices.size_bytes());
+  int32_t* to = staged_ + staging_at_;
+  check_cuda(cudaMemcpyAsync(to, staging_ + staging_at_, indices.size_bytes(), cudaMemcpyHostToDevice, launch_.stream),
+             "indices");
+  staging_at_ += count;
+  return to;
+}
+
+void DeviceContext::reserve_workspace(size_t bytes) {
+  if (bytes <= launch_.workspace_bytes) return;
+  wait();
+  if (launch_.workspace != nullptr) check_cuda(cudaFree(launch_.workspace), "workspace");
+  launch_.workspace = allocate<std::byte>(bytes, "workspace");
+  launch_.workspace_bytes = bytes;
+}
+
+void DeviceContext::finish_op() {
+  if (shared_) wait();
+}
+
+void DeviceContext::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }
+
+Memory& device_memory() {
+  static OnDevice memory;
+  return memory;
+}
+
+Memory& shared_memory() {
+  static Shared memory;
+  return memory;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,44 @@
+// The GPU as the host sees it: one stream that all work goes to in order, the workspace of the launches, and the memory
+// seams. Everything here is made by the first call and kept to the end of the process.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/launch.h"
+#include "tensor/memory.h"
+
+namespace sluice::cuda {
+
+// Is there a driver, and a device that these kernels were compiled for? Asks without leaving anything behind.
+bool device_usable();
+
+class DeviceContext {
+ public:
+  static DeviceContext& get();  // of device 0
+
+  const Launch& launch() const { return launch_; }
+  // The indices on the device: where they are, if the device can read them there, else a copy that is good for the
+  // launches up to the next few thousand calls.
+  const int32_t* on_device(std::span<const int32_t> indices);
+  // Room for launches to come; waits when it has to grow. For load time.
+  void reserve_workspace(size_t bytes);
+  // After every op. Waits when host and device share memory: the host then looks at results without asking.
+  void finish_op();
+  void wait();
+  void share_memory() { shared_ = true; }
+
+ private:
+  DeviceContext();
+
+  Launch launch_;
+  bool shared_ = false;
+  int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
+  size_t staging_at_ = 0;
+};
+
+// Device memory, and pinned host memory that the device reads and writes in place.
+Memory& device_memory();
+Memory& shared_memory();
+
+}  // namespace sluice::cuda

@@ -1,0 +1,161 @@
+// Ops that touch every element once. Grid-stride over (row, column); bound by memory traffic. Columns that allow it go
+// four at a time.
+#include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// min(max(x, low), high) that keeps NaN.
+__device__ float clamp(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+// to[row, i] = f(row, i) for a [rows, columns] range.
+template <class F>
+__global__ void each(int64_t rows, int64_t columns, F f) {
+  const int64_t count = rows * columns, step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += step) {
+    f(at / columns, at % columns);
+  }
+}
+
+template <class F>
+void run(const Launch& l, const char* name, int64_t rows, int64_t columns, F f) {
+  if (rows == 0 || columns == 0) return;
+  each<<<blocks_for(l, rows * columns, kThreads), kThreads, 0, l.stream>>>(rows, columns, f);
+  check_launch(name);
+}
+
+bool packs_of_four(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.shape[1] % 4 == 0 &&
+         (t.row_stride % 4 == 0 || t.shape[0] == 1);
+}
+
+__device__ float4& four(float* p) { return *reinterpret_cast<float4*>(p); }
+__device__ const float4& four(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+// to[row, i] = f(to[row, i], from[row, i]); `from` may be `to`.
+template <class F>
+void combine_rows(const Launch& l, const char* name, const Tensor& to, const Tensor& from, F f) {
+  float* out = to.f32();
+  const float* in = from.f32();
+  const int64_t out_stride = to.row_stride, in_stride = from.row_stride;
+  if (packs_of_four(to) && packs_of_four(from)) {
+    run(l, name, to.rows(), to.shape[1] / 4, [=] __device__(int64_t row, int64_t i) {
+      float4& a = four(out + row * out_stride + 4 * i);
+      const float4 b = four(in + row * in_stride + 4 * i);
+      a = {f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)};
+    });
+  } else {
+    run(l, name, to.rows(), to.shape[1], [=] __device__(int64_t row, int64_t i) {
+      float& a = out[row * out_stride + i];
+      a = f(a, in[row * in_stride + i]);
+    });
+  }
+}
+
+// out[row, i] = f(gate, up), the halves of a row of gate_up.
+template <class F>
+void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& gate_up, F f) {
+  float* to = out.f32();
+  const float* from = gate_up.f32();
+  const int64_t to_stride = out.row_stride, from_stride = gate_up.row_stride, n = out.shape[1];
+  if (packs_of_four(out) && packs_of_four(gate_up)) {
+    run(l, name, out.rows(), n / 4, [=] __device__(int64_t row, int64_t i) {
+      const float* gate = from + row * from_stride + 4 * i;
+      const float4 a = four(gate), b = four(gate + n);
+      four(to + row * to_stride + 4 * i) = {f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)};
+    });
+  } else {
+    run(l, name, out.rows(), n, [=] __device__(int64_t row, int64_t i) {
+      const float* gate = from + row * from_stride + i;
+      to[row * to_stride + i] = f(gate[0], gate[n]);
+    });
+  }
+}
+
+template <class T>
+void embed_rows(const Launch& l, const Tensor& out, const Tensor& table, const int32_t* ids) {
+  const T* from = table.as<const T>();
+  float* to = out.f32();
+  const int64_t to_stride = out.row_stride, from_stride = table.row_stride;
+  run(l, "embed", out.rows(), out.shape[1],
+      [=] __device__(int64_t row, int64_t i) { to[row * to_stride + i] = to_f32(from[ids[row] * from_stride + i]); });
+}
+
+}  // namespace
+
+void embed(const Launch& l, const Tensor& out, const Tensor& table, const int32_t* ids) {
+  if (table.dtype == &kFloat32) return embed_rows<float>(l, out, table, ids);
+  if (table.dtype == &kFloat64) return embed_rows<double>(l, out, table, ids);
+  if (table.dtype == &kBFloat16) return embed_rows<__nv_bfloat16>(l, out, table, ids);
+  CHECK(table.dtype == &kFloat16, "no kernel to embed from {}", table.dtype->name);
+  embed_rows<__half>(l, out, table, ids);
+}
+
+void gather_rows(const Launch& l, const Tensor& out, const Tensor& x, const int32_t* rows) {
+  float* to = out.f32();
+  const float* from = x.f32();
+  const int64_t to_stride = out.row_stride, from_stride = x.row_stride;
+  run(l, "gather_rows", out.rows(), out.shape[1],
+      [=] __device__(int64_t row, int64_t i) { to[row * to_stride + i] = from[rows[row] * from_stride + i]; });
+}
+
+void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activation activation) {
+  if (activation == ops::Activation::kSilu) {  // what most models have, without the switch
+    return gated(l, "glu", out, gate_up, [] __device__(float g, float u) { return g / (1.0f + expf(-g)) * u; });
+  }
+  gated(l, "glu", out, gate_up, [=] __device__(float g, float u) { return apply(activation, g) * u; });
+}
+
+void clamped_glu(const Launch& l, const Tensor& out, const Tensor& gate_up, float alpha, float limit) {
+  gated(l, "clamped_glu", out, gate_up, [=] __device__(float g, float u) {
+    g = g > limit ? limit : g;
+    return g / (1.0f + expf(-alpha * g)) * (clamp(u, -limit, limit) + 1.0f);
+  });
+}
+
+void unary(const Launch& l, const Tensor& x, ops::Activation activation) {
+  combine_rows(l, "unary", x, x, [=] __device__(float v, float) { return apply(activation, v); });
+}
+
+void xielu(const Launch& l, const Tensor& x, const ops::Xielu& parameters) {
+  combine_rows(l, "xielu", x, x, [p = parameters] __device__(float v, float) {
+    const float curved = v > 0 ? p.alpha_p * v * v : p.alpha_n * (expm1f(v < p.eps ? v : p.eps) - v);
+    return curved + p.beta * v;
+  });
+}
+
+void map(const Launch& l, const Tensor& x, ops::Map function, float p) {
+  switch (function) {
+    case ops::Map::kScale:
+      return combine_rows(l, "map", x, x, [=] __device__(float v, float) { return v * p; });
+    case ops::Map::kClamp:
+      return combine_rows(l, "map", x, x, [=] __device__(float v, float) { return clamp(v, -p, p); });
+    case ops::Map::kSoftCap:
+      return combine_rows(l, "map", x, x, [=] __device__(float v, float) { return p * tanhf(v / p); });
+  }
+}
+
+void add(const Launch& l, const Tensor& out, const Tensor& x, float scale) {
+  combine_rows(l, "add", out, x, [=] __device__(float a, float b) { return a + scale * b; });
+}
+
+void multiply(const Launch& l, const Tensor& out, const Tensor& x, ops::Activation activation) {
+  combine_rows(l, "multiply", out, x, [=] __device__(float a, float b) { return a * apply(activation, b); });
+}
+
+void softplus(const Launch& l, const Tensor& x, const float* bias, float low, float high) {
+  float* values = x.f32();
+  const int64_t stride = x.row_stride;
+  run(l, "softplus", x.rows(), x.shape[1], [=] __device__(int64_t row, int64_t i) {
+    float& value = values[row * stride + i];
+    const float v = value + (bias != nullptr ? bias[i] : 0.0f);
+    value = clamp(fmaxf(v, 0.0f) + log1pf(expf(-fabsf(v))), low, high);
+  });
+}
+
+}  // namespace sluice::cuda

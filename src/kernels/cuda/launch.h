@@ -1,0 +1,117 @@
+// What the .cu files provide: every op as a launch on one stream. Tensors and weights are views of device memory, and
+// so is what these functions take as plain pointers; the spans of host memory in an op's arguments are looked at for
+// their lengths alone, or where a comment says so. Nothing here allocates, copies or waits. backend.cc fits these
+// functions to the op table.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/ops.h"
+
+namespace sluice::cuda {
+
+// Where a launch goes and what it may use until it is done.
+struct Launch {
+  cudaStream_t stream = nullptr;
+  std::byte* workspace = nullptr;  // 256-byte-aligned device memory
+  size_t workspace_bytes = 0;
+  int multiprocessors = 0;
+};
+
+// Ends the process with the error's text: errors of CUDA stay, nothing can run after one.
+void check_cuda(cudaError_t error, const char* what);
+// After a launch: bad configurations are reported here, faults of the kernel at the next wait.
+void check_launch(const char* kernel);
+
+// How products and attention calculate. kTensor: inputs rounded to the type of the weights or of the cache, fp32 sums,
+// kernels chosen by the number of rows. kExact: fp32 throughout, and a row's bits depend on its own data alone.
+enum class Arithmetic { kTensor, kExact };
+
+// elementwise.cu
+void embed(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
+void gather_rows(const Launch&, const Tensor& out, const Tensor& x, const int32_t* rows);
+void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
+void clamped_glu(const Launch&, const Tensor& out, const Tensor& gate_up, float alpha, float limit);
+void unary(const Launch&, const Tensor& x, ops::Activation activation);
+void xielu(const Launch&, const Tensor& x, const ops::Xielu& parameters);
+void map(const Launch&, const Tensor& x, ops::Map function, float parameter);
+void add(const Launch&, const Tensor& out, const Tensor& x, float scale);
+void multiply(const Launch&, const Tensor& out, const Tensor& x, ops::Activation activation);
+void softplus(const Launch&, const Tensor& x, const float* bias, float low, float high);
+
+// norm.cu
+void rms_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, float eps, float weight_offset);
+void layer_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, const float* bias, float eps);
+
+// rope.cu
+void rope_store(const Launch&, const ops::RopeStoreArgs&, const int32_t* positions, const int32_t* slots);
+void latent_store(const Launch&, const ops::LatentStoreArgs&, const int32_t* positions, const int32_t* slots);
+
+// Weights are row-major with rows padded by zeros to whole lines, so that any k is read in packs of 16 bytes.
+inline constexpr int64_t kLineElements = 64;
+constexpr int64_t padded_k(int64_t k) { return (k + kLineElements - 1) / kLineElements * kLineElements; }
+
+// A product with one matrix, with one per expert (rows in ranges that lie on the device) or with one per head (columns
+// of x and out in turn).
+struct Product {
+  Tensor out, x;  // fp32; of heads: columns of the first head
+  DType type = nullptr;
+  const std::byte* weight = nullptr;
+  int64_t n = 0, k = 0;
+  const float* bias = nullptr;
+  bool accumulate = false;
+  int matrices = 1;
+  int64_t weight_rows = 0;                 // from a matrix to the next one
+  int64_t bias_step = 0;                   // of the bias
+  int64_t x_columns = 0, out_columns = 0;  // from a matrix's columns to the next one's
+  const int32_t* starts = nullptr;         // [matrices + 1] rows of each matrix, or null: all rows, every one
+};
+
+// matmul_exact.cu: fp32 products on the plain units, any number of rows.
+void multiply_exact(const Launch&, const Product&);
+// matmul_stream.cu: weights of 16 bits through the tensor cores, read once for up to kMostStreamedRows rows of x.
+inline constexpr int64_t kMostStreamedRows = 64;
+void multiply_streamed(const Launch&, const Product&);
+// x rounded to `type` into `to`, rows of padded_k(k) elements.
+void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x);
+// matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.
+bool multiply_dense(const Launch&, const Product&);
+// Bytes of workspace the products need for `rows` rows of at most `k` inputs.
+constexpr size_t product_workspace(int64_t rows, int64_t k) {
+  return static_cast<size_t>(rows * padded_k(k)) * 2 + (size_t{32} << 20);
+}
+
+// attention.cu and attention_exact.cu. `most_rows` and `most_keys`: of any one sequence.
+struct AttentionIndices {
+  const int32_t* query_start = nullptr;
+  const int32_t* kv_len = nullptr;
+  const int32_t* block_table = nullptr;
+  int sequences = 0;
+  int most_rows = 0;
+  int most_keys = 0;
+};
+// False when the tensor cores cannot take these dimensions or types; nothing is done then.
+bool attention_tensor(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
+void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
+// Workspace for splitting the keys of `rows` rows of `heads` heads, `most_keys` keys at most.
+size_t attention_workspace(int64_t rows, int heads, int64_t value_dim, int64_t most_keys);
+
+// experts.cu
+void route(const Launch&, const ops::RouteArgs&);
+void group_by_expert(const Launch&, const ops::GroupByExpertArgs&);
+void combine(const Launch&, const ops::CombineArgs&);
+
+// recurrence.cu
+struct SequenceIndices {
+  const int32_t* query_start = nullptr;
+  const int32_t* kv_len = nullptr;
+  const int32_t* slots = nullptr;
+  int sequences = 0;
+};
+void causal_conv(const Launch&, const ops::CausalConvArgs&, const SequenceIndices&);
+void selective_scan(const Launch&, const ops::SelectiveScanArgs&, const SequenceIndices&);
+void head_scan(const Launch&, const ops::HeadScanArgs&, const SequenceIndices&);
+void delta_rule(const Launch&, const ops::DeltaRuleArgs&, const SequenceIndices&);
+void gated_lru(const Launch&, const ops::GatedLruArgs&, const SequenceIndices&);
+
+}  // namespace sluice::cuda

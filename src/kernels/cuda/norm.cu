@@ -1,0 +1,83 @@
+// RMSNorm and LayerNorm. One block per vector, which stays in registers up to kThreads * kHeld elements; longer ones
+// are read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in fixed order.
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kHeld = 8;  // elements of a thread in registers
+
+struct Vectors {
+  float* out;
+  const float* x;
+  int64_t columns, groups, out_stride, x_stride;
+};
+
+// Calls f(i, value) for this thread's elements, which are in `held` where the vector fits.
+template <class F>
+__device__ void each_element(const Vectors& v, const float* x, const float (&held)[kHeld], F&& f) {
+  if (v.columns <= int64_t{kHeld} * blockDim.x) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int64_t i = threadIdx.x + int64_t{j} * blockDim.x;
+      if (i < v.columns) f(i, held[j]);
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) f(i, x[i]);
+  }
+}
+
+template <bool Centred>
+__global__ void normalize(Vectors v, const float* weight, const float* bias, float eps, float weight_offset) {
+  __shared__ float scratch[kWarp + 1];
+  const int64_t row = blockIdx.x / v.groups, at = blockIdx.x % v.groups * v.columns;
+  const float* x = v.x + row * v.x_stride + at;
+  float* out = v.out + row * v.out_stride + at;
+  float held[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int64_t i = threadIdx.x + int64_t{j} * blockDim.x;
+    held[j] = i < v.columns ? x[i] : 0.0f;
+  }
+  float mean = 0.0f;
+  if constexpr (Centred) {
+    float sum = 0.0f;
+    each_element(v, x, held, [&](int64_t, float value) { sum += value; });
+    mean = block_sum(sum, scratch) / static_cast<float>(v.columns);
+  }
+  float squares = 0.0f;
+  each_element(v, x, held, [&](int64_t, float value) { squares += (value - mean) * (value - mean); });
+  const float scale = rsqrtf(block_sum(squares, scratch) / static_cast<float>(v.columns) + eps);
+  each_element(v, x, held, [&](int64_t i, float value) {
+    const float w = weight != nullptr ? weight[i] + weight_offset : 1.0f;
+    out[i] = (value - mean) * scale * w + (Centred && bias != nullptr ? bias[i] : 0.0f);
+  });
+}
+
+template <bool Centred>
+void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weight, const float* bias, float eps,
+         float weight_offset) {
+  const int64_t groups = x.shape.rank() == 3 ? x.shape[1] : 1, columns = x.shape[-1];
+  if (x.rows() == 0) return;
+  const Vectors v{out.f32(), x.f32(), columns, groups, out.row_stride, x.row_stride};
+  const int threads = static_cast<int>(std::clamp<int64_t>(pieces(columns, kWarp * 4) * kWarp, kWarp, 1024));
+  normalize<Centred>
+      <<<static_cast<unsigned>(x.rows() * groups), threads, 0, l.stream>>>(v, weight, bias, eps, weight_offset);
+  check_launch(Centred ? "layer_norm" : "rms_norm");
+}
+
+}  // namespace
+
+void rms_norm(const Launch& l, const Tensor& out, const Tensor& x, const float* weight, float eps,
+              float weight_offset) {
+  run<false>(l, out, x, weight, nullptr, eps, weight_offset);
+}
+
+void layer_norm(const Launch& l, const Tensor& out, const Tensor& x, const float* weight, const float* bias,
+                float eps) {
+  run<true>(l, out, x, weight, bias, eps, 0.0f);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,152 @@
+// Rotation of queries and keys, and keys and values into the paged cache. One block per token, its threads over the
+// pairs and the plain elements of all heads; bound by memory traffic (q read and written once, k, v read and the cache
+// written once).
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Rotation {
+  const float* cos_sin = nullptr;  // null: none
+  int64_t stride = 0;
+  int rotary = 0;
+  bool interleaved = false;
+};
+
+Rotation rotation_of(const Tensor& cos_sin, bool interleaved) {
+  if (cos_sin.data == nullptr) return {};
+  return {cos_sin.f32(), cos_sin.row_stride, static_cast<int>(cos_sin.shape[1]), interleaved};
+}
+
+// Element i of `from` after the rotation whose cosines and sines are `table`.
+__device__ float rotated(const Rotation& r, const float* table, const float* from, int i) {
+  if (i >= r.rotary) return from[i];
+  const int half = r.rotary / 2;
+  const int pair = r.interleaved ? i / 2 : i % half;
+  const bool second = r.interleaved ? i % 2 == 1 : i >= half;
+  const float x = from[r.interleaved ? 2 * pair : pair], y = from[r.interleaved ? 2 * pair + 1 : pair + half];
+  const float c = table[pair], s = table[half + pair];
+  return second ? y * c + x * s : x * c - y * s;
+}
+
+// Pair `pair` of `head` in place.
+__device__ void rotate_pair(const Rotation& r, const float* table, float* head, int pair) {
+  const int half = r.rotary / 2;
+  float& a = head[r.interleaved ? 2 * pair : pair];
+  float& b = head[r.interleaved ? 2 * pair + 1 : pair + half];
+  const float x = a, y = b, c = table[pair], s = table[half + pair];
+  a = x * c - y * s;
+  b = y * c + x * s;
+}
+
+// The vector of one kv head at `slot` in a cache [blocks, kv_heads, block_size, dim].
+template <class T>
+struct Cache {
+  T* data;
+  int64_t kv_heads, block_size, dim;
+  __device__ T* row(int64_t slot, int64_t head) const {
+    return data + ((slot / block_size * kv_heads + head) * block_size + slot % block_size) * dim;
+  }
+};
+
+template <class T>
+Cache<T> cache_of(const Tensor& t) {
+  return {t.as<T>(), t.shape[1], t.shape[2], t.shape[3]};
+}
+
+struct RowsOf {
+  float* data;
+  int64_t stride;
+};
+
+template <class T>
+__global__ void rope_store_kernel(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<T> k_cache,
+                                  Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
+  const int64_t token = blockIdx.x;
+  const int head_dim = static_cast<int>(k_cache.dim), value_dim = static_cast<int>(v_cache.dim);
+  const float* table = rotation.cos_sin != nullptr ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
+  const int half = rotation.rotary / 2;
+  for (int i = threadIdx.x; i < heads * half; i += blockDim.x) {
+    rotate_pair(rotation, table, q.data + token * q.stride + i / half * head_dim, i % half);
+  }
+  if (k.data == nullptr) return;
+  const int64_t slot = slots[token];
+  const int kv_heads = static_cast<int>(k_cache.kv_heads);
+  for (int i = threadIdx.x; i < kv_heads * head_dim; i += blockDim.x) {
+    const int head = i / head_dim;
+    const float* from = k.data + token * k.stride + head * head_dim;
+    k_cache.row(slot, head)[i % head_dim] = from_f32<T>(rotated(rotation, table, from, i % head_dim));
+  }
+  for (int i = threadIdx.x; i < kv_heads * value_dim; i += blockDim.x) {
+    v_cache.row(slot, i / value_dim)[i % value_dim] = from_f32<T>(v.data[token * v.stride + i]);
+  }
+}
+
+template <class T>
+__global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf latent, RowsOf k_rope, Rotation rotation,
+                                    Cache<T> cache, const int32_t* positions, const int32_t* slots) {
+  const int64_t token = blockIdx.x;
+  const int rotary = rotation.rotary, head_dim = static_cast<int>(cache.dim), plain = head_dim - rotary;
+  const float* table = rotation.cos_sin + positions[token] * rotation.stride;
+  for (int i = threadIdx.x; i < heads * rotary; i += blockDim.x) {
+    const float* from = q_rope.data + token * q_rope.stride + i / rotary * rotary;
+    q.data[token * q.stride + i / rotary * head_dim + plain + i % rotary] = rotated(rotation, table, from, i % rotary);
+  }
+  T* to = cache.row(slots[token], 0);
+  for (int i = threadIdx.x; i < plain; i += blockDim.x) {
+    to[i] = from_f32<T>(latent.data[token * latent.stride + i]);
+  }
+  for (int i = threadIdx.x; i < rotary; i += blockDim.x) {
+    to[plain + i] = from_f32<T>(rotated(rotation, table, k_rope.data + token * k_rope.stride, i));
+  }
+}
+
+RowsOf rows_of(const Tensor& t) { return {t.data != nullptr ? t.f32() : nullptr, t.row_stride}; }
+
+template <class T>
+void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
+  const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
+  rope_store_kernel<T><<<static_cast<unsigned>(a.q.rows()), kThreads, 0, l.stream>>>(
+      rows_of(a.q), heads, rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
+      cache_of<T>(a.v_cache), positions, slots);
+}
+
+template <class T>
+void store(const Launch& l, const ops::LatentStoreArgs& a, const int32_t* positions, const int32_t* slots) {
+  const int heads = static_cast<int>(a.q_rope.shape[1] / a.k_rope.shape[1]);
+  latent_store_kernel<T><<<static_cast<unsigned>(a.q.rows()), kThreads, 0, l.stream>>>(
+      rows_of(a.q), rows_of(a.q_rope), heads, rows_of(a.latent), rows_of(a.k_rope),
+      rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache), positions, slots);
+}
+
+template <class Args>
+void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, const int32_t* slots,
+                   const char* name) {
+  if (args.q.rows() == 0) return;
+  const DType type = args.k_cache.dtype;
+  if (type == &kFloat32) {
+    store<float>(l, args, positions, slots);
+  } else if (type == &kBFloat16) {
+    store<__nv_bfloat16>(l, args, positions, slots);
+  } else {
+    CHECK(type == &kFloat16, "no kernel for a cache of {}", type->name);
+    store<__half>(l, args, positions, slots);
+  }
+  check_launch(name);
+}
+
+}  // namespace
+
+void rope_store(const Launch& l, const ops::RopeStoreArgs& args, const int32_t* positions, const int32_t* slots) {
+  by_cache_type(l, args, positions, slots, "rope_store");
+}
+
+void latent_store(const Launch& l, const ops::LatentStoreArgs& args, const int32_t* positions, const int32_t* slots) {
+  by_cache_type(l, args, positions, slots, "latent_store");
+}
+
+}  // namespace sluice::cuda

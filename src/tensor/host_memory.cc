@@ -1,0 +1,52 @@
+// The host's memory, page by page from the system.
+#include <fmt/core.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "sluice/error.h"
+#include "tensor/memory.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kHuge = 2u << 20;
+
+bool huge(size_t bytes) { return bytes >= kHuge; }
+size_t whole(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
+
+class HostMemory : public Memory {
+ public:
+  std::byte* allocate(size_t bytes) override {
+    if (bytes > PTRDIFF_MAX - kHuge) throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory", bytes));
+    const size_t size = whole(bytes, huge(bytes) ? kHuge : kPage), mapped = huge(bytes) ? size + kHuge : size;
+    void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) {
+      throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory: {}", bytes, std::strerror(errno)));
+    }
+    auto* data = static_cast<std::byte*>(address);
+    if (!huge(bytes)) return data;
+    // The block starts at a huge page; what lies before and behind goes back.
+    const size_t head = (kHuge - reinterpret_cast<uintptr_t>(data) % kHuge) % kHuge;
+    if (head > 0) ::munmap(data, head);
+    if (head < kHuge) ::munmap(data + head + size, kHuge - head);
+    ::madvise(data + head, size, MADV_HUGEPAGE);
+    return data + head;
+  }
+  void release(std::byte* data, size_t bytes) noexcept override {
+    ::munmap(data, whole(bytes, huge(bytes) ? kHuge : kPage));
+  }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+};
+
+}  // namespace
+
+Memory& host_memory() {
+  static HostMemory memory;
+  return memory;
+}
+
+}  // namespace sluice
