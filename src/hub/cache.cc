@@ -160,7 +160,8 @@ std::string resolve_model_path(const std::string& model) {
 
 std::string model_name(const fs::path& folder) {
   constexpr std::string_view kPrefix = "models--";
-  const fs::path whole = fs::weakly_canonical(folder);
+  fs::path whole = fs::weakly_canonical(folder);
+  if (!whole.has_filename()) whole = whole.parent_path();  // "folder/"
   const std::string repository = whole.parent_path().parent_path().filename().string();
   if (whole.parent_path().filename() != "snapshots" || !repository.starts_with(kPrefix)) {
     return whole.filename().string();

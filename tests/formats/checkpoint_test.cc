@@ -1,15 +1,13 @@
-// Opening checkpoints: folders, single files, shards, generation defaults, names in the hub cache.
+// Opening checkpoints: folders, single files, shards, generation defaults.
 #include "formats/checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #include "base/log.h"
-#include "hub/cache.h"
 #include "formats/safetensors.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"
@@ -181,77 +179,6 @@ TEST_F(CheckpointTest, BrokenFilesAreNamed) {
   EXPECT_THAT(error_of(path(), ErrorCode::kCorruptFile), HasSubstr("not a regular file"));
   std::filesystem::remove(folder_ / "config.json");
   EXPECT_THAT(error_of(path(), ErrorCode::kCorruptFile), HasSubstr("config.json"));
-}
-
-class HubCacheTest : public CheckpointTest {
- protected:
-  void SetUp() override {
-    for (const char* name : {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME"}) {
-      const char* value = std::getenv(name);
-      saved_.emplace_back(name, value == nullptr ? std::nullopt : std::optional<std::string>(value));
-      ::unsetenv(name);
-    }
-    ::setenv("HF_HOME", path().c_str(), 1);
-  }
-  void TearDown() override {
-    for (const auto& [name, value] : saved_) {
-      if (value)
-        ::setenv(name, value->c_str(), 1);
-      else
-        ::unsetenv(name);
-    }
-  }
-  std::string resolve_error(const std::string& name, ErrorCode code = ErrorCode::kNotFound) {
-    try {
-      resolve_model_path(name);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code, code) << e.what();
-      return e.what();
-    }
-    return "";
-  }
-
- private:
-  std::vector<std::pair<const char*, std::optional<std::string>>> saved_;
-};
-
-TEST_F(HubCacheTest, NamesAreResolved) {
-  const std::string root = "hub/models--org--name/";
-  folder_.write(root + "refs/main", "abc123\n");
-  folder_.write(root + "refs/pr/1", "def456");
-  folder_.write(root + "snapshots/abc123/config.json", "{}");
-  folder_.write(root + "snapshots/def456/config.json", "{}");
-  folder_.write("hub/models--gpt2/refs/main", "0");
-  folder_.write("hub/models--gpt2/snapshots/0/config.json", "{}");
-  EXPECT_EQ(resolve_model_path("org/name"), folder_ / (root + "snapshots/abc123"));
-  EXPECT_EQ(resolve_model_path("org/name:main"), folder_ / (root + "snapshots/abc123"));
-  EXPECT_EQ(resolve_model_path("org/name:pr/1"), folder_ / (root + "snapshots/def456"));
-  EXPECT_EQ(resolve_model_path("org/name:def456"), folder_ / (root + "snapshots/def456"));
-  EXPECT_EQ(resolve_model_path("gpt2"), folder_ / "hub/models--gpt2/snapshots/0");
-  EXPECT_EQ(resolve_model_path(path()), path()) << "what exists is taken as it is";
-}
-
-TEST_F(HubCacheTest, PlacesLookedAtAreNamed) {
-  EXPECT_THAT(resolve_error("org/name"), AllOf(HasSubstr("org/name"), HasSubstr(path() + "/hub/models--org--name")));
-  ::setenv("HF_HUB_CACHE", "/somewhere/cache", 1);
-  EXPECT_THAT(resolve_error("org/name"), HasSubstr("/somewhere/cache/models--org--name"));
-  ::unsetenv("HF_HUB_CACHE");
-  ::unsetenv("HF_HOME");
-  ::setenv("HOME", "/home/nobody", 1);
-  EXPECT_THAT(resolve_error("org/name"), HasSubstr("/home/nobody/.cache/huggingface/hub/models--org--name"));
-  ::setenv("XDG_CACHE_HOME", "/cache", 1);
-  EXPECT_THAT(resolve_error("org/name"), HasSubstr("/cache/huggingface/hub"));
-}
-
-TEST_F(HubCacheTest, NamesLeadNowhereElse) {
-  folder_.write("secret/config.json", "{}");
-  folder_.write("hub/models--org--name/refs/evil", "../../../secret");
-  EXPECT_THAT(resolve_error("org/name:evil", ErrorCode::kCorruptFile), HasSubstr("holds no commit"));
-  for (const char* name :
-       {"../secret/x", "org/../x", "/no/such/place", "a/b/c", "", ":main", "org/name:", "org/name:../main",
-        "org/name:a/../b", "org/name:/etc", "org/na me", ".hidden/x", "https://host/x"}) {
-    EXPECT_THAT(resolve_error(name), HasSubstr("no such file or folder")) << name;
-  }
 }
 
 }  // namespace
