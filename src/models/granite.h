@@ -6,5 +6,7 @@
 namespace sluice {
 
 DecoderSpec granite_like(const Config& config, std::string family);
+// Experts in all layers, below "block_sparse_moe".
+void read_granite_experts(const Config& config, DecoderSpec& spec);
 
 }  // namespace sluice

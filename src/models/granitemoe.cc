@@ -2,10 +2,8 @@
 #include "models/granite.h"
 
 namespace sluice {
-namespace {
 
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = granite_like(config, "granitemoe");
+void read_granite_experts(const Config& config, DecoderSpec& s) {
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
   s.moe.normalize = true;  // a softmax over the chosen ones
   s.moe.layout = ExpertLayout::kStacked;
@@ -13,6 +11,13 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.gate = "input_linear";
   s.moe.down = "output_linear";
   s.names.mlp = "block_sparse_moe";
+}
+
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = granite_like(config, "granitemoe");
+  read_granite_experts(config, s);
   return decoder_lm(std::move(s), context, max_len);
 }
 

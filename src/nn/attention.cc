@@ -10,7 +10,11 @@ namespace {
 
 std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + 2 * s.kv_width(), s.qkv_rows, s.transposed}};
-  return {{s.qkv[0], s.q_width(), {}, s.transposed},
+  std::vector<RowRange> q_rows;  // all queries, then all gates
+  for (int i = 0; s.output_gate && i < 2 * s.heads; ++i) {
+    q_rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
+  }
+  return {{s.qkv[0], (s.output_gate ? 2 : 1) * s.q_width(), q_rows, s.transposed},
           {s.qkv[1], s.kv_width(), {}, s.transposed},
           {s.qkv[2], s.kv_width(), {}, s.transposed}};
 }
@@ -114,8 +118,9 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
   const Tensor qkv = qkv_(c, x);
   if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   const Tensor q = qkv.slice_columns(0, spec_.q_width());
-  const Tensor k = qkv.slice_columns(spec_.q_width(), spec_.kv_width());
-  const Tensor v = qkv.slice_columns(spec_.q_width() + spec_.kv_width(), spec_.kv_width());
+  const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
+  const Tensor k = qkv.slice_columns(keys, spec_.kv_width());
+  const Tensor v = qkv.slice_columns(keys + spec_.kv_width(), spec_.kv_width());
   if (spec_.qk_norm != QkNorm::kHeadAfterRope) {
     q_norm_(c, q);
     k_norm_(c, k);
@@ -139,6 +144,9 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
                      .alibi_slopes = spec_.alibi_slopes.empty() ? nullptr : spec_.alibi_slopes.data(),
                      .relative_bias = spec_.relative_bias.empty() ? nullptr : spec_.relative_bias.data(),
                      .relative_reach = spec_.relative_reach});
+  if (spec_.output_gate) {
+    ops::multiply(c, mixed, qkv.slice_columns(spec_.q_width(), spec_.q_width()), ops::Activation::kSigmoid);
+  }
   if (spec_.sub_norm) sub_norm_.in_place(c, mixed);
   out_.into(c, out, mixed, accumulate);
 }

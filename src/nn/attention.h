@@ -23,7 +23,7 @@ struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  float scale = 1.0f;     // of the scores
+  float scale = 1.0f;  // of the scores
   bool causal = true;
   int window = 0;         // > 0: a row sees only positions less than that far away
   float soft_cap = 0.0f;  // > 0: of the scores
@@ -31,8 +31,9 @@ struct AttentionSpec {
   bool qkv_bias = false;
   bool out_bias = false;
   bool interleaved_rope = false;
-  bool transposed = false;  // weights are [inputs, outputs]
-  bool sinks = false;       // a learned logit per head in the softmax's denominator (tensor "sinks")
+  bool transposed = false;   // weights are [inputs, outputs]
+  bool output_gate = false;  // the rows of q_proj are each head's query and a gate, whose sigmoid scales its result
+  bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor "sinks")
   QkNorm qk_norm = QkNorm::kNone;
   NormSpec qk_norm_spec{};
   bool sub_norm = false;  // norm of the heads' results before the output projection (tensor "attn_sub_norm")
@@ -79,7 +80,9 @@ class Attention final : public Mixer {
   Attention(const Weights& w, const AttentionSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
-  int64_t floats_per_token() const override { return 2 * spec_.q_width() + 2 * spec_.kv_width(); }
+  int64_t floats_per_token() const override {
+    return (spec_.output_gate ? 3 : 2) * spec_.q_width() + 2 * spec_.kv_width();
+  }
   std::optional<KvShape> kv_shape() const override {
     return KvShape{.kv_heads = spec_.kv_heads, .head_dim = spec_.head_dim, .value_dim = spec_.head_dim};
   }

@@ -96,7 +96,9 @@ class DecoderLm final : public Model {
     }
     const bool tied = spec_.tied_head;
     head_ =
-        Linear(tied ? body : w, {{tied ? names.embedding : names.head, spec_.vocab}}, spec_.hidden, spec_.head_bias);
+        Linear(tied ? body : w,
+               {{.name = tied ? names.embedding : names.head, .outputs = spec_.vocab, .unit_rows = spec_.unit_head}},
+               spec_.hidden, spec_.head_bias);
     if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");  // some store the copy
   }
 
@@ -138,7 +140,10 @@ class DecoderLm final : public Model {
  private:
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
   // Whether what a half of a block computes must be seen by itself before it is added.
-  bool separate(const std::string& post_norm) const { return !post_norm.empty() || spec_.residual_scale != 1.0f; }
+  bool separate(const std::string& post_norm, const Blend& blend) const {
+    return !post_norm.empty() || spec_.residual_scale != 1.0f || spec_.normed_residual || blend.kept != 1.0f ||
+           blend.added != 1.0f;
+  }
 
   void plan_caches(Layer& layer) {
     if (layer.mixer == nullptr) return;
@@ -188,38 +193,49 @@ class DecoderLm final : public Model {
     return x;
   }
 
-  // x += scale * post_norm(half(x)), where half(out, accumulate) computes out = or += its part.
+  // x = kept * x + added * scale * post_norm(half(x)), where half(out, accumulate) computes out = or += its part.
   template <class Half>
-  void add_half(ops::Ctx& c, const Tensor& x, const std::string& post_norm, const Norm& norm, Half&& half) const {
-    if (!separate(post_norm)) return half(x, true);
+  void add_half(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
+                Half&& half) const {
+    if (!separate(post_norm, blend)) return half(x, true);
     const Tensor part = c.arena.take(&kFloat32, x.shape);
     half(part, false);
     if (!post_norm.empty()) norm.in_place(c, part);
-    ops::add(c, x, part, spec_.residual_scale);
+    if (blend.kept != 1.0f) ops::map(c, x, ops::Map::kScale, blend.kept);
+    ops::add(c, x, part, blend.added * spec_.residual_scale);
+  }
+
+  Tensor half_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x) const {
+    if (name.empty()) return x;
+    if (!spec_.normed_residual) return norm(c, x);
+    norm.in_place(c, x);
+    return x;
   }
 
   void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const MixerStep& step, const Tensor& x) const {
     const DecoderNames& names = spec_.names;
     Arena::Scope of_layer(c.arena);
     const bool mixes = layer.mixer != nullptr;
-    const Tensor mixer_in = !mixes || names.attention_norm.empty() ? x : layer.mixer_norm(c, x);
+    const Tensor mixer_in = !mixes ? x : half_input(c, names.attention_norm, layer.mixer_norm, x);
     // In parallel, both inputs are of the residual before either half is added.
     Tensor mlp_in = mixer_in;
     if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
     if (mixes) {
       Arena::Scope of_half(c.arena);
-      add_half(c, x, names.attention_post_norm, layer.mixer_post_norm,
+      add_half(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm,
                [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
     }
     if (kind.halves == Halves::kMixer) return;
     if (!spec_.parallel) {
       mlp_in = x;
-      if (!names.mlp_norm.empty()) {
+      if (spec_.normed_residual) {
+        mlp_in = half_input(c, names.mlp_norm, layer.mlp_norm, x);
+      } else if (!names.mlp_norm.empty()) {
         mlp_in = mixer_in.data == x.data ? c.arena.take(&kFloat32, x.shape) : mixer_in;
         layer.mlp_norm.into(c, mlp_in, x);
       }
     }
-    add_half(c, x, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
+    add_half(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
       if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
       layer.mlp(c, out, mlp_in, accumulate);
     });
@@ -230,19 +246,19 @@ class DecoderLm final : public Model {
     const DecoderNames& names = spec_.names;
     int64_t inputs = !names.attention_norm.empty() || !names.mlp_norm.empty() ? spec_.hidden : 0;
     if (spec_.parallel && !names.attention_norm.empty() && !names.mlp_norm.empty()) inputs += spec_.hidden;
-    const auto half = [&](const std::string& post_norm, int64_t floats) {
-      return floats + (separate(post_norm) ? spec_.hidden : 0);
+    const auto half = [&](const std::string& post_norm, const Blend& blend, int64_t floats) {
+      return floats + (separate(post_norm, blend) ? spec_.hidden : 0);
     };
     int64_t most = 0;
     for (int i = 0; i < spec_.depth(); ++i) {
       const LayerSpec& kind = spec_.layers[i];
       if (kind.halves != Halves::kMlp) {
-        most = std::max(most, half(names.attention_post_norm, layers_[i].mixer->floats_per_token()));
+        most = std::max(most, half(names.attention_post_norm, kind.mixer_blend, layers_[i].mixer->floats_per_token()));
       }
       if (kind.halves != Halves::kMixer) {
         const int64_t mlp =
             kind.moe ? Moe::floats_per_token(spec_.moe, spec_.hidden) : Mlp::floats_per_token(spec_.mlp);
-        most = std::max(most, half(names.mlp_post_norm, mlp));
+        most = std::max(most, half(names.mlp_post_norm, kind.mlp_blend, mlp));
       }
     }
     return inputs + most;

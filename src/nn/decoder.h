@@ -19,6 +19,12 @@ namespace sluice {
 // A layer mixes tokens, then feeds every one of them forward; in some families it only does one of these.
 enum class Halves { kBoth, kMixer, kMlp };
 
+// How a half's result joins the residual stream: x = kept * x + added * half(x).
+struct Blend {
+  float kept = 1.0f;
+  float added = 1.0f;
+};
+
 // What differs from layer to layer.
 struct LayerSpec {
   int window = 0;                // sliding window in tokens, 0 for all
@@ -26,6 +32,7 @@ struct LayerSpec {
   float attention_scale = 1.0f;  // times AttentionSpec::scale
   bool moe = false;              // experts in place of the MLP
   Halves halves = Halves::kBoth;
+  Blend mixer_blend{}, mlp_blend{};
   MakeMixer mixer{};  // in place of DecoderSpec::attention
 };
 
@@ -61,8 +68,11 @@ struct DecoderSpec {
   std::vector<LayerSpec> layers{};
   // Attention and MLP read the same residual and are added together (GPT-J). Without an MLP norm they share one.
   bool parallel = false;
+  bool normed_residual =
+      false;               // a half's norm replaces the residual stream: x = kept * norm(x) + added * half(norm(x))
   bool tied_head = false;  // the head is the embedding table
   bool head_bias = false;
+  bool unit_head = false;  // rows of the head are scaled to length one
   float embedding_scale = 1.0f;
   float residual_scale = 1.0f;  // of what a block's halves add
   float logit_scale = 1.0f;

@@ -37,9 +37,9 @@ DecoderSpec read_sizes(const Config& c, std::string family, const SizeKeys& keys
   const auto required = [&](const char* key) { return read_positive(c, key, c.at<int>(key)); };
   DecoderSpec s;
   s.family = std::move(family);
-  s.vocab = required("vocab_size");
+  s.vocab = required(keys.vocab);
   s.hidden = required(keys.hidden);
-  s.layers.resize(static_cast<size_t>(required(keys.layers)));
+  if (keys.layers != nullptr) s.layers.resize(static_cast<size_t>(required(keys.layers)));
   AttentionSpec& a = s.attention;
   a.heads = a.kv_heads = required(keys.heads);
   if (keys.kv_heads != nullptr) a.kv_heads = read_positive(c, keys.kv_heads, c.get(keys.kv_heads, a.heads));

@@ -11,6 +11,7 @@ namespace sluice {
 
 // How a family spells its sizes; null: there is no such key.
 struct SizeKeys {
+  const char* vocab = "vocab_size";
   const char* hidden = "hidden_size";
   const char* layers = "num_hidden_layers";
   const char* heads = "num_attention_heads";

@@ -39,8 +39,8 @@ class Loader {
         const TensorEntry* entry = (here / name).tensor("weight", {rows, columns});
         if (entry != nullptr) into.pack(context_, e, row, entry->view());
       };
-      pack(in_, 0, spec_.gate, inner_, hidden_);
-      pack(in_, inner_, spec_.up, inner_, hidden_);
+      if (spec_.gated) pack(in_, 0, spec_.gate, inner_, hidden_);
+      pack(in_, spec_.gated ? inner_ : 0, spec_.up, inner_, hidden_);
       pack(out_, 0, spec_.down, hidden_, inner_);
     }
   }
@@ -90,7 +90,7 @@ class Loader {
 
  private:
   void plan() {
-    in_ = StackedLinear(context_, spec_.experts, 2 * inner_, hidden_);
+    in_ = StackedLinear(context_, spec_.experts, (spec_.gated ? 2 : 1) * inner_, hidden_);
     out_ = StackedLinear(context_, spec_.experts, hidden_, inner_);
   }
 
@@ -168,6 +168,8 @@ class Loader {
 }  // namespace
 
 void load_experts(const Weights& w, const MoeSpec& spec, int hidden, StackedLinear& in, StackedLinear& out) {
+  CHECK(spec.gated || spec.layout == ExpertLayout::kSeparate, "experts without gates in layout {}",
+        static_cast<int>(spec.layout));
   Loader loader(w, spec, hidden, in, out);
   switch (spec.layout) {
     case ExpertLayout::kSeparate:

@@ -26,7 +26,11 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden)
     : spec_(s), router_(w, {{s.router, s.experts}}, hidden, s.router_bias) {
   if (!s.correction.empty()) correction_ = w.vector(s.correction, s.correction_shape);
   load_experts(w, s, hidden, in_, out_);
-  if (s.shared_inner > 0) shared_ = Mlp(w / s.shared, {.inner = s.shared_inner, .activation = s.activation}, hidden);
+  if (s.shared_inner > 0) {
+    const MlpSpec shared{
+        .inner = s.shared_inner, .gated = s.gated, .activation = s.activation, .in = s.shared_in, .out = s.shared_out};
+    shared_ = Mlp(w / s.shared, shared, hidden);
+  }
   if (s.shared_gate) shared_gate_ = Linear(w, {{"shared_expert_gate", 1}}, hidden, false);
 }
 
@@ -53,10 +57,12 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
   ops::gather_rows(c, mine, x, choice.rows);
-  const Tensor gate_up = c.arena.take(&kFloat32, {places, 2 * int64_t{spec_.inner}});
+  const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
   in_.experts(c, gate_up, mine, choice.starts);
-  const Tensor inner = c.arena.take(&kFloat32, {places, spec_.inner});
-  if (spec_.glu_limit > 0) {
+  const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, spec_.inner}) : gate_up;
+  if (!spec_.gated) {
+    ops::unary(c, inner, spec_.activation);
+  } else if (spec_.glu_limit > 0) {
     ops::clamped_glu(c, inner, gate_up, spec_.glu_alpha, spec_.glu_limit);
   } else {
     ops::glu(c, inner, gate_up, spec_.activation);

@@ -29,7 +29,8 @@ enum class ExpertBias {
 
 struct MoeSpec : ops::Routing {
   int experts = 0;
-  int inner = 0;  // width of an expert
+  int inner = 0;      // width of an expert
+  bool gated = true;  // as in MlpSpec; without gates only experts in the layout kSeparate are known
   ops::Activation activation = ops::Activation::kSilu;
   float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: ops::clamped_glu instead
   std::string correction{};                  // tensor of Routing's corrections; empty: none
@@ -43,6 +44,8 @@ struct MoeSpec : ops::Routing {
   std::string router = "gate";
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string shared = "shared_experts";
+  std::vector<std::string> shared_in{"gate_proj", "up_proj"};
+  std::string shared_out = "down_proj";
 };
 
 // What rows choose among experts, and their order by expert.

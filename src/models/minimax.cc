@@ -1,0 +1,98 @@
+// MiniMax-01: lightning attention with a softmax layer now and then, experts, norms that replace the residual stream
+// (arXiv:2501.08313).
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "models/mamba.h"
+#include "models/mixtral.h"
+#include "nn/lightning.h"
+
+namespace sluice {
+namespace {
+
+float read_factor(const Config& config, const char* key) {
+  const float value = config.get(key, 1.0f);
+  if (!(value > 0)) config.refuse(key, fmt::format("{} is not positive", value));
+  return value;
+}
+
+// The reference stores what its blocks of work multiply by beside the weights. It follows from the sizes, so that only
+// checkpoints where it does are understood.
+class StoredDecays {
+ public:
+  StoredDecays(const Weights& w, const std::vector<float>& rates, int block)
+      : w_(w), rates_(rates), heads_(static_cast<int64_t>(rates.size())), block_(block) {
+    check("slope_rate", {heads_, 1, 1}, [](double rate, int64_t) { return -rate; });
+    check("query_decay", {heads_, block_, 1}, [](double rate, int64_t i) { return std::exp(rate * (i + 1)); });
+    check("key_decay", {heads_, block_, 1}, [&](double rate, int64_t i) { return std::exp(rate * (block_ - 1 - i)); });
+    check("diagonal_decay", {1, heads_, block_, block_}, [&](double rate, int64_t i) {
+      const int64_t distance = i / block_ - i % block_;
+      return distance < 0 ? 0.0 : std::exp(rate * distance);
+    });
+  }
+
+ private:
+  // expected(rate of the head, index within the head)
+  template <class F>
+  void check(const char* name, const Shape& shape, F&& expected) {
+    if (!w_.has(name)) return;
+    const TensorEntry* entry = w_.tensor(name, shape);
+    if (entry == nullptr || w_.context().dry) return;
+    const int64_t each = shape.elements() / heads_;
+    std::vector<float> values(static_cast<size_t>(shape.elements()));
+    to_float(entry->dtype, entry->data, values.data(), values.size());
+    constexpr double kRounding = 0.01;  // of 16-bit types
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      if (std::abs(values[i] - expected(rates_[index / each], index % each)) <= kRounding) continue;
+      w_.context().problems.push_back(fmt::format(
+          "tensor '{}' is not what the sizes make it: attention that decays otherwise is not supported", entry->name));
+      return;
+    }
+  }
+
+  const Weights& w_;
+  const std::vector<float>& rates_;
+  int64_t heads_, block_;
+};
+
+MakeMixer make_lightning(LightningSpec spec, int block) {
+  return [spec = std::move(spec), block](const Weights& layer, int hidden) {
+    const Weights w = layer / "self_attn";
+    StoredDecays(w, spec.rates, block);
+    return std::make_unique<Lightning>(w, spec, hidden);
+  };
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = mixtral_like(config, "minimax");
+  s.normed_residual = true;
+  std::vector<std::string> kinds;
+  for (int i = 0; i < s.depth(); ++i) kinds.emplace_back(i % 2 == 0 ? "full_attention" : "linear_attention");
+  kinds = config.get("layer_types", kinds);
+  const std::vector<bool> recurrent = read_recurrent_layers(config, kinds, "layer_types", s.depth());
+  const Blend full{read_factor(config, "full_attn_alpha_factor"), read_factor(config, "full_attn_beta_factor")};
+  const Blend linear{read_factor(config, "linear_attn_alpha_factor"), read_factor(config, "linear_attn_beta_factor")};
+  const Blend mlp{read_factor(config, "mlp_alpha_factor"), read_factor(config, "mlp_beta_factor")};
+  const AttentionSpec& a = s.attention;
+  const int block = read_positive(config, "block_size", config.get("block_size", 256));  // of the reference's work
+  for (int i = 0; i < s.depth(); ++i) {
+    LayerSpec& layer = s.layers[i];
+    layer.mixer_blend = recurrent[i] ? linear : full;
+    layer.mlp_blend = mlp;
+    if (!recurrent[i]) continue;
+    const LightningSpec lightning{.heads = a.heads,
+                                  .head_dim = a.head_dim,
+                                  .activation = s.mlp.activation,
+                                  .rates = lightning_rates(a.heads, i, s.depth())};
+    layer.mixer = make_lightning(lightning, block);
+  }
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "minimax", .architectures = {"MiniMaxForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,124 @@
+// Nemotron-H: layers of one half each, Mamba 2, attention or an MLP (arXiv:2504.03624).
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/mamba.h"
+
+namespace sluice {
+namespace {
+
+constexpr Mamba2Keys kKeys{.heads = "mamba_num_heads",
+                           .head_dim = "mamba_head_dim",
+                           .groups = "n_groups",
+                           .state = "ssm_state_size",
+                           .conv = "conv_kernel",
+                           .conv_bias = "use_conv_bias",
+                           .bias = "use_bias",
+                           .activation = "mamba_hidden_act",
+                           .expand = "expand",
+                           .default_groups = 8,
+                           .default_state = 128};
+
+// Kinds of layers by "layers_block_type", or by "hybrid_override_pattern": a letter for each.
+std::vector<std::string> read_kinds(const Config& config) {
+  if (config.has("layers_block_type")) {
+    config.ignore("hybrid_override_pattern");
+    return config.at<std::vector<std::string>>("layers_block_type");
+  }
+  std::vector<std::string> kinds;
+  for (const char letter : config.at<std::string>("hybrid_override_pattern")) {
+    const char* kind = letter == 'M'   ? "mamba"
+                       : letter == '*' ? "attention"
+                       : letter == '-' ? "mlp"
+                       : letter == 'E' ? "moe"
+                                       : nullptr;
+    if (kind == nullptr) config.refuse("hybrid_override_pattern", fmt::format("'{}' is none of M, *, - and E", letter));
+    kinds.emplace_back(kind);
+  }
+  return kinds;
+}
+
+void read_layers(const Config& config, DecoderSpec& s, const Mamba2Spec& mamba) {
+  const std::vector<std::string> kinds = read_kinds(config);
+  for (const std::string& kind : kinds) {
+    LayerSpec layer;
+    layer.halves = Halves::kMixer;
+    if (kind == "mlp" || kind == "moe") {
+      layer.halves = Halves::kMlp;
+      layer.moe = kind == "moe";
+    } else if (kind == "mamba" || kind == "linear_attention") {
+      layer.mixer = mixer_of<Mamba2>("mixer", mamba);
+    } else if (kind != "attention" && kind != "full_attention") {
+      config.refuse("layers_block_type", fmt::format("'{}' is none of mamba, attention, mlp and moe", kind));
+    }
+    s.layers.push_back(std::move(layer));
+  }
+  if (kinds.empty() || config.get("num_hidden_layers", s.depth()) != s.depth()) {
+    config.refuse("num_hidden_layers", fmt::format("contradicts the kinds of {} layers", s.depth()));
+  }
+}
+
+// DeepSeek-V3's routing, experts without gates, a shared expert of its own width.
+void read_moe(const Config& config, DecoderSpec& s) {
+  const bool used = std::any_of(s.layers.begin(), s.layers.end(), [](const LayerSpec& layer) { return layer.moe; });
+  if (used) {
+    if (config.has("moe_latent_size"))
+      config.refuse("moe_latent_size", "experts behind a projection are not supported");
+    std::vector<LayerSpec> layers = s.layers;
+    read_deepseek_experts(config, s, true);
+    s.layers = std::move(layers);
+    s.moe.gated = false;
+    s.moe.shared_in = {"up_proj"};
+    const int shared = config.get("moe_shared_expert_intermediate_size", 0);
+    s.moe.shared_inner = config.get("n_shared_experts", 1) * shared;
+  }
+  for (const char* key : {"moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size",
+                          "moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts",
+                          "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "topk_group"}) {
+    config.ignore(key);  // of models without experts
+  }
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_sizes(config, "nemotron_h", {.layers = nullptr, .default_max_positions = 4096});
+  AttentionSpec& a = s.attention;
+  a.head_dim = read_positive(config, "head_dim", config.get("head_dim", a.head_dim));
+  a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
+  read_attention_bias(config, s, true);
+  s.norm.eps = static_cast<float>(config.get("layer_norm_epsilon", 1e-5));
+  s.mlp.gated = false;
+  s.mlp.in = {"up_proj"};
+  s.mlp.bias = config.get("mlp_bias", false);
+  s.mlp.activation = read_activation(config, "mlp_hidden_act", "relu2");
+  s.tied_head = config.get("tie_word_embeddings", false);
+  Mamba2Spec mamba = read_mamba2(config, s, kKeys);
+  mamba.norm_groups = mamba.groups;
+  // The reference keeps steps from below this, which elsewhere is how they are initialized.
+  mamba.dt_low = std::max(mamba.dt_low, config.get("time_step_min", 0.001f));
+  if (config.get("mamba_proj_bias", mamba.bias) != mamba.bias) config.refuse("mamba_proj_bias", "contradicts use_bias");
+  read_layers(config, s, mamba);
+  read_moe(config, s);
+  read_one_window(config, s, 0);
+  s.names.body = "backbone";
+  s.names.embedding = "embeddings";
+  s.names.norm = "norm_f";
+  s.names.attention = s.names.mlp = "mixer";
+  s.names.attention_norm = s.names.mlp_norm = "norm";
+  if (config.get("num_nextn_predict_layers", 0) > 0) {
+    config.refuse("num_nextn_predict_layers", "layers that predict further tokens are not supported");
+  }
+  for (const char* key : {"mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_logits_to_keep",
+                          "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
+                          "time_step_max", "use_mamba_kernels", "hidden_dropout"}) {
+    config.ignore(key);
+  }
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "nemotron_h", .architectures = {"NemotronHForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,22 @@
+// Qwen 3.5, the text models: Qwen3-Next's layers with plain projections, dense or with experts.
+#include "models/qwen3_next.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  return decoder_lm(qwen3_next_like(config, "qwen3_5", DeltaNetLayout::kSeparate), context, max_len);
+}
+
+std::unique_ptr<Model> build_moe(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = qwen3_next_like(config, "qwen3_5_moe", DeltaNetLayout::kSeparate);
+  read_qwen3_next_experts(config, s, true);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily dense{.name = "qwen3_5", .architectures = {"Qwen3_5ForCausalLM"}, .build = build};
+const ModelFamily experts{.name = "qwen3_5_moe", .architectures = {"Qwen3_5MoeForCausalLM"}, .build = build_moe};
+const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{dense}, Registry<ModelFamily>{experts}};
+
+}  // namespace
+}  // namespace sluice
