@@ -61,7 +61,8 @@ SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>
   }
 }
 
-// Rows of blocks, in the pool's scratch memory.
+// Rows of blocks, in the pool's scratch memory, which goes on for another kSpareRows: tiles read whole.
+inline constexpr int64_t kSpareRows = 15;
 template <Int8Traits Traits>
 struct Int8Rows {
   const InputBlock<Traits>* data;
@@ -74,7 +75,7 @@ template <Int8Traits Traits>
 Int8Rows<Traits> quantize_rows(ThreadPool& pool, const Tensor& x, int64_t row, int64_t rows, int offset) {
   using Block = InputBlock<Traits>;
   const int64_t blocks = x.shape[1] / kernels::kQuantBlock;
-  auto* to = reinterpret_cast<Block*>(pool.scratch(static_cast<size_t>(rows * blocks) * sizeof(Block)));
+  auto* to = reinterpret_cast<Block*>(pool.scratch(static_cast<size_t>((rows + kSpareRows) * blocks) * sizeof(Block)));
   constexpr int64_t kGrain = 1 << 10;  // blocks worth handing to another thread
   pool.parallel_for(rows, kGrain / (blocks + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {

@@ -12,6 +12,10 @@
 #include "kernels/cpu/int8_codecs.h"
 #include "kernels/cpu/int8_input.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/matmul_emit.h"
+#ifdef __AMX_INT8__
+#include "kernels/cpu/amx/int8_tile.h"
+#endif
 
 namespace sluice::SLUICE_ISA {
 namespace {
@@ -24,29 +28,19 @@ constexpr int64_t kFewRows = 2 * kStreamRows;          // rows multiplied as str
 constexpr int kGroup = 4;                              // panels handed out together
 constexpr int kColumns = kGroup * kPanel;              // of a group
 constexpr int64_t kStep = 8;                           // blocks decoded at a time
-constexpr int kTileRows = kRegisters == 32 ? 6 : 2;    // of a tile of two vectors of columns
-constexpr int64_t kRowChunk = 32 * 6;                  // rows multiplied with what was decoded
-constexpr int64_t kPassRows = 4 * kRowChunk;           // rows per pass over the weights: bounds the scratch memory
-constexpr int64_t kAheadBytes = 2 << 10;               // how far a stream asks memory for what comes
+#ifdef __AMX_INT8__
+constexpr bool kTiles = true;
+constexpr int kMaxRows = kTileRows;
+#else
+constexpr bool kTiles = false;
+constexpr int kMaxRows = kRegisters == 32 ? 6 : 2;  // of a tile of two vectors of columns
+#endif
+constexpr int64_t kRowChunk = 32 * 6;         // rows multiplied with what was decoded
+constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
+constexpr int64_t kAheadBytes = 2 << 10;      // how far a stream asks memory for what comes
 
 template <class Codec>
 constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide};
-
-// out = acc + bias, or out + acc + bias, of one row's vector of columns.
-SLUICE_INLINE void emit(const ops::MatmulArgs& args, int64_t row, int64_t column, Vec acc) {
-  const int64_t n = args.weight->n;
-  float* out = reinterpret_cast<float*>(args.out.data) + row * args.out.row_stride + column;
-  const auto write = [&](auto extent) {
-    if (args.bias != nullptr) acc = acc + load(args.bias + column, extent);
-    if (args.accumulate) acc = load(out, extent) + acc;
-    store(out, acc, extent);
-  };
-  if (column + kLanes <= n) {
-    write(All{});
-  } else if (column < n) {
-    write(First{static_cast<int>(n - column)});
-  }
-}
 
 // sum + (dot product) * scales of a block's part, + minimum.
 template <Int8Traits Traits>
@@ -137,7 +131,10 @@ SLUICE_INLINE void decode_vector(const std::byte* quants, const std::byte* scale
     Bytes w[kRows];
     Codec::template quants<V>(quants + (block + b) * Codec::kLayout.quant_bytes(), w);
     SLUICE_UNROLL
-    for (int i = 0; i < kRows; ++i) store_bytes(to.quants[panel][b][i] + V * int64_t{sizeof(Bytes)}, w[i]);
+    for (int i = 0; i < kRows; ++i) {
+      if constexpr (kTiles && !Codec::kLayout.mins()) w[i] = subtract_bytes(w[i], Codec::kLayout.offset);
+      store_bytes(to.quants[panel][b][i] + V * int64_t{sizeof(Bytes)}, w[i]);
+    }
     Vec scale[2], min[2];
     Codec::template scales<V>(scales, block + b, scale, min);
     SLUICE_UNROLL
@@ -158,6 +155,17 @@ void decode(const ops::Weight& weight, int64_t panel, int64_t panels, int64_t bl
   }
 }
 
+#ifdef __AMX_INT8__
+// The same for all rows of a chunk; reads, but does not use, the rows up to the next multiple of a tile's.
+template <Int8Traits Traits>
+void tile_rows(int64_t, Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
+  const TileScope scope(kTileRows, 0, static_cast<int>(kQuantBlock) / Traits.subs);
+  for (int p = 0; p < kGroup; ++p) {
+    const TilePanel panel{&weights.quants[p][0][0][0], &weights.scales[p][0][0][0], &weights.mins[p][0][0][0]};
+    multiply_tile<Traits>(x, panel, count, sums + p * kPanel, kColumns);
+  }
+}
+#else
 // sums[R][kColumns] += R rows of x by `count` decoded blocks of vectors [v, v + V) of columns.
 template <Int8Traits Traits, int R, int V>
 void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, float* sums) {
@@ -225,6 +233,15 @@ void tile_row(Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* 
   for (int v = 0; v < kGroup * kVecs; v += 2) tile<Traits, R, 2>(x, weights, count, v, sums);
 }
 
+template <Int8Traits Traits>
+void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
+  const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
+    static_cast<void>(((rows == R + 1 && (tile_row<Traits, R + 1>(x, weights, count, sums), true)) || ...));
+  };
+  run(std::make_integer_sequence<int, kMaxRows>());
+}
+#endif
+
 // Asks memory for share `part` of `parts` of what the next step decodes, while this one computes.
 struct Ahead {
   const std::byte* quants;  // null: nothing
@@ -239,25 +256,18 @@ struct Ahead {
   }
 };
 
-template <Int8Traits Traits>
-void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
-  const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
-    static_cast<void>(((rows == R + 1 && (tile_row<Traits, R + 1>(x, weights, count, sums), true)) || ...));
-  };
-  run(std::make_integer_sequence<int, kTileRows>());
-}
-
 // Rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on.
 template <class Codec>
 void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t rows, int64_t panel,
               int64_t panels) {
   constexpr Int8Layout kLayout = Codec::kLayout;
-  const int64_t blocks = args.weight->k / kQuantBlock, tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t blocks = args.weight->k / kQuantBlock, tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t panel_bytes = kLayout.panel_bytes(args.weight->k);
   const std::byte* first = args.weight->data + panel * panel_bytes;
   Decoded weights;
-  alignas(64) float sums[kRowChunk * kColumns];
-  for (int64_t i = 0; i < rows * kColumns; i += kLanes) store(sums + i, zero(), All{});
+  if (panels < kGroup) weights = {};  // tiles read whole groups
+  alignas(64) float sums[(kRowChunk + kMaxRows) * kColumns];
+  for (int64_t i = 0; i < tiles * kMaxRows * kColumns; i += kLanes) store(sums + i, zero(), All{});
   for (int64_t begin = 0; begin < blocks; begin += kStep) {
     const int64_t count = blocks - begin < kStep ? blocks - begin : kStep;
     decode<Codec>(*args.weight, panel, panels, begin, count, weights);
@@ -266,7 +276,8 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
     const Ahead ahead{soon > 0 ? next_quants : nullptr, panel_bytes, panels, soon * kLayout.quant_bytes()};
     int64_t at = 0;
     for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t next = (t + 1) * rows / tiles;  // tiles of nearly equal height
+      // Nearly equal height, or whole tiles.
+      const int64_t next = kTiles ? (at + kMaxRows < rows ? at + kMaxRows : rows) : (t + 1) * rows / tiles;
       ahead.ask(t, tiles);
       tile_rows<kTraits<Codec>>(next - at, x.from(at, begin), weights, count, sums + at * kColumns);
       at = next;

@@ -13,6 +13,7 @@ SLUICE_INLINE Bytes load_bytes(const void* p) { return _mm512_loadu_si512(p); }
 SLUICE_INLINE void store_bytes(void* p, Bytes x) { _mm512_storeu_si512(p, x); }
 SLUICE_INLINE Bytes broadcast_lane(int x) { return _mm512_set1_epi32(x); }
 SLUICE_INLINE Bytes broadcast_byte(int x) { return _mm512_set1_epi8(static_cast<char>(x)); }
+SLUICE_INLINE Bytes subtract_bytes(Bytes a, int b) { return _mm512_sub_epi8(a, broadcast_byte(b)); }
 SLUICE_INLINE Bytes bits_and(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 SLUICE_INLINE Bytes bits_or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
 // (a & mask) | b
@@ -80,6 +81,7 @@ SLUICE_INLINE Bytes load_bytes(const void* p) { return _mm256_loadu_si256(static
 SLUICE_INLINE void store_bytes(void* p, Bytes x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 SLUICE_INLINE Bytes broadcast_lane(int x) { return _mm256_set1_epi32(x); }
 SLUICE_INLINE Bytes broadcast_byte(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
+SLUICE_INLINE Bytes subtract_bytes(Bytes a, int b) { return _mm256_sub_epi8(a, broadcast_byte(b)); }
 SLUICE_INLINE Bytes bits_and(Bytes a, Bytes b) { return _mm256_and_si256(a, b); }
 SLUICE_INLINE Bytes bits_or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
 SLUICE_INLINE Bytes masked_or(Bytes a, Bytes mask, Bytes b) { return bits_or(bits_and(a, mask), b); }

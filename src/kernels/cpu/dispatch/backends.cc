@@ -21,6 +21,11 @@ namespace cpu_avx512_bf16 {
 extern const kernels::CpuKernels kKernels;
 }
 
+namespace cpu_amx {
+void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
+kernels::Matmul matmul_int8(DType format);
+}  // namespace cpu_amx
+
 namespace kernels {
 namespace {
 
@@ -88,6 +93,19 @@ const ops::Ops& table() {
   return ops;
 }
 
+// AVX-512's table with AMX products.
+const ops::Ops& amx_table() {
+  static const ops::Ops ops = [] {
+    ops::Ops made = make_table<cpu_avx512_bf16::kKernels>();
+    made.matmul.at(&kBFloat16).matmul = cpu_amx::matmul_bf16;
+    for (auto& [type, kernels] : made.matmul) {
+      if (kernels.int8_block > 0) kernels.matmul = cpu_amx::matmul_int8(type);
+    }
+    return made;
+  }();
+  return ops;
+}
+
 const ops::Backend avx2{
     .name = "cpu-avx2", .rank = 10, .usable = [] { return features().avx2; }, .table = table<cpu_avx2::kKernels>};
 const ops::Backend avx512{
@@ -96,8 +114,9 @@ const ops::Backend avx512_bf16{.name = "cpu-avx512-bf16",
                                .rank = 30,
                                .usable = [] { return features().avx512_bf16; },
                                .table = table<cpu_avx512_bf16::kKernels>};
+const ops::Backend amx{.name = "cpu-amx", .rank = 40, .usable = [] { return features().amx; }, .table = amx_table};
 const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{avx2}, Registry<ops::Backend>{avx512},
-                                             Registry<ops::Backend>{avx512_bf16}};
+                                             Registry<ops::Backend>{avx512_bf16}, Registry<ops::Backend>{amx}};
 
 }  // namespace
 }  // namespace kernels

@@ -1,0 +1,25 @@
+// The end of a product: what is done with a row's sums of a vector of columns.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+#include "ops/ops.h"
+
+namespace sluice::SLUICE_ISA {
+
+// out = acc + bias, or out + acc + bias; columns past the last are left alone.
+SLUICE_INLINE void emit(const ops::MatmulArgs& args, int64_t row, int64_t column, Vec acc) {
+  const int64_t n = args.weight->n;
+  float* out = reinterpret_cast<float*>(args.out.data) + row * args.out.row_stride + column;
+  const auto write = [&](auto extent) {
+    if (args.bias != nullptr) acc = acc + load(args.bias + column, extent);
+    if (args.accumulate) acc = load(out, extent) + acc;
+    store(out, acc, extent);
+  };
+  if (column + kLanes <= n) {
+    write(All{});
+  } else if (column < n) {
+    write(First{static_cast<int>(n - column)});
+  }
+}
+
+}  // namespace sluice::SLUICE_ISA
