@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "sluice/options.h"
 
 namespace sluice::kernels {
 struct MachineLimits;
@@ -29,5 +31,19 @@ struct Percentiles {
 Percentiles percentiles(std::vector<double> values);  // empty: zeros
 Json to_json(const Percentiles& p, double scale);     // rounded to 3 digits after scaling
 Json to_json(const kernels::MachineLimits& limits);   // in units of 10^9 per second
+
+// A load of requests on an engine without HTTP.
+struct LoadArguments {
+  EngineOptions engine;
+  std::string prompts;  // file; empty: random
+  int input_len = 128, output_len = 128;
+  int num_prompts = 64;
+  int batch_size = 1, iterations = 5;
+};
+struct LoadShape {
+  int batch_size, input_len, output_len;
+};
+// One result of `sluice bench latency` for each shape, all of one loaded model. Throws Error.
+std::vector<Json> measure_latency(LoadArguments arguments, const std::vector<LoadShape>& shapes);
 
 }  // namespace sluice::cli

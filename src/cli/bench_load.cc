@@ -21,14 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Arguments {
-  EngineOptions engine;
-  std::string prompts;  // file; empty: random
-  int input_len = 128, output_len = 128;
-  int num_prompts = 64;
-  int batch_size = 1, iterations = 5;
-};
-
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Runs requests together and keeps the times of each token.
@@ -91,7 +83,7 @@ class Load {
   int open_ = 0;
 };
 
-std::vector<Request> make_requests(const Arguments& a, const Engine& engine, int count) {
+std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine, int count) {
   std::vector<std::vector<TokenId>> prompts;
   if (!a.prompts.empty()) {
     std::ifstream in(a.prompts);
@@ -119,13 +111,13 @@ std::vector<Request> make_requests(const Arguments& a, const Engine& engine, int
   return requests;
 }
 
-std::unique_ptr<Engine> load(Arguments& a, int requests) {
+std::unique_ptr<Engine> load(LoadArguments& a, int requests) {
   make_local(a.engine);
   a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);
   return Engine::load(a.engine);
 }
 
-Json describe(const Arguments& a, const Engine& engine) {
+Json describe(const LoadArguments& a, const Engine& engine) {
   const ModelInfo& m = engine.model();
   return {{"model", m.name},
           {"dtype", m.dtype},
@@ -134,7 +126,7 @@ Json describe(const Arguments& a, const Engine& engine) {
           {"output_len", a.output_len}};
 }
 
-int throughput(Arguments a) {
+int throughput(LoadArguments a) {
   const auto engine = load(a, a.num_prompts);
   Load load(*engine);
   load.run(make_requests(a, *engine, 1));  // warm
@@ -182,13 +174,9 @@ void add_shares(Json& out, const Roofline& r, double prefill_rate, double step_s
   out["prefill_share_of_peak"] = rounded(2 * r.weights * prefill_rate / r.peak);
 }
 
-int latency(Arguments a) {
-  a.engine.enable_prefix_caching = false;  // every iteration computes its prompt
-  make_local(a.engine);
-  const Roofline roofline = measure_roofline(a.engine);
-  const auto engine = load(a, a.batch_size);
-  Load load(*engine);
-  const std::vector<Request> requests = make_requests(a, *engine, a.batch_size);
+Json latency_of(const LoadArguments& a, Engine& engine, const Roofline& roofline) {
+  Load load(engine);
+  const std::vector<Request> requests = make_requests(a, engine, a.batch_size);
   load.run(requests);  // warm
   std::vector<double> seconds, ttft, tpot;
   for (int i = 0; i < a.iterations; ++i) {
@@ -198,7 +186,7 @@ int latency(Arguments a) {
     ttft.insert(ttft.end(), r.ttft.begin(), r.ttft.end());
     tpot.insert(tpot.end(), r.tpot.begin(), r.tpot.end());
   }
-  Json out = describe(a, *engine);
+  Json out = describe(a, engine);
   out["batch_size"] = a.batch_size;
   out["iterations"] = a.iterations;
   out["latency_ms"] = to_json(percentiles(seconds), 1000);
@@ -209,11 +197,10 @@ int latency(Arguments a) {
   out["prefill_tokens_per_second"] = prefill_rate;
   if (p.p50 > 0) out["decode_tokens_per_second"] = a.batch_size / p.p50;
   add_shares(out, roofline, prefill_rate, p.p50);
-  print_result(out);
-  return 0;
+  return out;
 }
 
-void add_common(CLI::App& app, Arguments& a) {
+void add_common(CLI::App& app, LoadArguments& a) {
   add_model(app, a.engine);
   add_engine_options(app, a.engine);
   app.add_option("--prompts", a.prompts, "file with a prompt a line (default: random token ids)");
@@ -223,8 +210,29 @@ void add_common(CLI::App& app, Arguments& a) {
   app.add_option("--output-len", a.output_len, "tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
 }
 
+}  // namespace
+
+std::vector<Json> measure_latency(LoadArguments a, const std::vector<LoadShape>& shapes) {
+  a.engine.enable_prefix_caching = false;  // every iteration computes its prompt
+  make_local(a.engine);
+  const Roofline roofline = measure_roofline(a.engine);
+  int most = 0;
+  for (const LoadShape& shape : shapes) most = std::max(most, shape.batch_size);
+  const auto engine = load(a, most);
+  std::vector<Json> results;
+  for (const LoadShape& shape : shapes) {
+    a.batch_size = shape.batch_size;
+    a.input_len = shape.input_len;
+    a.output_len = shape.output_len;
+    results.push_back(latency_of(a, *engine, roofline));
+  }
+  return results;
+}
+
+namespace {
+
 std::function<int()> declare_throughput(CLI::App& app) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<LoadArguments>();
   add_common(app, *a);
   app.add_option("--num-prompts", a->num_prompts, "requests, all submitted at once")
       ->check(CLI::PositiveNumber)
@@ -233,13 +241,16 @@ std::function<int()> declare_throughput(CLI::App& app) {
 }
 
 std::function<int()> declare_latency(CLI::App& app) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<LoadArguments>();
   add_common(app, *a);
   app.add_option("--batch-size", a->batch_size, "requests at a time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--iterations", a->iterations, "measured runs")->check(CLI::PositiveNumber)->capture_default_str();
-  return [a] { return latency(*a); };
+  return [a] {
+    print_result(measure_latency(*a, {{a->batch_size, a->input_len, a->output_len}}).front());
+    return 0;
+  };
 }
 
 const BenchCommand throughput_command{"throughput", "many requests at once: tokens per second, TTFT, TPOT",
