@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "sluice/error.h"
 
 namespace sluice {
@@ -38,6 +41,30 @@ void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix)
   context.ops.matmul.at(view_.dtype).pack(context.pool, view_, row, matrix);
 }
 
+namespace {
+
+// Packs rows scaled to length one, a few at a time.
+void pack_unit_rows(LoadContext& context, PackedWeight& into, int64_t row, const Tensor& matrix) {
+  constexpr int64_t kRows = 256;
+  const int64_t columns = matrix.shape[1];
+  const Buffer memory(static_cast<size_t>(kRows * columns) * sizeof(float));
+  for (int64_t begin = 0; begin < matrix.rows(); begin += kRows) {
+    const Tensor unit(memory.data(), &kFloat32, {std::min(kRows, matrix.rows() - begin), columns});
+    for (int64_t i = 0; i < unit.rows(); ++i) {
+      const Tensor from = matrix.slice_rows(begin + i, 1);
+      float* to = unit.f32() + i * columns;
+      to_float(from.dtype, from.data, to, static_cast<size_t>(columns));
+      double squares = 0;
+      for (int64_t j = 0; j < columns; ++j) squares += double{to[j]} * to[j];
+      const auto scale = static_cast<float>(1.0 / std::max(std::sqrt(squares), 1e-12));
+      for (int64_t j = 0; j < columns; ++j) to[j] *= scale;
+    }
+    into.pack(context, row + begin, unit);
+  }
+}
+
+}  // namespace
+
 Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias) {
   LoadContext& context = w.context();
   int64_t outputs = 0, row = 0;
@@ -59,7 +86,12 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     Buffer memory;
     const Tensor matrix = part.transposed ? transpose(entry->view(), memory) : entry->view();
     for (const RowRange& range : ranges) {
-      weight_.pack(context, row, matrix.slice_rows(range.begin, range.count));
+      const Tensor rows = matrix.slice_rows(range.begin, range.count);
+      if (part.unit_rows) {
+        pack_unit_rows(context, weight_, row, rows);
+      } else {
+        weight_.pack(context, row, rows);
+      }
       if (!values.empty()) {
         bias_.insert(bias_.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
       }

@@ -38,6 +38,7 @@ class Linear {
     int64_t outputs = 0;
     std::vector<RowRange> rows{};  // the tensor's rows in the order of the outputs; empty: as they are
     bool transposed = false;       // the tensor is [inputs, outputs], as GPT-2's Conv1D stores it
+    bool unit_rows = false;        // rows are scaled to length one
   };
   Linear() = default;
   Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
@@ -87,7 +88,7 @@ class Embedding {
   explicit Embedding(const Tensor& table) : table_(table) {}
   Tensor operator()(ops::Ctx& c, std::span<const int32_t> ids) const;  // [tokens, hidden] fp32
   void into(ops::Ctx& c, const Tensor& out, std::span<const int32_t> ids) const { ops::embed(c, out, table_, ids); }
-  Embedding rows_from(int64_t first) const;                            // the same table without the rows before `first`
+  Embedding rows_from(int64_t first) const;  // the same table without the rows before `first`
 
  private:
   Tensor table_;

@@ -37,7 +37,9 @@ std::string first_architecture(const Config& config) {
 Task native_task(const ModelFamily& family, const Config& config) {
   const std::string name = first_architecture(config);
   if (name.ends_with("ForSequenceClassification")) return Task::kScore;
-  return family.encoder || !bare_name(name).empty() ? Task::kEmbed : Task::kGenerate;
+  if (family.encoder) return Task::kEmbed;
+  const bool listed = std::ranges::find(family.architectures, name) != family.architectures.end();  // "ChatGLMModel"
+  return listed || bare_name(name).empty() ? Task::kGenerate : Task::kEmbed;
 }
 
 int read_labels(const Config& config) {

@@ -121,6 +121,121 @@ TEST(ModelErrors, ExpertsAreChecked) {
   expect_error(set("moe_intermediate_size", 0), "moe_intermediate_size", "qwen3_moe");
 }
 
+TEST(ModelErrors, LatentAttentionAndItsExpertsAreChecked) {
+  expect_error(set("topk_method", "greedy"), "topk_method", "deepseek_v3");
+  expect_error(set("num_experts_per_tok", 5), "topk_group", "deepseek_v3");  // two groups of two
+  expect_error(set("norm_topk_prob", true), "norm_topk_prob", "deepseek_v2");
+  expect_error(set("topk_method", "noaux_tc"), "topk_method", "deepseek_v2");
+  expect_error(set("kv_lora_rank", 0), "kv_lora_rank", "deepseek_v2");
+  expect_error(set("quantization_config", {{"quant_method", "awq"}}), "quant_method", "gpt_oss");
+  expect_error(set("experts_per_token", 3), "experts_per_token", "gpt_oss");
+  expect_error(set("num_experts_per_tok", 1), "num_experts_per_tok", "phimoe");
+  expect_error(set("num_attention_heads", 2), "num_attention_heads", "jetmoe");
+}
+
+TEST(ModelErrors, RecurrentLayersAreChecked) {
+  expect_error(set("conv_kernel", 17), "conv_kernel", "mamba");
+  expect_error(set("intermediate_size", 100), "intermediate_size", "mamba");
+  expect_error(set("time_step_rank", "many"), "time_step_rank", "falcon_mamba");
+  expect_error(set("num_heads", 7), "num_heads", "mamba2");
+  expect_error(set("n_groups", 3), "n_groups", "mamba2");
+  expect_error(set("time_step_limit", {1.0, 0.5}), "time_step_limit", "mamba2");
+  expect_error(set("attn_layer_offset", 2), "attn_layer_offset", "jamba");
+  expect_error(set("attn_layer_indices", {3}), "attn_layer_indices", "bamba");
+  expect_error(set("attn_rotary_emb", 16), "attn_rotary_emb", "bamba");
+  expect_error(set("position_embedding_type", "alibi"), "position_embedding_type", "granitemoehybrid");
+  expect_error(set("layer_types", {"mamba", "conv", "attention"}), "conv", "granitemoehybrid");
+  expect_error(set("layers_block_type", {"mamba", "lstm"}), "lstm", "nemotron_h");
+  expect_error(set("num_hidden_layers", 3), "num_hidden_layers", "nemotron_h");
+  expect_error(set("layer_types", {"conv"}), "layer_types", "lfm2");
+  expect_error(set("linear_num_key_heads", 3), "linear_num_key_heads", "qwen3_next");
+  expect_error(set("linear_conv_kernel_dim", 0), "linear_conv_kernel_dim", "qwen3_next");
+  expect_error(set("block_types", {"recurrent", "dense"}), "dense", "recurrent_gemma");
+  expect_error(set("mlp_beta_factor", 0), "mlp_beta_factor", "minimax");
+}
+
+TEST(ModelErrors, OlderNamesOfRecurrentLayersMeanTheSame) {
+  EXPECT_EQ(error_of(set("time_step_rank", "auto"), "mamba"), "");
+  EXPECT_EQ(error_of(set("layer_types", {"mamba", "attention", "mamba"}), "granitemoehybrid"), "");
+  EXPECT_EQ(error_of({.config =
+                          [](Json& config) {
+                            config.erase("layers_block_type");
+                            config["hybrid_override_pattern"] = "M-*-";
+                          }},
+                     "nemotron_h"),
+            "");
+  EXPECT_EQ(error_of({.config =
+                          [](Json& config) {
+                            config.erase("layer_types");
+                            config["full_attn_idxs"] = {1, 3};
+                            config["block_ff_dim"] = config["intermediate_size"];
+                          }},
+                     "lfm2"),
+            "");
+}
+
+// Keys that published files have and those of transformers 5 have not.
+TEST(ModelErrors, KeysOfPublishedFilesAreUnderstood) {
+  const auto with = [](const Json& keys) {
+    return Change{.config = [=](Json& config) {
+      config.erase("rope_parameters");
+      for (const auto& [key, value] : keys.items()) config[key] = value;
+    }};
+  };
+  const Json yarn = {{"type", "yarn"},       {"factor", 40},   {"mscale", 0.707},
+                     {"beta_fast", 32},      {"beta_slow", 1}, {"original_max_position_embeddings", 64},
+                     {"mscale_all_dim", 0.5}};
+  EXPECT_EQ(error_of(with({{"aux_loss_alpha", 0.001},
+                           {"ep_size", 1},
+                           {"moe_layer_freq", 1},
+                           {"rope_scaling", yarn},
+                           {"rope_theta", 10000},
+                           {"scoring_func", "softmax"},
+                           {"seq_aux", true},
+                           {"topk_method", "gready"}}),
+                     "deepseek_v2"),
+            "");
+  EXPECT_EQ(error_of(with({{"ep_size", 1},
+                           {"moe_layer_freq", 1},
+                           {"rope_scaling", yarn},
+                           {"rope_theta", 10000},
+                           {"scoring_func", "sigmoid"},
+                           {"topk_method", "noaux_tc"}}),
+                     "deepseek_v3"),
+            "");
+  const Json quantized = {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}};
+  EXPECT_EQ(error_of(with({{"experts_per_token", 2},
+                           {"initial_context_length", 64},
+                           {"swiglu_limit", 7.0},
+                           {"quantization_config", quantized}}),
+                     "gpt_oss"),
+            "");
+  const Json longrope = {{"type", "longrope"},
+                         {"short_mscale", 1.2},
+                         {"long_mscale", 1.3},
+                         {"short_factor", {1, 1, 1, 1, 1, 1, 1, 1}},
+                         {"long_factor", {2, 2, 2, 2, 2, 2, 2, 2}},
+                         {"original_max_position_embeddings", 64}};
+  EXPECT_EQ(
+      error_of(with({{"original_max_position_embeddings", 64}, {"rope_scaling", longrope}, {"rope_theta", 10000.0}}),
+               "phimoe"),
+      "");
+}
+
+TEST(ModelErrors, LayersThatPredictFurtherTokensAreLeftAlone) {
+  const auto with_layer = [](int layer) {
+    return Change{.tensors = [=](Json& rows) {
+      rows.push_back({{"name", "model.layers." + std::to_string(layer) + ".eh_proj.weight"},
+                      {"shape", {64, 128}},
+                      {"mean", 0},
+                      {"std", 1}});
+    }};
+  };
+  EXPECT_EQ(error_of(with_layer(3), "deepseek_v3"), "");
+  expect_error(with_layer(4), "model.layers.4.eh_proj.weight", "deepseek_v3");
+  expect_error(with_layer(3), "model.layers.3.eh_proj.weight", "deepseek_v2");
+}
+
 TEST(ModelErrors, TensorsAreNamed) {
   expect_error({.tensors = [](Json& rows) { rows.erase(0); }}, "'lm_head.weight' [320, 64] is missing");
   expect_error({.tensors = [](Json& rows) { rows[2]["shape"] = {63}; }},

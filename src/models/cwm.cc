@@ -1,0 +1,25 @@
+// Code World Model (arXiv:2510.02387): Llama 3's graph with a window in three of four layers.
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = llama_like(config, "cwm", {.head_dim = 128, .norm_eps = 1e-5, .rope = {.theta = 1000000.0}});
+  if (!config.has("rope_parameters") && !config.has("rope_scaling")) {
+    RopeSpec& rope = s.ropes.front();
+    rope.type = "llama3";
+    rope.factor = 16.0;
+    rope.original_max_positions = 8192;
+  }
+  s.mlp.bias = config.get("mlp_bias", false);
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", 8192));
+  read_windows(config, s, window, [](int layer) { return layer % 4 != 0; });
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "cwm", .architectures = {"CwmForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,28 @@
+// GLM-4.7 Flash: DeepSeek-V3's latent attention with GLM-4.5's experts.
+#include "models/deepseek.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = latent_llama_like(config, "glm4_moe_lite");
+  read_deepseek_experts(config, s, true);
+  const auto kinds = config.get("mlp_layer_types", std::vector<std::string>{});
+  if (kinds.empty()) {
+    s.layers.front().moe = false;
+  } else if (kinds.size() != s.layers.size()) {
+    config.refuse("mlp_layer_types", "has not one entry per layer");
+  }
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] != "dense" && kinds[i] != "sparse") config.refuse("mlp_layer_types", "is neither dense nor sparse");
+    s.layers[i].moe = kinds[i] == "sparse";
+  }
+  ignore_prediction_layers(config, context, s);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "glm4_moe_lite", .architectures = {"Glm4MoeLiteForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice

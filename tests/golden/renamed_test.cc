@@ -1,0 +1,316 @@
+// Families that transformers does not know, or knows under another name, and whose graph is that of one with a golden:
+// the golden's weights under the family's names, fused and scaled as it stores them, give the golden's logits.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/mmap.h"
+#include "engine/runner.h"
+#include "formats/safetensors.h"
+#include "support/hashed_weights.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Matrix {
+  Shape shape;
+  std::vector<float> values;
+};
+
+// Tensors by name, with what a family does to them.
+struct Model {
+  Json config;
+  std::map<std::string, Matrix> tensors;
+
+  void set(const Json& keys) {
+    for (const auto& [key, value] : keys.items()) config[key] = value;
+  }
+  void move(const std::string& from, const std::string& to) {
+    config[to] = config.at(from);
+    config.erase(from);
+  }
+  // Replaces a part of all names that have it.
+  void rename(const std::string& from, const std::string& to) {
+    std::map<std::string, Matrix> renamed;
+    for (auto& [name, matrix] : tensors) {
+      std::string now = name;
+      if (const size_t at = now.find(from); at != std::string::npos) now.replace(at, from.size(), to);
+      renamed[now] = std::move(matrix);
+    }
+    tensors = std::move(renamed);
+  }
+  void scale(const std::string& part, float by) {
+    for (auto& [name, matrix] : tensors) {
+      if (name.find(part) == std::string::npos) continue;
+      for (float& v : matrix.values) v *= by;
+    }
+  }
+  // In every layer, q, k and v become one tensor: chunks of rows [tensor, first row, rows] one below the other.
+  struct Chunk {
+    char tensor;
+    int64_t row, rows;
+  };
+  void fuse_qkv(const std::string& name, const std::vector<Chunk>& chunks, const std::string& kind = "weight") {
+    for (int layer = 0; layer < config.at("num_hidden_layers"); ++layer) {
+      const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+      Matrix fused;
+      int64_t rows = 0;
+      for (const Chunk& chunk : chunks) {
+        const Matrix& from = tensors.at(fmt::format("{}{}_proj.{}", prefix, chunk.tensor, kind));
+        const int64_t width = from.shape.elements() / from.shape[0];
+        const auto begin = from.values.begin() + chunk.row * width;
+        fused.values.insert(fused.values.end(), begin, begin + chunk.rows * width);
+        rows += chunk.rows;
+      }
+      const auto count = static_cast<int64_t>(fused.values.size());
+      fused.shape = kind == "bias" ? Shape{rows} : Shape{rows, count / rows};
+      for (char t : {'q', 'k', 'v'}) tensors.erase(fmt::format("{}{}_proj.{}", prefix, t, kind));
+      tensors[prefix + name + "." + kind] = std::move(fused);
+    }
+  }
+};
+
+Model read_golden(const fs::path& golden) {
+  Model model;
+  model.config = read_json_file((golden / "config.json").string());
+  for (const Json& row : read_json_file((golden / "weights.json").string())) {
+    Matrix matrix;
+    for (const Json& dim : row.at("shape")) matrix.shape.append(dim.get<int64_t>());
+    for (uint16_t bits : testing::hashed_weights(row)) matrix.values.push_back(bf16_to_float(bits));
+    model.tensors[row.at("name").get<std::string>()] = std::move(matrix);
+  }
+  return model;
+}
+
+void write(Model& model, const testing::TempFolder& folder) {
+  folder.write("config.json", dump_json(model.config));
+  std::vector<NamedTensor> tensors;
+  for (auto& [name, matrix] : model.tensors) {
+    tensors.push_back({name, Tensor(matrix.values.data(), &kFloat32, matrix.shape)});
+  }
+  write_safetensors(folder / "model.safetensors", tensors);
+}
+
+// Loads what `change` makes of the golden and compares all logits; `column` scales what is expected of a token.
+void expect_golden(
+    const std::string& name, const std::function<void(Model&)>& change,
+    const std::function<float(int64_t token)>& column = [](int64_t) { return 1.0f; }) {
+  SCOPED_TRACE(name);
+  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
+  const testing::TempFolder folder;
+  Model model = read_golden(golden);
+  change(model);
+  write(model, folder);
+
+  std::map<std::string, TensorEntry> expected;
+  const MappedFile file((golden / "golden.safetensors").string());
+  for (TensorEntry& entry : read_safetensors(file.bytes(), name)) expected.emplace(entry.name, entry);
+  EngineOptions options;
+  options.model = folder.path();
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  ThreadPool pool(2);
+  LoadedModel loaded = load_model(options, pool);
+  Runner runner(loaded, pool);
+  const auto* ids = reinterpret_cast<const int32_t*>(expected.at("ids_1").data);
+  const Tensor want = expected.at("logits_1").view();
+  for_each_logits(runner, loaded.plan, options.block_size, {ids, static_cast<size_t>(want.rows())}, 16,
+                  [&](int position, std::span<const float> row) {
+                    double worst = 0, largest = 0;
+                    for (int64_t i = 0; i < want.shape[1]; ++i) {
+                      const double e = double{want.f32()[position * want.row_stride + i]} * column(i);
+                      worst = std::max(worst, std::abs(row[i] - e));
+                      largest = std::max(largest, std::abs(e));
+                    }
+                    EXPECT_LE(worst, 2e-4 * largest) << "row " << position;
+                  });
+}
+
+TEST(Renamed, InternLm2GroupsItsProjections) {
+  expect_golden("llama", [](Model& m) {
+    const int64_t dim = m.config.at("head_dim"), kv = m.config.at("num_key_value_heads");
+    const int64_t group = m.config.at("num_attention_heads").get<int64_t>() / kv;
+    std::vector<Model::Chunk> chunks;
+    for (int64_t g = 0; g < kv; ++g) {
+      chunks.insert(chunks.end(), {{'q', g * group * dim, group * dim}, {'k', g * dim, dim}, {'v', g * dim, dim}});
+    }
+    m.fuse_qkv("wqkv", chunks);
+    for (const char* key : {"attention_bias", "mlp_bias"}) m.config.erase(key);
+    m.set({{"architectures", {"InternLM2ForCausalLM"}}, {"model_type", "internlm2"}, {"bias", false}});
+    m.rename("self_attn.o_proj", "attention.wo");
+    m.rename("self_attn", "attention");
+    m.rename("mlp.gate_proj", "feed_forward.w1");
+    m.rename("mlp.up_proj", "feed_forward.w3");
+    m.rename("mlp.down_proj", "feed_forward.w2");
+    m.rename("input_layernorm", "attention_norm");
+    m.rename("post_attention_layernorm", "ffn_norm");
+    m.rename("embed_tokens", "tok_embeddings");
+    m.rename("lm_head", "output");
+  });
+}
+
+TEST(Renamed, InternLm3HasBiasesOfQwen2) {
+  expect_golden("qwen2", [](Model& m) {
+    for (const char* key : {"use_sliding_window", "max_window_layers", "layer_types"}) m.config.erase(key);
+    m.set({{"architectures", {"InternLM3ForCausalLM"}}, {"qkv_bias", true}, {"bias", false}});
+  });
+}
+
+// Every query head with a copy of its key and value.
+std::vector<Model::Chunk> multi_head_chunks(const Model& m) {
+  const int64_t dim = m.config.at("head_dim"), heads = m.config.at("num_attention_heads");
+  const int64_t group = heads / m.config.at("num_key_value_heads").get<int64_t>();
+  std::vector<Model::Chunk> chunks = {{'q', 0, heads * dim}};
+  for (char t : {'k', 'v'}) {
+    for (int64_t h = 0; h < heads; ++h) chunks.push_back({t, h / group * dim, dim});
+  }
+  return chunks;
+}
+
+void make_baichuan(Model& m) {
+  m.fuse_qkv("W_pack", multi_head_chunks(m));
+  for (const char* key : {"attention_bias", "mlp_bias", "num_key_value_heads", "head_dim"}) m.config.erase(key);
+  m.set({{"architectures", {"BaichuanForCausalLM"}}, {"model_max_length", 256}, {"z_loss_weight", 0}});
+}
+
+TEST(Renamed, BaichuanPacksItsProjections) { expect_golden("llama", make_baichuan); }
+
+// The vocabulary of the second generation is what tells its head: tokens beyond the golden's are zero.
+TEST(Renamed, Baichuan2HasAHeadOfUnitRows) {
+  std::vector<float> lengths;
+  expect_golden(
+      "llama",
+      [&](Model& m) {
+        make_baichuan(m);
+        constexpr int64_t kVocab = 125696;
+        m.set({{"vocab_size", kVocab}});
+        const Matrix& head = m.tensors.at("lm_head.weight");
+        const int64_t width = head.shape[1];
+        for (int64_t i = 0; i < head.shape[0]; ++i) {
+          double squares = 0;
+          for (int64_t j = 0; j < width; ++j) squares += std::pow(double{head.values[i * width + j]}, 2);
+          lengths.push_back(static_cast<float>(std::sqrt(squares)));
+        }
+        for (const char* name : {"lm_head.weight", "model.embed_tokens.weight"}) {
+          m.tensors.at(name).values.resize(static_cast<size_t>(kVocab * width));
+          m.tensors.at(name).shape = {kVocab, width};
+        }
+      },
+      [&](int64_t token) { return 1.0f / lengths[static_cast<size_t>(token)]; });
+}
+
+TEST(Renamed, MiniCpmScalesLikeGranite) {
+  expect_golden("granite", [](Model& m) {
+    const double layers = m.config.at("num_hidden_layers"), hidden = m.config.at("hidden_size");
+    const double dim = hidden / m.config.at("num_attention_heads").get<double>();
+    m.scale("q_proj", static_cast<float>(m.config.at("attention_multiplier").get<double>() * std::sqrt(dim)));
+    m.set({{"architectures", {"MiniCPMForCausalLM"}},
+           {"scale_emb", m.config.at("embedding_multiplier")},
+           {"scale_depth", m.config.at("residual_multiplier").get<double>() * std::sqrt(layers)},
+           {"dim_model_base", hidden / m.config.at("logits_scaling").get<double>()}});
+    for (const char* key :
+         {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "mlp_bias"}) {
+      m.config.erase(key);
+    }
+  });
+}
+
+TEST(Renamed, ExaoneIsLlama) {
+  expect_golden("llama", [](Model& m) {
+    for (const char* key : {"attention_bias", "mlp_bias", "head_dim"}) m.config.erase(key);
+    m.set({{"architectures", {"ExaoneForCausalLM"}}});
+    m.rename("self_attn.o_proj", "self_attn.out_proj");
+    m.rename("self_attn", "attn.attention");
+    m.rename("mlp.gate_proj", "mlp.c_fc_0");
+    m.rename("mlp.up_proj", "mlp.c_fc_1");
+    m.rename("mlp.down_proj", "mlp.c_proj");
+    m.rename("input_layernorm", "ln_1");
+    m.rename("post_attention_layernorm", "ln_2");
+    m.rename("model.norm", "transformer.ln_f");
+    m.rename("model.embed_tokens", "transformer.wte");
+    m.rename("model.layers", "transformer.h");
+    m.move("num_hidden_layers", "num_layers");
+    m.move("rms_norm_eps", "layer_norm_epsilon");
+    m.move("hidden_act", "activation_function");
+  });
+}
+
+TEST(Renamed, ChatGlmIsGlm) {
+  expect_golden("glm", [](Model& m) {
+    const int64_t q = m.tensors.at("model.layers.0.self_attn.q_proj.weight").shape[0];
+    const int64_t kv = m.tensors.at("model.layers.0.self_attn.k_proj.weight").shape[0];
+    const std::vector<Model::Chunk> chunks = {{'q', 0, q}, {'k', 0, kv}, {'v', 0, kv}};
+    m.fuse_qkv("query_key_value", chunks);
+    m.fuse_qkv("query_key_value", chunks, "bias");
+    m.rename("self_attn.o_proj", "self_attn.dense");
+    m.rename("self_attn", "self_attention");
+    m.rename("mlp.gate_up_proj", "mlp.dense_h_to_4h");
+    m.rename("mlp.down_proj", "mlp.dense_4h_to_h");
+    m.rename("model.layers", "transformer.encoder.layers");
+    m.rename("model.norm", "transformer.encoder.final_layernorm");
+    m.rename("model.embed_tokens", "transformer.embedding.word_embeddings");
+    m.rename("lm_head", "transformer.output_layer");
+    const Json golden = m.config;
+    m.config = {{"architectures", {"ChatGLMModel"}},
+                {"add_bias_linear", false},
+                {"add_qkv_bias", true},
+                {"apply_query_key_layer_scaling", true},
+                {"ffn_hidden_size", golden.at("intermediate_size")},
+                {"hidden_size", golden.at("hidden_size")},
+                {"kv_channels", golden.at("head_dim")},
+                {"layernorm_epsilon", golden.at("rms_norm_eps")},
+                {"multi_query_attention", true},
+                {"multi_query_group_num", golden.at("num_key_value_heads")},
+                {"num_attention_heads", golden.at("num_attention_heads")},
+                {"num_layers", golden.at("num_hidden_layers")},
+                {"original_rope", true},
+                {"padded_vocab_size", golden.at("vocab_size")},
+                {"post_layer_norm", true},
+                {"rmsnorm", true},
+                {"rope_ratio", golden.at("rope_parameters").at("rope_theta").get<double>() / 10000.0},
+                {"seq_length", golden.at("max_position_embeddings")}};
+  });
+}
+
+TEST(Renamed, DeepseekMoeRoutesLikeMixtral) {
+  expect_golden("mixtral", [](Model& m) {
+    m.rename("block_sparse_moe", "mlp");
+    m.rename(".w1.", ".gate_proj.");
+    m.rename(".w2.", ".down_proj.");
+    m.rename(".w3.", ".up_proj.");
+    m.move("num_local_experts", "n_routed_experts");
+    m.config["moe_intermediate_size"] = m.config.at("intermediate_size");
+    if (m.config.at("sliding_window").is_null()) m.config.erase("sliding_window");
+    m.config.erase("router_jitter_noise");
+    m.set({{"architectures", {"DeepseekForCausalLM"}},
+           {"aux_loss_alpha", 0.001},
+           {"first_k_dense_replace", 0},
+           {"moe_layer_freq", 1},
+           {"norm_topk_prob", true},
+           {"scoring_func", "softmax"},
+           {"seq_aux", true}});
+  });
+}
+
+TEST(Renamed, Glm4MoeLiteIsDeepseekV3) {
+  expect_golden("deepseek_v3", [](Model& m) {
+    m.config.erase("first_k_dense_replace");
+    m.set({{"architectures", {"Glm4MoeLiteForCausalLM"}}, {"mlp_layer_types", {"dense", "sparse", "sparse"}}});
+  });
+}
+
+TEST(Renamed, CwmSlidesLikeMistral) {
+  expect_golden("mistral", [](Model& m) {
+    const std::vector<std::string> kinds(m.config.at("num_hidden_layers").get<size_t>(), "sliding_attention");
+    m.set({{"architectures", {"CwmForCausalLM"}}, {"layer_types", kinds}});
+  });
+}
+
+}  // namespace
+}  // namespace sluice
