@@ -1,8 +1,9 @@
-// The "post_processor" of tokenizer.json: puts special tokens around a text's own.
+// The "post_processor" of tokenizer.json: puts special tokens around a text's own, or around those of two texts.
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tokenizer/json_field.h"
@@ -16,20 +17,27 @@ class PostProcessor {
   PostProcessor(const std::optional<Field>& field, const std::function<bool(TokenId)>& known);
 
   std::vector<TokenId> apply(std::vector<TokenId> tokens, bool add_special_tokens) const;
+  // Two texts with their special tokens; one behind the other where no template says how.
+  Tokenizer::Pair join(std::span<const TokenId> first, std::span<const TokenId> second) const;
 
  private:
-  // A template for one text: special tokens, and the places of the text's own.
+  // A template: special tokens, and the places of the texts' own.
   struct Part {
-    bool is_text = false;
-    std::vector<TokenId> special;
+    enum class Kind { kFirst, kSecond, kSpecial };
+    Kind kind = Kind::kSpecial;
+    std::vector<TokenId> special{};
+    int32_t type = 0;
   };
   using Template = std::vector<Part>;
+  struct Templates {
+    Template single, pair;
+  };
 
   void load(const Field& field, const std::function<bool(TokenId)>& known);
-  static Template load_template(const Field& field, const std::function<bool(TokenId)>& known);
-  static Template load_around(const Field& field, const std::function<bool(TokenId)>& known);
+  static Template load_template(const Field& field, std::string_view key, const std::function<bool(TokenId)>& known);
+  static Templates load_around(const Field& field, bool bert, const std::function<bool(TokenId)>& known);
 
-  std::vector<Template> templates_;  // applied one after the other
+  std::vector<Templates> templates_;  // applied one after the other
 };
 
 }  // namespace sluice::tokenizer

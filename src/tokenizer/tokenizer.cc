@@ -125,6 +125,14 @@ std::string Tokenizer::decode(std::span<const TokenId> tokens, bool skip_special
   return decoding.take();
 }
 
+std::vector<TokenId> Tokenizer::surround(std::vector<TokenId> own) const {
+  return parts_->postprocessor.apply(std::move(own), true);
+}
+
+Tokenizer::Pair Tokenizer::join(std::span<const TokenId> first, std::span<const TokenId> second) const {
+  return parts_->postprocessor.join(first, second);
+}
+
 std::string_view Tokenizer::token_text(TokenId id) const {
   if (const AddedToken* token = parts_->added.by_id(id)) return token->content;
   return parts_->model->vocab().text(id);

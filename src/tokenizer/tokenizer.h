@@ -38,6 +38,14 @@ class Tokenizer {
   // Throws Error(kInvalidRequest) for invalid UTF-8 and for text beyond 256 MiB.
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens = true) const;
 
+  // What the post-processor makes of the own tokens of one text, encode(text, false), and of two.
+  std::vector<TokenId> surround(std::vector<TokenId> own) const;
+  struct Pair {
+    std::vector<TokenId> tokens;
+    std::vector<int32_t> types;  // 0 for the first text's part, as a rule 1 for the second's
+  };
+  Pair join(std::span<const TokenId> first, std::span<const TokenId> second) const;
+
   // The text of the tokens. Bytes that are no UTF-8 become U+FFFD; ids outside the vocabulary stand for nothing.
   std::string decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
 
