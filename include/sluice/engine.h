@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,7 @@
 #include "sluice/error.h"
 #include "sluice/metrics.h"
 #include "sluice/options.h"
+#include "sluice/pooling.h"
 #include "sluice/request.h"
 
 namespace sluice {
@@ -33,6 +35,11 @@ struct ModelInfo {
   std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;
+  Task task = Task::kGenerate;
+  int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
+  // kEmbed: texts to put before the input, by name, and the one for inputs that name none (empty: nothing).
+  std::map<std::string, std::string> prompts{};
+  std::string default_prompt{};
   // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
   SamplingParams default_sampling{};
 };
@@ -75,6 +82,12 @@ class Engine {
   // Validates and queues a request; events follow. Throws Error(kInvalidRequest) that names the field, or
   // Error(kOverloaded) at once when the queue is full or the engine is draining; then no event comes.
   virtual RequestId submit(Request request, EventSink sink) = 0;
+  // The same for models of another task than kGenerate; one result follows. A model of one kind refuses the other's
+  // requests with kInvalidRequest.
+  virtual RequestId pool(PoolingRequest request, PoolingSink sink) = 0;
+  // A text, or a pair of texts, with what the model wants around it, for pool(). Not longer than max_model_len, or than
+  // `truncate` tokens if that is more than 0: more is an error without `truncate`, else cut off at the end.
+  virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const = 0;
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;
 

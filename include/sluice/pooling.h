@@ -19,7 +19,9 @@ enum class Task {
   kEmbed,  // a vector of a text
   kScore,  // a score for each label of a text or a pair of texts: classifiers, rerankers
 };
-const char* to_string(Task task);  // "generate", "embed", "score"
+constexpr const char* to_string(Task task) {
+  return task == Task::kGenerate ? "generate" : task == Task::kEmbed ? "embed" : "score";
+}
 
 // A text, or a pair of texts, as the model reads it.
 struct PooledText {

@@ -14,9 +14,10 @@
 #include "base/log.h"
 #include "engine/frontend.h"
 #include "engine/load.h"
+#include "engine/pooling_engine.h"
 #include "engine/recorder.h"
 #include "engine/runner.h"
-#include "engine/text.h"
+#include "engine/text_engine.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
 #include "sampling/sampler.h"
@@ -96,43 +97,14 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   return s;
 }
 
-ModelInfo model_info(const LoadPlan& plan, bool has_template) {
-  ModelInfo info;
-  const Checkpoint& checkpoint = *plan.checkpoint;
-  info.path = checkpoint.folder;
-  info.name = model_name(checkpoint.folder);
-  info.family = plan.shape.family;
-  info.dtype = plan.weight_type()->name;
-  info.backend = plan.backend->name;
-  info.parameters = plan.parameters;
-  info.max_model_len = plan.max_model_len;
-  info.vocab_size = plan.shape.vocab;
-  info.eos_token_ids = checkpoint.generation.eos_token_ids;
-  info.created = std::time(nullptr);
-  info.has_chat_template = has_template;
-  const GenerationConfig& g = checkpoint.generation;
-  SamplingParams& s = info.default_sampling;
-  s.temperature = g.temperature.value_or(s.temperature);
-  s.top_p = g.top_p.value_or(s.top_p);
-  s.top_k = g.top_k.value_or(s.top_k);
-  s.min_p = g.min_p.value_or(s.min_p);
-  s.repetition_penalty = g.repetition_penalty.value_or(s.repetition_penalty);
-  s.max_tokens = g.max_new_tokens;
-  return info;
-}
-
-class EngineImpl final : public Engine {
+class EngineImpl final : public TextEngine {
  public:
-  explicit EngineImpl(const EngineOptions& options)
-      : pool_(options.threads),
-        loaded_(load_model(options, pool_)),
-        tokenizer_(load_tokenizer(options, *loaded_.plan.checkpoint)),
-        template_(load_chat_template(options, *loaded_.plan.checkpoint)),
-        info_(model_info(loaded_.plan, template_.has_value())),
+  EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
+      : TextEngine(options, std::move(pool), std::move(loaded)),
         scheduler_options_(scheduler_options(options, loaded_.plan)),
         scheduler_(scheduler_options_),
-        runner_(loaded_, pool_),
-        sampler_(pool_),
+        runner_(loaded_, *pool_),
+        sampler_(*pool_),
         recorder_(info_.name, info_.max_model_len),
         frontend_(*tokenizer_, recorder_,
                   [this](RequestId id, int index) {
@@ -144,38 +116,6 @@ class EngineImpl final : public Engine {
     stop_accepting();
     inbox_.close();
     thread_.join();
-  }
-
-  const ModelInfo& model() const override { return info_; }
-
-  std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override {
-    return tokenizer_->encode(text, add_special_tokens);
-  }
-  std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override {
-    for (const TokenId id : tokens) {
-      if (id < 0 || id >= info_.vocab_size) {
-        throw Error(ErrorCode::kInvalidRequest, fmt::format("token id {} is not in the vocabulary", id), "tokens",
-                    "invalid_value");
-      }
-    }
-    return tokenizer_->decode(tokens, skip_special_tokens);
-  }
-  std::string token_text(TokenId token) const override { return std::string(tokenizer_->token_text(token)); }
-  std::string token_bytes(TokenId token) const override { return tokenizer_->token_bytes(token); }
-
-  std::string render_chat(const ChatPrompt& chat) const override {
-    if (!template_) {
-      throw Error(
-          ErrorCode::kInvalidRequest,
-          fmt::format("{} has no chat template: use /v1/completions, or give one with --chat-template", info_.name),
-          "messages", "");
-    }
-    ChatInput input;
-    input.messages = parse_json(chat.messages);
-    if (!chat.tools.empty()) input.tools = parse_json(chat.tools);
-    if (!chat.template_kwargs.empty()) input.kwargs = parse_json(chat.template_kwargs);
-    input.add_generation_prompt = chat.add_generation_prompt;
-    return template_->render(input, std::chrono::system_clock::now());
   }
 
   RequestId submit(Request request, EventSink sink) override {
@@ -192,6 +132,12 @@ class EngineImpl final : public Engine {
     frontend_.add(id, request, std::move(sink));
     inbox_.push(Submit{id, std::move(request)});
     return id;
+  }
+
+  RequestId pool(PoolingRequest request, PoolingSink) override {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("{} generates text: load it with --task embed or --task score for vectors", info_.name),
+                request.param, "unsupported_task");
   }
 
   void cancel(RequestId id) override { inbox_.push(Cancel{id}); }
@@ -335,11 +281,6 @@ class EngineImpl final : public Engine {
     frontend_.post(std::move(events));
   }
 
-  ThreadPool pool_;
-  LoadedModel loaded_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::optional<ChatTemplate> template_;
-  ModelInfo info_;
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
   Runner runner_;
@@ -361,6 +302,11 @@ ChatPrompt ChatPrompt::user(std::string_view text) {
   return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
 }
 
-std::unique_ptr<Engine> Engine::load(const EngineOptions& options) { return std::make_unique<EngineImpl>(options); }
+std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
+  auto pool = std::make_unique<ThreadPool>(options.threads);
+  LoadedModel loaded = load_model(options, *pool);
+  if (loaded.plan.task != Task::kGenerate) return pooling_engine(options, std::move(pool), std::move(loaded));
+  return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded));
+}
 
 }  // namespace sluice

@@ -73,9 +73,31 @@ void check_all_used(const Config& config, const LoadContext& context) {
   if (!problems.empty()) throw Error(ErrorCode::kUnsupportedModel, problems);
 }
 
+// What --task asks for; what the model was made for, if it leaves that open. A checkpoint whose files make vectors of
+// its hidden states was made for that.
+Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
+  for (const Task task : {Task::kGenerate, Task::kEmbed, Task::kScore}) {
+    if (asked == to_string(task)) return task;
+  }
+  if (asked != "auto") {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--task: '{}' is none of auto, generate, embed, score", asked));
+  }
+  const Task task = native_task(find_family(checkpoint.config), checkpoint.config);
+  if (task != Task::kGenerate) return task;
+  return read_embedding_files(checkpoint.folder).pooling ? Task::kEmbed : Task::kGenerate;
+}
+
 std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
   const Config& config = plan.checkpoint->config;
-  std::unique_ptr<Model> model = find_family(config).build(config, context, max_len);
+  const ModelFamily& family = find_family(config);
+  context.task = plan.task;
+  std::unique_ptr<Model> model = family.build(config, context, max_len);
+  if (plan.task == Task::kEmbed) {
+    Pooler pooler{
+        .pooling = plan.embedding.pooling.value_or(family.encoder ? ops::Pooling::kMean : ops::Pooling::kLast),
+        .dense = load_dense_folders(plan.embedding, context, model->shape().width)};
+    model = pooled_model(std::move(model), std::move(pooler));
+  }
   check_all_used(config, context);
   return model;
 }
@@ -143,6 +165,41 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   plan.blocks = static_cast<int>(blocks);
 }
 
+// Length and scratch of a model that gives vectors. Its texts come whole: a step must have room for the longest one,
+// and keys and values need to last for one layer only.
+void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model& model, size_t free_bytes) {
+  const int asked = options.max_model_len, most = plan.shape.max_positions, said = plan.embedding.max_seq_length;
+  if (asked < 0 || asked > most) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--max-model-len {} is not within the model's {} positions", asked, most));
+  }
+  const int wanted = asked > 0 ? asked : said > 0 ? std::min(said, most) : most;
+  const size_t block_bytes =
+      KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size, KvCache::Layers::kShared);
+  size_t step = 0;
+  for (plan.max_model_len = wanted;; plan.max_model_len /= 2) {
+    plan.step_tokens = std::max(options.max_num_batched_tokens, plan.max_model_len);
+    plan.blocks = plan.step_tokens / options.block_size + plan.max_num_seqs;  // a sequence wastes less than a block
+    step = model.activation_bytes(plan.step_tokens, plan.max_num_seqs);
+    const size_t bytes = step + block_bytes * plan.blocks;
+    if (bytes <= (asked > 0 ? free_bytes : free_bytes / 2)) break;
+    if (asked > 0 || plan.max_model_len < 2) {
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("a step of {} tokens needs {}, and {} of memory are free: lower --max-model-len or "
+                              "--max-num-batched-tokens",
+                              plan.step_tokens, format_bytes(bytes), format_bytes(free_bytes)));
+    }
+  }
+  if (plan.max_model_len < wanted) {
+    log::warning("there is memory for {} of the model's {} tokens per text; longer ones are refused",
+                 plan.max_model_len, wanted);
+  }
+  plan.memory.rows.push_back({"step", step, fmt::format("activations of {} tokens", plan.step_tokens)});
+  plan.memory.rows.push_back({"keys, values", block_bytes * plan.blocks,
+                              fmt::format("{} blocks of {} tokens as {}, {} tokens per text at most", plan.blocks,
+                                          options.block_size, plan.kv_dtype->name, plan.max_model_len)});
+}
+
 void check_options(const EngineOptions& o) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name));
@@ -165,6 +222,9 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   check_options(options);
   LoadPlan plan;
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
+  plan.task = choose_task(options.task, *plan.checkpoint);
+  if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(plan.checkpoint->folder);
+  if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend);
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
   plan.quantization = parse_quantization(options.quantization);
@@ -187,6 +247,14 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   memory.mapped_bytes = context.mapped_bytes;
   memory.rows.push_back(
       {"weights", context.weight_bytes, fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name)});
+  if (plan.task != Task::kGenerate) {
+    const size_t used = memory.total() + kHeadroom;
+    size_t left = memory.available_bytes > used ? memory.available_bytes - used : 0;
+    plan_states(options, plan, left);
+    plan_whole_texts(options, plan, *model, left);
+    return plan;
+  }
+  plan.step_tokens = options.max_num_batched_tokens;
   const size_t step = model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows);
   memory.rows.push_back(
       {"step", step,
@@ -220,10 +288,10 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
-  loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size);
+  const auto layers = plan.task == Task::kGenerate ? KvCache::Layers::kApart : KvCache::Layers::kShared;
+  loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size, layers);
   loaded.states = std::make_unique<StateCache>(plan.shape.state, plan.state_slots);
-  loaded.arena =
-      std::make_unique<Arena>(loaded.model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows));
+  loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows));
   return loaded;
 }
 

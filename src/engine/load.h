@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "engine/memory_plan.h"
+#include "engine/sentence_transformers.h"
 #include "formats/checkpoint.h"
 #include "nn/kv_cache.h"
 #include "nn/model.h"
@@ -21,10 +22,14 @@ struct LoadPlan {
   DType quantization = nullptr;  // block format of matrices, null: none
   DType kv_dtype = nullptr;
   DType weight_type() const { return quantization != nullptr ? quantization : dtype; }  // of most matrices
+  Task task = Task::kGenerate;
+  EmbeddingFiles embedding{};                                 // kEmbed
+  ScoreActivation score_activation = ScoreActivation::kNone;  // kScore
   ModelShape shape;
   int64_t parameters = 0;
   size_t weight_bytes = 0;  // of packed matrices and vectors
   int max_model_len = 0;
+  int step_tokens = 0;   // most tokens of one step
   int blocks = 0;        // of the KV cache
   int state_slots = 0;   // of recurrent layers; 0: the model has none
   int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states

@@ -15,8 +15,9 @@ DecoderSpec gemma_like(const Config& config, const LoadContext& context, std::st
                               .rope = rope});
   s.norm.offset = 1.0f;
   read_attention_bias(config, s, true);
-  if (config.get("use_bidirectional_attention", false)) {
-    config.refuse("use_bidirectional_attention", "only causal attention is supported");
+  s.attention.causal = !config.get("use_bidirectional_attention", false);
+  if (!s.attention.causal && context.task == Task::kGenerate) {
+    config.refuse("use_bidirectional_attention", "only causal attention can generate");
   }
   // The reference keeps the factor in the type of the weights: the rounding is part of the model.
   const auto factor = static_cast<float>(std::sqrt(static_cast<double>(s.hidden)));

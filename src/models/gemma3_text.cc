@@ -12,11 +12,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.attention.qk_norm = QkNorm::kHead;
   s.attention.qk_norm_spec = s.norm;
   int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
-  if (config.get("use_bidirectional_attention", false)) {  // EmbeddingGemma (arXiv:2509.20354)
-    if (context.task == Task::kGenerate) config.refuse("use_bidirectional_attention", "is not for generation");
-    s.attention.causal = false;
-    window = window / 2 + 1;  // half of it to each side
-  }
+  if (!s.attention.causal) window = window / 2 + 1;  // EmbeddingGemma (arXiv:2509.20354): half of it to each side
   config.ignore("_sliding_window_pattern");
   const int pattern = read_positive(config, "sliding_window_pattern", config.get("sliding_window_pattern", 6));
   const auto sliding = read_windows(config, s, window, [=](int layer) { return (layer + 1) % pattern != 0; });
@@ -25,9 +21,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{
-    .name = "gemma3_text", .architectures = {"Gemma3ForCausalLM", "Gemma3TextModel"}, .build = build};
-const Registry<ModelFamily> registered{family};
+const ModelFamily family{.name = "gemma3_text", .architectures = {"Gemma3ForCausalLM"}, .build = build};
+const ModelFamily embedding{
+    .name = "embedding_gemma", .architectures = {"Gemma3TextModel"}, .build = build, .encoder = true};
+const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{family}, Registry<ModelFamily>{embedding}};
 
 }  // namespace
 }  // namespace sluice

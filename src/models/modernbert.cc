@@ -64,8 +64,11 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   if (pooling != "cls" && pooling != "mean") {
     config.refuse("classifier_pooling", fmt::format("'{}' is neither cls nor mean", pooling));
   }
-  for (const char* key : {"decoder_bias", "tie_word_embeddings", "layer_norm_eps", "position_embedding_type"}) {
-    config.ignore(key);  // of the head that predicts masked words, and left from other classes: no code reads them
+  // Of training, of the head that predicts masked words, of other kernels, and left from other classes.
+  for (const char* key : {"decoder_bias", "layer_norm_eps", "position_embedding_type", "sparse_prediction",
+                          "sparse_pred_ignore_index", "initializer_cutoff_factor", "deterministic_flash_attn",
+                          "reference_compile", "repad_logits_with_grad", "cls_token_id"}) {
+    config.ignore(key);
   }
   return encoder_for_task(std::move(s), context, max_len, pooling == "cls" ? ops::Pooling::kFirst : ops::Pooling::kMean,
                           {dense, {.name = "classifier"}}, {"head.", "decoder."});

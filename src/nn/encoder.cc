@@ -204,6 +204,7 @@ std::unique_ptr<Model> encoder_for_task(EncoderSpec spec, LoadContext& context, 
   }
   const int hidden = spec.hidden;
   const Weights top(context);
+  context.checkpoint.config.ignore("tie_word_embeddings");  // of a head that is not loaded
   std::unique_ptr<Model> body = encoder(std::move(spec), context, max_len);
   if (context.task == Task::kScore) {
     head.back().outputs = read_labels(context.checkpoint.config);

@@ -1,6 +1,7 @@
 // One buffer, cut into per-layer tensors.
 #include "nn/kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace sluice {
@@ -14,17 +15,20 @@ size_t align(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-size_t KvCache::bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size) {
-  size_t bytes = 0;
-  for (const KvShape& l : layers)
-    bytes += row_bytes(dtype, int64_t{l.kv_heads} * block_size * (l.head_dim + l.value_dim));
-  return bytes;
+size_t KvCache::bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size, Layers where) {
+  size_t sum = 0, most = 0;
+  for (const KvShape& l : layers) {
+    const size_t bytes = row_bytes(dtype, int64_t{l.kv_heads} * block_size * (l.head_dim + l.value_dim));
+    sum += bytes;
+    most = std::max(most, bytes);
+  }
+  return where == Layers::kShared ? most : sum;
 }
 
-KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size)
+KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size, Layers where)
     : blocks_(blocks),
       block_size_(block_size),
-      memory_(bytes_per_block(layers, dtype, block_size) * blocks + layers.size() * 128) {
+      memory_(bytes_per_block(layers, dtype, block_size, where) * blocks + layers.size() * 128) {
   size_t at = 0;
   const auto take = [&](int heads, int dim) {
     Tensor t(memory_.data() + at, dtype, {blocks, heads, block_size, dim});
@@ -32,12 +36,13 @@ KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, in
     return t;
   };
   for (const KvShape& l : layers) {
+    if (where == Layers::kShared) at = 0;
     Layer layer;
     layer.k = take(l.kv_heads, l.head_dim);
     layer.v = take(l.kv_heads, l.value_dim);
     layers_.push_back(layer);
+    CHECK(at <= memory_.size());
   }
-  CHECK(at <= memory_.size());
 }
 
 void KvCache::copy_block(int from, int to) {

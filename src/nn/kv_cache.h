@@ -21,9 +21,14 @@ class KvCache {
     Tensor k, v;
   };
 
-  KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size);
+  // kShared: all layers lie in the same memory. What a layer stores lasts until the next one runs, which is enough
+  // where every sequence comes whole.
+  enum class Layers { kApart, kShared };
 
-  static size_t bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size);
+  KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size, Layers where = Layers::kApart);
+
+  static size_t bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size,
+                                Layers where = Layers::kApart);
 
   const Layer& layer(int i) const { return layers_[i]; }
   int blocks() const { return blocks_; }

@@ -1,0 +1,372 @@
+// One thread: takes texts off a queue, as many as a step has room for, and hands out results when all texts of a
+// request are done. Between steps nothing of a text remains: no prefix cache, no preemption.
+#include "engine/pooling_engine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "engine/recorder.h"
+#include "engine/runner.h"
+#include "engine/text_engine.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+namespace {
+
+constexpr auto kHangAfter = std::chrono::seconds(60);  // without a step while there is work
+
+struct Job {
+  RequestId id = 0;
+  PoolingRequest request;
+  PoolingSink sink;
+  RequestTimes times;
+  int64_t tokens = 0;
+  size_t next = 0, done = 0;  // texts that were put into a step, that have a vector
+  std::vector<std::vector<float>> vectors;
+};
+
+// A text of a step.
+struct Place {
+  std::shared_ptr<Job> job;
+  size_t text = 0;
+};
+
+// Divides the first `dimensions` values (0: all) by their length, if asked to.
+std::vector<float> finish_embedding(std::span<const float> x, int dimensions, bool normalize) {
+  if (dimensions > 0) x = x.first(static_cast<size_t>(dimensions));
+  std::vector<float> out(x.begin(), x.end());
+  if (!normalize) return out;
+  double squares = 0;
+  for (const float value : out) squares += static_cast<double>(value) * value;
+  const double length = std::max(std::sqrt(squares), 1e-12);
+  for (float& value : out) value = static_cast<float>(value / length);
+  return out;
+}
+
+std::vector<float> finish_scores(std::span<const float> logits, ScoreActivation activation) {
+  std::vector<float> out(logits.begin(), logits.end());
+  if (activation == ScoreActivation::kSigmoid) {
+    for (float& value : out) value = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(value))));
+  } else if (activation == ScoreActivation::kSoftmax) {
+    const double top = *std::max_element(out.begin(), out.end());
+    double sum = 0;
+    for (const float value : out) sum += std::exp(value - top);
+    for (float& value : out) value = static_cast<float>(std::exp(value - top) / sum);
+  }
+  return out;
+}
+
+class PoolingEngine final : public TextEngine {
+ public:
+  PoolingEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
+      : TextEngine(options, std::move(pool), std::move(loaded)),
+        block_size_(options.block_size),
+        runner_(loaded_, *pool_),
+        recorder_(info_.name, info_.max_model_len),
+        limit_(options.max_num_queued_reqs, options.max_num_queued_tokens),
+        thread_([this] { run(); }) {}
+
+  ~PoolingEngine() override {
+    stop_accepting();
+    {
+      const std::scoped_lock lock(mutex_);
+      closed_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  RequestId submit(Request request, EventSink) override {
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("{} does not generate text: it is loaded with --task {}", info_.name, to_string(info_.task)),
+        request.prompt_param, "unsupported_task");
+  }
+
+  RequestId pool(PoolingRequest request, PoolingSink sink) override {
+    check(request);
+    if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
+    auto job = std::make_shared<Job>();
+    for (const PooledText& text : request.texts) job->tokens += static_cast<int64_t>(text.tokens.size());
+    if (!limit_.try_enter(job->tokens)) {
+      throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
+    }
+    job->id = next_id_.fetch_add(1);
+    job->vectors.resize(request.texts.size());
+    job->request = std::move(request);
+    job->sink = std::move(sink);
+    job->times.arrival = Clock::now();
+    const RequestId id = job->id;
+    {
+      const std::scoped_lock lock(mutex_);
+      arrived_.push_back(std::move(job));
+    }
+    wake_.notify_one();
+    return id;
+  }
+
+  void cancel(RequestId id) override {
+    {
+      const std::scoped_lock lock(mutex_);
+      cancelled_.push_back(id);
+    }
+    wake_.notify_one();
+  }
+
+  bool overloaded() const override { return draining_.load() || limit_.full(); }
+  void stop_accepting() override { draining_.store(true); }
+
+  Health health() const override {
+    Health h;
+    h.running = running_.load(std::memory_order_relaxed);
+    h.waiting = limit_.requests();
+    if (busy_.load(std::memory_order_acquire)) {
+      const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
+      h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
+    }
+    h.alive = !dead_.load() && h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
+    return h;
+  }
+
+  std::vector<MetricFamily> metrics() const override { return recorder_.families(); }
+
+ private:
+  [[noreturn]] static void refuse(std::string param, const char* reason, const std::string& message) {
+    throw Error(ErrorCode::kInvalidRequest, message, std::move(param), reason);
+  }
+
+  // Nothing out of range gets past it, whoever built the request.
+  void check(const PoolingRequest& request) const {
+    const std::string& param = request.param;
+    if (request.texts.empty()) refuse(param, "empty_array", fmt::format("Invalid '{}': it has no texts.", param));
+    for (size_t i = 0; i < request.texts.size(); ++i) {
+      const PooledText& text = request.texts[i];
+      const std::string path = request.texts.size() == 1 ? param : fmt::format("{}[{}]", param, i);
+      if (text.tokens.empty()) refuse(path, "invalid_value", fmt::format("Invalid '{}': it has no tokens.", path));
+      if (text.tokens.size() > static_cast<size_t>(info_.max_model_len)) {
+        refuse(path, "context_length_exceeded",
+               fmt::format("This model's maximum context length is {} tokens. However, '{}' has {} tokens.",
+                           info_.max_model_len, path, text.tokens.size()));
+      }
+      for (const TokenId id : text.tokens) {
+        if (id < 0 || id >= info_.vocab_size) {
+          refuse(path, "invalid_value",
+                 fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path, id,
+                             info_.vocab_size));
+        }
+      }
+      CHECK(text.types.empty() || text.types.size() == text.tokens.size());
+    }
+    if (request.dimensions < 0 || (request.dimensions > 0 && info_.task != Task::kEmbed) ||
+        request.dimensions > info_.vector_size) {
+      refuse("dimensions", "invalid_value",
+             fmt::format("Invalid 'dimensions': vectors of this model have {} dimensions.", info_.vector_size));
+    }
+  }
+
+  void run() {
+    try {
+      while (take_commands()) {
+        if (!waiting_.empty()) step();
+      }
+    } catch (const std::exception& e) {
+      // Nothing in a step throws by design; memory may still run out. Every request learns of it, health turns bad.
+      log::error("the engine stopped: {}", e.what());
+      dead_.store(true);
+      stop_accepting();
+    }
+    end_all();
+    while (dead_.load() && take_commands()) end_all();  // a dead engine answers until it is closed
+    end_all();
+  }
+
+  void end_all() {
+    const bool dead = dead_.load();
+    while (!waiting_.empty()) {
+      end(waiting_.front(), dead ? FinishReason::kError : FinishReason::kAbort, dead ? "the engine has stopped" : "");
+    }
+  }
+
+  // Takes what has arrived, and sleeps for it when there is nothing to do. False once the engine is closed.
+  bool take_commands() {
+    std::vector<std::shared_ptr<Job>> arrived;
+    std::vector<RequestId> cancelled;
+    bool closed = false;
+    busy_.store(!waiting_.empty(), std::memory_order_release);
+    {
+      std::unique_lock lock(mutex_);
+      const auto ready = [this] { return closed_ || !arrived_.empty() || !cancelled_.empty(); };
+      if (waiting_.empty()) wake_.wait(lock, ready);
+      arrived.swap(arrived_);
+      cancelled.swap(cancelled_);
+      closed = closed_;
+    }
+    waiting_.insert(waiting_.end(), std::make_move_iterator(arrived.begin()), std::make_move_iterator(arrived.end()));
+    beat();
+    for (const RequestId id : cancelled) {
+      const auto found =
+          std::find_if(waiting_.begin(), waiting_.end(), [id](const auto& job) { return job->id == id; });
+      if (found != waiting_.end()) end(*found, FinishReason::kAbort, "");
+    }
+    const Clock::time_point now = Clock::now();
+    for (size_t i = 0; i < waiting_.size();) {
+      const auto& deadline = waiting_[i]->request.deadline;
+      if (deadline && now >= *deadline) {
+        end(waiting_[i], FinishReason::kAbort, "");
+      } else {
+        ++i;
+      }
+    }
+    return !closed;
+  }
+
+  // The first texts that are still to be done, as many as fit.
+  std::vector<Place> next_texts() {
+    std::vector<Place> places;
+    int room = loaded_.plan.step_tokens;
+    for (const std::shared_ptr<Job>& job : waiting_) {
+      while (job->next < job->request.texts.size()) {
+        const int tokens = static_cast<int>(job->request.texts[job->next].tokens.size());
+        if (tokens > room || static_cast<int>(places.size()) == loaded_.plan.max_num_seqs) return places;
+        room -= tokens;
+        places.push_back({job, job->next++});
+      }
+    }
+    return places;
+  }
+
+  Batch make_batch(const std::vector<Place>& places) const {
+    Batch batch;
+    batch.query_start = {0};
+    int longest = 0;
+    for (const Place& place : places) {
+      longest = std::max(longest, static_cast<int>(place.job->request.texts[place.text].tokens.size()));
+    }
+    batch.block_table_stride = (longest + block_size_ - 1) / block_size_;
+    int block = 0;
+    for (const Place& place : places) {
+      const PooledText& text = place.job->request.texts[place.text];
+      const int length = static_cast<int>(text.tokens.size()), blocks = (length + block_size_ - 1) / block_size_;
+      batch.tokens.insert(batch.tokens.end(), text.tokens.begin(), text.tokens.end());
+      for (int i = 0; i < length; ++i) {
+        batch.positions.push_back(i);
+        batch.slots.push_back(block * block_size_ + i);
+        batch.sample_rows.push_back(static_cast<int32_t>(batch.sample_rows.size()));
+        if (loaded_.plan.shape.token_types) batch.types.push_back(text.types.empty() ? 0 : text.types[i]);
+      }
+      batch.query_start.push_back(batch.size());
+      batch.kv_len.push_back(length);
+      batch.prompt_len.push_back(length);
+      if (loaded_.plan.state_slots > 0) batch.state_slots.push_back(static_cast<int32_t>(batch.state_slots.size()));
+      for (int i = 0; i < batch.block_table_stride; ++i) batch.block_table.push_back(i < blocks ? block + i : -1);
+      block += blocks;
+    }
+    return batch;
+  }
+
+  void step() {
+    const std::vector<Place> places = next_texts();
+    const Clock::time_point now = Clock::now();
+    for (const Place& place : places) start(*place.job, now);
+    const Batch batch = make_batch(places);
+    running_.store(static_cast<int>(places.size()), std::memory_order_relaxed);
+    publish_gauges(batch.size());
+    const Tensor vectors = runner_.forward(batch);
+    for (size_t i = 0; i < places.size(); ++i) {
+      const std::span<const float> row{vectors.f32() + static_cast<int64_t>(i) * vectors.row_stride,
+                                       static_cast<size_t>(vectors.shape[1])};
+      take_vector(places[i], row);
+    }
+    running_.store(0, std::memory_order_relaxed);
+    publish_gauges(0);
+    beat();
+  }
+
+  void start(Job& job, Clock::time_point now) {
+    if (job.times.was_scheduled) return;
+    job.times.was_scheduled = true;
+    job.times.scheduled = now;
+    limit_.leave(job.tokens);
+  }
+
+  void take_vector(const Place& place, std::span<const float> row) {
+    Job& job = *place.job;
+    const PoolingRequest& request = job.request;
+    if (job.sink == nullptr) return;  // it has ended
+    if (!std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); })) {
+      return end(place.job, FinishReason::kError, fmt::format("text {} has a vector that is not finite", place.text));
+    }
+    const LoadPlan& plan = loaded_.plan;
+    if (plan.task == Task::kEmbed) {
+      const int dimensions = request.dimensions > 0 ? request.dimensions : plan.embedding.truncate_dim;
+      const bool as_said = plan.embedding.normalize || !plan.embedding.present;
+      job.vectors[place.text] = finish_embedding(row, dimensions, request.normalize.value_or(as_said));
+    } else {
+      job.vectors[place.text] =
+          finish_scores(row, request.activate.value_or(true) ? plan.score_activation : ScoreActivation::kNone);
+    }
+    if (++job.done == request.texts.size()) end(place.job, FinishReason::kStop, "");
+  }
+
+  // Answers a request and forgets it. By value: the queue's own pointer goes.
+  void end(std::shared_ptr<Job> job, FinishReason reason, std::string message) {
+    if (!job->times.was_scheduled) limit_.leave(job->tokens);
+    PoolingResult result{.vectors = std::move(job->vectors),
+                         .prompt_tokens = static_cast<int>(job->tokens),
+                         .reason = reason,
+                         .message = std::move(message)};
+    if (reason != FinishReason::kStop) result.vectors.clear();
+    Request counted;  // what the metrics of all requests ask of one
+    const Usage usage{.prompt_tokens = result.prompt_tokens, .cached_tokens = 0, .completion_tokens = 0};
+    recorder_.request_done(counted, job->times, usage, 0, reason, Clock::now());
+    std::erase(waiting_, job);
+    const PoolingSink sink = std::exchange(job->sink, nullptr);
+    sink(std::move(result));
+  }
+
+  void beat() {
+    progress_.store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+    busy_.store(!waiting_.empty(), std::memory_order_release);
+  }
+
+  void publish_gauges(int tokens) {
+    EngineGauges gauges;
+    gauges.running = running_.load(std::memory_order_relaxed);
+    gauges.waiting = limit_.requests();
+    recorder_.step(gauges, tokens);
+  }
+
+  const int block_size_;
+  Runner runner_;
+  Recorder recorder_;
+  QueueLimit limit_;
+  std::atomic<RequestId> next_id_{1};
+  std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
+  std::atomic<int> running_{0};
+  std::atomic<Clock::rep> progress_{0};
+  std::deque<std::shared_ptr<Job>> waiting_;  // in order of arrival; the engine thread's
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Job>> arrived_;
+  std::vector<RequestId> cancelled_;
+  bool closed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> pooling_engine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool,
+                                       LoadedModel loaded) {
+  return std::make_unique<PoolingEngine>(options, std::move(pool), std::move(loaded));
+}
+
+}  // namespace sluice

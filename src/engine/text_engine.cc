@@ -1,0 +1,128 @@
+// The text ends of an engine, whatever its model is for.
+#include "engine/text_engine.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/json.h"
+#include "engine/text.h"
+#include "hub/cache.h"
+
+namespace sluice {
+namespace {
+
+ModelInfo model_info(const LoadPlan& plan, bool has_template) {
+  ModelInfo info;
+  const Checkpoint& checkpoint = *plan.checkpoint;
+  info.path = checkpoint.folder;
+  info.name = model_name(checkpoint.folder);
+  info.family = plan.shape.family;
+  info.dtype = plan.weight_type()->name;
+  info.backend = plan.backend->name;
+  info.parameters = plan.parameters;
+  info.max_model_len = plan.max_model_len;
+  info.vocab_size = plan.shape.vocab;
+  info.eos_token_ids = checkpoint.generation.eos_token_ids;
+  info.created = std::time(nullptr);
+  info.has_chat_template = has_template;
+  info.task = plan.task;
+  info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
+  info.prompts = plan.embedding.prompts;
+  info.default_prompt = plan.embedding.default_prompt;
+  const GenerationConfig& g = checkpoint.generation;
+  SamplingParams& s = info.default_sampling;
+  s.temperature = g.temperature.value_or(s.temperature);
+  s.top_p = g.top_p.value_or(s.top_p);
+  s.top_k = g.top_k.value_or(s.top_k);
+  s.min_p = g.min_p.value_or(s.min_p);
+  s.repetition_penalty = g.repetition_penalty.value_or(s.repetition_penalty);
+  s.max_tokens = g.max_new_tokens;
+  return info;
+}
+
+// How many tokens of each of two texts are kept: the longer one is cut first, as Hugging Face's tokenizers do it.
+std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t room) {
+  if (first + second <= room) return {first, second};
+  const bool swapped = first > second;
+  size_t shorter = std::min(first, second), longer = shorter > room ? shorter : std::max(shorter, room - shorter);
+  if (shorter + longer > room) {
+    shorter = room / 2;
+    longer = shorter + room % 2;
+  }
+  return swapped ? std::pair(longer, shorter) : std::pair(shorter, longer);
+}
+
+}  // namespace
+
+TextEngine::TextEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
+    : pool_(std::move(pool)),
+      loaded_(std::move(loaded)),
+      tokenizer_(load_tokenizer(options, *loaded_.plan.checkpoint)),
+      template_(load_chat_template(options, *loaded_.plan.checkpoint)),
+      info_(model_info(loaded_.plan, template_.has_value())) {}
+
+std::vector<TokenId> TextEngine::tokenize(std::string_view text, bool add_special_tokens) const {
+  return tokenizer_->encode(text, add_special_tokens);
+}
+
+std::string TextEngine::detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const {
+  for (const TokenId id : tokens) {
+    if (id < 0 || id >= info_.vocab_size) {
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("token id {} is not in the vocabulary", id), "tokens",
+                  "invalid_value");
+    }
+  }
+  return tokenizer_->decode(tokens, skip_special_tokens);
+}
+
+std::string TextEngine::token_text(TokenId token) const { return std::string(tokenizer_->token_text(token)); }
+
+std::string TextEngine::token_bytes(TokenId token) const { return tokenizer_->token_bytes(token); }
+
+std::string TextEngine::render_chat(const ChatPrompt& chat) const {
+  if (!template_) {
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("{} has no chat template: use /v1/completions, or give one with --chat-template", info_.name),
+        "messages", "");
+  }
+  ChatInput input;
+  input.messages = parse_json(chat.messages);
+  if (!chat.tools.empty()) input.tools = parse_json(chat.tools);
+  if (!chat.template_kwargs.empty()) input.kwargs = parse_json(chat.template_kwargs);
+  input.add_generation_prompt = chat.add_generation_prompt;
+  return template_->render(input, std::chrono::system_clock::now());
+}
+
+PooledText TextEngine::encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const {
+  const auto most = static_cast<size_t>(info_.max_model_len);
+  const size_t limit = truncate > 0 ? std::min(most, static_cast<size_t>(truncate)) : most;
+  std::vector<TokenId> first = tokenizer_->encode(text, false);
+  PooledText out;
+  if (pair) {
+    std::vector<TokenId> second = tokenizer_->encode(*pair, false);
+    if (truncate > 0) {
+      const size_t added = tokenizer_->join({}, {}).tokens.size(), room = limit > added ? limit - added : 0;
+      const auto [keep_first, keep_second] = keep_longest_first(first.size(), second.size(), room);
+      first.resize(keep_first);
+      second.resize(keep_second);
+    }
+    Tokenizer::Pair joined = tokenizer_->join(first, second);
+    out = {.tokens = std::move(joined.tokens), .types = std::move(joined.types)};
+  } else {
+    const size_t added = tokenizer_->surround({}).size();
+    if (truncate > 0 && first.size() + added > limit) first.resize(limit > added ? limit - added : 0);
+    out.tokens = tokenizer_->surround(std::move(first));
+  }
+  if (out.tokens.size() <= limit) return out;
+  throw Error(
+      ErrorCode::kInvalidRequest,
+      fmt::format("This model's maximum context length is {} tokens. However, your input resulted in {} tokens. "
+                  "Please reduce the length of the input, or set 'truncate_prompt_tokens'.",
+                  limit, out.tokens.size()),
+      "", "context_length_exceeded");
+}
+
+}  // namespace sluice

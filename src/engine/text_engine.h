@@ -1,0 +1,34 @@
+// What engines of every task share: a loaded model and the text ends of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "chat/chat_template.h"
+#include "engine/load.h"
+#include "sluice/engine.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice {
+
+class TextEngine : public Engine {
+ public:
+  const ModelInfo& model() const override { return info_; }
+  std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override;
+  std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override;
+  std::string token_text(TokenId token) const override;
+  std::string token_bytes(TokenId token) const override;
+  std::string render_chat(const ChatPrompt& chat) const override;
+  PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override;
+
+ protected:
+  TextEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded);
+
+  const std::unique_ptr<ThreadPool> pool_;
+  LoadedModel loaded_;
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  const std::optional<ChatTemplate> template_;
+  const ModelInfo info_;
+};
+
+}  // namespace sluice
