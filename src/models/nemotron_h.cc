@@ -106,12 +106,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.names.norm = "norm_f";
   s.names.attention = s.names.mlp = "mixer";
   s.names.attention_norm = s.names.mlp_norm = "norm";
-  if (config.get("num_nextn_predict_layers", 0) > 0) {
-    config.refuse("num_nextn_predict_layers", "layers that predict further tokens are not supported");
-  }
-  for (const char* key : {"mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_logits_to_keep",
-                          "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
-                          "time_step_max", "use_mamba_kernels", "hidden_dropout"}) {
+  ignore_tensors(context, "mtp.");
+  for (const char* key : {"mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers",
+                          "num_logits_to_keep", "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual",
+                          "time_step_floor", "time_step_max", "use_mamba_kernels", "hidden_dropout"}) {
     config.ignore(key);
   }
   return decoder_lm(std::move(s), context, max_len);

@@ -5,11 +5,11 @@ namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  return decoder_lm(qwen3_next_like(config, "qwen3_5", DeltaNetLayout::kSeparate), context, max_len);
+  return decoder_lm(qwen3_next_like(config, context, "qwen3_5", DeltaNetLayout::kSeparate), context, max_len);
 }
 
 std::unique_ptr<Model> build_moe(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = qwen3_next_like(config, "qwen3_5_moe", DeltaNetLayout::kSeparate);
+  DecoderSpec s = qwen3_next_like(config, context, "qwen3_5_moe", DeltaNetLayout::kSeparate);
   read_qwen3_next_experts(config, s, true);
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-DecoderSpec qwen3_next_like(const Config& config, std::string family, DeltaNetLayout layout) {
+DecoderSpec qwen3_next_like(const Config& config, LoadContext& context, std::string family, DeltaNetLayout layout) {
   DecoderSpec s = llama_like(config, std::move(family), {.head_dim = 256, .rope = {.partial = 0.25}});
   read_attention_bias(config, s, true);
   s.norm.offset = 1.0f;
@@ -30,6 +30,7 @@ DecoderSpec qwen3_next_like(const Config& config, std::string family, DeltaNetLa
   delta.activation = s.mlp.activation;
   delta.norm_eps = s.norm.eps;
   delta.layout = layout;
+  ignore_tensors(context, "mtp.");
   const int interval = positive("full_attention_interval", 4);
   std::vector<std::string> kinds;
   for (int i = 0; i < s.depth(); ++i) {
@@ -55,7 +56,7 @@ void read_qwen3_next_experts(const Config& config, DecoderSpec& s, bool normaliz
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = qwen3_next_like(config, "qwen3_next", DeltaNetLayout::kByKeyHeads);
+  DecoderSpec s = qwen3_next_like(config, context, "qwen3_next", DeltaNetLayout::kByKeyHeads);
   read_qwen3_next_experts(config, s, config.get("norm_topk_prob", true));
   read_sparse_layers(config, s);
   return decoder_lm(std::move(s), context, max_len);

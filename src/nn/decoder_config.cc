@@ -15,6 +15,12 @@ void refuse_unread(const Config& config) {
   if (!unread.empty()) config.refuse(unread.front(), "is not understood");
 }
 
+void ignore_tensors(LoadContext& context, std::string_view prefix) {
+  for (const auto& [name, entry] : context.checkpoint.tensors()) {
+    if (name.starts_with(prefix)) context.used.insert(name);
+  }
+}
+
 int read_positive(const Config& config, const char* key, int value) {
   if (value < 1) config.refuse(key, fmt::format("{} is not positive", value));
   return value;
@@ -182,11 +188,7 @@ void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normali
 void ignore_prediction_layers(const Config& config, LoadContext& context, const DecoderSpec& spec) {
   const int count = config.get("num_nextn_predict_layers", 0);
   for (int i = spec.depth(); i < spec.depth() + count; ++i) {
-    const std::string prefix = fmt::format("{}.{}.{}.", spec.names.body, spec.names.layers, i);
-    const auto& tensors = context.checkpoint.tensors();
-    for (auto at = tensors.lower_bound(prefix); at != tensors.end() && at->first.starts_with(prefix); ++at) {
-      context.used.insert(at->first);
-    }
+    ignore_tensors(context, fmt::format("{}.{}.{}.", spec.names.body, spec.names.layers, i));
   }
 }
 

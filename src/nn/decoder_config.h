@@ -43,6 +43,9 @@ void read_attention_bias(const Config& config, DecoderSpec& spec, bool out, bool
 
 // Of an object inside the configuration, once everything that matters was read: what nobody asked for is refused.
 void refuse_unread(const Config& config);
+// Tensors whose names begin so are stored for something that is not computed (layers that predict further tokens).
+void ignore_tensors(LoadContext& context, std::string_view prefix);
+
 int read_positive(const Config& config, const char* key, int value);
 ops::Activation read_activation(const Config& config, const char* key, const char* fallback);
 NormSpec read_layer_norm(const Config& config, const char* eps_key, bool bias = true);
