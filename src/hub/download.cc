@@ -379,8 +379,7 @@ std::string fetch_model(const std::string& model, const DownloadOptions& options
   try {
     download_model(*name, options);
   } catch (const Error& e) {
-    if (e.code != ErrorCode::kNotFound) throw;
-    throw Error(e.code, fmt::format("{}: no file or folder here, and on the hub: {}", model, e.what()));
+    throw Error(e.code, fmt::format("{}: no file or folder here, and not from the hub: {}", model, e.what()));
   }
   return resolve_model_path(model);
 }
