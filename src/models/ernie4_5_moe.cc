@@ -9,7 +9,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
       llama_like(config, "ernie4_5_moe", {.norm_eps = 1e-5, .tied_head = true, .rope = {.theta = 500000.0}});
   s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = config.get("use_bias", false);
   s.attention.interleaved_rope = true;
-  if (s.mlp.bias) config.refuse("use_bias", "true is not supported with experts");
+  if (s.mlp.bias) config.refuse("use_bias", "true is not supported with experts");  // no published model has it
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1536));
   read_experts(config, s, "moe_num_experts", "moe_k", inner);
   s.moe.correction = "moe_statics.e_score_correction_bias";

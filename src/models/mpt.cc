@@ -33,7 +33,7 @@ void read_attention(const Config& config, AttentionSpec& a) {
   }
   a.clip = config.get("clip_qkv", 0.0f);
   a.scale = config.get("softmax_scale", a.scale);
-  a.alibi_slopes = mpt_slopes(a.heads, config.get("alibi_bias_max", 8.0));
+  a.alibi_slopes = mpt_slopes(a.heads, config.get("alibi_bias_max", 8.0));  // the reference takes 8 in any case
   config.ignore("attn_impl");
   refuse_unread(config);
 }

@@ -116,7 +116,6 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
 void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
   const Tensor qkv = qkv_(c, x);
-  if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   const Tensor q = qkv.slice_columns(0, spec_.q_width());
   const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
   const Tensor k = qkv.slice_columns(keys, spec_.kv_width());
@@ -125,6 +124,7 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
     q_norm_(c, q);
     k_norm_(c, k);
   }
+  if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   rotate_and_store(c, step, q, k, v);
   const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), spec_.q_width()});
   ops::attention(c, {.out = mixed,

@@ -27,7 +27,7 @@ struct AttentionSpec {
   bool causal = true;
   int window = 0;         // > 0: a row sees only positions less than that far away
   float soft_cap = 0.0f;  // > 0: of the scores
-  float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip]
+  float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip], after norms
   bool qkv_bias = false;
   bool out_bias = false;
   bool interleaved_rope = false;

@@ -95,10 +95,12 @@ class DecoderLm final : public Model {
       return;
     }
     const bool tied = spec_.tied_head;
-    head_ =
-        Linear(tied ? body : w,
-               {{.name = tied ? names.embedding : names.head, .outputs = spec_.vocab, .unit_rows = spec_.unit_head}},
-               spec_.hidden, spec_.head_bias);
+    const std::string embedding = names.body.empty() ? names.embedding : names.body + "." + names.embedding;
+    const Linear::Part head{.name = tied ? embedding : names.head,
+                            .outputs = spec_.vocab,
+                            .unit_rows = spec_.unit_head,
+                            .bias = names.head};
+    head_ = Linear(w, {head}, spec_.hidden, spec_.head_bias);
     if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");  // some store the copy
   }
 

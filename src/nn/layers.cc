@@ -71,16 +71,16 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
   for (const Part& part : parts) outputs += part.outputs;
   weight_ = PackedWeight(context, context.matrix_type(inputs), outputs, inputs);
   for (const Part& part : parts) {
-    const Weights here = w / part.name;
+    const Weights here = w / part.name, bias_home = part.bias.empty() ? here : w / part.bias;
     const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
     const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
     const TensorEntry* entry = here.tensor("weight", shape);
     std::vector<float> values;
     if (bias) {
-      values = here.vector("bias", part.outputs);
-    } else if (here.has("bias")) {
+      values = bias_home.vector("bias", part.outputs);
+    } else if (bias_home.has("bias")) {
       context.problems.push_back(
-          fmt::format("tensor '{}bias' exists, but the configuration has no bias there", here.prefix()));
+          fmt::format("tensor '{}bias' exists, but the configuration has no bias there", bias_home.prefix()));
     }
     if (entry == nullptr || context.dry) continue;
     Buffer memory;

@@ -27,28 +27,30 @@ constexpr CodeValues offset_by(const int8_t (&levels)[16], int offset) {
 }
 inline constexpr CodeValues kIq4Values = offset_by(quant::kIq4Levels, kernels::kInt8Layout<quant::IQ4_NL>.offset);
 inline constexpr CodeValues kFp4Values = offset_by(quant::kFp4Levels, kernels::kInt8Layout<quant::MXFP4>.offset);
+struct NoCodeValues {};
 template <class Format>
-inline constexpr const CodeValues* kCodeValues = nullptr;
+inline constexpr NoCodeValues kCodeValues{};
 template <>
-inline constexpr const CodeValues* kCodeValues<quant::IQ4_NL> = &kIq4Values;
+inline constexpr CodeValues kCodeValues<quant::IQ4_NL> = kIq4Values;
 template <>
-inline constexpr const CodeValues* kCodeValues<quant::IQ4_XS> = &kIq4Values;
+inline constexpr CodeValues kCodeValues<quant::IQ4_XS> = kIq4Values;
 template <>
-inline constexpr const CodeValues* kCodeValues<quant::MXFP4> = &kFp4Values;
+inline constexpr CodeValues kCodeValues<quant::MXFP4> = kFp4Values;
 
 // Decodes panels of one format.
 template <class Format>
 struct Int8Codec {
   static constexpr const Int8Layout& kLayout = kernels::kInt8Layout<Format>;
-  static constexpr const CodeValues* kValues = kCodeValues<Format>;
+  static constexpr auto& kValues = kCodeValues<Format>;
+  static constexpr bool kCoded = !std::is_same_v<std::remove_cvref_t<decltype(kValues)>, NoCodeValues>;
   static constexpr int kSubs = kLayout.subs();
 
   static constexpr int largest() {
-    if constexpr (kValues == nullptr) {
+    if constexpr (!kCoded) {
       return (1 << (kLayout.low + kLayout.high)) - 1;
     } else {
       int top = 0;
-      for (int i = 0; i < 16; ++i) top = kValues->values[i] > top ? kValues->values[i] : top;
+      for (int i = 0; i < 16; ++i) top = kValues.values[i] > top ? kValues.values[i] : top;
       return top;
     }
   }
@@ -77,9 +79,9 @@ struct Int8Codec {
     } else if constexpr (kLayout.high == 2) {
       two_bits<kLayout.low>(p + kLayout.low * kByteRow, w, [](Bytes bits, Bytes low) { return bits_or(bits, low); });
     }
-    if constexpr (kValues != nullptr) {
+    if constexpr (kCoded) {
       SLUICE_UNROLL
-      for (int r = 0; r < kRows; ++r) w[r] = look_up(kValues->values, w[r]);
+      for (int r = 0; r < kRows; ++r) w[r] = look_up(kValues.values, w[r]);
     }
   }
 
