@@ -25,17 +25,18 @@ Rows rows_of(const ops::Sequences& sequences, const Tensor& state, int64_t s) {
   return {begin, end, row_of(state, sequences.slots.data()[s]), sequences.kv_len.data()[s] == end - begin};
 }
 
-// Calls body(rows, part) for every sequence that has rows and every part of `parts`.
+// Calls body(rows, part, worker) for every sequence that has rows and every part of `parts`.
 template <class F>
 void each_part(ThreadPool& pool, const ops::Sequences& sequences, const Tensor& state, int64_t parts, F&& body) {
   const int64_t pieces = static_cast<int64_t>(sequences.kv_len.size()) * parts;
   constexpr int64_t kPiecesPerThread = 16;
-  pool.parallel_for(pieces, pieces / (pool.threads() * kPiecesPerThread) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      const Rows rows = rows_of(sequences, state, piece / parts);
-      if (rows.begin < rows.end) body(rows, piece % parts);
-    }
-  });
+  pool.parallel_for(pieces, pieces / (pool.threads() * kPiecesPerThread) + 1,
+                    [&](int64_t begin, int64_t end, int worker) {
+                      for (int64_t piece = begin; piece < end; ++piece) {
+                        const Rows rows = rows_of(sequences, state, piece / parts);
+                        if (rows.begin < rows.end) body(rows, piece % parts, worker);
+                      }
+                    });
 }
 
 constexpr int kBlock = 4;  // vectors that go through the rows together: enough sums in flight to hide their latency
@@ -133,33 +134,41 @@ void causal_conv(ThreadPool& pool, const ops::CausalConvArgs& args) {
 }
 
 void selective_scan(ThreadPool& pool, const ops::SelectiveScanArgs& args) {
-  const int64_t channels = args.x.shape[1], count = args.b.shape[1];
-  each_part(pool, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block) {
+  const int64_t channels = args.x.shape[1], count = args.b.shape[1], tile = count * kLanes;
+  // Per thread a vector's columns of the state and of a: their rows lie so far apart that they would share few sets of
+  // the first cache.
+  auto* scratch =
+      reinterpret_cast<float*>(pool.scratch(static_cast<size_t>(pool.threads() * 2 * tile) * sizeof(float)));
+  each_part(pool, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int worker) {
     const int64_t columns = channels < (block + 1) * kBlockColumns ? channels : (block + 1) * kBlockColumns;
+    float *h = scratch + worker * 2 * tile, *a = h + tile;
     each_vec(columns - block * kBlockColumns, [&](int64_t offset, auto n) {
       const int64_t at = block * kBlockColumns + offset;
-      if (rows.first) clear(rows.state + at, count, channels, 1, n);
+      for (int64_t i = 0; i < count; ++i) {
+        store(h + i * kLanes, rows.first ? zero() : load(rows.state + i * channels + at, n), All{});
+        store(a + i * kLanes, load(args.a + i * channels + at, n), All{});
+      }
       const Vec d = args.d != nullptr ? load(args.d + at, n) : zero();
       for (int64_t t = rows.begin; t < rows.end; ++t) {
         const float *b = row_of(args.b, t), *c = row_of(args.c, t);
         const Vec x = load(row_of(args.x, t) + at, n), dt = load(row_of(args.dt, t) + at, n), step = dt * x;
         Vec sum = zero();
         for (int64_t i = 0; i < count; ++i) {
-          float* state = rows.state + i * channels + at;
-          const Vec decay = exp(dt * load(args.a + i * channels + at, n));
-          const Vec h = fma(broadcast(b[i]), step, decay * load(state, n));
-          store(state, h, n);
-          sum = fma(broadcast(c[i]), h, sum);
+          const Vec decay = exp(dt * load(a + i * kLanes, All{}));
+          const Vec next = fma(broadcast(b[i]), step, decay * load(h + i * kLanes, All{}));
+          store(h + i * kLanes, next, All{});
+          sum = fma(broadcast(c[i]), next, sum);
         }
         store(row_of(args.out, t) + at, fma(d, x, sum), n);
       }
+      for (int64_t i = 0; i < count; ++i) store(rows.state + i * channels + at, load(h + i * kLanes, All{}), n);
     });
   });
 }
 
 void head_scan(ThreadPool& pool, const ops::HeadScanArgs& args) {
   const int64_t dim = args.x.shape[1] / args.heads, count = args.b.shape[1] / args.groups, blocks = blocks_of(dim);
-  each_part(pool, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part) {
+  each_part(pool, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part, int) {
     const int64_t head = part / blocks, group = head / (args.heads / args.groups);
     const float d = args.d != nullptr ? args.d[head] : 0.0f;
     with_block(part % blocks, dim, [&](int64_t at, auto vectors, auto n) {
@@ -192,7 +201,7 @@ void delta_rule(ThreadPool& pool, const ops::DeltaRuleArgs& args) {
   const int64_t value_dim = args.v.shape[1] / args.heads, key_dim = args.q.shape[1] / args.key_heads;
   const int64_t blocks = blocks_of(value_dim);
   const bool per_channel = args.dt.shape[1] != args.heads;
-  each_part(pool, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part) {
+  each_part(pool, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part, int) {
     const int64_t head = part / blocks, keys = head / (args.heads / args.key_heads) * key_dim;
     const Vec a = broadcast(args.a[head]);
     with_block(part % blocks, value_dim, [&](int64_t at, auto vectors, auto n) {
@@ -203,31 +212,32 @@ void delta_rule(ThreadPool& pool, const ops::DeltaRuleArgs& args) {
         const float *q = row_of(args.q, t) + keys, *k = row_of(args.k, t) + keys;
         const float* dt = row_of(args.dt, t) + (per_channel ? head * key_dim : head);
         const float *v = row_of(args.v, t) + head * value_dim + at, beta = row_of(args.beta, t)[head];
-        float decay[kLanes];  // of a vector's worth of keys
-        if (!per_channel) store(decay, exp(broadcast(dt[0]) * a), All{});
+        // Calls body(i, decay of key i) for all keys.
+        const auto each_key = [&](auto&& body) {
+          float decay[kLanes];
+          if (!per_channel) store(decay, exp(broadcast(dt[0]) * a), All{});
+          each_vec(key_dim, [&](int64_t begin, auto some) {
+            if (per_channel) store(decay, exp(load(dt + begin, some) * a), All{});
+            const int64_t end = begin + kLanes < key_dim ? begin + kLanes : key_dim;
+            for (int64_t i = begin; i < end; ++i) body(i, broadcast(decay[i - begin]));
+          });
+        };
         Vec seen[kCount], sum[kCount];
         each(vectors, [&](int j) { seen[j] = sum[j] = zero(); });
-        each_vec(key_dim, [&](int64_t begin, auto some) {
-          if (per_channel) store(decay, exp(load(dt + begin, some) * a), All{});
-          const int64_t end = begin + kLanes < key_dim ? begin + kLanes : key_dim;
-          for (int64_t i = begin; i < end; ++i) {
-            each(vectors, [&](int j) {
-              float* s = state + i * value_dim + j * kLanes;
-              const Vec kept = broadcast(decay[i - begin]) * load(s, n);
-              store(s, kept, n);
-              seen[j] = fma(broadcast(k[i]), kept, seen[j]);
-            });
-          }
+        each_key([&](int64_t i, Vec decay) {
+          each(vectors, [&](int j) {
+            seen[j] = fma(broadcast(k[i]), decay * load(state + i * value_dim + j * kLanes, n), seen[j]);
+          });
         });
         each(vectors, [&](int j) { seen[j] = broadcast(beta) * (load(v + j * kLanes, n) - seen[j]); });
-        for (int64_t i = 0; i < key_dim; ++i) {
+        each_key([&](int64_t i, Vec decay) {
           each(vectors, [&](int j) {
             float* s = state + i * value_dim + j * kLanes;
-            const Vec next = fma(broadcast(k[i]), seen[j], load(s, n));
+            const Vec next = fma(broadcast(k[i]), seen[j], decay * load(s, n));
             store(s, next, n);
             sum[j] = fma(broadcast(q[i]), next, sum[j]);
           });
-        }
+        });
         float* out = row_of(args.out, t) + head * value_dim + at;
         each(vectors, [&](int j) { store(out + j * kLanes, sum[j], n); });
       }
@@ -237,7 +247,7 @@ void delta_rule(ThreadPool& pool, const ops::DeltaRuleArgs& args) {
 
 void gated_lru(ThreadPool& pool, const ops::GatedLruArgs& args) {
   const int64_t channels = args.x.shape[1];
-  each_part(pool, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block) {
+  each_part(pool, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int) {
     const int64_t columns = channels < (block + 1) * kBlockColumns ? channels : (block + 1) * kBlockColumns;
     each_vec(columns - block * kBlockColumns, [&](int64_t offset, auto n) {
       const int64_t at = block * kBlockColumns + offset;
