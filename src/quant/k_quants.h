@@ -86,7 +86,8 @@ struct Q4_K {
       for (int i = 0; i < 32; ++i) out[sub * 32 + i] = scale * static_cast<float>(q[i] >> shift & 15) - min;
     }
   }
-  static constexpr TypeInfo kType = read_only_type<Q4_K, Block>("q4_k", 12, kElements);
+  static void quantize(const float* in, Block& block);
+  static constexpr TypeInfo kType = block_type<Q4_K, Block>("q4_k", 12, kElements);
 };
 
 // As Q4_K with q of 5 bits.
@@ -110,7 +111,8 @@ struct Q5_K {
       }
     }
   }
-  static constexpr TypeInfo kType = read_only_type<Q5_K, Block>("q5_k", 13, kElements);
+  static void quantize(const float* in, Block& block);
+  static constexpr TypeInfo kType = block_type<Q5_K, Block>("q5_k", 13, kElements);
 };
 
 // 16 sub-blocks of 16: d * scale * (q - 32), q of 6 bits, scale of 8.
@@ -136,7 +138,8 @@ struct Q6_K {
       }
     }
   }
-  static constexpr TypeInfo kType = read_only_type<Q6_K, Block>("q6_k", 14, kElements);
+  static void quantize(const float* in, Block& block);
+  static constexpr TypeInfo kType = block_type<Q6_K, Block>("q6_k", 14, kElements);
 };
 
 // d * q, q of 8 bits; bsums are sums of 16 for products with formats that have minima.
