@@ -7,8 +7,18 @@
 
 namespace sluice::server {
 
-std::vector<std::shared_ptr<Generation>> RunningGenerations::all() {
-  std::vector<std::shared_ptr<Generation>> out;
+void RunningGenerations::add(const std::shared_ptr<RunningCall>& call) {
+  const std::lock_guard lock(mutex_);
+  items_.emplace(call.get(), call);
+}
+
+void RunningGenerations::remove(RunningCall* call) {
+  const std::lock_guard lock(mutex_);
+  items_.erase(call);
+}
+
+std::vector<std::shared_ptr<RunningCall>> RunningGenerations::all() {
+  std::vector<std::shared_ptr<RunningCall>> out;
   const std::lock_guard lock(mutex_);
   for (auto& [_, weak] : items_) {
     if (auto item = weak.lock()) out.push_back(std::move(item));
@@ -17,11 +27,19 @@ std::vector<std::shared_ptr<Generation>> RunningGenerations::all() {
 }
 
 void RunningGenerations::abort_all(const ApiError& error) {
-  for (const auto& generation : all()) generation->abort(error);
+  for (const auto& call : all()) call->abort(error);
 }
 
 void RunningGenerations::detach_all() {
-  for (const auto& generation : all()) generation->detach();
+  for (const auto& call : all()) call->detach();
+}
+
+ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& deadline) {
+  if (!deadline || std::chrono::steady_clock::now() < *deadline) return overloaded("The request was aborted.");
+  return {.status = 504,
+          .message = "The request did not finish before its deadline.",
+          .code = "deadline_exceeded",
+          .type = "server_error"};
 }
 
 Generation::Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
@@ -34,18 +52,12 @@ Generation::Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpRe
   deadline_ = job_.requests.front().deadline;
 }
 
-Generation::~Generation() {
-  const std::lock_guard lock(running_->mutex_);
-  running_->items_.erase(this);
-}
+Generation::~Generation() { running_->remove(this); }
 
 void Generation::start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        const std::shared_ptr<RunningGenerations>& running) {
   const std::shared_ptr<Generation> self(new Generation(engine, std::move(job), reply, running));
-  {
-    const std::lock_guard lock(running->mutex_);
-    running->items_.emplace(self.get(), self);
-  }
+  running->add(self);
   // Weak: a reply outlives its generation only while nobody can abandon it, and must not keep it.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto generation = weak.lock()) generation->cancel();
@@ -135,13 +147,7 @@ void Generation::take(int prompt, Event event) {
     return fail(server_fault());
   }
   if (event.finish && event.finish->reason == FinishReason::kAbort) {
-    if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) {
-      return fail({.status = 504,
-                   .message = "The request did not finish before its deadline.",
-                   .code = "deadline_exceeded",
-                   .type = "server_error"});
-    }
-    return fail(overloaded("The request was aborted."));
+    return fail(aborted(deadline_));
   }
   const bool last = event.last;
   std::string data = job_.format->on_event(prompt, std::move(event));

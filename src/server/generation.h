@@ -32,32 +32,42 @@ struct GenerationJob {
   Headers headers;  // of the answer
 };
 
-class Generation;
+// Work of the engine for one client.
+class RunningCall {
+ public:
+  virtual ~RunningCall() = default;
+  // Ends it with an error. Any thread.
+  virtual void abort(const ApiError& error) = 0;
+  // Cancels at the engine and lets go of the reply: once it returns, what the reply needs may go. Any thread.
+  virtual void detach() = 0;
+};
 
-// The generations that are running, so that a shutdown can end them. Thread-safe.
+// The calls that are running, so that a shutdown can end them. Thread-safe.
 class RunningGenerations {
  public:
+  void add(const std::shared_ptr<RunningCall>& call);
+  void remove(RunningCall* call);
   void abort_all(const ApiError& error);  // each answers with the error; streams as an event
   void detach_all();                      // cancels them and lets go of their replies
 
  private:
-  friend class Generation;
-  std::vector<std::shared_ptr<Generation>> all();
+  std::vector<std::shared_ptr<RunningCall>> all();
   std::mutex mutex_;
-  std::unordered_map<Generation*, std::weak_ptr<Generation>> items_;
+  std::unordered_map<RunningCall*, std::weak_ptr<RunningCall>> items_;
 };
 
-class Generation : public std::enable_shared_from_this<Generation> {
+// The error of a request that ended before it was done.
+ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& deadline);
+
+class Generation final : public RunningCall, public std::enable_shared_from_this<Generation> {
  public:
   // Submits the requests; the reply gets the answer or the error. A client that leaves cancels them.
   static void start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                     const std::shared_ptr<RunningGenerations>& running);
-  ~Generation();
+  ~Generation() override;
 
-  // Ends the generation with an error. Any thread.
-  void abort(const ApiError& error);
-  // Cancels at the engine and lets go of the reply: once it returns, what the reply needs may go. Any thread.
-  void detach();
+  void abort(const ApiError& error) override;
+  void detach() override;
 
  private:
   Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,

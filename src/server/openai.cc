@@ -42,6 +42,9 @@ std::optional<Endpoint> endpoint_of(std::string_view path) {
   if (path == "/v1/completions") return kCompletions;
   if (path == "/tokenize") return kTokenize;
   if (path == "/detokenize") return kDetokenize;
+  if (path == "/v1/embeddings") return kEmbeddings;
+  if (path == "/rerank" || path == "/v1/rerank" || path == "/v2/rerank") return kRerank;
+  if (path == "/score" || path == "/v1/score") return kScores;
   return std::nullopt;
 }
 
@@ -103,7 +106,14 @@ void OpenAiApi::serve_json(std::string_view path, const Json& body, const Caller
           .status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"};
     }
     Reading reading = read(*endpoint, body, caller);
+    expect_task(*endpoint);
     switch (*endpoint) {
+      case kEmbeddings:
+        return PoolingCall::start(engine_, embeddings_job(reading), reply, running_);
+      case kRerank:
+        return PoolingCall::start(engine_, rerank_job(reading), reply, running_);
+      case kScores:
+        return PoolingCall::start(engine_, score_job(reading), reply, running_);
       case kTokenize:
         return reply->send(tokenize(reading));
       case kDetokenize:
@@ -147,7 +157,7 @@ OpenAiApi::Reading OpenAiApi::read(Endpoint endpoint, const Json& body, const Ca
   RequestFields& fields = reading.fields;
   fields.sampling = engine_.model().default_sampling;
   read_parameters(endpoint, body, engine_.model().vocab_size, fields, reading.unknown);
-  if (fields.model.empty() && (endpoint & kGeneration) != 0) throw missing_parameter("model");
+  if (fields.model.empty() && (endpoint & (kGeneration | kEmbeddings)) != 0) throw missing_parameter("model");
   const auto& names = options_.model_names;
   if (!fields.model.empty() && std::find(names.begin(), names.end(), fields.model) == names.end()) {
     throw model_not_found(fields.model);
@@ -254,7 +264,8 @@ Json OpenAiApi::model_card(const std::string& name) const {
           {"owned_by", "sluice"},
           {"root", model.name},
           {"parent", nullptr},
-          {"max_model_len", model.max_model_len}};
+          {"max_model_len", model.max_model_len},
+          {"task", to_string(model.task)}};
 }
 
 HttpResponse OpenAiApi::models() const {
@@ -298,6 +309,12 @@ std::vector<Route> OpenAiApi::routes() {
   };
   return {post("/v1/chat/completions", Route::kGenerates, "chat completions"),
           post("/v1/completions", Route::kGenerates, "text completions"),
+          post("/v1/embeddings", Route::kGenerates, "vectors of texts"),
+          post("/v1/rerank", Route::kGenerates, "documents by their relevance to a query"),
+          post("/v2/rerank", Route::kGenerates, "the same"),
+          post("/rerank", Route::kGenerates, "the same"),
+          post("/v1/score", Route::kGenerates, "scores of pairs of texts"),
+          post("/score", Route::kGenerates, "the same"),
           post("/tokenize", 0, "text or messages to token ids"),
           post("/detokenize", 0, "token ids to text"),
           get("/v1/models", "the served models", [this](const RequestContext&) { return models(); }),

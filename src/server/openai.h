@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "server/generation.h"
 #include "server/parameters.h"
+#include "server/pooling_call.h"
 #include "server/router.h"
 #include "sluice/engine.h"
 
@@ -69,6 +70,14 @@ class OpenAiApi {
   Headers judge_unknown(const Reading& reading) const;
   GenerationJob chat_job(Reading reading) const;
   GenerationJob completions_job(Reading reading) const;
+  PoolingJob embeddings_job(const Reading& reading) const;
+  PoolingJob rerank_job(const Reading& reading) const;
+  PoolingJob score_job(const Reading& reading) const;
+  PoolingJob pairs_job(const Reading& reading, const std::vector<std::pair<std::string, std::string>>& pairs,
+                       const std::string& first, const std::string& second) const;
+  PooledText encode(const Reading& reading, std::string_view text, std::optional<std::string_view> pair,
+                    const std::string& path) const;
+  void expect_task(Endpoint endpoint) const;
   HttpResponse tokenize(const Reading& reading) const;
   HttpResponse detokenize(const Reading& reading) const;
   HttpResponse models() const;

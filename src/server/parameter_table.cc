@@ -113,6 +113,21 @@ void set_template_kwargs(F& f, const Json& v) {
   f.template_kwargs = v;
 }
 
+void set_encoding_format(F& f, const Json& v) {
+  const auto& name = v.get_ref<const std::string&>();
+  f.base64 = name == "base64";
+  if (f.base64 || name == "float") return;
+  throw invalid_value("encoding_format",
+                      fmt::format("Invalid value: '{}'. Supported values are: 'float', 'base64'.", quotable(name)));
+}
+
+void set_truncate(F& f, const Json& v) {
+  f.truncate = v.get<int>();
+  if (f.truncate == 0) {
+    throw invalid_value("truncate_prompt_tokens", "Invalid 'truncate_prompt_tokens': nothing would be left.");
+  }
+}
+
 constexpr auto kTable = std::to_array<Parameter>({
     // What to answer
     {.name = "model",
@@ -144,6 +159,101 @@ constexpr auto kTable = std::to_array<Parameter>({
      .fallback = "required",
      .help = "token ids to turn into text",
      .set = [](F& f, const Json& v) { f.tokens = token_ids(v); }},
+
+    {.name = "input",
+     .type = Type::kAny,
+     .endpoints = kEmbeddings,
+     .required = true,
+     .fallback = "required",
+     .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; "
+             "at most 2048 texts",
+     .set = [](F& f, const Json& v) { f.input = v; }},
+    {.name = "query",
+     .type = Type::kString,
+     .endpoints = kRerank,
+     .required = true,
+     .fallback = "required",
+     .help = "what documents are to be relevant to",
+     .set = [](F& f, const Json& v) { f.query = v.get<std::string>(); }},
+    {.name = "documents",
+     .type = Type::kArray,
+     .endpoints = kRerank,
+     .min_items = 1,
+     .max_items = 2048,
+     .required = true,
+     .fallback = "required",
+     .help = "strings, or objects with a string `text`",
+     .set = [](F& f, const Json& v) { f.documents = v; }},
+    {.name = "text_1",
+     .type = Type::kStrings,
+     .endpoints = kScores,
+     .required = true,
+     .fallback = "required",
+     .help = "first text of each pair; one goes with all of the second",
+     .set = [](F& f, const Json& v) { f.text_1 = v; }},
+    {.name = "text_2",
+     .type = Type::kStrings,
+     .endpoints = kScores,
+     .required = true,
+     .fallback = "required",
+     .help = "second text of each pair",
+     .set = [](F& f, const Json& v) { f.text_2 = v; }},
+
+    // Vectors and scores
+    {.name = "encoding_format",
+     .type = Type::kString,
+     .endpoints = kEmbeddings,
+     .fallback = "float",
+     .help = "float: numbers; base64: fp32, little endian",
+     .set = set_encoding_format},
+    {.name = "dimensions",
+     .type = Type::kInteger,
+     .endpoints = kEmbeddings,
+     .min = 1,
+     .max = kIntMax,
+     .fallback = "the model's",
+     .help = "give the first ones only (Matryoshka), normalized again",
+     .set = [](F& f, const Json& v) { f.dimensions = v.get<int>(); }},
+    {.name = "normalize",
+     .type = Type::kBoolean,
+     .endpoints = kEmbeddings,
+     .fallback = "the model's",
+     .help = "divide vectors by their length",
+     .set = [](F& f, const Json& v) { f.normalize = v.get<bool>(); }},
+    {.name = "prompt_name",
+     .type = Type::kString,
+     .endpoints = kEmbeddings,
+     .fallback = "the model's",
+     .help = "which of the model's prompts to put before texts (config_sentence_transformers.json); an empty one: none",
+     .set = [](F& f, const Json& v) { f.prompt_name = v.get<std::string>(); }},
+    {.name = "truncate_prompt_tokens",
+     .type = Type::kInteger,
+     .endpoints = kPooling,
+     .min = -1,
+     .max = kIntMax,
+     .fallback = "none: longer texts are errors",
+     .help = "cut texts off at the end to so many tokens; -1: the model's limit",
+     .set = set_truncate},
+    {.name = "top_n",
+     .type = Type::kInteger,
+     .endpoints = kRerank,
+     .min = 1,
+     .max = kIntMax,
+     .fallback = "all",
+     .help = "most results",
+     .set = [](F& f, const Json& v) { f.top_n = v.get<int>(); }},
+    {.name = "return_documents",
+     .type = Type::kBoolean,
+     .endpoints = kRerank,
+     .fallback = "true",
+     .help = "put documents into the results",
+     .set = [](F& f, const Json& v) { f.return_documents = v.get<bool>(); }},
+    {.name = "use_activation",
+     .type = Type::kBoolean,
+     .endpoints = kRerank | kScores,
+     .fallback = "true",
+     .help = "false: scores are logits",
+     .set = [](F& f, const Json& v) { f.use_activation = v.get<bool>(); }},
 
     // How much
     {.name = "max_tokens",
@@ -390,7 +500,11 @@ constexpr auto kTable = std::to_array<Parameter>({
      .fallback = "none",
      .help = "prefixes are shared only between requests of equal salt and API key",
      .set = [](F& f, const Json& v) { f.cache_salt = v.get<std::string>(); }},
-    {.name = "user", .type = Type::kString, .fallback = "none", .help = "a label; changes nothing"},
+    {.name = "user",
+     .type = Type::kString,
+     .endpoints = kGeneration | kPooling,
+     .fallback = "none",
+     .help = "a label; changes nothing"},
     {.name = "safety_identifier", .type = Type::kString, .fallback = "none", .help = "a label; changes nothing"},
     {.name = "prompt_cache_key",
      .type = Type::kString,

@@ -258,6 +258,9 @@ std::string endpoint_names(unsigned endpoints) {
   add(kCompletions, "completions");
   add(kTokenize, "tokenize");
   add(kDetokenize, "detokenize");
+  add(kEmbeddings, "embeddings");
+  add(kRerank, "rerank");
+  add(kScores, "score");
   return names;
 }
 

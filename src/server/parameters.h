@@ -12,10 +12,19 @@
 
 namespace sluice::server {
 
-enum Endpoint : unsigned { kChat = 1, kCompletions = 2, kTokenize = 4, kDetokenize = 8 };
+enum Endpoint : unsigned {
+  kChat = 1,
+  kCompletions = 2,
+  kTokenize = 4,
+  kDetokenize = 8,
+  kEmbeddings = 16,
+  kRerank = 32,
+  kScores = 64
+};
 inline constexpr unsigned kGeneration = kChat | kCompletions;
 inline constexpr unsigned kText = kGeneration | kTokenize;
-inline constexpr unsigned kAll = kText | kDetokenize;
+inline constexpr unsigned kPooling = kEmbeddings | kRerank | kScores;
+inline constexpr unsigned kAll = kText | kDetokenize | kPooling;
 
 // A request's fields after validation. Fields that were left out or null keep these defaults.
 struct RequestFields {
@@ -42,6 +51,19 @@ struct RequestFields {
   Json tools;            // array or null
   Json tool_choice;      // "none", "auto" or null
   bool return_token_strs = false;
+  // Vectors and scores
+  Json input;           // /v1/embeddings: in one of its forms
+  bool base64 = false;  // how vectors are written
+  int dimensions = 0;   // 0: all
+  int truncate = 0;     // most tokens of a text, -1: the model's limit, 0: longer ones are errors
+  std::optional<bool> normalize;
+  std::optional<std::string> prompt_name;
+  std::string query;             // rerank
+  Json documents;                // rerank
+  int top_n = 0;                 // rerank; 0: all
+  bool return_documents = true;  // rerank
+  Json text_1, text_2;           // score
+  std::optional<bool> use_activation;
 };
 
 struct Parameter {

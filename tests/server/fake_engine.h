@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -106,7 +107,65 @@ class FakeEngine : public Engine {
     wake_.notify_all();
     return id;
   }
+  // The vector of a text: its length, its first and its last token, its types' sum.
+  RequestId pool(PoolingRequest request, PoolingSink sink) override {
+    if (refuse_submit || draining) throw Error(ErrorCode::kOverloaded, "The queue is full.");
+    PoolingResult result;
+    for (const PooledText& text : request.texts) {
+      const int types = std::accumulate(text.types.begin(), text.types.end(), 0);
+      result.prompt_tokens += static_cast<int>(text.tokens.size());
+      std::vector<float> vector{static_cast<float>(text.tokens.size()), static_cast<float>(text.tokens.front()),
+                                static_cast<float>(text.tokens.back()), static_cast<float>(types)};
+      if (info_.task == Task::kScore) vector.erase(vector.begin() + 1, vector.end());
+      if (request.dimensions > 0) vector.resize(static_cast<size_t>(request.dimensions));
+      result.vectors.push_back(std::move(vector));
+    }
+    if (fail_at_token == 0) result = {.vectors = {}, .reason = FinishReason::kError, .message = "NaN at 0x7f00"};
+    RequestId id = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      ++submitted;
+      id = ++last_id_;
+      last_pooling_ = std::move(request);
+      if (stalled) {
+        pooling_.emplace(id, std::move(sink));
+        return id;
+      }
+    }
+    sink(std::move(result));
+    return id;
+  }
+  // Bytes with kBos in front; a pair joined by kEos, the second text of type 1.
+  PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override {
+    PooledText out{.tokens = tokenize(text, true), .types = {}};
+    out.types.assign(out.tokens.size(), 0);
+    if (pair) {
+      out.tokens.push_back(kEos);
+      for (const TokenId token : tokenize(*pair, false)) out.tokens.push_back(token);
+      out.types.resize(out.tokens.size(), 1);
+    }
+    const auto most = static_cast<size_t>(truncate > 0 ? truncate : info_.max_model_len);
+    if (truncate > 0) out.tokens.resize(std::min(out.tokens.size(), most));
+    out.types.resize(out.tokens.size());
+    if (out.tokens.size() <= most) return out;
+    throw Error(ErrorCode::kInvalidRequest, "This model's maximum context length is exceeded.", "",
+                "context_length_exceeded");
+  }
+  PoolingRequest last_pooling() const {
+    const std::lock_guard lock(mutex_);
+    return last_pooling_;
+  }
   void cancel(RequestId id) override {
+    PoolingSink pooled;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = pooling_.find(id); found != pooling_.end()) {
+        ++cancelled;
+        pooled = std::move(found->second);
+        pooling_.erase(found);
+      }
+    }
+    if (pooled) return pooled({.vectors = {}, .reason = FinishReason::kAbort, .message = {}});
     const std::lock_guard lock(mutex_);
     const auto found = running_.find(id);
     if (found == running_.end()) return;
@@ -255,6 +314,8 @@ class FakeEngine : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::map<RequestId, Running> running_;
+  std::map<RequestId, PoolingSink> pooling_;  // while stalled
+  PoolingRequest last_pooling_;
   Request last_request_;
   RequestId last_id_ = 0;
   bool closed_ = false;

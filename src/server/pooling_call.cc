@@ -1,0 +1,97 @@
+// One result, one answer.
+#include "server/pooling_call.h"
+
+#include "base/log.h"
+
+namespace sluice::server {
+
+PoolingCall::PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+                         std::shared_ptr<RunningGenerations> running)
+    : engine_(engine),
+      job_(std::move(job)),
+      running_(std::move(running)),
+      deadline_(job_.request.deadline),
+      reply_(std::move(reply)) {}
+
+PoolingCall::~PoolingCall() { running_->remove(this); }
+
+void PoolingCall::start(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+                        const std::shared_ptr<RunningGenerations>& running) {
+  const std::shared_ptr<PoolingCall> self(new PoolingCall(engine, std::move(job), reply, running));
+  running->add(self);
+  // Weak: a reply outlives its call only while nobody can abandon it, and must not keep it.
+  reply->on_abandoned([weak = std::weak_ptr(self)] {
+    if (const auto call = weak.lock()) call->cancel();
+  });
+  self->submit();
+}
+
+void PoolingCall::submit() {
+  RequestId id = 0;
+  try {
+    id = engine_.pool(std::move(job_.request),
+                      [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
+  } catch (const Error& e) {
+    return abort(to_api_error(e));
+  }
+  bool cancelled = false;
+  {
+    const std::lock_guard lock(mutex_);
+    id_ = id;
+    cancelled = cancelled_;
+  }
+  if (cancelled) engine_.cancel(id);
+}
+
+std::shared_ptr<HttpReply> PoolingCall::reply() {
+  const std::lock_guard lock(mutex_);
+  return reply_;
+}
+
+void PoolingCall::abort(const ApiError& error) {
+  cancel();
+  if (const auto to = reply()) to->run([self = shared_from_this(), error] { self->answer(to_response(error)); });
+}
+
+void PoolingCall::detach() {
+  cancel();
+  const std::lock_guard posting(posting_mutex_);
+  const std::lock_guard lock(mutex_);
+  reply_ = nullptr;
+}
+
+void PoolingCall::cancel() {
+  std::optional<RequestId> id;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    id = id_;
+  }
+  if (id) engine_.cancel(*id);
+}
+
+void PoolingCall::push(PoolingResult result) {
+  const std::lock_guard posting(posting_mutex_);
+  const auto to = reply();
+  if (to == nullptr) return;
+  // Functions must be copyable: the result is not copied with them.
+  to->run([self = shared_from_this(), result = std::make_shared<const PoolingResult>(std::move(result))] {
+    self->answer(self->response_to(*result));
+  });
+}
+
+HttpResponse PoolingCall::response_to(const PoolingResult& result) {
+  if (result.reason == FinishReason::kError) {
+    log::error("a request failed: {}", result.message);
+    return to_response(server_fault());
+  }
+  if (result.reason == FinishReason::kAbort) return to_response(aborted(deadline_));
+  return {.body = job_.body(result), .headers = job_.headers};
+}
+
+void PoolingCall::answer(const HttpResponse& response) {
+  if (std::exchange(done_, true)) return;
+  if (const auto to = reply()) to->send(response);
+}
+
+}  // namespace sluice::server
