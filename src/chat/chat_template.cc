@@ -23,11 +23,7 @@ std::string read_text(const fs::path& path) {
   return text;
 }
 
-// A template's source and the file to blame for it.
-struct Source {
-  std::string text;
-  std::string file;
-};
+using Source = TemplateSource;
 using Sources = std::map<std::string, Source>;
 
 void read_config_templates(const Json& config, const std::string& file, Sources& sources) {
@@ -139,8 +135,21 @@ std::optional<ChatTemplate> ChatTemplate::from_folder(const std::string& folder,
     }
   }
 
-  if (!given.empty()) sources = {{"default", {read_text(given), given}}};
+  return choose(std::move(sources), std::move(tokens), given);
+}
 
+std::optional<ChatTemplate> ChatTemplate::from_config(const std::string& text, const std::string& name,
+                                                      const std::string& given) {
+  Sources sources;
+  Json tokens = Json::object();
+  const Json config = parse_json(text);
+  read_special_tokens(config, tokens);
+  read_config_templates(config, name, sources);
+  return choose(std::move(sources), std::move(tokens), given);
+}
+
+std::optional<ChatTemplate> ChatTemplate::choose(Sources sources, Json tokens, const std::string& given) {
+  if (!given.empty()) sources = {{"default", {read_text(given), given}}};
   const auto main = sources.find("default");
   const auto with_tools = sources.find("tool_use");
   if (main == sources.end() && with_tools == sources.end()) return std::nullopt;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,12 @@ struct ChatInput {
   Json kwargs;  // the request's chat_template_kwargs: further variables; null or an object
 };
 
+// A template's source and the file to blame for it.
+struct TemplateSource {
+  std::string text;
+  std::string file;
+};
+
 // Immutable: any number of threads may render at a time.
 class ChatTemplate {
  public:
@@ -27,6 +34,10 @@ class ChatTemplate {
   // serves requests with tools. nullopt when the folder has none. Throws Error(kCorruptFile) that names the file.
   // With `file`, that Jinja file is the template, and the folder gives the special tokens only.
   static std::optional<ChatTemplate> from_folder(const std::string& folder, const std::string& file = {});
+
+  // The same for the text of a tokenizer_config.json that lies in another file, of that name; without a folder.
+  static std::optional<ChatTemplate> from_config(const std::string& config, const std::string& name,
+                                                 const std::string& file = {});
 
   // `special_tokens`: object of variables like bos_token. Throws Error(kInvalidRequest), see jinja::Template.
   static ChatTemplate from_source(std::string_view source, Json special_tokens);
@@ -41,6 +52,10 @@ class ChatTemplate {
   std::string render_variables(const Json& variables, std::chrono::system_clock::time_point now) const;
 
  private:
+  // Of templates by name; nullopt when there is none.
+  static std::optional<ChatTemplate> choose(std::map<std::string, TemplateSource> sources, Json special_tokens,
+                                            const std::string& given);
+
   ChatTemplate(jinja::Template main, Json special_tokens)
       : main_(std::move(main)), special_tokens_(std::move(special_tokens)) {}
 

@@ -216,6 +216,10 @@ void check_options(const EngineOptions& o) {
   if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is above 65536");
 }
 
+bool keep_types(const EngineOptions& options, const LoadPlan& plan) {
+  return options.dtype == "auto" && plan.checkpoint->keep_types;
+}
+
 }  // namespace
 
 LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
@@ -235,7 +239,8 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
                       .pool = pool,
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
-                      .dry = true};
+                      .dry = true,
+                      .keep_types = keep_types(options, plan)};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
@@ -284,7 +289,8 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
                       .ops = plan.backend->table(),
                       .pool = pool,
                       .dtype = plan.dtype,
-                      .quantization = plan.quantization};
+                      .quantization = plan.quantization,
+                      .keep_types = keep_types(options, plan)};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);

@@ -8,6 +8,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Ch
 }
 
 std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint) {
+  const std::string config = checkpoint.tokenizer_config();
+  if (!config.empty()) return ChatTemplate::from_config(config, checkpoint.folder, options.chat_template);
   return ChatTemplate::from_folder(checkpoint.folder, options.chat_template);
 }
 

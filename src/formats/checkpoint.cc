@@ -60,6 +60,36 @@ std::optional<T> in_range(const Config& config, std::string_view key, T least, T
 
 }  // namespace
 
+Tensor TensorEntry::view() const {
+  CHECK(pieces.empty() && !transposed, "tensor '{}' is not in order", name);
+  return Tensor(const_cast<std::byte*>(data), dtype, shape);
+}
+
+std::vector<Tensor> TensorEntry::rows(int64_t begin, int64_t count) const {
+  const int64_t columns = shape.rank() < 2 ? 1 : shape[transposed ? 0 : -1];
+  const Tensor dense(const_cast<std::byte*>(data), dtype, {shape.elements() / columns, columns});
+  std::vector<Tensor> out;
+  int64_t first = 0;  // row of the piece's first
+  for (const Tensor& piece : pieces.empty() ? std::vector<Tensor>{dense} : pieces) {
+    const int64_t from = std::max(begin, first), to = std::min(begin + count, first + piece.rows());
+    if (from < to) out.push_back(piece.slice_rows(from - first, to - from));
+    first += piece.rows();
+  }
+  CHECK(begin >= 0 && begin + count <= first, "rows {}+{} of {}", begin, count, first);
+  return out;
+}
+
+void TensorEntry::read(float* to) const {
+  CHECK(!transposed, "tensor '{}' is transposed", name);
+  if (pieces.empty()) return to_float(dtype, data, to, static_cast<size_t>(shape.elements()));
+  for (const Tensor& piece : pieces) {
+    const int64_t columns = piece.row_elements();
+    for (int64_t i = 0; i < piece.rows(); ++i, to += columns) {
+      to_float(piece.dtype, piece.slice_rows(i, 1).data, to, static_cast<size_t>(columns));
+    }
+  }
+}
+
 const TensorEntry* Checkpoint::find(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;

@@ -58,11 +58,21 @@ Config read_config(const std::string& path);
 // One tensor in a mapped file. `data` stays valid as long as the Checkpoint; it may be unaligned.
 struct TensorEntry {
   std::string name;
-  DType dtype = nullptr;
+  DType dtype = nullptr;  // of the first piece, if there are several
   Shape shape;
   const std::byte* data = nullptr;
   size_t bytes = 0;
-  Tensor view() const { return Tensor(const_cast<std::byte*>(data), dtype, shape); }
+
+  // Where the memory differs from a dense tensor of that shape. What other formats reorder is put in order again by
+  // reading it in another order: nothing is copied.
+  bool transposed = false;       // a matrix whose columns lie one after the other
+  std::vector<Tensor> pieces{};  // the rows, in order, each a run of them with a stride and a type of its own
+
+  Tensor view() const;  // of dense memory
+  // Runs of rows that are [begin, begin + count) of the matrix [rows, columns] in memory (of its transpose, when it is
+  // transposed; of all matrices one below the other, when there are three dimensions).
+  std::vector<Tensor> rows(int64_t begin, int64_t count) const;
+  void read(float* to) const;  // all elements, rows in order
 };
 
 // What generation_config.json (or config.json) says about sampling defaults and ends.
@@ -79,7 +89,10 @@ class Checkpoint {
 
   Config config;
   GenerationConfig generation;
-  std::string folder;  // where tokenizer and templates are looked for
+  std::string folder;       // where tokenizer and templates are looked for
+  bool keep_types = false;  // types differ from matrix to matrix on purpose
+  // What tokenizer_config.json would say about chat templates and special tokens, when the weights' file holds them.
+  virtual std::string tokenizer_config() const { return {}; }
   const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }
   const TensorEntry* find(std::string_view name) const;
   size_t total_bytes() const;  // of all tensors

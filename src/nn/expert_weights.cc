@@ -32,7 +32,7 @@ class Loader {
       : w_(w), context_(w.context()), spec_(spec), hidden_(hidden), inner_(spec.inner), in_(in), out_(out) {}
 
   void separate() {
-    plan();
+    plan(type_of_first(spec_.gate), type_of_first(spec_.down));
     for (int e = 0; e < spec_.experts; ++e) {
       const Weights here = w_ / "experts" / std::to_string(e);
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
@@ -51,7 +51,7 @@ class Loader {
   }
 
   void flat() {
-    plan();
+    plan(context_.dtype, context_.dtype);
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
     const TensorEntry* down = w_.tensor(spec_.down, {spec_.experts * inner_, hidden_});
@@ -63,7 +63,7 @@ class Loader {
   }
 
   void transposed() {
-    plan();
+    plan(context_.dtype, context_.dtype);
     if (w_.has(spec_.gate + "_blocks")) return mxfp4();
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
@@ -89,9 +89,15 @@ class Loader {
   }
 
  private:
-  void plan() {
-    in_ = StackedLinear(context_, spec_.experts, (spec_.gated ? 2 : 1) * inner_, hidden_);
-    out_ = StackedLinear(context_, spec_.experts, hidden_, inner_);
+  void plan(DType in, DType out) {
+    in_ = StackedLinear(context_, in, spec_.experts, (spec_.gated ? 2 : 1) * inner_, hidden_);
+    out_ = StackedLinear(context_, out, spec_.experts, hidden_, inner_);
+  }
+
+  // One weight holds all experts' matrices of a name: the first one's type is the type of all.
+  DType type_of_first(const std::string& name) const {
+    const TensorEntry* entry = context_.checkpoint.find((w_ / "experts" / "0" / name).prefix() + "weight");
+    return entry != nullptr ? entry->dtype : context_.dtype;
   }
 
   // Rows of gate and up, in turn.

@@ -9,7 +9,7 @@ namespace {
 // Tensor NAME_gate_weight [heads, inputs, outputs].
 StackedLinear load_gate(const Weights& w, const std::string& name, int heads, int64_t dim) {
   LoadContext& context = w.context();
-  StackedLinear gate(context, heads, dim, dim);
+  StackedLinear gate(context, context.dtype, heads, dim, dim);
   const TensorEntry* entry = w.tensor(name, {heads, dim, dim});
   if (entry == nullptr || context.dry) return gate;
   Tensor all = entry->view();

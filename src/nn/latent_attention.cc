@@ -34,8 +34,8 @@ void LatentAttention::load_kv_b(const Weights& w) {
   LoadContext& context = w.context();
   const LatentAttentionSpec& s = spec_;
   const int64_t stride = s.nope_dim + s.value_dim;
-  keys_ = StackedLinear(context, s.heads, s.kv_rank, s.nope_dim);
-  values_ = StackedLinear(context, s.heads, s.value_dim, s.kv_rank);
+  keys_ = StackedLinear(context, context.dtype, s.heads, s.kv_rank, s.nope_dim);
+  values_ = StackedLinear(context, context.dtype, s.heads, s.value_dim, s.kv_rank);
   const TensorEntry* entry = (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank});
   if (entry == nullptr || context.dry) return;
   for (int h = 0; h < s.heads; ++h) {

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <utility>
 
 #include "sluice/error.h"
 
@@ -16,7 +20,7 @@ Tensor transpose(const Tensor& matrix, Buffer& memory) {
   const Tensor out(memory.data(), &kFloat32, {columns, rows});
   std::vector<float> row(static_cast<size_t>(columns));
   for (int64_t i = 0; i < rows; ++i) {
-    to_float(matrix.dtype, matrix.data + i * matrix.row_stride * matrix.dtype->block_bytes, row.data(), row.size());
+    to_float(matrix.dtype, matrix.slice_rows(i, 1).data, row.data(), row.size());
     for (int64_t j = 0; j < columns; ++j) out.f32()[j * rows + i] = row[j];
   }
   return out;
@@ -43,8 +47,17 @@ void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix)
 
 namespace {
 
+// Rows of the checkpoint in the order of the outputs. Without data: a dry run, or a tensor that is missing.
+struct Source {
+  Tensor rows;
+  DType stored = nullptr;            // the type they are packed in
+  bool unit = false;                 // scaled to length one
+  std::shared_ptr<Buffer> memory{};  // of rows that had to be transposed
+};
+
 // Packs rows scaled to length one, a few at a time.
 void pack_unit_rows(LoadContext& context, PackedWeight& into, int64_t row, const Tensor& matrix) {
+  if (matrix.data == nullptr || context.dry) return;
   constexpr int64_t kRows = 256;
   const int64_t columns = matrix.shape[1];
   const Buffer memory(static_cast<size_t>(kRows * columns) * sizeof(float));
@@ -63,40 +76,77 @@ void pack_unit_rows(LoadContext& context, PackedWeight& into, int64_t row, const
   }
 }
 
+// The rows a part asks for; of a matrix that lies the other way round, transposed and as fp32.
+std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& part, const TensorEntry* entry,
+                               int64_t inputs, const std::vector<RowRange>& ranges) {
+  std::vector<Source> out;
+  const auto add = [&](const Tensor& rows, const std::shared_ptr<Buffer>& memory) {
+    const DType type = part.unit_rows ? context.dtype : rows.dtype;
+    out.push_back({rows, context.matrix_type(type, inputs), part.unit_rows, memory});
+  };
+  const bool transposing = entry != nullptr && part.transposed != entry->transposed;
+  std::shared_ptr<Buffer> memory;
+  Tensor whole;
+  if (transposing && !context.dry) {
+    memory = std::make_shared<Buffer>();
+    whole = transpose(entry->rows(0, inputs).at(0), *memory);
+  }
+  for (const RowRange& range : ranges) {
+    if (entry == nullptr) {
+      add(Tensor(nullptr, context.dtype, {range.count, inputs}), nullptr);
+    } else if (transposing && context.dry) {
+      add(Tensor(nullptr, &kFloat32, {range.count, inputs}), nullptr);
+    } else if (transposing) {
+      add(whole.slice_rows(range.begin, range.count), memory);
+    } else {
+      for (const Tensor& rows : entry->rows(range.begin, range.count)) add(rows, nullptr);
+    }
+  }
+  return out;
+}
+
+// One weight of sources that are stored in the same type.
+PackedWeight pack_all(LoadContext& context, std::span<const Source> sources, int64_t inputs) {
+  int64_t outputs = 0, row = 0;
+  for (const Source& source : sources) outputs += source.rows.rows();
+  PackedWeight weight(context, sources[0].stored, outputs, inputs);
+  for (const Source& source : sources) {
+    if (source.unit) {
+      pack_unit_rows(context, weight, row, source.rows);
+    } else {
+      weight.pack(context, row, source.rows);
+    }
+    row += source.rows.rows();
+  }
+  return weight;
+}
+
 }  // namespace
 
 Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias) {
   LoadContext& context = w.context();
-  int64_t outputs = 0, row = 0;
-  for (const Part& part : parts) outputs += part.outputs;
-  weight_ = PackedWeight(context, context.matrix_type(inputs), outputs, inputs);
+  std::vector<Source> sources;
   for (const Part& part : parts) {
     const Weights here = w / part.name, bias_home = part.bias.empty() ? here : w / part.bias;
     const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
     const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
-    const TensorEntry* entry = here.tensor("weight", shape);
-    std::vector<float> values;
-    if (bias) {
-      values = bias_home.vector("bias", part.outputs);
-    } else if (bias_home.has("bias")) {
+    std::ranges::move(sources_of(context, part, here.tensor("weight", shape), inputs, ranges),
+                      std::back_inserter(sources));
+    if (!bias && bias_home.has("bias")) {
       context.problems.push_back(
           fmt::format("tensor '{}bias' exists, but the configuration has no bias there", bias_home.prefix()));
     }
-    if (entry == nullptr || context.dry) continue;
-    Buffer memory;
-    const Tensor matrix = part.transposed ? transpose(entry->view(), memory) : entry->view();
+    const std::vector<float> values = bias ? bias_home.vector("bias", part.outputs) : std::vector<float>{};
     for (const RowRange& range : ranges) {
-      const Tensor rows = matrix.slice_rows(range.begin, range.count);
-      if (part.unit_rows) {
-        pack_unit_rows(context, weight_, row, rows);
-      } else {
-        weight_.pack(context, row, rows);
-      }
-      if (!values.empty()) {
-        bias_.insert(bias_.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
-      }
-      row += range.count;
+      if (values.empty()) break;
+      bias_.insert(bias_.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
     }
+  }
+  for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
+    while (end < sources.size() && sources[end].stored == sources[begin].stored) ++end;
+    PackedWeight weight = pack_all(context, std::span(sources).subspan(begin, end - begin), inputs);
+    const int64_t first = std::exchange(outputs_, outputs_ + weight.view().n);
+    segments_.push_back({first, std::move(weight)});
   }
 }
 
@@ -107,11 +157,13 @@ Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
 }
 
 void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
-  ops::matmul(c, {.out = out,
-                  .x = x,
-                  .weight = &weight_.view(),
-                  .bias = bias_.empty() ? nullptr : bias_.data(),
-                  .accumulate = accumulate});
+  for (const Segment& segment : segments_) {
+    ops::matmul(c, {.out = out.slice_columns(segment.first, segment.weight.view().n),
+                    .x = x,
+                    .weight = &segment.weight.view(),
+                    .bias = bias_.empty() ? nullptr : bias_.data() + segment.first,
+                    .accumulate = accumulate});
+  }
 }
 
 Norm::Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec) : spec_(spec) {

@@ -30,7 +30,8 @@ class PackedWeight {
   ops::Weight view_;
 };
 
-// y = x W^T + b. Several projections of the same input are fused into one matrix, outputs in the order given.
+// y = x W^T + b. Several projections of the same input are fused into one matrix, outputs in the order given; where
+// their types differ, into one for each run of equal types.
 class Linear {
  public:
   struct Part {
@@ -46,14 +47,19 @@ class Linear {
 
   Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new [tokens, outputs] from the arena
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
-  int64_t outputs() const { return weight_.view().n; }
+  int64_t outputs() const { return outputs_; }
 
  private:
-  PackedWeight weight_;
+  struct Segment {
+    int64_t first = 0;  // output
+    PackedWeight weight;
+  };
+  int64_t outputs_ = 0;
+  std::vector<Segment> segments_;
   std::vector<float> bias_;
 };
 
-// matrix^T of any plain type, as fp32 in `memory`.
+// matrix^T as fp32 in `memory`.
 Tensor transpose(const Tensor& matrix, Buffer& memory);
 
 // RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) or LayerNorm (Ba et al. 2016, arXiv:1607.06450).

@@ -173,7 +173,9 @@ std::vector<double> rope_frequencies(const RopeSpec& s, int length) {
   return freq;
 }
 
-bool depends_on_length(const RopeSpec& s) { return s.type == "dynamic" || s.type == "longrope"; }
+bool depends_on_length(const RopeSpec& s) {
+  return s.type == "dynamic" || (s.type == "longrope" && s.short_factor != s.long_factor);
+}
 
 int rope_class(const RopeSpec& s, int prompt_len) {
   if (!depends_on_length(s) || prompt_len <= s.original_max_positions) return 0;

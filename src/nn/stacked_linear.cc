@@ -3,17 +3,21 @@
 
 namespace sluice {
 
-StackedLinear::StackedLinear(LoadContext& context, int count, int64_t outputs, int64_t inputs)
+StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs)
     : count_(count),
       outputs_(outputs),
-      weight_(context, context.matrix_type(inputs), count * ops::stacked_outputs(outputs), inputs) {}
+      weight_(context, context.matrix_type(type, inputs), count * ops::stacked_outputs(outputs), inputs) {}
 
-StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs)
-    : StackedLinear(w.context(), count, outputs, inputs) {
+StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs) {
   const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs});
-  if (entry == nullptr) return;
-  const Tensor all(const_cast<std::byte*>(entry->data), entry->dtype, {count * outputs, inputs});
-  for (int i = 0; i < count; ++i) pack(w.context(), i, 0, all.slice_rows(i * outputs, outputs));
+  *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, count, outputs, inputs);
+  for (int i = 0; entry != nullptr && i < count; ++i) {
+    int64_t row = 0;
+    for (const Tensor& rows : entry->rows(i * outputs, outputs)) {
+      pack(w.context(), i, row, rows);
+      row += rows.rows();
+    }
+  }
 }
 
 void StackedLinear::set_bias_of_sum(const std::vector<float>& bias) {

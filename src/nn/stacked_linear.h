@@ -11,8 +11,8 @@ namespace sluice {
 class StackedLinear {
  public:
   StackedLinear() = default;
-  // Plans `count` matrices [outputs, inputs]; pack() fills them.
-  StackedLinear(LoadContext& context, int count, int64_t outputs, int64_t inputs);
+  // Plans `count` matrices [outputs, inputs] of that type in the checkpoint; pack() fills them.
+  StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs);
   // Tensor NAME.weight [count, outputs, inputs].
   StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs);
   // Rows from `row` on of matrix i. Nothing happens in a dry run, or without data (a tensor that is missing).

@@ -7,6 +7,13 @@
 
 namespace sluice {
 
+DType LoadContext::matrix_type(DType in_checkpoint, int64_t inputs) const {
+  const bool known = ops.matmul.contains(in_checkpoint);
+  if (in_checkpoint->block_size > 1 && known) return in_checkpoint;
+  if (quantization != nullptr && inputs % quantization->block_size == 0) return quantization;
+  return keep_types && known ? in_checkpoint : dtype;
+}
+
 void LoadContext::finish(const std::function<bool(std::string_view)>& ignorable) const {
   std::vector<std::string> all = problems;
   for (const auto& [name, entry] : checkpoint.tensors()) {
@@ -56,7 +63,7 @@ std::vector<float> Weights::vector(std::string_view name, const Shape& shape) co
   context_->weight_bytes += static_cast<size_t>(shape.elements()) * sizeof(float);
   if (entry == nullptr || context_->dry) return {};
   std::vector<float> values(static_cast<size_t>(shape.elements()));
-  to_float(entry->dtype, entry->data, values.data(), values.size());
+  entry->read(values.data());
   return values;
 }
 

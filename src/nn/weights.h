@@ -19,10 +19,11 @@ struct LoadContext {
   const Checkpoint& checkpoint;
   const ops::Ops& ops;
   ThreadPool& pool;
-  DType dtype = nullptr;                              // type matrices are stored and multiplied in
+  DType dtype = nullptr;                              // type matrices of plain types are stored and multiplied in
   DType quantization = nullptr;                       // block format they are stored in instead; may be null
   Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
+  bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
 
   // Filled while building.
@@ -33,10 +34,9 @@ struct LoadContext {
   std::set<std::string, std::less<>> used{};
   std::vector<std::string> problems{};
 
-  // The type of a matrix with so many inputs: the block format where they fill whole blocks.
-  DType matrix_type(int64_t inputs) const {
-    return quantization != nullptr && inputs % quantization->block_size == 0 ? quantization : dtype;
-  }
+  // The type a matrix is stored and multiplied in. Block formats stay what they are, as far as the backend has them; of
+  // others, those whose inputs fill whole blocks become the block format that was asked for.
+  DType matrix_type(DType in_checkpoint, int64_t inputs) const;
 
   // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
   // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).

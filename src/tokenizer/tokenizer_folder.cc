@@ -5,6 +5,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/mmap.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tiktoken.h"
@@ -364,7 +366,10 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
   const std::string name = file.filename().string();
   Source source(file);
   std::unique_ptr<const Parts> parts;
-  if (name == "vocab.json" || name == "encoder.json") {
+  if (file.extension() == ".gguf") {
+    const MappedFile mapped(file.string());
+    parts = read_gguf_tokenizer(read_gguf(mapped.bytes(), file.string()).metadata);
+  } else if (name == "vocab.json" || name == "encoder.json") {
     parts = source.byte_level(file.parent_path() / (name == "vocab.json" ? "merges.txt" : "vocab.bpe"));
   } else if (name == "vocab.txt") {
     parts = source.word_piece();

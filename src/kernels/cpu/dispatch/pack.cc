@@ -34,18 +34,19 @@ void interleave(const std::byte* rows, int64_t stride, int64_t lanes, int64_t be
 template <const TypeInfo& Type>
 void fill(std::byte* panel, int64_t lane, int64_t lanes, const Tensor& from, int64_t row) {
   using Group = std::conditional_t<Type.block_bytes * kGroup<Type> == 4, uint32_t, uint16_t>;
-  constexpr int64_t kBlock = 256;  // inputs converted at a time: 16 rows of it stay in the first cache
-  const int64_t k = from.shape[1], source_bytes = from.dtype->block_bytes;
-  const std::byte* source = from.data + row * from.row_stride * source_bytes;
+  constexpr int64_t kBlock = 256;  // inputs converted at a time: whole blocks, 16 rows of it stay in the first cache
+  const int64_t k = from.shape[1];
+  const auto bytes_of = [&](int64_t elements) { return elements / from.dtype->block_size * from.dtype->block_bytes; };
+  const std::byte* source = from.data + row * bytes_of(from.row_stride);
   if (from.dtype == &Type) {
-    return interleave<Group, kGroup<Type>>(source, from.row_stride * source_bytes, lanes, 0, k, panel, lane);
+    return interleave<Group, kGroup<Type>>(source, bytes_of(from.row_stride), lanes, 0, k, panel, lane);
   }
   float values[kBlock];
   alignas(64) std::byte converted[kPanel][kBlock * Type.block_bytes];
   for (int64_t begin = 0; begin < k; begin += kBlock) {
     const int64_t count = std::min(kBlock, k - begin);
     for (int64_t i = 0; i < lanes; ++i) {
-      to_float(from.dtype, source + (i * from.row_stride + begin) * source_bytes, values, count);
+      to_float(from.dtype, source + bytes_of(i * from.row_stride + begin), values, count);
       from_float(&Type, values, converted[i], count);
     }
     interleave<Group, kGroup<Type>>(converted[0], sizeof converted[0], lanes, begin, count, panel, lane);

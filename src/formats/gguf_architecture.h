@@ -1,0 +1,120 @@
+// What a GGUF architecture (general.architecture) registers: how its metadata become Hugging Face's configuration, and
+// its tensors Hugging Face's names. One table per mapping; what llama.cpp's converter did to a tensor is named by a
+// form and undone by reading in another order.
+#pragma once
+
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/registry.h"
+#include "formats/gguf_file.h"
+
+namespace sluice {
+
+enum class TensorForm {
+  kPlain,
+  kWholeName,   // the name there is given with its ending
+  kPairedQ,     // rows of a head in the order 0, d/2, 1, d/2 + 1, ...: made for rotating neighbours; the same of keys
+  kPairedK,     //
+  kGroupedQkv,  // all queries, all keys, all values; there by kv head: its queries, its key, its value
+  kSplitQkv,    // the same; there three tensors, in whose name "qkv" becomes "q", "k" and "v"
+  kTransposed,  // there [inputs, outputs]
+  kPlusOne,     // 1 + w for w (a bias stays)
+  kExperts,     // [experts, rows, columns]; there a tensor each, number for "{e}"
+  kGateRows,    // two such that are there one [experts, gate rows + up rows, columns]
+  kUpRows,      //
+  kHeadNorms,   // [heads, head_dim]; there a tensor each, number for "{h}"
+  kOneRow,      // [n]; there [1, n]
+  kRead,        // part of the configuration
+};
+
+struct TensorRule {
+  std::string_view gguf;  // without ".weight" or ".bias"; "{}" stands for the layer
+  std::string_view hf{};
+  TensorForm form = TensorForm::kPlain;
+};
+
+// Metadata and tensors of a file, as an architecture's `configure` reads them, and the configuration it makes of them.
+// Keys are given without the architecture's name in front. What nobody reads stops the file from loading.
+class GgufConfig {
+ public:
+  GgufConfig(const GgufFile& file, std::string_view architecture);
+
+  Json hf = Json::object();
+  std::vector<std::span<const TensorRule>> tensors;  // tried one after the other; the first rule of a name counts
+
+  // The value; absent is an error that names the key.
+  int64_t integer(std::string_view key);
+  double number(std::string_view key);
+  // Copies into the configuration; without `required` only what is there. A list is one number if all are equal.
+  void integer(std::string_view key, const char* hf_key, bool required = true);
+  void number(std::string_view key, const char* hf_key, bool required = true);
+  double number_or(std::string_view key, double fallback);
+  int64_t integer_or(std::string_view key, int64_t fallback);
+  bool boolean_or(std::string_view key, bool fallback);
+  std::string text_or(std::string_view key, std::string_view fallback);
+  bool has(std::string_view key) const;
+  bool has_bias() const { return has_tensor("blk.0.attn_q.bias"); }
+  void ignore(std::initializer_list<std::string_view> keys);
+  [[noreturn]] void refuse(std::string_view key, const std::string& message) const;
+  std::vector<std::string> unread() const;  // full names
+
+  bool has_tensor(std::string_view name) const { return tensor(name) != nullptr; }
+  const TensorEntry* tensor(std::string_view name) const;
+  std::vector<double> values(std::string_view tensor_name) const;  // empty when there is no such tensor
+
+  // Sizes that all transformers have: hidden_size, num_hidden_layers, vocab_size, ... under Hugging Face's usual keys,
+  // and tie_word_embeddings.
+  void sizes();
+  void heads();  // num_attention_heads, num_key_value_heads, head_dim
+  void rope();   // rope_theta, partial_rotary_factor, rope_scaling
+  void rms_norm() { number("attention.layer_norm_rms_epsilon", "rms_norm_eps"); }
+  void layer_norm(const char* hf_key) { number("attention.layer_norm_epsilon", hf_key); }
+  // sliding_window and layer_types, from the file's pattern or one full layer in `period` (0: all slide).
+  void windows(int period);
+  // num_experts_per_tok, the number of experts and their width; under the keys given.
+  void experts(const char* count_key, const char* inner_key);
+  void rename(const char* from, const char* to);                // in hf, keeping the value; "" removes it
+  void architecture(const char* name, const char* model_type);  // of the configuration
+
+  int64_t hidden() const { return hidden_; }
+  int64_t head_dim() const { return head_dim_; }
+
+ private:
+  std::string full(std::string_view key) const;
+  void rope_scaling(int64_t rotary);
+
+  const GgufFile& file_;
+  std::string prefix_;
+  std::set<std::string, std::less<>> read_;
+  int64_t hidden_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0, layers_ = 0, context_ = 0;
+
+  friend class GgufTensors;
+};
+
+struct GgufArchitecture {
+  std::string_view name;
+  void (*configure)(GgufConfig& config);  // fills in hf and tensors
+};
+
+struct RegisterArchitectures {
+  explicit RegisterArchitectures(std::span<const GgufArchitecture> all) {
+    for (const GgufArchitecture& one : all) Registry<GgufArchitecture> added(one);
+  }
+};
+
+// Embedding, final norm, head and layers as Llama and its many relatives name them.
+extern const std::span<const TensorRule> kLlamaTensors;
+// The rows of queries and keys where the converter paired them.
+extern const std::span<const TensorRule> kPairedTensors;
+// Experts and router under "mlp", as Qwen, OLMoE and others name them.
+extern const std::span<const TensorRule> kExpertTensors;
+
+// What Llama's configuration has: sizes, heads, rope, rms_norm_eps, intermediate_size; its tensors.
+void configure_llama_like(GgufConfig& c, const char* architecture, const char* model_type);
+
+}  // namespace sluice

@@ -1,0 +1,146 @@
+// GGUF architectures whose graph is Llama's with changes: Llama itself (Mistral and Mixtral come under its name),
+// SmolLM, Granite, Arcee, OLMo.
+#include "formats/gguf_architecture.h"
+
+namespace sluice {
+namespace {
+
+using enum TensorForm;
+
+constexpr TensorRule kLlama[] = {
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+    {"rope_freqs", "", kRead},
+    {"rope_factors_long", "", kRead},
+    {"rope_factors_short", "", kRead},
+    {"blk.{}.attn_norm", "model.layers.{}.input_layernorm"},
+    {"blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"},
+    {"blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"},
+    {"blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"},
+    {"blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"},
+    {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"},
+    {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"},
+    {"blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm"},
+    {"blk.{}.ffn_gate", "model.layers.{}.mlp.gate_proj"},
+    {"blk.{}.ffn_up", "model.layers.{}.mlp.up_proj"},
+    {"blk.{}.ffn_down", "model.layers.{}.mlp.down_proj"},
+};
+
+constexpr TensorRule kPaired[] = {
+    {"blk.{}.attn_q", "model.layers.{}.self_attn.q_proj", kPairedQ},
+    {"blk.{}.attn_k", "model.layers.{}.self_attn.k_proj", kPairedK},
+};
+
+constexpr TensorRule kExpert[] = {
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate"},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.mlp.experts.{e}.gate_proj", kExperts},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.mlp.experts.{e}.up_proj", kExperts},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.{e}.down_proj", kExperts},
+};
+
+constexpr TensorRule kMixtral[] = {
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.gate"},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w1", kExperts},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w3", kExperts},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w2", kExperts},
+};
+
+constexpr TensorRule kGraniteMoe[] = {
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.router.layer"},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.input_linear", kGateRows},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.input_linear", kUpRows},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.output_linear"},
+};
+
+constexpr TensorRule kPostNorms[] = {
+    {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
+    {"blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"},
+};
+
+void configure_paired(GgufConfig& c, const char* architecture, const char* model_type) {
+  configure_llama_like(c, architecture, model_type);
+  c.tensors = {kPaired, kLlama};
+}
+
+void configure_llama(GgufConfig& c) {
+  if (c.integer_or("expert_count", 0) == 0) {
+    configure_paired(c, "LlamaForCausalLM", "llama");
+    c.ignore({"expert_used_count"});
+    c.hf["attention_bias"] = c.has_bias();
+    c.hf["mlp_bias"] = c.has_tensor("blk.0.ffn_gate.bias");
+    return;
+  }
+  configure_paired(c, "MixtralForCausalLM", "mixtral");
+  c.experts("num_local_experts", nullptr);
+  c.ignore({"expert_feed_forward_length"});  // what feed_forward_length says
+  c.tensors = {kPaired, kMixtral, kLlama};
+}
+
+void configure_smollm3(GgufConfig& c) { configure_paired(c, "SmolLM3ForCausalLM", "smollm3"); }
+
+void configure_arcee(GgufConfig& c) { configure_paired(c, "ArceeForCausalLM", "arcee"); }
+
+void read_granite_scales(GgufConfig& c) {
+  c.number("embedding_scale", "embedding_multiplier", false);
+  c.number("residual_scale", "residual_multiplier", false);
+  c.number("attention.scale", "attention_multiplier", false);
+  c.number("logit_scale", "logits_scaling", false);
+}
+
+void configure_granite(GgufConfig& c) {
+  configure_paired(c, "GraniteForCausalLM", "granite");
+  read_granite_scales(c);
+}
+
+void configure_granitemoe(GgufConfig& c) {
+  configure_paired(c, "GraniteMoeForCausalLM", "granitemoe");
+  read_granite_scales(c);
+  c.experts("num_local_experts", nullptr);
+  c.ignore({"expert_feed_forward_length"});
+  if (c.integer_or("expert_shared_feed_forward_length", 0) != 0) {
+    c.refuse("expert_shared_feed_forward_length", "is not supported");
+  }
+  c.tensors = {kPaired, kGraniteMoe, kLlama};
+}
+
+void configure_olmo(GgufConfig& c) {
+  configure_paired(c, "OlmoForCausalLM", "olmo");
+  c.ignore({"attention.layer_norm_epsilon"});  // always 1e-5
+  c.number("attention.clamp_kqv", "clip_qkv", false);
+}
+
+// OLMo 3 comes under the same name, with windows.
+void configure_olmo2(GgufConfig& c) {
+  const bool windows = c.has("attention.sliding_window");
+  configure_llama_like(c, windows ? "Olmo3ForCausalLM" : "Olmo2ForCausalLM", windows ? "olmo3" : "olmo2");
+  if (windows) c.windows(4);
+  c.tensors = {kPostNorms, kLlama};
+}
+
+void configure_olmoe(GgufConfig& c) {
+  configure_llama_like(c, "OlmoeForCausalLM", "olmoe");
+  c.experts("num_experts", nullptr);
+  c.ignore({"expert_feed_forward_length"});
+  c.number("attention.clamp_kqv", "clip_qkv", false);
+  c.tensors = {kExpert, kLlama};
+}
+
+void configure_exaone4(GgufConfig& c) {
+  configure_llama_like(c, "Exaone4ForCausalLM", "exaone4");
+  c.windows(4);
+  c.tensors = {kPostNorms, kLlama};
+}
+
+constexpr GgufArchitecture kArchitectures[] = {
+    {"llama", configure_llama},     {"smollm3", configure_smollm3},       {"arcee", configure_arcee},
+    {"granite", configure_granite}, {"granitemoe", configure_granitemoe}, {"olmo", configure_olmo},
+    {"olmo2", configure_olmo2},     {"olmoe", configure_olmoe},           {"exaone4", configure_exaone4},
+};
+const RegisterArchitectures registered{kArchitectures};
+
+}  // namespace
+
+const std::span<const TensorRule> kLlamaTensors = kLlama, kPairedTensors = kPaired, kExpertTensors = kExpert;
+
+}  // namespace sluice

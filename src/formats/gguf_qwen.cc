@@ -1,0 +1,155 @@
+// GGUF architectures of Qwen, and of families whose differences from it are few.
+#include "formats/gguf_architecture.h"
+
+namespace sluice {
+namespace {
+
+using enum TensorForm;
+
+constexpr TensorRule kQwenShared[] = {
+    {"blk.{}.ffn_gate_inp_shexp", "model.layers.{}.mlp.shared_expert_gate", kOneRow},
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_expert.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_expert.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj"},
+};
+
+// DeepSeek-V3's names of experts that all rows have, and of the routing's corrections.
+constexpr TensorRule kSharedExperts[] = {
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_experts.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_experts.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_experts.down_proj"},
+};
+constexpr TensorRule kCorrections[] = {
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.gate.e_score_correction_bias", kWholeName},
+};
+
+constexpr TensorRule kGlm4[] = {
+    {"blk.{}.post_attention_norm", "model.layers.{}.post_self_attn_layernorm"},
+    {"blk.{}.post_ffw_norm", "model.layers.{}.post_mlp_layernorm"},
+    {"blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj"},
+};
+
+constexpr TensorRule kGlm4Moe[] = {
+    {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
+};
+constexpr TensorRule kSeedOss[] = {
+    {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
+};
+
+constexpr TensorRule kHunyuan[] = {
+    {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.query_layernorm"},
+    {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.key_layernorm"},
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate.wg"},
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_mlp.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_mlp.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_mlp.down_proj"},
+};
+
+void configure_qwen2(GgufConfig& c) { configure_llama_like(c, "Qwen2ForCausalLM", "qwen2"); }
+
+void configure_qwen2moe(GgufConfig& c) {
+  configure_llama_like(c, "Qwen2MoeForCausalLM", "qwen2_moe");
+  c.experts("num_experts", "moe_intermediate_size");
+  c.integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", false);
+  c.tensors = {kQwenShared, kExpertTensors, kLlamaTensors};
+}
+
+void configure_qwen3(GgufConfig& c) {
+  configure_llama_like(c, "Qwen3ForCausalLM", "qwen3");
+  c.hf["attention_bias"] = c.has_bias();
+}
+
+void configure_qwen3moe(GgufConfig& c) {
+  configure_llama_like(c, "Qwen3MoeForCausalLM", "qwen3_moe");
+  c.hf["attention_bias"] = c.has_bias();
+  c.experts("num_experts", "moe_intermediate_size");
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", true);
+  c.tensors = {kExpertTensors, kLlamaTensors};
+}
+
+void configure_seed_oss(GgufConfig& c) {
+  configure_llama_like(c, "SeedOssForCausalLM", "seed_oss");
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["attention_out_bias"] = c.has_tensor("blk.0.attn_output.bias");
+  c.tensors = {kSeedOss, kLlamaTensors};
+}
+
+void configure_glm4(GgufConfig& c) {
+  configure_llama_like(c, "Glm4ForCausalLM", "glm4");
+  c.hf["attention_bias"] = c.has_bias();
+  c.tensors = {kGlm4, kLlamaTensors};
+}
+
+// llama.cpp's numbers of scoring functions.
+void require_gating(GgufConfig& c, int64_t wanted) {
+  if (c.integer_or("expert_gating_func", wanted) != wanted) c.refuse("expert_gating_func", "is not supported here");
+}
+
+void read_deepseek_experts(GgufConfig& c) {
+  constexpr int64_t kSigmoid = 2;
+  require_gating(c, kSigmoid);
+  c.experts("n_routed_experts", "moe_intermediate_size");
+  c.integer("expert_shared_count", "n_shared_experts", false);
+  c.ignore({"expert_shared_feed_forward_length"});
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", false);
+  c.number("expert_weights_scale", "routed_scaling_factor", false);
+  c.integer("leading_dense_block_count", "first_k_dense_replace", false);
+  c.integer("expert_group_count", "n_group", false);
+  c.integer("expert_group_used_count", "topk_group", false);
+  c.tensors = {kCorrections, kSharedExperts, kExpertTensors, kLlamaTensors};
+}
+
+void configure_dots1(GgufConfig& c) {
+  configure_llama_like(c, "Dots1ForCausalLM", "dots1");
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["sliding_window"] = nullptr;
+  read_deepseek_experts(c);
+}
+
+void configure_glm4moe(GgufConfig& c) {
+  configure_llama_like(c, "Glm4MoeForCausalLM", "glm4_moe");
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["use_qk_norm"] = c.has_tensor("blk.0.attn_q_norm.weight");
+  if (c.integer_or("nextn_predict_layers", 0) != 0) c.refuse("nextn_predict_layers", "is not supported");
+  read_deepseek_experts(c);
+  c.tensors.insert(c.tensors.begin(), kGlm4Moe);
+}
+
+void configure_ernie4_5(GgufConfig& c) {
+  configure_llama_like(c, "Ernie4_5ForCausalLM", "ernie4_5");
+  c.hf["use_bias"] = c.has_bias();
+}
+
+void configure_hunyuan_dense(GgufConfig& c) {
+  configure_llama_like(c, "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense");
+  c.hf["attention_bias"] = c.has_bias();
+  c.tensors = {kHunyuan, kLlamaTensors};
+}
+
+void configure_hunyuan_moe(GgufConfig& c) {
+  configure_llama_like(c, "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe");
+  c.hf["attention_bias"] = c.has_bias();
+  c.experts("num_experts", nullptr);
+  c.rename("num_experts_per_tok", "moe_topk");
+  c.ignore({"expert_feed_forward_length", "expert_shared_feed_forward_length"});  // both feed_forward_length
+  c.tensors = {kHunyuan, kExpertTensors, kLlamaTensors};
+}
+
+constexpr GgufArchitecture kArchitectures[] = {
+    {"qwen2", configure_qwen2},
+    {"qwen2moe", configure_qwen2moe},
+    {"qwen3", configure_qwen3},
+    {"qwen3moe", configure_qwen3moe},
+    {"seed_oss", configure_seed_oss},
+    {"glm4", configure_glm4},
+    {"dots1", configure_dots1},
+    {"glm4moe", configure_glm4moe},
+    {"ernie4_5", configure_ernie4_5},
+    {"hunyuan-dense", configure_hunyuan_dense},
+    {"hunyuan-moe", configure_hunyuan_moe},
+};
+const RegisterArchitectures registered{kArchitectures};
+
+}  // namespace
+}  // namespace sluice
