@@ -214,6 +214,8 @@ def metadata(w, arch, c, s):
         w.add_expert_weights_scale(c["routed_scaling_factor"])
         w.add_expert_weights_norm(c["norm_topk_prob"])
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_expert_group_count(c.first("n_group", default=1))
+        w.add_expert_group_used_count(c.first("topk_group", default=1))
     if arch == "hunyuan-moe":
         w.add_expert_feed_forward_length(s.ffn)
         w.add_expert_shared_feed_forward_length(s.ffn)
@@ -247,6 +249,8 @@ def write(folder, out, kind="f32", vocab=True):
     folder = pathlib.Path(folder)
     c = Config(json.loads((folder / "config.json").read_text()))
     arch = ARCHS[c["architectures"][0]]
+    if arch == "llama" and c.get("hidden_act", "silu") != "silu":
+        raise SystemExit(f"hidden_act {c['hidden_act']} has no place in the file")
     s = Sizes(c)
     w = gguf.GGUFWriter(str(out), arch)
     metadata(w, arch, c, s)
