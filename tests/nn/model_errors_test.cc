@@ -21,7 +21,7 @@ struct Change {
 };
 
 // What the loader says about a golden after the change; empty when it loads.
-std::string error_of(const Change& change, const char* name = "llama") {
+std::string error_of(const Change& change, const char* name = "llama", bool dry = true) {
   const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
   const testing::TempFolder source, folder;
   Json config = read_json_file((golden / "config.json").string());
@@ -38,7 +38,7 @@ std::string error_of(const Change& change, const char* name = "llama") {
                         .ops = ops::select_backend("reference").table(),
                         .pool = pool,
                         .dtype = &kFloat32,
-                        .dry = true};
+                        .dry = dry};
     find_family(checkpoint->config).build(checkpoint->config, context, 0);
     context.finish();
     const std::vector<std::string> unread = checkpoint->config.unread();
@@ -152,6 +152,19 @@ TEST(ModelErrors, RecurrentLayersAreChecked) {
   expect_error(set("linear_conv_kernel_dim", 0), "linear_conv_kernel_dim", "qwen3_next");
   expect_error(set("block_types", {"recurrent", "dense"}), "dense", "recurrent_gemma");
   expect_error(set("mlp_beta_factor", 0), "mlp_beta_factor", "minimax");
+}
+
+// MiniMax's files may hold what follows from the sizes; attention that decays otherwise would be another model.
+TEST(ModelErrors, StoredDecaysMustFollowFromTheSizes) {
+  const auto with_slopes = [](const std::vector<double>& slopes) {
+    return Change{.tensors = [=](Json& rows) {
+      rows.push_back({{"name", "model.layers.0.self_attn.slope_rate"}, {"shape", {4, 1, 1}}, {"values", slopes}});
+    }};
+  };
+  EXPECT_EQ(error_of(with_slopes({0.25, 0.0625, 0.015625, 0.00390625}), "minimax", false), "");
+  EXPECT_NE(
+      error_of(with_slopes({0.25, 0.125, 0.0625, 0.03125}), "minimax", false).find("layers.0.self_attn.slope_rate"),
+      std::string::npos);
 }
 
 TEST(ModelErrors, OlderNamesOfRecurrentLayersMeanTheSame) {
