@@ -45,6 +45,10 @@ void print_types(const Checkpoint& checkpoint) {
 
 void print_plan(const LoadPlan& plan) {
   fmt::print("family         {}\n", plan.shape.family);
+  if (plan.task != Task::kGenerate) {
+    fmt::print("task           {}, {} {}\n", to_string(plan.task), plan.shape.width,
+               plan.task == Task::kEmbed ? "dimensions" : "labels");
+  }
   fmt::print("parameters     {}\n", plan.parameters);
   if (plan.shape.kv.empty()) {
     fmt::print("layers         without keys and values\n");

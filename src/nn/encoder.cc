@@ -213,7 +213,8 @@ std::unique_ptr<Model> encoder_for_task(EncoderSpec spec, LoadContext& context, 
   }
   for (const auto& [name, entry] : context.checkpoint.tensors()) {
     const auto below = [&name = name](const std::string& prefix) { return name.starts_with(prefix); };
-    if (std::any_of(unused.begin(), unused.end(), below)) context.used.insert(name);
+    const bool counts = name.ends_with("embeddings.position_ids");  // 0, 1, 2, ... of old checkpoints
+    if (counts || std::any_of(unused.begin(), unused.end(), below)) context.used.insert(name);
   }
   return body;
 }
