@@ -34,10 +34,6 @@ struct Partials {
   int chunks;
 };
 
-__device__ int first_visible(const AttentionParams& p, int position) {
-  return p.window > 0 ? max(0, position - p.window + 1) : 0;
-}
-
 // Copies the pack `pack` of vector `vector` to a row in shared memory, or zeros.
 template <int dim>
 __device__ void copy_pack(const SharedRows<dim>& to, int row, int pack, const std::byte* from, int64_t vector,
@@ -72,13 +68,15 @@ class Ring {
   static constexpr int kStages = decode_stages<dim>();
   static constexpr int kStep = kDecodeWarps * kGroup;
 
-  __device__ Ring(const AttentionParams& p, uint32_t base, int sequence, int kv_head, int begin, int end)
+  // The groups at first, first + kStep and so on; keys outside [begin, end) are zeros and not looked up.
+  __device__ Ring(const AttentionParams& p, uint32_t base, int sequence, int kv_head, int first, int begin, int end)
       : p_(p),
         base_(base + threadIdx.x / 32 * kStages * 2 * kBytes),
         table_(p.block_table + int64_t{sequence} * p.block_table_stride),
         kv_head_(kv_head),
+        begin_(begin),
         end_(end),
-        next_(begin),
+        next_(first),
         lane_(threadIdx.x % 32) {
     look_up();
     for (int i = 0; i < kStages - 1; ++i) fetch(i);
@@ -95,7 +93,7 @@ class Ring {
       for (int i = lane_; i < kGroup * SharedRows<dim>::kPacks; i += 32) {
         const int row = i / SharedRows<dim>::kPacks, pack = i % SharedRows<dim>::kPacks;
         const int64_t at = __shfl_sync(0xffffffffu, vector, row);
-        const bool valid = next_ + row < end_;
+        const bool valid = there(next_ + row);
         if (pack < key_packs) copy_pack<dim>(keys(stage), row, pack, p_.k, at, p_.head_dim, valid);
         if (pack < value_packs) copy_pack<dim>(values(stage), row, pack, p_.v, at, p_.value_stride, valid);
       }
@@ -108,16 +106,18 @@ class Ring {
  private:
   static constexpr uint32_t kBytes = kGroup * dim * 2;
 
+  __device__ bool there(int key) const { return key >= begin_ && key < end_; }
+
   // Lane i finds key i of the next group, before it is needed.
   __device__ void look_up() {
     const int key = next_ + lane_ % kGroup;
-    vector_ = key < end_ ? vector_of(p_, table_, kv_head_, key) : 0;
+    vector_ = there(key) ? vector_of(p_, table_, kv_head_, key) : 0;
   }
 
   const AttentionParams& p_;
   const uint32_t base_;
   const int32_t* table_;
-  const int kv_head_, end_;
+  const int kv_head_, begin_, end_;
   int next_;
   const int lane_;
   int64_t vector_;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 2)
   const int last_token = min(rows - 1, (first_row + kTileRows - 1) / p.group);
   const int visible = first_visible(p, kv_len - rows + first_row / p.group);
   const int begin = max(chunk * kChunk, visible / kGroup * kGroup);
-  const int end = min((chunk + 1) * kChunk, kv_len - rows + last_token + 1);
+  const int end = min((chunk + 1) * kChunk, last_visible(p, kv_len - rows + last_token, kv_len) + 1);
   if (begin >= end) return;
   using Stages = Ring<T, dim>;
   const int vectors = kDecodeWarps * Stages::kStages * 2 * kGroup;
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 2)
   const int warp = threadIdx.x / 32;
   const int origin = begin / Stages::kStep * Stages::kStep + warp * kGroup;
   const int first = origin < begin ? origin + Stages::kStep : origin;
-  Stages ring(p, shared_address(ring_memory), sequence, kv_head, first, end);
+  Stages ring(p, shared_address(ring_memory), sequence, kv_head, first, visible, end);
   QueryTile<T, dim> tile(p, sequence, kv_head, first_row, rows, kv_len);
   int stage = 0;
   for (int key = first; key < end; key += Stages::kStep) {
@@ -209,8 +209,8 @@ __global__ void merge_chunks(const __grid_constant__ AttentionParams p, const __
       high = middle;
     }
   }
-  const int position = p.kv_len[sequence] - p.query_start[sequence + 1] + row;
-  const int begin = first_visible(p, position) / kChunk, end = position / kChunk + 1;
+  const int kv_len = p.kv_len[sequence], position = kv_len - p.query_start[sequence + 1] + row;
+  const int begin = first_visible(p, position) / kChunk, end = last_visible(p, position, kv_len) / kChunk + 1;
   const int64_t at = (int64_t{row} * p.heads + head) * partials.chunks;
   const float sink = p.sinks != nullptr ? p.sinks[head] * kLog2E : -INFINITY;
   float top = sink;
@@ -231,14 +231,15 @@ constexpr size_t prefill_shared() {
   return size_t{2} * 2 * kTileKeys * dim * 2;
 }
 
-// All threads of the block copy keys [first, first + kTileKeys) of the sequence; one group of copies.
+// All threads of the block copy keys [first, first + kTileKeys) of the sequence, zeros for those outside [begin, end);
+// one group of copies.
 template <int dim>
-__device__ void fetch_tile(const AttentionParams& p, const int32_t* table, int kv_head, int first, int end,
+__device__ void fetch_tile(const AttentionParams& p, const int32_t* table, int kv_head, int first, int begin, int end,
                            const SharedRows<dim>& keys, const SharedRows<dim>& values) {
   constexpr int kPacks = SharedRows<dim>::kPacks;
   for (int i = threadIdx.x; i < kTileKeys * kPacks; i += blockDim.x) {
     const int row = i / kPacks, pack = i % kPacks, key = first + row;
-    const bool valid = key < end;
+    const bool valid = key >= begin && key < end;
     const int64_t vector = valid ? vector_of(p, table, kv_head, key) : 0;
     if (pack < p.head_dim / 8) copy_pack<dim>(keys, row, pack, p.k, vector, p.head_dim, valid);
     if (pack < p.value_dim / 8) copy_pack<dim>(values, row, pack, p.v, vector, p.value_stride, valid);
@@ -264,17 +265,17 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 1) prefill(const __grid_co
   const auto keys = [&](int stage) { return SharedRows<dim>{base + stage * 2 * kBytes}; };
   const auto values = [&](int stage) { return SharedRows<dim>{base + (stage * 2 + 1) * kBytes}; };
   const int last_token = min(rows - 1, (block_row + kBlockRows - 1) / p.group);
-  const int end = kv_len - rows + last_token + 1;
-  const int begin = first_visible(p, kv_len - rows + block_row / p.group) / kTileKeys * kTileKeys;
+  const int end = last_visible(p, kv_len - rows + last_token, kv_len) + 1;
+  const int begin = first_visible(p, kv_len - rows + block_row / p.group), first = begin / kTileKeys * kTileKeys;
   const int own_row = block_row + static_cast<int>(threadIdx.x) / 32 * kTileRows;
-  const int own_last =
-      own_row < rows * p.group ? kv_len - rows + min(rows - 1, (own_row + kTileRows - 1) / p.group) : -1;
+  const int own_last_token = min(rows - 1, (own_row + kTileRows - 1) / p.group);
+  const int own_last = own_row < rows * p.group ? last_visible(p, kv_len - rows + own_last_token, kv_len) : -1;
   const int own_first = first_visible(p, kv_len - rows + own_row / p.group);
-  fetch_tile<dim>(p, table, kv_head, begin, end, keys(0), values(0));
+  fetch_tile<dim>(p, table, kv_head, first, begin, end, keys(0), values(0));
   QueryTile<T, dim> tile(p, sequence, kv_head, own_row, rows, kv_len);
   int stage = 0;
-  for (int key = begin; key < end; key += kTileKeys, stage ^= 1) {
-    fetch_tile<dim>(p, table, kv_head, key + kTileKeys, end, keys(stage ^ 1), values(stage ^ 1));
+  for (int key = first; key < end; key += kTileKeys, stage ^= 1) {
+    fetch_tile<dim>(p, table, kv_head, key + kTileKeys, begin, end, keys(stage ^ 1), values(stage ^ 1));
     wait_for_copies<1>();
     __syncthreads();
     if (key <= own_last && key + kTileKeys > own_first) {

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
   const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int sequence = sequence_of(p.query_start, sequences, row);
   const int position = p.kv_len[sequence] - p.query_start[sequence + 1] + row;
-  const int first = p.window > 0 ? max(0, position - p.window + 1) : 0;
+  const int first = first_visible(p, position), last = last_visible(p, position, p.kv_len[sequence]);
   const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride;
   const T *keys = reinterpret_cast<const T*>(p.k), *values = reinterpret_cast<const T*>(p.v);
   const float* q = p.q + row * p.q_stride + int64_t{head} * p.head_dim;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
     mixed[i] = 0.0f;
   }
   Partial own{-INFINITY, 0.0f};
-  for (int key = first + warp; key <= position; key += kWarps) {
+  for (int key = first + warp; key <= last; key += kWarps) {
     const int64_t block = table[key / p.block_size];
     const int64_t slot = (block * p.kv_heads + head / p.group) * p.block_size + key % p.block_size;
     float dot = 0.0f;
@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
     float score = warp_sum(dot) * p.scale;
     if (p.soft_cap > 0) score = p.soft_cap * tanhf(score / p.soft_cap);
     if (p.alibi_slopes != nullptr) score += p.alibi_slopes[head] * static_cast<float>(key - position);
+    if (p.relative_bias != nullptr) score += distance_bias(p, head, position, key);
     const bool higher = !(score <= own.top);  // NaN is: it shall reach the result
     const float top = higher ? score : own.top;
     const float keep = higher ? expf(own.top - top) : 1.0f, weight = expf(score - top);

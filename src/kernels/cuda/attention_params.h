@@ -1,4 +1,4 @@
-// What both attention kernels need to know of a call, as plain values for the device.
+// What both attention kernels need to know of a call, as plain values for the device, and which keys a row sees.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -10,15 +10,31 @@ struct AttentionParams {
   const float* q;
   const std::byte *k, *v;  // v is k where values are a part of the keys
   const int32_t *query_start, *kv_len, *block_table;
-  const float *sinks, *alibi_slopes;
+  const float *sinks, *alibi_slopes, *relative_bias;
   int64_t out_stride, q_stride;
   int64_t value_stride;  // elements from a cached value to the next one
   int block_table_stride, block_size;
   int heads, kv_heads, group;  // group: query heads of one kv head
   int head_dim, value_dim;
   float scale, soft_cap;
-  int window;
+  int window, relative_reach;
+  bool causal;
 };
+
+// The first and the last key that the row at `position` of a sequence of `kv_len` sees. Later rows see no earlier ones.
+__device__ inline int first_visible(const AttentionParams& p, int position) {
+  return p.window > 0 ? max(0, position - p.window + 1) : 0;
+}
+__device__ inline int last_visible(const AttentionParams& p, int position, int kv_len) {
+  if (p.causal) return position;
+  return p.window > 0 ? position + min(kv_len - 1 - position, p.window - 1) : kv_len - 1;
+}
+
+// What is added to the score of `key` in the row at `position`; only where relative_bias is given.
+__device__ inline float distance_bias(const AttentionParams& p, int head, int position, int key) {
+  const int reach = p.relative_reach, distance = min(max(key - position, -reach), reach);
+  return p.relative_bias[int64_t{head} * (2 * reach + 1) + reach + distance];
+}
 
 inline AttentionParams attention_params(const ops::AttentionArgs& a, const AttentionIndices& at) {
   const bool apart = a.v_cache.data != nullptr;
@@ -32,6 +48,7 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .block_table = at.block_table,
           .sinks = a.sinks,
           .alibi_slopes = a.alibi_slopes,
+          .relative_bias = a.relative_bias,
           .out_stride = a.out.row_stride,
           .q_stride = a.q.row_stride,
           .value_stride = apart ? a.v_cache.shape[3] : a.k_cache.shape[3],
@@ -44,7 +61,9 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .value_dim = static_cast<int>(apart ? a.v_cache.shape[3] : a.value_dim),
           .scale = a.scale,
           .soft_cap = a.soft_cap,
-          .window = a.window};
+          .window = a.window,
+          .relative_reach = a.relative_reach,
+          .causal = a.causal};
 }
 
 }  // namespace sluice::cuda

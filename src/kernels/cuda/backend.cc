@@ -10,8 +10,14 @@
 namespace sluice::cuda {
 namespace {
 
-// Rows from which cuBLASLt is asked.
-constexpr int64_t kDenseRows = kMostStreamedRows + 1;
+// Rows from which cuBLASLt is asked: those from which it took less time than the streaming kernels on an H200, for
+// weights of 16 bits of more and of fewer elements than kLargeMatrix (docs/performance.md).
+constexpr int64_t kDenseRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
+
+int64_t dense_rows(const Product& p) {
+  if (p.type == &kFloat32) return kMostStreamedRows + 1;
+  return p.n * p.k > kLargeMatrix ? kDenseRowsLarge : kDenseRowsSmall;
+}
 
 const Launch& launch() { return DeviceContext::get().launch(); }
 const int32_t* on_device(std::span<const int32_t> indices) { return DeviceContext::get().on_device(indices); }
@@ -61,6 +67,10 @@ void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
   });
 }
 
+void pool_op(ThreadPool&, const ops::PoolArgs& args) {
+  finish([&] { pool(launch(), args, on_device(args.query_start)); });
+}
+
 SequenceIndices indices_of(const ops::Sequences& s) {
   return {on_device(s.query_start), on_device(s.kv_len), on_device(s.slots), static_cast<int>(s.kv_len.size())};
 }
@@ -73,7 +83,7 @@ void recurrent_op(ThreadPool&, const Args& args) {
 template <Arithmetic arithmetic>
 void multiply_by(const Product& p) {
   const bool tensor = arithmetic == Arithmetic::kTensor;
-  if (tensor && p.matrices == 1 && p.x.rows() >= kDenseRows && multiply_dense(launch(), p)) return;
+  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p) && multiply_dense(launch(), p)) return;
   if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);
   multiply_exact(launch(), p);
 }
@@ -187,6 +197,7 @@ const ops::Ops& table() {
                             .delta_rule = recurrent_op<delta_rule, ops::DeltaRuleArgs>,
                             .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
                             .gather_rows = gather_rows_op,
+                            .pool = pool_op,
                             .route = op<route, const ops::RouteArgs&>,
                             .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,
                             .expert_matmul = expert_matmul_op<arithmetic>,

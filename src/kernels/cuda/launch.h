@@ -96,6 +96,9 @@ void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIn
 // Workspace for splitting the keys of `rows` rows of `heads` heads, `most_keys` keys at most.
 size_t attention_workspace(int64_t rows, int heads, int64_t value_dim, int64_t most_keys);
 
+// pool.cu
+void pool(const Launch&, const ops::PoolArgs&, const int32_t* query_start);
+
 // experts.cu
 void route(const Launch&, const ops::RouteArgs&);
 void group_by_expert(const Launch&, const ops::GroupByExpertArgs&);

@@ -46,7 +46,8 @@ class QueryTile {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       row_[h] = packed_row(p, kv_head, first_row + g_ + 8 * h, rows, kv_len);
-      first_key_[h] = p.window > 0 ? max(0, row_[h].position - p.window + 1) : 0;
+      first_key_[h] = first_visible(p, row_[h].position);
+      last_key_[h] = row_[h].position >= 0 ? last_visible(p, row_[h].position, kv_len) : -1;
       slope_[h] = p.alibi_slopes != nullptr && row_[h].position >= 0 ? p.alibi_slopes[row_[h].head] * kLog2E : 0.0f;
       top_[h] = -INFINITY, sum_[h] = 0.0f;
       const float* q = p.q + (begin + row_[h].token) * p.q_stride + int64_t{row_[h].head} * p.head_dim;
@@ -121,7 +122,7 @@ class QueryTile {
     float highest[2] = {top_[0], top_[1]};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const bool all = last_key <= row_[h].position && first_key >= first_key_[h];
+      const bool all = last_key <= last_key_[h] && first_key >= first_key_[h];
 #pragma unroll
       for (int i = 0; i < keys / 8; ++i) {
 #pragma unroll
@@ -130,7 +131,8 @@ class QueryTile {
           const int key = first_key + i * 8 + 2 * t_ + j;
           s = p_.soft_cap > 0 ? p_.soft_cap * kLog2E * tanhf(s * p_.scale / p_.soft_cap) : s * (p_.scale * kLog2E);
           if (slope_[h] != 0.0f) s += slope_[h] * static_cast<float>(key - row_[h].position);
-          if (!all && (key > row_[h].position || key < first_key_[h])) s = -INFINITY;
+          if (p_.relative_bias != nullptr) s += distance_bias(p_, row_[h].head, row_[h].position, key) * kLog2E;
+          if (!all && (key > last_key_[h] || key < first_key_[h])) s = -INFINITY;
           highest[h] = fmaxf(highest[h], s);
         }
       }
@@ -174,7 +176,7 @@ class QueryTile {
   const AttentionParams& p_;
   const int g_, t_;
   PackedRow row_[2];
-  int first_key_[2];
+  int first_key_[2], last_key_[2];  // that the row sees; none: there is no such row
   float slope_[2], top_[2], sum_[2];
   uint32_t query_[dim / 16][4];
   float mixed_[dim / 8][4];
