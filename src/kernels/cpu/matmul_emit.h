@@ -6,6 +6,11 @@
 
 namespace sluice::SLUICE_ISA {
 
+// Asks memory for where a row's vector of columns will be written.
+SLUICE_INLINE void expect_emit(const ops::MatmulArgs& args, int64_t row, int64_t column) {
+  __builtin_prefetch(reinterpret_cast<float*>(args.out.data) + row * args.out.row_stride + column, 1, 3);
+}
+
 // out = acc + bias, or out + acc + bias; columns past the last are left alone.
 SLUICE_INLINE void emit(const ops::MatmulArgs& args, int64_t row, int64_t column, Vec acc) {
   const int64_t n = args.weight->n;

@@ -70,7 +70,10 @@ SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<C
   const std::byte* next_scales = scales + Codec::kLayout.panel_bytes(k);  // asked for while this panel is read
   Vec acc[R];
   SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) acc[r] = zero();
+  for (int r = 0; r < R; ++r) {
+    acc[r] = zero();
+    expect_emit(args, row + r, panel * kPanel + V * kLanes);
+  }
   for (int64_t b = 0; b < blocks; ++b, quants += kQuantBytes) {
     if constexpr (V == 0) {
       SLUICE_UNROLL
@@ -279,6 +282,11 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
       // Nearly equal height, or whole tiles.
       const int64_t next = kTiles ? (at + kMaxRows < rows ? at + kMaxRows : rows) : (t + 1) * rows / tiles;
       ahead.ask(t, tiles);
+      if (soon == 0) {
+        for (int64_t i = at; i < next; ++i) {
+          for (int64_t p = 0; p < panels; ++p) expect_emit(args, row + i, (panel + p) * kPanel);
+        }
+      }
       tile_rows<kTraits<Codec>>(next - at, x.from(at, begin), weights, count, sums + at * kColumns);
       at = next;
     }
