@@ -1,7 +1,9 @@
 // Unigram language model: of all ways to spell a piece, the one of the highest sum of scores (Viterbi).
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -14,6 +16,29 @@ namespace sluice::tokenizer {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // below the lowest score of the vocabulary
+
+// The score as Hugging Face tokenizers has it: its JSON parser takes the digits as an integer and divides by a power of
+// ten, which rounds twice. Spellings of equal scores are told apart by that last bit of their sums.
+double as_divided(double score) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), score, std::chars_format::scientific).ptr;
+  uint64_t digits = 0;
+  int exponent = 0;
+  bool fraction = false;
+  for (const char* at = text.data(); at != end; ++at) {
+    if (*at == 'e') {
+      exponent += std::atoi(at + 1);
+      break;
+    }
+    if (*at == '.') fraction = true;
+    if (*at < '0' || *at > '9') continue;
+    digits = digits * 10 + static_cast<uint64_t>(*at - '0');
+    if (fraction) --exponent;
+  }
+  const double power = std::pow(10.0, std::abs(exponent));
+  const double value = exponent < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
+  return std::copysign(value, score);
+}
 
 class Unigram final : public Model {
  public:
@@ -79,7 +104,7 @@ class Unigram final : public Model {
       }
       const std::string_view text = entry[0].get_ref<const std::string&>();
       const auto id = static_cast<TokenId>(scores_.size());
-      scores_.push_back(entry[1].get<double>());
+      scores_.push_back(as_divided(entry[1].get<double>()));
       lowest = std::min(lowest, scores_.back());
       vocab_.add(text, id);
       if (!text.empty()) trie_.insert(text, id);
