@@ -33,7 +33,7 @@ ops::Xielu read_xielu(const Weights& w) {
 }  // namespace
 
 Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden)
-    : spec_(s), in_(w, in_parts(s), hidden, s.bias), out_(w, {{s.out, hidden, {}, s.transposed}}, s.inner, s.bias || s.out_bias) {
+    : spec_(s), in_(w, in_parts(s), hidden, s.bias), out_(w, {{s.out, hidden, {}, s.transposed}}, s.inner, s.bias) {
   if (s.sub_norm) sub_norm_ = Norm(w, "ffn_sub_norm", s.inner, s.sub_norm_spec);
   if (s.xielu) xielu_ = read_xielu(w / "act_fn");
 }

@@ -11,8 +11,7 @@ namespace sluice {
 struct MlpSpec {
   int inner = 0;
   bool gated = true;
-  bool bias = false;      // of both projections
-  bool out_bias = false;  // of the output projection only
+  bool bias = false;        // of both projections
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
   bool xielu = false;     // instead: learned per layer (tensors act_fn.*)
