@@ -23,24 +23,33 @@ inline constexpr int64_t kSuperBlock = 256;  // inputs per record of two-level s
 // scale and negative fp16 minimum per 256 inputs, then uint8 multipliers of the scales, then of the minima.
 enum class Scales { kHalf, kHalfMin, kExponent, kSuper, kSuperMin };
 
+// Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
 struct Int8Layout {
   int low = 0, high = 0;  // bits: 2, 4 or 8; 0, 1 or 2
   int offset = 0;         // of the stored values
   int sub_block = 0;      // inputs per scale: 16 or 32
   Scales scales = Scales::kHalf;
 
-  constexpr bool two_level() const { return scales == Scales::kSuper || scales == Scales::kSuperMin; }
-  constexpr bool mins() const { return scales == Scales::kHalfMin || scales == Scales::kSuperMin; }
-  constexpr int subs() const { return static_cast<int>(kQuantBlock) / sub_block; }
-  constexpr int64_t record() const { return two_level() ? kSuperBlock : kQuantBlock; }  // inputs
-  constexpr int64_t multipliers() const { return two_level() ? kSuperBlock / sub_block * kPanel : 0; }
-  constexpr int64_t record_bytes() const {  // of a panel
+  [[gnu::always_inline]] constexpr bool two_level() const {
+    return scales == Scales::kSuper || scales == Scales::kSuperMin;
+  }
+  [[gnu::always_inline]] constexpr bool mins() const {
+    return scales == Scales::kHalfMin || scales == Scales::kSuperMin;
+  }
+  [[gnu::always_inline]] constexpr int subs() const { return static_cast<int>(kQuantBlock) / sub_block; }
+  [[gnu::always_inline]] constexpr int64_t record() const { return two_level() ? kSuperBlock : kQuantBlock; }  // inputs
+  [[gnu::always_inline]] constexpr int64_t multipliers() const {
+    return two_level() ? kSuperBlock / sub_block * kPanel : 0;
+  }
+  [[gnu::always_inline]] constexpr int64_t record_bytes() const {  // of a panel
     if (scales == Scales::kExponent) return kPanel;
     return mins() ? 4 * kPanel + 2 * multipliers() : 2 * kPanel + multipliers();
   }
-  constexpr int64_t quant_bytes() const { return kPanel * kQuantBlock * (low + high) / 8; }  // of a block of a panel
-  constexpr int64_t scales_at(int64_t k) const { return k / kQuantBlock * quant_bytes(); }
-  constexpr int64_t panel_bytes(int64_t k) const {
+  [[gnu::always_inline]] constexpr int64_t quant_bytes() const {  // of a block of a panel
+    return kPanel * kQuantBlock * (low + high) / 8;
+  }
+  [[gnu::always_inline]] constexpr int64_t scales_at(int64_t k) const { return k / kQuantBlock * quant_bytes(); }
+  [[gnu::always_inline]] constexpr int64_t panel_bytes(int64_t k) const {
     return (scales_at(k) + k / record() * record_bytes() + 63) / 64 * 64;
   }
 };
