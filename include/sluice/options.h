@@ -9,13 +9,13 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model{};                  // folder, file or hub name (org/name[:revision]) from the local cache
-  std::string tokenizer{};              // folder or tokenizer.json; empty: the model's
-  std::string chat_template{};          // path of a Jinja file; empty: the model's
-  std::string task = "auto";           // what to load the model for: auto (what it was made for), generate, embed, score
-  bool allow_bin = false;               // read weights in files of torch.save (.bin, .pt, .pth), which hold pickles
-  std::string dtype = "auto";           // auto (the checkpoint's), float32, bfloat16, float16
-  std::string quantization = "none";    // none, or a block format matrices are quantized to at load: q8_0, q4_0, ...
+  std::string model{};                // folder, file or hub name (org/name[:revision]) from the local cache
+  std::string tokenizer{};            // folder or tokenizer.json; empty: the model's
+  std::string chat_template{};        // path of a Jinja file; empty: the model's
+  std::string task = "auto";          // what to load the model for: auto (what it was made for), generate, embed, score
+  bool allow_bin = false;             // read weights in files of torch.save (.bin, .pt, .pth), which hold pickles
+  std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
+  std::string quantization = "none";  // none, or a block format matrices are quantized to at load: q8_0, q4_0, ...
   std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16
   int max_model_len = 0;                // tokens per sequence; 0: the model's, as far as the memory plan allows
   int max_num_seqs = 256;               // sequences in one step

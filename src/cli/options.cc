@@ -68,7 +68,8 @@ void add_server_options(CLI::App& app, ServerOptions& options) { visit(FlagAdder
 
 void add_model(CLI::App& app, EngineOptions& options) {
   app.add_option("model", options.model,
-                 "folder or file of a checkpoint, or org/name[:revision or GGUF type] on the Hugging Face hub; without one, the "
+                 "folder or file of a checkpoint, or org/name[:revision or GGUF type] on the Hugging Face hub; without "
+                 "one, the "
                  "bundled demo model")
       ->type_name("MODEL");
 }

@@ -19,9 +19,7 @@ struct Arguments {
   bool jsonl = false, no_special = false, decode = false;
 };
 
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& place) {
-  return Tokenizer::open(local_text(place));
-}
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& place) { return Tokenizer::open(local_text(place)); }
 
 Json encode(const Tokenizer& tokenizer, const std::string& text, bool add_special) {
   Json out = {{"ids", Json::array()}, {"tokens", Json::array()}};

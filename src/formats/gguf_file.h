@@ -33,8 +33,8 @@ struct GgufValue {
   };
   Type type = Type::kUint8;  // of the value, or of the elements of an array
   bool array = false;
-  uint64_t count = 1;                   // elements
-  const std::byte* data = nullptr;      // of a number or bool, or of an array of them; unaligned
+  uint64_t count = 1;                     // elements
+  const std::byte* data = nullptr;        // of a number or bool, or of an array of them; unaligned
   std::vector<std::string_view> texts{};  // of a string, or of an array of strings
 };
 

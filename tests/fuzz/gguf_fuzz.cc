@@ -1,5 +1,5 @@
-// read_gguf, and what reads its metadata, on arbitrary files: an Error, or tensors that lie within the file. The input is
-// tried as it is, and behind a valid magic and version.
+// read_gguf, and what reads its metadata, on arbitrary files: an Error, or tensors that lie within the file. The input
+// is tried as it is, and behind a valid magic and version.
 #include <string>
 
 #include "base/check.h"
