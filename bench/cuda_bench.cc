@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -123,24 +124,22 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
                      .k = k};
     };
     const auto report = [&](std::string_view kernel, double s) {
-      double error = NAN;
-      if (rows <= 64) {
+      std::string error;
+      if (rows <= 256) {
         multiply_exact(launch(), product(std::max(copies, 4) - 1, exact));
-        error = relative_error(out, exact);
+        error = fmt::format("  error {:.1e}", relative_error(out, exact));
       }
       const double bytes = static_cast<double>(weight_bytes) + rows * (n + k) * 4.0;
-      fmt::print("{:>8} [{:6}, {:5}] {:5} rows {:7}: {:9.2f} us {:6.2f} TB/s {:6.1f} TFLOP/s  error {:.1e}\n",
-                 type->name, n, k, rows, kernel, s * 1e6, bytes / s * 1e-12, 2.0 * rows * n * k / s * 1e-12, error);
+      fmt::print("{:>8} [{:6}, {:5}] {:5} rows {:7}: {:9.2f} us {:6.2f} TB/s {:6.1f} TFLOP/s{}\n", type->name, n, k,
+                 rows, kernel, s * 1e6, bytes / s * 1e-12, 2.0 * rows * n * k / s * 1e-12, error);
     };
     const int calls = rows > 1000 ? 2 : std::max(copies, 4);
     if (rows <= kMostStreamedRows && type != &kFloat32) {
       report("stream", seconds_per_call(calls, [&](int i) { multiply_streamed(launch(), product(i, out)); }));
     }
-    if (rows >= 8) {
-      bool done = true;
-      const double s = seconds_per_call(calls, [&](int i) { done &= multiply_dense(launch(), product(i, out)); });
-      if (done) report("cublas", s);
-    }
+    bool done = true;
+    const double s = seconds_per_call(calls, [&](int i) { done &= multiply_dense(launch(), product(i, out)); });
+    if (done) report("cublas", s);
   }
 }
 
@@ -175,17 +174,17 @@ void bench_attention(DType type, int sequences, int rows, int keys, bool check) 
   const AttentionIndices at{start_on.data(), len_on.data(), table_on.data(), sequences, rows, keys};
   DeviceContext::get().reserve_workspace(attention_workspace(tokens, s.heads, s.dim, rows == 1 ? keys : 0));
   const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(launch(), args, at); });
-  double error = NAN;
+  std::string error;
   if (check) {
     const Tensor fast = args.out;
     args.out = Tensor(memory.data() + tokens * width * sizeof(float), &kFloat32, {tokens, width});
     attention_exact(launch(), args, at);
-    error = relative_error(fast, args.out);
+    error = fmt::format("  error {:.1e}", relative_error(fast, args.out));
   }
   const double bytes = static_cast<double>(cache) * type->block_bytes * 2;
   const double pairs = static_cast<double>(sequences) * rows * (keys - (rows - 1) / 2.0);
-  fmt::print("attention {:>8} {:4} x {:5} rows {:6} keys: {:9.1f} us {:5.2f} TB/s {:6.1f} TFLOP/s  error {:.1e}\n",
-             type->name, sequences, rows, keys, seconds * 1e6, bytes / seconds * 1e-12,
+  fmt::print("attention {:>8} {:4} x {:5} rows {:6} keys: {:9.1f} us {:5.2f} TB/s {:6.1f} TFLOP/s{}\n", type->name,
+             sequences, rows, keys, seconds * 1e6, bytes / seconds * 1e-12,
              4.0 * pairs * static_cast<double>(width) / seconds * 1e-12, error);
 }
 
