@@ -10,8 +10,8 @@
 namespace sluice::cuda {
 namespace {
 
-// Rows from which cuBLASLt is asked: those from which it took less time than the streaming kernels on an H200, for
-// weights of 16 bits of more and of fewer elements than kLargeMatrix (docs/performance.md).
+// Rows from which cuBLASLt is asked: those from which it took less time than the streaming kernels on an H200, by more
+// than 3 %, for weights of 16 bits of more elements than kLargeMatrix and for all others (docs/performance.md).
 constexpr int64_t kDenseRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
 
 int64_t dense_rows(const Product& p) {
