@@ -19,6 +19,8 @@
 #define SLUICE_MEASURES 1
 #endif
 
+constexpr double kMostMs = 200;  // of one core, slow ones included
+
 #if SLUICE_MEASURES
 namespace {
 std::atomic<size_t> live_bytes{0};
@@ -51,6 +53,8 @@ std::string repeat(std::string_view text, int n) {
   return out;
 }
 
+constexpr double kMostMs = 200;  // of one core, slow ones included
+
 #if SLUICE_MEASURES
 double cpu_ms() {
   timespec t{};
@@ -80,11 +84,13 @@ Outcome run_once(const std::string& source, const Json& variables, const RenderO
   return out;
 }
 
+constexpr double kMostMs = 200;  // of one core, slow ones included
+
 #if SLUICE_MEASURES
 Outcome run(const std::string& source, const Json& variables = Json::object(), const RenderOptions& options = {}) {
   Outcome out;
   double fastest = 1e9;
-  for (int attempt = 0; attempt < 3 && fastest >= 100; ++attempt) {  // the machine may be busy
+  for (int attempt = 0; attempt < 3 && fastest >= kMostMs; ++attempt) {  // the machine may be busy
     const size_t before = live_bytes;
     peak_bytes = before;
     const double start = cpu_ms();
@@ -92,7 +98,7 @@ Outcome run(const std::string& source, const Json& variables = Json::object(), c
     fastest = std::min(fastest, cpu_ms() - start);
     EXPECT_LE(peak_bytes - before, 64u << 20) << source.substr(0, 200);
   }
-  EXPECT_LT(fastest, 100) << source.substr(0, 200);
+  EXPECT_LT(fastest, kMostMs) << source.substr(0, 200);
   return out;
 }
 #else
