@@ -53,8 +53,6 @@ std::string repeat(std::string_view text, int n) {
   return out;
 }
 
-constexpr double kMostMs = 200;  // of one core, slow ones included
-
 #if SLUICE_MEASURES
 double cpu_ms() {
   timespec t{};
@@ -83,8 +81,6 @@ Outcome run_once(const std::string& source, const Json& variables, const RenderO
   }
   return out;
 }
-
-constexpr double kMostMs = 200;  // of one core, slow ones included
 
 #if SLUICE_MEASURES
 Outcome run(const std::string& source, const Json& variables = Json::object(), const RenderOptions& options = {}) {
