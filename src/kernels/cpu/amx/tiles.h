@@ -32,7 +32,7 @@ class TileScope {
     set(4, rows0, bytes), set(5, rows1, bytes);
     for (int tile = 6; tile < 8; ++tile) set(tile, bytes / 4, kTileBytes);
     // The intrinsic of GCC 12 says that eight bytes are read, and the others may never be written.
-    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");  // and what tiles will load is written
   }
   ~TileScope() { _tile_release(); }
   TileScope(const TileScope&) = delete;
