@@ -8,6 +8,9 @@
 namespace sluice::kernels {
 namespace {
 
+// EDX of leaf 7; the header of clang 14 does not name them.
+constexpr unsigned kTilesBf16 = 1u << 22, kTiles = 1u << 24, kTilesInt8 = 1u << 25;
+
 // Tile data is off until a process asks for it (Linux, Documentation/arch/x86/xstate.rst).
 bool permit_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -27,7 +30,7 @@ Features detect() {
   constexpr unsigned kSkylake = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD;
   features.avx512 = features.avx2 && has(saved, kSavesZmm) && has(b, kSkylake);
   const bool vnni = has(c, bit_AVX512VNNI);
-  const bool tiles = has(saved, kSavesTiles) && has(d, bit_AMX_TILE | bit_AMX_INT8 | bit_AMX_BF16);
+  const bool tiles = has(saved, kSavesTiles) && has(d, kTiles | kTilesInt8 | kTilesBf16);
   constexpr unsigned kBf16 = 1u << 5;
   features.avx512_bf16 = features.avx512 && vnni && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, kBf16);
   features.amx = features.avx512_bf16 && tiles && permit_tiles();
