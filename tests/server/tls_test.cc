@@ -7,38 +7,17 @@
 #include <cstdio>
 
 #include "server_fixture.h"
+#include "support/certificate.h"
 
 namespace sluice {
 namespace {
-
-void write_certificate(const std::string& certificate_file, const std::string& key_file) {
-  EVP_PKEY* key = EVP_EC_gen("P-256");
-  X509* certificate = X509_new();
-  X509_set_version(certificate, 2);
-  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
-  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
-  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
-  X509_set_pubkey(certificate, key);
-  X509_NAME* name = X509_get_subject_name(certificate);
-  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
-  X509_set_issuer_name(certificate, name);
-  X509_sign(certificate, key, EVP_sha256());
-  FILE* file = std::fopen(certificate_file.c_str(), "w");
-  PEM_write_X509(file, certificate);
-  std::fclose(file);
-  file = std::fopen(key_file.c_str(), "w");
-  PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr);
-  std::fclose(file);
-  X509_free(certificate);
-  EVP_PKEY_free(key);
-}
 
 class TlsTest : public ServerTest {
  protected:
   TlsTest() {
     options.ssl_certfile = ::testing::TempDir() + "/sluice_tls.pem";
     options.ssl_keyfile = ::testing::TempDir() + "/sluice_tls.key";
-    write_certificate(options.ssl_certfile, options.ssl_keyfile);
+    testing::write_authority(options.ssl_certfile, options.ssl_keyfile, "127.0.0.1");
     context = SSL_CTX_new(TLS_client_method());
   }
   ~TlsTest() override {
