@@ -13,6 +13,7 @@
 #include "base/mmap.h"
 #include "engine/runner.h"
 #include "formats/safetensors.h"
+#include "golden/goldens.h"
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
@@ -20,16 +21,7 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kTolerance = 2e-4;
-
-fs::path golden_folder() { return fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch"; }
-
-std::vector<std::string> architectures() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(golden_folder())) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
+const fs::path kFolder = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch";
 
 // Worst errors by architecture and way of computing, over both backends; printed when all is done.
 class Table : public ::testing::Environment {
@@ -63,22 +55,12 @@ class Table : public ::testing::Environment {
 
 Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // gtest owns it
 
-// Largest |a - b| over the row, relative to the largest |b|.
-double relative_error(std::span<const float> a, const float* b) {
-  double worst = 0, scale = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(a[i]) - b[i]));
-    scale = std::max(scale, std::abs(static_cast<double>(b[i])));
-  }
-  return std::isfinite(worst) ? worst / scale : INFINITY;
-}
-
 class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   void SetUp() override {
     const auto& [name, backend] = GetParam();
     name_ = name;
-    const fs::path golden = golden_folder() / name;
+    const fs::path golden = kFolder / name;
     testing::write_hashed_checkpoint(golden.string(), folder_.path());
     file_ = std::make_unique<MappedFile>((golden / "golden.safetensors").string());
     for (TensorEntry& entry : read_safetensors(file_->bytes(), name)) golden_.emplace(entry.name, entry);
@@ -108,7 +90,7 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
   }
 
   void check_row(std::span<const float> row, const Tensor& want, int position, const std::string& way) const {
-    const double error = relative_error(row, want.f32() + position * want.row_stride);
+    const double error = relative_error(row.data(), want.f32() + position * want.row_stride, want.shape[1]);
     table.note(name_, way, error);
     EXPECT_LE(error, kTolerance) << "row " << position << ", " << way;
   }
@@ -205,7 +187,8 @@ TEST_P(Arch, GreedyTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Arch,
-                         ::testing::Combine(::testing::ValuesIn(architectures()), ::testing::Values("reference", "")),
+                         ::testing::Combine(::testing::ValuesIn(golden_names(kFolder)),
+                                            ::testing::Values("reference", "")),
                          [](const auto& info) {
                            std::string name =
                                std::get<0>(info.param) + (std::get<1>(info.param).empty() ? "_best" : "_reference");

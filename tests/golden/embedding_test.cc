@@ -12,6 +12,7 @@
 #include "base/mmap.h"
 #include "engine/runner.h"
 #include "formats/safetensors.h"
+#include "golden/goldens.h"
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
@@ -19,17 +20,9 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kTolerance = 2e-4;
 constexpr int kBlockSize = 16;
 
-fs::path golden_folder() { return fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/embedding"; }
-
-std::vector<std::string> models() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(golden_folder())) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
+const fs::path kFolder = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/embedding";
 
 class Table : public ::testing::Environment {
  public:
@@ -46,16 +39,6 @@ class Table : public ::testing::Environment {
 };
 
 Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // gtest owns it
-
-// Largest |a - b|, relative to the largest |b|.
-double relative_error(const float* a, const float* b, int64_t n) {
-  double worst = 0, scale = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(a[i]) - b[i]));
-    scale = std::max(scale, std::abs(static_cast<double>(b[i])));
-  }
-  return std::isfinite(worst) ? worst / scale : INFINITY;
-}
 
 struct Text {
   std::vector<int32_t> ids, types;
@@ -91,7 +74,7 @@ class Embedding : public ::testing::TestWithParam<std::tuple<std::string, std::s
   void SetUp() override {
     const auto& [name, backend] = GetParam();
     name_ = name;
-    const fs::path golden = golden_folder() / name;
+    const fs::path golden = kFolder / name;
     testing::write_hashed_checkpoint(golden.string(), folder_.path());
     file_ = std::make_unique<MappedFile>((golden / "golden.safetensors").string());
     for (TensorEntry& entry : read_safetensors(file_->bytes(), name)) golden_.emplace(entry.name, entry);
@@ -179,7 +162,8 @@ TEST_P(Embedding, Vectors) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Embedding,
-                         ::testing::Combine(::testing::ValuesIn(models()), ::testing::Values("reference", "")),
+                         ::testing::Combine(::testing::ValuesIn(golden_names(kFolder)),
+                                            ::testing::Values("reference", "")),
                          [](const auto& info) {
                            return std::get<0>(info.param) + (std::get<1>(info.param).empty() ? "_best" : "_reference");
                          });

@@ -1,0 +1,35 @@
+// What tests against folders of goldens share: their names, and how close is close.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+inline constexpr double kTolerance = 2e-4;  // of relative_error
+
+inline std::vector<std::string> golden_names(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Largest |a - b|, relative to the largest |b|; infinite when there is a NaN.
+inline double relative_error(const float* a, const float* b, int64_t n) {
+  double worst = 0, scale = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double error = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!std::isfinite(error)) return INFINITY;
+    worst = std::max(worst, error);
+    scale = std::max(scale, std::abs(static_cast<double>(b[i])));
+  }
+  return worst / scale;
+}
+
+}  // namespace sluice
