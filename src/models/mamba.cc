@@ -75,7 +75,7 @@ Mamba2Spec read_mamba2(const Config& config, const DecoderSpec& spec, const Mamb
   m.state = positive(keys.state, keys.default_state);
   m.conv_width = read_conv_width(config, keys.conv, 4);
   m.conv_bias = config.get(keys.conv_bias, true);
-  m.bias = config.get(keys.bias, false);
+  m.in_bias = m.out_bias = config.get(keys.bias, false);
   m.activation = read_activation(config, keys.activation, "silu");
   m.norm_eps = spec.norm.eps;
   const auto limit = config.get("time_step_limit", std::vector<double>{m.dt_low, m.dt_high});

@@ -97,7 +97,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   mamba.norm_groups = mamba.groups;
   // The reference keeps steps from below this, which elsewhere is how they are initialized.
   mamba.dt_low = std::max(mamba.dt_low, config.get("time_step_min", 0.001f));
-  if (config.get("mamba_proj_bias", mamba.bias) != mamba.bias) config.refuse("mamba_proj_bias", "contradicts use_bias");
+  if (config.get("mamba_proj_bias", mamba.in_bias) != mamba.in_bias)
+    config.refuse("mamba_proj_bias", "contradicts use_bias");
   read_layers(config, s, mamba);
   read_moe(config, s);
   read_one_window(config, s, 0);

@@ -5,8 +5,8 @@ namespace sluice {
 
 Mamba2::Mamba2(const Weights& w, const Mamba2Spec& s, int hidden)
     : spec_(s),
-      in_(w, {{"in_proj", s.inner() + s.conv().channels + s.heads}}, hidden, s.bias),
-      out_(w, {{"out_proj", hidden}}, s.inner(), s.bias),
+      in_(w, {{"in_proj", s.inner() + s.conv().channels + s.heads}}, hidden, s.in_bias),
+      out_(w, {{"out_proj", hidden}}, s.inner(), s.out_bias),
       conv_(w, "conv1d", s.conv()),
       a_(decay_rates(w.vector("A_log", s.heads))),
       d_(w.vector("D", s.heads)),
@@ -17,6 +17,16 @@ Mamba2::Mamba2(const Weights& w, const Mamba2Spec& s, int hidden)
   const int64_t columns = s.inner() / s.norm_groups;
   for (auto at = weight.begin(); at != weight.end(); at += columns) {
     norms_.emplace_back(std::vector<float>(at, at + columns), norm);
+  }
+}
+
+void Mamba2::scale(ops::Ctx& c, const Tensor& projected) const {
+  const int64_t inner = spec_.inner(), shared = spec_.projections();
+  const std::array<int64_t, 5> widths{inner, inner, shared, shared, spec_.heads};
+  int64_t begin = 0;
+  for (size_t i = 0; i < widths.size(); begin += widths[i++]) {
+    if (spec_.scales[i] == 1.0f) continue;
+    ops::map(c, projected.slice_columns(begin, widths[i]), ops::Map::kScale, spec_.scales[i]);
   }
 }
 
@@ -35,6 +45,7 @@ void Mamba2::gate_and_norm(ops::Ctx& c, const Tensor& y, const Tensor& gate) con
 void Mamba2::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x, bool accumulate) const {
   const int64_t inner = spec_.inner(), shared = spec_.projections(), conv_values = spec_.conv().state_values();
   const Tensor projected = in_(c, x);
+  scale(c, projected);
   const Tensor gate = projected.slice_columns(0, inner), xbc = projected.slice_columns(inner, inner + 2 * shared);
   const Tensor dt = projected.slice_columns(2 * inner + 2 * shared, spec_.heads);
   const Tensor mixed = conv_(c, step, xbc, step.state.slice_columns(0, conv_values));

@@ -2,6 +2,7 @@
 // arXiv:2405.21060).
 #pragma once
 
+#include <array>
 #include <limits>
 
 #include "nn/causal_conv.h"
@@ -15,7 +16,9 @@ struct Mamba2Spec {
   int state = 0;   // values per channel
   int conv_width = 4;
   bool conv_bias = true;
-  bool bias = false;                                                      // of the input and output projections
+  bool in_bias = false, out_bias = false;  // of the projections
+  // Of what the input projection gives: gate, x, b, c, dt (Falcon-H1).
+  std::array<float, 5> scales{1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
   ops::Activation activation = ops::Activation::kSilu;                    // of the convolution
   float dt_low = 0.0f, dt_high = std::numeric_limits<float>::infinity();  // limits of the steps
   bool norm = true;                                                       // of the result (tensor "norm")
@@ -37,6 +40,7 @@ class Mamba2 final : public Mixer {
   int64_t state_values() const override { return spec_.conv().state_values() + spec_.inner() * spec_.state; }
 
  private:
+  void scale(ops::Ctx& c, const Tensor& projected) const;
   void gate_and_norm(ops::Ctx& c, const Tensor& y, const Tensor& gate) const;
 
   Mamba2Spec spec_;

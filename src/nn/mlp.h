@@ -14,8 +14,9 @@ struct MlpSpec {
   bool bias = false;        // of both projections
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
-  bool xielu = false;     // instead: learned per layer (tensors act_fn.*)
-  bool sub_norm = false;  // norm before the output projection (tensor "ffn_sub_norm")
+  bool xielu = false;       // instead: learned per layer (tensors act_fn.*)
+  float gate_scale = 1.0f;  // of the gate, before its activation
+  bool sub_norm = false;    // norm before the output projection (tensor "ffn_sub_norm")
   NormSpec sub_norm_spec{};
 
   // Tensors. Gated: {"gate_proj", "up_proj"}, or one name of both, gate first. Plain: one name.

@@ -1,0 +1,31 @@
+// Several mixers of one input, side by side: out = sum of scale * mix(x). Falcon-H1's layers are Mamba 2 beside
+// attention.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nn/mixer.h"
+
+namespace sluice {
+
+class MixerSum final : public Mixer {
+ public:
+  struct Part {
+    std::unique_ptr<Mixer> mixer;
+    float scale = 1.0f;
+  };
+  // At most one of them caches keys and values, and at most one keeps a state: a layer has room for one of each.
+  MixerSum(std::vector<Part> parts, int hidden);
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override;
+  int64_t floats_per_token() const override;
+  std::optional<KvShape> kv_shape() const override;
+  int64_t state_values() const override;
+
+ private:
+  std::vector<Part> parts_;
+  int hidden_;
+};
+
+}  // namespace sluice
