@@ -49,6 +49,9 @@ struct TableWriter {
     } else if constexpr (std::is_same_v<T, std::string>) {
       initial = value;
       type = "text";
+    } else if constexpr (std::is_floating_point_v<T>) {
+      initial = fmt::format("{}", value);
+      type = "number";
     } else {
       initial = std::to_string(value);
       type = "integer";

@@ -82,7 +82,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   SchedulerOptions s;
   s.max_num_seqs = plan.max_num_seqs;
   s.state_slots = plan.state_slots;
-  s.max_num_batched_tokens = o.max_num_batched_tokens;
+  s.max_num_batched_tokens = plan.step_tokens;
   s.max_logit_rows = plan.logit_rows;
   s.max_model_len = plan.max_model_len;
   s.block_size = o.block_size;

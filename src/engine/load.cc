@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kBookkeeping = 512;      // of a block, besides keys and values
 constexpr int64_t kMostNames = 1 << 17;   // blocks of a model without keys and values
-constexpr size_t kHeadroom = 256u << 20;  // left for text, connections, thread stacks
+constexpr size_t kHeadroom = 256u << 20;  // left for text, connections, thread stacks; on a device for its driver
 
 DType parse_dtype(std::string_view option, const std::string& name, DType automatic) {
   if (name == "auto") return automatic;
@@ -102,6 +102,25 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   return model;
 }
 
+// What the engine may use of a memory: a device is shared with others as its owner says.
+size_t usable_memory(const Memory& memory, double utilization) {
+  if (memory.on_host()) return memory.available();
+  const auto most = static_cast<size_t>(utilization * static_cast<double>(memory.total()));
+  const size_t used = memory.total() - memory.available();
+  return most > used ? most - used : 0;
+}
+
+// What the ops of a backend need beside their tensors.
+size_t workspace(const LoadPlan& plan, const LoadContext& context, int longest) {
+  if (plan.backend->workspace_bytes == nullptr) return 0;
+  return plan.backend->workspace_bytes({.tokens = plan.step_tokens,
+                                        .sequences = plan.max_num_seqs,
+                                        .length = longest,
+                                        .widest_product = context.widest_product,
+                                        .attention_heads = context.attention_heads,
+                                        .attention_value_dim = context.attention_value_dim});
+}
+
 // Slots for recurrent states: one for every sequence that may run, and as many again for snapshots at the ends of
 // cached blocks; fewer snapshots and then fewer sequences where memory is short. Takes its share from `free_bytes`.
 void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_bytes) {
@@ -125,6 +144,12 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
       {"states", slot_bytes * slots, fmt::format("{} slots of {}", slots, format_bytes(slot_bytes))});
 }
 
+// Memory for the KV cache where nobody asks for a size: what is left of a device, a part of a host that others use,
+// too.
+size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
+  return plan.backend->memory().on_host() ? free_bytes / 4 : free_bytes;
+}
+
 // Length and number of blocks: what was asked for exactly, or what fits.
 void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes, size_t free_bytes) {
   const int asked = options.max_model_len;
@@ -143,8 +168,9 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   }
   const int64_t asked_bytes = options.kv_cache_memory_bytes;
   if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes is negative");
-  int64_t blocks = asked_bytes > 0 ? asked_bytes / static_cast<int64_t>(block_bytes)
-                                   : std::min<int64_t>(most, static_cast<int64_t>(free_bytes / 4 / block_bytes));
+  int64_t blocks = asked_bytes > 0
+                       ? asked_bytes / static_cast<int64_t>(block_bytes)
+                       : std::min<int64_t>(most, static_cast<int64_t>(cache_share(plan, free_bytes) / block_bytes));
   const int64_t one_sequence = blocks_for(plan.max_model_len);
   if (asked_bytes == 0 && blocks < one_sequence) {
     blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));
@@ -167,7 +193,8 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
 
 // Length and scratch of a model that gives vectors. Its texts come whole: a step must have room for the longest one,
 // and keys and values need to last for one layer only.
-void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model& model, size_t free_bytes) {
+void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model& model, const LoadContext& context,
+                      size_t free_bytes) {
   const int asked = options.max_model_len, most = plan.shape.max_positions, said = plan.embedding.max_seq_length;
   if (asked < 0 || asked > most) {
     throw Error(ErrorCode::kInvalidRequest,
@@ -176,11 +203,12 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
   const int wanted = asked > 0 ? asked : said > 0 ? std::min(said, most) : most;
   const size_t block_bytes =
       KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size, KvCache::Layers::kShared);
+  const int budget = plan.step_tokens;
   size_t step = 0;
   for (plan.max_model_len = wanted;; plan.max_model_len /= 2) {
-    plan.step_tokens = std::max(options.max_num_batched_tokens, plan.max_model_len);
+    plan.step_tokens = std::max(budget, plan.max_model_len);
     plan.blocks = plan.step_tokens / options.block_size + plan.max_num_seqs;  // a sequence wastes less than a block
-    step = model.activation_bytes(plan.step_tokens, plan.max_num_seqs);
+    step = model.activation_bytes(plan.step_tokens, plan.max_num_seqs) + workspace(plan, context, plan.max_model_len);
     const size_t bytes = step + block_bytes * plan.blocks;
     if (bytes <= (asked > 0 ? free_bytes : free_bytes / 2)) break;
     if (asked > 0 || plan.max_model_len < 2) {
@@ -205,13 +233,15 @@ void check_options(const EngineOptions& o) {
     if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name));
   };
   positive("max-num-seqs", o.max_num_seqs);
-  positive("max-num-batched-tokens", o.max_num_batched_tokens);
   positive("max-num-queued-reqs", o.max_num_queued_reqs);
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--block-size {} is none of 8, 16, 32, 64", o.block_size));
   }
-  if (o.max_num_batched_tokens > 1 << 20) {
-    throw Error(ErrorCode::kInvalidRequest, "--max-num-batched-tokens is above 1048576");
+  if (o.max_num_batched_tokens < 0 || o.max_num_batched_tokens > 1 << 20) {
+    throw Error(ErrorCode::kInvalidRequest, "--max-num-batched-tokens is not within 0 and 1048576");
+  }
+  if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
+    throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is not within 0 and 1");
   }
   if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is above 65536");
 }
@@ -230,6 +260,9 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(plan.checkpoint->folder);
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend);
+  plan.block_size = options.block_size;
+  plan.step_tokens = options.max_num_batched_tokens;
+  if (plan.step_tokens == 0) plan.step_tokens = plan.backend->memory().on_host() ? 512 : 8192;
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
   plan.quantization = parse_quantization(options.quantization);
   plan.kv_dtype = parse_dtype("kv-cache-dtype", options.kv_cache_dtype, plan.dtype);
@@ -240,7 +273,8 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
                       .dry = true,
-                      .keep_types = keep_types(options, plan)};
+                      .keep_types = keep_types(options, plan),
+                      .memory = plan.backend->memory()};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
@@ -248,7 +282,7 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
 
   MemoryPlan& memory = plan.memory;
-  memory.available_bytes = available_memory();
+  memory.available_bytes = usable_memory(plan.backend->memory(), options.gpu_memory_utilization);
   memory.mapped_bytes = context.mapped_bytes;
   memory.rows.push_back(
       {"weights", context.weight_bytes, fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name)});
@@ -256,14 +290,13 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
     const size_t used = memory.total() + kHeadroom;
     size_t left = memory.available_bytes > used ? memory.available_bytes - used : 0;
     plan_states(options, plan, left);
-    plan_whole_texts(options, plan, *model, left);
+    plan_whole_texts(options, plan, *model, context, left);
     return plan;
   }
-  plan.step_tokens = options.max_num_batched_tokens;
-  const size_t step = model->activation_bytes(options.max_num_batched_tokens, plan.logit_rows);
+  const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
+  const size_t step = model->activation_bytes(plan.step_tokens, plan.logit_rows) + workspace(plan, context, longest);
   memory.rows.push_back(
-      {"step", step,
-       fmt::format("activations of {} tokens, logits of {} rows", options.max_num_batched_tokens, plan.logit_rows)});
+      {"step", step, fmt::format("activations of {} tokens, logits of {} rows", plan.step_tokens, plan.logit_rows)});
   const size_t fixed = memory.total() + kHeadroom;
   size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
   plan_states(options, plan, free_bytes);
@@ -290,14 +323,19 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
                       .pool = pool,
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
-                      .keep_types = keep_types(options, plan)};
+                      .keep_types = keep_types(options, plan),
+                      .memory = plan.backend->memory()};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
   const auto layers = plan.task == Task::kGenerate ? KvCache::Layers::kApart : KvCache::Layers::kShared;
-  loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, options.block_size, layers);
-  loaded.states = std::make_unique<StateCache>(plan.shape.state, plan.state_slots);
-  loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows));
+  Memory& memory = plan.backend->memory();
+  loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, plan.block_size, layers, memory);
+  loaded.states = std::make_unique<StateCache>(plan.shape.state, plan.state_slots, memory);
+  loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows), memory);
+  if (plan.backend->reserve_workspace != nullptr) {
+    plan.backend->reserve_workspace(workspace(plan, context, plan.max_model_len));
+  }
   return loaded;
 }
 

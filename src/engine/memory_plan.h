@@ -21,9 +21,6 @@ struct MemoryPlan {
   std::string table() const;  // for people: one line per row, then the total and what is available
 };
 
-// Memory this process may still use: MemAvailable of /proc/meminfo, bounded by the cgroup's limit.
-size_t available_memory();
-
 std::string format_bytes(size_t bytes);  // "12.1 MiB"
 
 }  // namespace sluice

@@ -5,11 +5,39 @@
 
 namespace sluice {
 
+namespace {
+
+// Pairs of copies as one list of indices.
+template <class Copy>
+ops::Indices pairs_of(const std::vector<Copy>& copies) {
+  static_assert(sizeof(Copy) == 2 * sizeof(int32_t));
+  return std::span(reinterpret_cast<const int32_t*>(copies.data()), 2 * copies.size());
+}
+
+}  // namespace
+
+Runner::Runner(LoadedModel& loaded, ThreadPool& pool)
+    : loaded_(loaded), context_{loaded.plan.backend->table(), pool, *loaded.arena}, inputs_(loaded.plan) {
+  const LoadPlan& plan = loaded.plan;
+  if (plan.backend->memory().on_host()) return;
+  results_ =
+      Buffer(static_cast<size_t>(plan.logit_rows) * plan.shape.width * sizeof(float), plan.backend->staging_memory());
+}
+
 Tensor Runner::forward(const Batch& batch) {
-  for (const BlockCopy& copy : batch.copies) loaded_.kv->copy_block(copy.from, copy.to);
-  for (const StateCopy& copy : batch.state_copies) loaded_.states->copy_slot(copy.from, copy.to);
+  loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
+  loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
   loaded_.arena->reset();
-  return loaded_.model->forward(context_, batch, *loaded_.kv, *loaded_.states);
+  return on_host(loaded_.model->forward(context_, inputs_.place(batch), *loaded_.kv, *loaded_.states));
+}
+
+Tensor Runner::on_host(const Tensor& result) {
+  Memory& memory = loaded_.plan.backend->memory();
+  if (memory.on_host()) return result;
+  CHECK(result.dense() && result.bytes() <= results_.size(), "results {}", result.shape.str());
+  memory.copy_later(results_.data(), result.data, result.bytes());
+  memory.wait();
+  return Tensor(results_.data(), result.dtype, result.shape);
 }
 
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,

@@ -7,20 +7,24 @@
 #include <vector>
 
 #include "engine/load.h"
+#include "engine/step_inputs.h"
 
 namespace sluice {
 
 class Runner {
  public:
-  Runner(LoadedModel& loaded, ThreadPool& pool)
-      : loaded_(loaded), context_{loaded.plan.backend->table(), pool, *loaded.arena} {}
+  Runner(LoadedModel& loaded, ThreadPool& pool);
 
-  // Logits [batch.sample_rows, vocab] fp32, valid until the next call.
+  // What the model's forward() gives for the batch, in the host's memory, valid until the next call.
   Tensor forward(const Batch& batch);
 
  private:
+  Tensor on_host(const Tensor& result);
+
   LoadedModel& loaded_;
   ops::Ctx context_;
+  StepInputs inputs_;
+  Buffer results_;  // of a device
 };
 
 // Logits of every position of one text, computed in steps of at most `chunk` tokens on blocks 0, 1, ... of the cache,

@@ -23,7 +23,7 @@ class MixtureOfAttention final : public Mixer {
         router_(w / "experts", {{"router.layer", s.experts}}, hidden, false),
         queries_(w / "experts", "input_linear", s.experts, s.width(), hidden),
         results_(w / "experts", "output_linear", s.experts, hidden, s.width()) {
-    results_.set_bias_of_sum((w / "experts").vector("bias", hidden));
+    results_.set_bias_of_sum(w.context(), (w / "experts").vector("bias", hidden));
   }
 
   std::optional<KvShape> kv_shape() const override {

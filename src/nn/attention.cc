@@ -60,7 +60,7 @@ HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, const A
   }
   const std::vector<float> weights = (w / name).vector("weight", Shape{heads, s.head_dim});
   for (auto at = weights.begin(); at != weights.end(); at += s.head_dim) {
-    norms_.emplace_back(std::vector<float>(at, at + s.head_dim), norm);
+    norms_.emplace_back(w.context(), std::span(at, at + s.head_dim), norm);
   }
 }
 
@@ -88,7 +88,11 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
       q_norm_(w, s.q_norm, s.heads, s),
       k_norm_(w, s.k_norm, s.kv_heads, s) {
   if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.q_width(), s.sub_norm_spec);
-  if (s.sinks) sinks_ = w.vector("sinks", s.heads);
+  LoadContext& context = w.context();
+  if (s.sinks) sinks_ = Vector(context, w.vector("sinks", s.heads));
+  slopes_ = Vector(context, s.alibi_slopes);
+  relative_bias_ = Vector(context, s.relative_bias);
+  context.note_attention(s.heads, s.head_dim);
 }
 
 void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k,
@@ -140,9 +144,9 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
                      .causal = spec_.causal,
                      .window = spec_.window,
                      .soft_cap = spec_.soft_cap,
-                     .sinks = sinks_.empty() ? nullptr : sinks_.data(),
-                     .alibi_slopes = spec_.alibi_slopes.empty() ? nullptr : spec_.alibi_slopes.data(),
-                     .relative_bias = spec_.relative_bias.empty() ? nullptr : spec_.relative_bias.data(),
+                     .sinks = sinks_.data(),
+                     .alibi_slopes = slopes_.data(),
+                     .relative_bias = relative_bias_.data(),
                      .relative_reach = spec_.relative_reach});
   if (spec_.output_gate) {
     ops::multiply(c, mixed, qkv.slice_columns(spec_.q_width(), spec_.q_width()), ops::Activation::kSigmoid);

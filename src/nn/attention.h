@@ -94,7 +94,7 @@ class Attention final : public Mixer {
   Linear qkv_, out_;
   HeadNorm q_norm_, k_norm_;
   Norm sub_norm_;
-  std::vector<float> sinks_;
+  Vector sinks_, slopes_, relative_bias_;
 };
 
 }  // namespace sluice

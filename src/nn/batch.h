@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "ops/indices.h"
 
 namespace sluice {
 
@@ -37,6 +40,31 @@ struct Batch {
   int sequences() const { return static_cast<int>(kv_len.size()); }
   int size() const { return static_cast<int>(tokens.size()); }
   bool empty() const { return tokens.empty(); }
+};
+
+// What a model sees of a batch: its indices, in the host's memory and perhaps on the device (engine/step_inputs.h).
+struct BatchView {
+  BatchView() = default;
+  BatchView(const Batch& b)
+      : tokens(b.tokens),
+        positions(b.positions),
+        types(b.types),
+        slots(b.slots),
+        query_start(b.query_start),
+        kv_len(b.kv_len),
+        block_table(b.block_table),
+        block_table_stride(b.block_table_stride),
+        sample_rows(b.sample_rows),
+        state_slots(b.state_slots),
+        prompt_len(b.prompt_len) {}
+
+  ops::Indices tokens, positions, types, slots, query_start, kv_len, block_table;  // as in Batch
+  int block_table_stride = 0;
+  ops::Indices sample_rows, state_slots;
+  std::span<const int32_t> prompt_len;
+
+  int sequences() const { return static_cast<int>(kv_len.size()); }
+  int size() const { return static_cast<int>(tokens.size()); }
 };
 
 }  // namespace sluice

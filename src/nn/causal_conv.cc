@@ -5,9 +5,9 @@ namespace sluice {
 
 CausalConv::CausalConv(const Weights& w, const std::string& name, const CausalConvSpec& s) : spec_(s) {
   const Weights here = w / name;
-  weight_ = transposed(here.vector("weight", Shape{s.channels, 1, s.width}), s.channels);
+  weight_ = Vector(w.context(), transposed(here.vector("weight", Shape{s.channels, 1, s.width}), s.channels));
   if (s.bias) {
-    bias_ = here.vector("bias", s.channels);
+    bias_ = Vector(w.context(), here.vector("bias", s.channels));
   } else if (here.has("bias")) {
     w.context().problems.push_back("tensor '" + here.prefix() +
                                    "bias' exists, but the configuration has no bias there");
@@ -21,7 +21,7 @@ Tensor CausalConv::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& 
                        .state = state,
                        .width = spec_.width,
                        .weight = weight_.data(),
-                       .bias = bias_.empty() ? nullptr : bias_.data(),
+                       .bias = bias_.data(),
                        .activation = spec_.activation,
                        .sequences = step.sequences()});
   return out;

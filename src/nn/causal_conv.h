@@ -26,7 +26,7 @@ class CausalConv {
 
  private:
   CausalConvSpec spec_;
-  std::vector<float> weight_, bias_;  // [width, channels], [channels]
+  Vector weight_, bias_;  // [width, channels], [channels]
 };
 
 }  // namespace sluice

@@ -116,7 +116,7 @@ class DecoderLm final : public Model {
     return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache& states) override {
+  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);
@@ -172,19 +172,20 @@ class DecoderLm final : public Model {
       const size_t bytes = static_cast<size_t>(rows) * spec_.hidden * sizeof(float);
       context.weight_bytes += bytes;
       if (!context.dry) {
-        sinusoids_ = Buffer(bytes);
-        const Tensor table(sinusoids_.data(), &kFloat32, {rows, spec_.hidden});
+        Buffer memory(bytes);
+        const Tensor table(memory.data(), &kFloat32, {rows, spec_.hidden});
         fill_sinusoids(table);
-        position_table_ = Embedding(table.slice_rows(spec_.position_offset, spec_.max_positions));
+        memory = moved_to(std::move(memory), context.memory);
+        const Tensor moved(memory.data(), &kFloat32, table.shape);
+        position_table_ = Embedding(moved, std::move(memory)).rows_from(spec_.position_offset);
       }
     }
     for (const RopeSpec& rope : spec_.ropes) {
-      ropes_.emplace_back(rope, positions, context.pool, context.dry);
-      context.weight_bytes += ropes_.back().bytes();
+      ropes_.emplace_back(rope, positions, context);
     }
   }
 
-  Tensor embed(ops::Ctx& c, const Batch& batch) const {
+  Tensor embed(ops::Ctx& c, const BatchView& batch) const {
     const Tensor x = embedding_(c, batch.tokens);
     if (spec_.embedding_scale != 1.0f) ops::map(c, x, ops::Map::kScale, spec_.embedding_scale);
     if (!spec_.names.embedding_norm.empty()) embedding_norm_.in_place(c, x);
@@ -270,7 +271,6 @@ class DecoderLm final : public Model {
   ModelShape shape_;
   Embedding embedding_, position_table_;
   Norm embedding_norm_;
-  Buffer sinusoids_;
   std::vector<Layer> layers_;
   Norm norm_;
   Linear head_;

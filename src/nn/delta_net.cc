@@ -30,9 +30,9 @@ std::vector<Linear::Part> in_parts(const DeltaNetSpec& s) {
 }
 
 // x / sqrt(sum of squares + 1e-6) * scale, spelled as an RMSNorm.
-Norm unit_length(int dim, float scale) {
+Norm unit_length(const LoadContext& context, int dim, float scale) {
   const auto n = static_cast<float>(dim);
-  return Norm(std::vector<float>(static_cast<size_t>(dim), scale / std::sqrt(n)), {.eps = 1e-6f / n});
+  return Norm(context, std::vector<float>(static_cast<size_t>(dim), scale / std::sqrt(n)), {.eps = 1e-6f / n});
 }
 
 Tensor by_heads(const Tensor& x, int heads) {
@@ -48,11 +48,11 @@ DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
       in_(w, in_parts(s), hidden, false),
       out_(w, {{"out_proj", hidden}}, s.values(), false),
       conv_(w, "conv1d", s.conv()),
-      q_norm_(unit_length(s.key_dim, 1.0f / std::sqrt(static_cast<float>(s.key_dim)))),
-      k_norm_(unit_length(s.key_dim, 1.0f)),
+      q_norm_(unit_length(w.context(), s.key_dim, 1.0f / std::sqrt(static_cast<float>(s.key_dim)))),
+      k_norm_(unit_length(w.context(), s.key_dim, 1.0f)),
       norm_(w, "norm", s.value_dim, {.eps = s.norm_eps}),
-      a_(decay_rates(w.vector("A_log", s.heads))),
-      dt_bias_(w.vector("dt_bias", s.heads)) {}
+      a_(w.context(), decay_rates(w.vector("A_log", s.heads))),
+      dt_bias_(w.context(), w.vector("dt_bias", s.heads)) {}
 
 void DeltaNet::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const {

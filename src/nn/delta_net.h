@@ -42,7 +42,7 @@ class DeltaNet final : public Mixer {
   Linear in_, out_;  // in: queries, keys, values, gate, beta, dt
   CausalConv conv_;
   Norm q_norm_, k_norm_, norm_;
-  std::vector<float> a_, dt_bias_;  // [heads]
+  Vector a_, dt_bias_;  // [heads]
 };
 
 }  // namespace sluice

@@ -98,7 +98,7 @@ class Encoder final : public Model {
     return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache&) override {
+  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);
@@ -130,18 +130,17 @@ class Encoder final : public Model {
     if (!names.projection.empty()) projection_ = Linear(body, {{names.projection, spec_.hidden}}, width(), true);
     LoadContext& context = body.context();
     for (const RopeSpec& rope : spec_.ropes) {
-      ropes_.emplace_back(rope, positions, context.pool, context.dry);
-      context.weight_bytes += ropes_.back().bytes();
+      ropes_.emplace_back(rope, positions, context);
     }
   }
 
-  Tensor embed(ops::Ctx& c, const Batch& batch) const {
+  Tensor embed(ops::Ctx& c, const BatchView& batch) const {
     const bool projected = !spec_.names.projection.empty();
     const Tensor x = c.arena.take(&kFloat32, {batch.size(), spec_.hidden});
     Arena::Scope scope(c.arena);
     const Tensor sum = projected ? c.arena.take(&kFloat32, {batch.size(), width()}) : x;
     words_.into(c, sum, batch.tokens);
-    const auto add = [&](const Embedding& table, std::span<const int32_t> ids) {
+    const auto add = [&](const Embedding& table, const ops::Indices& ids) {
       Arena::Scope of_table(c.arena);
       ops::add(c, sum, table(c, ids));
     };

@@ -76,7 +76,7 @@ class Loader {
 
   void biases() {
     if (spec_.bias == ExpertBias::kNone) return;
-    if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(w_.vector("bias", hidden_));
+    if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(context_, w_.vector("bias", hidden_));
     const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
     std::vector<float> in(in_turn.size());
     for (size_t i = 0; i < in.size(); ++i) {
@@ -84,8 +84,8 @@ class Loader {
       const size_t row = i % (2 * inner);
       in[i - row + row % 2 * inner + row / 2] = in_turn[i];
     }
-    in_.set_bias(std::move(in));
-    out_.set_bias(w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_}));
+    in_.set_bias(context_, in);
+    out_.set_bias(context_, w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_}));
   }
 
  private:

@@ -40,9 +40,9 @@ Griffin::Griffin(const Weights& w, const GriffinSpec& s, int hidden)
       conv_(w, "conv_1d", s.conv()),
       input_gate_(load_gate(w / "rg_lru", "input_gate_weight", s.heads, s.width / s.heads)),
       recurrent_gate_(load_gate(w / "rg_lru", "recurrent_gate_weight", s.heads, s.width / s.heads)),
-      input_bias_((w / "rg_lru").vector("input_gate_bias", Shape{s.heads, s.width / s.heads})),
-      recurrent_bias_((w / "rg_lru").vector("recurrent_gate_bias", Shape{s.heads, s.width / s.heads})),
-      rate_(rates((w / "rg_lru").vector("recurrent_param", s.width))) {}
+      input_bias_(w.context(), (w / "rg_lru").vector("input_gate_bias", Shape{s.heads, s.width / s.heads})),
+      recurrent_bias_(w.context(), (w / "rg_lru").vector("recurrent_gate_bias", Shape{s.heads, s.width / s.heads})),
+      rate_(w.context(), rates((w / "rg_lru").vector("recurrent_param", s.width))) {}
 
 void Griffin::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                          bool accumulate) const {

@@ -29,7 +29,7 @@ class Griffin final : public Mixer {
   Linear in_, out_;  // in: x, gate
   CausalConv conv_;
   StackedLinear input_gate_, recurrent_gate_;
-  std::vector<float> input_bias_, recurrent_bias_, rate_;  // [width]
+  Vector input_bias_, recurrent_bias_, rate_;  // [width]
 };
 
 }  // namespace sluice

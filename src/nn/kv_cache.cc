@@ -2,7 +2,6 @@
 #include "nn/kv_cache.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace sluice {
 namespace {
@@ -25,10 +24,9 @@ size_t KvCache::bytes_per_block(const std::vector<KvShape>& layers, DType dtype,
   return where == Layers::kShared ? most : sum;
 }
 
-KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size, Layers where)
-    : blocks_(blocks),
-      block_size_(block_size),
-      memory_(bytes_per_block(layers, dtype, block_size, where) * blocks + layers.size() * 128) {
+KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size, Layers where,
+                 Memory& memory)
+    : memory_(bytes_per_block(layers, dtype, block_size, where) * blocks + layers.size() * 128, memory) {
   size_t at = 0;
   const auto take = [&](int heads, int dim) {
     Tensor t(memory_.data() + at, dtype, {blocks, heads, block_size, dim});
@@ -45,12 +43,10 @@ KvCache::KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, in
   }
 }
 
-void KvCache::copy_block(int from, int to) {
-  CHECK(from >= 0 && from < blocks_ && to >= 0 && to < blocks_, "copy block {} to {} of {}", from, to, blocks_);
+void KvCache::copy_blocks(ops::Ctx& c, const ops::Indices& pairs) const {
   for (const Layer& l : layers_) {
     for (const Tensor* t : {&l.k, &l.v}) {
-      const size_t bytes = row_bytes(t->dtype, t->row_elements());
-      std::memcpy(t->data + to * bytes, t->data + from * bytes, bytes);
+      if (t->row_elements() > 0) ops::copy_rows(c, *t, pairs);
     }
   }
 }

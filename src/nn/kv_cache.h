@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tensor/tensor.h"
+#include "ops/ops.h"
 
 namespace sluice {
 
@@ -25,19 +25,16 @@ class KvCache {
   // where every sequence comes whole.
   enum class Layers { kApart, kShared };
 
-  KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size, Layers where = Layers::kApart);
+  KvCache(const std::vector<KvShape>& layers, DType dtype, int blocks, int block_size, Layers where = Layers::kApart,
+          Memory& memory = host_memory());
 
   static size_t bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size,
                                 Layers where = Layers::kApart);
 
   const Layer& layer(int i) const { return layers_[i]; }
-  int blocks() const { return blocks_; }
-  int block_size() const { return block_size_; }
-  void copy_block(int from, int to);  // all layers
+  void copy_blocks(ops::Ctx& c, const ops::Indices& pairs) const;  // of all layers, see ops::copy_rows
 
  private:
-  int blocks_;
-  int block_size_;
   Buffer memory_;
   std::vector<Layer> layers_;
 };

@@ -27,6 +27,7 @@ LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s,
   kv_a_ = Linear(w, {{"kv_a_proj_with_mqa", s.kv_rank + s.rope_dim}}, hidden, s.bias);
   kv_norm_ = Norm(w, "kv_a_layernorm", s.kv_rank, s.norm);
   load_kv_b(w);
+  w.context().note_attention(s.heads, s.kv_rank);
   out_ = Linear(w, {{"o_proj", hidden}}, int64_t{s.heads} * s.value_dim, s.bias);
 }
 

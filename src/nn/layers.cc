@@ -35,8 +35,9 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   view_ = {.dtype = dtype, .n = outputs, .k = inputs};
   const size_t bytes = kernels->second.packed_bytes(outputs, inputs);
   context.weight_bytes += bytes;
+  context.widest_product = std::max(context.widest_product, inputs);
   if (context.dry) return;
-  storage_ = Buffer(bytes);
+  storage_ = Buffer(bytes, context.memory);
   view_.data = storage_.data();
 }
 
@@ -126,6 +127,7 @@ PackedWeight pack_all(LoadContext& context, std::span<const Source> sources, int
 Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias) {
   LoadContext& context = w.context();
   std::vector<Source> sources;
+  std::vector<float> biases;
   for (const Part& part : parts) {
     const Weights here = w / part.name, bias_home = part.bias.empty() ? here : w / part.bias;
     const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
@@ -139,9 +141,10 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     const std::vector<float> values = bias ? bias_home.vector("bias", part.outputs) : std::vector<float>{};
     for (const RowRange& range : ranges) {
       if (values.empty()) break;
-      bias_.insert(bias_.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
+      biases.insert(biases.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
     }
   }
+  bias_ = Vector(context, biases);
   for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
     while (end < sources.size() && sources[end].stored == sources[begin].stored) ++end;
     PackedWeight weight = pack_all(context, std::span(sources).subspan(begin, end - begin), inputs);
@@ -168,17 +171,19 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
 
 Norm::Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec) : spec_(spec) {
   const Weights here = w / name;
-  if (spec.weight) weight_ = here.vector("weight", size);
-  if (spec.bias) bias_ = here.vector("bias", size);
-  for (float& value : weight_) value += spec.offset;
+  if (spec.weight) {
+    std::vector<float> weight = here.vector("weight", size);
+    for (float& value : weight) value += spec.offset;
+    weight_ = Vector(w.context(), weight);
+  }
+  if (spec.bias) bias_ = Vector(w.context(), here.vector("bias", size));
 }
 
 void Norm::into(ops::Ctx& c, const Tensor& out, const Tensor& x) const {
-  const float* weight = weight_.empty() ? nullptr : weight_.data();
   if (spec_.kind == NormSpec::Kind::kRms) {
-    ops::rms_norm(c, out, x, weight, spec_.eps);
+    ops::rms_norm(c, out, x, weight_.data(), spec_.eps);
   } else {
-    ops::layer_norm(c, out, x, weight, bias_.empty() ? nullptr : bias_.data(), spec_.eps);
+    ops::layer_norm(c, out, x, weight_.data(), bias_.data(), spec_.eps);
   }
 }
 
@@ -188,21 +193,57 @@ Tensor Norm::operator()(ops::Ctx& c, const Tensor& x) const {
   return out;
 }
 
+namespace {
+
+// Rows of `from` on the host, in the type of `to` in `memory`.
+void copy_table(Memory& memory, const Tensor& to, const Tensor& from) {
+  if (from.dtype == to.dtype && from.dense()) return memory.copy(to.data, from.data, to.bytes());
+  constexpr int64_t kRows = 256;  // at a time
+  const auto columns = static_cast<size_t>(from.shape[1]), row_bytes = columns * to.dtype->block_bytes;
+  std::vector<float> values(columns);
+  std::vector<std::byte> rows(kRows * row_bytes);
+  for (int64_t begin = 0; begin < from.rows(); begin += kRows) {
+    const int64_t count = std::min(kRows, from.rows() - begin);
+    for (int64_t i = 0; i < count; ++i) {
+      to_float(from.dtype, from.slice_rows(begin + i, 1).data, values.data(), columns);
+      from_float(to.dtype, values.data(), rows.data() + static_cast<size_t>(i) * row_bytes, columns);
+    }
+    memory.copy(to.data + static_cast<size_t>(begin) * row_bytes, rows.data(), static_cast<size_t>(count) * row_bytes);
+  }
+}
+
+}  // namespace
+
 Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden) {
   const TensorEntry* entry = (w / name).tensor("weight", {rows, hidden});
   if (entry == nullptr) return;
-  w.context().mapped_bytes += entry->bytes;
+  LoadContext& context = w.context();
   table_ = entry->view();
+  if (context.memory.on_host()) {
+    context.mapped_bytes += entry->bytes;
+    return;
+  }
+  // Devices look up plain types only.
+  const DType type = table_.dtype->block_size == 1 ? table_.dtype : context.dtype;
+  Tensor copy(nullptr, type, table_.shape);
+  context.weight_bytes += copy.bytes();
+  if (context.dry) return;
+  Buffer memory(copy.bytes(), context.memory);
+  copy.data = memory.data();
+  copy_table(context.memory, copy, table_);
+  *this = Embedding(copy, std::move(memory));
 }
 
-Tensor Embedding::operator()(ops::Ctx& c, std::span<const int32_t> ids) const {
+Tensor Embedding::operator()(ops::Ctx& c, const ops::Indices& ids) const {
   Tensor out = c.arena.take(&kFloat32, {static_cast<int64_t>(ids.size()), table_.shape[1]});
   ops::embed(c, out, table_, ids);
   return out;
 }
 
 Embedding Embedding::rows_from(int64_t first) const {
-  return Embedding(table_.data == nullptr ? Tensor() : table_.slice_rows(first, table_.rows() - first));
+  Embedding rest = *this;
+  if (table_.data != nullptr) rest.table_ = table_.slice_rows(first, table_.rows() - first);
+  return rest;
 }
 
 }  // namespace sluice

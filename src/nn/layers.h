@@ -1,6 +1,8 @@
 // The layers every decoder is made of. The member list is the weight list (style G10).
 #pragma once
 
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,7 +58,7 @@ class Linear {
   };
   int64_t outputs_ = 0;
   std::vector<Segment> segments_;
-  std::vector<float> bias_;
+  Vector bias_;
 };
 
 // matrix^T as fp32 in `memory`.
@@ -77,27 +79,29 @@ class Norm {
   Norm() = default;
   // Tensors NAME.weight and NAME.bias [size], as far as the spec has them.
   Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec);
-  Norm(std::vector<float> weight, const NormSpec& spec) : spec_(spec), weight_(std::move(weight)) {}
+  Norm(const LoadContext& context, std::span<const float> weight, const NormSpec& spec)
+      : spec_(spec), weight_(context, weight) {}
   Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new tensor of x's shape
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x) const;
   void in_place(ops::Ctx& c, const Tensor& x) const { into(c, x, x); }
 
  private:
   NormSpec spec_;
-  std::vector<float> weight_, bias_;
+  Vector weight_, bias_;
 };
 
-// A table of vectors that lies elsewhere, in the mapped file as a rule.
+// A table of vectors: the mapped file's where ops read the host's memory, else a copy.
 class Embedding {
  public:
   Embedding() = default;
   Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden);
-  explicit Embedding(const Tensor& table) : table_(table) {}
-  Tensor operator()(ops::Ctx& c, std::span<const int32_t> ids) const;  // [tokens, hidden] fp32
-  void into(ops::Ctx& c, const Tensor& out, std::span<const int32_t> ids) const { ops::embed(c, out, table_, ids); }
+  Embedding(const Tensor& table, Buffer memory) : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table) {}
+  Tensor operator()(ops::Ctx& c, const ops::Indices& ids) const;  // [tokens, hidden] fp32
+  void into(ops::Ctx& c, const Tensor& out, const ops::Indices& ids) const { ops::embed(c, out, table_, ids); }
   Embedding rows_from(int64_t first) const;  // the same table without the rows before `first`
 
  private:
+  std::shared_ptr<const Buffer> memory_;  // of the table; null: it lies elsewhere
   Tensor table_;
 };
 

@@ -31,7 +31,8 @@ Lightning::Lightning(const Weights& w, const LightningSpec& s, int hidden)
       qkv_(w, {{"qkv_proj", 3 * s.width(), qkv_rows(s)}}, hidden, false),
       gate_(w, {{"output_gate", s.width()}}, hidden, false),
       out_(w, {{"out_proj", hidden}}, s.width(), false),
-      norm_(w, "norm", s.width(), {.eps = s.norm_eps}) {}
+      norm_(w, "norm", s.width(), {.eps = s.norm_eps}),
+      rates_(w.context(), s.rates) {}
 
 void Lightning::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
@@ -43,7 +44,7 @@ void Lightning::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
                      .dt = {},
                      .b = qkv.slice_columns(n, n),
                      .c = qkv.slice_columns(0, n),
-                     .a = spec_.rates.data(),
+                     .a = rates_.data(),
                      .heads = spec_.heads,
                      .groups = spec_.heads,
                      .state = step.state,

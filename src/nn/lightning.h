@@ -32,6 +32,7 @@ class Lightning final : public Mixer {
   LightningSpec spec_;
   Linear qkv_, gate_, out_;
   Norm norm_;
+  Vector rates_;
 };
 
 }  // namespace sluice

@@ -12,8 +12,8 @@ Mamba::Mamba(const Weights& w, const MambaSpec& s, int hidden)
       dt_(w, {{"dt_proj", s.inner}}, s.dt_rank, true),
       out_(w, {{"out_proj", hidden}}, s.inner, s.bias),
       conv_(w, "conv1d", s.conv()),
-      a_(transposed(decay_rates(w.vector("A_log", Shape{s.inner, s.state})), s.inner)),
-      d_(w.vector("D", s.inner)) {
+      a_(w.context(), transposed(decay_rates(w.vector("A_log", Shape{s.inner, s.state})), s.inner)),
+      d_(w.context(), w.vector("D", s.inner)) {
   if (!s.norms) return;
   dt_norm_ = Norm(w, "dt_layernorm", s.dt_rank, s.norm);
   b_norm_ = Norm(w, "b_layernorm", s.state, s.norm);

@@ -33,7 +33,7 @@ class Mamba final : public Mixer {
   Linear in_, x_, dt_, out_;
   CausalConv conv_;
   Norm dt_norm_, b_norm_, c_norm_;
-  std::vector<float> a_, d_;  // [state, inner], [inner]
+  Vector a_, d_;  // [state, inner], [inner]
 };
 
 }  // namespace sluice

@@ -8,15 +8,15 @@ Mamba2::Mamba2(const Weights& w, const Mamba2Spec& s, int hidden)
       in_(w, {{"in_proj", s.inner() + s.conv().channels + s.heads}}, hidden, s.in_bias),
       out_(w, {{"out_proj", hidden}}, s.inner(), s.out_bias),
       conv_(w, "conv1d", s.conv()),
-      a_(decay_rates(w.vector("A_log", s.heads))),
-      d_(w.vector("D", s.heads)),
-      dt_bias_(w.vector("dt_bias", s.heads)) {
+      a_(w.context(), decay_rates(w.vector("A_log", s.heads))),
+      d_(w.context(), w.vector("D", s.heads)),
+      dt_bias_(w.context(), w.vector("dt_bias", s.heads)) {
   if (!s.norm) return;
   const NormSpec norm{.eps = s.norm_eps};
   const std::vector<float> weight = (w / "norm").vector("weight", s.inner());
   const int64_t columns = s.inner() / s.norm_groups;
   for (auto at = weight.begin(); at != weight.end(); at += columns) {
-    norms_.emplace_back(std::vector<float>(at, at + columns), norm);
+    norms_.emplace_back(w.context(), std::span(at, at + columns), norm);
   }
 }
 

@@ -46,8 +46,8 @@ class Mamba2 final : public Mixer {
   Mamba2Spec spec_;
   Linear in_, out_;
   CausalConv conv_;
-  std::vector<Norm> norms_;             // per group
-  std::vector<float> a_, d_, dt_bias_;  // [heads]
+  std::vector<Norm> norms_;  // per group
+  Vector a_, d_, dt_bias_;   // [heads]
 };
 
 }  // namespace sluice

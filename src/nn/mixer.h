@@ -16,7 +16,7 @@ namespace sluice {
 
 // What a step gives a mixer.
 struct MixerStep {
-  const Batch& batch;
+  const BatchView& batch;
   const Rope::Rows* rope = nullptr;    // null: no rotation
   const KvCache::Layer* kv = nullptr;  // the layer's keys and values, where kv_shape() asks for them
   Tensor state{};                      // [slots, state_values()] fp32, rows strided, by Batch::state_slots

@@ -39,7 +39,7 @@ class Model {
   // the last layer makes of the sample rows, [batch.sample_rows, hidden], or a vector of each sequence, [sequences,
   // width] (nn/pooled.h). Writes the step's keys, values and states into the caches. Throws nothing; numbers may be NaN
   // when weights are.
-  virtual Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache& states) = 0;
+  virtual Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) = 0;
 };
 
 struct ModelFamily {

@@ -24,7 +24,7 @@ int64_t Choice::floats_per_token(const ops::Routing& routing, int experts) {
 
 Moe::Moe(const Weights& w, const MoeSpec& s, int hidden)
     : spec_(s), router_(w, {{s.router, s.experts}}, hidden, s.router_bias) {
-  if (!s.correction.empty()) correction_ = w.vector(s.correction, s.correction_shape);
+  if (!s.correction.empty()) correction_ = Vector(w.context(), w.vector(s.correction, s.correction_shape));
   load_experts(w, s, hidden, in_, out_);
   if (s.shared_inner > 0) {
     const MlpSpec shared{
@@ -53,7 +53,7 @@ void Moe::run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
   const bool shared = spec_.shared_inner > 0;
   if (shared) run_shared(c, out, x, accumulate);
-  const Choice choice(c, router_(c, x), spec_, correction_.empty() ? nullptr : correction_.data());
+  const Choice choice(c, router_(c, x), spec_, correction_.data());
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
   ops::gather_rows(c, mine, x, choice.rows);

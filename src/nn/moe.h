@@ -71,7 +71,7 @@ class Moe {
 
   MoeSpec spec_;
   Linear router_, shared_gate_;
-  std::vector<float> correction_;
+  Vector correction_;
   StackedLinear in_, out_;
   Mlp shared_;
 };

@@ -23,7 +23,7 @@ class PooledModel final : public Model {
            static_cast<size_t>(vectors) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const Batch& batch, KvCache& kv, StateCache& states) override {
+  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
     const Tensor rows = body_->forward(c, batch, kv, states);
     CHECK(rows.rows() == batch.size(), "{} sample rows of {}", rows.rows(), batch.size());
     Tensor x = c.arena.take(&kFloat32, {batch.sequences(), rows.shape[1]});

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/thread_pool.h"
+#include "nn/weights.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -198,28 +199,30 @@ void fill_row(const RopeSpec& s, const std::vector<double>& freq, int length, in
 
 }  // namespace
 
-Rope::Rope(const RopeSpec& spec, int positions, ThreadPool& pool, bool dry) : spec_(spec), positions_(positions) {
-  if (dry || depends_on_length(spec)) return;
-  memory_ = Buffer(bytes());
-  table_ = Tensor(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
+Rope::Rope(const RopeSpec& spec, int positions, LoadContext& context) : spec_(spec) {
+  if (depends_on_length(spec)) return;
+  const size_t bytes = static_cast<size_t>(positions) * spec.rotary_dim * sizeof(float);
+  context.weight_bytes += bytes;
+  if (context.dry) return;
+  memory_ = Buffer(bytes);
+  const Tensor table(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
   const std::vector<double> freq = rope_frequencies(spec, 1);
-  pool.parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) fill_row(spec, freq, 1, p, table_.f32() + p * spec.rotary_dim);
+  context.pool.parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) fill_row(spec, freq, 1, p, table.f32() + p * spec.rotary_dim);
   });
-}
-
-size_t Rope::bytes() const {
-  return depends_on_length(spec_) ? 0 : static_cast<size_t>(positions_) * spec_.rotary_dim * sizeof(float);
+  memory_ = moved_to(std::move(memory_), context.memory);
+  table_ = Tensor(memory_.data(), &kFloat32, table.shape);
 }
 
 int64_t Rope::step_floats(int tokens) const {
   return depends_on_length(spec_) ? int64_t{tokens} * spec_.rotary_dim : 0;
 }
 
-Rope::Rows Rope::rows(Arena& arena, const Batch& batch) {
+Rope::Rows Rope::rows(Arena& arena, const BatchView& batch) {
   if (!depends_on_length(spec_)) return {table_, batch.positions};
   for (int i = static_cast<int>(own_row_.size()); i < batch.size(); ++i) own_row_.push_back(i);
   const Tensor out = arena.take(&kFloat32, {batch.size(), spec_.rotary_dim});
+  step_rows_.resize(static_cast<size_t>(out.shape.elements()));
   for (int s = 0; s < batch.sequences(); ++s) {
     int last_length = -1;
     std::vector<double> freq;
@@ -227,9 +230,10 @@ Rope::Rows Rope::rows(Arena& arena, const Batch& batch) {
       const int length = std::max({batch.prompt_len[s], batch.positions[t] + 1, spec_.original_max_positions});
       if (length != last_length) freq = rope_frequencies(spec_, length);
       last_length = length;
-      fill_row(spec_, freq, length, batch.positions[t], out.f32() + int64_t{t} * spec_.rotary_dim);
+      fill_row(spec_, freq, length, batch.positions[t], step_rows_.data() + int64_t{t} * spec_.rotary_dim);
     }
   }
+  arena.memory().copy(out.data, step_rows_.data(), out.bytes());
   return {out, std::span<const int32_t>(own_row_).first(static_cast<size_t>(batch.size()))};
 }
 

@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-class ThreadPool;
+struct LoadContext;
 
 struct RopeSpec {
   std::string type = "default";
@@ -49,24 +49,22 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
 class Rope {
  public:
   Rope() = default;
-  // Dry: only remembers what it needs.
-  Rope(const RopeSpec& spec, int positions, ThreadPool& pool, bool dry);
+  Rope(const RopeSpec& spec, int positions, LoadContext& context);  // counts its bytes
 
-  size_t bytes() const;                   // of the table, once
   int64_t step_floats(int tokens) const;  // of the arena, per step
   // For a step: the table [rows, rotary_dim] fp32 (rotary_dim/2 cosines, then as many sines) and the row of each token.
   struct Rows {
     Tensor cos_sin;
-    std::span<const int32_t> rows;
+    ops::Indices rows;
   };
-  Rows rows(Arena& arena, const Batch& batch);
+  Rows rows(Arena& arena, const BatchView& batch);
 
  private:
   RopeSpec spec_;
-  int positions_ = 0;
   Buffer memory_;
   Tensor table_;
   std::vector<int32_t> own_row_;  // 0, 1, 2, ...
+  std::vector<float> step_rows_;  // the step's table on the host
 };
 
 bool depends_on_length(const RopeSpec& spec);

@@ -20,9 +20,10 @@ StackedLinear::StackedLinear(const Weights& w, const std::string& name, int coun
   }
 }
 
-void StackedLinear::set_bias_of_sum(const std::vector<float>& bias) {
-  bias_.clear();
-  for (int i = 0; i < count_; ++i) bias_.insert(bias_.end(), bias.begin(), bias.end());
+void StackedLinear::set_bias_of_sum(const LoadContext& context, std::span<const float> bias) {
+  std::vector<float> all;
+  for (int i = 0; i < count_; ++i) all.insert(all.end(), bias.begin(), bias.end());
+  set_bias(context, all);
 }
 
 void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor& matrix) {
@@ -31,11 +32,7 @@ void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor&
 }
 
 void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts) const {
-  ops::expert_matmul(c, {.out = out,
-                         .x = x,
-                         .starts = starts,
-                         .weight = &weight_.view(),
-                         .bias = bias_.empty() ? nullptr : bias_.data()});
+  ops::expert_matmul(c, {.out = out, .x = x, .starts = starts, .weight = &weight_.view(), .bias = bias_.data()});
 }
 
 void StackedLinear::heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const {

@@ -17,9 +17,11 @@ class StackedLinear {
   StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs);
   // Rows from `row` on of matrix i. Nothing happens in a dry run, or without data (a tensor that is missing).
   void pack(LoadContext& context, int i, int64_t row, const Tensor& matrix);
-  void set_bias(std::vector<float> bias) { bias_ = std::move(bias); }  // [count, outputs]
+  void set_bias(const LoadContext& context, std::span<const float> bias) {
+    bias_ = Vector(context, bias);
+  }  // [count, outputs]
   // [outputs]: of a sum of experts whose weights add up to one.
-  void set_bias_of_sum(const std::vector<float>& bias);
+  void set_bias_of_sum(const LoadContext& context, std::span<const float> bias);
 
   int count() const { return count_; }
   int64_t outputs() const { return outputs_; }
@@ -32,7 +34,7 @@ class StackedLinear {
   int count_ = 0;
   int64_t outputs_ = 0;
   PackedWeight weight_;
-  std::vector<float> bias_;
+  Vector bias_;
 };
 
 }  // namespace sluice

@@ -5,25 +5,23 @@
 
 #include <vector>
 
-#include "tensor/tensor.h"
+#include "ops/ops.h"
 
 namespace sluice {
 
 class StateCache {
  public:
   // `layers`: values per sequence of each recurrent layer.
-  StateCache(const std::vector<int64_t>& layers, int slots);
+  StateCache(const std::vector<int64_t>& layers, int slots, Memory& memory = host_memory());
 
   static size_t bytes_per_slot(const std::vector<int64_t>& layers);
 
-  const Tensor& layer(int i) const { return layers_[i]; }  // [slots, values] fp32, rows strided
-  int slots() const { return slots_; }
-  void copy_slot(int from, int to);  // all layers
+  const Tensor& layer(int i) const { return layers_[i]; }         // [slots, values] fp32, rows strided
+  void copy_slots(ops::Ctx& c, const ops::Indices& pairs) const;  // of all layers, see ops::copy_rows
 
  private:
-  int slots_;
-  size_t slot_bytes_;
   Buffer memory_;
+  Tensor all_;  // [slots, values of all layers]
   std::vector<Tensor> layers_;
 };
 

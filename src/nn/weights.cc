@@ -29,6 +29,12 @@ void LoadContext::finish(const std::function<bool(std::string_view)>& ignorable)
   throw Error(ErrorCode::kUnsupportedModel, message);
 }
 
+Vector::Vector(const LoadContext& context, std::span<const float> values) : size_(values.size()) {
+  if (context.dry || values.empty()) return;
+  memory_ = Buffer(values.size_bytes(), context.memory);
+  context.memory.copy(memory_.data(), values.data(), values.size_bytes());
+}
+
 Weights Weights::operator/(std::string_view name) const {
   return name.empty() ? *this : Weights(*context_, fmt::format("{}{}.", prefix_, name));
 }

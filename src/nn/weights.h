@@ -3,8 +3,10 @@
 // left over is reported in one error.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,15 +26,24 @@ struct LoadContext {
   Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
   bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
+  Memory& memory = host_memory();                     // where weights go
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
 
   // Filled while building.
-  size_t weight_bytes = 0;  // memory of packed matrices and vectors
-  size_t mapped_bytes = 0;  // read in place from the file (embedding tables)
+  size_t weight_bytes = 0;          // memory of packed matrices, vectors and tables
+  size_t mapped_bytes = 0;          // read in place from the file (embedding tables)
+  int64_t widest_product = 0;       // inputs
+  int attention_heads = 0;          // the most of any layer
+  int64_t attention_value_dim = 0;  // likewise
   int64_t parameters = 0;
   size_t done_bytes = 0;
   std::set<std::string, std::less<>> used{};
   std::vector<std::string> problems{};
+
+  void note_attention(int heads, int64_t value_dim) {  // of a layer
+    attention_heads = std::max(attention_heads, heads);
+    attention_value_dim = std::max(attention_value_dim, value_dim);
+  }
 
   // The type a matrix is stored and multiplied in. Block formats stay what they are, as far as the backend has them; of
   // others, those whose inputs fill whole blocks become the block format that was asked for.
@@ -41,6 +52,20 @@ struct LoadContext {
   // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
   // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).
   void finish(const std::function<bool(std::string_view name)>& ignorable = {}) const;
+};
+
+// A few numbers per layer in the backend's memory: biases, norms, rates.
+class Vector {
+ public:
+  Vector() = default;
+  Vector(const LoadContext& context, std::span<const float> values);
+  const float* data() const { return size_ > 0 ? reinterpret_cast<const float*>(memory_.data()) : nullptr; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  Buffer memory_;
+  size_t size_ = 0;
 };
 
 // A name prefix inside a checkpoint: w / "layers.0" / "mlp".
@@ -55,7 +80,7 @@ class Weights {
 
   // The tensor, its shape checked; nullptr (and a recorded problem) when it is missing or misshapen.
   const TensorEntry* tensor(std::string_view name, const Shape& shape) const;
-  // A small tensor as fp32. Empty in a dry run or when missing.
+  // A small tensor as fp32, on the host. Empty in a dry run or when missing.
   std::vector<float> vector(std::string_view name, int64_t n) const { return vector(name, Shape{n}); }
   std::vector<float> vector(std::string_view name, const Shape& shape) const;
 

@@ -20,7 +20,8 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, const Tensor& rows) {
   check_list(rows, "rows", count);
   check_matrix(x, "x", -1, -1);
   check_matrix(out, "out", count, x.shape[1]);
-  ctx.ops.gather_rows(ctx.pool, out, x, {rows.as<const int32_t>(), static_cast<size_t>(count)});
+  const auto* indices = rows.as<const int32_t>();  // where the device reads them; the host may not
+  ctx.ops.gather_rows(ctx.pool, out, x, Indices({indices, static_cast<size_t>(count)}, indices));
 }
 
 void route(Ctx& ctx, const RouteArgs& args) {

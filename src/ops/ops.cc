@@ -114,7 +114,7 @@ const Backend& select_backend(std::string_view name) {
               fmt::format("backend '{}' {}; usable here: {}", name, reason, usable_names()));
 }
 
-void embed(Ctx& ctx, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+void embed(Ctx& ctx, Tensor out, const Tensor& table, Indices ids) {
   CHECK(table.shape.rank() == 2, "table is {}", table.shape.str());
   check_matrix(out, "out", static_cast<int64_t>(ids.size()), table.shape[1]);
   for (int32_t id : ids) CHECK(id >= 0 && id < table.shape[0], "id {} of a table of {}", id, table.shape[0]);
@@ -246,11 +246,17 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   ctx.ops.attention(ctx.pool, args);
 }
 
-void gather_rows(Ctx& ctx, Tensor out, Tensor x, std::span<const int32_t> rows) {
+void gather_rows(Ctx& ctx, Tensor out, Tensor x, Indices rows) {
   check_matrix(x, "x", -1, -1);
   check_matrix(out, "out", static_cast<int64_t>(rows.size()), x.shape[1]);
   for (int32_t row : rows) CHECK(row >= 0 && row < x.shape[0], "row {} of {}", row, x.shape[0]);
   ctx.ops.gather_rows(ctx.pool, out, x, rows);
+}
+
+void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {
+  CHECK(x.dtype->block_size == 1 && pairs.size() % 2 == 0, "{} of {}", pairs.size(), x.dtype->name);
+  for (int32_t row : pairs) CHECK(row >= 0 && row < x.rows(), "row {} of {}", row, x.rows());
+  if (!pairs.empty()) ctx.ops.copy_rows(ctx.pool, x, pairs);
 }
 
 void pool(Ctx& ctx, const PoolArgs& args) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "ops/indices.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -122,11 +123,11 @@ struct RopeStoreArgs {
   Tensor k;        // [tokens, kv_heads * head_dim] fp32
   Tensor v;        // [tokens, kv_heads * value_dim] fp32
   Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
-  bool interleaved = false;            // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
-  Tensor k_cache;                      // [blocks, kv_heads, block_size, head_dim] fp32, bf16 or fp16
-  Tensor v_cache;                      // [blocks, kv_heads, block_size, value_dim]
-  std::span<const int32_t> positions;  // [tokens] rows of cos_sin
-  std::span<const int32_t> slots;      // [tokens] block * block_size + offset
+  bool interleaved = false;  // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
+  Tensor k_cache;            // [blocks, kv_heads, block_size, head_dim] fp32, bf16 or fp16
+  Tensor v_cache;            // [blocks, kv_heads, block_size, value_dim]
+  Indices positions;         // [tokens] rows of cos_sin
+  Indices slots;             // [tokens] block * block_size + offset
 };
 
 // The same for latent attention (DeepSeek-V2, arXiv:2405.04434): one cached vector [latent, rotary] per token, of which
@@ -138,9 +139,9 @@ struct LatentStoreArgs {
   Tensor k_rope;   // [tokens, rotary] fp32
   Tensor cos_sin;  // [positions, rotary] fp32, as above
   bool interleaved = false;
-  Tensor k_cache;                      // [blocks, 1, block_size, latent + rotary] fp32, bf16 or fp16
-  std::span<const int32_t> positions;  // [tokens] rows of cos_sin
-  std::span<const int32_t> slots;      // [tokens]
+  Tensor k_cache;     // [blocks, 1, block_size, latent + rotary] fp32, bf16 or fp16
+  Indices positions;  // [tokens] rows of cos_sin
+  Indices slots;      // [tokens]
 };
 
 // Attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
@@ -148,14 +149,14 @@ struct LatentStoreArgs {
 // the cache. Sequence s owns rows query_start[s] .. query_start[s+1]; its last row is at position kv_len[s] - 1.
 // A causal row sees the positions up to its own, any other row all kv_len[s] of its sequence.
 struct AttentionArgs {
-  Tensor out;                            // [tokens, heads * value_dim] fp32
-  Tensor q;                              // [tokens, heads * head_dim] fp32, rotated
-  Tensor k_cache;                        // [blocks, kv_heads, block_size, head_dim]
-  Tensor v_cache;                        // [blocks, kv_heads, block_size, value_dim]; empty: values are the
-  int64_t value_dim = 0;                 // first value_dim columns of the keys
-  std::span<const int32_t> query_start;  // [sequences + 1]
-  std::span<const int32_t> kv_len;       // [sequences] tokens in the cache after this step
-  std::span<const int32_t> block_table;  // [sequences, block_table_stride]
+  Tensor out;             // [tokens, heads * value_dim] fp32
+  Tensor q;               // [tokens, heads * head_dim] fp32, rotated
+  Tensor k_cache;         // [blocks, kv_heads, block_size, head_dim]
+  Tensor v_cache;         // [blocks, kv_heads, block_size, value_dim]; empty: values are the
+  int64_t value_dim = 0;  // first value_dim columns of the keys
+  Indices query_start;    // [sequences + 1]
+  Indices kv_len;         // [sequences] tokens in the cache after this step
+  Indices block_table;    // [sequences, block_table_stride]
   int block_table_stride = 0;
   int heads = 0;  // query heads; head h reads kv head h / (heads / kv_heads)
   float scale = 1.0f;
@@ -173,9 +174,9 @@ struct AttentionArgs {
 // One vector of every sequence: out[s, :] from the rows query_start[s] .. query_start[s + 1] of x.
 enum class Pooling { kFirst, kLast, kMean, kWeightedMean, kMax, kMeanSqrtLength };
 struct PoolArgs {
-  Tensor out;                            // [sequences, n] fp32
-  Tensor x;                              // [rows, n] fp32
-  std::span<const int32_t> query_start;  // [sequences + 1], no sequence is empty
+  Tensor out;           // [sequences, n] fp32
+  Tensor x;             // [rows, n] fp32
+  Indices query_start;  // [sequences + 1], no sequence is empty
   // kMean: the sum, rows ascending, divided by their number; kMeanSqrtLength: by its root. kWeightedMean: row i counts
   // i + 1 times (SGPT: Muennighoff 2022, arXiv:2202.08904).
   Pooling pooling = Pooling::kMean;
@@ -186,9 +187,9 @@ struct PoolArgs {
 // all the rows it has had (kv_len[s] is their number), its state begins as zeros, whatever the slot holds. After the op
 // the slot holds the state after the sequence's last row, in fp32: the next step goes on as if it were the same one.
 struct Sequences {
-  std::span<const int32_t> query_start;  // [sequences + 1]
-  std::span<const int32_t> kv_len;       // [sequences] tokens so far, this step's included
-  std::span<const int32_t> slots;        // [sequences]
+  Indices query_start;  // [sequences + 1]
+  Indices kv_len;       // [sequences] tokens so far, this step's included
+  Indices slots;        // [sequences]
 };
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kTanh, kSigmoid, kIdentity };
@@ -304,7 +305,7 @@ inline Weight window(const MatmulKernels& kernels, const Weight& weight, int64_t
 }
 
 struct Ops {
-  void (*embed)(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) = nullptr;
+  void (*embed)(ThreadPool&, Tensor out, const Tensor& table, Indices ids) = nullptr;
   void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
   void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
@@ -323,7 +324,8 @@ struct Ops {
   void (*head_scan)(ThreadPool&, const HeadScanArgs&) = nullptr;
   void (*delta_rule)(ThreadPool&, const DeltaRuleArgs&) = nullptr;
   void (*gated_lru)(ThreadPool&, const GatedLruArgs&) = nullptr;
-  void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) = nullptr;
+  void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, Indices rows) = nullptr;
+  void (*copy_rows)(ThreadPool&, Tensor x, Indices pairs) = nullptr;
   void (*pool)(ThreadPool&, const PoolArgs&) = nullptr;
   void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
@@ -333,6 +335,16 @@ struct Ops {
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };
 
+// The largest step there will be.
+struct StepLimits {
+  int64_t tokens = 0;
+  int64_t sequences = 0;
+  int64_t length = 0;          // tokens of the longest sequence
+  int64_t widest_product = 0;  // inputs
+  int attention_heads = 0;     // the most of any layer
+  int64_t attention_value_dim = 0;
+};
+
 // A backend: named table plus a probe. "reference" (scalar, this folder) always exists; the CPU kernels register
 // "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16". The best usable one is the one of highest rank.
 struct Backend {
@@ -340,8 +352,12 @@ struct Backend {
   int rank = 0;
   bool (*usable)() = nullptr;  // does this machine have the instructions, the device?
   const Ops& (*table)() = nullptr;
-  Memory& (*memory)() = host_memory;         // where tensors and weights lie
-  Memory& (*shared_memory)() = host_memory;  // what its ops and the host both see, each at its own speed
+  Memory& (*memory)() = host_memory;          // where tensors and weights lie
+  Memory& (*shared_memory)() = host_memory;   // what its ops and the host both see, each at its own speed
+  Memory& (*staging_memory)() = host_memory;  // the host's side of copies that are done later (Memory::copy_later)
+  // Device memory that ops need beside their tensors for steps of that size, and making room for it; null: none.
+  size_t (*workspace_bytes)(const StepLimits&) = nullptr;
+  void (*reserve_workspace)(size_t bytes) = nullptr;
   // Products and attention round fp32 inputs to the type of the weights or the cache and choose kernels by the number
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;
@@ -357,7 +373,7 @@ struct Ctx {
 };
 
 // Checked calls. Shapes as above; each CHECKs them (a mismatch is a bug of the layer, not of the input).
-void embed(Ctx&, Tensor out, const Tensor& table, std::span<const int32_t> ids);  // out[i, :] = fp32(table[ids[i], :])
+void embed(Ctx&, Tensor out, const Tensor& table, Indices ids);  // out[i, :] = fp32(table[ids[i], :])
 // out = x / rms(x) * (weight + weight_offset) per vector of the last dimension; x and out may be the same, and may be
 // strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale).
 void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset = 0.0f);
@@ -382,8 +398,10 @@ void selective_scan(Ctx&, const SelectiveScanArgs& args);
 void head_scan(Ctx&, const HeadScanArgs& args);
 void delta_rule(Ctx&, const DeltaRuleArgs& args);
 void gated_lru(Ctx&, const GatedLruArgs& args);
-void gather_rows(Ctx&, Tensor out, Tensor x, std::span<const int32_t> rows);
+void gather_rows(Ctx&, Tensor out, Tensor x, Indices rows);
 void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that an op wrote
+// x[pairs[1], ...] = x[pairs[0], ...], then the same of pairs[2] and pairs[3], and so on; x is of a plain type.
+void copy_rows(Ctx&, Tensor x, Indices pairs);
 void pool(Ctx&, const PoolArgs& args);
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);

@@ -15,7 +15,7 @@ namespace sluice::ops {
 namespace reference {
 namespace {
 
-void embed(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+void embed(ThreadPool&, Tensor out, const Tensor& table, Indices ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::byte* row = table.data + ids[i] * table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
     to_float(table.dtype, row, out.f32() + i * out.row_stride, table.shape[1]);
@@ -123,7 +123,7 @@ void add(ThreadPool&, Tensor out, Tensor x, float scale) {
   }
 }
 
-void gather_rows(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) {
+void gather_rows(ThreadPool&, Tensor out, Tensor x, Indices rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(out.f32() + i * out.row_stride, x.f32() + rows[i] * x.row_stride, x.shape[1] * sizeof(float));
   }
@@ -199,6 +199,7 @@ Ops make_table() {
           .delta_rule = delta_rule,
           .gated_lru = gated_lru,
           .gather_rows = gather_rows,
+          .copy_rows = copy_rows,
           .pool = pool,
           .route = route,
           .group_by_expert = group_by_expert,

@@ -1,6 +1,7 @@
 // Scalar reference of the ops on the paged cache: rotation with store, and attention by a plain two-pass softmax.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -140,6 +141,14 @@ void attention(ThreadPool& pool, const AttentionArgs& args) {
         Row(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row).attend(q, out, head);
       }
     });
+  }
+}
+
+void copy_rows(ThreadPool&, Tensor x, Indices pairs) {
+  const auto bytes = static_cast<size_t>(x.row_elements()) * x.dtype->block_bytes,
+             stride = static_cast<size_t>(x.row_stride) * x.dtype->block_bytes;
+  for (size_t i = 0; i < pairs.size(); i += 2) {
+    if (pairs[i] != pairs[i + 1]) std::memcpy(x.data + pairs[i + 1] * stride, x.data + pairs[i] * stride, bytes);
   }
 }
 

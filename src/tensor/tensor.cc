@@ -44,6 +44,13 @@ Buffer::~Buffer() {
   if (data_ != nullptr) memory_->release(data_, size_);
 }
 
+Buffer moved_to(Buffer buffer, Memory& memory) {
+  if (memory.on_host() || buffer.size() == 0) return buffer;
+  Buffer copy(buffer.size(), memory);
+  memory.copy(copy.data(), buffer.data(), buffer.size());
+  return copy;
+}
+
 Tensor Arena::take(DType dtype, Shape shape) {
   Tensor out(nullptr, dtype, shape);
   const size_t at = (used_ + 63) / 64 * 64;

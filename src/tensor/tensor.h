@@ -105,14 +105,18 @@ class Buffer {
   Memory* memory_ = nullptr;
 };
 
+// The same bytes in `memory`: `buffer` itself where the host can write there, else a copy.
+Buffer moved_to(Buffer buffer, Memory& memory);
+
 // Bump allocator for the activations of one step: sized once, reset at the start of every step, never grows.
 class Arena {
  public:
-  explicit Arena(size_t bytes, Memory& memory = host_memory()) : memory_(bytes, memory) {}
+  explicit Arena(size_t bytes, Memory& memory = host_memory()) : memory_(bytes, memory), where_(memory) {}
   void reset() { used_ = 0; }
   Tensor take(DType dtype, Shape shape);  // CHECKs that the plan was right
   size_t used() const { return used_; }
   size_t size() const { return memory_.size(); }
+  Memory& memory() const { return where_; }
 
   // Gives back what was taken inside a scope.
   class Scope {
@@ -129,6 +133,7 @@ class Arena {
 
  private:
   Buffer memory_;
+  Memory& where_;
   size_t used_ = 0;
 };
 

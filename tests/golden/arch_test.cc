@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kFolder = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch";
 
-// Worst errors by architecture and way of computing, over both backends; printed when all is done.
+// Worst errors by architecture and way of computing, over all backends; printed when all is done.
 class Table : public ::testing::Environment {
  public:
   void note(const std::string& name, const std::string& way, double error) {
@@ -188,13 +188,8 @@ TEST_P(Arch, GreedyTokens) {
 
 INSTANTIATE_TEST_SUITE_P(All, Arch,
                          ::testing::Combine(::testing::ValuesIn(golden_names(kFolder)),
-                                            ::testing::Values("reference", "")),
-                         [](const auto& info) {
-                           std::string name =
-                               std::get<0>(info.param) + (std::get<1>(info.param).empty() ? "_best" : "_reference");
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+                                            ::testing::ValuesIn(golden_backends())),
+                         [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 
 }  // namespace
 }  // namespace sluice

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "base/registry.h"
+#include "ops/ops.h"
 
 namespace sluice {
 
@@ -18,6 +22,21 @@ inline std::vector<std::string> golden_names(const std::filesystem::path& folder
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// The scalar reference, this machine's best kernels, and the exact kernels of a GPU where there is one.
+inline std::vector<std::string> golden_backends() {
+  std::vector<std::string> names{"reference", ""};
+  const ops::Backend* exact = Registry<ops::Backend>::find("cuda-exact");
+  if (exact != nullptr && exact->usable()) names.emplace_back(exact->name);
+  return names;
+}
+
+// For the names of tests.
+inline std::string test_name(const std::string& golden, const std::string& backend) {
+  std::string name = golden + "_" + (backend.empty() ? "best" : backend);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
 }
 
 // Largest |a - b|, relative to the largest |b|; infinite when there is a NaN.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/thread_pool.h"
+#include "nn/weights.h"
 
 namespace sluice {
 namespace {
@@ -42,6 +43,8 @@ TEST(Rope, ClassesOfPrompts) {
   EXPECT_EQ(rope_class(spec("dynamic"), 3), rope_class(spec("dynamic"), 16));
 }
 
+const Checkpoint kNoFile;
+
 // A row of the step's table depends on position and prompt length only, never on the chunk it is computed in.
 TEST(Rope, RowsDoNotDependOnChunks) {
   ThreadPool pool(1);
@@ -49,7 +52,9 @@ TEST(Rope, RowsDoNotDependOnChunks) {
     RopeSpec s = spec(type);
     s.low_freq_factor = 1;
     s.high_freq_factor = 4;
-    Rope rope(s, 64, pool, false);
+    LoadContext context{.checkpoint = kNoFile, .ops = ops::select_backend("reference").table(), .pool = pool};
+    Rope rope(s, 64, context);
+    EXPECT_EQ(context.weight_bytes, depends_on_length(s) ? 0u : 64 * 8 * sizeof(float));
     Arena arena(1 << 16);
     const Batch all = one_sequence(40, 0, 40);
     const auto whole = rope.rows(arena, all);
@@ -68,7 +73,8 @@ TEST(Rope, RowsDoNotDependOnChunks) {
 
 TEST(Rope, FirstPositionIsNotRotated) {
   ThreadPool pool(1);
-  Rope rope(spec("default"), 4, pool, false);
+  LoadContext context{.checkpoint = kNoFile, .ops = ops::select_backend("reference").table(), .pool = pool};
+  Rope rope(spec("default"), 4, context);
   Arena arena(1 << 12);
   const Batch batch = one_sequence(2, 0, 2);
   const auto rows = rope.rows(arena, batch);

@@ -122,7 +122,7 @@ void softplus(ThreadPool& pool, Tensor x, const float* bias, float low, float hi
   });
 }
 
-void embed(ThreadPool& pool, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+void embed(ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
   const int64_t columns = out.shape[1], bytes = table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
   each_row(pool, out.shape[0], columns, [&](int64_t row) {
     const std::byte* from = table.data + ids.data()[row] * bytes;
@@ -137,7 +137,7 @@ void embed(ThreadPool& pool, Tensor out, const Tensor& table, std::span<const in
   });
 }
 
-void gather_rows(ThreadPool& pool, Tensor out, Tensor x, std::span<const int32_t> rows) {
+void gather_rows(ThreadPool& pool, Tensor out, Tensor x, ops::Indices rows) {
   const int64_t columns = out.shape[1];
   each_row(pool, out.shape[0], columns, [&](int64_t row) {
     __builtin_memcpy(row_of(out, row), row_of(x, rows.data()[row]), static_cast<size_t>(columns) * sizeof(float));

@@ -20,7 +20,7 @@ int64_t dense_rows(const Product& p) {
 }
 
 const Launch& launch() { return DeviceContext::get().launch(); }
-const int32_t* on_device(std::span<const int32_t> indices) { return DeviceContext::get().on_device(indices); }
+const int32_t* on_device(const ops::Indices& indices) { return DeviceContext::get().on_device(indices); }
 
 // Calls a launch and ends the op.
 template <auto Function, class... Args>
@@ -35,12 +35,16 @@ void finish(F&& body) {
   DeviceContext::get().finish_op();
 }
 
-void embed_op(ThreadPool&, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+void embed_op(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids) {
   finish([&] { embed(launch(), out, table, on_device(ids)); });
 }
 
-void gather_rows_op(ThreadPool&, Tensor out, Tensor x, std::span<const int32_t> rows) {
+void gather_rows_op(ThreadPool&, Tensor out, Tensor x, ops::Indices rows) {
   finish([&] { gather_rows(launch(), out, x, on_device(rows)); });
+}
+
+void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
+  finish([&] { copy_rows(launch(), x, on_device(pairs), pairs.size() / 2); });
 }
 
 void rope_store_op(ThreadPool&, const ops::RopeStoreArgs& args) {
@@ -197,6 +201,7 @@ const ops::Ops& table() {
                             .delta_rule = recurrent_op<delta_rule, ops::DeltaRuleArgs>,
                             .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
                             .gather_rows = gather_rows_op,
+                            .copy_rows = copy_rows_op,
                             .pool = pool_op,
                             .route = op<route, const ops::RouteArgs&>,
                             .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,
@@ -209,20 +214,31 @@ const ops::Ops& table() {
   return ops;
 }
 
-// Below every CPU backend for now: chosen by name.
-const ops::Backend tensor{.name = "cuda",
-                          .rank = -1,
-                          .usable = device_usable,
-                          .table = table<Arithmetic::kTensor>,
-                          .memory = device_memory,
-                          .shared_memory = shared_memory,
-                          .rounds = true};
-const ops::Backend exact{.name = "cuda-exact",
-                         .rank = -2,
-                         .usable = device_usable,
-                         .table = table<Arithmetic::kExact>,
-                         .memory = device_memory,
-                         .shared_memory = shared_memory};
+size_t workspace_bytes(const ops::StepLimits& most) {
+  // Decode: a row of each sequence, its keys in chunks.
+  const size_t attention =
+      attention_workspace(most.sequences, most.attention_heads, most.attention_value_dim, most.length);
+  return std::max(product_workspace(most.tokens, most.widest_product), attention);
+}
+
+void reserve_workspace(size_t bytes) { DeviceContext::get().reserve_workspace(bytes); }
+
+constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& (*table)(), bool rounds) {
+  return {.name = name,
+          .rank = rank,
+          .usable = device_usable,
+          .table = table,
+          .memory = device_memory,
+          .shared_memory = shared_memory,
+          .staging_memory = staging_memory,
+          .workspace_bytes = workspace_bytes,
+          .reserve_workspace = reserve_workspace,
+          .rounds = rounds};
+}
+
+// The first choice where there is a device; the exact one only by name.
+const ops::Backend tensor = backend("cuda", 100, table<Arithmetic::kTensor>, true);
+const ops::Backend exact = backend("cuda-exact", -1, table<Arithmetic::kExact>, false);
 const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{tensor}, Registry<ops::Backend>{exact}};
 
 }  // namespace

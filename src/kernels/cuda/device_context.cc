@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "sluice/error.h"
@@ -37,16 +38,30 @@ class OnDevice : public Memory {
   }
   void release(std::byte* data, size_t) noexcept override { cudaFree(data); }
   void copy(void* to, const void* from, size_t bytes) override {
-    DeviceContext& context = DeviceContext::get();
-    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context.launch().stream), "copy");
-    context.wait();
+    copy_later(to, from, bytes);
+    wait();
+  }
+  void copy_later(void* to, const void* from, size_t bytes) override {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, DeviceContext::get().launch().stream), "copy");
+  }
+  void wait() override { DeviceContext::get().wait(); }
+  bool on_host() const override { return false; }
+  size_t available() const override { return info().first; }
+  size_t total() const override { return info().second; }
+
+ private:
+  static std::pair<size_t, size_t> info() {
+    DeviceContext::get();
+    size_t free = 0, total = 0;
+    check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+    return {free, total};
   }
 };
 
-class Shared : public Memory {
+class Pinned : public Memory {
  public:
   std::byte* allocate(size_t bytes) override {
-    DeviceContext::get().share_memory();
+    DeviceContext::get();
     void* data = nullptr;
     if (cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
       cudaGetLastError();
@@ -59,6 +74,17 @@ class Shared : public Memory {
   void copy(void* to, const void* from, size_t bytes) override {
     DeviceContext::get().wait();
     std::memcpy(to, from, bytes);
+  }
+  bool on_host() const override { return true; }
+  size_t available() const override { return host_memory().available(); }
+  size_t total() const override { return host_memory().total(); }
+};
+
+class Shared : public Pinned {
+ public:
+  std::byte* allocate(size_t bytes) override {
+    DeviceContext::get().share_memory();
+    return Pinned::allocate(bytes);
   }
 };
 
@@ -85,8 +111,9 @@ DeviceContext::DeviceContext() {
   reserve_workspace(kFirstWorkspace);
 }
 
-const int32_t* DeviceContext::on_device(std::span<const int32_t> indices) {
+const int32_t* DeviceContext::on_device(const ops::Indices& indices) {
   if (indices.empty()) return staged_;
+  if (indices.device != nullptr) return indices.device;
   cudaPointerAttributes attributes{};
   check_cuda(cudaPointerGetAttributes(&attributes, indices.data()), "indices");
   if (attributes.type != cudaMemoryTypeUnregistered) return static_cast<const int32_t*>(attributes.devicePointer);
@@ -120,6 +147,11 @@ void DeviceContext::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "
 
 Memory& device_memory() {
   static OnDevice memory;
+  return memory;
+}
+
+Memory& staging_memory() {
+  static Pinned memory;
   return memory;
 }
 

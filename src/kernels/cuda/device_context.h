@@ -18,9 +18,9 @@ class DeviceContext {
   static DeviceContext& get();  // of device 0
 
   const Launch& launch() const { return launch_; }
-  // The indices on the device: where they are, if the device can read them there, else a copy that is good for the
-  // launches up to the next few thousand calls.
-  const int32_t* on_device(std::span<const int32_t> indices);
+  // The indices on the device: where they are, if that is known or the device can read them on the host, else a copy
+  // that is good for the launches up to the next few thousand calls.
+  const int32_t* on_device(const ops::Indices& indices);
   // Room for launches to come; waits when it has to grow. For load time.
   void reserve_workspace(size_t bytes);
   // After every op. Waits when host and device share memory: the host then looks at results without asking.
@@ -37,8 +37,10 @@ class DeviceContext {
   size_t staging_at_ = 0;
 };
 
-// Device memory, and pinned host memory that the device reads and writes in place.
+// Device memory; pinned host memory that ops read and write in place, each of which the host then waits for; and pinned
+// host memory to copy from and to.
 Memory& device_memory();
 Memory& shared_memory();
+Memory& staging_memory();
 
 }  // namespace sluice::cuda

@@ -104,6 +104,28 @@ void gather_rows(const Launch& l, const Tensor& out, const Tensor& x, const int3
       [=] __device__(int64_t row, int64_t i) { to[row * to_stride + i] = from[rows[row] * from_stride + i]; });
 }
 
+namespace {
+
+// Elements of one place go one after the other through all pairs, so that later copies see earlier ones.
+template <class T>
+void copy_elements(const Launch& l, const Tensor& x, const int32_t* pairs, size_t count) {
+  T* data = x.as<T>();
+  const int64_t stride = x.row_stride * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T));
+  run(l, "copy_rows", 1, x.row_elements() * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T)),
+      [=] __device__(int64_t, int64_t i) {
+        for (size_t pair = 0; pair < count; ++pair) data[pairs[2 * pair + 1] * stride + i] = data[pairs[2 * pair] * stride + i];
+      });
+}
+
+}  // namespace
+
+void copy_rows(const Launch& l, const Tensor& x, const int32_t* pairs, size_t count) {
+  const auto row = x.row_elements() * x.dtype->block_bytes, stride = x.row_stride * x.dtype->block_bytes;
+  const bool packs = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row % 16 == 0 && stride % 16 == 0;
+  if (packs) return copy_elements<uint4>(l, x, pairs, count);
+  copy_elements<uint16_t>(l, x, pairs, count);
+}
+
 void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activation activation) {
   if (activation == ops::Activation::kSilu) {  // what most models have, without the switch
     return gated(l, "glu", out, gate_up, [] __device__(float g, float u) { return g / (1.0f + expf(-g)) * u; });

@@ -30,6 +30,7 @@ enum class Arithmetic { kTensor, kExact };
 // elementwise.cu
 void embed(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
 void gather_rows(const Launch&, const Tensor& out, const Tensor& x, const int32_t* rows);
+void copy_rows(const Launch&, const Tensor& x, const int32_t* pairs, size_t count);  // count pairs
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
 void clamped_glu(const Launch&, const Tensor& out, const Tensor& gate_up, float alpha, float limit);
 void unary(const Launch&, const Tensor& x, ops::Activation activation);

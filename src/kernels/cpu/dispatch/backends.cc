@@ -74,6 +74,7 @@ ops::Ops make_table() {
                .delta_rule = Kernels.delta_rule,
                .gated_lru = Kernels.gated_lru,
                .gather_rows = Kernels.gather_rows,
+               .copy_rows = ops::reference::copy_rows,
                .pool = ops::reference::pool,
                .route = ops::reference::route,
                .group_by_expert = ops::reference::group_by_expert,
