@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/error.h"
+#include "support/cpu_time.h"
 
 namespace sluice {
 namespace {
@@ -43,9 +44,7 @@ TEST(Json, ManyKeysTakeLinearTime) {
   std::string text = "{";
   for (int i = 0; i < 300'000; ++i) text += (i ? ",\"" : "\"") + std::to_string(i) + "\":0";
   text += "}";
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(parse_json(text).size(), 300'000u);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(cpu_seconds([&] { EXPECT_EQ(parse_json(text).size(), 300'000u); }), 10);
 }
 
 TEST(Json, ValuesAreLimited) { EXPECT_NE(error_of("[1,2,3]", {.depth = 64, .values = 3}), ""); }

@@ -11,6 +11,7 @@
 #include "formats/torch_archive.h"
 #include "sluice/error.h"
 #include "support/process_memory.h"
+#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace sluice {

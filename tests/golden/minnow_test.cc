@@ -11,6 +11,7 @@
 #include "engine/runner.h"
 #include "engine/text.h"
 #include "formats/safetensors.h"
+#include "support/sanitized.h"
 
 namespace sluice {
 namespace {
@@ -125,9 +126,9 @@ double perplexity(const EngineOptions& o) {
 }
 
 TEST_P(Minnow, Perplexity) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the whole file takes minutes under a sanitizer; logits and answers run the same code";
-#endif
+  if (kSanitized) {
+    GTEST_SKIP() << "the whole file takes minutes under a sanitizer; logits and answers run the same code";
+  }
   const Json reference = read_json_file(kGoldens + "reference.json");
   const double want = reference[GetParam()]["chat_test_perplexity"].get<double>();
   EXPECT_NEAR(perplexity(options(GetParam(), "float32")) / want, 1.0, 0.002);

@@ -14,6 +14,7 @@
 #include "base/registry.h"
 #include "base/thread_pool.h"
 #include "ops/ops.h"
+#include "support/sanitized.h"
 
 namespace sluice::ops {
 

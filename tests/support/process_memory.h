@@ -7,13 +7,6 @@
 
 namespace sluice::testing {
 
-// Under a sanitizer times and memory say nothing about the product.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 // How far the resident memory has risen above where it stood at construction, at its highest.
 class PeakMemory {
  public:

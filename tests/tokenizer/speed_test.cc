@@ -1,30 +1,17 @@
 // No text is slow: time grows with the length of the text, whatever it repeats. Quadratic code would miss the margins
 // by far.
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "support/cpu_time.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice {
 namespace {
-
-// Of this thread on its CPU: what else the machine does hardly counts.
-double seconds(const std::function<void()>& work) {
-  const auto now = [] {
-    timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  };
-  const double start = now();
-  work();
-  return now() - start;
-}
 
 std::string repeated(const std::string& unit, size_t bytes) {
   std::string text;
@@ -60,8 +47,8 @@ TEST_P(TokenizerSpeed, IsLinear) {
     double shortest_small = 1e9;
     double shortest_large = 1e9;
     for (int attempt = 0; attempt < 6; ++attempt) {
-      shortest_large = std::min(shortest_large, seconds([&] { t->encode(large); }));
-      for (int i = 0; i < 3; ++i) shortest_small = std::min(shortest_small, seconds([&] { t->encode(small); }));
+      shortest_large = std::min(shortest_large, cpu_seconds([&] { t->encode(large); }));
+      for (int i = 0; i < 3; ++i) shortest_small = std::min(shortest_small, cpu_seconds([&] { t->encode(small); }));
       if (shortest_large < 12 * shortest_small + 0.02) break;
     }
     EXPECT_LT(shortest_large, 20 * shortest_small + 0.02) << name;
@@ -69,7 +56,7 @@ TEST_P(TokenizerSpeed, IsLinear) {
     EXPECT_LT(shortest_large, 0.5) << name;
 #endif
     std::vector<TokenId> ids = t->encode(large);
-    EXPECT_LT(seconds([&] { t->decode(ids, false); }), 2) << name;
+    EXPECT_LT(cpu_seconds([&] { t->decode(ids, false); }), 2) << name;
   }
 }
 
