@@ -25,6 +25,7 @@ if(LLD_PROGRAM)
 endif()
 if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_compile_options(-g1)  # lines for reports; all of -g takes half as long again to compile
   # What GCC instruments it no longer follows: it takes variables for uninitialized that are not (its manual says so).
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})
