@@ -85,11 +85,10 @@ struct Int8Codec {
     }
   }
 
-  // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of the panel.
+  // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of a chunk.
   template <int V>
-  SLUICE_INLINE static void scales(const std::byte* first, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
-    constexpr int64_t kBlocks = kLayout.record() / kernels::kQuantBlock;
-    const std::byte* record = first + b / kBlocks * kLayout.record_bytes();
+  SLUICE_INLINE static void scales(const std::byte* chunk, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
+    const std::byte* record = kLayout.two_level() ? chunk : chunk + b * kLayout.record_bytes();
     const auto half = [&](int i) {
       return load(reinterpret_cast<const Fp16*>(record) + i * kPanel + V * kLanes, All{});
     };
@@ -102,7 +101,7 @@ struct Int8Codec {
     if constexpr (kLayout.two_level()) {
       using Multiplier = std::conditional_t<kLayout.mins(), uint8_t, int8_t>;
       const auto* multipliers = reinterpret_cast<const Multiplier*>(record) + (kLayout.mins() ? 4 : 2) * kPanel +
-                                b % kBlocks * kSubs * kPanel + V * kLanes;
+                                b * kSubs * kPanel + V * kLanes;
       const Vec super = scale[0], super_min = min[0];
       SLUICE_UNROLL
       for (int s = 0; s < kSubs; ++s) {

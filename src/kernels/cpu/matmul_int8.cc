@@ -3,7 +3,7 @@
 // That order is the same on every path, so a row's bits depend on nothing but the row.
 //
 // Up to kFewRows rows: every panel is one stream from memory, decoded in registers for at most kStreamRows rows at a
-// time. More: kGroup panels by kStep blocks are decoded once, stay in the first cache, and are multiplied with all rows
+// time. More: a chunk of kGroup panels is decoded once, stay in the first cache, and are multiplied with all rows
 // of a chunk.
 #include <type_traits>
 #include <utility>
@@ -20,6 +20,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
+using kernels::kChunkBlocks;
 using kernels::kQuantBlock;
 
 constexpr int kVecs = kPanel / kLanes;                 // vectors per panel
@@ -27,7 +28,6 @@ constexpr int kStreamRows = kRegisters == 32 ? 8 : 4;  // rows of a stream
 constexpr int64_t kFewRows = 2 * kStreamRows;          // rows multiplied as streams
 constexpr int kGroup = 4;                              // panels handed out together
 constexpr int kColumns = kGroup * kPanel;              // of a group
-constexpr int64_t kStep = 8;                           // blocks decoded at a time
 #ifdef __AMX_INT8__
 constexpr bool kTiles = true;
 constexpr int kMaxRows = kTileRows;
@@ -37,7 +37,7 @@ constexpr int kMaxRows = kRegisters == 32 ? 6 : 2;  // of a tile of two vectors 
 #endif
 constexpr int64_t kRowChunk = 32 * 6;         // rows multiplied with what was decoded
 constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
-constexpr int64_t kAheadBytes = 2 << 10;      // how far a stream asks memory for what comes
+constexpr int64_t kAheadBytes = 4 << 10;      // how far a stream asks memory for what comes
 
 template <class Codec>
 constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide};
@@ -58,43 +58,51 @@ SLUICE_INLINE Bytes start(const InputBlock<Traits>& x, int part) {
     return broadcast_lane(x.sums[part]);
 }
 
-// R rows by one vector of columns of a panel, as a stream.
+// Asks memory for what comes kAheadBytes behind a part of a stream. Functions that only prefetch must be inlined: GCC
+// takes them for functions without effect and drops calls of them.
+template <int64_t Bytes>
+SLUICE_INLINE void ask_ahead(const std::byte* part) {
+  SLUICE_UNROLL
+  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(part + kAheadBytes + i, 0, 3);
+}
+
+// R rows by one vector of columns of a panel, as a stream. A second vector of columns finds the panel in the cache.
 template <class Codec, int R, int V>
 SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
   constexpr Int8Traits kT = kTraits<Codec>;
   constexpr int kRowsPerSub = kRows / kT.subs;
-  constexpr int64_t kQuantBytes = Codec::kLayout.quant_bytes();
-  const int64_t k = args.weight->k, blocks = k / kQuantBlock;
-  const std::byte* quants = args.weight->data + panel * Codec::kLayout.panel_bytes(k);
-  const std::byte* scales = quants + Codec::kLayout.scales_at(k);
-  const std::byte* next_scales = scales + Codec::kLayout.panel_bytes(k);  // asked for while this panel is read
+  constexpr Int8Layout kLayout = Codec::kLayout;
+  const int64_t blocks = args.weight->k / kQuantBlock;
+  const std::byte* at = args.weight->data + panel * kLayout.panel_bytes(args.weight->k);
   Vec acc[R];
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
     acc[r] = zero();
     expect_emit(args, row + r, panel * kPanel + V * kLanes);
   }
-  for (int64_t b = 0; b < blocks; ++b, quants += kQuantBytes) {
-    if constexpr (V == 0) {
+  for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
+    const int64_t count = blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks;
+    const std::byte* scales = at;
+    at += kLayout.scale_bytes(count);
+    if constexpr (V == 0) ask_ahead<kLayout.scale_bytes(kChunkBlocks)>(scales);
+    for (int64_t b = 0; b < count; ++b, at += kLayout.quant_bytes()) {
+      if constexpr (V == 0) ask_ahead<kLayout.quant_bytes()>(at);
+      Bytes w[kRows];
+      Codec::template quants<V>(at, w);
+      Vec scale[2], min[2];
+      Codec::template scales<V>(scales, b, scale, min);
       SLUICE_UNROLL
-      for (int64_t at = 0; at < kQuantBytes; at += 64) __builtin_prefetch(quants + kAheadBytes + at, 0, 2);
-      __builtin_prefetch(next_scales + b * Codec::kLayout.record_bytes() * kQuantBlock / Codec::kLayout.record(), 0, 2);
-    }
-    Bytes w[kRows];
-    Codec::template quants<V>(quants, w);
-    Vec scale[2], min[2];
-    Codec::template scales<V>(scales, b, scale, min);
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const InputBlock<kT>& in = x.data[r * x.stride + b];
-      SLUICE_UNROLL
-      for (int s = 0; s < kT.subs; ++s) {
-        Bytes products = start<kT>(in, s);
+      for (int r = 0; r < R; ++r) {
+        const InputBlock<kT>& in = x.data[r * x.stride + first + b];
         SLUICE_UNROLL
-        for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
-          products = dot<kT.wide>(products, w[i], broadcast_quad(in.quants + 4 * i));
+        for (int s = 0; s < kT.subs; ++s) {
+          Bytes products = start<kT>(in, s);
+          SLUICE_UNROLL
+          for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
+            products = dot<kT.wide>(products, w[i], broadcast_quad(in.quants + 4 * i));
+          }
+          acc[r] = add_part<kT>(acc[r], products, in, s, scale[s], min[s]);
         }
-        acc[r] = add_part<kT>(acc[r], products, in, s, scale[s], min[s]);
       }
     }
   }
@@ -120,26 +128,26 @@ void stream_rows(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_
   }
 }
 
-// What a step multiplies: kStep blocks of the panels of a group. Vector v of columns is part of panel v / kVecs.
+// What a step multiplies: a chunk of the panels of a group. Vector v of columns is part of panel v / kVecs.
 struct Decoded {
-  alignas(64) std::byte quants[kGroup][kStep][kRows][kByteRow];
-  alignas(64) float scales[kGroup][kStep][2][kPanel];
-  alignas(64) float mins[kGroup][kStep][2][kPanel];
+  alignas(64) std::byte quants[kGroup][kChunkBlocks][kRows][kByteRow];
+  alignas(64) float scales[kGroup][kChunkBlocks][2][kPanel];
+  alignas(64) float mins[kGroup][kChunkBlocks][2][kPanel];
 };
 
 template <class Codec, int V>
-SLUICE_INLINE void decode_vector(const std::byte* quants, const std::byte* scales, int64_t block, int64_t count,
-                                 int panel, Decoded& to) {
-  for (int64_t b = 0; b < count; ++b) {
+SLUICE_INLINE void decode_vector(const std::byte* chunk, int64_t count, int panel, Decoded& to) {
+  const std::byte* quants = chunk + Codec::kLayout.scale_bytes(count);
+  for (int64_t b = 0; b < count; ++b, quants += Codec::kLayout.quant_bytes()) {
     Bytes w[kRows];
-    Codec::template quants<V>(quants + (block + b) * Codec::kLayout.quant_bytes(), w);
+    Codec::template quants<V>(quants, w);
     SLUICE_UNROLL
     for (int i = 0; i < kRows; ++i) {
       if constexpr (kTiles && !Codec::kLayout.mins()) w[i] = subtract_bytes(w[i], Codec::kLayout.offset);
       store_bytes(to.quants[panel][b][i] + V * int64_t{sizeof(Bytes)}, w[i]);
     }
     Vec scale[2], min[2];
-    Codec::template scales<V>(scales, block + b, scale, min);
+    Codec::template scales<V>(chunk, b, scale, min);
     SLUICE_UNROLL
     for (int s = 0; s < Codec::kSubs; ++s) {
       store(to.scales[panel][b][s] + V * kLanes, scale[s], All{});
@@ -148,13 +156,12 @@ SLUICE_INLINE void decode_vector(const std::byte* quants, const std::byte* scale
   }
 }
 
+// A chunk of `count` blocks of several panels, which lie `panel_bytes` apart.
 template <class Codec>
-void decode(const ops::Weight& weight, int64_t panel, int64_t panels, int64_t block, int64_t count, Decoded& to) {
-  for (int p = 0; p < panels; ++p) {
-    const std::byte* quants = weight.data + (panel + p) * Codec::kLayout.panel_bytes(weight.k);
-    const std::byte* scales = quants + Codec::kLayout.scales_at(weight.k);
-    decode_vector<Codec, 0>(quants, scales, block, count, p, to);
-    if constexpr (kVecs == 2) decode_vector<Codec, 1>(quants, scales, block, count, p, to);
+void decode(const std::byte* chunk, int64_t panel_bytes, int64_t panels, int64_t count, Decoded& to) {
+  for (int p = 0; p < panels; ++p, chunk += panel_bytes) {
+    decode_vector<Codec, 0>(chunk, count, p, to);
+    if constexpr (kVecs == 2) decode_vector<Codec, 1>(chunk, count, p, to);
   }
 }
 
@@ -181,7 +188,7 @@ void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, floa
   }
   const auto* quants = reinterpret_cast<const std::byte*>(weights.quants);
   const auto at = [](int vector, int64_t bytes) {  // of a vector of columns, in an array of `bytes` per block
-    return vector / kVecs * kStep * bytes;
+    return vector / kVecs * kChunkBlocks * bytes;
   };
   for (int64_t b = 0; b < count; ++b) {
     SLUICE_UNROLL
@@ -247,14 +254,14 @@ void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t
 
 // Asks memory for share `part` of `parts` of what the next step decodes, while this one computes.
 struct Ahead {
-  const std::byte* quants;  // null: nothing
+  const std::byte* chunk;  // null: nothing
   int64_t panel_bytes, panels, bytes;
 
-  void ask(int64_t part, int64_t parts) const {
-    if (quants == nullptr) return;
+  SLUICE_INLINE void ask(int64_t part, int64_t parts) const {
+    if (chunk == nullptr) return;
     const int64_t lines = bytes / 64, first = part * panels * lines / parts, last = (part + 1) * panels * lines / parts;
     for (int64_t line = first; line < last; ++line) {
-      __builtin_prefetch(quants + line / lines * panel_bytes + line % lines * 64, 0, 2);
+      __builtin_prefetch(chunk + line / lines * panel_bytes + line % lines * 64, 0, 2);
     }
   }
 };
@@ -266,17 +273,17 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
   constexpr Int8Layout kLayout = Codec::kLayout;
   const int64_t blocks = args.weight->k / kQuantBlock, tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t panel_bytes = kLayout.panel_bytes(args.weight->k);
-  const std::byte* first = args.weight->data + panel * panel_bytes;
+  const std::byte* chunk = args.weight->data + panel * panel_bytes;
   Decoded weights;
   if (panels < kGroup) weights = {};  // tiles read whole groups
   alignas(64) float sums[(kRowChunk + kMaxRows) * kColumns];
   for (int64_t i = 0; i < tiles * kMaxRows * kColumns; i += kLanes) store(sums + i, zero(), All{});
-  for (int64_t begin = 0; begin < blocks; begin += kStep) {
-    const int64_t count = blocks - begin < kStep ? blocks - begin : kStep;
-    decode<Codec>(*args.weight, panel, panels, begin, count, weights);
-    const int64_t left = blocks - begin - count, soon = left < kStep ? left : kStep;
-    const std::byte* next_quants = first + (begin + count) * kLayout.quant_bytes();
-    const Ahead ahead{soon > 0 ? next_quants : nullptr, panel_bytes, panels, soon * kLayout.quant_bytes()};
+  for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks, chunk += kLayout.chunk_bytes()) {
+    const int64_t count = blocks - begin < kChunkBlocks ? blocks - begin : kChunkBlocks;
+    decode<Codec>(chunk, panel_bytes, panels, count, weights);
+    const int64_t left = blocks - begin - count, soon = left < kChunkBlocks ? left : kChunkBlocks;
+    const Ahead ahead{soon > 0 ? chunk + kLayout.chunk_bytes() : nullptr, panel_bytes, panels,
+                      kLayout.chunk_bytes(soon)};
     int64_t at = 0;
     for (int64_t t = 0; t < tiles; ++t) {
       // Nearly equal height, or whole tiles.

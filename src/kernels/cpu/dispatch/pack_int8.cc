@@ -241,15 +241,20 @@ void store_scales(const RecordScales& s, std::byte* record, int64_t column) {
 template <class Codec>
 void store_column(const typename Codec::Block* blocks, int64_t k, std::byte* panel, int64_t column) {
   constexpr Int8Layout kLayout = kInt8Layout<Codec>;
-  constexpr int64_t kBlocks = Codec::kElements / kQuantBlock;
-  std::byte* scales = panel + kLayout.scales_at(k);
-  for (int64_t r = 0; r < k / Codec::kElements; ++r, scales += kLayout.record_bytes()) {
-    for (int64_t b = 0; b < kBlocks; ++b, panel += kLayout.quant_bytes()) {
-      Words words;
-      Source<Codec>::words(blocks[r], static_cast<int>(b), words);
-      store_words<kLayout>(words, reinterpret_cast<uint32_t*>(panel) + column);
+  constexpr int64_t kBlocks = Codec::kElements / kQuantBlock, kRecords = kChunk / Codec::kElements;
+  const int64_t records = k / Codec::kElements;
+  for (int64_t first = 0; first < records; first += kRecords) {
+    const int64_t count = std::min(kRecords, records - first);
+    std::byte* scales = panel;
+    panel += kLayout.scale_bytes(count * kBlocks);
+    for (int64_t r = first; r < first + count; ++r, scales += kLayout.record_bytes()) {
+      store_scales<kLayout>(Source<Codec>::scales(blocks[r]), scales, column);
+      for (int64_t b = 0; b < kBlocks; ++b, panel += kLayout.quant_bytes()) {
+        Words words;
+        Source<Codec>::words(blocks[r], static_cast<int>(b), words);
+        store_words<kLayout>(words, reinterpret_cast<uint32_t*>(panel) + column);
+      }
     }
-    store_scales<kLayout>(Source<Codec>::scales(blocks[r]), scales, column);
   }
 }
 
