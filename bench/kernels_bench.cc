@@ -64,7 +64,7 @@ double peak_of(const Limits& limits, const ops::MatmulKernels& kernels, DType ty
 void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, int64_t k) {
   const ops::MatmulKernels& kernels = ctx.ops.matmul.at(type);
   const size_t bytes = kernels.packed_bytes(n, k);
-  const int64_t copies = static_cast<int64_t>((size_t{192} << 20) / bytes) + 1;
+  const int64_t copies = kernels::uncached_bytes() / static_cast<int64_t>(bytes) + 1;
   const Owned source(type, {n, k});
   const Buffer storage(bytes * static_cast<size_t>(copies));
   std::vector<ops::Weight> weights;

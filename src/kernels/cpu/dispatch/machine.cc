@@ -1,10 +1,16 @@
 // Loops that do nothing but read, or nothing but multiply and add.
 #include "kernels/cpu/dispatch/machine.h"
 
+#include <fmt/core.h>
 #include <immintrin.h>
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
 
 #include "kernels/cpu/dispatch/features.h"
 #include "tensor/tensor.h"
@@ -114,18 +120,48 @@ double peak(ThreadPool& pool, bool usable, double operations, void (*loop)()) {
 }
 
 double read_bandwidth(ThreadPool& pool) {
-  constexpr int64_t kBytes = int64_t{192} << 20, kPiece = 1 << 18;
-  const Buffer memory(kBytes);
-  std::fill(memory.data(), memory.data() + kBytes, std::byte{1});
-  const double seconds = fastest(0.4, [&] {
-    pool.parallel_for(kBytes / kPiece, 1, [&](int64_t begin, int64_t end) {
-      read_piece(memory.data() + begin * kPiece, (end - begin) * kPiece);
-    });
-  });
-  return kBytes / seconds;
+  constexpr int64_t kPiece = 1 << 18;
+  const int64_t pieces = uncached_bytes() / kPiece;
+  const Buffer memory(static_cast<size_t>(pieces * kPiece));
+  const auto each = [&](auto&& piece) {
+    pool.parallel_for(
+        pieces, 1, [&](int64_t begin, int64_t end) { piece(memory.data() + begin * kPiece, (end - begin) * kPiece); });
+  };
+  each([](std::byte* at, int64_t bytes) { std::fill(at, at + bytes, std::byte{1}); });
+  const double seconds = fastest(0.4, [&] { each(read_piece); });
+  return static_cast<double>(pieces * kPiece) / seconds;
+}
+
+// The first line of a file of sysfs; empty when there is none.
+std::string read_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+// Of the last-level caches of the CPUs this process may run on; 0 where the system does not tell.
+int64_t last_level_bytes() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
+  std::map<std::string, int64_t> caches;  // by the CPUs that share one
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &cpus)) continue;
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index3/", cpu);
+    caches[read_line(folder + "shared_cpu_list")] = std::atoll(read_line(folder + "size").c_str()) << 10;  // "32768K"
+  }
+  int64_t bytes = 0;
+  for (const auto& [shared_by, size] : caches) bytes += size;
+  return bytes;
 }
 
 }  // namespace
+
+int64_t uncached_bytes() {
+  constexpr int64_t kLeast = int64_t{192} << 20, kMost = int64_t{4} << 30;
+  return std::clamp(3 * last_level_bytes(), kLeast, kMost);
+}
 
 double now() {
   timespec time;

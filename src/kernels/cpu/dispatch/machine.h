@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/thread_pool.h"
 
@@ -19,6 +20,10 @@ struct MachineLimits {
 };
 // Takes about a second.
 MachineLimits measure_machine(ThreadPool& pool);
+
+// Bytes of memory that, read in turn, do not stay in the last-level caches of this process's CPUs: three times their
+// size. Half of a server's bandwidth "measured" on less is its cache's.
+int64_t uncached_bytes();
 
 double now();  // seconds
 // From here on time is what the calling thread spent on its CPU: steady on a busy machine, but for one thread only.
