@@ -70,18 +70,20 @@ std::string shape_of(const T& args) {
   return {};
 }
 
+void add(OpTime& time, double seconds) {
+  ++time.calls;
+  time.seconds += seconds;
+  time.best = std::min(time.best, seconds);
+}
+
 template <class... Args>
 void record(const char* name, double begin, double end, const Args&... args) {
   std::string op = (std::string(name) + ... + shape_of(args));
   auto entry = std::ranges::find(timer.times, op, &OpTime::op);
   if (entry == timer.times.end()) entry = timer.times.insert(entry, {.op = std::move(op)});
-  ++entry->calls;
-  entry->seconds += end - begin;
+  add(*entry, end - begin);
   entry->bytes += (0.0 + ... + bytes_of(args));
-  if (timer.last_end > 0) {
-    ++timer.between.calls;
-    timer.between.seconds += begin - timer.last_end;
-  }
+  if (timer.last_end > 0) add(timer.between, begin - timer.last_end);
   timer.last_end = timer.now();
 }
 
@@ -106,7 +108,7 @@ void call_grouped(ThreadPool& pool, const MatmulKernels&, const Args& args) {
 }
 
 // Reads a few rows of its table.
-void embed(ThreadPool& pool, Tensor out, const Tensor& table, std::span<const int32_t> ids) {
+void embed(ThreadPool& pool, Tensor out, const Tensor& table, Indices ids) {
   const double begin = timer.now();
   timer.inner->embed(pool, out, table, ids);
   record("embed", begin, timer.now(), out);
@@ -152,6 +154,7 @@ const Ops& timed(const Ops& ops, double (*now)()) {
   wrap<&Ops::delta_rule>("delta_rule");
   wrap<&Ops::gated_lru>("gated_lru");
   wrap<&Ops::gather_rows>("gather_rows");
+  wrap<&Ops::copy_rows>("copy_rows");
   wrap<&Ops::pool>("pool");
   wrap<&Ops::route>("route");
   wrap<&Ops::group_by_expert>("group_by_expert");

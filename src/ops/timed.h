@@ -12,6 +12,7 @@ struct OpTime {
   std::string op;  // "glu", "matmul q4_0 5632x2048"
   int64_t calls = 0;
   double seconds = 0;
+  double best = 1e30;  // seconds of the fastest call
   double bytes = 0;  // read and written: weights, tensors, the cached keys and values an attention sees; 0: not counted
 };
 
