@@ -1,10 +1,13 @@
 """Sluice beside llama.cpp on the same weights, same cores, one run: the table of docs/performance.md with ratios.
 
-usage: python bench/cpu_peers.py [--runs 5] [--threads N] [--types q4_0,q8_0,bfloat16] [--sluice build/release/bin/sluice]
+usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0] [--sluice build/release/bin/sluice]
 
-Needs numpy, gguf and llama-cpp-python (built from source for this machine). `sluice bench cpu` makes a random 1.1 B Llama
-under build/bench-models; this script rewrites it as GGUF and lets llama.cpp quantize that, every matrix alike. The two
-programs take turns; printed are medians and their ratios.
+Needs numpy, gguf and llama-cpp-python (built from source for this machine), and the random 1.1 B Llama that `sluice bench
+cpu` makes under build/bench-models. This script rewrites it as GGUF and lets llama.cpp quantize that, every matrix alike;
+both programs read that file. They take turns, one run each; a run times forward passes without sampling: one of 512 rows,
+then steps of 1 to 32 sequences. Printed are medians of the runs and their ratios. Three types take about six minutes on two
+quiet cores. With --cpu-time both use one thread and its CPU clock: steady on a busy machine, but for what memory other
+programs read.
 """
 import argparse
 import json
@@ -19,7 +22,7 @@ import time
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROMPT, SHORT, OUTPUT, BATCHES = 512, 32, 32, (4, 16, 32)
+PROMPT, CONTEXT, STEPS, BATCHES = 512, 16, 4, (1, 4, 16, 32)
 NAMES = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
          "lm_head.weight": "output.weight"}
 PARTS = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -93,13 +96,16 @@ def gguf_of(folder, type_name):
 class LlamaCpp:
     """One model in llama.cpp; rates are tokens per second."""
 
-    def __init__(self, path, threads):
+    def __init__(self, path, threads, clock):
         import llama_cpp as llama
-        self.llama = llama
+        self.llama, self.clock = llama, clock
+        self.silence = llama.llama_log_callback(lambda level, text, data: None)  # kept: the library holds a pointer to it
+        llama.llama_log_set(self.silence, None)
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
         params = llama.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 32 * (SHORT + OUTPUT) + PROMPT, PROMPT, PROMPT, 32
+        params.n_ctx = max(BATCHES) * (CONTEXT + len(BATCHES) * (STEPS + 1)) + PROMPT
+        params.n_batch, params.n_ubatch, params.n_seq_max = PROMPT, PROMPT, max(BATCHES)
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = True
         self.context = llama.llama_init_from_model(self.model, params)
@@ -109,62 +115,72 @@ class LlamaCpp:
         self.llama.llama_model_free(self.model)
 
     def decode(self, rows):
-        """rows: (token, position, sequence, wants logits)"""
+        """Seconds of one forward pass; rows: (position, sequence, wants logits)"""
         batch = self.llama.llama_batch_init(len(rows), 0, 1)
         batch.n_tokens = len(rows)
-        for i, (token, position, sequence, logits) in enumerate(rows):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, position, 1, logits
+        for i, (position, sequence, logits) in enumerate(rows):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = 300 + i, position, 1, logits
             batch.seq_id[i][0] = sequence
+        start = self.clock()
         if self.llama.llama_decode(self.context, batch) != 0:
             sys.exit("llama_decode failed")
         self.llama.llama_synchronize(self.context)
+        seconds = self.clock() - start
         self.llama.llama_batch_free(batch)
+        return seconds
 
-    def run(self, sequences, prompt):
-        """Seconds of the prompts, seconds of OUTPUT - 1 steps."""
+    def clear(self):
         self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
-        rng = np.random.default_rng(1)
-        token = lambda: int(rng.integers(300, 32000))
-        start = time.perf_counter()
-        for s in range(sequences):
-            self.decode([(token(), p, s, p + 1 == prompt) for p in range(prompt)])
-        middle = time.perf_counter()
-        for step in range(OUTPUT - 1):
-            self.decode([(token(), prompt + step, s, True) for s in range(sequences)])
-        return middle - start, time.perf_counter() - middle
 
     def rates(self):
-        self.run(1, SHORT)  # warm
-        prefill, decode = self.run(1, PROMPT)
-        rates = [PROMPT / prefill, (OUTPUT - 1) / decode]
-        return rates + [n * (OUTPUT - 1) / self.run(n, SHORT)[1] for n in BATCHES]
+        self.decode([(0, 0, True)])  # warm
+        self.clear()
+        rates = [PROMPT / self.decode([(p, 0, p + 1 == PROMPT) for p in range(PROMPT)])]
+        self.clear()
+        self.decode([(p, s, p + 1 == CONTEXT) for s in range(max(BATCHES)) for p in range(CONTEXT)])
+        position = [CONTEXT] * max(BATCHES)
+        for n in BATCHES:
+            seconds = []
+            for _ in range(STEPS + 1):
+                seconds.append(self.decode([(position[s], s, True) for s in range(n)]))
+                for s in range(n):
+                    position[s] += 1
+            rates.append(n / statistics.median(seconds[1:]))
+        return rates
 
 
-def sluice_rates(arguments, type_name):
-    out = subprocess.run([arguments.sluice, "bench", "cpu", "--folder", arguments.folder, "--types", type_name, "--iterations", "1",
-                          "--threads", str(arguments.threads)], check=True, capture_output=True, text=True).stdout
+def sluice_rates(sluice, path, threads):
+    command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", str(PROMPT), "--context", str(CONTEXT),
+               "--max-model-len", str(PROMPT), "--steps", str(STEPS), "--batch-size", ",".join(map(str, BATCHES))]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    print(json.dumps({k: results[0][k] for k in ("machine", "decode_share_of_bandwidth", "prefill_share_of_peak")}), file=sys.stderr)
-    return [results[0]["prefill_tokens_per_second"]] + [r["decode_tokens_per_second"] for r in results]
+    return [r["rows"] / r["step_us"] * 1e6 for r in results], results[0]["machine"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--types", default="q4_0,q8_0,bfloat16")
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--types", default="q4_0,q4_k,q8_0")
     parser.add_argument("--folder", default=str(ROOT / "build/bench-models/random-1b"))
     parser.add_argument("--sluice", default=str(ROOT / "build/release/bin/sluice"))
     arguments = parser.parse_args()
-    columns = [f"prefill {PROMPT}", "decode 1"] + [f"decode {n}" for n in BATCHES]
+    threads, clock = (1, time.thread_time) if arguments.cpu_time else (arguments.threads, time.perf_counter)
+    columns = [f"prefill {PROMPT}"] + [f"decode {n}" for n in BATCHES]
     print(f"{'tok/s':<22}" + "".join(f"{c:>13}" for c in columns))
     for type_name in arguments.types.split(","):
+        path = gguf_of(pathlib.Path(arguments.folder), type_name)
         ours, theirs = [], []
-        for _ in range(arguments.runs):
-            ours.append(sluice_rates(arguments, type_name))
-            peer = LlamaCpp(gguf_of(pathlib.Path(arguments.folder), type_name), arguments.threads)
+        for run in range(arguments.runs):
+            rates, machine = sluice_rates(arguments.sluice, path, threads)
+            ours.append(rates)
+            peer = LlamaCpp(path, threads, clock)
             theirs.append(peer.rates())
             peer.close()
+            print(json.dumps({"type": type_name, "run": run, "load": os.getloadavg()[0], "machine": machine,
+                              "sluice": [round(r, 1) for r in ours[-1]], "llama.cpp": [round(r, 1) for r in theirs[-1]]}),
+                  file=sys.stderr, flush=True)
         medians = [[statistics.median(r[i] for r in rows) for i in range(len(columns))] for rows in (ours, theirs)]
         ratios = [a / b for a, b in zip(*medians)]
         for who, row in (("sluice", medians[0]), ("llama.cpp", medians[1]), ("ratio", ratios)):
