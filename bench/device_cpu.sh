@@ -22,5 +22,5 @@ for backend in cpu-amx cpu-avx512-bf16; do
 done
 if [ -n "$python" ]; then
   echo "== beside llama.cpp, two cores"
-  two timeout 200 "$python" bench/cpu_peers.py --runs 3 --threads 2 --folder "$models" --sluice "$bin/sluice" --types q4_0,bfloat16
+  two timeout 200 "$python" bench/cpu_peers.py --runs 3 --threads 2 --folder "$models" --sluice "$bin/sluice" --types q4_0,q8_0
 fi
