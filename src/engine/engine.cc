@@ -20,6 +20,7 @@
 #include "engine/text_engine.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
+#include "sampling/device_sampler.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 
@@ -97,6 +98,11 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   return s;
 }
 
+std::unique_ptr<DeviceSampler> device_sampler(const LoadPlan& plan, ThreadPool& pool) {
+  if (plan.backend->memory().on_host()) return nullptr;
+  return std::make_unique<DeviceSampler>(*plan.backend, pool, plan.logit_rows, plan.shape.vocab);
+}
+
 class EngineImpl final : public TextEngine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
@@ -105,6 +111,7 @@ class EngineImpl final : public TextEngine {
         scheduler_(scheduler_options_),
         runner_(loaded_, *pool_),
         sampler_(*pool_),
+        device_sampler_(device_sampler(loaded_.plan, *pool_)),
         recorder_(info_.name, info_.max_model_len),
         frontend_(*tokenizer_, recorder_,
                   [this](RequestId id, int index) {
@@ -205,17 +212,21 @@ class EngineImpl final : public TextEngine {
     ScheduledBatch scheduled = scheduler_.next();
     const int tokens = scheduled.batch.size();
     if (tokens > 0) {
-      const Tensor logits = runner_.forward(scheduled.batch);
-      const LogitsView view{.data = logits.f32(),
-                            .rows = static_cast<int>(logits.rows()),
-                            .vocab = info_.vocab_size,
-                            .stride = logits.row_stride};
-      std::vector<SampleResult> results = sampler_.sample(view, scheduled.tasks);
+      std::vector<SampleResult> results = sample(runner_.run(scheduled.batch), scheduled.tasks);
       scheduler_.commit(std::move(scheduled), std::move(results));
     }
     frontend_.post(scheduler_.drain());
     publish_gauges(tokens);
     beat();
+  }
+
+  std::vector<SampleResult> sample(const Tensor& logits, std::span<const SampleTask> tasks) {
+    if (device_sampler_ != nullptr) return device_sampler_->sample(runner_.context(), logits, tasks);
+    const LogitsView view{.data = logits.f32(),
+                          .rows = static_cast<int>(logits.rows()),
+                          .vocab = info_.vocab_size,
+                          .stride = logits.row_stride};
+    return sampler_.sample(view, tasks);
   }
 
   void beat() {
@@ -285,6 +296,7 @@ class EngineImpl final : public TextEngine {
   Scheduler scheduler_;
   Runner runner_;
   Sampler sampler_;
+  std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are on the host
   Recorder recorder_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};

@@ -330,8 +330,11 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
   loaded.model = build(plan, context, plan.max_model_len);
   const auto layers = plan.task == Task::kGenerate ? KvCache::Layers::kApart : KvCache::Layers::kShared;
   Memory& memory = plan.backend->memory();
-  loaded.kv = std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks, plan.block_size, layers, memory);
-  loaded.states = std::make_unique<StateCache>(plan.shape.state, plan.state_slots, memory);
+  const int spare = plan.spare();
+  loaded.kv =
+      std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks + spare, plan.block_size, layers, memory);
+  const int slots = plan.state_slots > 0 ? plan.state_slots + spare : 0;
+  loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows), memory);
   if (plan.backend->reserve_workspace != nullptr) {
     plan.backend->reserve_workspace(workspace(plan, context, plan.max_model_len));

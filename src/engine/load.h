@@ -35,6 +35,8 @@ struct LoadPlan {
   int state_slots = 0;   // of recurrent layers; 0: the model has none
   int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states
   int logit_rows = 0;    // most rows of logits in one step
+  // Blocks and state slots beside these, of the rows that pad a recorded step (engine/decode_replay.h).
+  int spare() const { return backend->record != nullptr ? 1 : 0; }
   MemoryPlan memory;
 };
 

@@ -17,24 +17,29 @@ ops::Indices pairs_of(const std::vector<Copy>& copies) {
 }  // namespace
 
 Runner::Runner(LoadedModel& loaded, ThreadPool& pool)
-    : loaded_(loaded), context_{loaded.plan.backend->table(), pool, *loaded.arena}, inputs_(loaded.plan) {
-  const LoadPlan& plan = loaded.plan;
-  if (plan.backend->memory().on_host()) return;
-  results_ =
-      Buffer(static_cast<size_t>(plan.logit_rows) * plan.shape.width * sizeof(float), plan.backend->staging_memory());
-}
+    : loaded_(loaded),
+      context_{loaded.plan.backend->table(), pool, *loaded.arena},
+      inputs_(loaded.plan),
+      replay_(loaded, context_, inputs_) {}
 
-Tensor Runner::forward(const Batch& batch) {
+Tensor Runner::run(const Batch& batch) {
   loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
+  if (replay_.takes(batch)) return replay_.forward(batch);
   loaded_.arena->reset();
-  return on_host(loaded_.model->forward(context_, inputs_.place(batch), *loaded_.kv, *loaded_.states));
+  return loaded_.model->forward(context_, inputs_.place(batch), *loaded_.kv, *loaded_.states);
 }
 
 Tensor Runner::on_host(const Tensor& result) {
   Memory& memory = loaded_.plan.backend->memory();
   if (memory.on_host()) return result;
-  CHECK(result.dense() && result.bytes() <= results_.size(), "results {}", result.shape.str());
+  CHECK(result.dense(), "results {}", result.shape.str());
+  if (result.bytes() > results_.size()) {
+    const LoadPlan& plan = loaded_.plan;
+    results_ = Buffer(static_cast<size_t>(plan.logit_rows) * static_cast<size_t>(plan.shape.width) * sizeof(float),
+                      plan.backend->staging_memory());
+    CHECK(result.bytes() <= results_.size(), "results {}", result.shape.str());
+  }
   memory.copy_later(results_.data(), result.data, result.bytes());
   memory.wait();
   return Tensor(results_.data(), result.dtype, result.shape);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/decode_replay.h"
 #include "engine/load.h"
 #include "engine/step_inputs.h"
 
@@ -15,8 +16,11 @@ class Runner {
  public:
   Runner(LoadedModel& loaded, ThreadPool& pool);
 
-  // What the model's forward() gives for the batch, in the host's memory, valid until the next call.
-  Tensor forward(const Batch& batch);
+  // What the model's forward() gives for the batch, in the backend's memory, valid until the next call.
+  Tensor run(const Batch& batch);
+  // The same in the host's memory.
+  Tensor forward(const Batch& batch) { return on_host(run(batch)); }
+  ops::Ctx& context() { return context_; }
 
  private:
   Tensor on_host(const Tensor& result);
@@ -24,7 +28,8 @@ class Runner {
   LoadedModel& loaded_;
   ops::Ctx context_;
   StepInputs inputs_;
-  Buffer results_;  // of a device
+  DecodeReplay replay_;
+  Buffer results_;  // of a device, for those who want them on the host
 };
 
 // Logits of every position of one text, computed in steps of at most `chunk` tokens on blocks 0, 1, ... of the cache,

@@ -73,6 +73,7 @@ class DecoderLm final : public Model {
               .width = context.task == Task::kGenerate ? spec_.vocab : spec_.hidden,
               .token_types = false,
               .max_positions = spec_.max_positions,
+              .replayable = std::ranges::none_of(spec_.ropes, depends_on_length),
               .kv = {},
               .state = {},
               .rope_class = {}};

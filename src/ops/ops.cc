@@ -259,6 +259,15 @@ void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {
   if (!pairs.empty()) ctx.ops.copy_rows(ctx.pool, x, pairs);
 }
 
+void draw(Ctx& ctx, const DrawArgs& args) {
+  check_matrix(args.logits, "logits", -1, -1);
+  const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
+  CHECK(static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow)) >= draws, "{} draws", draws);
+  CHECK(static_cast<int64_t>(args.candidates.bytes() / sizeof(DrawCandidate)) >= draws * kMostCandidates, "{} draws",
+        draws);
+  if (draws > 0) ctx.ops.draw(ctx.pool, args);
+}
+
 void pool(Ctx& ctx, const PoolArgs& args) {
   check_matrix(args.x, "x", args.query_start.back(), -1);
   check_matrix(args.out, "out", static_cast<int64_t>(args.query_start.size()) - 1, args.x.shape[1]);

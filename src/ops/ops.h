@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string_view>
 
+#include "ops/draw.h"
 #include "ops/indices.h"
 #include "tensor/tensor.h"
 
@@ -326,6 +328,7 @@ struct Ops {
   void (*gated_lru)(ThreadPool&, const GatedLruArgs&) = nullptr;
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, Indices rows) = nullptr;
   void (*copy_rows)(ThreadPool&, Tensor x, Indices pairs) = nullptr;
+  void (*draw)(ThreadPool&, const DrawArgs&) = nullptr;
   void (*pool)(ThreadPool&, const PoolArgs&) = nullptr;
   void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
@@ -345,6 +348,13 @@ struct StepLimits {
   int64_t attention_value_dim = 0;
 };
 
+// Ops that were called once, to be called again in one go.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void launch() = 0;
+};
+
 // A backend: named table plus a probe. "reference" (scalar, this folder) always exists; the CPU kernels register
 // "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16". The best usable one is the one of highest rank.
 struct Backend {
@@ -358,6 +368,10 @@ struct Backend {
   // Device memory that ops need beside their tensors for steps of that size, and making room for it; null: none.
   size_t (*workspace_bytes)(const StepLimits&) = nullptr;
   void (*reserve_workspace)(size_t bytes) = nullptr;
+  // Records the ops that `body` calls, without running them. They work on the same tensors and read their indices at
+  // the same places of the device each time they are launched; the host's values count when they are recorded, as
+  // sizes, and as the largest that will come where a kernel's shape depends on them. Null: there is no such thing here.
+  std::unique_ptr<Recording> (*record)(const std::function<void()>& body) = nullptr;
   // Products and attention round fp32 inputs to the type of the weights or the cache and choose kernels by the number
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;
@@ -402,6 +416,7 @@ void gather_rows(Ctx&, Tensor out, Tensor x, Indices rows);
 void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that an op wrote
 // x[pairs[1], ...] = x[pairs[0], ...], then the same of pairs[2] and pairs[3], and so on; x is of a plain type.
 void copy_rows(Ctx&, Tensor x, Indices pairs);
+void draw(Ctx&, const DrawArgs& args);
 void pool(Ctx&, const PoolArgs& args);
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);

@@ -200,6 +200,7 @@ Ops make_table() {
           .gated_lru = gated_lru,
           .gather_rows = gather_rows,
           .copy_rows = copy_rows,
+          .draw = draw,
           .pool = pool,
           .route = route,
           .group_by_expert = group_by_expert,

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "sampling/philox.h"
+#include "base/philox.h"
 #include "sampling/selection.h"
 
 namespace sluice {
@@ -17,11 +17,15 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr const char* kBadLogits = "the model's logits are not finite";
 constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
 
+}  // namespace
+
 bool edits_logits(const SampleTask& task) {
   const SamplingParams& params = *task.params;
   return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || task.counts != nullptr ||
          (task.position < params.min_tokens && !task.end_tokens.empty());
 }
+
+namespace {
 
 void apply_penalties(std::span<float> logits, const SamplingParams& params, const PenaltyCounts& counts) {
   const auto repetition = static_cast<float>(params.repetition_penalty);
@@ -110,45 +114,42 @@ Sampler::~Sampler() = default;
 TokenId Sampler::draw(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch) {
   const SamplingParams& params = *task.params;
   const auto scale = static_cast<float>(1.0 / params.temperature);
-  const double u = uniform_draw(task.seed, task.choice, task.position);
   const bool top_k = params.top_k > 0 && params.top_k < static_cast<int>(logits.size());
   const bool top_p = params.top_p < 1.0;
-  const bool min_p = params.min_p > 0.0;
   std::vector<Candidate>& candidates = scratch.candidates;
+  const auto own_weight = [&](const Candidate& c) { return relative_weight(c.logit, max, scale); };
+  const auto row_weight = [&](const Candidate& c) { return scratch.weights[c.id]; };
   const auto sum_of = [&](auto&& weight) {
     double sum = 0.0;
     for (Candidate& candidate : candidates) sum += candidate.weight = weight(candidate);
     return sum;
   };
-  const auto own_weight = [&](const Candidate& c) { return relative_weight(c.logit, max, scale); };
-  const auto row_weight = [&](const Candidate& c) { return scratch.weights[c.id]; };
   // Tokens of a weight of at least exp(log_weight), and a few below because of rounding.
   const auto gather_above = [&](double log_weight) {
     const double slack = 1e-5 * (1.0 - log_weight) / scale + 1e-6 * std::abs(max);
     gather(logits, scratch.chunk_max, static_cast<float>(max + log_weight / scale - slack), candidates);
   };
 
-  if (!top_k && !top_p && !min_p) return draw_from_row(logits, max, scale, u, scratch.weights, scratch.chunk_sum);
+  if (!top_k && !top_p && params.min_p <= 0.0) {
+    const double u = uniform_draw(task.seed, task.choice, task.position);
+    return draw_from_row(logits, max, scale, u, scratch.weights, scratch.chunk_sum);
+  }
+  double total = 0.0;
   if (top_k) {
     gather_top(logits, scratch.chunk_max, params.top_k, candidates, scratch.selected);
-    const double total = sum_of(own_weight);
-    if (top_p) keep_nucleus(candidates, params.top_p * total, scratch.selected);
+    sum_of(own_weight);
   } else if (top_p) {
-    const double mass = params.top_p * weigh_row(logits, max, scale, scratch.weights, scratch.chunk_sum);
+    total = weigh_row(logits, max, scale, scratch.weights, scratch.chunk_sum);
     // The nucleus is mostly small: try the most likely tokens before all.
     for (const double log_weight : {-6.0, -12.0, -24.0, -1e30}) {
       gather_above(log_weight);
-      if (sum_of(row_weight) >= mass) break;
+      if (sum_of(row_weight) >= params.top_p * total) break;
     }
-    keep_nucleus(candidates, mass, scratch.selected);
   } else {
     gather_above(std::log(params.min_p));
     sum_of(own_weight);
   }
-  if (min_p) {
-    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });
-  }
-  return draw_from(candidates, u);
+  return draw_candidate(candidates, total, static_cast<int>(logits.size()), task, scratch.selected);
 }
 
 TokenLogprobs Sampler::logprobs(std::span<const float> logits, float max, TokenId token, int n, Scratch& scratch) {
@@ -215,6 +216,27 @@ std::vector<SampleResult> Sampler::sample(const LogitsView& logits, std::span<co
     }
   });
   return results;
+}
+
+TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
+                       std::vector<Candidate>& scratch) {
+  const SamplingParams& params = *task.params;
+  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
+  if (params.top_k > 0 && params.top_k < vocab) {
+    const auto most = static_cast<size_t>(params.top_k);
+    if (candidates.size() > most) {
+      std::ranges::nth_element(candidates, candidates.begin() + params.top_k, before);
+      candidates.resize(most);
+    }
+    total = 0.0;
+    for (const Candidate& candidate : candidates) total += candidate.weight;
+  }
+  std::ranges::sort(candidates, by_id);
+  if (params.top_p < 1.0) keep_nucleus(candidates, params.top_p * total, scratch);
+  if (params.min_p > 0.0) {
+    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });
+  }
+  return draw_from(candidates, uniform_draw(task.seed, task.choice, task.position));
 }
 
 uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival) {

@@ -12,6 +12,7 @@
 
 #include "base/thread_pool.h"
 #include "sampling/penalty_counts.h"
+#include "sampling/selection.h"
 #include "sluice/request.h"
 
 namespace sluice {
@@ -69,6 +70,15 @@ class Sampler {
   ThreadPool& threads_;
   std::vector<Scratch> scratch_;  // one per thread
 };
+
+// Does anything change the task's logits before the draw: bias, masks, penalties?
+bool edits_logits(const SampleTask& task);
+
+// The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row, among
+// them its largest logit. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
+// overwritten.
+TokenId draw_candidate(std::vector<Candidate>& candidates, double total, const SampleTask& task,
+                       std::vector<Candidate>& scratch);
 
 // Seed of a request that brings none: depends on the engine's seed and the request's arrival number.
 uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival);

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "sampling/philox.h"
+#include "base/philox.h"
 #include "sampling/sampler.h"
 
 namespace sluice::reference {

@@ -202,6 +202,7 @@ const ops::Ops& table() {
                             .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
                             .gather_rows = gather_rows_op,
                             .copy_rows = copy_rows_op,
+                            .draw = op<draw, const ops::DrawArgs&>,
                             .pool = pool_op,
                             .route = op<route, const ops::RouteArgs&>,
                             .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,
@@ -233,6 +234,7 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .staging_memory = staging_memory,
           .workspace_bytes = workspace_bytes,
           .reserve_workspace = reserve_workspace,
+          .record = record,
           .rounds = rounds};
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 
 #include "kernels/cuda/launch.h"
@@ -27,12 +29,14 @@ class DeviceContext {
   void finish_op();
   void wait();
   void share_memory() { shared_ = true; }
+  // While ops are recorded nothing may wait, and indices must lie on the device already.
+  void set_recording(bool recording) { recording_ = recording; }
 
  private:
   DeviceContext();
 
   Launch launch_;
-  bool shared_ = false;
+  bool shared_ = false, recording_ = false;
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
 };
@@ -42,5 +46,8 @@ class DeviceContext {
 Memory& device_memory();
 Memory& shared_memory();
 Memory& staging_memory();
+
+// See ops::Backend::record.
+std::unique_ptr<ops::Recording> record(const std::function<void()>& body);
 
 }  // namespace sluice::cuda

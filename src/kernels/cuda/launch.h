@@ -97,6 +97,9 @@ void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIn
 // Workspace for splitting the keys of `rows` rows of `heads` heads, `most_keys` keys at most.
 size_t attention_workspace(int64_t rows, int heads, int64_t value_dim, int64_t most_keys);
 
+// draw.cu
+void draw(const Launch&, const ops::DrawArgs&);
+
 // pool.cu
 void pool(const Launch&, const ops::PoolArgs&, const int32_t* query_start);
 

@@ -75,6 +75,7 @@ ops::Ops make_table() {
                .gated_lru = Kernels.gated_lru,
                .gather_rows = Kernels.gather_rows,
                .copy_rows = ops::reference::copy_rows,
+               .draw = ops::reference::draw,
                .pool = ops::reference::pool,
                .route = ops::reference::route,
                .group_by_expert = ops::reference::group_by_expert,

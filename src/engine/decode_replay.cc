@@ -1,0 +1,110 @@
+// Sizes of recordings, padding, recording.
+#include "engine/decode_replay.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace sluice {
+namespace {
+
+constexpr int kFewestBlocks = 16;  // of a recording's longest sequence
+
+int whole(int n, int step) { return (n + step - 1) / step * step; }
+
+}  // namespace
+
+DecodeReplay::DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
+    : loaded_(loaded), context_(context), inputs_(inputs) {}
+
+bool DecodeReplay::takes(const Batch& batch) const {
+  const LoadPlan& plan = loaded_.plan;
+  return plan.backend->record != nullptr && plan.shape.replayable && batch.size() > 0 &&
+         batch.size() == batch.sequences() && batch.sample_rows.size() == batch.kv_len.size();
+}
+
+// One recording for every few sequences, and for every doubling of the length.
+DecodeReplay::Size DecodeReplay::size_for(const Batch& batch) const {
+  const LoadPlan& plan = loaded_.plan;
+  const int n = batch.sequences();
+  const int sequences = n <= 4 ? std::bit_ceil(static_cast<unsigned>(n)) : n <= 64 ? whole(n, 8) : whole(n, 32);
+  const int most_blocks = (plan.max_model_len + plan.block_size - 1) / plan.block_size;
+  const auto blocks = static_cast<int>(std::bit_ceil(static_cast<unsigned>(batch.block_table_stride)));
+  return {.sequences = std::min(sequences, plan.max_num_seqs),
+          .blocks = std::min(std::max(blocks, kFewestBlocks), most_blocks)};
+}
+
+// The batch with rows of nobody's sequence until there are `size.sequences`.
+Batch DecodeReplay::padded(Batch batch, Size size) const {
+  const LoadPlan& plan = loaded_.plan;
+  const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
+  batch.tokens.resize(all, 0);
+  batch.positions.resize(all, 0);
+  if (plan.shape.token_types) batch.types.resize(all, 0);
+  batch.slots.resize(all, plan.blocks * plan.block_size);
+  batch.kv_len.resize(all, 1);
+  batch.prompt_len.resize(all, 1);
+  if (plan.state_slots > 0) batch.state_slots.resize(all, plan.state_slots);
+  if (batch.query_start.empty()) batch.query_start = {0};
+  for (size_t row = have; row < all; ++row) {
+    batch.query_start.push_back(static_cast<int32_t>(row + 1));
+    batch.sample_rows.push_back(static_cast<int32_t>(row));
+  }
+  std::vector<int32_t> table(all * static_cast<size_t>(size.blocks), plan.blocks);
+  for (size_t row = 0; row < have; ++row) {
+    const auto from = batch.block_table.begin() + static_cast<int64_t>(row) * batch.block_table_stride;
+    std::copy_n(from, batch.block_table_stride, table.begin() + static_cast<int64_t>(row) * size.blocks);
+  }
+  batch.block_table = std::move(table);
+  batch.block_table_stride = size.blocks;
+  return batch;
+}
+
+// What ops check when they are called, they cannot when they are launched again.
+void DecodeReplay::check(const Batch& batch) const {
+  const LoadPlan& plan = loaded_.plan;
+  for (size_t row = 0; row < batch.tokens.size(); ++row) {
+    const int32_t length = batch.kv_len[row], position = batch.positions[row], slot = batch.slots[row];
+    CHECK(batch.tokens[row] >= 0 && batch.tokens[row] < plan.shape.vocab, "token {}", batch.tokens[row]);
+    CHECK(length >= 1 && length <= plan.max_model_len, "{} keys", length);
+    CHECK(position >= 0 && position < plan.max_model_len, "position {}", position);
+    CHECK(slot >= 0 && slot / plan.block_size <= plan.blocks, "slot {}", slot);
+    const int32_t* table = batch.block_table.data() + row * static_cast<size_t>(batch.block_table_stride);
+    const int used = (length + plan.block_size - 1) / plan.block_size;
+    CHECK(used <= batch.block_table_stride, "{} blocks of {}", used, batch.block_table_stride);
+    for (int i = 0; i < used; ++i) CHECK(table[i] >= -1 && table[i] <= plan.blocks, "block {}", table[i]);
+    if (plan.state_slots > 0) {
+      CHECK(batch.state_slots[row] >= 0 && batch.state_slots[row] <= plan.state_slots, "state {}",
+            batch.state_slots[row]);
+    }
+  }
+}
+
+DecodeReplay::Step DecodeReplay::record(Size size) {
+  const LoadPlan& plan = loaded_.plan;
+  Batch longest = padded({}, size);
+  // Libraries get ready in a step that is not recorded, and tells where the indices of this size lie.
+  BatchView view = inputs_.place(longest);
+  context_.arena.reset();
+  loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  std::ranges::fill(longest.kv_len, std::min(size.blocks * plan.block_size, plan.max_model_len));
+  view.kv_len = ops::Indices(longest.kv_len, view.kv_len.device);
+  Step step;
+  step.recording = plan.backend->record([&] {
+    context_.arena.reset();
+    step.result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  });
+  return step;
+}
+
+Tensor DecodeReplay::forward(const Batch& batch) {
+  const Size size = size_for(batch);
+  auto found = steps_.find(size);
+  if (found == steps_.end()) found = steps_.emplace(size, record(size)).first;
+  const Batch all = padded(batch, size);
+  check(all);
+  inputs_.place(all);
+  found->second.recording->launch();
+  return found->second.result.slice_rows(0, batch.sequences());
+}
+
+}  // namespace sluice

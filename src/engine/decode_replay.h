@@ -1,0 +1,44 @@
+// Steps in which every sequence gets one token, launched as recordings where the backend has them: a step then costs
+// the host one launch, whatever the model's depth. Batches are padded to the sizes of a recording by rows of a sequence
+// of their own, whose keys, values and states go to a block and a slot that nobody else has.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "engine/step_inputs.h"
+
+namespace sluice {
+
+class DecodeReplay {
+ public:
+  DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
+
+  bool takes(const Batch& batch) const;
+  // As Model::forward() on the batch's rows, at the same place for all batches of like size.
+  Tensor forward(const Batch& batch);
+
+ private:
+  struct Size {
+    int sequences = 0;
+    int blocks = 0;  // of the longest sequence
+    auto operator<=>(const Size&) const = default;
+  };
+  struct Step {
+    std::unique_ptr<ops::Recording> recording;
+    Tensor result;
+  };
+
+  Size size_for(const Batch& batch) const;
+  Batch padded(Batch batch, Size size) const;
+  void check(const Batch& batch) const;
+  Step record(Size size);
+
+  LoadedModel& loaded_;
+  ops::Ctx& context_;
+  StepInputs& inputs_;
+  std::map<Size, Step> steps_;
+};
+
+}  // namespace sluice

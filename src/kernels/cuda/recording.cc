@@ -1,0 +1,36 @@
+// Recordings are CUDA graphs: captured from the stream, launched on it.
+#include "kernels/cuda/device_context.h"
+
+namespace sluice::cuda {
+namespace {
+
+class Graph final : public ops::Recording {
+ public:
+  explicit Graph(const std::function<void()>& body) {
+    DeviceContext& context = DeviceContext::get();
+    cudaStream_t stream = context.launch().stream;
+    context.set_recording(true);
+    // Relaxed: what libraries do beside their launches is theirs to do.
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "recording");
+    body();
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(stream, &graph), "recording");
+    context.set_recording(false);
+    check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "recording");
+    check_cuda(cudaGraphDestroy(graph), "recording");
+  }
+  ~Graph() override { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override { check_cuda(cudaGraphLaunch(executable_, DeviceContext::get().launch().stream), "graph"); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Recording> record(const std::function<void()>& body) { return std::make_unique<Graph>(body); }
+
+}  // namespace sluice::cuda

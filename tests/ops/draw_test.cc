@@ -1,0 +1,137 @@
+// Drawing tokens where logits lie: the draw and its noise against the reference, candidates against their definition.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+class DrawTest : public OpsTest {
+ protected:
+  struct Result {
+    std::vector<DrawnRow> rows;
+    std::vector<std::set<int>> candidates;
+  };
+
+  Result run(Device& on, const Tensor& logits, const std::vector<DrawRow>& rows) {
+    const auto n = static_cast<int64_t>(rows.size());
+    Owned in(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawRow))});
+    Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))});
+    Owned listed(&kUInt8, {n * kMostCandidates * static_cast<int64_t>(sizeof(DrawCandidate))});
+    std::memcpy(in->data, rows.data(), rows.size() * sizeof(DrawRow));
+    draw(on.ctx, {.logits = logits, .rows = in, .drawn = out, .candidates = listed});
+    Result result;
+    for (int64_t i = 0; i < n; ++i) {
+      const DrawnRow& row = out->as<DrawnRow>()[i];
+      result.rows.push_back(row);
+      result.candidates.emplace_back();
+      for (int j = 0; j < row.candidates; ++j) {
+        const DrawCandidate& c = listed->as<DrawCandidate>()[i * kMostCandidates + j];
+        EXPECT_EQ(c.logit, logits.f32()[rows[i].row * logits.row_stride + c.id]);
+        EXPECT_TRUE(result.candidates.back().insert(c.id).second) << "listed twice: " << c.id;
+      }
+    }
+    return result;
+  }
+};
+
+TEST_P(DrawTest, MatchesTheReference) {
+  for (const int vocab : {1, 3, 64, 1001, 5000}) {
+    Owned logits(&kFloat32, {6, vocab}, 3);
+    logits.fill(random, 4.0f);
+    for (int i = 0; i < vocab; i += 7) logits.row(2)[i] = -INFINITY;
+    logits.row(2)[0] = 1.0f;
+    std::vector<DrawRow> rows;
+    for (int row = 0; row < 6; ++row) {
+      for (const float scale : {0.0f, 1.0f, 3.0f}) {
+        rows.push_back(
+            {.row = row, .scale = scale, .key = {7u, static_cast<uint32_t>(row)}, .choice = 1, .position = 9});
+      }
+    }
+    const Result got = run(device, logits, rows), want = run(reference, logits, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(got.rows[i].token, want.rows[i].token) << "row " << rows[i].row << ", scale " << rows[i].scale;
+      EXPECT_EQ(got.rows[i].max, want.rows[i].max);
+      EXPECT_EQ(got.rows[i].candidates, 0);
+    }
+  }
+}
+
+TEST_P(DrawTest, CandidatesHoldWhatIsKept) {
+  constexpr int kVocab = 3001;
+  Owned logits(&kFloat32, {3, kVocab}, 1);
+  logits.fill(random, 3.0f);
+  for (int i = 1; i < kVocab; i += 5) logits.row(1)[i] = -INFINITY;
+  std::vector<DrawRow> rows;
+  for (int row = 0; row < 3; ++row) {
+    rows.push_back({.row = row, .scale = 2.0f, .count = 40});
+    rows.push_back({.row = row, .scale = 2.0f, .mass = 0.8f});
+    rows.push_back({.row = row, .scale = 1.0f, .below = 2.5f});
+  }
+  const Result got = run(device, logits, rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const DrawRow& row = rows[i];
+    const float* from = logits.row(row.row);
+    std::vector<int> order(kVocab);
+    for (int id = 0; id < kVocab; ++id) order[id] = id;
+    std::ranges::sort(order, [&](int a, int b) { return from[a] != from[b] ? from[a] > from[b] : a < b; });
+    const float max = from[order[0]];
+    double total = 0, held = 0;
+    for (int id = 0; id < kVocab; ++id) total += std::exp(row.scale * (from[id] - max));
+    EXPECT_EQ(got.rows[i].listed, 1);
+    EXPECT_NEAR(got.rows[i].total, row.count > 0 || row.mass > 0 || row.below > 0 ? total : 0, total * 1e-5);
+    const std::set<int>& listed = got.candidates[i];
+    size_t must = 0;
+    for (; must < order.size(); ++must) {
+      const float logit = from[order[must]];
+      if (row.count > 0 && must == static_cast<size_t>(row.count)) break;
+      if (row.mass > 0 && held >= row.mass * (1 - 1e-5) * total) break;
+      if (row.below > 0 && logit < max - row.below) break;
+      EXPECT_TRUE(listed.contains(order[must])) << "draw " << i << " lacks number " << must;
+      held += std::exp(row.scale * (logit - max));
+    }
+    EXPECT_LE(listed.size(), must + 64) << "draw " << i;
+  }
+}
+
+TEST_P(DrawTest, RowsWithoutAnAnswer) {
+  Owned logits(&kFloat32, {5, 999});
+  logits.fill(random);
+  logits.row(0)[500] = NAN;
+  logits.row(1)[998] = INFINITY;
+  for (int i = 0; i < 999; ++i) logits.row(2)[i] = -INFINITY, logits.row(3)[i] = 0.25f;
+  std::vector<DrawRow> rows;
+  for (int row = 0; row < 5; ++row) rows.push_back({.row = row, .scale = 1.0f, .count = 5});
+  const Result got = run(device, logits, rows);
+  for (int row = 0; row < 3; ++row) EXPECT_EQ(got.rows[row].token, -1) << row;
+  EXPECT_EQ(got.rows[3].listed, 0) << "999 equal logits";
+  EXPECT_EQ(got.rows[4].listed, 1);
+}
+
+// The noise is that of a draw: frequencies are probabilities, and every part of the key matters.
+TEST_P(DrawTest, FrequenciesAreProbabilities) {
+  Owned logits(&kFloat32, {1, 6});
+  const double probabilities[6] = {0.4, 0.05, 0.25, 0.1, 0.0, 0.2};
+  for (int i = 0; i < 6; ++i) logits.row(0)[i] = static_cast<float>(0.5 * std::log(probabilities[i]));
+  constexpr int kDraws = 12000;
+  for (int part = 0; part < 3; ++part) {
+    std::vector<DrawRow> rows(kDraws);
+    for (uint32_t i = 0; i < kDraws; ++i) {
+      rows[i] = {.row = 0, .scale = 2.0f};
+      (part == 0 ? rows[i].key[1] : part == 1 ? rows[i].choice : rows[i].position) = i;
+    }
+    int counts[6] = {};
+    for (const DrawnRow& row : run(device, logits, rows).rows) ++counts[row.token];
+    for (int i = 0; i < 6; ++i) {
+      const double sigma = std::sqrt(kDraws * probabilities[i] * (1 - probabilities[i]));
+      EXPECT_NEAR(counts[i], kDraws * probabilities[i], 5 * sigma) << "token " << i << ", part " << part;
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(DrawTest);
+
+}  // namespace
+}  // namespace sluice::ops
