@@ -95,26 +95,26 @@ void DeviceSampler::draw(ops::Ctx& c, const Tensor& logits, std::span<const Samp
     if (drawn[i].listed == 0) {
       whole_rows.push_back(which[i]);
     } else {
-      results[which[i]] = finish(tasks[which[i]], drawn[i], lists + i * ops::kMostCandidates);
+      const std::span list(lists + i * ops::kMostCandidates, static_cast<size_t>(drawn[i].candidates));
+      results[which[i]] = finish(tasks[which[i]], static_cast<int>(vocab), drawn[i], list);
     }
   }
 }
 
-SampleResult DeviceSampler::finish(const SampleTask& task, const ops::DrawnRow& drawn,
-                                   const ops::DrawCandidate* candidates) {
+SampleResult DeviceSampler::finish(const SampleTask& task, int vocab, const ops::DrawnRow& drawn,
+                                   std::span<const ops::DrawCandidate> candidates) {
   SampleResult result;
   result.token = drawn.token;
   if (drawn.token < 0) {
     result.error = kBadLogits;
     result.bad_logits = true;
-  } else if (drawn.candidates > 0) {
+  } else if (!candidates.empty()) {
     const auto scale = static_cast<float>(1.0 / task.params->temperature);
     kept_.clear();
-    for (int i = 0; i < drawn.candidates; ++i) {
-      const auto& [id, logit] = candidates[i];
+    for (const auto& [id, logit] : candidates) {
       kept_.push_back({.logit = logit, .weight = relative_weight(logit, drawn.max, scale), .id = id});
     }
-    result.token = draw_candidate(kept_, drawn.total, task, scratch_);
+    result.token = draw_candidate(kept_, drawn.total, vocab, task, scratch_);
   }
   return result;
 }

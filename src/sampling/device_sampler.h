@@ -26,7 +26,8 @@ class DeviceSampler {
   Mirror mirror(size_t bytes) const;
   void draw(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks, std::span<const size_t> which,
             std::vector<SampleResult>& results, std::vector<size_t>& whole_rows);
-  SampleResult finish(const SampleTask& task, const ops::DrawnRow& drawn, const ops::DrawCandidate* candidates);
+  SampleResult finish(const SampleTask& task, int vocab, const ops::DrawnRow& drawn,
+                      std::span<const ops::DrawCandidate> candidates);
   void sample_rows(const Tensor& logits, std::span<const SampleTask> tasks, std::span<const size_t> which,
                    std::vector<SampleResult>& results);
 

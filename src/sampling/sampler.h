@@ -74,10 +74,10 @@ class Sampler {
 // Does anything change the task's logits before the draw: bias, masks, penalties?
 bool edits_logits(const SampleTask& task);
 
-// The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row, among
-// them its largest logit. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
+// The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row of `vocab`
+// logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
 // overwritten.
-TokenId draw_candidate(std::vector<Candidate>& candidates, double total, const SampleTask& task,
+TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
                        std::vector<Candidate>& scratch);
 
 // Seed of a request that brings none: depends on the engine's seed and the request's arrival number.
