@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+
+#include "base/log.h"
 
 namespace sluice {
 namespace {
@@ -16,21 +19,32 @@ int whole(int n, int step) { return (n + step - 1) / step * step; }
 DecodeReplay::DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
     : loaded_(loaded), context_(context), inputs_(inputs) {}
 
+bool DecodeReplay::usable() const { return loaded_.plan.backend->record != nullptr && loaded_.plan.shape.replayable; }
+
 bool DecodeReplay::takes(const Batch& batch) const {
-  const LoadPlan& plan = loaded_.plan;
-  return plan.backend->record != nullptr && plan.shape.replayable && batch.size() > 0 &&
-         batch.size() == batch.sequences() && batch.sample_rows.size() == batch.kv_len.size();
+  return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
+         batch.sample_rows.size() == batch.kv_len.size();
 }
 
 // One recording for every few sequences, and for every doubling of the length.
-DecodeReplay::Size DecodeReplay::size_for(const Batch& batch) const {
+DecodeReplay::Size DecodeReplay::size_for(int sequences, int blocks) const {
   const LoadPlan& plan = loaded_.plan;
-  const int n = batch.sequences();
-  const int sequences = n <= 4 ? std::bit_ceil(static_cast<unsigned>(n)) : n <= 64 ? whole(n, 8) : whole(n, 32);
+  const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
+  const int padded = sequences <= 4 ? power(sequences) : whole(sequences, sequences <= 64 ? 8 : 32);
   const int most_blocks = (plan.max_model_len + plan.block_size - 1) / plan.block_size;
-  const auto blocks = static_cast<int>(std::bit_ceil(static_cast<unsigned>(batch.block_table_stride)));
-  return {.sequences = std::min(sequences, plan.max_num_seqs),
-          .blocks = std::min(std::max(blocks, kFewestBlocks), most_blocks)};
+  return {.sequences = std::min(padded, plan.max_num_seqs),
+          .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks)};
+}
+
+void DecodeReplay::prepare() {
+  if (!usable()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  Memory& memory = loaded_.plan.backend->memory();
+  const size_t free = memory.available();
+  for (int n = 1; n <= loaded_.plan.max_num_seqs; n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  log::info("{} sizes of decode steps recorded in {:.0f} ms, {} of device memory", steps_.size(), took.count(),
+            format_bytes(free - std::min(free, memory.available())));
 }
 
 // The batch with rows of nobody's sequence until there are `size.sequences`.
@@ -82,10 +96,11 @@ void DecodeReplay::check(const Batch& batch) const {
 DecodeReplay::Step DecodeReplay::record(Size size) {
   const LoadPlan& plan = loaded_.plan;
   Batch longest = padded({}, size);
-  // Libraries get ready in a step that is not recorded, and tells where the indices of this size lie.
-  BatchView view = inputs_.place(longest);
-  context_.arena.reset();
-  loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  BatchView view = inputs_.place(longest);    // tells where the indices of this size lie
+  if (warm_.insert(size.sequences).second) {  // libraries get ready in a step that is not recorded
+    context_.arena.reset();
+    loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  }
   std::ranges::fill(longest.kv_len, std::min(size.blocks * plan.block_size, plan.max_model_len));
   view.kv_len = ops::Indices(longest.kv_len, view.kv_len.device);
   Step step;
@@ -96,15 +111,20 @@ DecodeReplay::Step DecodeReplay::record(Size size) {
   return step;
 }
 
-Tensor DecodeReplay::forward(const Batch& batch) {
-  const Size size = size_for(batch);
+const DecodeReplay::Step& DecodeReplay::step(Size size) {
   auto found = steps_.find(size);
   if (found == steps_.end()) found = steps_.emplace(size, record(size)).first;
+  return found->second;
+}
+
+Tensor DecodeReplay::forward(const Batch& batch) {
+  const Size size = size_for(batch.sequences(), batch.block_table_stride);
+  const Step& ready = step(size);
   const Batch all = padded(batch, size);
   check(all);
   inputs_.place(all);
-  found->second.recording->launch();
-  return found->second.result.slice_rows(0, batch.sequences());
+  ready.recording->launch();
+  return ready.result.slice_rows(0, batch.sequences());
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "engine/step_inputs.h"
@@ -15,6 +16,8 @@ class DecodeReplay {
  public:
   DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
 
+  // Makes the recordings of every number of sequences, for short ones; those of longer ones are made when they come.
+  void prepare();
   bool takes(const Batch& batch) const;
   // As Model::forward() on the batch's rows, at the same place for all batches of like size.
   Tensor forward(const Batch& batch);
@@ -30,15 +33,18 @@ class DecodeReplay {
     Tensor result;
   };
 
-  Size size_for(const Batch& batch) const;
+  bool usable() const;
+  Size size_for(int sequences, int blocks) const;
   Batch padded(Batch batch, Size size) const;
   void check(const Batch& batch) const;
+  const Step& step(Size size);
   Step record(Size size);
 
   LoadedModel& loaded_;
   ops::Ctx& context_;
   StepInputs& inputs_;
   std::map<Size, Step> steps_;
+  std::set<int> warm_;  // numbers of sequences that ran unrecorded
 };
 
 }  // namespace sluice

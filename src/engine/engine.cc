@@ -113,11 +113,12 @@ class EngineImpl final : public TextEngine {
         sampler_(*pool_),
         device_sampler_(device_sampler(loaded_.plan, *pool_)),
         recorder_(info_.name, info_.max_model_len),
-        frontend_(*tokenizer_, recorder_,
-                  [this](RequestId id, int index) {
-                    inbox_.push(StopChoice{id, index});
-                  }),
-        thread_([this] { run(); }) {}
+        frontend_(*tokenizer_, recorder_, [this](RequestId id, int index) {
+          inbox_.push(StopChoice{id, index});
+        }) {
+    runner_.prepare();
+    thread_ = std::thread([this] { run(); });
+  }
 
   ~EngineImpl() override {
     stop_accepting();

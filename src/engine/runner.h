@@ -20,6 +20,8 @@ class Runner {
   Tensor run(const Batch& batch);
   // The same in the host's memory.
   Tensor forward(const Batch& batch) { return on_host(run(batch)); }
+  // Before the first of many decode steps: makes them ready, if the backend has something to make.
+  void prepare() { replay_.prepare(); }
   ops::Ctx& context() { return context_; }
 
  private:

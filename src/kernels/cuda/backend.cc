@@ -6,6 +6,7 @@
 #include "base/registry.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/upload.h"
 
 namespace sluice::cuda {
 namespace {
@@ -145,34 +146,24 @@ size_t packed_bytes(int64_t n, int64_t k) {
   return static_cast<size_t>(n * padded_k(k)) * Type.block_bytes;
 }
 
-// Row by row through the host: rows as they are stored, or converted. Padding stays zero.
+// Rows as they are stored, or converted. Padding stays zero.
 template <const TypeInfo& Type>
-void pack(ThreadPool&, const ops::Weight& into, int64_t row, const Tensor& from) {
+void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
-  constexpr int64_t kRows = 256;  // at a time
-  const auto row_bytes = static_cast<size_t>(into.k) * Type.block_bytes, pitch = packed_bytes<Type>(1, into.k);
-  std::vector<std::byte> rows(static_cast<size_t>(std::min(kRows, from.rows())) * row_bytes);
-  std::vector<float> values(static_cast<size_t>(into.k));
-  cudaStream_t stream = launch().stream;
-  for (int64_t first = 0; first < from.rows(); first += kRows) {
-    const int64_t count = std::min(kRows, from.rows() - first);
-    for (int64_t i = 0; i < count; ++i) {
-      const std::byte* source =
-          from.data + (first + i) * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
-      std::byte* to = rows.data() + static_cast<size_t>(i) * row_bytes;
-      if (from.dtype == &Type) {
-        std::copy_n(source, row_bytes, to);
-      } else {
-        to_float(from.dtype, source, values.data(), values.size());
-        from_float(&Type, values.data(), to, values.size());
-      }
-    }
-    check_cuda(cudaMemcpy2DAsync(into.data + static_cast<size_t>(row + first) * pitch, pitch, rows.data(), row_bytes,
-                                 row_bytes, static_cast<size_t>(count), cudaMemcpyDefault, stream),
-               "weights");
-    DeviceContext::get().wait();
-  }
+  const auto columns = static_cast<size_t>(into.k), row_bytes = columns * Type.block_bytes;
+  const size_t pitch = packed_bytes<Type>(1, into.k);
+  upload_rows(
+      pool, into.data + static_cast<size_t>(row) * pitch, pitch, row_bytes, from.rows(), [&](int64_t i, std::byte* to) {
+        const std::byte* source = from.data + i * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
+        if (from.dtype == &Type) {
+          std::copy_n(source, row_bytes, to);
+          return;
+        }
+        std::vector<float> values(columns);
+        to_float(from.dtype, source, values.data(), columns);
+        from_float(&Type, values.data(), to, columns);
+      });
 }
 
 template <Arithmetic arithmetic, const TypeInfo& Type>

@@ -105,6 +105,9 @@ DeviceContext::DeviceContext() {
   check_cuda(cudaSetDevice(0), "choosing the device");
   check_cuda(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking), "stream");
   check_cuda(cudaDeviceGetAttribute(&launch_.multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
+  int major = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
+  launch_.overlaps = major >= 9;
   staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
   check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&staging_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),
              "ring of indices");

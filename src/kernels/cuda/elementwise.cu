@@ -2,6 +2,7 @@
 // four at a time.
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -16,6 +17,7 @@ __device__ float clamp(float x, float low, float high) { return x < low ? low : 
 // to[row, i] = f(row, i) for a [rows, columns] range.
 template <class F>
 __global__ void each(int64_t rows, int64_t columns, F f) {
+  wait_for_earlier();
   const int64_t count = rows * columns, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < count; at += step) {
     f(at / columns, at % columns);
@@ -25,8 +27,7 @@ __global__ void each(int64_t rows, int64_t columns, F f) {
 template <class F>
 void run(const Launch& l, const char* name, int64_t rows, int64_t columns, F f) {
   if (rows == 0 || columns == 0) return;
-  each<<<blocks_for(l, rows * columns, kThreads), kThreads, 0, l.stream>>>(rows, columns, f);
-  check_launch(name);
+  launch_overlapped(l, name, each<F>, dim3(blocks_for(l, rows * columns, kThreads)), kThreads, 0, rows, columns, f);
 }
 
 bool packs_of_four(const Tensor& t) {
@@ -113,7 +114,8 @@ void copy_elements(const Launch& l, const Tensor& x, const int32_t* pairs, size_
   const int64_t stride = x.row_stride * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T));
   run(l, "copy_rows", 1, x.row_elements() * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T)),
       [=] __device__(int64_t, int64_t i) {
-        for (size_t pair = 0; pair < count; ++pair) data[pairs[2 * pair + 1] * stride + i] = data[pairs[2 * pair] * stride + i];
+        for (size_t pair = 0; pair < count; ++pair)
+          data[pairs[2 * pair + 1] * stride + i] = data[pairs[2 * pair] * stride + i];
       });
 }
 

@@ -16,6 +16,7 @@ struct Launch {
   std::byte* workspace = nullptr;  // 256-byte-aligned device memory
   size_t workspace_bytes = 0;
   int multiprocessors = 0;
+  bool overlaps = false;  // kernels may begin while their predecessors end (device/overlap.cuh)
 };
 
 // Ends the process with the error's text: errors of CUDA stay, nothing can run after one.

@@ -5,7 +5,10 @@
 // meet in shared memory in the order of the warps. mma.m16n8k16 wants inputs 2t, 2t+1, 2t+8, 2t+9 in lane t of four,
 // but the order of inputs is free as long as both operands agree: lane t takes inputs 8t .. 8t+7 of 32, 16 bytes in one
 // load, for weights (the a operand, 16 outputs) and x (the b operand, 8 rows) alike, and spends them on two products.
+// The first weights are on their way before the kernel that makes x has ended; the few rows of a decode step are then
+// rounded into shared memory once per block.
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -15,6 +18,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kLine = static_cast<int>(kLineElements);  // inputs of one step of a warp
+constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory
 
 // Row tiles: of 8 rows of x. Output tiles: of 16 outputs. Ahead: lines of weights in flight per warp. (A class, as nvcc
 // 13.0 cannot name values of local types in template arguments.)
@@ -36,6 +40,8 @@ struct Arguments {
   int64_t x_stride, out_stride;
   int rows, n, k, lines;
   bool accumulate, x_aligned;
+  int staged = 0;  // x is fp32, and its rows are rounded into shared memory: from a row to the next one there; 0: they
+                   // are not
 };
 
 // Eight inputs of a row of x from `at` on, as the tensor cores take them; zeros beyond the row's end.
@@ -76,12 +82,17 @@ class Streamer {
     }
   }
 
-  // sums_ = products of this warp's share of the inputs with rows [first_row, first_row + count).
-  __device__ void run(int first_row, int count) {
-    const X* x = static_cast<const X*>(a_.x) + blockIdx.y * a_.x_step;
+  __device__ void load_first() {
+#pragma unroll
+    for (int i = 0; i < Tile::ahead; ++i) load(ring_[i], warp_ + i * kWarps);
+  }
+
+  // sums_ = products of this warp's share of the inputs with rows [first_row, first_row + count), which begin at `x`.
+  // The first weights are loaded, and are again when it is done.
+  __device__ void run(const X* x, int64_t stride, int count) {
     for (int r = 0; r < Tile::rows; ++r) {
       const int row = r * 8 + g_;
-      x_[r] = row < count ? x + (first_row + row) * a_.x_stride : nullptr;
+      x_[r] = row < count ? x + row * stride : nullptr;
     }
 #pragma unroll
     for (int m = 0; m < Tile::outputs; ++m) {
@@ -91,15 +102,12 @@ class Streamer {
         for (int i = 0; i < 4; ++i) sums_[m][r][i] = 0.0f;
       }
     }
-    Line<Tile::outputs> ring[Tile::ahead];
-#pragma unroll
-    for (int i = 0; i < Tile::ahead; ++i) load(ring[i], warp_ + i * kWarps);
     for (int line = warp_; line < a_.lines; line += Tile::ahead * kWarps) {
 #pragma unroll
       for (int i = 0; i < Tile::ahead; ++i) {
         const int now = line + i * kWarps;
-        if (now < a_.lines) multiply(ring[i], now);
-        load(ring[i], now + Tile::ahead * kWarps);
+        if (now < a_.lines) multiply(ring_[i], now);
+        load(ring_[i], now + Tile::ahead * kWarps);
       }
     }
   }
@@ -169,32 +177,57 @@ class Streamer {
   const T* rows_[Tile::outputs][2];
   const X* x_[Tile::rows];
   float sums_[Tile::outputs][Tile::rows][4];
+  Line<Tile::outputs> ring_[Tile::ahead];
 };
+
+// Rows of fp32 rounded to T, padded with zeros to whole lines.
+template <class T>
+__device__ void stage(T* to, const Arguments<T>& a) {
+  const auto* x = static_cast<const float*>(a.x);
+  const int packs = a.lines * kLine / 8;
+  for (int i = threadIdx.x; i < a.rows * packs; i += blockDim.x) {
+    const int row = i / packs, at = i % packs * 8;
+    *reinterpret_cast<uint4*>(to + row * a.staged + at) = load_x<T>(x + row * a.x_stride, at, a.k, a.x_aligned);
+  }
+  __syncthreads();
+}
 
 template <class T, class X, class Tile>
 __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream(const __grid_constant__ Arguments<T> a) {
   extern __shared__ float shared[];
+  const int64_t first_output = int64_t{blockIdx.x} * Tile::outputs * 16;
+  Streamer<T, X, Tile> streamer(a, first_output);
+  if (a.starts == nullptr) streamer.load_first();
+  wait_for_earlier();
   const int begin = a.starts != nullptr ? a.starts[blockIdx.y] : 0;
   const int end = a.starts != nullptr ? a.starts[blockIdx.y + 1] : a.rows;
   if (begin == end) return;
-  const int64_t first_output = int64_t{blockIdx.x} * Tile::outputs * 16;
-  Streamer<T, X, Tile> streamer(a, first_output);
+  if (a.starts != nullptr) streamer.load_first();
+  const X* x = static_cast<const X*>(a.x) + blockIdx.y * a.x_step + begin * a.x_stride;
+  int64_t stride = a.x_stride;
+  if (a.staged > 0) {
+    T* staged = reinterpret_cast<T*>(shared + kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1));
+    stage(staged, a);
+    x = reinterpret_cast<const X*>(staged);
+    stride = a.staged;
+  }
   for (int row = begin; row < end; row += Tile::rows * 8) {
     const int count = min(Tile::rows * 8, end - row);
-    streamer.run(row, count);
+    if (row > begin) streamer.load_first();
+    streamer.run(x + (row - begin) * stride, stride, count);
     streamer.write(shared, first_output, row, count);
   }
 }
 
 template <class T, class X, class Tile>
 void run(const Launch& l, const Product& p, const Arguments<T>& a) {
-  constexpr int kShared = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  constexpr int kSums = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSums + (Tile::rows == 1 ? kMostStaged : 0));
   check_cuda(allowed, "shared memory of a product");
   const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(p.matrices));
-  stream<T, X, Tile><<<grid, kWarps * 32, kShared, l.stream>>>(a);
-  check_launch("matmul of few rows");
+  launch_overlapped(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
+                    static_cast<size_t>(kSums) + static_cast<size_t>(a.rows) * a.staged * sizeof(T), a);
 }
 
 // Two tiles of outputs per warp halve the reads of x; one keeps every multiprocessor busy on small matrices.
@@ -228,6 +261,12 @@ void run_type(const Launch& l, const Product& p) {
       .lines = static_cast<int>(lines),
       .accumulate = p.accumulate,
       .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
+  // A few rows of x in shared memory, off the banks of each other.
+  const int64_t staged = lines * kLine + 8;
+  if (p.starts == nullptr && p.matrices == 1 && rows <= 8 && rows * staged * int64_t{sizeof(T)} <= kMostStaged) {
+    a.staged = static_cast<int>(staged);
+    return run_rows<T, T, 1>(l, p, a);
+  }
   // Rows a matrix is likely to have.
   const int64_t likely = p.starts != nullptr ? pieces(2 * rows, p.matrices) : rows;
   if (likely <= 8 || p.x_columns != 0) return run_rows<T, float, 1>(l, p, a);
@@ -241,6 +280,7 @@ void run_type(const Launch& l, const Product& p) {
 
 template <class T>
 __global__ void round_kernel(T* to, const float* from, int64_t rows, int64_t k, int64_t padded, int64_t stride) {
+  wait_for_earlier();
   const int64_t count = rows * padded / 2, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const int64_t row = 2 * i / padded, column = 2 * i % padded;
@@ -259,14 +299,13 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x) {
   constexpr int kThreads = 256;
   const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
   if (type == &kBFloat16) {
-    round_kernel<<<blocks, kThreads, 0, l.stream>>>(reinterpret_cast<__nv_bfloat16*>(to), x.f32(), rows, k, padded,
-                                                    x.row_stride);
+    launch_overlapped(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
+                      reinterpret_cast<__nv_bfloat16*>(to), x.f32(), rows, k, padded, x.row_stride);
   } else {
     CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
-    round_kernel<<<blocks, kThreads, 0, l.stream>>>(reinterpret_cast<__half*>(to), x.f32(), rows, k, padded,
-                                                    x.row_stride);
+    launch_overlapped(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to),
+                      x.f32(), rows, k, padded, x.row_stride);
   }
-  check_launch("round_rows");
 }
 
 void multiply_streamed(const Launch& l, const Product& p) {

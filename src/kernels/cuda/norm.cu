@@ -1,5 +1,6 @@
 // RMSNorm and LayerNorm. One block per vector, which stays in registers up to kThreads * kHeld elements; longer ones
 // are read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in fixed order.
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -35,7 +36,15 @@ __global__ void normalize(Vectors v, const float* weight, const float* bias, flo
   const int64_t row = blockIdx.x / v.groups, at = blockIdx.x % v.groups * v.columns;
   const float* x = v.x + row * v.x_stride + at;
   float* out = v.out + row * v.out_stride + at;
-  float held[kHeld];
+  // The weight of held elements comes with the first loads, not after the sum.
+  const bool fits = v.columns <= int64_t{kHeld} * blockDim.x;
+  float held[kHeld], factor[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int64_t i = threadIdx.x + int64_t{j} * blockDim.x;
+    factor[j] = fits && weight != nullptr && i < v.columns ? weight[i] + weight_offset : 1.0f;
+  }
+  wait_for_earlier();
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int64_t i = threadIdx.x + int64_t{j} * blockDim.x;
@@ -50,10 +59,20 @@ __global__ void normalize(Vectors v, const float* weight, const float* bias, flo
   float squares = 0.0f;
   each_element(v, x, held, [&](int64_t, float value) { squares += (value - mean) * (value - mean); });
   const float scale = rsqrtf(block_sum(squares, scratch) / static_cast<float>(v.columns) + eps);
-  each_element(v, x, held, [&](int64_t i, float value) {
-    const float w = weight != nullptr ? weight[i] + weight_offset : 1.0f;
+  const auto write = [&](int64_t i, float value, float w) {
     out[i] = (value - mean) * scale * w + (Centred && bias != nullptr ? bias[i] : 0.0f);
-  });
+  };
+  if (fits) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int64_t i = threadIdx.x + int64_t{j} * blockDim.x;
+      if (i < v.columns) write(i, held[j], factor[j]);
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) {
+      write(i, x[i], weight != nullptr ? weight[i] + weight_offset : 1.0f);
+    }
+  }
 }
 
 template <bool Centred>
@@ -63,9 +82,9 @@ void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weigh
   if (x.rows() == 0) return;
   const Vectors v{out.f32(), x.f32(), columns, groups, out.row_stride, x.row_stride};
   const int threads = static_cast<int>(std::clamp<int64_t>(pieces(columns, kWarp * 4) * kWarp, kWarp, 1024));
-  normalize<Centred>
-      <<<static_cast<unsigned>(x.rows() * groups), threads, 0, l.stream>>>(v, weight, bias, eps, weight_offset);
-  check_launch(Centred ? "layer_norm" : "rms_norm");
+  launch_overlapped(l, Centred ? "layer_norm" : "rms_norm", normalize<Centred>,
+                    dim3(static_cast<unsigned>(x.rows() * groups)), static_cast<unsigned>(threads), 0, v, weight, bias,
+                    eps, weight_offset);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Rotation of queries and keys, and keys and values into the paged cache. One block per token, its threads over the
-// pairs and the plain elements of all heads; bound by memory traffic (q read and written once, k, v read and the cache
-// written once).
+// Rotation of queries and keys, and keys and values into the paged cache. Threads over the pairs and the plain elements
+// of all heads of a token, in more blocks the fewer tokens there are; bound by memory traffic (q read and written once,
+// k, v read and the cache written once).
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -66,22 +67,25 @@ struct RowsOf {
 template <class T>
 __global__ void rope_store_kernel(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<T> k_cache,
                                   Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
+  wait_for_earlier();
   const int64_t token = blockIdx.x;
+  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int step = static_cast<int>(gridDim.y * blockDim.x);
   const int head_dim = static_cast<int>(k_cache.dim), value_dim = static_cast<int>(v_cache.dim);
   const float* table = rotation.cos_sin != nullptr ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
   const int half = rotation.rotary / 2;
-  for (int i = threadIdx.x; i < heads * half; i += blockDim.x) {
+  for (int i = first; i < heads * half; i += step) {
     rotate_pair(rotation, table, q.data + token * q.stride + i / half * head_dim, i % half);
   }
   if (k.data == nullptr) return;
   const int64_t slot = slots[token];
   const int kv_heads = static_cast<int>(k_cache.kv_heads);
-  for (int i = threadIdx.x; i < kv_heads * head_dim; i += blockDim.x) {
+  for (int i = first; i < kv_heads * head_dim; i += step) {
     const int head = i / head_dim;
     const float* from = k.data + token * k.stride + head * head_dim;
     k_cache.row(slot, head)[i % head_dim] = from_f32<T>(rotated(rotation, table, from, i % head_dim));
   }
-  for (int i = threadIdx.x; i < kv_heads * value_dim; i += blockDim.x) {
+  for (int i = first; i < kv_heads * value_dim; i += step) {
     v_cache.row(slot, i / value_dim)[i % value_dim] = from_f32<T>(v.data[token * v.stride + i]);
   }
 }
@@ -110,9 +114,13 @@ RowsOf rows_of(const Tensor& t) { return {t.data != nullptr ? t.f32() : nullptr,
 template <class T>
 void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
   const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
-  rope_store_kernel<T><<<static_cast<unsigned>(a.q.rows()), kThreads, 0, l.stream>>>(
-      rows_of(a.q), heads, rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
-      cache_of<T>(a.v_cache), positions, slots);
+  // A thread has one pair where there are few tokens, all of its stride of a token where these fill the device.
+  const int64_t pairs = std::max<int64_t>(a.q.shape[1] / 2, 1), tokens = a.q.rows();
+  const int64_t parts = std::clamp<int64_t>(pieces(int64_t{l.multiprocessors} * 8, tokens), 1, pieces(pairs, kThreads));
+  launch_overlapped(l, "rope_store", rope_store_kernel<T>,
+                    dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(parts)), kThreads, 0, rows_of(a.q), heads,
+                    rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
+                    cache_of<T>(a.v_cache), positions, slots);
 }
 
 template <class T>

@@ -1,0 +1,36 @@
+// Kernels that begin while the ones before them end (programmatic dependent launch, compute capability 9.0): what a
+// kernel does before wait_for_earlier() overlaps with the tail of its predecessor, and must touch only what no kernel
+// of a step writes: weights, tables. Every kernel launched here calls it, in every thread, before anything else.
+#pragma once
+
+#include <utility>
+
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+
+// Everything that earlier kernels wrote is visible after this. Lets the next kernel's blocks start, which wait in turn.
+__device__ inline void wait_for_earlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <class... Parameters, class... Arguments>
+void launch_overlapped(const Launch& l, const char* name, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                       size_t shared, Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = l.stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = l.overlaps ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...), name);
+}
+
+}  // namespace sluice::cuda
