@@ -37,7 +37,7 @@ int serve(Arguments a) {
   Server server(*engine, a.server);
   greet(a, *engine, server.port());
   server.run();
-  return 0;
+  return engine->health().failed ? 1 : 0;
 }
 
 std::function<int()> declare(CLI::App& app) {

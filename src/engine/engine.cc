@@ -160,7 +160,8 @@ class EngineImpl final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    h.alive = !dead_.load() && h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
+    h.failed = dead_.load();
+    h.alive = !h.failed && h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
     return h;
   }
 

@@ -21,6 +21,8 @@ using namespace server;
 
 namespace {
 
+constexpr std::chrono::milliseconds kWatchEvery{500};
+
 // After aborted requests were told, so long may their last bytes take.
 constexpr std::chrono::milliseconds kFlushTimeout{2000};
 
@@ -160,7 +162,7 @@ struct Server::Impl final : HttpHandler {
 
   HttpResponse health() const {
     const Health health = engine.health();
-    const char* status = draining ? "draining" : health.alive ? "ok" : "stalled";
+    const char* status = health.failed ? "failed" : draining ? "draining" : health.alive ? "ok" : "stalled";
     const bool good = health.alive && !draining;
     return {.status = good ? 200 : 503,
             .body = dump_json({{"status", status},
@@ -174,6 +176,15 @@ struct Server::Impl final : HttpHandler {
     std::vector<MetricFamily> families = engine.metrics();
     for (MetricFamily& family : metrics.families(http.connections())) families.push_back(std::move(family));
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};
+  }
+
+  // An engine that failed will not come back: what is under way has its error, and the server ends.
+  void watch() {
+    http.after(kWatchEvery, [this] {
+      if (!engine.health().failed) return watch();
+      log::error("the engine failed: the server ends");
+      shutdown();
+    });
   }
 
   // The way down: drain, then abort what is left, then stop.
@@ -230,6 +241,7 @@ int Server::port() const { return impl_->http.port(); }
 void Server::run() {
   impl_->http.on_signal([impl = impl_.get()] { impl->on_signal(); });
   impl_->print_ready_line();
+  impl_->watch();
   impl_->http.run();
   impl_->workers.stop();
   impl_->openai.detach_all();

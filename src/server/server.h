@@ -20,7 +20,7 @@ class Server {
 
   // Serves until shutdown() or the first SIGTERM or SIGINT, then drains: /health is 503 at once, new work is refused,
   // running requests get shutdown_timeout_ms to finish. A second signal ends them at once. Prints one line when ready:
-  // "sluice: serving NAME on http://127.0.0.1:8000".
+  // "sluice: serving NAME on http://127.0.0.1:8000". Drains by itself when the engine has failed (Health::failed).
   void run();
   // Begins draining; run() returns when it is done. Any thread.
   void shutdown();

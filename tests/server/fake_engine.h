@@ -32,7 +32,7 @@ class FakeEngine : public Engine {
   std::atomic<bool> throw_in_tokenize{false};
   std::atomic<bool> is_overloaded{false};
   std::atomic<bool> draining{false};  // set by stop_accepting
-  std::atomic<bool> alive{true};
+  std::atomic<bool> alive{true}, failed{false};
   std::atomic<bool> stalled{false};  // no step is made
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0};
 
@@ -176,7 +176,7 @@ class FakeEngine : public Engine {
   bool overloaded() const override { return is_overloaded || draining; }
   void stop_accepting() override { draining = true; }
   Health health() const override {
-    return {.alive = alive, .seconds_since_step = 0, .running = running(), .waiting = 0};
+    return {.alive = alive && !failed, .failed = failed, .seconds_since_step = 0, .running = running(), .waiting = 0};
   }
   std::vector<MetricFamily> metrics() const override {
     MetricFamily running_now{.name = "vllm:num_requests_running", .help = "Running\nrequests."};

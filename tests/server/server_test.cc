@@ -507,6 +507,17 @@ TEST_F(ServerTest, DrainFinishesWhatRuns) {
   join();
 }
 
+TEST_F(ServerTest, EndsWhenTheEngineFailed) {
+  start();
+  TestClient watcher(port);
+  engine.failed = true;
+  watcher.send(get_text("/health"));
+  const TestResponse health = watcher.read_response();
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json()["status"], "failed");
+  join();  // without a signal
+}
+
 TEST_F(ServerTest, DrainTimeoutAbortsWithAnError) {
   engine.step_us = 2000;
   options.shutdown_timeout_ms = 100;

@@ -91,7 +91,8 @@ class Shared : public Pinned {
 }  // namespace
 
 void check_cuda(cudaError_t error, const char* what) {
-  CHECK(error == cudaSuccess, "CUDA: {}: {}", what, cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  throw Error(ErrorCode::kInternal, fmt::format("CUDA: {}: {}", what, cudaGetErrorString(error)));
 }
 
 void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }

@@ -19,7 +19,8 @@ struct Launch {
   bool overlaps = false;  // kernels may begin while their predecessors end (device/overlap.cuh)
 };
 
-// Ends the process with the error's text: errors of CUDA stay, nothing can run after one.
+// Throws Error(kInternal) with the error's text. Most errors of CUDA stay: nothing can run on the device after one, and
+// the engine ends (engine/engine.cc).
 void check_cuda(cudaError_t error, const char* what);
 // After a launch: bad configurations are reported here, faults of the kernel at the next wait.
 void check_launch(const char* kernel);

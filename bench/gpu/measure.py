@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Measures sluice on a GPU: one table, a row a case, with the floor of each (bytes / bandwidth).
+
+usage: measure.py SLUICE TOKENIZER_FOLDER [--work /dev/shm] [--transformers] [--only SUBSTRING]
+
+Checkpoints are random weights of published shapes (make_checkpoint.py). --transformers adds the same 8B model in Hugging
+Face transformers (static cache, compiled) for one sequence. Full output of every case goes to WORK/measure.jsonl.
+"""
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BANDWIDTH = 4.64e12  # bytes/s, read only, measured on one H200
+HERE = Path(__file__).parent
+
+# name, checkpoint, arguments of sluice bench, streamed bytes per decode step of one sequence
+CASES = [
+    ("8B bf16, 1 sequence", "8b", "latency --input-len 128 --output-len 256 --iterations 3", 15.0e9),
+    ("8B bf16, 1 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 3", 15.0e9 + 1.2e3 * 131072),
+    ("8B fp8, 1 sequence", "8b", "latency --quantization fp8_e4m3 --input-len 128 --output-len 256 --iterations 3", 8.0e9),
+    ("8B q4_0, 1 sequence", "8b", "latency --quantization q4_0 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
+    ("1B bf16, 1 sequence", "1b", "latency --input-len 128 --output-len 256 --iterations 3", 2.47e9),
+    ("8B bf16, 32 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 1 --batch-size 32",
+     15.0e9 + 32 * 1.15e3 * 131072),
+    ("8B bf16, prefill 8k", "8b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
+    ("8B bf16, 1000/1000", "8b", "throughput --input-len 1000 --output-len 1000 --num-prompts 512", None),
+    ("8B bf16, 128/128", "8b", "throughput --input-len 128 --output-len 128 --num-prompts 1024", None),
+    ("8B fp8, 1000/1000", "8b",
+     "throughput --quantization fp8_e4m3 --input-len 1000 --output-len 1000 --num-prompts 512", None),
+]
+
+
+def row(name, result, bytes_per_step):
+    tpot = result["tpot_ms"]["p50"]
+    cells = [name, f'{result["ttft_ms"]["p50"]:.1f}', f"{tpot:.2f}"]
+    if "output_tokens_per_second" in result:
+        return cells + [f'{result["output_tokens_per_second"]:.0f}', ""]
+    per_second = result["batch_size"] * 1000 / tpot
+    share = f"{bytes_per_step / BANDWIDTH / (tpot / 1000):.0%}" if bytes_per_step else ""
+    if name.endswith("prefill 8k"):  # 7.0e9 weights beside the head, and causal attention of 32 layers of 4096 columns
+        operations = 8000 * 2 * 7.0e9 + 32 * 2 * 8000 * 8000 * 4096
+        return cells + ["", f'{operations / (result["ttft_ms"]["p50"] / 1000) / 1e12:.0f} TFLOP/s']
+    return cells + [f"{per_second:.0f}", share]
+
+
+def transformers_row(folder):
+    import torch
+    from transformers import AutoModelForCausalLM, StaticCache
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map="cuda")
+    cache = StaticCache(config=model.config, max_cache_len=1024)
+    step = torch.compile(lambda ids, position: model(ids, cache_position=position, past_key_values=cache).logits,
+                         mode="reduce-overhead", fullgraph=True)
+    with torch.no_grad():
+        ids = torch.randint(0, 1000, (1, 128), device="cuda")
+        model(ids, cache_position=torch.arange(128, device="cuda"), past_key_values=cache)
+        times = []
+        for i in range(128, 228):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            step(ids[:, :1], torch.tensor([i], device="cuda"))
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    tpot = sorted(times[20:])[40] * 1000
+    return ["8B bf16, 1 sequence, transformers compiled", "", f"{tpot:.2f}", f"{1000 / tpot:.0f}",
+            f"{15.0e9 / BANDWIDTH / (tpot / 1000):.0%}"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sluice")
+    parser.add_argument("tokenizer")
+    parser.add_argument("--work", default="/dev/shm")
+    parser.add_argument("--transformers", action="store_true")
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    work = Path(args.work)
+    print("| case | TTFT ms | TPOT ms | tokens/s | share |\n| --- | --- | --- | --- | --- |", flush=True)
+    with open(work / "measure.jsonl", "a") as log:
+        for name, shape, arguments, bytes_per_step in CASES:
+            if args.only not in name:
+                continue
+            folder = work / f"random-{shape}"
+            if not (folder / "config.json").exists():
+                subprocess.run([sys.executable, HERE / "make_checkpoint.py", shape, folder, args.tokenizer], check=True,
+                               stdout=subprocess.DEVNULL)
+            command = [args.sluice, "bench", arguments.split()[0], folder, *arguments.split()[1:], "--max-model-len",
+                       "8192"]
+            done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+            if done.returncode != 0:
+                print(f"| {name} | failed: {done.stderr.strip().splitlines()[-1]} |", flush=True)
+                continue
+            result = json.loads(done.stdout.strip().splitlines()[-1])
+            log.write(json.dumps({"case": name, **result}) + "\n")
+            print("| " + " | ".join(row(name, result, bytes_per_step)) + " |", flush=True)
+    if args.transformers:
+        print("| " + " | ".join(transformers_row(work / "random-8b")) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
