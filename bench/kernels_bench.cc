@@ -74,7 +74,7 @@ void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, in
     kernels.pack(ctx.pool, weight, 0, source.tensor);
   }
   const double peak = peak_of(limits, kernels, type);
-  for (int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 512}) {
+  for (int64_t rows : {1, 2, 4, 8, 12, 16, 32, 64, 128, 512}) {
     const Owned x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n});
     size_t next = 0;
     const double seconds = fastest(0.25, [&] {

@@ -260,17 +260,19 @@ struct Ahead {
 
   SLUICE_INLINE void ask(int64_t part, int64_t parts) const {
     if (chunk == nullptr) return;
-    const int64_t lines = bytes / 64, first = part * panels * lines / parts, last = (part + 1) * panels * lines / parts;
-    for (int64_t line = first; line < last; ++line) {
-      __builtin_prefetch(chunk + line / lines * panel_bytes + line % lines * 64, 0, 2);
+    const int64_t lines = bytes / 64, first = part * lines / parts, last = (part + 1) * lines / parts;
+    for (int64_t p = 0; p < panels; ++p) {
+      const std::byte* from = chunk + p * panel_bytes;
+      for (int64_t line = first; line < last; ++line) __builtin_prefetch(from + line * 64, 0, 2);
     }
   }
 };
 
-// Rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on.
+// Rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on. Asks for the panels of
+// the thread's next task, of which there may be none, while it computes the last step of this one.
 template <class Codec>
 void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t rows, int64_t panel,
-              int64_t panels) {
+              int64_t panels, const std::byte* next_panels) {
   constexpr Int8Layout kLayout = Codec::kLayout;
   const int64_t blocks = args.weight->k / kQuantBlock, tiles = (rows + kMaxRows - 1) / kMaxRows;
   const int64_t panel_bytes = kLayout.panel_bytes(args.weight->k);
@@ -283,8 +285,9 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
     const int64_t count = blocks - begin < kChunkBlocks ? blocks - begin : kChunkBlocks;
     decode<Codec>(chunk, panel_bytes, panels, count, weights);
     const int64_t left = blocks - begin - count, soon = left < kChunkBlocks ? left : kChunkBlocks;
-    const Ahead ahead{soon > 0 ? chunk + kLayout.chunk_bytes() : nullptr, panel_bytes, panels,
-                      kLayout.chunk_bytes(soon)};
+    const int64_t next_count = soon > 0 ? soon : blocks < kChunkBlocks ? blocks : kChunkBlocks;
+    const Ahead ahead{soon > 0 ? chunk + kLayout.chunk_bytes() : next_panels, panel_bytes, panels,
+                      kLayout.chunk_bytes(next_count)};
     int64_t at = 0;
     for (int64_t t = 0; t < tiles; ++t) {
       // Nearly equal height, or whole tiles.
@@ -306,17 +309,15 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
   }
 }
 
-// Hands out panels in runs that shrink from half of a thread's share to kShortestRun: a thread that reads on where it
-// was is faster, by a fifth where panels are short, than one that jumps behind another's, and short runs end together.
+// Hands out [0, count) in runs that shrink from half of a thread's share to one: a thread that reads on where it was is
+// faster, by a fifth where panels are short, than one that jumps behind another's, and short runs end together.
 template <class F>
-void each_run(ThreadPool& pool, int64_t panels, F&& body) {
-  constexpr int64_t kShortestRun = 2;
+void each_run(ThreadPool& pool, int64_t count, F&& body) {
   const int64_t threads = pool.threads();
   std::atomic<int64_t> next{0};
   pool.parallel_for(threads, 1, [&](int64_t, int64_t) {
-    for (int64_t begin = next.load(std::memory_order_relaxed); begin < panels;) {
-      const int64_t share = (panels - begin) / (2 * threads), run = share < kShortestRun ? kShortestRun : share;
-      const int64_t end = begin + run < panels ? begin + run : panels;
+    for (int64_t begin = next.load(std::memory_order_relaxed); begin < count;) {
+      const int64_t share = (count - begin) / (2 * threads), end = begin + (share < 1 ? 1 : share);
       if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
       body(begin, end);
       begin = next.load(std::memory_order_relaxed);
@@ -327,7 +328,7 @@ void each_run(ThreadPool& pool, int64_t panels, F&& body) {
 template <class Codec>
 void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
-  const int64_t total = args.x.shape[0];
+  const int64_t total = args.x.shape[0], panel_bytes = Codec::kLayout.panel_bytes(args.weight->k);
   const auto panels_of = [&](int64_t group) {
     return panels - group * kGroup < kGroup ? panels - group * kGroup : int64_t{kGroup};
   };
@@ -341,11 +342,13 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
     }
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
     // Chunks of one group of panels follow each other, so that its weights come from memory once.
-    pool.parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
+    each_run(pool, groups * chunks, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t group = task / chunks, chunk = task % chunks;
+        const int64_t group = task / chunks, chunk = task % chunks, next = (task + 1) / chunks;
         const int64_t first = chunk * rows / chunks, last = (chunk + 1) * rows / chunks;
-        multiply<Codec>(args, x.from(first, 0), pass + first, last - first, group * kGroup, panels_of(group));
+        const bool new_panels = task + 1 < end && next > group;
+        multiply<Codec>(args, x.from(first, 0), pass + first, last - first, group * kGroup, panels_of(group),
+                        new_panels ? args.weight->data + next * kGroup * panel_bytes : nullptr);
       }
     });
   }
