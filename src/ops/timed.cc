@@ -64,6 +64,12 @@ double bytes_of(const T&) {
 
 std::string shape_of(const Weight& weight) { return fmt::format(" {} {}x{}", weight.dtype->name, weight.n, weight.k); }
 
+std::string shape_of(const Tensor& tensor) {
+  std::string shape = fmt::format(" {}", tensor.shape[0]);
+  for (int i = 1; i < tensor.shape.rank(); ++i) shape += fmt::format("x{}", tensor.shape[i]);
+  return shape;
+}
+
 template <class T>
 std::string shape_of(const T& args) {
   if constexpr (requires { args.weight->dtype; }) return shape_of(*args.weight);
@@ -76,13 +82,13 @@ void add(OpTime& time, double seconds) {
   time.best = std::min(time.best, seconds);
 }
 
-template <class... Args>
-void record(const char* name, double begin, double end, const Args&... args) {
-  std::string op = (std::string(name) + ... + shape_of(args));
+template <class First, class... Rest>
+void record(const char* name, double begin, double end, const First& first, const Rest&... rest) {
+  std::string op = name + shape_of(first);
   auto entry = std::ranges::find(timer.times, op, &OpTime::op);
   if (entry == timer.times.end()) entry = timer.times.insert(entry, {.op = std::move(op)});
   add(*entry, end - begin);
-  entry->bytes += (0.0 + ... + bytes_of(args));
+  entry->bytes += (bytes_of(first) + ... + bytes_of(rest));
   if (timer.last_end > 0) add(timer.between, begin - timer.last_end);
   timer.last_end = timer.now();
 }

@@ -9,7 +9,7 @@
 namespace sluice::ops {
 
 struct OpTime {
-  std::string op;  // "glu", "matmul q4_0 5632x2048"
+  std::string op;  // and what it worked on: "glu 1x5632", its first tensor; "matmul q4_0 5632x2048", its weight
   int64_t calls = 0;
   double seconds = 0;
   double best = 1e30;  // seconds of the fastest call
