@@ -30,6 +30,7 @@ StepInputs::StepInputs(const LoadPlan& plan) : memory_(plan.backend->memory()) {
 BatchView StepInputs::place(const Batch& batch) {
   BatchView view(batch);
   if (memory_.on_host()) return view;
+  memory_.wait();  // the last copy may still be reading
   auto* host = reinterpret_cast<int32_t*>(staging_.data());
   const auto* device = reinterpret_cast<const int32_t*>(device_.data());
   size_t at = 0;
