@@ -133,6 +133,18 @@ void layer_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, const float
   ctx.ops.layer_norm(ctx.pool, out, x, weight, bias, eps);
 }
 
+void match_rms(Ctx& ctx, Tensor x, Tensor like, float floor) {
+  check_matrix(x, "x", -1, -1);
+  check_matrix(like, "like", x.shape[0], x.shape[1]);
+  CHECK(floor > 0, "floor {}", floor);
+  ctx.ops.match_rms(ctx.pool, x, like, floor);
+}
+
+void gaussian_top_k(Ctx& ctx, Tensor x, float deviations) {
+  check_matrix(x, "x", -1, -1);
+  ctx.ops.gaussian_top_k(ctx.pool, x, deviations);
+}
+
 void glu(Ctx& ctx, Tensor out, Tensor gate_up, Activation activation) {
   check_matrix(out, "out", -1, -1);
   check_matrix(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
@@ -160,6 +172,12 @@ void map(Ctx& ctx, Tensor x, Map function, float parameter) {
   check_matrix(x, "x", -1, -1);
   CHECK(parameter > 0, "parameter {}", parameter);
   ctx.ops.map(ctx.pool, x, function, parameter);
+}
+
+void copy(Ctx& ctx, Tensor out, Tensor x) {
+  check_matrix(out, "out", -1, -1);
+  check_matrix(x, "x", out.shape[0], out.shape[1]);
+  ctx.ops.copy(ctx.pool, out, x);
 }
 
 void add(Ctx& ctx, Tensor out, Tensor x, float scale) {
@@ -229,6 +247,7 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   check_matrix(args.out, "out", args.query_start.back(), args.heads * value_dim);
   CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);
   CHECK(args.causal || args.alibi_slopes == nullptr, "slopes without causal attention");
+  CHECK(args.chunk == 0 || (args.chunk > 0 && args.causal && args.window == 0), "chunk {}", args.chunk);
   CHECK(args.relative_bias == nullptr || args.relative_reach >= 0, "reach {}", args.relative_reach);
   for (int64_t s = 0; s < sequences; ++s) {
     const int rows = args.query_start[s + 1] - args.query_start[s];
@@ -236,8 +255,9 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
     const int64_t used = rows == 0 ? 0 : (args.kv_len[s] + block_size - 1) / block_size;
     CHECK(used <= args.block_table_stride, "sequence {} needs {} blocks of {}", s, used, args.block_table_stride);
     // Blocks that slid out of the window may be gone: only those a row can see must exist.
-    const int64_t first =
-        args.window > 0 ? std::max<int64_t>(0, args.kv_len[s] - rows - args.window + 1) / block_size : 0;
+    const int64_t position = args.kv_len[s] - rows;
+    int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) / block_size : 0;
+    if (args.chunk > 0) first = position / args.chunk * args.chunk / block_size;
     const int32_t* table = args.block_table.data() + s * args.block_table_stride;
     for (int64_t b = first; b < used; ++b) {
       CHECK(table[b] >= 0 && table[b] < blocks, "sequence {} block {} is {} of {}", s, b, table[b], blocks);

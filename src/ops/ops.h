@@ -164,6 +164,7 @@ struct AttentionArgs {
   float scale = 1.0f;
   bool causal = true;
   int window = 0;                       // > 0: a row sees only positions less than `window` away from its own
+  int chunk = 0;                        // > 0: causal, and only those of its own chunk, [i * chunk, (i + 1) * chunk)
   float soft_cap = 0.0f;                // > 0: scores become cap * tanh(score / cap)
   const float* sinks = nullptr;         // [heads] extra logit in the softmax's denominator, or null
   const float* alibi_slopes = nullptr;  // [heads] or null: adds slope * (key position - query position); causal only
@@ -310,11 +311,14 @@ struct Ops {
   void (*embed)(ThreadPool&, Tensor out, const Tensor& table, Indices ids) = nullptr;
   void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
+  void (*match_rms)(ThreadPool&, Tensor x, Tensor like, float floor) = nullptr;
+  void (*gaussian_top_k)(ThreadPool&, Tensor x, float deviations) = nullptr;
   void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
   void (*clamped_glu)(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
   void (*unary)(ThreadPool&, Tensor x, Activation activation) = nullptr;
   void (*xielu)(ThreadPool&, Tensor x, const Xielu& parameters) = nullptr;
   void (*map)(ThreadPool&, Tensor x, Map function, float parameter) = nullptr;
+  void (*copy)(ThreadPool&, Tensor out, Tensor x) = nullptr;
   void (*add)(ThreadPool&, Tensor out, Tensor x, float scale) = nullptr;
   void (*multiply)(ThreadPool&, Tensor out, Tensor x, Activation activation) = nullptr;
   void (*softplus)(ThreadPool&, Tensor x, const float* bias, float low, float high) = nullptr;
@@ -392,6 +396,11 @@ void embed(Ctx&, Tensor out, const Tensor& table, Indices ids);  // out[i, :] = 
 // strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale).
 void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset = 0.0f);
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
+// Rows of x are scaled to the length of those of `like`: x *= sqrt(mean(like^2) / max(mean(x^2), floor)).
+void match_rms(Ctx&, Tensor x, Tensor like, float floor);
+// Keeps about the largest values of every row, were it normally distributed, less the least of them: x = max(x - (mean
+// + deviations * std), 0), std with divisor n (Gemma 3n).
+void gaussian_top_k(Ctx&, Tensor x, float deviations);
 void glu(Ctx&, Tensor out, Tensor gate_up,
          Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
 // out = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = min(max(up, -limit), limit) (gpt-oss)
@@ -399,6 +408,7 @@ void clamped_glu(Ctx&, Tensor out, Tensor gate_up, float alpha, float limit);
 void unary(Ctx&, Tensor x, Activation activation);                                         // in place
 void xielu(Ctx&, Tensor x, const Xielu& parameters);                                       // in place
 void map(Ctx&, Tensor x, Map function, float parameter);                                   // in place
+void copy(Ctx&, Tensor out, Tensor x);                                                     // out = x
 void add(Ctx&, Tensor out, Tensor x, float scale = 1.0f);                                  // out += scale * x
 void multiply(Ctx&, Tensor out, Tensor x, Activation activation = Activation::kIdentity);  // out *= activation(x)
 // x = min(max(ln(1 + e^(x + bias)), low), high) in place; bias [columns] may be null.

@@ -60,6 +60,26 @@ void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const fl
   });
 }
 
+void match_rms(ThreadPool&, Tensor x, Tensor like, float floor) {
+  each_vector(x, like, [&](float* to, const float* other, int64_t columns) {
+    double own = 0, wanted = 0;
+    for (int64_t i = 0; i < columns; ++i) own += double(to[i]) * to[i], wanted += double(other[i]) * other[i];
+    const double scale = std::sqrt(wanted / columns / std::max(own / columns, double{floor}));
+    for (int64_t i = 0; i < columns; ++i) to[i] = static_cast<float>(to[i] * scale);
+  });
+}
+
+void gaussian_top_k(ThreadPool&, Tensor x, float deviations) {
+  each_vector(x, x, [&](float* to, const float*, int64_t columns) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < columns; ++i) sum += to[i];
+    const double mean = sum / columns;
+    for (int64_t i = 0; i < columns; ++i) squares += (to[i] - mean) * (to[i] - mean);
+    const double cutoff = mean + deviations * std::sqrt(squares / columns);
+    for (int64_t i = 0; i < columns; ++i) to[i] = static_cast<float>(std::max(to[i] - cutoff, 0.0));
+  });
+}
+
 void glu(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) {
   const int64_t n = out.shape[1];
   for (int64_t row = 0; row < out.rows(); ++row) {
@@ -112,6 +132,12 @@ void map(ThreadPool&, Tensor x, Map function, float p) {
       return each_element(x, [=](double v) { return v < -p ? -p : v > p ? p : v; });
     case Map::kSoftCap:
       return each_element(x, [=](double v) { return p * std::tanh(v / p); });
+  }
+}
+
+void copy(ThreadPool&, Tensor out, Tensor x) {
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    std::memcpy(out.f32() + row * out.row_stride, x.f32() + row * x.row_stride, x.shape[1] * sizeof(float));
   }
 }
 
@@ -182,11 +208,14 @@ Ops make_table() {
   Ops ops{.embed = embed,
           .rms_norm = rms_norm,
           .layer_norm = layer_norm,
+          .match_rms = match_rms,
+          .gaussian_top_k = gaussian_top_k,
           .glu = glu,
           .clamped_glu = clamped_glu,
           .unary = unary,
           .xielu = xielu,
           .map = map,
+          .copy = copy,
           .add = add,
           .multiply = multiply,
           .softplus = softplus,

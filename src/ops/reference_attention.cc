@@ -36,6 +36,7 @@ class Row {
         position_(position),
         first_(args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0),
         last_(args.causal ? position : args.kv_len[sequence] - 1) {
+    if (args.chunk > 0) first_ = position / args.chunk * args.chunk;
     if (args.window > 0) last_ = std::min<int64_t>(last_, position + args.window - 1);
   }
 

@@ -14,12 +14,14 @@ struct Config {
   bool values_in_keys = false;  // values are the first columns of the keys
   bool causal = true;
   int relative_reach = 0;  // > 0: biases by distance
+  int chunk = 0;
 
   std::string str() const {
     return fmt::format(
-        "heads {}/{}, dims {}/{}{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}, causal {}, reach {}",
+        "heads {}/{}, dims {}/{}{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}, causal {}, reach {}, "
+        "chunk {}",
         heads, kv_heads, head_dim, value_dim, values_in_keys ? " in keys" : "", block_size, type->name, window,
-        soft_cap, sinks, alibi, causal, relative_reach);
+        soft_cap, sinks, alibi, causal, relative_reach, chunk);
   }
 };
 
@@ -79,6 +81,7 @@ class Scene {
                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
                     .causal = config_.causal,
                     .window = config_.window,
+                    .chunk = config_.chunk,
                     .soft_cap = config_.soft_cap,
                     .sinks = config_.sinks ? sinks_->f32() : nullptr,
                     .alibi_slopes = config_.alibi ? slopes_->f32() : nullptr,
@@ -155,6 +158,9 @@ const Config kConfigs[] = {
     {.heads = 6, .kv_heads = 2, .head_dim = 24, .value_dim = 24, .window = 700, .causal = false},
     {.heads = 5, .kv_heads = 5, .head_dim = 48, .value_dim = 48, .causal = false, .relative_reach = 19},
     {.heads = 2, .kv_heads = 1, .window = 50, .relative_reach = 128},
+    {.heads = 4, .kv_heads = 2, .block_size = 8, .type = &kBFloat16, .chunk = 37},
+    {.heads = 6, .kv_heads = 2, .head_dim = 24, .value_dim = 24, .chunk = 200},
+    {.heads = 2, .kv_heads = 2, .sinks = true, .chunk = 1},
 };
 
 class AttentionTest : public OpsTest {

@@ -46,6 +46,47 @@ TEST_P(ElementwiseTest, NormOfHeadsInPlace) {
   for (int64_t row = 0; row < 4; ++row) EXPECT_TRUE(same_bits(x.row(row) + 72, before.row(row) + 72, 40));
 }
 
+TEST_P(ElementwiseTest, RowsScaledToTheLengthOfOthers) {
+  for (auto [rows, columns] : {std::pair{1, 1}, {3, 7}, {2, 65}, {5, 2048}, {1, 9000}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    Owned x(&kFloat32, {rows, columns}, 3), like(&kFloat32, {rows, columns}, 5);
+    x.fill(random, 0.3f), like.fill(random, 7.0f);
+    std::fill_n(x.row(0), columns, 1e-4f);  // below the floor: not scaled up to it
+    Owned expected(x);
+    match_rms(device.ctx, x, like, 1e-5f);
+    match_rms(reference.ctx, expected, like, 1e-5f);
+    expect_close(x, expected, 2e-6f);
+  }
+}
+
+TEST_P(ElementwiseTest, GaussianTopKOfRows) {
+  for (auto [rows, columns] : {std::pair{1, 1}, {3, 7}, {2, 65}, {5, 2048}, {1, 9000}}) {
+    for (float deviations : {1.6448536f, 0.0f, -1.0f}) {
+      SCOPED_TRACE(fmt::format("{} x {}, {}", rows, columns, deviations));
+      Owned x(&kFloat32, {rows, columns}, 3);
+      x.fill(random, 2.0f);
+      Owned expected(x);
+      gaussian_top_k(device.ctx, x, deviations);
+      gaussian_top_k(reference.ctx, expected, deviations);
+      expect_close(x, expected, 4e-6f, 1.0f);
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, CopiesOfStridedRows) {
+  for (auto [rows, columns] : {std::pair{1, 1}, {3, 7}, {40, 65}, {2, 9000}}) {
+    Owned x(&kFloat32, {rows, columns}, 5), out(&kFloat32, {rows, columns}, 3);
+    x.fill(random), out.fill(random);
+    const Owned before(out);
+    copy(device.ctx, out, x);
+    for (int row = 0; row < rows; ++row) {
+      EXPECT_TRUE(same_bits(out.row(row), x.row(row), columns));
+      if (row + 1 == rows) break;
+      EXPECT_TRUE(same_bits(out.row(row) + columns, before.row(row) + columns, 3)) << "between rows";
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, Activations) {
   for (Activation activation : kAll) {
     for (int columns : {1, 15, 16, 100, 40000}) {

@@ -81,6 +81,7 @@ const Tensor& values_of(const ops::AttentionArgs& args) {
 }
 
 int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
+  if (args.chunk > 0) return position / args.chunk * args.chunk;
   return args.window > 0 ? max_of(0, position - args.window + 1) : 0;
 }
 int64_t last_key(const ops::AttentionArgs& args, const Task& task, int64_t position) {
@@ -247,8 +248,9 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   // Positions that see any key of the tile: as far as the window reaches, if causal from the tile's first key on.
   const int64_t behind = args.causal ? tile : args.window > 0 ? tile - args.window + 1 : 0;
   const int64_t from = max_of(task.first_position, behind);
-  const int64_t to =
-      args.window > 0 ? min_of(task.last_position(), tile + kTile - 1 + args.window - 1) : task.last_position();
+  int64_t to = task.last_position();
+  if (args.window > 0) to = min_of(to, tile + kTile - 1 + args.window - 1);
+  if (args.chunk > 0) to = min_of(to, ((tile + kTile - 1) / args.chunk + 1) * args.chunk - 1);
   if (from > to) return;
   const int64_t first = (from - task.first_position) * task.heads, last = (to + 1 - task.first_position) * task.heads;
 

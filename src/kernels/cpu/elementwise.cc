@@ -137,6 +137,13 @@ void embed(ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) 
   });
 }
 
+void copy(ThreadPool& pool, Tensor out, Tensor x) {
+  const int64_t columns = out.shape[1];
+  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    __builtin_memcpy(row_of(out, row), row_of(x, row), static_cast<size_t>(columns) * sizeof(float));
+  });
+}
+
 void gather_rows(ThreadPool& pool, Tensor out, Tensor x, ops::Indices rows) {
   const int64_t columns = out.shape[1];
   each_row(pool, out.shape[0], columns, [&](int64_t row) {

@@ -1,6 +1,6 @@
-// RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) and LayerNorm (Ba et al. 2016, arXiv:1607.06450) over the last
-// dimension. Sums run in four vectors of partial sums, added in a fixed order. The rows of a step fit the second cache:
-// bound by reading x twice and writing out once.
+// RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), LayerNorm (Ba et al. 2016, arXiv:1607.06450) and their relatives
+// over the last dimension. Sums run in four vectors of partial sums, added in a fixed order. The rows of a step fit the
+// second cache: bound by reading x twice and writing out once.
 #include <cmath>
 
 #include "base/thread_pool.h"
@@ -68,6 +68,28 @@ void layer_norm(ThreadPool& pool, Tensor out, Tensor x, const float* weight, con
       if (bias != nullptr) y = y + load(bias + i, n);
       store(to + i, y, n);
     });
+  });
+}
+
+void match_rms(ThreadPool& pool, Tensor x, Tensor like, float floor) {
+  const int64_t columns = x.shape[1];
+  const auto square = [](Vec v) { return v * v; };
+  each_vector(pool, x, like, columns, [&](float* to, const float* other) {
+    const auto count = static_cast<float>(columns);
+    const float own = sum(to, columns, square) / count, wanted = sum(other, columns, square) / count;
+    const Vec scale = broadcast(std::sqrt(wanted / (own > floor ? own : floor)));
+    each_vec(columns, [&](int64_t i, auto n) { store(to + i, load(to + i, n) * scale, n); });
+  });
+}
+
+void gaussian_top_k(ThreadPool& pool, Tensor x, float deviations) {
+  const int64_t columns = x.shape[1];
+  each_vector(pool, x, x, columns, [&](float* to, const float*) {
+    const auto count = static_cast<float>(columns);
+    const float mean = sum(to, columns, [](Vec v) { return v; }) / count;
+    const float squares = sum(to, columns, [=](Vec v) { return (v - broadcast(mean)) * (v - broadcast(mean)); });
+    const Vec cutoff = broadcast(mean + deviations * std::sqrt(squares / count));
+    each_vec(columns, [&](int64_t i, auto n) { store(to + i, max(load(to + i, n) - cutoff, zero()), n); });
   });
 }
 

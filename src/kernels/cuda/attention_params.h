@@ -17,12 +17,13 @@ struct AttentionParams {
   int heads, kv_heads, group;  // group: query heads of one kv head
   int head_dim, value_dim;
   float scale, soft_cap;
-  int window, relative_reach;
+  int window, chunk, relative_reach;
   bool causal;
 };
 
 // The first and the last key that the row at `position` of a sequence of `kv_len` sees. Later rows see no earlier ones.
 __device__ inline int first_visible(const AttentionParams& p, int position) {
+  if (p.chunk > 0) return position / p.chunk * p.chunk;
   return p.window > 0 ? max(0, position - p.window + 1) : 0;
 }
 __device__ inline int last_visible(const AttentionParams& p, int position, int kv_len) {
@@ -62,6 +63,7 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .scale = a.scale,
           .soft_cap = a.soft_cap,
           .window = a.window,
+          .chunk = a.chunk,
           .relative_reach = a.relative_reach,
           .causal = a.causal};
 }

@@ -38,6 +38,7 @@ void clamped_glu(const Launch&, const Tensor& out, const Tensor& gate_up, float 
 void unary(const Launch&, const Tensor& x, ops::Activation activation);
 void xielu(const Launch&, const Tensor& x, const ops::Xielu& parameters);
 void map(const Launch&, const Tensor& x, ops::Map function, float parameter);
+void copy(const Launch&, const Tensor& out, const Tensor& x);
 void add(const Launch&, const Tensor& out, const Tensor& x, float scale);
 void multiply(const Launch&, const Tensor& out, const Tensor& x, ops::Activation activation);
 void softplus(const Launch&, const Tensor& x, const float* bias, float low, float high);
@@ -45,6 +46,8 @@ void softplus(const Launch&, const Tensor& x, const float* bias, float low, floa
 // norm.cu
 void rms_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, float eps, float weight_offset);
 void layer_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, const float* bias, float eps);
+void match_rms(const Launch&, const Tensor& x, const Tensor& like, float floor);
+void gaussian_top_k(const Launch&, const Tensor& x, float deviations);
 
 // rope.cu
 void rope_store(const Launch&, const ops::RopeStoreArgs&, const int32_t* positions, const int32_t* slots);

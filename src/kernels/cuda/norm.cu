@@ -1,5 +1,6 @@
-// RMSNorm and LayerNorm. One block per vector, which stays in registers up to kThreads * kHeld elements; longer ones
-// are read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in fixed order.
+// RMSNorm, LayerNorm and their relatives. One block per vector, which stays in registers up to kThreads * kHeld
+// elements; longer ones are read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in
+// fixed order.
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/grid.h"
@@ -75,16 +76,45 @@ __global__ void normalize(Vectors v, const float* weight, const float* bias, flo
   }
 }
 
+// Rows of x scaled to the root mean square of those of `like`.
+__global__ void scale_to(Vectors v, float floor) {
+  __shared__ float scratch[kWarp + 1];
+  const float* like = v.x + blockIdx.x * v.x_stride;
+  float* x = v.out + blockIdx.x * v.out_stride;
+  float own = 0.0f, wanted = 0.0f;
+  for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) own += x[i] * x[i], wanted += like[i] * like[i];
+  const auto count = static_cast<float>(v.columns);
+  own = block_sum(own, scratch) / count;
+  wanted = block_sum(wanted, scratch) / count;
+  const float scale = sqrtf(wanted / fmaxf(own, floor));
+  for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) x[i] *= scale;
+}
+
+__global__ void cut_off(Vectors v, float deviations) {
+  __shared__ float scratch[kWarp + 1];
+  float* x = v.out + blockIdx.x * v.out_stride;
+  const auto count = static_cast<float>(v.columns);
+  float sum = 0.0f, squares = 0.0f;
+  for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) sum += x[i];
+  const float mean = block_sum(sum, scratch) / count;
+  for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) squares += (x[i] - mean) * (x[i] - mean);
+  const float cutoff = mean + deviations * sqrtf(block_sum(squares, scratch) / count);
+  for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) x[i] = fmaxf(x[i] - cutoff, 0.0f);
+}
+
+int threads_of(int64_t columns) {
+  return static_cast<int>(std::clamp<int64_t>(pieces(columns, kWarp * 4) * kWarp, kWarp, 1024));
+}
+
 template <bool Centred>
 void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weight, const float* bias, float eps,
          float weight_offset) {
   const int64_t groups = x.shape.rank() == 3 ? x.shape[1] : 1, columns = x.shape[-1];
   if (x.rows() == 0) return;
   const Vectors v{out.f32(), x.f32(), columns, groups, out.row_stride, x.row_stride};
-  const int threads = static_cast<int>(std::clamp<int64_t>(pieces(columns, kWarp * 4) * kWarp, kWarp, 1024));
   launch_overlapped(l, Centred ? "layer_norm" : "rms_norm", normalize<Centred>,
-                    dim3(static_cast<unsigned>(x.rows() * groups)), static_cast<unsigned>(threads), 0, v, weight, bias,
-                    eps, weight_offset);
+                    dim3(static_cast<unsigned>(x.rows() * groups)), static_cast<unsigned>(threads_of(columns)), 0, v,
+                    weight, bias, eps, weight_offset);
 }
 
 }  // namespace
@@ -97,6 +127,20 @@ void rms_norm(const Launch& l, const Tensor& out, const Tensor& x, const float* 
 void layer_norm(const Launch& l, const Tensor& out, const Tensor& x, const float* weight, const float* bias,
                 float eps) {
   run<true>(l, out, x, weight, bias, eps, 0.0f);
+}
+
+void match_rms(const Launch& l, const Tensor& x, const Tensor& like, float floor) {
+  if (x.rows() == 0) return;
+  const Vectors v{x.f32(), like.f32(), x.shape[1], 1, x.row_stride, like.row_stride};
+  scale_to<<<static_cast<unsigned>(x.rows()), threads_of(v.columns), 0, l.stream>>>(v, floor);
+  check_launch("match_rms");
+}
+
+void gaussian_top_k(const Launch& l, const Tensor& x, float deviations) {
+  if (x.rows() == 0) return;
+  const Vectors v{x.f32(), x.f32(), x.shape[1], 1, x.row_stride, x.row_stride};
+  cut_off<<<static_cast<unsigned>(x.rows()), threads_of(v.columns), 0, l.stream>>>(v, deviations);
+  check_launch("gaussian_top_k");
 }
 
 }  // namespace sluice::cuda
