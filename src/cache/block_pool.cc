@@ -55,13 +55,7 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
   std::vector<BlockId> taken;
   taken.reserve(n);
   while (static_cast<int>(taken.size()) < n) {
-    if (free_.empty()) {
-      const BlockId victim = oldest_;
-      remove_cached(victim);
-      forget(victim);
-      free_.push_back(victim);
-      ++evictions_;
-    }
+    if (free_.empty()) evict(oldest_);
     const BlockId block = free_.back();
     free_.pop_back();
     CHECK(nodes_[block].holders == 0 && !nodes_[block].published, "block {} is not free", block);
@@ -69,6 +63,22 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
     taken.push_back(block);
   }
   return taken;
+}
+
+// Forgets the block and what follows it, leaves first; those that nobody holds are free.
+void BlockPool::evict(BlockId block) {
+  for (BlockId leaf = block;;) {
+    while (nodes_[leaf].first_child != kNoBlock) leaf = nodes_[leaf].first_child;
+    const BlockId parent = nodes_[leaf].parent;
+    if (nodes_[leaf].holders == 0) {
+      remove_cached(leaf);
+      free_.push_back(leaf);
+      ++evictions_;
+    }
+    forget(leaf);
+    if (leaf == block) return;
+    leaf = parent;
+  }
 }
 
 void BlockPool::share(std::span<const BlockId> blocks) {
@@ -163,7 +173,10 @@ BlockId BlockPool::publish(BlockId block, BlockId parent, const std::string& sal
   node.name = name;
   node.salt = parent == kNoBlock ? salt : std::string();
   node.tokens.assign(tokens.begin(), tokens.end());
-  if (parent != kNoBlock) ++nodes_[parent].children;
+  if (parent == kNoBlock) return block;
+  node.next_sibling = nodes_[parent].first_child;
+  if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = block;
+  nodes_[parent].first_child = block;
   return block;
 }
 
@@ -171,14 +184,10 @@ void BlockPool::reset_prefix_cache() {
   while (oldest_ != kNoBlock) {
     const BlockId block = oldest_;
     remove_cached(block);
-    forget(block);
     free_.push_back(block);
   }
-  // What is left is held. Deepest first is not needed: nobody counts children while all are forgotten.
-  for (const auto& [name, block] : by_name_) {
-    unpublish(block);
-    nodes_[block].children = 0;
-  }
+  // What is left is held. Deepest first is not needed: nobody looks at the tree while all of it is forgotten.
+  for (const auto& [name, block] : by_name_) unpublish(block);
   by_name_.clear();
 }
 
@@ -210,16 +219,22 @@ void BlockPool::remove_cached(BlockId block) {
 }
 
 void BlockPool::forget(BlockId block) {
-  Node& node = nodes_[block];
-  CHECK(node.children == 0, "block {} is no leaf of the prefix tree", block);
+  const Node& node = nodes_[block];
+  CHECK(node.first_child == kNoBlock, "block {} is no leaf of the prefix tree", block);
   by_name_.erase(node.name);
-  if (node.parent != kNoBlock) --nodes_[node.parent].children;
+  if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = node.last_sibling;
+  if (node.last_sibling != kNoBlock) {
+    nodes_[node.last_sibling].next_sibling = node.next_sibling;
+  } else if (node.parent != kNoBlock) {
+    nodes_[node.parent].first_child = node.next_sibling;
+  }
   unpublish(block);
 }
 
 void BlockPool::unpublish(BlockId block) {
-  nodes_[block].published = false;
-  nodes_[block].parent = kNoBlock;
+  Node& node = nodes_[block];
+  node.published = false;
+  node.parent = node.first_child = node.next_sibling = node.last_sibling = kNoBlock;
   if (options_.on_forget) options_.on_forget(block);
 }
 

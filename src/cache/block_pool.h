@@ -6,8 +6,10 @@
 // blocks form a tree per salt. A hit is verified against the block's tokens and its parent (salt at the root), so that
 // not even a collision of the hash can hand one prompt's cache to another.
 //
-// Whoever holds a published block also holds its parents: find() and publish() keep it that way. Release goes from the
-// last block to the first, therefore the least recently used block nobody holds is always a leaf of the tree.
+// Whoever holds a published block as a rule also holds its parents: find() and publish() keep it that way. Release goes
+// from the last block to the first, therefore the least recently used block nobody holds is then a leaf of the tree.
+// Who attends in a window gives back the blocks that slid out of it and keeps what follows. Such a block can be evicted
+// before those after it; they lose their names with it, because a prefix is found from its start.
 #pragma once
 
 #include <array>
@@ -58,7 +60,8 @@ class BlockPool {
   int blocks() const { return options_.blocks; }
   int available() const { return static_cast<int>(free_.size()) + cached_; }  // what take() can give
 
-  // n blocks held once each. Free ones first, then the least recently used cached ones, which are forgotten. Returns
+  // n blocks held once each. Free ones first, then the least recently used cached ones, which are forgotten with all
+  // that follows them in the tree. Returns
   // nullopt, changing nothing, when fewer than n are available. Never touches a held block.
   std::optional<std::vector<BlockId>> take(int n);
   // One more holder for each block; each must be held or published.
@@ -96,7 +99,8 @@ class BlockPool {
     bool published = false;
     BlockId parent = kNoBlock;
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
-    int children = 0;                            // published blocks whose parent this is
+    BlockId first_child = kNoBlock;              // of the published blocks whose parent this is
+    BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
     BlockName name;
     std::string salt;  // at the root of a chain only
     std::vector<TokenId> tokens;
@@ -109,6 +113,7 @@ class BlockPool {
   void cut(BlockName& name) const;
   void append_cached(BlockId block);
   void remove_cached(BlockId block);
+  void evict(BlockId block);
   void forget(BlockId block);
   void unpublish(BlockId block);
 

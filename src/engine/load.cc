@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/registry.h"
+#include "scheduler/scheduler.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -159,11 +160,13 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
                                                         asked, plan.shape.max_positions));
   }
   const int bs = options.block_size;
-  const auto blocks_for = [bs](int64_t tokens) { return (tokens + bs - 1) / bs; };
   plan.max_model_len = asked > 0 ? asked : plan.shape.max_positions;
-  int64_t most = blocks_for(plan.max_model_len) * options.max_num_seqs;
+  const auto blocks_of_sequence = [&](int64_t tokens) -> int64_t {
+    return peak_blocks(tokens, bs, widest_window(plan.shape.kv), options.max_num_batched_tokens);
+  };
+  int64_t most = blocks_of_sequence(plan.max_model_len) * options.max_num_seqs;
   if (plan.shape.kv.empty()) {  // blocks are names only
-    most = std::max(blocks_for(plan.max_model_len), std::min(most, kMostNames));
+    most = std::max(blocks_of_sequence(plan.max_model_len), std::min(most, kMostNames));
     block_bytes = kBookkeeping;
   }
   const int64_t asked_bytes = options.kv_cache_memory_bytes;
@@ -171,7 +174,7 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   int64_t blocks = asked_bytes > 0
                        ? asked_bytes / static_cast<int64_t>(block_bytes)
                        : std::min<int64_t>(most, static_cast<int64_t>(cache_share(plan, free_bytes) / block_bytes));
-  const int64_t one_sequence = blocks_for(plan.max_model_len);
+  const int64_t one_sequence = blocks_of_sequence(plan.max_model_len);
   if (asked_bytes == 0 && blocks < one_sequence) {
     blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));
   }

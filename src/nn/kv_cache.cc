@@ -14,6 +14,15 @@ size_t align(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
+int widest_window(const std::vector<KvShape>& layers) {
+  int widest = 0;
+  for (const KvShape& l : layers) {
+    if (l.window == 0) return 0;
+    widest = std::max(widest, l.window);
+  }
+  return widest;
+}
+
 size_t KvCache::bytes_per_block(const std::vector<KvShape>& layers, DType dtype, int block_size, Layers where) {
   size_t sum = 0, most = 0;
   for (const KvShape& l : layers) {

@@ -13,7 +13,11 @@ struct KvShape {
   int kv_heads = 0;
   int head_dim = 0;
   int value_dim = 0;  // 0: values are a part of the keys and take no memory
+  int window = 0;     // > 0: nothing that is so many tokens or more before a token is ever read for it
 };
+
+// The widest window of all layers; 0 when one of them has none.
+int widest_window(const std::vector<KvShape>& layers);
 
 class KvCache {
  public:

@@ -62,7 +62,7 @@ void Scheduler::fork(Sequence& trunk) {
   for (int i = 1; i < request.request.n; ++i) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = i;
-    pool_.share(choice->blocks);
+    pool_.share(choice->held_blocks());
     if (recurrent()) {
       choice->state_slot = states_.take();
       choice->last_snapshot = kNoBlock;
@@ -114,6 +114,7 @@ std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
 
 void Scheduler::publish_blocks(Sequence& sequence) {
   if (!options_.prefix_caching) return;
+  if (sequence.slid_out > 0 && sequence.published <= sequence.slid_out) return;  // the parent is gone
   const int size = options_.block_size;
   const int full_blocks = sequence.computed / size;
   extend_names(sequence, full_blocks);
@@ -195,7 +196,9 @@ void Scheduler::end_sequence(Sequence& sequence) {
 }
 
 void Scheduler::release_memory(Sequence& sequence) {
-  pool_.release(std::exchange(sequence.blocks, {}));
+  pool_.release(sequence.held_blocks());
+  sequence.blocks.clear();
+  sequence.slid_out = 0;
   if (sequence.state_slot != kNoState) states_.release(std::exchange(sequence.state_slot, kNoState));
   sequence.last_snapshot = kNoBlock;
 }

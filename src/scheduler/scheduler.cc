@@ -58,6 +58,13 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
   }
 }
 
+int peak_blocks(int64_t tokens, int block_size, int window, int max_num_batched_tokens) {
+  const auto blocks_for = [=](int64_t count) { return static_cast<int>((count + block_size - 1) / block_size); };
+  if (window == 0) return blocks_for(tokens);
+  // A step's tokens and what the first of them sees, which may begin and end inside of blocks, and the block before.
+  return std::min(blocks_for(tokens), blocks_for(int64_t{window} + max_num_batched_tokens) + 2);
+}
+
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)),
       states_(options_.state_slots),
@@ -68,7 +75,9 @@ Scheduler::Scheduler(SchedulerOptions options)
              .on_forget = [this](BlockId block) { states_.forget(block); }}),
       queue_limit_(options_.max_queued_requests, options_.max_queued_tokens) {
   CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
-  CHECK(options_.max_model_len > 0 && options_.max_model_len <= int64_t{options_.blocks} * options_.block_size,
+  const int most =
+      peak_blocks(options_.max_model_len, options_.block_size, options_.window, options_.max_num_batched_tokens);
+  CHECK(options_.max_model_len > 0 && options_.window >= 0 && most <= options_.blocks,
         "a context of {} tokens does not fit {} blocks of {}", options_.max_model_len, options_.blocks,
         options_.block_size);
   CHECK(!recurrent() || options_.state_slots >= options_.max_num_seqs, "{} states for {} sequences",
@@ -180,6 +189,7 @@ int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
 // Makes the sequence own, alone, the blocks it writes the next `tokens` tokens to. Returns for how many of them there
 // are blocks.
 int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
+  give_back_slid_out(sequence);
   const int first = sequence.computed / options_.block_size;
   const auto is_shared = [&] {
     if (sequence.computed % options_.block_size == 0) return false;
@@ -205,6 +215,21 @@ int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
   }
   sequence.blocks.insert(sequence.blocks.end(), taken.begin() + copy, taken.end());
   return tokens;
+}
+
+// The first block that a sequence with so many computed tokens keeps.
+int Scheduler::first_seen_block(int computed) const {
+  if (options_.window == 0) return 0;
+  return std::max(0, std::max(0, computed - options_.window + 1) / options_.block_size - 1);
+}
+
+void Scheduler::give_back_slid_out(Sequence& sequence) {
+  const int first = std::min(first_seen_block(sequence.computed), static_cast<int>(sequence.blocks.size()));
+  if (first <= sequence.slid_out) return;
+  const auto begin = sequence.blocks.begin() + sequence.slid_out, end = sequence.blocks.begin() + first;
+  pool_.release({begin, end});
+  std::fill(begin, end, kNoBlock);
+  sequence.slid_out = first;
 }
 
 // Takes the blocks of the last running sequence in rank, if that is behind `sequence` and not part of the step yet.
@@ -304,10 +329,15 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   }
   const auto known = static_cast<int>(hits.size()) * options_.block_size;
   while (recurrent() && !hits.empty() && !states_.has_snapshot(hits.back())) hits.pop_back();
-  const auto idle_hits = std::ranges::count_if(hits, [&](BlockId block) { return pool_.holders(block) == 0; });
-  const auto missing = blocks_for(sequence.length()) - static_cast<int64_t>(hits.size());
+  const int computed = static_cast<int>(hits.size()) * options_.block_size;
+  const int first_seen = std::min(first_seen_block(computed), static_cast<int>(hits.size()));
+  const auto seen = std::span(hits).subspan(first_seen);
+  const auto idle_hits = std::ranges::count_if(seen, [&](BlockId block) { return pool_.holders(block) == 0; });
+  const auto most =
+      peak_blocks(sequence.length(), options_.block_size, options_.window, options_.max_num_batched_tokens);
+  const auto missing = std::min<int64_t>(most, blocks_for(sequence.length()) - first_seen) - std::ssize(seen);
   if (missing > pool_.available() - idle_hits - promised_blocks()) return false;
-  sequence.computed = static_cast<int>(hits.size()) * options_.block_size;
+  sequence.computed = computed;
   sequence.parting = known;
   if (chunk_size(step, sequence) == 0) {
     sequence.computed = 0;
@@ -319,6 +349,9 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   running_.insert(&sequence);
   reserved_slots_ += slots - 1;
   pool_.share(hits);
+  pool_.release(std::span(hits).first(first_seen));  // used just now, if not needed
+  std::fill_n(hits.begin(), first_seen, kNoBlock);
+  sequence.slid_out = first_seen;
   sequence.published = static_cast<int>(hits.size());
   if (recurrent()) {
     const StateSlot snapshot = hits.empty() ? kNoState : states_.use_snapshot(hits.back());
@@ -340,10 +373,15 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
 // Blocks that running sequences still need for the tokens they have.
 int Scheduler::promised_blocks() const {
   int blocks = 0;
-  for (const Sequence* sequence : running_) {
-    blocks += std::max(0, blocks_for(sequence->length()) - static_cast<int>(sequence->blocks.size()));
-  }
+  for (const Sequence* sequence : running_) blocks += blocks_needed(*sequence);
   return blocks;
+}
+
+int Scheduler::blocks_needed(const Sequence& sequence) const {
+  const int length = sequence.length(), size = options_.block_size;
+  const int most = peak_blocks(length, size, options_.window, options_.max_num_batched_tokens);
+  const int to_come = blocks_for(length) - static_cast<int>(sequence.blocks.size());
+  return std::max(0, std::min(to_come, most - static_cast<int>(sequence.held_blocks().size())));
 }
 
 void Scheduler::promote_overtaken() {

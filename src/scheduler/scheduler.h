@@ -27,6 +27,10 @@
 // the ends of prefill chunks, which are cut at ends of blocks for it; at the last end of a block a sequence generated;
 // and, once a second prompt shares blocks that have none, where the two part.
 //
+// Windows. Where no layer sees further back than a window, a sequence gives back the blocks that slid out of it and
+// never holds more than peak_blocks(). The block before the first one in sight is kept, as the parent of what is
+// published next.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -56,9 +60,10 @@ struct SchedulerOptions {
   int max_num_seqs = 256;            // running sequences
   int max_num_batched_tokens = 512;  // of one step
   int max_logit_rows = 512;          // of one step
-  int max_model_len = 0;             // tokens of one sequence; blocks * block_size at most
+  int max_model_len = 0;             // tokens of one sequence; peak_blocks() of them must fit
   int block_size = 16;
   int blocks = 0;
+  int window = 0;       // > 0: no token sees one that is so many or more before it
   int state_slots = 0;  // of recurrent layers, max_num_seqs at least; 0: the model has none
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int max_overtaken = 1024;  // see Starvation
@@ -71,6 +76,9 @@ struct SchedulerOptions {
   std::vector<TokenId> eos_token_ids{};
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
+
+// The most blocks that a sequence of so many tokens holds at a time.
+int peak_blocks(int64_t tokens, int block_size, int window, int max_num_batched_tokens);
 
 // Requests that never ran, in the inbox or in the scheduler's queue. Thread-safe: Engine::submit enters, the scheduler
 // leaves when the request first runs or ends.
@@ -134,7 +142,7 @@ void check_fits(const Request& request, const SchedulerOptions& options);
 
 class Scheduler {
  public:
-  // The context must fit the pool: max_model_len <= blocks * block_size (a CHECK, the memory plan's duty).
+  // The context must fit the pool: peak_blocks(max_model_len) <= blocks (a CHECK, the memory plan's duty).
   explicit Scheduler(SchedulerOptions options);
 
   // For Engine::submit, from any thread; add() expects a request that has entered.
@@ -192,6 +200,9 @@ class Scheduler {
   void append_tasks(Step& step, Sequence& sequence, int tokens);
   void admit_waiting(Step& step);
   bool admit(Step& step, Sequence& sequence);
+  int first_seen_block(int computed) const;
+  void give_back_slid_out(Sequence& sequence);
+  int blocks_needed(const Sequence& sequence) const;
   int promised_blocks() const;
   void promote_overtaken();
   void enqueue(Sequence& sequence);

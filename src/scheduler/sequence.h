@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache/block_pool.h"
@@ -39,6 +40,7 @@ struct Sequence {
   std::vector<TokenId> tokens;   // prompt, then output
   int computed = 0;              // leading tokens whose keys and values are in the blocks
   std::vector<BlockId> blocks;   // ceil(computed / block_size) of them, more while a step is in flight
+  int slid_out = 0;              // leading blocks that no later token sees: kNoBlock, given back
   std::vector<BlockName> names;  // of the leading full blocks, as far as they were needed
   int published = 0;             // leading blocks that were found in the cache or published
   // With recurrent layers:
@@ -47,6 +49,7 @@ struct Sequence {
   BlockId last_snapshot = kNoBlock;  // made while generating
   PenaltyCounts counts;              // kept only if the parameters have a penalty
 
+  std::span<const BlockId> held_blocks() const { return std::span(blocks).subspan(slid_out); }
   int length() const { return static_cast<int>(tokens.size()); }
 };
 

@@ -103,6 +103,26 @@ TEST(BlockPool, EvictsTheLeastRecentlyUsedLeafFirst) {
   EXPECT_EQ(pool.stats().evictions, 5u);
 }
 
+// Blocks that slid out of a window are given back before those that follow them, which stay held.
+TEST(BlockPool, WhatFollowsAnEvictedBlockIsForgottenWithIt) {
+  BlockPool pool({.blocks = 6, .block_size = 1});
+  const auto a = fill(pool, "", {1, 2, 3});
+  const auto branch = fill(pool, "", {1, 2, 9});
+  pool.release(branch);                     // {9} is cached; {1, 2} are held for a
+  pool.release(std::span(a).first(2));      // out of the window, while {3} is held
+  EXPECT_EQ(find(pool, "", {1, 2, 3}), a);  // still there to be found
+  EXPECT_EQ(pool.available(), 5);
+  pool.take(3);  // evicts {9}, which was released first
+  EXPECT_EQ(find(pool, "", {1, 2, 3}), a);
+  pool.take(1);  // evicts {2}, and {3} is no prefix's block any more
+  EXPECT_THAT(find(pool, "", {1, 2, 3}), ElementsAre(a[0]));
+  EXPECT_FALSE(pool.published(a[2]));
+  EXPECT_EQ(pool.holders(a[2]), 1);
+  pool.release(std::span(a).last(1));
+  EXPECT_EQ(pool.available(), 2);
+  EXPECT_EQ(pool.stats().cached, 1);
+}
+
 TEST(BlockPool, EqualContentIsKeptOnce) {
   BlockPool pool({.blocks = 4, .block_size = 2});
   const auto first = fill(pool, "", {1, 2});

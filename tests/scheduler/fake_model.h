@@ -1,7 +1,7 @@
 // A model for scheduler tests whose whole state lives in the paged cache, as a real one's does: the slot of a token
 // holds a hash of all tokens up to it, computed from what the cache holds for the token before. A wrong slot, block
 // table, copy or reuse changes what follows. With state slots it is also recurrent: the slot holds the same hash, goes
-// on from what it held, and must agree with the cache.
+// on from what it held, and must agree with the cache. With a window only blocks within it may be read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ inline float score_of(uint64_t state, TokenId target) { return static_cast<float
 
 class FakeModel {
  public:
-  FakeModel(int blocks, int block_size, int vocab, int state_slots = 0)
-      : block_size_(block_size), vocab_(vocab), cache_(blocks * block_size), states_(state_slots) {}
+  FakeModel(int blocks, int block_size, int vocab, int state_slots = 0, int window = 0)
+      : block_size_(block_size), vocab_(vocab), window_(window), cache_(blocks * block_size), states_(state_slots) {}
 
   std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool) {
     const Batch& batch = step.batch;
@@ -72,7 +72,8 @@ class FakeModel {
         }
         cache_[slot] = states[row] = extend_state(state, batch.tokens[row]);
       }
-      check_cache(step.parts[s].sequence->tokens, batch.kv_len[s], table);
+      const int first_row = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
+      check_cache(step.parts[s].sequence->tokens, first_row, batch.kv_len[s], table);
     }
     return sample(step, states);
   }
@@ -98,11 +99,13 @@ class FakeModel {
     for (const int32_t block : sources) EXPECT_FALSE(targets.contains(block)) << "a block is source and target";
   }
 
-  // Attention would see exactly the sequence's own tokens.
-  void check_cache(const std::vector<TokenId>& tokens, int kv_len, const int32_t* table) const {
+  // Attention would see exactly the sequence's own tokens, in the window of the step's first row.
+  void check_cache(const std::vector<TokenId>& tokens, int first_row, int kv_len, const int32_t* table) const {
     uint64_t state = 0;
     for (int position = 0; position < kv_len; ++position) {
       state = extend_state(state, tokens[position]);
+      if (window_ > 0 && position <= first_row - window_) continue;
+      ASSERT_GE(table[position / block_size_], 0) << "position " << position;
       ASSERT_EQ(cache_[table[position / block_size_] * block_size_ + position % block_size_], state)
           << "position " << position;
     }
@@ -124,7 +127,7 @@ class FakeModel {
     return results;
   }
 
-  int block_size_, vocab_;
+  int block_size_, vocab_, window_;
   std::vector<uint64_t> cache_;   // [slots]
   std::vector<uint64_t> states_;  // [state slots]
 };

@@ -177,6 +177,41 @@ TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
 }
 
 // Prompts stop at ends of blocks, where their states are kept.
+TEST_F(SchedulerTest, BlocksThatSlidOutOfTheWindowAreGivenBack) {
+  options_.window = 10;
+  options_.max_num_batched_tokens = 8;
+  options_.blocks = 7;  // of 4 tokens: what a step and its window need, not the 16 of the context
+  add(request(50, 10));
+  int most = 0;
+  while (!scheduler().idle()) {
+    const Batch batch = step();
+    most = std::max(most, used_blocks());
+    const int first_row = batch.kv_len[0] - batch.size();
+    for (int position = std::max(0, first_row - 9); position < batch.kv_len[0]; ++position) {
+      EXPECT_NE(batch.block_table[position / 4], kNoBlock) << "position " << position;
+    }
+    if (first_row >= 20) {
+      EXPECT_EQ(batch.block_table[0], kNoBlock);
+    }
+  }
+  EXPECT_LE(most, peak_blocks(60, 4, 10, 8));
+  EXPECT_EQ(used_blocks(), 0);
+  EXPECT_EQ(run_to_end().size(), 10u);
+}
+
+TEST_F(SchedulerTest, APrefixIsReusedWhereOnlyItsWindowIsHeld) {
+  options_.window = 6;
+  add(request(40, 1));
+  run_to_end();
+  add(request(40, 8));
+  const Batch batch = step();
+  EXPECT_EQ(batch.positions.front(), 36);
+  EXPECT_EQ(batch.block_table[0], kNoBlock);
+  EXPECT_EQ(used_blocks(), 4);  // the first token in sight is 31: blocks 7 to 9, and the one before
+  run_to_end();
+  EXPECT_EQ(used_blocks(), 0);
+}
+
 TEST_F(SchedulerTest, ARecurrentPrefixIsReusedFromTheLastSnapshot) {
   options_.state_slots = 12;
   add(request(10, 1));

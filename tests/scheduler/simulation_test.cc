@@ -42,7 +42,7 @@ class Simulation {
       : random_(seed),
         options_(make_options()),
         scheduler_(options_),
-        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots) {}
+        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots, options_.window) {}
 
   void run() {
     const int requests = uniform(5, 60);
@@ -78,6 +78,15 @@ class Simulation {
     o.max_num_seqs = uniform(1, 10);
     if (chance(50)) o.state_slots = o.max_num_seqs + uniform(0, 6);
     o.max_num_batched_tokens = uniform(1, 64);
+    if (chance(40)) {  // two at least: the fake model reads the token before
+      o.window = uniform(2, 20);
+      if (chance(50)) o.max_num_batched_tokens = uniform(1, 8);
+      const auto peak = [&](int length) {
+        return peak_blocks(length, o.block_size, o.window, o.max_num_batched_tokens);
+      };
+      if (chance(70)) o.max_model_len *= uniform(1, 6);  // more than the pool holds
+      o.blocks = std::max(o.blocks, peak(o.max_model_len));
+    }
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
     o.policy = chance(50) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
     o.max_overtaken = uniform(0, 12);
@@ -303,7 +312,10 @@ class Simulation {
           continue;
         }
         EXPECT_FALSE(choice->scheduled);
-        for (const BlockId block : choice->blocks) holders[block].push_back(choice.get());
+        for (const BlockId block : choice->held_blocks()) holders[block].push_back(choice.get());
+        for (int i = 0; i < choice->slid_out; ++i) EXPECT_EQ(choice->blocks[i], kNoBlock);
+        EXPECT_LE(static_cast<int>(choice->held_blocks().size()),
+                  peak_blocks(choice->length(), options_.block_size, options_.window, options_.max_num_batched_tokens));
         EXPECT_EQ(choice->blocks.size(),
                   static_cast<size_t>((choice->computed + options_.block_size - 1) / options_.block_size));
       }
