@@ -10,13 +10,17 @@ namespace {
 
 std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + 2 * s.kv_width(), s.qkv_rows, s.transposed}};
+  const bool gate_in_q = s.output_gate && s.gate.empty();
   std::vector<RowRange> q_rows;  // all queries, then all gates
-  for (int i = 0; s.output_gate && i < 2 * s.heads; ++i) {
+  for (int i = 0; gate_in_q && i < 2 * s.heads; ++i) {
     q_rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
   }
-  return {{s.qkv[0], (s.output_gate ? 2 : 1) * s.q_width(), q_rows, s.transposed},
-          {s.qkv[1], s.kv_width(), {}, s.transposed},
-          {s.qkv[2], s.kv_width(), {}, s.transposed}};
+  std::vector<Linear::Part> parts{{s.qkv[0], (gate_in_q ? 2 : 1) * s.q_width(), q_rows, s.transposed}};
+  if (!s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
+  if (s.shared_kv) return parts;
+  parts.push_back({s.qkv[1], s.kv_width(), {}, s.transposed});
+  parts.push_back({s.qkv[2], s.kv_width(), {}, s.transposed});
+  return parts;
 }
 
 // [tokens, heads * head_dim] as [tokens, heads, head_dim].
@@ -85,8 +89,9 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
     : spec_(s),
       qkv_(w, qkv_parts(s), hidden, s.qkv_bias),
       out_(w, {{s.out, hidden, {}, s.transposed}}, s.q_width(), s.out_bias),
-      q_norm_(w, s.q_norm, s.heads, s),
-      k_norm_(w, s.k_norm, s.kv_heads, s) {
+      q_norm_(w, s.q_norm, s.heads, s) {
+  if (!s.shared_kv) k_norm_ = HeadNorm(w, s.k_norm, s.kv_heads, s);
+  if (s.value_norm) value_norm_ = Norm(w.context(), {}, {.eps = s.qk_norm_spec.eps, .weight = false});
   if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.q_width(), s.sub_norm_spec);
   LoadContext& context = w.context();
   if (s.sinks) sinks_ = Vector(context, w.vector("sinks", s.heads));
@@ -106,14 +111,21 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
                           .v_cache = step.kv->v,
                           .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
                           .slots = step.batch.slots};
-  if (spec_.qk_norm != QkNorm::kHeadAfterRope) return ops::rope_store(c, args);
-  args.k = {};
-  ops::rope_store(c, args);
-  args.q = k;
-  ops::rope_store(c, args);
-  q_norm_(c, q);
-  k_norm_(c, k);
-  args.q = q, args.k = k, args.cos_sin = {};
+  const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
+  if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
+  // One after the other: the queries' rotation, the keys', norms, and what is left of the op without rotations.
+  const auto rotate = [&](const Tensor& x, const Rope::Rows* rope) {
+    if (rope == nullptr) return;
+    ops::RopeStoreArgs alone = args;
+    alone.q = x, alone.k = {}, alone.cos_sin = rope->cos_sin, alone.positions = rope->rows;
+    ops::rope_store(c, alone);
+  };
+  rotate(q, step.query_rope != nullptr ? step.query_rope : step.rope);
+  if (norm_after) q_norm_(c, q);
+  if (spec_.shared_kv) return;
+  rotate(k, step.rope);
+  if (norm_after) k_norm_(c, k);
+  args.cos_sin = {};
   ops::rope_store(c, args);
 }
 
@@ -121,13 +133,17 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
                            bool accumulate) const {
   const Tensor qkv = qkv_(c, x);
   const Tensor q = qkv.slice_columns(0, spec_.q_width());
-  const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
-  const Tensor k = qkv.slice_columns(keys, spec_.kv_width());
-  const Tensor v = qkv.slice_columns(keys + spec_.kv_width(), spec_.kv_width());
+  Tensor k, v;
+  if (!spec_.shared_kv) {
+    const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
+    k = qkv.slice_columns(keys, spec_.kv_width());
+    v = qkv.slice_columns(keys + spec_.kv_width(), spec_.kv_width());
+  }
   if (spec_.qk_norm != QkNorm::kHeadAfterRope) {
     q_norm_(c, q);
-    k_norm_(c, k);
+    if (!spec_.shared_kv) k_norm_(c, k);
   }
+  if (spec_.value_norm && !spec_.shared_kv) value_norm_.in_place(c, by_heads(v, spec_.kv_heads));
   if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   rotate_and_store(c, step, q, k, v);
   const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), spec_.q_width()});
@@ -143,6 +159,7 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
                      .scale = spec_.scale,
                      .causal = spec_.causal,
                      .window = spec_.window,
+                     .chunk = spec_.chunk,
                      .soft_cap = spec_.soft_cap,
                      .sinks = sinks_.data(),
                      .alibi_slopes = slopes_.data(),

@@ -26,13 +26,17 @@ struct AttentionSpec {
   float scale = 1.0f;  // of the scores
   bool causal = true;
   int window = 0;         // > 0: a row sees only positions less than that far away
+  int chunk = 0;          // > 0: only positions of its own chunk, see ops::AttentionArgs
   float soft_cap = 0.0f;  // > 0: of the scores
   float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip], after norms
   bool qkv_bias = false;
   bool out_bias = false;
   bool interleaved_rope = false;
   bool transposed = false;   // weights are [inputs, outputs]
-  bool output_gate = false;  // the rows of q_proj are each head's query and a gate, whose sigmoid scales its result
+  bool output_gate = false;  // a gate, whose sigmoid scales the heads' results: tensor `gate`, or rows of q_proj after
+                             // each head's query
+  bool value_norm = false;   // every head's values are normed as qk_norm_spec says, without a weight
+  bool shared_kv = false;    // keys and values are those that another layer cached (LayerSpec::kv_from)
   bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor "sinks")
   QkNorm qk_norm = QkNorm::kNone;
   NormSpec qk_norm_spec{};
@@ -47,6 +51,7 @@ struct AttentionSpec {
   // is stored so). Three: q, k and v.
   std::vector<std::string> qkv{"q_proj", "k_proj", "v_proj"};
   std::vector<RowRange> qkv_rows{};
+  std::string gate{};  // [heads * head_dim, hidden]; see output_gate
   std::string out = "o_proj";
   std::string q_norm = "q_norm", k_norm = "k_norm";
   bool norm_per_head_tensors =
@@ -84,7 +89,11 @@ class Attention final : public Mixer {
     return (spec_.output_gate ? 3 : 2) * spec_.q_width() + 2 * spec_.kv_width();
   }
   std::optional<KvShape> kv_shape() const override {
-    return KvShape{.kv_heads = spec_.kv_heads, .head_dim = spec_.head_dim, .value_dim = spec_.head_dim};
+    if (spec_.shared_kv) return std::nullopt;
+    return KvShape{.kv_heads = spec_.kv_heads,
+                   .head_dim = spec_.head_dim,
+                   .value_dim = spec_.head_dim,
+                   .window = spec_.chunk > 0 ? spec_.chunk : spec_.window};
   }
 
  private:
@@ -93,7 +102,7 @@ class Attention final : public Mixer {
   AttentionSpec spec_;
   Linear qkv_, out_;
   HeadNorm q_norm_, k_norm_;
-  Norm sub_norm_;
+  Norm value_norm_, sub_norm_;
   Vector sinks_, slopes_, relative_bias_;
 };
 

@@ -15,6 +15,8 @@ Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec&
   return name.empty() ? Norm() : Norm(w, name, s.hidden, s.norm);
 }
 
+const MlpSpec& mlp_of(const DecoderSpec& s, const LayerSpec& layer) { return layer.mlp ? *layer.mlp : s.mlp; }
+
 // The attention of DecoderSpec, unless the layer has a mixer of its own.
 std::unique_ptr<Mixer> make_mixer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) {
   if (layer.halves == Halves::kMlp) return nullptr;
@@ -22,7 +24,7 @@ std::unique_ptr<Mixer> make_mixer(const Weights& w, const DecoderSpec& s, const 
   AttentionSpec attention = s.attention;
   attention.scale *= layer.attention_scale;
   attention.window = layer.window;
-  return std::make_unique<Attention>(w / s.names.attention, attention, s.hidden);
+  return std::make_unique<Attention>(w / s.names_of(layer).attention, attention, s.hidden);
 }
 
 struct Layer {
@@ -30,21 +32,25 @@ struct Layer {
   std::unique_ptr<Mixer> mixer;  // null: the layer is only an MLP
   Mlp mlp;                       // one of these, if any
   Moe moe;
+  std::unique_ptr<FeedForward> feed_forward;
   int kv = -1;     // index of its keys and values in the cache, if it has any
   int state = -1;  // the same of its state
 
   Layer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) : mixer(make_mixer(w, s, layer)) {
+    const DecoderNames& names = s.names_of(layer);
     if (mixer != nullptr) {
-      mixer_norm = optional_norm(w, s.names.attention_norm, s);
-      mixer_post_norm = optional_norm(w, s.names.attention_post_norm, s);
+      mixer_norm = optional_norm(w, names.attention_norm, s);
+      mixer_post_norm = optional_norm(w, names.attention_post_norm, s);
     }
     if (layer.halves == Halves::kMixer) return;
-    mlp_norm = optional_norm(w, s.names.mlp_norm, s);
-    mlp_post_norm = optional_norm(w, s.names.mlp_post_norm, s);
-    if (layer.moe) {
-      moe = Moe(w / s.names.mlp, s.moe, s.hidden);
+    mlp_norm = optional_norm(w, names.mlp_norm, s);
+    mlp_post_norm = optional_norm(w, names.mlp_post_norm, s);
+    if (layer.feed_forward) {
+      feed_forward = layer.feed_forward(w, s.hidden);
+    } else if (layer.moe) {
+      moe = Moe(w / names.mlp, s.moe, s.hidden);
     } else {
-      mlp = Mlp(w / s.names.mlp, s.mlp, s.hidden);
+      mlp = Mlp(w / names.mlp, mlp_of(s, layer), s.hidden);
     }
   }
 };
@@ -88,8 +94,9 @@ class DecoderLm final : public Model {
     const Weights w(context), body = w / names.body;
     for (int i = 0; i < spec_.depth(); ++i) {
       layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i]);
-      plan_caches(layers_.back());
+      plan_caches(layers_.back(), spec_.layers[i].kv_from);
     }
+    if (spec_.side_stream) side_stream_ = spec_.side_stream(body, spec_);
     norm_ = optional_norm(body, names.norm, spec_);
     if (context.task != Task::kGenerate) {
       for (const char* tensor : {".weight", ".bias"}) context.used.insert(names.head + tensor);
@@ -112,26 +119,35 @@ class DecoderLm final : public Model {
     const int64_t per_token = spec_.hidden + std::max(layer, has_table() ? spec_.hidden : int64_t{0});
     const int64_t per_row = int64_t{spec_.hidden} + (head_.outputs() > 0 ? spec_.vocab : 0);
     int64_t floats = tokens * per_token + rows * per_row;
+    if (side_stream_ != nullptr) floats += tokens * side_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
     constexpr int64_t kTensors = 24;  // alive at once; each may waste up to 64 bytes
-    return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
+    const size_t carried = side_stream_ != nullptr ? side_stream_->tensors() : 0;
+    return floats * sizeof(float) + (kTensors + carried + ropes_.size()) * 64;
   }
 
   Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);
+    SideStream::Tensors side;
+    if (side_stream_ != nullptr) side = side_stream_->begin(c, batch, x);
     for (int i = 0; i < spec_.depth(); ++i) {
       const Layer& layer = layers_[i];
-      const int rope = spec_.layers[i].rope;
+      const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
       const MixerStep step{.batch = batch,
-                           .rope = ropes.empty() || rope < 0 ? nullptr : &ropes[rope],
+                           .rope = rope(spec_.layers[i].rope),
+                           .query_rope = rope(spec_.layers[i].query_rope),
                            .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
+                           .side = side,
                            .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
+      if (side_stream_ != nullptr) side_stream_->before_layer(c, i, side, x);
       run_layer(c, layer, spec_.layers[i], step, x);
+      if (side_stream_ != nullptr) side_stream_->after_layer(c, i, side, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
+    if (side_stream_ != nullptr) side_stream_->end(c, batch, side, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_.outputs() == 0) return rows;
     const Tensor logits = head_(c, rows);
@@ -148,8 +164,9 @@ class DecoderLm final : public Model {
            blend.added != 1.0f;
   }
 
-  void plan_caches(Layer& layer) {
+  void plan_caches(Layer& layer, int kv_from) {
     if (layer.mixer == nullptr) return;
+    if (kv_from >= 0) layer.kv = layers_[kv_from].kv;
     if (const auto kv = layer.mixer->kv_shape()) {
       layer.kv = static_cast<int>(shape_.kv.size());
       shape_.kv.push_back(*kv);
@@ -217,7 +234,7 @@ class DecoderLm final : public Model {
   }
 
   void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const MixerStep& step, const Tensor& x) const {
-    const DecoderNames& names = spec_.names;
+    const DecoderNames& names = spec_.names_of(kind);
     Arena::Scope of_layer(c.arena);
     const bool mixes = layer.mixer != nullptr;
     const Tensor mixer_in = !mixes ? x : half_input(c, names.attention_norm, layer.mixer_norm, x);
@@ -240,6 +257,7 @@ class DecoderLm final : public Model {
       }
     }
     add_half(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
+      if (layer.feed_forward != nullptr) return (*layer.feed_forward)(c, out, mlp_in, accumulate);
       if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
       layer.mlp(c, out, mlp_in, accumulate);
     });
@@ -247,23 +265,27 @@ class DecoderLm final : public Model {
 
   // Arena floats of run_layer per token.
   int64_t floats_of_layer() const {
-    const DecoderNames& names = spec_.names;
+    int64_t most = 0;
+    for (int i = 0; i < spec_.depth(); ++i) most = std::max(most, floats_of_layer(layers_[i], spec_.layers[i]));
+    return most;
+  }
+
+  int64_t floats_of_layer(const Layer& layer, const LayerSpec& kind) const {
+    const DecoderNames& names = spec_.names_of(kind);
     int64_t inputs = !names.attention_norm.empty() || !names.mlp_norm.empty() ? spec_.hidden : 0;
     if (spec_.parallel && !names.attention_norm.empty() && !names.mlp_norm.empty()) inputs += spec_.hidden;
     const auto half = [&](const std::string& post_norm, const Blend& blend, int64_t floats) {
       return floats + (separate(post_norm, blend) ? spec_.hidden : 0);
     };
     int64_t most = 0;
-    for (int i = 0; i < spec_.depth(); ++i) {
-      const LayerSpec& kind = spec_.layers[i];
-      if (kind.halves != Halves::kMlp) {
-        most = std::max(most, half(names.attention_post_norm, kind.mixer_blend, layers_[i].mixer->floats_per_token()));
-      }
-      if (kind.halves != Halves::kMixer) {
-        const int64_t mlp =
-            kind.moe ? Moe::floats_per_token(spec_.moe, spec_.hidden) : Mlp::floats_per_token(spec_.mlp);
-        most = std::max(most, half(names.mlp_post_norm, kind.mlp_blend, mlp));
-      }
+    if (kind.halves != Halves::kMlp) {
+      most = half(names.attention_post_norm, kind.mixer_blend, layer.mixer->floats_per_token());
+    }
+    if (kind.halves != Halves::kMixer) {
+      const int64_t floats = layer.feed_forward != nullptr ? layer.feed_forward->floats_per_token()
+                             : kind.moe                    ? Moe::floats_per_token(spec_.moe, spec_.hidden)
+                                                           : Mlp::floats_per_token(mlp_of(spec_, kind));
+      most = std::max(most, half(names.mlp_post_norm, kind.mlp_blend, floats));
     }
     return inputs + most;
   }
@@ -273,6 +295,7 @@ class DecoderLm final : public Model {
   Embedding embedding_, position_table_;
   Norm embedding_norm_;
   std::vector<Layer> layers_;
+  std::unique_ptr<SideStream> side_stream_;
   Norm norm_;
   Linear head_;
   std::vector<Rope> ropes_;

@@ -4,15 +4,18 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "nn/attention.h"
+#include "nn/feed_forward.h"
 #include "nn/mixer.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/moe.h"
 #include "nn/rope.h"
+#include "nn/side_stream.h"
 
 namespace sluice {
 
@@ -23,17 +26,6 @@ enum class Halves { kBoth, kMixer, kMlp };
 struct Blend {
   float kept = 1.0f;
   float added = 1.0f;
-};
-
-// What differs from layer to layer.
-struct LayerSpec {
-  int window = 0;                // sliding window in tokens, 0 for all
-  int rope = 0;                  // index into DecoderSpec::ropes if there are any, -1 for no rotation
-  float attention_scale = 1.0f;  // times AttentionSpec::scale
-  bool moe = false;              // experts in place of the MLP
-  Halves halves = Halves::kBoth;
-  Blend mixer_blend{}, mlp_blend{};
-  MakeMixer mixer{};  // in place of DecoderSpec::attention
 };
 
 // Where tensors are. An empty norm name: that norm does not exist.
@@ -52,6 +44,22 @@ struct DecoderNames {
   std::string attention_post_norm{};               // of its result, before it is added
   std::string mlp_norm = "post_attention_layernorm";
   std::string mlp_post_norm{};
+};
+
+// What differs from layer to layer.
+struct LayerSpec {
+  int window = 0;                // sliding window in tokens, 0 for all
+  int rope = 0;                  // index into DecoderSpec::ropes if there are any, -1 for no rotation
+  int query_rope = -1;           // the same of the queries where they have their own, -1 for that of the keys
+  int kv_from = -1;              // an earlier layer, whose keys and values the mixer reads; -1: its own
+  float attention_scale = 1.0f;  // times AttentionSpec::scale
+  bool moe = false;              // experts in place of the MLP
+  Halves halves = Halves::kBoth;
+  Blend mixer_blend{}, mlp_blend{};
+  MakeMixer mixer{};                    // in place of DecoderSpec::attention
+  std::optional<MlpSpec> mlp{};         // in place of DecoderSpec::mlp
+  MakeFeedForward feed_forward{};       // in place of that
+  std::optional<DecoderNames> names{};  // below the layer, in place of DecoderSpec::names
 };
 
 enum class Positions { kRope, kLearned, kSinusoidal, kAlibi };
@@ -81,8 +89,10 @@ struct DecoderSpec {
   int position_offset = 0;  // learned, sinusoidal: row of the table for the first token
   std::vector<RopeSpec> ropes{};
   DecoderNames names{};
+  MakeSideStream side_stream{};  // may be null
 
   int depth() const { return static_cast<int>(layers.size()); }
+  const DecoderNames& names_of(const LayerSpec& layer) const { return layer.names ? *layer.names : names; }
 };
 
 std::unique_ptr<Model> decoder_lm(DecoderSpec spec, LoadContext& context, int max_len);

@@ -116,6 +116,17 @@ void read_qwen_windows(const Config& config, DecoderSpec& spec, int max_window_l
   read_windows(config, spec, window, [=](int layer) { return use && layer >= first; });
 }
 
+void read_exaone_windows(const Config& config, DecoderSpec& spec) {
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
+  const bool given = config.has("layer_types");
+  // Checkpoints spell the pattern as "LLLG" as well; with layer_types it says nothing new.
+  const int pattern = given ? 0 : config.get("sliding_window_pattern", 4);
+  if (given) config.ignore("sliding_window_pattern");
+  const auto sliding =
+      read_windows(config, spec, window, [=](int layer) { return pattern > 0 && (layer + 1) % pattern != 0; });
+  for (int i = 0; i < spec.depth(); ++i) spec.layers[i].rope = window == 0 || sliding[i] ? 0 : -1;
+}
+
 void read_one_window(const Config& config, DecoderSpec& spec, double fallback) {
   const int window = static_cast<int>(read_or_off(config, "sliding_window", fallback));
   if (window < 0) config.refuse("sliding_window", "is negative");
@@ -169,9 +180,9 @@ void read_expert_groups(const Config& config, MoeSpec& m) {
   }
 }
 
-void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize) {
+void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize, const DeepseekExpertKeys& keys) {
   const int inner = read_positive(config, "moe_intermediate_size", config.at<int>("moe_intermediate_size"));
-  read_experts(config, spec, "n_routed_experts", "num_experts_per_tok", inner);
+  read_experts(config, spec, keys.experts, "num_experts_per_tok", inner);
   MoeSpec& m = spec.moe;
   m.score = ops::Routing::Score::kSigmoid;
   m.correction = "gate.e_score_correction_bias";
@@ -179,10 +190,24 @@ void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normali
   read_expert_groups(config, m);
   m.normalize = config.get("norm_topk_prob", normalize);
   m.smallest_sum = 1e-20f;
-  m.scale = config.get("routed_scaling_factor", 1.0f);
-  m.shared_inner = inner * config.get("n_shared_experts", 0);
-  const int dense = config.get("first_k_dense_replace", 0);
+  m.scale = config.get("routed_scaling_factor", keys.default_scale);
+  m.shared_inner = inner * config.get(keys.shared, keys.default_shared);
+  const int dense = config.get("first_k_dense_replace", keys.default_dense);
   for (int i = 0; i < spec.depth(); ++i) spec.layers[i].moe = i >= dense;
+}
+
+void read_mlp_layer_types(const Config& config, DecoderSpec& spec) {
+  const auto kinds = config.get("mlp_layer_types", std::vector<std::string>{});
+  if (kinds.empty()) return;
+  if (kinds.size() != spec.layers.size()) {
+    config.refuse("mlp_layer_types", fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
+  }
+  for (int i = 0; i < spec.depth(); ++i) {
+    if (kinds[i] != "dense" && kinds[i] != "sparse") {
+      config.refuse("mlp_layer_types", fmt::format("'{}' is neither dense nor sparse", kinds[i]));
+    }
+    spec.layers[i].moe = kinds[i] == "sparse";
+  }
 }
 
 void ignore_prediction_layers(const Config& config, LoadContext& context, const DecoderSpec& spec) {

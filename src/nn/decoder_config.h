@@ -58,6 +58,9 @@ std::vector<bool> read_windows(const Config& config, DecoderSpec& spec, int wind
                                const std::function<bool(int layer)>& by_default);
 // The rule of Qwen 2 and later: use_sliding_window, sliding_window, max_window_layers, layer_types.
 void read_qwen_windows(const Config& config, DecoderSpec& spec, int max_window_layers);
+// EXAONE's: sliding_window in all but every sliding_window_pattern-th layer, and rotation in sliding layers only,
+// unless no layer slides.
+void read_exaone_windows(const Config& config, DecoderSpec& spec);
 // All layers have the window "sliding_window", or none has.
 void read_one_window(const Config& config, DecoderSpec& spec, double fallback);
 
@@ -73,7 +76,17 @@ void read_sparse_layers(const Config& config, DecoderSpec& spec);
 // The groups that experts are chosen from: n_group, topk_group.
 void read_expert_groups(const Config& config, MoeSpec& moe);
 // DeepSeek-V3's routing, as others took it over: sigmoids with corrections, groups, shared experts, dense first layers.
-void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize);
+struct DeepseekExpertKeys {
+  const char* experts = "n_routed_experts";
+  const char* shared = "n_shared_experts";
+  int default_shared = 0;
+  int default_dense = 0;
+  float default_scale = 1.0f;
+};
+void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize,
+                           const DeepseekExpertKeys& keys = {});
+// "mlp_layer_types", where given: which layers are "sparse" and have experts, which "dense".
+void read_mlp_layer_types(const Config& config, DecoderSpec& spec);
 // Layers after the last one, num_nextn_predict_layers of them, predict further tokens: a means of speculation, without
 // which results are the same. Their tensors are left alone.
 void ignore_prediction_layers(const Config& config, LoadContext& context, const DecoderSpec& spec);

@@ -50,6 +50,16 @@ class Loader {
     out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_);
   }
 
+  void stacked_parameters() {
+    const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
+    const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
+    plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
+    for (int e = 0; e < spec_.experts; ++e) {
+      in_.pack(context_, e, 0, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
+      out_.pack(context_, e, 0, rows_of(out, e * hidden_, hidden_, inner_));
+    }
+  }
+
   void flat() {
     plan(context_.dtype, context_.dtype);
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
@@ -62,14 +72,19 @@ class Loader {
     }
   }
 
-  void transposed() {
+  void transposed(bool in_turn) {
     plan(context_.dtype, context_.dtype);
-    if (w_.has(spec_.gate + "_blocks")) return mxfp4();
+    if (in_turn && w_.has(spec_.gate + "_blocks")) return mxfp4();
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
     for (int e = 0; !context_.dry && e < spec_.experts && in != nullptr && out != nullptr; ++e) {
       Buffer memory;
-      pack_in_turn(e, transpose(rows_of(in, e * hidden_, hidden_, 2 * inner_), memory));
+      const Tensor rows = transpose(rows_of(in, e * hidden_, hidden_, 2 * inner_), memory);
+      if (in_turn) {
+        pack_in_turn(e, rows);
+      } else {
+        in_.pack(context_, e, 0, rows);
+      }
       pack_transposed(out_, e, rows_of(out, e * inner_, inner_, hidden_));
     }
   }
@@ -184,11 +199,17 @@ void load_experts(const Weights& w, const MoeSpec& spec, int hidden, StackedLine
     case ExpertLayout::kStacked:
       loader.stacked();
       break;
+    case ExpertLayout::kStackedParameters:
+      loader.stacked_parameters();
+      break;
     case ExpertLayout::kFlat:
       loader.flat();
       break;
+    case ExpertLayout::kTransposedHalves:
+      loader.transposed(false);
+      break;
     case ExpertLayout::kTransposed:
-      loader.transposed();
+      loader.transposed(true);
       break;
   }
   loader.biases();

@@ -53,37 +53,47 @@ struct Source {
   Tensor rows;
   DType stored = nullptr;            // the type they are packed in
   bool unit = false;                 // scaled to length one
+  bool scaled = false;               // columns are scaled by
+  std::vector<float> input_scale{};  // [inputs], empty in a dry run
   std::shared_ptr<Buffer> memory{};  // of rows that had to be transposed
 };
 
-// Packs rows scaled to length one, a few at a time.
-void pack_unit_rows(LoadContext& context, PackedWeight& into, int64_t row, const Tensor& matrix) {
+void scale_to_unit(float* row, int64_t columns) {
+  double squares = 0;
+  for (int64_t j = 0; j < columns; ++j) squares += double{row[j]} * row[j];
+  const auto scale = static_cast<float>(1.0 / std::max(std::sqrt(squares), 1e-12));
+  for (int64_t j = 0; j < columns; ++j) row[j] *= scale;
+}
+
+// Packs rows that are not as they are stored, a few at a time.
+void pack_scaled_rows(LoadContext& context, PackedWeight& into, int64_t row, const Source& source) {
+  const Tensor& matrix = source.rows;
   if (matrix.data == nullptr || context.dry) return;
   constexpr int64_t kRows = 256;
   const int64_t columns = matrix.shape[1];
   const Buffer memory(static_cast<size_t>(kRows * columns) * sizeof(float));
   for (int64_t begin = 0; begin < matrix.rows(); begin += kRows) {
-    const Tensor unit(memory.data(), &kFloat32, {std::min(kRows, matrix.rows() - begin), columns});
-    for (int64_t i = 0; i < unit.rows(); ++i) {
+    const Tensor scaled(memory.data(), &kFloat32, {std::min(kRows, matrix.rows() - begin), columns});
+    for (int64_t i = 0; i < scaled.rows(); ++i) {
       const Tensor from = matrix.slice_rows(begin + i, 1);
-      float* to = unit.f32() + i * columns;
+      float* to = scaled.f32() + i * columns;
       to_float(from.dtype, from.data, to, static_cast<size_t>(columns));
-      double squares = 0;
-      for (int64_t j = 0; j < columns; ++j) squares += double{to[j]} * to[j];
-      const auto scale = static_cast<float>(1.0 / std::max(std::sqrt(squares), 1e-12));
-      for (int64_t j = 0; j < columns; ++j) to[j] *= scale;
+      if (source.unit) scale_to_unit(to, columns);
+      for (size_t j = 0; j < source.input_scale.size(); ++j) to[j] *= source.input_scale[j];
     }
-    into.pack(context, row + begin, unit);
+    into.pack(context, row + begin, scaled);
   }
 }
 
 // The rows a part asks for; of a matrix that lies the other way round, transposed and as fp32.
 std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& part, const TensorEntry* entry,
-                               int64_t inputs, const std::vector<RowRange>& ranges) {
+                               int64_t inputs, const std::vector<RowRange>& ranges,
+                               const std::vector<float>& input_scale) {
   std::vector<Source> out;
+  const bool scaled = !part.input_scale.empty();
   const auto add = [&](const Tensor& rows, const std::shared_ptr<Buffer>& memory) {
-    const DType type = part.unit_rows ? context.dtype : rows.dtype;
-    out.push_back({rows, context.matrix_type(type, inputs), part.unit_rows, memory});
+    const DType type = part.unit_rows || scaled ? context.dtype : rows.dtype;
+    out.push_back({rows, context.matrix_type(type, inputs), part.unit_rows, scaled, input_scale, memory});
   };
   const bool transposing = entry != nullptr && part.transposed != entry->transposed;
   std::shared_ptr<Buffer> memory;
@@ -112,8 +122,8 @@ PackedWeight pack_all(LoadContext& context, std::span<const Source> sources, int
   for (const Source& source : sources) outputs += source.rows.rows();
   PackedWeight weight(context, sources[0].stored, outputs, inputs);
   for (const Source& source : sources) {
-    if (source.unit) {
-      pack_unit_rows(context, weight, row, source.rows);
+    if (source.unit || source.scaled) {
+      pack_scaled_rows(context, weight, row, source);
     } else {
       weight.pack(context, row, source.rows);
     }
@@ -132,7 +142,9 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     const Weights here = w / part.name, bias_home = part.bias.empty() ? here : w / part.bias;
     const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
     const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
-    std::ranges::move(sources_of(context, part, here.tensor("weight", shape), inputs, ranges),
+    std::vector<float> input_scale;
+    if (!part.input_scale.empty()) input_scale = w.vector(part.input_scale, inputs);
+    std::ranges::move(sources_of(context, part, here.tensor("weight", shape), inputs, ranges, input_scale),
                       std::back_inserter(sources));
     if (!bias && bias_home.has("bias")) {
       context.problems.push_back(

@@ -42,6 +42,7 @@ class Linear {
     std::vector<RowRange> rows{};  // the tensor's rows in the order of the outputs; empty: as they are
     bool transposed = false;       // the tensor is [inputs, outputs], as GPT-2's Conv1D stores it
     bool unit_rows = false;        // rows are scaled to length one
+    std::string input_scale{};     // tensor [inputs] that scales the columns; empty: none
     std::string bias{};            // "lm_head": the bias is lm_head.bias; empty: beside the weight
   };
   Linear() = default;

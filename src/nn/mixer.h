@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "nn/batch.h"
 #include "nn/kv_cache.h"
@@ -17,9 +18,11 @@ namespace sluice {
 // What a step gives a mixer.
 struct MixerStep {
   const BatchView& batch;
-  const Rope::Rows* rope = nullptr;    // null: no rotation
-  const KvCache::Layer* kv = nullptr;  // the layer's keys and values, where kv_shape() asks for them
-  Tensor state{};                      // [slots, state_values()] fp32, rows strided, by Batch::state_slots
+  const Rope::Rows* rope = nullptr;        // null: no rotation
+  const Rope::Rows* query_rope = nullptr;  // of the queries, where it is not that of the keys
+  const KvCache::Layer* kv = nullptr;      // the layer's keys and values, where kv_shape() asks for them, or another's
+  std::span<const Tensor> side{};          // what the decoder's side stream carries
+  Tensor state{};                          // [slots, state_values()] fp32, rows strided, by Batch::state_slots
 
   ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
 };

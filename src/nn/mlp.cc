@@ -45,9 +45,9 @@ void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
   if (spec_.gated) {
     const Tensor gate_up = inner;
     inner = c.arena.take(&kFloat32, {x.rows(), spec_.inner});
-    if (spec_.gate_scale != 1.0f) {
-      ops::map(c, gate_up.slice_columns(0, spec_.inner), ops::Map::kScale, spec_.gate_scale);
-    }
+    const Tensor gate = gate_up.slice_columns(0, spec_.inner);
+    if (spec_.gate_scale != 1.0f) ops::map(c, gate, ops::Map::kScale, spec_.gate_scale);
+    if (spec_.gate_cutoff) ops::gaussian_top_k(c, gate, *spec_.gate_cutoff);
     ops::glu(c, inner, gate_up, spec_.activation);
   } else if (spec_.xielu) {
     ops::xielu(c, inner, xielu_);

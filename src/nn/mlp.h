@@ -1,6 +1,7 @@
 // The feed-forward half of a block: gated (act(gate(x)) * up(x), Shazeer 2020, arXiv:2002.05202) or plain.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,10 @@ struct MlpSpec {
   bool bias = false;        // of both projections
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
-  bool xielu = false;       // instead: learned per layer (tensors act_fn.*)
-  float gate_scale = 1.0f;  // of the gate, before its activation
-  bool sub_norm = false;    // norm before the output projection (tensor "ffn_sub_norm")
+  bool xielu = false;                  // instead: learned per layer (tensors act_fn.*)
+  float gate_scale = 1.0f;             // of the gate, before its activation
+  std::optional<float> gate_cutoff{};  // ops::gaussian_top_k of the gate, before its activation
+  bool sub_norm = false;               // norm before the output projection (tensor "ffn_sub_norm")
   NormSpec sub_norm_spec{};
 
   // Tensors. Gated: {"gate_proj", "up_proj"}, or one name of both, gate first. Plain: one name.

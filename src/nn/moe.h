@@ -13,9 +13,11 @@ namespace sluice {
 
 // How the experts' matrices lie in the checkpoint.
 enum class ExpertLayout {
-  kSeparate,    // experts.N.gate.weight, experts.N.up.weight [inner, hidden], experts.N.down.weight [hidden, inner]
-  kStacked,     // gate.weight [experts, 2 * inner, hidden], gate rows first; down.weight [experts, hidden, inner]
-  kFlat,        // gate, up, down [experts * inner, hidden], the last one transposed
+  kSeparate,  // experts.N.gate.weight, experts.N.up.weight [inner, hidden], experts.N.down.weight [hidden, inner]
+  kStacked,   // gate.weight [experts, 2 * inner, hidden], gate rows first; down.weight [experts, hidden, inner]
+  kStackedParameters,  // the same as tensors gate and down, not gate.weight and down.weight
+  kFlat,               // gate, up, down [experts * inner, hidden], the last one transposed
+  kTransposedHalves,   // gate [experts, hidden, 2 * inner], gate columns first; down [experts, inner, hidden]
   kTransposed,  // gate [experts, hidden, 2 * inner], gate and up columns in turn; down [experts, inner, hidden]; or
                 // both as MXFP4: gate_blocks [experts, 2 * inner, hidden / 32, 16], gate_scales [experts, 2 * inner,
                 // hidden / 32] and the same of down (gpt-oss)
@@ -37,11 +39,13 @@ struct MoeSpec : ops::Routing {
   Shape correction_shape{};
   bool router_bias = false;
   ExpertBias bias = ExpertBias::kNone;
-  int shared_inner = 0;      // > 0: an expert for all rows
-  bool shared_gate = false;  // which a sigmoid scales (tensor "shared_expert_gate")
+  bool scaled_inputs = false;  // weights scale what experts are given, not their results (Llama 4)
+  int shared_inner = 0;        // > 0: an expert for all rows
+  bool shared_gate = false;    // which a sigmoid scales (tensor "shared_expert_gate")
 
   ExpertLayout layout = ExpertLayout::kSeparate;
-  std::string router = "gate";
+  std::string router = "gate";  // empty: logits are given
+  std::string expert_scale{};   // tensor [experts] that scales the weights of what is chosen; empty: none
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string shared = "shared_experts";
   std::vector<std::string> shared_in{"gate_proj", "up_proj"};
@@ -64,14 +68,19 @@ class Moe {
   Moe() = default;
   Moe(const Weights& w, const MoeSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += moe(x)
-  static int64_t floats_per_token(const MoeSpec& spec, int hidden);                         // of the arena
+  // The same with the router's logits [tokens, experts] from elsewhere.
+  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
+  static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // of the arena
 
  private:
+  // The rows that each expert is given, by place.
+  void gather_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
+  void scale_weights(ops::Ctx& c, const Choice& choice) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
 
   MoeSpec spec_;
   Linear router_, shared_gate_;
-  Vector correction_;
+  Vector correction_, expert_scale_;
   StackedLinear in_, out_;
   Mlp shared_;
 };

@@ -113,14 +113,21 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
     config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
   }
   if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("{} is not above 1", s.theta));
+  s.type = rope.get("rope_type", rope.get("type", std::string("default")));
   const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", defaults.partial));
   if (!(partial > 0 && partial <= 1))
     config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
   s.rotary_dim = static_cast<int>(head_dim * partial);
+  if (s.type == "proportional") {
+    s.angles = s.rotary_dim / 2;
+    s.rotary_dim = head_dim;
+  }
   if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0) {
     config.refuse("head_dim", fmt::format("{} rotated dimensions, must be even and at least 2", s.rotary_dim));
   }
-  s.type = rope.get("rope_type", rope.get("type", std::string("default")));
+  // A text's tokens have one position, whichever part of a head it turns (Qwen's and others' models of images).
+  if (s.type == "mrope") s.type = "default";
+  for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.ignore(key);
   if (s.type == "su") s.type = "longrope";  // the name Phi-3's first checkpoints used
   rope.ignore("type");
   const bool has_original =
@@ -129,10 +136,18 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
       rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings", max_positions));
   if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
 
+  if (defaults.temperature) {
+    s.temperature = rope.get("llama_4_scaling_beta", 0.0);
+    s.temperature_period = s.original_max_positions;
+    rope.ignore("max_position_embeddings");
+  }
+
   if (s.type == "dynamic" && rope.has("alpha")) {  // Hunyuan's: one stretch for all lengths
     s.theta *= std::pow(required(rope, "alpha"), static_cast<double>(s.rotary_dim) / (s.rotary_dim - 2));
     s.type = "default";
     for (const char* unused : {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) rope.ignore(unused);
+  } else if (s.type == "proportional") {
+    s.factor = rope.get("factor", 1.0);
   } else if (s.type == "linear" || s.type == "dynamic") {
     s.factor = required(rope, "factor");
   } else if (s.type == "yarn") {
@@ -145,7 +160,8 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   } else if (s.type == "longrope") {
     read_longrope(rope, s, has_original, max_positions);
   } else if (s.type != "default") {
-    rope.refuse("rope_type", fmt::format("'{}' is none of default, linear, dynamic, yarn, llama3, longrope", s.type));
+    rope.refuse("rope_type",
+                fmt::format("'{}' is none of default, linear, dynamic, yarn, llama3, longrope, proportional", s.type));
   }
   const std::vector<std::string> unread = rope.unread();
   if (!unread.empty()) rope.refuse(unread.front(), fmt::format("is not understood for rope_type '{}'", s.type));
@@ -161,7 +177,11 @@ std::vector<double> rope_frequencies(const RopeSpec& s, int length) {
   }
   std::vector<double> freq(static_cast<size_t>(dim / 2));
   for (int i = 0; i < dim / 2; ++i) freq[i] = base_frequency(theta, i, dim);
-  if (s.type == "linear") {
+  if (s.type == "none") {
+    std::ranges::fill(freq, 0.0);
+  } else if (s.type == "proportional") {
+    for (int i = 0; i < dim / 2; ++i) freq[i] = i < s.angles ? freq[i] / s.factor : 0.0;
+  } else if (s.type == "linear") {
     for (double& f : freq) f /= s.factor;
   } else if (s.type == "yarn") {
     yarn_frequencies(s, freq);
@@ -188,12 +208,17 @@ namespace {
 void fill_row(const RopeSpec& s, const std::vector<double>& freq, int length, int64_t position, float* row) {
   const int half = s.rotary_dim / 2;
   const bool beyond = s.type == "longrope" && length > s.original_max_positions;
-  const double factor = beyond ? s.long_attention_factor : s.attention_factor;
+  double factor = beyond ? s.long_attention_factor : s.attention_factor;
+  if (s.temperature != 0) {
+    const double periods = std::floor(static_cast<double>(position + s.temperature_shift) / s.temperature_period);
+    factor *= 1 + s.temperature * std::log1p(periods);
+  }
+  const double direction = s.backward ? -factor : factor;
   for (int i = 0; i < half; ++i) {
     // The reference multiplies in fp32; at long positions the rounded angle is part of the model.
     const float angle = static_cast<float>(freq[i]) * static_cast<float>(position);
     row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * factor);
-    row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * factor);
+    row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * direction);
   }
 }
 

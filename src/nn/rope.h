@@ -1,5 +1,6 @@
 // Rotary position embedding: from a configuration to a table of cosines and sines per position, with every scaling that
-// Hugging Face names (transformers, modeling_rope_utils.py): default, linear, dynamic, yarn, llama3, longrope.
+// Hugging Face names (transformers, modeling_rope_utils.py): default, linear, dynamic, yarn, llama3, longrope,
+// proportional; "none" turns nothing and is for temperatures alone.
 //
 // Scalings that depend on the length of the text (dynamic, longrope) take it from the sequence, not from the step: all
 // tokens of a prompt are rotated for the prompt's length, a generated token for its own position. That is what the
@@ -22,7 +23,16 @@ struct LoadContext;
 struct RopeSpec {
   std::string type = "default";
   double theta = 10000.0;
-  int rotary_dim = 0;  // even; dimensions of a head that are rotated
+  int rotary_dim = 0;     // even; dimensions of a head that are rotated
+  bool backward = false;  // by the negative of the angles
+  // "proportional": so many of the frequencies of all dimensions, the others do not turn (Gemma 4).
+  int angles = 0;
+  // What grows with the position: cosines and sines times 1 + temperature * ln(1 + floor((p + temperature_shift) /
+  // temperature_period)). In a rotation of the queries alone it scales the scores of far positions (Nakanishi 2025,
+  // arXiv:2501.19399).
+  double temperature = 0.0;
+  double temperature_period = 1.0;
+  int temperature_shift = 0;
   double factor = 1.0;
   double attention_factor = 1.0;                         // multiplies cosines and sines
   double long_attention_factor = 1.0;                    // longrope: the same of texts beyond the original length
@@ -38,6 +48,7 @@ struct RopeSpec {
 struct RopeDefaults {
   double theta = 10000.0;
   double partial = 1.0;           // part of a head that is rotated
+  bool temperature = false;       // llama_4_scaling_beta counts
   std::string_view layer_type{};  // rope_parameters may hold an object for each of layer_types' names
 };
 
