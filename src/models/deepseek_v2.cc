@@ -6,24 +6,24 @@
 
 namespace sluice {
 
-DecoderSpec latent_llama_like(const Config& config, std::string family) {
+DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& d) {
   DecoderSpec s = read_sizes(config, std::move(family));
-  s.norm.eps = config.get("rms_norm_eps", 1e-6f);
+  s.norm.eps = static_cast<float>(config.get("rms_norm_eps", d.norm_eps));
   s.mlp.activation = read_activation(config, "hidden_act", "silu");
-  s.tied_head = config.get("tie_word_embeddings", false);
+  s.tied_head = config.get("tie_word_embeddings", d.tied_head);
   const auto size = [&](const char* key, int fallback) {
     return read_positive(config, key, config.get(key, fallback));
   };
   LatentAttentionSpec a;
   a.heads = s.attention.heads;
-  a.q_rank = static_cast<int>(read_or_off(config, "q_lora_rank", 1536));
+  a.q_rank = static_cast<int>(read_or_off(config, "q_lora_rank", d.q_rank));
   if (a.q_rank < 0) config.refuse("q_lora_rank", "is negative");
-  a.kv_rank = size("kv_lora_rank", 512);
-  a.nope_dim = size("qk_nope_head_dim", 128);
-  a.rope_dim = size("qk_rope_head_dim", 64);
-  a.value_dim = size("v_head_dim", 128);
+  a.kv_rank = size("kv_lora_rank", d.kv_rank);
+  a.nope_dim = size("qk_nope_head_dim", d.nope_dim);
+  a.rope_dim = size("qk_rope_head_dim", d.rope_dim);
+  a.value_dim = size("v_head_dim", d.value_dim > 0 ? d.value_dim : s.attention.head_dim);
   a.bias = config.get("attention_bias", false);
-  a.interleaved_rope = config.get("rope_interleave", true);
+  a.interleaved_rope = config.get("rope_interleave", d.interleaved_rope);
   // Follow from the others, and transformers writes them; every head has keys and values of its own.
   for (const char* key : {"head_dim", "qk_head_dim", "num_key_value_heads"}) config.ignore(key);
   const RopeSpec rope = read_rope(config, a.rope_dim, s.max_positions);

@@ -13,6 +13,15 @@ void read_granite_experts(const Config& config, DecoderSpec& s) {
   s.names.mlp = "block_sparse_moe";
 }
 
+void add_granite_shared_mlp(DecoderSpec& s, int inner) {
+  for (std::string* name : {&s.moe.router, &s.moe.gate, &s.moe.down}) *name = s.names.mlp + "." + *name;
+  s.names.mlp = "";  // experts and shared MLP lie beside each other
+  s.moe.shared_inner = inner;
+  s.moe.shared = "shared_mlp";
+  s.moe.shared_in = {"input_linear"};
+  s.moe.shared_out = "output_linear";
+}
+
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {

@@ -19,12 +19,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const int shared = read_positive(config, "shared_intermediate_size", config.get("shared_intermediate_size", 1024));
   if (config.get("num_local_experts", 8) > 0) {
     read_granite_experts(config, s);
-    s.names.mlp = "";  // experts and shared MLP lie beside each other
-    for (std::string* name : {&s.moe.router, &s.moe.gate, &s.moe.down}) *name = "block_sparse_moe." + *name;
-    s.moe.shared_inner = shared;
-    s.moe.shared = "shared_mlp";
-    s.moe.shared_in = {"input_linear"};
-    s.moe.shared_out = "output_linear";
+    add_granite_shared_mlp(s, shared);
   } else {
     s.names.mlp = "shared_mlp";
     s.mlp.inner = shared;

@@ -1,0 +1,21 @@
+// Ministral 3: Mistral whose queries grow with their position (arXiv:2601.08584).
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  if (!config.has("rope_parameters")) config.refuse("rope_parameters", "is missing");
+  DecoderSpec s = llama_like(config, "ministral3", {.norm_eps = 1e-5, .rope = {.temperature = true}});
+  read_one_window(config, s, 0);
+  s.ropes.push_back(s.ropes[0]);
+  s.ropes[0].temperature = 0;
+  for (LayerSpec& layer : s.layers) layer.query_rope = 1;
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "ministral3", .architectures = {"Ministral3ForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
