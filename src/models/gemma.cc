@@ -1,6 +1,8 @@
 // Gemma: scaled embeddings, norms that scale by one plus their weight, GELU (arXiv:2403.08295).
 #include "models/gemma.h"
 
+#include <fmt/core.h>
+
 #include <cmath>
 
 namespace sluice {
@@ -19,12 +21,31 @@ DecoderSpec gemma_like(const Config& config, const LoadContext& context, std::st
   if (!s.attention.causal && context.task == Task::kGenerate) {
     config.refuse("use_bidirectional_attention", "only causal attention can generate");
   }
-  // The reference keeps the factor in the type of the weights: the rounding is part of the model.
-  const auto factor = static_cast<float>(std::sqrt(static_cast<double>(s.hidden)));
-  std::byte stored[8];
-  from_float(context.dtype, &factor, stored, 1);
-  to_float(context.dtype, stored, &s.embedding_scale, 1);
+  s.embedding_scale = gemma_factor(context, std::sqrt(static_cast<double>(s.hidden)));
   return s;
+}
+
+float gemma_factor(const LoadContext& context, double value) {
+  const auto factor = static_cast<float>(value);
+  std::byte stored[8];
+  float rounded = 0;
+  from_float(context.dtype, &factor, stored, 1);
+  to_float(context.dtype, stored, &rounded, 1);
+  return rounded;
+}
+
+void share_gemma_kv(const Config& config, LoadContext& context, DecoderSpec& s, const std::vector<bool>& sliding) {
+  const int shared = config.get("num_kv_shared_layers", 0), first = s.depth() - shared;
+  if (shared < 0 || first < 1) config.refuse("num_kv_shared_layers", fmt::format("{} of {}", shared, s.depth()));
+  for (int i = first; i < s.depth(); ++i) {
+    int from = first - 1;
+    while (from >= 0 && sliding[from] != sliding[i]) --from;
+    if (from < 0) config.refuse("num_kv_shared_layers", fmt::format("leaves layer {} none of its kind to share", i));
+    s.layers[i].kv_from = from;
+    for (const char* name : {"k_proj", "v_proj", "k_norm", "v_norm"}) {  // stored, and not used
+      ignore_tensors(context, fmt::format("{}.{}.{}.self_attn.{}.", s.names.body, s.names.layers, i, name));
+    }
+  }
 }
 
 void use_gemma2_blocks(const Config& config, DecoderSpec& s, double soft_cap, double logit_soft_cap) {
