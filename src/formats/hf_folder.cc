@@ -13,6 +13,7 @@
 #include "base/mmap.h"
 #include "formats/checkpoint_format.h"
 #include "formats/safetensors.h"
+#include "formats/text_part.h"
 #include "formats/torch_file.h"
 #include "sluice/error.h"
 
@@ -70,6 +71,8 @@ class HfFolder : public Checkpoint {
     } else {
       add_shards(root / kind_.index);
     }
+    take_text_part(config, tensors_);
+    if (generation.eos_token_ids.empty()) generation.eos_token_ids = read_generation(config).eos_token_ids;
     start_reading();
   }
 

@@ -305,6 +305,52 @@ TEST(Renamed, Glm4MoeLiteIsDeepseekV3) {
   });
 }
 
+// The text part of a model of images, in both layouts that transformers has written, beside tensors of its other parts.
+TEST(Renamed, TextInsideOfOtherModels) {
+  const auto wrap = [](Model& m, const char* architecture, const std::string& body, const std::string& head) {
+    m.config.erase("architectures");
+    m.config = {{"architectures", {architecture}}, {"text_config", m.config}, {"vision_config", {{"hidden_size", 8}}}};
+    m.rename("lm_head.", head);
+    m.rename("model.", body);
+    m.tensors["vision_tower.layers.0.weight"] = {.shape = {2, 2}, .values = {1, 2, 3, 4}};
+  };
+  expect_golden("gemma3_text", [&](Model& m) {
+    wrap(m, "Gemma3ForConditionalGeneration", "language_model.model.", "language_model.lm_head.");
+  });
+  expect_golden("mistral",
+                [&](Model& m) { wrap(m, "Mistral3ForConditionalGeneration", "model.language_model.", "lm_head."); });
+}
+
+TEST(Renamed, TextBesideOtherPartsOfTheConfiguration) {
+  expect_golden("qwen2", [](Model& m) {
+    m.config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {2, 3, 3}}};
+    m.config["rope_theta"] = m.config.at("rope_parameters").at("rope_theta");
+    m.config.erase("rope_parameters");
+    m.set({{"architectures", {"Qwen2_5_VLForConditionalGeneration"}},
+           {"model_type", "qwen2_5_vl"},
+           {"vision_start_token_id", 1},
+           {"image_token_id", 2},
+           {"vision_config", {{"depth", 1}}}});
+    m.tensors["visual.patch_embed.weight"] = {.shape = {1, 2}, .values = {1, 2}};
+  });
+}
+
+TEST(Renamed, SolarOpenIsGlm4MoeWithoutNormsOfQueries) {
+  expect_golden("glm4_moe-2", [](Model& m) { m.set({{"architectures", {"SolarOpenForCausalLM"}}}); });
+}
+
+TEST(Renamed, ExaoneMoeIsDots1WithoutWindows) {
+  expect_golden("dots1", [](Model& m) {
+    for (const char* key : {"layer_types", "max_window_layers", "attention_bias"}) m.config.erase(key);
+    m.move("n_routed_experts", "num_experts");
+    m.move("n_shared_experts", "num_shared_experts");
+    m.rename("mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias");
+    m.set({{"architectures", {"ExaoneMoeForCausalLM"}},
+           {"sliding_window", nullptr},
+           {"mlp_layer_types", {"dense", "sparse", "sparse"}}});
+  });
+}
+
 TEST(Renamed, CwmSlidesLikeMistral) {
   expect_golden("mistral", [](Model& m) {
     const std::vector<std::string> kinds(m.config.at("num_hidden_layers").get<size_t>(), "sliding_attention");
