@@ -96,7 +96,10 @@ class DecoderLm final : public Model {
       layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i]);
       plan_caches(layers_.back(), spec_.layers[i].kv_from);
     }
-    if (spec_.side_stream) side_stream_ = spec_.side_stream(body, spec_);
+    if (spec_.side_stream) {
+      side_stream_ = spec_.side_stream(body, spec_);
+      shape_.replayable = shape_.replayable && side_stream_->replayable();
+    }
     norm_ = optional_norm(body, names.norm, spec_);
     if (context.task != Task::kGenerate) {
       for (const char* tensor : {".weight", ".bias"}) context.used.insert(names.head + tensor);

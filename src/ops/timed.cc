@@ -143,11 +143,14 @@ const Ops& timed(const Ops& ops, double (*now)()) {
   timer.table.embed = embed;
   wrap<&Ops::rms_norm>("rms_norm");
   wrap<&Ops::layer_norm>("layer_norm");
+  wrap<&Ops::match_rms>("match_rms");
+  wrap<&Ops::gaussian_top_k>("gaussian_top_k");
   wrap<&Ops::glu>("glu");
   wrap<&Ops::clamped_glu>("clamped_glu");
   wrap<&Ops::unary>("unary");
   wrap<&Ops::xielu>("xielu");
   wrap<&Ops::map>("map");
+  wrap<&Ops::copy>("copy");
   wrap<&Ops::add>("add");
   wrap<&Ops::multiply>("multiply");
   wrap<&Ops::softplus>("softplus");
