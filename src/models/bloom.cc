@@ -14,9 +14,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                               .max_positions = "seq_length"});
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads"})
     config.ignore(key);  // n_* go first
-  if (config.get("apply_residual_connection_post_layernorm", false)) {
-    config.refuse("apply_residual_connection_post_layernorm", "true is not supported");
-  }
+  s.normed_residual = config.get("apply_residual_connection_post_layernorm", false);
   s.norm = read_layer_norm(config, "layer_norm_epsilon");
   s.tied_head = config.get("tie_word_embeddings", true);
   s.positions = Positions::kAlibi;

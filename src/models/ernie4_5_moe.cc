@@ -9,7 +9,6 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
       llama_like(config, "ernie4_5_moe", {.norm_eps = 1e-5, .tied_head = true, .rope = {.theta = 500000.0}});
   s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = config.get("use_bias", false);
   s.attention.interleaved_rope = true;
-  if (s.mlp.bias) config.refuse("use_bias", "true is not supported with experts");  // no published model has it
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1536));
   read_experts(config, s, "moe_num_experts", "moe_k", inner);
   s.moe.correction = "moe_statics.e_score_correction_bias";
@@ -17,6 +16,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.normalize = true;
   s.moe.smallest_sum = config.get("moe_norm_min", 1e-12f);
   s.moe.shared_inner = inner * config.get("moe_num_shared_experts", 2);
+  s.moe.shared_bias = s.mlp.bias;
   const int first = config.get("moe_layer_start_index", 1), last = config.get("moe_layer_end_index", -1);
   const int interval = read_positive(config, "moe_layer_interval", config.get("moe_layer_interval", 1));
   for (int i = 0; i < s.depth(); ++i) {

@@ -6,9 +6,11 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = read_sizes(config, "opt", {.kv_heads = nullptr, .inner = "ffn_dim"});
-  if (!config.get("do_layer_norm_before", true)) config.refuse("do_layer_norm_before", "false is not supported");
-  if (config.get("word_embed_proj_dim", s.hidden) != s.hidden) {
-    config.refuse("word_embed_proj_dim", "differs from hidden_size, which is not supported");
+  s.sum_norms = !config.get("do_layer_norm_before", true);
+  const int width = read_positive(config, "word_embed_proj_dim", config.get("word_embed_proj_dim", s.hidden));
+  if (width != s.hidden) s.embedding_dim = width;
+  if (width != s.hidden && context.task != Task::kGenerate) {
+    config.refuse("word_embed_proj_dim", "other than hidden_size can only generate");
   }
   const bool affine = config.get("layer_norm_elementwise_affine", true);
   s.norm = {.kind = NormSpec::Kind::kLayer, .eps = 1e-5f, .weight = affine, .bias = affine};
@@ -27,7 +29,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
              .mlp = "",
              .attention_norm = "self_attn_layer_norm",
              .mlp_norm = "final_layer_norm"};
-  if (config.get("_remove_final_layer_norm", false)) s.names.norm = "";
+  if (config.get("_remove_final_layer_norm", false) || s.sum_norms) s.names.norm = "";
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -111,7 +111,10 @@ class DecoderLm final : public Model {
                             .outputs = spec_.vocab,
                             .unit_rows = spec_.unit_head,
                             .bias = names.head};
-    head_ = Linear(w, {head}, spec_.hidden, spec_.head_bias);
+    if (spec_.embedding_dim > 0) {
+      project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
+    }
+    head_ = Linear(w, {head}, embedding_dim(), spec_.head_bias);
     if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");  // some store the copy
   }
 
@@ -119,8 +122,9 @@ class DecoderLm final : public Model {
 
   size_t activation_bytes(int tokens, int rows) const override {
     const int64_t layer = floats_of_layer();
-    const int64_t per_token = spec_.hidden + std::max(layer, has_table() ? spec_.hidden : int64_t{0});
-    const int64_t per_row = int64_t{spec_.hidden} + (head_.outputs() > 0 ? spec_.vocab : 0);
+    const int64_t embedding = std::max<int64_t>(spec_.embedding_dim, has_table() ? spec_.hidden : 0);
+    const int64_t per_token = spec_.hidden + std::max(layer, embedding);
+    const int64_t per_row = int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0);
     int64_t floats = tokens * per_token + rows * per_row;
     if (side_stream_ != nullptr) floats += tokens * side_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
@@ -153,13 +157,14 @@ class DecoderLm final : public Model {
     if (side_stream_ != nullptr) side_stream_->end(c, batch, side, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_.outputs() == 0) return rows;
-    const Tensor logits = head_(c, rows);
+    const Tensor logits = head_(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
     if (spec_.logit_scale != 1.0f) ops::map(c, logits, ops::Map::kScale, spec_.logit_scale);
     if (spec_.logit_soft_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_soft_cap);
     return logits;
   }
 
  private:
+  int64_t embedding_dim() const { return spec_.embedding_dim > 0 ? spec_.embedding_dim : spec_.hidden; }
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
   // Whether what a half of a block computes must be seen by itself before it is added.
   bool separate(const std::string& post_norm, const Blend& blend) const {
@@ -183,7 +188,10 @@ class DecoderLm final : public Model {
   void load_tables(LoadContext& context, int positions) {
     const DecoderNames& names = spec_.names;
     const Weights body = Weights(context) / names.body;
-    embedding_ = Embedding(body, names.embedding, spec_.vocab, spec_.hidden);
+    embedding_ = Embedding(body, names.embedding, spec_.vocab, embedding_dim());
+    if (spec_.embedding_dim > 0) {
+      project_in_ = Linear(body, {{"project_in", spec_.hidden}}, spec_.embedding_dim, false);
+    }
     embedding_norm_ = optional_norm(body, names.embedding_norm, spec_);
     const int64_t rows = int64_t{spec_.max_positions} + spec_.position_offset;
     if (spec_.positions == Positions::kLearned) {
@@ -207,7 +215,13 @@ class DecoderLm final : public Model {
   }
 
   Tensor embed(ops::Ctx& c, const BatchView& batch) const {
-    const Tensor x = embedding_(c, batch.tokens);
+    const Tensor x = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.tokens.size()), spec_.hidden});
+    if (spec_.embedding_dim > 0) {
+      Arena::Scope scope(c.arena);
+      project_in_.into(c, x, embedding_(c, batch.tokens), false);
+    } else {
+      embedding_.into(c, x, batch.tokens);
+    }
     if (spec_.embedding_scale != 1.0f) ops::map(c, x, ops::Map::kScale, spec_.embedding_scale);
     if (!spec_.names.embedding_norm.empty()) embedding_norm_.in_place(c, x);
     if (has_table()) {
@@ -230,7 +244,7 @@ class DecoderLm final : public Model {
   }
 
   Tensor half_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x) const {
-    if (name.empty()) return x;
+    if (name.empty() || spec_.sum_norms) return x;
     if (!spec_.normed_residual) return norm(c, x);
     norm.in_place(c, x);
     return x;
@@ -249,12 +263,13 @@ class DecoderLm final : public Model {
       add_half(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm,
                [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
     }
+    if (mixes && spec_.sum_norms) layer.mixer_norm.in_place(c, x);
     if (kind.halves == Halves::kMixer) return;
     if (!spec_.parallel) {
       mlp_in = x;
       if (spec_.normed_residual) {
         mlp_in = half_input(c, names.mlp_norm, layer.mlp_norm, x);
-      } else if (!names.mlp_norm.empty()) {
+      } else if (!names.mlp_norm.empty() && !spec_.sum_norms) {
         mlp_in = mixer_in.data == x.data ? c.arena.take(&kFloat32, x.shape) : mixer_in;
         layer.mlp_norm.into(c, mlp_in, x);
       }
@@ -264,6 +279,7 @@ class DecoderLm final : public Model {
       if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
       layer.mlp(c, out, mlp_in, accumulate);
     });
+    if (spec_.sum_norms) layer.mlp_norm.in_place(c, x);
   }
 
   // Arena floats of run_layer per token.
@@ -300,7 +316,7 @@ class DecoderLm final : public Model {
   std::vector<Layer> layers_;
   std::unique_ptr<SideStream> side_stream_;
   Norm norm_;
-  Linear head_;
+  Linear project_in_, project_out_, head_;
   std::vector<Rope> ropes_;
 };
 

@@ -76,8 +76,11 @@ struct DecoderSpec {
   std::vector<LayerSpec> layers{};
   // Attention and MLP read the same residual and are added together (GPT-J). Without an MLP norm they share one.
   bool parallel = false;
+  // A half's norm is of its sum with the residual: x = norm(x + half(x)) (the first transformers).
+  bool sum_norms = false;
   bool normed_residual =
       false;               // a half's norm replaces the residual stream: x = kept * norm(x) + added * half(norm(x))
+  int embedding_dim = 0;   // > 0: width of embedding and head, with projections (project_in, project_out) between
   bool tied_head = false;  // the head is the embedding table
   bool head_bias = false;
   bool unit_head = false;  // rows of the head are scaled to length one

@@ -29,8 +29,12 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
   load_experts(w, s, hidden, in_, out_);
   if (s.shared_inner > 0) {
-    const MlpSpec shared{
-        .inner = s.shared_inner, .gated = s.gated, .activation = s.activation, .in = s.shared_in, .out = s.shared_out};
+    const MlpSpec shared{.inner = s.shared_inner,
+                         .gated = s.gated,
+                         .bias = s.shared_bias,
+                         .activation = s.activation,
+                         .in = s.shared_in,
+                         .out = s.shared_out};
     shared_ = Mlp(w / s.shared, shared, hidden);
   }
   if (s.shared_gate) shared_gate_ = Linear(w, {{"shared_expert_gate", 1}}, hidden, false);

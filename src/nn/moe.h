@@ -41,6 +41,7 @@ struct MoeSpec : ops::Routing {
   ExpertBias bias = ExpertBias::kNone;
   bool scaled_inputs = false;  // weights scale what experts are given, not their results (Llama 4)
   int shared_inner = 0;        // > 0: an expert for all rows
+  bool shared_bias = false;    // of its projections
   bool shared_gate = false;    // which a sigmoid scales (tensor "shared_expert_gate")
 
   ExpertLayout layout = ExpertLayout::kSeparate;
