@@ -20,7 +20,14 @@ struct CausalConvSpec {
 class CausalConv {
  public:
   // Tensors NAME.weight [channels, 1, width] and NAME.bias [channels].
-  CausalConv(const Weights& w, const std::string& name, const CausalConvSpec& spec);
+  CausalConv(const Weights& w, const std::string& name, const CausalConvSpec& spec)
+      : CausalConv(w, {{name, spec.channels}}, spec) {}
+  // The same of several tensors, whose channels lie one after the other.
+  struct Part {
+    std::string name;
+    int64_t channels = 0;
+  };
+  CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& spec);
   // New [tokens, channels] from the arena; `state` are the convolution's columns of the step's.
   Tensor operator()(ops::Ctx& c, const MixerStep& step, const Tensor& x, const Tensor& state) const;
 

@@ -24,9 +24,17 @@ std::vector<Linear::Part> in_parts(const DeltaNetSpec& s) {
   if (s.layout == DeltaNetLayout::kSeparate) {
     return {{"in_proj_qkv", 2 * q + v}, {"in_proj_z", v}, {"in_proj_b", s.heads}, {"in_proj_a", s.heads}};
   }
+  if (s.layout == DeltaNetLayout::kApart) {
+    return {{"q_proj", q}, {"k_proj", q}, {"v_proj", v}, {"g_proj", v}, {"b_proj", s.heads}, {"a_proj", s.heads}};
+  }
   const int64_t mine = s.heads / s.key_heads, values = mine * s.value_dim;
   return {{"in_proj_qkvz", 2 * (q + v), by_part(s.key_heads, {s.key_dim, s.key_dim, values, values})},
           {"in_proj_ba", 2 * int64_t{s.heads}, by_part(s.key_heads, {mine, mine})}};
+}
+
+std::vector<CausalConv::Part> conv_parts(const DeltaNetSpec& s) {
+  if (s.layout != DeltaNetLayout::kApart) return {{"conv1d", s.conv().channels}};
+  return {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}};
 }
 
 // x / sqrt(sum of squares + 1e-6) * scale, spelled as an RMSNorm.
@@ -46,11 +54,11 @@ Tensor by_heads(const Tensor& x, int heads) {
 DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
     : spec_(s),
       in_(w, in_parts(s), hidden, false),
-      out_(w, {{"out_proj", hidden}}, s.values(), false),
-      conv_(w, "conv1d", s.conv()),
+      out_(w, {{s.layout == DeltaNetLayout::kApart ? "o_proj" : "out_proj", hidden}}, s.values(), false),
+      conv_(w, conv_parts(s), s.conv()),
       q_norm_(unit_length(w.context(), s.key_dim, 1.0f / std::sqrt(static_cast<float>(s.key_dim)))),
       k_norm_(unit_length(w.context(), s.key_dim, 1.0f)),
-      norm_(w, "norm", s.value_dim, {.eps = s.norm_eps}),
+      norm_(w, s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm", s.value_dim, {.eps = s.norm_eps}),
       a_(w.context(), decay_rates(w.vector("A_log", s.heads))),
       dt_bias_(w.context(), w.vector("dt_bias", s.heads)) {}
 
@@ -67,6 +75,7 @@ void DeltaNet::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out,
   q_norm_.in_place(c, by_heads(q, spec_.key_heads));
   k_norm_.in_place(c, by_heads(k, spec_.key_heads));
   ops::unary(c, beta, ops::Activation::kSigmoid);
+  if (spec_.beta_scale != 1.0f) ops::map(c, beta, ops::Map::kScale, spec_.beta_scale);
   ops::softplus(c, dt, dt_bias_.data(), 0.0f, std::numeric_limits<float>::infinity());
   ops::delta_rule(c, {.out = y,
                       .q = q,

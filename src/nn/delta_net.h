@@ -9,6 +9,7 @@ namespace sluice {
 // How the input projections lie in the checkpoint.
 enum class DeltaNetLayout {
   kSeparate,    // in_proj_qkv, in_proj_z, in_proj_b, in_proj_a
+  kApart,       // q_proj, k_proj, v_proj, g_proj, b_proj, a_proj; q_conv1d, k_conv1d, v_conv1d; o_norm, o_proj
   kByKeyHeads,  // in_proj_qkvz, in_proj_ba: the rows of one key head and its heads of the values after the other's
 };
 
@@ -20,6 +21,7 @@ struct DeltaNetSpec {
   int conv_width = 4;
   ops::Activation activation = ops::Activation::kSilu;  // of the convolution
   float norm_eps = 1e-6f;
+  float beta_scale = 1.0f;  // 2: steps may turn a key's part of the state around
   DeltaNetLayout layout = DeltaNetLayout::kSeparate;
 
   int64_t keys() const { return int64_t{key_heads} * key_dim; }
