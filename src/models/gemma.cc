@@ -34,8 +34,9 @@ float gemma_factor(const LoadContext& context, double value) {
   return rounded;
 }
 
-void share_gemma_kv(const Config& config, LoadContext& context, DecoderSpec& s, const std::vector<bool>& sliding) {
-  const int shared = config.get("num_kv_shared_layers", 0), first = s.depth() - shared;
+void share_gemma_kv(const Config& config, LoadContext& context, DecoderSpec& s, const std::vector<bool>& sliding,
+                    int fallback) {
+  const int shared = config.get("num_kv_shared_layers", fallback), first = s.depth() - shared;
   if (shared < 0 || first < 1) config.refuse("num_kv_shared_layers", fmt::format("{} of {}", shared, s.depth()));
   for (int i = first; i < s.depth(); ++i) {
     int from = first - 1;

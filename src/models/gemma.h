@@ -15,7 +15,9 @@ void use_gemma2_blocks(const Config& config, DecoderSpec& spec, double soft_cap,
 // The reference keeps factors in the type of the weights: the rounding is part of the model.
 float gemma_factor(const LoadContext& context, double value);
 
-// The last num_kv_shared_layers layers read the keys and values of the last layer of their kind before them.
-void share_gemma_kv(const Config& config, LoadContext& context, DecoderSpec& spec, const std::vector<bool>& sliding);
+// The last num_kv_shared_layers layers (`fallback`: when the key is absent) read the keys and values of the last layer
+// of their kind before them.
+void share_gemma_kv(const Config& config, LoadContext& context, DecoderSpec& spec, const std::vector<bool>& sliding,
+                    int fallback);
 
 }  // namespace sluice

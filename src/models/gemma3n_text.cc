@@ -219,7 +219,7 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
   a.value_norm = true;
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 512));
   const auto sliding = read_windows(config, s, window, [](int layer) { return (layer + 1) % 5 != 0; });
-  if (config.has("num_kv_shared_layers") || s.depth() > 15) share_gemma_kv(config, context, s, sliding);
+  share_gemma_kv(config, context, s, sliding, s.depth() > 15 ? 15 : 0);
   s.ropes = {read_rope(config, a.head_dim, s.max_positions, {.theta = 1e6, .layer_type = "full_attention"})};
   s.ropes.push_back(read_sliding_rope(config, s, config.get("rope_local_base_freq", 10000.0)));
   const int rank = read_positive(config, "laurel_rank", config.get("laurel_rank", 64));

@@ -146,7 +146,7 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
     sliding.back() = false;
     s.layers.back().window = 0;
   }
-  share_gemma_kv(config, context, s, sliding);
+  share_gemma_kv(config, context, s, sliding, 0);
   const bool keys_are_values = config.get("attention_k_eq_v", false);
   int full_head_dim = 0;
   for (int i = 0; i < s.depth(); ++i) {
