@@ -16,7 +16,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.normalize = true;
   s.moe.smallest_sum = config.get("moe_norm_min", 1e-12f);
   s.moe.shared_inner = inner * config.get("moe_num_shared_experts", 2);
-  s.moe.shared_bias = s.mlp.bias;
+  s.moe.shared_bias = s.head_bias = s.mlp.bias;
   const int first = config.get("moe_layer_start_index", 1), last = config.get("moe_layer_end_index", -1);
   const int interval = read_positive(config, "moe_layer_interval", config.get("moe_layer_interval", 1));
   for (int i = 0; i < s.depth(); ++i) {
