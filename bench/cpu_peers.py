@@ -5,8 +5,8 @@ usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types 
 Needs numpy, gguf and llama-cpp-python (built from source for this machine), and the random 1.1 B Llama that `sluice bench
 cpu` makes under build/bench-models. This script rewrites it as GGUF and lets llama.cpp quantize that, every matrix alike;
 both programs read that file. They take turns, one run each; a run times forward passes without sampling: one of 512 rows,
-then steps of 1 to 32 sequences. Printed are medians of the runs and their ratios. Three types take about six minutes on two
-quiet cores. With --cpu-time both use one thread and its CPU clock: steady on a busy machine, but for what memory other
+then steps of 1 to 32 sequences. Printed are medians of the runs and their ratios. Three types should take less than ten
+minutes on two quiet cores, once the files are made. With --cpu-time both use one thread and its CPU clock: steady on a busy machine, but for what memory other
 programs read.
 """
 import argparse
@@ -76,21 +76,29 @@ def write_gguf(folder, path):
     writer.close()
 
 
+def made(path, make):
+    """The file, made by make(path) when it is not there; one that was not finished keeps another name."""
+    if not path.exists():
+        unfinished = path.with_suffix(".unfinished")
+        make(unfinished)
+        unfinished.rename(path)
+    return path
+
+
 def gguf_of(folder, type_name):
     import llama_cpp as llama
-    full = folder.parent / "random-1b-bf16.gguf"
-    if not full.exists():
-        write_gguf(folder, full)
+    full = made(folder.parent / "random-1b-bf16.gguf", lambda path: write_gguf(folder, path))
     if type_name == "bfloat16":
         return full
-    path = folder.parent / f"random-1b-{type_name}.gguf"
-    if not path.exists():
+
+    def quantize(path):
         params = llama.llama_model_quantize_default_params()
         params.ftype = getattr(llama, FTYPES[type_name])
         params.pure = True
         if llama.llama_model_quantize(str(full).encode(), str(path).encode(), params) != 0:
             sys.exit(f"llama.cpp did not quantize to {type_name}")
-    return path
+
+    return made(folder.parent / f"random-1b-{type_name}.gguf", quantize)
 
 
 class LlamaCpp:

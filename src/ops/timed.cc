@@ -164,6 +164,7 @@ const Ops& timed(const Ops& ops, double (*now)()) {
   wrap<&Ops::gated_lru>("gated_lru");
   wrap<&Ops::gather_rows>("gather_rows");
   wrap<&Ops::copy_rows>("copy_rows");
+  wrap<&Ops::draw>("draw");
   wrap<&Ops::pool>("pool");
   wrap<&Ops::route>("route");
   wrap<&Ops::group_by_expert>("group_by_expert");
