@@ -6,8 +6,8 @@ Needs numpy, gguf and llama-cpp-python (built from source for this machine), and
 cpu` makes under build/bench-models. This script rewrites it as GGUF and lets llama.cpp quantize that, every matrix alike;
 both programs read that file. They take turns, one run each; a run times forward passes without sampling: one of 512 rows,
 then steps of 1 to 32 sequences. Printed are medians of the runs and their ratios. Three types should take less than ten
-minutes on two quiet cores, once the files are made. With --cpu-time both use one thread and its CPU clock: steady on a busy machine, but for what memory other
-programs read.
+minutes on two quiet cores, once the files are made. With --cpu-time both use one thread and its CPU clock: steady on a busy
+machine, but for what memory other programs read.
 """
 import argparse
 import json
