@@ -5,8 +5,9 @@
 //   quantize(in, block)       where this project writes the format
 //   kType                     its descriptor
 // dequantize is always inlined, so that kernels compiled for an instruction set may include these headers: no copy of
-// it exists that could be linked into code for an older processor. Source of the layouts: ggml-common.h and
-// ggml-quants.c of llama.cpp, and the Python package gguf (quants.py), with which the tests compare value by value.
+// it exists that could be linked into code for an older processor. CUDA kernels call it, too. Source of the layouts:
+// ggml-common.h and ggml-quants.c of llama.cpp, and the Python package gguf (quants.py), with which the tests compare
+// value by value.
 #pragma once
 
 #ifdef __F16C__
@@ -19,7 +20,13 @@
 
 #include "tensor/dtype.h"
 
-#define SLUICE_CODEC [[gnu::always_inline]] static inline
+#ifdef __CUDACC__
+#define SLUICE_ANY_PROCESSOR __host__ __device__
+#else
+#define SLUICE_ANY_PROCESSOR
+#endif
+#define SLUICE_CODEC [[gnu::always_inline]] static inline SLUICE_ANY_PROCESSOR
+#define SLUICE_HOST_CODEC [[gnu::always_inline]] static inline  // reads tables that CUDA kernels do not see
 
 namespace sluice::quant {
 
@@ -48,20 +55,20 @@ constexpr TypeInfo block_type(std::string_view name, int gguf, int elements) {
   return type;
 }
 
-[[gnu::always_inline]] inline uint16_t load_u16(const uint8_t* p) {
+[[gnu::always_inline]] inline SLUICE_ANY_PROCESSOR uint16_t load_u16(const uint8_t* p) {
   uint16_t value;
   __builtin_memcpy(&value, p, sizeof value);
   return value;
 }
 
-[[gnu::always_inline]] inline uint32_t load_u32(const uint8_t* p) {
+[[gnu::always_inline]] inline SLUICE_ANY_PROCESSOR uint32_t load_u32(const uint8_t* p) {
   uint32_t value;
   __builtin_memcpy(&value, p, sizeof value);
   return value;
 }
 
 // IEEE half to float: exponent and mantissa moved into place and scaled by 2^112; subnormals by a subtraction.
-[[gnu::always_inline]] inline float half_to_float(uint16_t half) {
+[[gnu::always_inline]] inline SLUICE_ANY_PROCESSOR float half_to_float(uint16_t half) {
 #ifdef __F16C__
   return _cvtsh_ss(half);
 #else

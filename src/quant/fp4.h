@@ -2,6 +2,8 @@
 // (OCP Microscaling Formats 1.0) and NVFP4. Levels are stored doubled, scales halved.
 #pragma once
 
+#include <array>
+
 #include "quant/codec.h"
 
 namespace sluice::quant {
@@ -20,9 +22,10 @@ struct MXFP4 {
     return __builtin_bit_cast(float, e < 2 ? 0x00200000u << e : static_cast<uint32_t>(e - 1) << 23);
   }
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
+    constexpr auto kLevels = std::to_array(kFp4Levels);  // of its own: kernels cannot index the other
     const float d = scale(block.e);
-    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kFp4Levels[block.qs[i] & 15]);
-    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kFp4Levels[block.qs[i] >> 4]);
+    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kLevels[block.qs[i] & 15]);
+    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kLevels[block.qs[i] >> 4]);
   }
   static void quantize(const float* in, Block& block);
   static constexpr TypeInfo kType = block_type<MXFP4, Block>("mxfp4", 39, kElements);
@@ -43,11 +46,12 @@ struct NVFP4 {
     return __builtin_bit_cast(float, static_cast<uint32_t>(exponent - 8 + 127) << 23 | mantissa << 20);
   }
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
+    constexpr auto kLevels = std::to_array(kFp4Levels);
     for (int g = 0; g < 4; ++g) {
       const float d = scale(block.d[g]);
       const uint8_t* q = block.qs + g * 8;
-      for (int i = 0; i < 8; ++i) out[g * 16 + i] = d * static_cast<float>(kFp4Levels[q[i] & 15]);
-      for (int i = 0; i < 8; ++i) out[g * 16 + 8 + i] = d * static_cast<float>(kFp4Levels[q[i] >> 4]);
+      for (int i = 0; i < 8; ++i) out[g * 16 + i] = d * static_cast<float>(kLevels[q[i] & 15]);
+      for (int i = 0; i < 8; ++i) out[g * 16 + 8 + i] = d * static_cast<float>(kLevels[q[i] >> 4]);
     }
   }
   static constexpr TypeInfo kType = read_only_type<NVFP4, Block>("nvfp4", 40, kElements);

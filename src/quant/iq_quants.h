@@ -27,7 +27,7 @@ struct IQ2_XXS {
     uint16_t d;
     uint8_t qs[64];  // per 32 weights: four indices of a byte, then four times 7 bits of signs and 4 bits of scale
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
     for (int sub = 0; sub < 8; ++sub) {
       const uint8_t* q = block.qs + sub * 8;
@@ -48,7 +48,7 @@ struct IQ2_XS {
     uint8_t qs[64];     // per 8 weights 16 bits: 9 of index, 7 of signs
     uint8_t scales[8];  // a nibble per 16 weights
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
     for (int sub = 0; sub < 16; ++sub) {
       const int nibble = block.scales[sub / 2] >> (sub % 2 * 4) & 15;
@@ -71,7 +71,7 @@ struct IQ2_S {
     uint8_t qh[8];      // two high bits of the index
     uint8_t scales[8];  // a nibble per 16 weights
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
     for (int g = 0; g < 32; ++g) {
       const int nibble = block.scales[g / 4] >> (g / 2 % 2 * 4) & 15;
@@ -90,7 +90,7 @@ struct IQ3_XXS {
     uint8_t qs[64];    // an index per 4 weights
     uint8_t rest[32];  // per 32 weights: four times 7 bits of signs and 4 bits of scale
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
     for (int sub = 0; sub < 8; ++sub) {
       const uint32_t rest = load_u32(block.rest + sub * 4);
@@ -115,7 +115,7 @@ struct IQ3_S {
     uint8_t signs[32];  // per 8 weights
     uint8_t scales[4];  // a nibble per 32 weights
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
     for (int g = 0; g < 64; ++g) {
       const int nibble = block.scales[g / 16] >> (g / 8 % 2 * 4) & 15;
@@ -142,7 +142,7 @@ struct IQ1_S {
     uint8_t qs[32];  // low 8 bits of the index, per 8 weights
     uint8_t qh[16];  // per 32 weights 16 bits: four times 3 high bits, 3 bits of scale, the sign of delta
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
     for (int sub = 0; sub < 8; ++sub) {
       const uint32_t high = load_u16(block.qh + sub * 2);
@@ -164,7 +164,7 @@ struct IQ1_M {
     uint8_t qh[16];     // a nibble per 8 weights: 3 high bits and the sign of delta
     uint8_t scales[8];  // four times 16 bits: four scales of 3 bits, and a nibble of the super-block's half float
   };
-  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+  SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     uint32_t half = 0;
     for (int i = 0; i < 4; ++i) half |= static_cast<uint32_t>(load_u16(block.scales + 2 * i) >> 12) << (4 * i);
     const float d = half_to_float(static_cast<uint16_t>(half));
@@ -188,9 +188,10 @@ struct IQ4_NL {
     uint8_t qs[16];  // elements i and i + 16
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
+    constexpr auto kLevels = std::to_array(kIq4Levels);  // of its own: kernels cannot index the other
     const float d = half_to_float(block.d);
-    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kIq4Levels[block.qs[i] & 15]);
-    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kIq4Levels[block.qs[i] >> 4]);
+    for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kLevels[block.qs[i] & 15]);
+    for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kLevels[block.qs[i] >> 4]);
   }
   static constexpr TypeInfo kType = read_only_type<IQ4_NL, Block>("iq4_nl", 20, kElements);
 };
@@ -204,13 +205,14 @@ struct IQ4_XS {
     uint8_t qs[128];      // per 32 weights 16 bytes as in IQ4_NL
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
+    constexpr auto kLevels = std::to_array(kIq4Levels);  // of its own: kernels cannot index the other
     const float d = half_to_float(block.d);
     for (int sub = 0; sub < 8; ++sub) {
       const int low = block.scales_l[sub / 2] >> (sub % 2 * 4) & 15, high = block.scales_h >> (2 * sub) & 3;
       const float scale = d * static_cast<float>((low | high << 4) - 32);
       const uint8_t* q = block.qs + sub * 16;
-      for (int i = 0; i < 16; ++i) out[sub * 32 + i] = scale * static_cast<float>(kIq4Levels[q[i] & 15]);
-      for (int i = 0; i < 16; ++i) out[sub * 32 + 16 + i] = scale * static_cast<float>(kIq4Levels[q[i] >> 4]);
+      for (int i = 0; i < 16; ++i) out[sub * 32 + i] = scale * static_cast<float>(kLevels[q[i] & 15]);
+      for (int i = 0; i < 16; ++i) out[sub * 32 + 16 + i] = scale * static_cast<float>(kLevels[q[i] >> 4]);
     }
   }
   static constexpr TypeInfo kType = read_only_type<IQ4_XS, Block>("iq4_xs", 23, kElements);

@@ -57,7 +57,7 @@ struct Q3_K {
 struct ScalesAndMins {
   uint8_t scale[8], min[8];
 };
-[[gnu::always_inline]] inline ScalesAndMins unpack_scales(const uint8_t (&packed)[12]) {
+[[gnu::always_inline]] inline SLUICE_ANY_PROCESSOR ScalesAndMins unpack_scales(const uint8_t (&packed)[12]) {
   ScalesAndMins out;
   for (int i = 0; i < 4; ++i) {
     out.scale[i] = packed[i] & 63;

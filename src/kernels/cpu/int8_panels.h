@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/panels.h"
-#include "quant/all.h"
+#include "quant/integers.h"
 
 namespace sluice::kernels {
 
@@ -21,24 +21,14 @@ inline constexpr int64_t kQuantBlock = 32;  // inputs of x that share a scale
 inline constexpr int64_t kChunk = 256;      // inputs per chunk, and per record of two-level scales
 inline constexpr int64_t kChunkBlocks = kChunk / kQuantBlock;
 
-// Scales of a chunk, all [..][16]. kHalf: fp16 per block. kHalfMin: fp16 scale and fp16 minimum per block. kExponent:
-// a power of two (e8m0) per block. kSuper: fp16 per 256 inputs, then an int8 multiplier per sub-block. kSuperMin: fp16
-// scale and negative fp16 minimum per 256 inputs, then uint8 multipliers of the scales, then of the minima.
-enum class Scales { kHalf, kHalfMin, kExponent, kSuper, kSuperMin };
+using quant::Scales;
 
-// Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
-struct Int8Layout {
-  int low = 0, high = 0;  // bits: 2, 4 or 8; 0, 1 or 2
-  int offset = 0;         // of the stored values
-  int sub_block = 0;      // inputs per scale: 16 or 32
-  Scales scales = Scales::kHalf;
-
-  [[gnu::always_inline]] constexpr bool two_level() const {
-    return scales == Scales::kSuper || scales == Scales::kSuperMin;
-  }
-  [[gnu::always_inline]] constexpr bool mins() const {
-    return scales == Scales::kHalfMin || scales == Scales::kSuperMin;
-  }
+// A format as this layout stores it. Scales of a chunk, all [..][16]: fp16 per block (kHalf), then fp16 minima
+// (kHalfMin); a power of two per block (kExponent); fp16 per 256 inputs, then an int8 multiplier per sub-block
+// (kSuper); fp16 scale and negative fp16 minimum per 256 inputs, then uint8 multipliers of the scales, then of the
+// minima (kSuperMin). Functions are always inlined: no copy compiled for one instruction set may be linked into code
+// for another.
+struct Int8Layout : quant::Integers {
   [[gnu::always_inline]] constexpr int subs() const { return static_cast<int>(kQuantBlock) / sub_block; }
   [[gnu::always_inline]] constexpr int64_t record() const { return two_level() ? kChunk : kQuantBlock; }  // inputs
   [[gnu::always_inline]] constexpr int64_t multipliers() const { return two_level() ? kChunk / sub_block * kPanel : 0; }
@@ -61,37 +51,11 @@ struct Int8Layout {
   }
 };
 
-// The layout of a format of src/quant; the default: it has none, and the generic kernels multiply it.
+// The default: the format has none, and the generic kernels multiply it.
 template <class Format>
-inline constexpr Int8Layout kInt8Layout{};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q8_0>{8, 0, 128, 32, Scales::kHalf};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q4_0>{4, 0, 8, 32, Scales::kHalf};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q4_1>{4, 0, 0, 32, Scales::kHalfMin};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q5_0>{4, 1, 16, 32, Scales::kHalf};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q5_1>{4, 1, 0, 32, Scales::kHalfMin};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q2_K>{2, 0, 0, 16, Scales::kSuperMin};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q3_K>{2, 1, 4, 16, Scales::kSuper};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q4_K>{4, 0, 0, 32, Scales::kSuperMin};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q5_K>{4, 1, 0, 32, Scales::kSuperMin};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::Q6_K>{4, 2, 32, 16, Scales::kSuper};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::IQ4_NL>{4, 0, 128, 32, Scales::kHalf};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::IQ4_XS>{4, 0, 128, 32, Scales::kSuper};
-template <>
-inline constexpr Int8Layout kInt8Layout<quant::MXFP4>{4, 0, 12, 32, Scales::kExponent};
+inline constexpr Int8Layout kInt8Layout{quant::kIntegers<Format>};
 
 template <class Format>
-inline constexpr bool kHasInt8 = kInt8Layout<Format>.low != 0;
+inline constexpr bool kHasInt8 = kInt8Layout<Format>.low != 0 && kInt8Layout<Format>.scales != Scales::kGroup;
 
 }  // namespace sluice::kernels

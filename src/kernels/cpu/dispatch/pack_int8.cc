@@ -9,186 +9,16 @@
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/int8_panels.h"
+#include "quant/integer_blocks.h"
 #include "sluice/error.h"
 
 namespace sluice::kernels {
 namespace {
 
-constexpr int kWords = 8;  // of four inputs, in a block of 32
-
-// What is stored for one block of one column: eight words of unsigned quants.
-using Words = uint32_t[kWords];
-
-uint32_t word_at(const uint8_t* p, int i) { return quant::load_u32(p + 4 * i); }
-constexpr uint32_t every_byte(uint32_t byte) { return byte * 0x01010101u; }
-
-// 32 nibbles, element i beside element i + 16, as the 32-element formats store them.
-void split_nibbles(const uint8_t* p, Words& words) {
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t both = word_at(p, i);
-    words[i] = both & every_byte(15);
-    words[i + 4] = both >> 4 & every_byte(15);
-  }
-}
-
-// 32 bytes' bits [shift, shift + bits).
-void take_bits(const uint8_t* p, int shift, uint32_t mask, Words& words) {
-  for (int i = 0; i < kWords; ++i) words[i] = word_at(p, i) >> shift & every_byte(mask);
-}
-
-// Adds bit i of a 32-bit number to element i, at bit `to`.
-void add_bits(uint32_t bits, int to, Words& words) {
-  for (int i = 0; i < kWords; ++i) {
-    const uint32_t four = bits >> (4 * i);
-    words[i] |= ((four & 1) | (four & 2) << 7 | (four & 4) << 14 | (four & 8) << 21) << to;
-  }
-}
-
-// Scales of a record in the order of Int8Layout: numbers of 16 bits, then multipliers.
-struct RecordScales {
-  uint16_t halves[2];
-  uint8_t multipliers[2][16];  // of scales (int8 for kSuper), of minima
-};
-
-uint16_t negative_half(uint16_t half) { return half ^ 0x8000; }
-
-// A source format: the quants of block `b` of a record, the record's scales.
-template <class Codec>
-struct Source;
-
-template <>
-struct Source<quant::Q8_0> {
-  static void words(const quant::Q8_0::Block& block, int, Words& out) {
-    for (int i = 0; i < kWords; ++i) {
-      out[i] = word_at(reinterpret_cast<const uint8_t*>(block.qs), i) ^ every_byte(0x80);
-    }
-  }
-  static RecordScales scales(const quant::Q8_0::Block& block) { return {.halves = {block.d}, .multipliers = {}}; }
-};
-
-template <class Codec>
-struct NibbleSource {
-  static void words(const typename Codec::Block& block, int, Words& out) {
-    split_nibbles(block.qs, out);
-    if constexpr (kInt8Layout<Codec>.high == 1) add_bits(quant::load_u32(block.qh), 4, out);
-  }
-  static RecordScales scales(const typename Codec::Block& block) {
-    if constexpr (kInt8Layout<Codec>.mins()) {
-      return {.halves = {block.d, block.m}, .multipliers = {}};
-    } else {
-      return {.halves = {block.d}, .multipliers = {}};
-    }
-  }
-};
-template <>
-struct Source<quant::Q4_0> : NibbleSource<quant::Q4_0> {};
-template <>
-struct Source<quant::Q4_1> : NibbleSource<quant::Q4_1> {};
-template <>
-struct Source<quant::Q5_0> : NibbleSource<quant::Q5_0> {};
-template <>
-struct Source<quant::Q5_1> : NibbleSource<quant::Q5_1> {};
-template <>
-struct Source<quant::IQ4_NL> : NibbleSource<quant::IQ4_NL> {};
-
-template <>
-struct Source<quant::MXFP4> {
-  static void words(const quant::MXFP4::Block& block, int, Words& out) { split_nibbles(block.qs, out); }
-  static RecordScales scales(const quant::MXFP4::Block& block) { return {.halves = {block.e}, .multipliers = {}}; }
-};
-
-template <>
-struct Source<quant::Q2_K> {
-  static void words(const quant::Q2_K::Block& block, int b, Words& out) {
-    take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
-  }
-  static RecordScales scales(const quant::Q2_K::Block& block) {
-    RecordScales s{.halves = {block.d, negative_half(block.dmin)}, .multipliers = {}};
-    for (int i = 0; i < 16; ++i) {
-      s.multipliers[0][i] = block.scales[i] & 15;
-      s.multipliers[1][i] = block.scales[i] >> 4;
-    }
-    return s;
-  }
-};
-
-template <>
-struct Source<quant::Q3_K> {
-  static void words(const quant::Q3_K::Block& block, int b, Words& out) {
-    take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
-    Words high;
-    take_bits(block.hmask, b, 1, high);
-    for (int i = 0; i < kWords; ++i) out[i] |= high[i] << 2;
-  }
-  static RecordScales scales(const quant::Q3_K::Block& block) {
-    RecordScales s{.halves = {block.d}, .multipliers = {}};
-    for (int i = 0; i < 16; ++i) {
-      const int low = block.scales[i % 8] >> (i / 8 * 4) & 15, high = block.scales[8 + i % 4] >> (i / 4 * 2) & 3;
-      s.multipliers[0][i] = static_cast<uint8_t>((low | high << 4) - 32);
-    }
-    return s;
-  }
-};
-
-RecordScales super_scales(uint16_t d, uint16_t dmin, const uint8_t (&packed)[12]) {
-  RecordScales s{.halves = {d, negative_half(dmin)}, .multipliers = {}};
-  const quant::ScalesAndMins unpacked = quant::unpack_scales(packed);
-  std::copy_n(unpacked.scale, 8, s.multipliers[0]);
-  std::copy_n(unpacked.min, 8, s.multipliers[1]);
-  return s;
-}
-
-template <>
-struct Source<quant::Q4_K> {
-  static void words(const quant::Q4_K::Block& block, int b, Words& out) {
-    take_bits(block.qs + b / 2 * 32, b % 2 * 4, 15, out);
-  }
-  static RecordScales scales(const quant::Q4_K::Block& block) {
-    return super_scales(block.d, block.dmin, block.scales);
-  }
-};
-
-template <>
-struct Source<quant::Q5_K> {
-  static void words(const quant::Q5_K::Block& block, int b, Words& out) {
-    take_bits(block.qs + b / 2 * 32, b % 2 * 4, 15, out);
-    Words high;
-    take_bits(block.qh, b, 1, high);
-    for (int i = 0; i < kWords; ++i) out[i] |= high[i] << 4;
-  }
-  static RecordScales scales(const quant::Q5_K::Block& block) {
-    return super_scales(block.d, block.dmin, block.scales);
-  }
-};
-
-template <>
-struct Source<quant::Q6_K> {
-  static void words(const quant::Q6_K::Block& block, int b, Words& out) {
-    const int half = b / 4, group = b % 4;
-    take_bits(block.ql + half * 64 + group % 2 * 32, group / 2 * 4, 15, out);
-    Words high;
-    take_bits(block.qh + half * 32, group * 2, 3, high);
-    for (int i = 0; i < kWords; ++i) out[i] |= high[i] << 4;
-  }
-  static RecordScales scales(const quant::Q6_K::Block& block) {
-    RecordScales s{.halves = {block.d}, .multipliers = {}};
-    std::memcpy(s.multipliers[0], block.scales, 16);
-    return s;
-  }
-};
-
-template <>
-struct Source<quant::IQ4_XS> {
-  static void words(const quant::IQ4_XS::Block& block, int b, Words& out) { split_nibbles(block.qs + b * 16, out); }
-  static RecordScales scales(const quant::IQ4_XS::Block& block) {
-    RecordScales s{.halves = {block.d}, .multipliers = {}};
-    for (int i = 0; i < 8; ++i) {
-      const int low = block.scales_l[i / 2] >> (i % 2 * 4) & 15, high = block.scales_h >> (2 * i) & 3;
-      s.multipliers[0][i] = static_cast<uint8_t>((low | high << 4) - 32);
-    }
-    return s;
-  }
-};
+using quant::every_byte;
+using quant::kWords;
+using quant::RecordScales;
+using quant::Words;
 
 // Rows of two bits of each word, from bit `shift` on, two byte rows in all.
 void store_pairs(const Words& w, int shift, uint32_t* to) {
@@ -248,10 +78,10 @@ void store_column(const typename Codec::Block* blocks, int64_t k, std::byte* pan
     std::byte* scales = panel;
     panel += kLayout.scale_bytes(count * kBlocks);
     for (int64_t r = first; r < first + count; ++r, scales += kLayout.record_bytes()) {
-      store_scales<kLayout>(Source<Codec>::scales(blocks[r]), scales, column);
+      store_scales<kLayout>(quant::Parts<Codec>::scales(blocks[r]), scales, column);
       for (int64_t b = 0; b < kBlocks; ++b, panel += kLayout.quant_bytes()) {
         Words words;
-        Source<Codec>::words(blocks[r], static_cast<int>(b), words);
+        quant::Parts<Codec>::words(blocks[r], static_cast<int>(b), words);
         store_words<kLayout>(words, reinterpret_cast<uint32_t*>(panel) + column);
       }
     }

@@ -1,0 +1,66 @@
+// Quantizers of integers in groups and of 8-bit floats.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "quant/groups.h"
+
+namespace sluice::quant {
+
+template <int Bits, int Group>
+void IntGroup<Bits, Group>::quantize(const float* in, Block& block) {
+  constexpr int kMost = (1 << Bits) - 1;
+  float least = 0, most = 0;
+  for (int i = 0; i < Group; ++i) {
+    if (!std::isfinite(in[i])) continue;
+    least = std::min(least, in[i]);
+    most = std::max(most, in[i]);
+  }
+  const float exact = most / kMost - least / kMost;  // the difference may not be finite
+  block.scale_zero = scale_zero(std::isfinite(exact) ? exact : 0.0f, 0);
+  const float d = scale(block.scale_zero), inverse = d > 0 ? 1.0f / d : 0.0f;
+  const auto level = [&](float x, float zero) {
+    const float q = std::nearbyint(x * inverse) + zero;  // NaN becomes the zero point
+    return q > 0 ? static_cast<int>(std::min(q, static_cast<float>(kMost))) : q <= 0 ? 0 : static_cast<int>(zero);
+  };
+  const int zero = std::isfinite(inverse) ? level(-least, 0.0f) : 0;
+  block.scale_zero = scale_zero(d, zero);
+  const auto quant = [&](int i) { return static_cast<uint8_t>(level(in[i], static_cast<float>(zero))); };
+  if constexpr (Bits == 8) {
+    for (int i = 0; i < Group; ++i) block.qs[i] = quant(i);
+  } else {
+    for (int i = 0; i < Group / 2; ++i) {
+      const int first = i / 16 * 32 + i % 16;
+      block.qs[i] = static_cast<uint8_t>(quant(first) | quant(first + 16) << 4);
+    }
+  }
+}
+template struct IntGroup<4, 32>;
+template struct IntGroup<4, 64>;
+template struct IntGroup<4, 128>;
+template struct IntGroup<8, 128>;
+
+uint8_t Fp8::nearest(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80);
+  const float magnitude = std::abs(x);
+  if (std::isnan(x)) return sign | 0x7f;
+  if (magnitude >= 448.0f) return sign | 0x7e;
+  if (magnitude < 0x1.0p-6f) return sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1.0p9f));
+  const auto m = std::bit_cast<uint32_t>(magnitude);
+  const uint32_t rounded = m + 0x7ffff + (m >> 20 & 1);
+  return sign | static_cast<uint8_t>(std::min((rounded >> 20) - (120u << 3), 0x7eu));
+}
+
+void Fp8::quantize(const float* in, Block& block) {
+  float most = 0;
+  for (int i = 0; i < kElements; ++i) {
+    if (std::isfinite(in[i])) most = std::max(most, std::abs(in[i]));
+  }
+  block.scale = most / 448.0f;
+  const float inverse = block.scale > 0 ? 1.0f / block.scale : 0.0f;
+  // A subnormal scale's inverse may not be finite: such weights are zero for all purposes.
+  for (int i = 0; i < kElements; ++i) block.qs[i] = std::isfinite(inverse) ? nearest(in[i] * inverse) : 0;
+}
+
+}  // namespace sluice::quant
