@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/json.h"
+#include "base/thread_pool.h"
 #include "formats/checkpoint_format.h"
 #include "hub/cache.h"
 #include "sluice/error.h"
@@ -59,6 +60,20 @@ std::optional<T> in_range(const Config& config, std::string_view key, T least, T
 }
 
 }  // namespace
+
+TensorEntry TensorEntry::in_memory(ThreadPool& pool, Buffer& memory) const {
+  if (!compute) return *this;
+  const int64_t rows = shape[0];
+  const size_t row_bytes = bytes / static_cast<size_t>(rows);
+  memory = Buffer(bytes);
+  pool.parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
+    compute(begin, end - begin, memory.data() + static_cast<size_t>(begin) * row_bytes);
+  });
+  TensorEntry out = *this;
+  out.compute = nullptr;
+  out.data = memory.data();
+  return out;
+}
 
 Tensor TensorEntry::view() const {
   CHECK(pieces.empty() && !transposed, "tensor '{}' is not in order", name);

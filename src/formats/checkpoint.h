@@ -2,6 +2,7 @@
 // Sluice speaks Hugging Face's configuration keys and tensor names; other formats are translated at this edge.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,8 @@
 #include "tensor/tensor.h"
 
 namespace sluice {
+
+class ThreadPool;
 
 // config.json with a record of what was read, so that a setting nobody understood is an error and not a surprise.
 class Config {
@@ -67,6 +70,12 @@ struct TensorEntry {
   // reading it in another order: nothing is copied.
   bool transposed = false;       // a matrix whose columns lie one after the other
   std::vector<Tensor> pieces{};  // the rows, in order, each a run of them with a stride and a type of its own
+
+  // Not null: the file stores this in another form (formats/quantized.h), and `data` is null. Writes rows [begin, begin
+  // + count) of a dense matrix; may be called from several threads.
+  std::function<void(int64_t begin, int64_t count, std::byte* to)> compute{};
+  // The entry as one with data: itself, or computed into `memory`, which has to outlive it.
+  TensorEntry in_memory(ThreadPool& pool, Buffer& memory) const;
 
   Tensor view() const;  // of dense memory
   // Runs of rows that are [begin, begin + count) of the matrix [rows, columns] in memory (of its transpose, when it is

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mmap.h"
 #include "formats/checkpoint_format.h"
+#include "formats/quantized.h"
 #include "formats/safetensors.h"
 #include "formats/text_part.h"
 #include "formats/torch_file.h"
@@ -71,7 +72,9 @@ class HfFolder : public Checkpoint {
     } else {
       add_shards(root / kind_.index);
     }
+    read_quantized(config, tensors_);  // of the whole checkpoint
     take_text_part(config, tensors_);
+    read_quantized(config, tensors_);  // as the text part's own configuration says
     if (generation.eos_token_ids.empty()) generation.eos_token_ids = read_generation(config).eos_token_ids;
     start_reading();
   }

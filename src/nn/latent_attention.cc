@@ -37,12 +37,15 @@ void LatentAttention::load_kv_b(const Weights& w) {
   const int64_t stride = s.nope_dim + s.value_dim;
   keys_ = StackedLinear(context, context.dtype, s.heads, s.kv_rank, s.nope_dim);
   values_ = StackedLinear(context, context.dtype, s.heads, s.value_dim, s.kv_rank);
-  const TensorEntry* entry = (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank});
+  const TensorEntry* entry =
+      (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank}, Weights::Stored::kAnyWay);
   if (entry == nullptr || context.dry) return;
+  Buffer computed;
+  const Tensor matrix = entry->in_memory(context.pool, computed).view();
   for (int h = 0; h < s.heads; ++h) {
     Buffer memory;
-    keys_.pack(context, h, 0, transpose(entry->view().slice_rows(h * stride, s.nope_dim), memory));
-    values_.pack(context, h, 0, entry->view().slice_rows(h * stride + s.nope_dim, s.value_dim));
+    keys_.pack(context, h, 0, transpose(matrix.slice_rows(h * stride, s.nope_dim), memory));
+    values_.pack(context, h, 0, matrix.slice_rows(h * stride + s.nope_dim, s.value_dim));
   }
 }
 

@@ -55,7 +55,7 @@ struct Source {
   bool unit = false;                 // scaled to length one
   bool scaled = false;               // columns are scaled by
   std::vector<float> input_scale{};  // [inputs], empty in a dry run
-  std::shared_ptr<Buffer> memory{};  // of rows that had to be transposed
+  std::shared_ptr<Buffer> memory{};  // of rows that had to be computed or transposed
 };
 
 void scale_to_unit(float* row, int64_t columns) {
@@ -97,6 +97,12 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
   };
   const bool transposing = entry != nullptr && part.transposed != entry->transposed;
   std::shared_ptr<Buffer> memory;
+  TensorEntry computed;
+  if (entry != nullptr && entry->compute && !context.dry) {
+    memory = std::make_shared<Buffer>();
+    computed = entry->in_memory(context.pool, *memory);
+    entry = &computed;
+  }
   Tensor whole;
   if (transposing && !context.dry) {
     memory = std::make_shared<Buffer>();
@@ -110,7 +116,7 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
     } else if (transposing) {
       add(whole.slice_rows(range.begin, range.count), memory);
     } else {
-      for (const Tensor& rows : entry->rows(range.begin, range.count)) add(rows, nullptr);
+      for (const Tensor& rows : entry->rows(range.begin, range.count)) add(rows, memory);
     }
   }
   return out;
@@ -144,7 +150,8 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
     std::vector<float> input_scale;
     if (!part.input_scale.empty()) input_scale = w.vector(part.input_scale, inputs);
-    std::ranges::move(sources_of(context, part, here.tensor("weight", shape), inputs, ranges, input_scale),
+    const auto stored = part.transposed ? Weights::Stored::kWithData : Weights::Stored::kAnyWay;
+    std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, input_scale),
                       std::back_inserter(sources));
     if (!bias && bias_home.has("bias")) {
       context.problems.push_back(

@@ -43,7 +43,7 @@ bool Weights::has(std::string_view name) const {
   return context_->checkpoint.find(fmt::format("{}{}", prefix_, name)) != nullptr;
 }
 
-const TensorEntry* Weights::tensor(std::string_view name, const Shape& shape) const {
+const TensorEntry* Weights::tensor(std::string_view name, const Shape& shape, Stored stored) const {
   const std::string full = fmt::format("{}{}", prefix_, name);
   const TensorEntry* entry = context_->checkpoint.find(full);
   if (entry == nullptr) {
@@ -54,6 +54,10 @@ const TensorEntry* Weights::tensor(std::string_view name, const Shape& shape) co
   if (!(entry->shape == shape)) {
     context_->problems.push_back(
         fmt::format("tensor '{}' has shape {}, the configuration asks for {}", full, entry->shape.str(), shape.str()));
+    return nullptr;
+  }
+  if (entry->compute && stored == Stored::kWithData) {
+    context_->problems.push_back(fmt::format("tensor '{}' is quantized, which is not supported for it", full));
     return nullptr;
   }
   if (first) {

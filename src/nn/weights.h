@@ -78,8 +78,10 @@ class Weights {
   const std::string& prefix() const { return prefix_; }
   bool has(std::string_view name) const;
 
-  // The tensor, its shape checked; nullptr (and a recorded problem) when it is missing or misshapen.
-  const TensorEntry* tensor(std::string_view name, const Shape& shape) const;
+  // The tensor, its shape checked; nullptr (and a recorded problem) when it is missing or misshapen, or has no data
+  // (TensorEntry::compute) for a caller that does not ask for such ones.
+  enum class Stored { kWithData, kAnyWay };
+  const TensorEntry* tensor(std::string_view name, const Shape& shape, Stored stored = Stored::kWithData) const;
   // A small tensor as fp32, on the host. Empty in a dry run or when missing.
   std::vector<float> vector(std::string_view name, int64_t n) const { return vector(name, Shape{n}); }
   std::vector<float> vector(std::string_view name, const Shape& shape) const;

@@ -1,0 +1,412 @@
+// Checkpoints of other quantizers: a small model quantized here, by the plain definition of each format, gives the
+// logits of the same model with the weights that its integers and scales stand for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "base/json.h"
+#include "engine/runner.h"
+#include "formats/safetensors.h"
+#include "quant/groups.h"
+#include "sluice/error.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+namespace {
+
+using testing::TempFolder;
+
+struct Stored {
+  DType type = nullptr;
+  Shape shape;
+  std::vector<std::byte> bytes;
+};
+using Tensors = std::map<std::string, Stored>;
+
+template <class T>
+void put(Tensors& tensors, const std::string& name, DType type, const Shape& shape, const std::vector<T>& values) {
+  Stored& to = tensors[name];
+  to = {type, shape, std::vector<std::byte>(values.size() * sizeof(T))};
+  std::memcpy(to.bytes.data(), values.data(), to.bytes.size());
+}
+void put_floats(Tensors& tensors, const std::string& name, DType type, const Shape& shape,
+                const std::vector<float>& values) {
+  Stored& to = tensors[name];
+  to = {type, shape, std::vector<std::byte>(values.size() * static_cast<size_t>(type->block_bytes))};
+  from_float(type, values.data(), to.bytes.data(), values.size());
+}
+
+float rounded_to(DType type, float x) {
+  std::array<std::byte, 4> stored;
+  from_float(type, &x, stored.data(), 1);
+  to_float(type, stored.data(), &x, 1);
+  return x;
+}
+
+struct Matrix {
+  int64_t n = 0, k = 0;
+  std::vector<float> values;
+  float& at(int64_t o, int64_t i) { return values[static_cast<size_t>(o * k + i)]; }
+};
+
+// Integers of a matrix whose inputs are of the groups `group_of`.
+struct Integers {
+  int64_t groups = 0;
+  std::vector<int> q;             // [n, k]
+  std::vector<float> scale;       // [n, groups]
+  std::vector<int> zero;          // [n, groups]
+  std::vector<int32_t> group_of;  // [k]
+};
+
+// Rounds the matrix to the integers and replaces it by what they stand for.
+Integers quantize(Matrix& m, int bits, int64_t group, bool symmetric, DType scale_type,
+                  std::vector<int32_t> group_of = {}) {
+  Integers out{.groups = m.k / group, .q = {}, .scale = {}, .zero = {}, .group_of = std::move(group_of)};
+  if (out.group_of.empty()) {
+    for (int64_t i = 0; i < m.k; ++i) out.group_of.push_back(static_cast<int32_t>(i / group));
+  }
+  const int most = (1 << bits) - 1;
+  for (int64_t o = 0; o < m.n; ++o) {
+    for (int64_t g = 0; g < out.groups; ++g) {
+      float low = 0, high = 0;
+      for (int64_t i = 0; i < m.k; ++i) {
+        if (out.group_of[i] != g) continue;
+        low = std::min(low, m.at(o, i)), high = std::max(high, m.at(o, i));
+      }
+      const float largest = std::max(high, -low);
+      const float scale = rounded_to(scale_type, symmetric ? 2 * largest / most : (high - low) / most);
+      out.scale.push_back(scale);
+      out.zero.push_back(symmetric ? 1 << (bits - 1) : std::clamp(static_cast<int>(std::round(-low / scale)), 1, most));
+    }
+    for (int64_t i = 0; i < m.k; ++i) {
+      const size_t g = static_cast<size_t>(o * out.groups + out.group_of[i]);
+      const int q = std::clamp(static_cast<int>(std::round(m.at(o, i) / out.scale[g])) + out.zero[g], 0, most);
+      out.q.push_back(q);
+      m.at(o, i) = out.scale[g] * static_cast<float>(q - out.zero[g]);
+    }
+  }
+  return out;
+}
+
+using Field = std::function<int(int64_t row, int64_t column)>;
+// [rows, columns] numbers, so many bits each, packed along the columns; `order` says which place of a word each of its
+// columns takes.
+std::vector<int32_t> packed_columns(int64_t rows, int64_t columns, int bits, const Field& field,
+                                    const std::vector<int>& order = {}) {
+  const int64_t per = 32 / bits;
+  std::vector<int32_t> words(static_cast<size_t>(rows * ((columns + per - 1) / per)));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t place = order.empty() ? c % per : order[static_cast<size_t>(c % per)];
+      auto& word = reinterpret_cast<uint32_t&>(words[static_cast<size_t>(r * ((columns + per - 1) / per) + c / per)]);
+      word |= static_cast<uint32_t>(field(r, c)) << (place * bits);
+    }
+  }
+  return words;
+}
+std::vector<int32_t> packed_rows(int64_t rows, int64_t columns, int bits, const Field& field) {
+  const int64_t per = 32 / bits, words = (rows + per - 1) / per;
+  const std::vector<int32_t> turned =
+      packed_columns(columns, rows, bits, [&](int64_t c, int64_t r) { return field(r, c); });
+  std::vector<int32_t> out(turned.size());
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t w = 0; w < words; ++w)
+      out[static_cast<size_t>(w * columns + c)] = turned[static_cast<size_t>(c * words + w)];
+  }
+  return out;
+}
+std::vector<float> turned(const std::vector<float>& values, int64_t rows, int64_t columns) {
+  std::vector<float> out;
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) out.push_back(values[static_cast<size_t>(r * columns + c)]);
+  }
+  return out;
+}
+
+// Stores a matrix in a format, under NAME.something, and replaces it by what is stored.
+using Writer = std::function<void(Tensors&, const std::string& name, Matrix&)>;
+
+Writer gptq(int bits, int64_t group, bool symmetric, int zero_offset, bool disorder = false) {
+  return [=](Tensors& to, const std::string& name, Matrix& m) {
+    const int64_t size = group < 0 ? m.k : group;
+    std::vector<int32_t> order;
+    if (disorder) {
+      for (int64_t i = 0; i < m.k; ++i) order.push_back(static_cast<int32_t>(i * 7 % m.k / size));
+    }
+    const Integers q = quantize(m, bits, size, symmetric, &kFloat16, order);
+    const auto quant = [&](int64_t i, int64_t o) { return q.q[static_cast<size_t>(o * m.k + i)]; };
+    const auto zero = [&](int64_t g, int64_t o) { return q.zero[static_cast<size_t>(o * q.groups + g)] - zero_offset; };
+    put(to, name + ".qweight", &kInt32, {m.k * bits / 32, m.n}, packed_rows(m.k, m.n, bits, quant));
+    put(to, name + ".qzeros", &kInt32, {q.groups, m.n * bits / 32}, packed_columns(q.groups, m.n, bits, zero));
+    put_floats(to, name + ".scales", &kFloat16, {q.groups, m.n}, turned(q.scale, m.n, q.groups));
+    put(to, name + ".g_idx", &kInt32, {m.k}, q.group_of);
+  };
+}
+
+void awq(Tensors& to, const std::string& name, Matrix& m) {
+  const Integers q = quantize(m, 4, 64, false, &kFloat16);
+  const std::vector<int> order = {0, 4, 1, 5, 2, 6, 3, 7};
+  const auto quant = [&](int64_t i, int64_t o) { return q.q[static_cast<size_t>(o * m.k + i)]; };
+  const auto zero = [&](int64_t g, int64_t o) { return q.zero[static_cast<size_t>(o * q.groups + g)]; };
+  put(to, name + ".qweight", &kInt32, {m.k, m.n / 8}, packed_columns(m.k, m.n, 4, quant, order));
+  put(to, name + ".qzeros", &kInt32, {q.groups, m.n / 8}, packed_columns(q.groups, m.n, 4, zero, order));
+  put_floats(to, name + ".scales", &kFloat16, {q.groups, m.n}, turned(q.scale, m.n, q.groups));
+}
+
+Writer packed(int bits, int64_t group, bool symmetric) {
+  return [=](Tensors& to, const std::string& name, Matrix& m) {
+    const Integers q = quantize(m, bits, group < 0 ? m.k : group, symmetric, &kBFloat16);
+    const auto quant = [&](int64_t o, int64_t i) { return q.q[static_cast<size_t>(o * m.k + i)]; };
+    const auto zero = [&](int64_t o, int64_t g) { return q.zero[static_cast<size_t>(o * q.groups + g)]; };
+    put(to, name + ".weight_packed", &kInt32, {m.n, m.k * bits / 32}, packed_columns(m.n, m.k, bits, quant));
+    put_floats(to, name + ".weight_scale", &kBFloat16, {m.n, q.groups}, q.scale);
+    put(to, name + ".weight_shape", &kInt64, {2}, std::vector<int64_t>{m.n, m.k});
+    if (symmetric) return;
+    const int64_t per = 32 / bits;
+    put(to, name + ".weight_zero_point", &kInt32, {(m.n + per - 1) / per, q.groups},
+        packed_rows(m.n, q.groups, bits, zero));
+  };
+}
+
+void int8(Tensors& to, const std::string& name, Matrix& m) {
+  const Integers q = quantize(m, 8, m.k, true, &kFloat32);
+  std::vector<int8_t> values;
+  for (const int v : q.q) values.push_back(static_cast<int8_t>(v - 128));
+  put(to, name + ".weight", &kInt8, {m.n, m.k}, values);
+  put_floats(to, name + ".weight_scale", &kFloat32, {m.n, 1}, q.scale);
+}
+
+// Scales of blocks of so many outputs and inputs; 0: all of them.
+Writer fp8(int64_t block_outputs, int64_t block_inputs, const std::string& scale_name, const Shape& scale_shape = {}) {
+  return [=](Tensors& to, const std::string& name, Matrix& m) {
+    const int64_t outputs = block_outputs > 0 ? block_outputs : m.n, inputs = block_inputs > 0 ? block_inputs : m.k;
+    const int64_t rows = (m.n + outputs - 1) / outputs, columns = (m.k + inputs - 1) / inputs;
+    std::vector<float> scales(static_cast<size_t>(rows * columns));
+    const auto scale = [&](int64_t o, int64_t i) -> float& {
+      return scales[static_cast<size_t>(o / outputs * columns + i / inputs)];
+    };
+    for (int64_t o = 0; o < m.n; ++o) {
+      for (int64_t i = 0; i < m.k; ++i) scale(o, i) = std::max(scale(o, i), std::abs(m.at(o, i)) / 448.0f);
+    }
+    std::vector<uint8_t> values;
+    for (int64_t o = 0; o < m.n; ++o) {
+      for (int64_t i = 0; i < m.k; ++i) {
+        values.push_back(quant::Fp8::nearest(m.at(o, i) / scale(o, i)));
+        m.at(o, i) = scale(o, i) * quant::Fp8::value(values.back());
+      }
+    }
+    put(to, name + ".weight", &kFloat8E4M3, {m.n, m.k}, values);
+    put_floats(to, name + scale_name, &kFloat32, scale_shape.rank() > 0 ? scale_shape : Shape{rows, columns}, scales);
+    put_floats(to, name + ".input_scale", &kFloat32, {1}, {0.5f});
+  };
+}
+
+constexpr int64_t kHidden = 256, kInner = 320, kVocabulary = 304, kLayers = 2;
+
+Json config() {
+  return {{"model_type", "llama"},
+          {"architectures", {"LlamaForCausalLM"}},
+          {"hidden_size", kHidden},
+          {"intermediate_size", kInner},
+          {"num_hidden_layers", kLayers},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 64},
+          {"vocab_size", kVocabulary},
+          {"max_position_embeddings", 64},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", false},
+          {"dtype", "float32"}};
+}
+
+// The model's tensors in either form.
+struct Pair {
+  Tensors quantized, plain;
+};
+Pair make_tensors(const Writer& write) {
+  Pair out;
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal(0.0f, 0.06f);
+  const auto matrix = [&](int64_t n, int64_t k) {
+    Matrix m{n, k, std::vector<float>(static_cast<size_t>(n * k))};
+    for (float& v : m.values) v = normal(random);
+    return m;
+  };
+  const auto both = [&](const std::string& name, const Shape& shape, const std::vector<float>& values) {
+    put_floats(out.quantized, name, &kFloat32, shape, values);
+    put_floats(out.plain, name, &kFloat32, shape, values);
+  };
+  const auto linear = [&](const std::string& name, int64_t n, int64_t k) {
+    Matrix m = matrix(n, k);
+    write(out.quantized, name, m);
+    put_floats(out.plain, name + ".weight", &kFloat32, {n, k}, m.values);
+  };
+  both("model.embed_tokens.weight", {kVocabulary, kHidden}, matrix(kVocabulary, kHidden).values);
+  both("lm_head.weight", {kVocabulary, kHidden}, matrix(kVocabulary, kHidden).values);
+  both("model.norm.weight", {kHidden}, std::vector<float>(kHidden, 1.1f));
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    both(prefix + "input_layernorm.weight", {kHidden}, std::vector<float>(kHidden, 0.9f));
+    both(prefix + "post_attention_layernorm.weight", {kHidden}, std::vector<float>(kHidden, 1.2f));
+    linear(prefix + "self_attn.q_proj", 256, kHidden);
+    linear(prefix + "self_attn.k_proj", 128, kHidden);
+    linear(prefix + "self_attn.v_proj", 128, kHidden);
+    linear(prefix + "self_attn.o_proj", kHidden, 256);
+    linear(prefix + "mlp.gate_proj", kInner, kHidden);
+    linear(prefix + "mlp.up_proj", kInner, kHidden);
+    linear(prefix + "mlp.down_proj", kHidden, kInner);
+  }
+  return out;
+}
+
+void write(const TempFolder& folder, const Json& config, Tensors& tensors) {
+  folder.write("config.json", dump_json(config));
+  std::vector<NamedTensor> named;
+  for (auto& [name, stored] : tensors) named.push_back({name, Tensor(stored.bytes.data(), stored.type, stored.shape)});
+  write_safetensors(folder / "model.safetensors", named);
+}
+
+struct Logits {
+  std::vector<float> values;
+  size_t weight_bytes = 0;
+};
+Logits logits_of(const TempFolder& folder) {
+  EngineOptions options;
+  options.model = folder.path();
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 4 << 20;
+  options.max_num_seqs = 16;
+  ThreadPool pool(2);
+  LoadedModel loaded = load_model(options, pool);
+  Runner runner(loaded, pool);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(static_cast<int32_t>(i * 37 % kVocabulary));
+  Logits out{.values = {}, .weight_bytes = loaded.plan.weight_bytes};
+  for_each_logits(runner, loaded.plan, options.block_size, ids, 16, [&](int, std::span<const float> row) {
+    out.values.insert(out.values.end(), row.begin(), row.end());
+  });
+  return out;
+}
+
+// `smaller`: how much less memory than fp32 the weights take at least.
+void expect_equal(const Json& quantization, const Writer& writer, double smaller) {
+  SCOPED_TRACE(dump_json(quantization));
+  Pair tensors = make_tensors(writer);
+  const TempFolder quantized, plain;
+  Json with = config();
+  with["quantization_config"] = quantization;
+  write(quantized, with, tensors.quantized);
+  write(plain, config(), tensors.plain);
+  const Logits got = logits_of(quantized), want = logits_of(plain);
+  ASSERT_EQ(got.values.size(), want.values.size());
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < want.values.size(); ++i) {
+    worst = std::max(worst, std::abs(double{got.values[i]} - want.values[i]));
+    largest = std::max(largest, std::abs(double{want.values[i]}));
+  }
+  EXPECT_GT(largest, 0.1);
+  EXPECT_LE(worst, 2e-4 * largest);
+  EXPECT_LT(static_cast<double>(got.weight_bytes) * smaller, static_cast<double>(want.weight_bytes));
+}
+
+TEST(Quantized, Gptq) {
+  const auto json = [](int bits, int group, bool order, const char* format) {
+    return Json{{"quant_method", "gptq"}, {"bits", bits},        {"group_size", group},        {"desc_act", order},
+                {"sym", false},           {"damp_percent", 0.1}, {"checkpoint_format", format}};
+  };
+  expect_equal(json(4, 64, false, "gptq"), gptq(4, 64, false, 1), 2);
+  expect_equal(json(4, 32, false, "gptq_v2"), gptq(4, 32, true, 0), 2);
+  expect_equal(json(8, -1, false, "gptq"), gptq(8, -1, false, 1), 1.4);
+  expect_equal(json(4, 64, true, "gptq"), gptq(4, 64, false, 1, true), 0.9);
+}
+
+TEST(Quantized, Awq) {
+  expect_equal({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}, {"zero_point", true}, {"version", "gemm"}},
+               awq, 2);
+}
+
+Json compressed(const char* format, const char* type, int bits, const char* strategy) {
+  const Json weights = {{"num_bits", bits},  {"type", type},     {"strategy", strategy},
+                        {"symmetric", true}, {"dynamic", false}, {"observer", "minmax"}};
+  const Json group = {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", nullptr}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", format},
+          {"config_groups", {{"group_0", group}}},
+          {"ignore", {"lm_head"}},
+          {"quantization_status", "compressed"}};
+}
+
+TEST(Quantized, CompressedTensors) {
+  expect_equal(compressed("pack-quantized", "int", 4, "group"), packed(4, 32, true), 2);
+  expect_equal(compressed("pack-quantized", "int", 4, "channel"), packed(4, -1, false), 2);
+  expect_equal(compressed("pack-quantized", "int", 8, "channel"), packed(8, -1, false), 1.4);
+  expect_equal(compressed("int-quantized", "int", 8, "channel"), int8, 1.4);
+  expect_equal(compressed("float-quantized", "float", 8, "channel"), fp8(1, 0, ".weight_scale"), 1.4);
+  expect_equal(compressed("float-quantized", "float", 8, "tensor"), fp8(0, 0, ".weight_scale", {1}), 1.4);
+}
+
+TEST(Quantized, Fp8) {
+  expect_equal(
+      {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}},
+      fp8(128, 128, ".weight_scale_inv"), 1.4);
+  expect_equal({{"quant_method", "fp8"}, {"activation_scheme", "static"}}, fp8(0, 0, ".weight_scale", {1}), 1.4);
+}
+
+std::string refusal(const Json& quantization, const std::function<void(Tensors&)>& change, const Writer& writer) {
+  Pair tensors = make_tensors(writer);
+  change(tensors.quantized);
+  const TempFolder folder;
+  Json with = config();
+  with["quantization_config"] = quantization;
+  write(folder, with, tensors.quantized);
+  try {
+    logits_of(folder);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, ErrorCode::kUnsupportedModel);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Quantized, RefusesByNameWhatItDoesNotKnow) {
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  const auto nothing = [](Tensors&) {};
+  const Json good = {{"quant_method", "gptq"}, {"bits", 4}};
+  const Writer write = gptq(4, 64, false, 1);
+  const auto with = [&](const char* key, const Json& value) {
+    Json changed = good;
+    changed[key] = value;
+    return refusal(changed, nothing, write);
+  };
+  EXPECT_THAT(with("quant_method", "hqq"), AllOf(HasSubstr("quant_method"), HasSubstr("hqq")));
+  EXPECT_THAT(with("bits", 3), HasSubstr("bits"));
+  EXPECT_THAT(with("checkpoint_format", "marlin"), HasSubstr("checkpoint_format"));
+  EXPECT_THAT(with("rotation", "hadamard"), HasSubstr("rotation"));
+  EXPECT_THAT(refusal(
+                  good, [](Tensors& t) { t.erase("model.layers.1.mlp.up_proj.qzeros"); }, write),
+              HasSubstr("model.layers.1.mlp.up_proj.qzeros"));
+  EXPECT_THAT(refusal(
+                  good,
+                  [](Tensors& t) {
+                    t.at("model.layers.0.mlp.up_proj.qzeros").shape = {1, 4 * kInner / 8};
+                  },
+                  write),
+              HasSubstr("model.layers.0.mlp.up_proj.qzeros"));
+  const Json fp8_config = {{"quant_method", "fp8"}};
+  EXPECT_THAT(refusal(fp8_config, nothing, fp8(128, 128, ".weight_scale_inv")), HasSubstr("weight_scale_inv"));
+  EXPECT_THAT(refusal(
+                  fp8_config, [](Tensors& t) { t.erase("model.layers.0.mlp.down_proj.weight_scale"); },
+                  fp8(0, 0, ".weight_scale", {1})),
+              HasSubstr("model.layers.0.mlp.down_proj.weight_scale"));
+}
+
+}  // namespace
+}  // namespace sluice
