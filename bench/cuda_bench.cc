@@ -11,8 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
 namespace {
@@ -143,6 +145,60 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
   }
 }
 
+// Quantized weights; errors are against the same weights unpacked, in fp32.
+void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t>& row_counts) {
+  const PanelKernels& kernels = *panel_kernels(type);
+  const auto bytes = static_cast<int64_t>(kernels.packed_bytes(n, k));
+  const int copies = static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(kRotated) / bytes));
+  const Buffer weights(static_cast<size_t>(copies * bytes), device_memory());
+  {
+    constexpr int64_t kRows = 64;  // of random weights, repeated
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0.0f, 0.02f);
+    std::vector<float> values(static_cast<size_t>(kRows * k));
+    for (float& v : values) v = normal(random);
+    std::vector<std::byte> blocks(values.size() / type->block_size * type->block_bytes);
+    from_float(type, values.data(), blocks.data(), values.size());
+    ThreadPool pool(4, false);
+    const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
+    for (int64_t row = 0; row < n; row += kRows) {
+      kernels.pack(pool, into, row, Tensor(blocks.data(), type, {std::min(kRows, n - row), k}));
+    }
+    for (int i = 1; i < copies; ++i) {
+      device_memory().copy(weights.data() + i * bytes, weights.data(), static_cast<size_t>(bytes));
+    }
+  }
+  for (const int64_t rows : row_counts) {
+    const Random x(&kFloat32, rows * k, 1.0f, 2);
+    const Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
+    const Tensor out(memory.data(), &kFloat32, {rows, n});
+    const Tensor exact(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
+    const auto product = [&](int i, const Tensor& to) {
+      return Product{.out = to,
+                     .x = Tensor(x.data(), &kFloat32, {rows, k}),
+                     .type = type,
+                     .weight = weights.data() + i % copies * bytes,
+                     .n = n,
+                     .k = k};
+    };
+    const int calls = rows > 1000 ? 2 : std::max(copies, 4);
+    multiply_quantized(launch(), product(0, exact), Arithmetic::kExact);
+    const auto report = [&](std::string_view kernel, double s) {
+      const double moved = static_cast<double>(bytes) + static_cast<double>(rows * (n + k)) * 4.0;
+      fmt::print("{:>9} [{:6}, {:5}] {:5} rows {:7}: {:9.2f} us {:6.2f} TB/s {:6.1f} TFLOP/s  error {:.1e}\n",
+                 type->name, n, k, rows, kernel, s * 1e6, moved / s * 1e-12,
+                 2.0 * static_cast<double>(rows * n * k) / s * 1e-12, relative_error(out, exact));
+    };
+    if (rows <= 2 * kMostStreamedRows) {
+      report("stream", seconds_per_call(calls, [&](int i) { kernels.multiply(launch(), product(i, out)); }));
+    }
+    if (rows < 8) continue;
+    bool done = true;
+    const double s = seconds_per_call(calls, [&](int i) { done &= multiply_by_unpacking(launch(), product(i, out)); });
+    if (done) report("unpack", s);
+  }
+}
+
 struct Shape8B {
   int heads = 32, kv_heads = 8, dim = 128, block_size = 16;
 };
@@ -205,19 +261,28 @@ void bench_rows(int64_t rows) {
   report("add", f32 * 3 * kHidden, [&](int) { add(launch(), to, hidden, 1.0f); });
 }
 
-int run() {
-  if (!device_usable()) {
-    fmt::print("no CUDA device that these kernels were compiled for\n");
-    return 1;
-  }
-  DeviceContext::get().reserve_workspace(size_t{1} << 30);
-  bench_copy();
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}}) {
-    bench_matmul(&kBFloat16, n, k, {1, 2, 4, 8, 16, 32, 64, 256, 2048, 8192});
-  }
+constexpr std::pair<int64_t, int64_t> kLayer8B[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
+
+void bench_plain_matmuls() {
+  for (const auto& [n, k] : kLayer8B) bench_matmul(&kBFloat16, n, k, {1, 2, 4, 8, 16, 32, 64, 256, 2048, 8192});
   bench_matmul(&kBFloat16, 128256, 4096, {1, 8, 32, 64});
   bench_matmul(&kFloat16, 4096, 4096, {1, 16});
   bench_matmul(&kFloat32, 4096, 4096, {64, 2048});
+}
+
+void bench_quantized_matmuls() {
+  for (DType type : {&quant::Int4G128::kType, &quant::Fp8::kType}) {
+    for (const auto& [n, k] : kLayer8B) bench_quantized(type, n, k, {1, 2, 4, 8, 16, 32, 64, 256, 2048});
+  }
+  for (DType type : {&quant::Q4_0::kType, &quant::Q8_0::kType, &quant::Q4_K::kType, &quant::Q5_K::kType,
+                     &quant::Q6_K::kType, &quant::MXFP4::kType}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 4096}, {28672, 4096}}) {
+      bench_quantized(type, n, k, {1, 8, 32, 128});
+    }
+  }
+}
+
+void bench_attentions() {
   bench_attention(&kBFloat16, 1, 1, 1024, true);
   bench_attention(&kBFloat16, 1, 1, 131072, true);
   bench_attention(&kBFloat16, 32, 1, 1024, true);
@@ -226,11 +291,29 @@ int run() {
   bench_attention(&kBFloat16, 1, 2048, 2048, true);
   bench_attention(&kBFloat16, 1, 8192, 8192, false);
   bench_attention(&kBFloat16, 4, 2048, 8192, false);
-  for (const int64_t rows : {1, 32, 8192}) bench_rows(rows);
+}
+
+// Without arguments everything; else the parts that are named: plain, quantized, attention, rows.
+int run(const std::vector<std::string_view>& parts) {
+  if (!device_usable()) {
+    fmt::print("no CUDA device that these kernels were compiled for\n");
+    return 1;
+  }
+  const auto wanted = [&](std::string_view part) {
+    return parts.empty() || std::ranges::find(parts, part) != parts.end();
+  };
+  DeviceContext::get().reserve_workspace(size_t{1} << 30);
+  if (parts.empty()) bench_copy();
+  if (wanted("plain")) bench_plain_matmuls();
+  if (wanted("quantized")) bench_quantized_matmuls();
+  if (wanted("attention")) bench_attentions();
+  for (const int64_t rows : {1, 32, 8192}) {
+    if (wanted("rows")) bench_rows(rows);
+  }
   return 0;
 }
 
 }  // namespace
 }  // namespace sluice::cuda
 
-int main() { return sluice::cuda::run(); }
+int main(int count, char** arguments) { return sluice::cuda::run({arguments + 1, arguments + count}); }

@@ -6,6 +6,7 @@
 #include "base/registry.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/panels.h"
 #include "kernels/cuda/upload.h"
 
 namespace sluice::cuda {
@@ -87,6 +88,7 @@ void recurrent_op(ThreadPool&, const Args& args) {
 
 template <Arithmetic arithmetic>
 void multiply_by(const Product& p) {
+  if (multiply_quantized(launch(), p, arithmetic)) return;
   const bool tensor = arithmetic == Arithmetic::kTensor;
   if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p) && multiply_dense(launch(), p)) return;
   if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);
@@ -171,6 +173,19 @@ constexpr ops::MatmulKernels kMatmul{
     .packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul_op<arithmetic>};
 
 template <Arithmetic arithmetic>
+std::map<DType, ops::MatmulKernels> matmul_kernels() {
+  std::map<DType, ops::MatmulKernels> kernels = {{&kFloat32, kMatmul<arithmetic, kFloat32>},
+                                                 {&kBFloat16, kMatmul<arithmetic, kBFloat16>},
+                                                 {&kFloat16, kMatmul<arithmetic, kFloat16>}};
+  for (DType type : Registry<TypeInfo>::all()) {
+    const PanelKernels* panels = panel_kernels(type);
+    if (panels == nullptr) continue;
+    kernels[type] = {.packed_bytes = panels->packed_bytes, .pack = panels->pack, .matmul = matmul_op<arithmetic>};
+  }
+  return kernels;
+}
+
+template <Arithmetic arithmetic>
 const ops::Ops& table() {
   static const ops::Ops ops{.embed = embed_op,
                             .rms_norm = op<rms_norm, Tensor, Tensor, const float*, float, float>,
@@ -203,9 +218,7 @@ const ops::Ops& table() {
                             .expert_matmul = expert_matmul_op<arithmetic>,
                             .head_matmul = head_matmul_op<arithmetic>,
                             .combine = op<combine, const ops::CombineArgs&>,
-                            .matmul = {{&kFloat32, kMatmul<arithmetic, kFloat32>},
-                                       {&kBFloat16, kMatmul<arithmetic, kBFloat16>},
-                                       {&kFloat16, kMatmul<arithmetic, kFloat16>}}};
+                            .matmul = matmul_kernels<arithmetic>()};
   return ops;
 }
 

@@ -13,7 +13,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr size_t kStagedIndices = 1 << 20;            // 4 MiB of ring
-constexpr size_t kFirstWorkspace = size_t{64} << 20;  // grows with reserve_workspace
+constexpr size_t kFirstWorkspace = size_t{96} << 20;  // grows with reserve_workspace
 
 template <class T>
 T* allocate(size_t count, const char* what) {

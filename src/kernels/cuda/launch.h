@@ -31,6 +31,8 @@ enum class Arithmetic { kTensor, kExact };
 
 // elementwise.cu
 void embed(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
+// embed.cu: of tables in block formats that have panels (panels.h); false for others, and nothing is done then.
+bool embed_blocks(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
 void gather_rows(const Launch&, const Tensor& out, const Tensor& x, const int32_t* rows);
 void copy_rows(const Launch&, const Tensor& x, const int32_t* pairs, size_t count);  // count pairs
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
@@ -82,9 +84,13 @@ void multiply_streamed(const Launch&, const Product&);
 void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x);
 // matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.
 bool multiply_dense(const Launch&, const Product&);
+// panel_kernels.cc: quantized weights. False for types that have no panels (panels.h); nothing is done then. Products
+// of many rows unpack the weights to bf16 for cuBLASLt, or to fp32 for kExact, a part of the outputs at a time.
+bool multiply_quantized(const Launch&, const Product&, Arithmetic);
+inline constexpr size_t kUnpackedBytes = size_t{32} << 20;  // of such a part: it stays in the L2 cache
 // Bytes of workspace the products need for `rows` rows of at most `k` inputs.
 constexpr size_t product_workspace(int64_t rows, int64_t k) {
-  return static_cast<size_t>(rows * padded_k(k)) * 2 + (size_t{32} << 20);
+  return static_cast<size_t>(rows * padded_k(k)) * 2 + (size_t{32} << 20) + kUnpackedBytes;
 }
 
 // attention.cu and attention_exact.cu. `most_rows` and `most_keys`: of any one sequence.

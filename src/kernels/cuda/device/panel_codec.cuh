@@ -1,0 +1,251 @@
+// How a warp reads the panels of panels.h: lines into registers, weights as the a operand of a product in bf16 (small
+// integers and levels are exact there), and the scales that its sums are multiplied with. A weight is
+//   scale * (operand - base) + minimum.
+// Every codec has
+//   kFold                    inputs that share scales, at most a line
+//   kShifted                 whether base or minimum may differ from zero
+//   struct Line              what a lane holds of a line
+//   Codec(panels, k, lane)
+//   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
+//   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
+//   factors(line, r, fold)   of output g + 8 r, for inputs [kFold * fold, kFold * (fold + 1)) of the line
+//   quad(step, t)            lane t takes inputs 4 quad .. + 3 of the line at this step
+//   slot(quad)               the other way round: 4 step + t
+#pragma once
+
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/panels.h"
+
+namespace sluice::cuda {
+
+struct Factors {
+  float scale = 0.0f, base = 0.0f, minimum = 0.0f;
+};
+
+__device__ inline float half_at(uint32_t pair, int i) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> (16 * i))));
+}
+// A byte of a word as a number: 2^23 + byte is exact, and cheaper than a conversion.
+__device__ inline float unsigned_byte(uint32_t word, int i) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | i)) - 8388608.0f;
+}
+__device__ inline float signed_byte(uint32_t word, int i) {
+  return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 | i)) - 8388736.0f;
+}
+
+__device__ inline uint32_t subtract_bf16x2(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 difference =
+      __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&difference);
+}
+__device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 product =
+      __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&product);
+}
+
+// x & mask | bits, in one instruction.
+__device__ inline uint32_t masked_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(x), "r"(mask), "r"(bits));
+  return out;
+}
+
+inline constexpr uint32_t k128 = 0x43004300u;  // two of 128 in bf16, whose last bit is worth 1
+
+// Two bytes of two's complement, in bits 0 .. 7 and 16 .. 23 (others are ignored): 128 + the lower seven bits, less 128
+// or, for negative ones, 256.
+__device__ inline uint32_t signed_bytes(uint32_t pair) {
+  return subtract_bf16x2(masked_or(pair, 0x007f007fu, k128), masked_or(pair, 0x00800080u, k128));
+}
+
+template <int Words>
+__device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) {
+  static_assert(Words == 1 || Words == 2 || Words == 4);
+  if constexpr (Words == 1) {
+    to[0] = __ldg(reinterpret_cast<const uint32_t*>(from));
+  } else if constexpr (Words == 2) {
+    const uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
+    to[0] = v.x, to[1] = v.y;
+  } else {
+    const uint4 v = __ldg(reinterpret_cast<const uint4*>(from));
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+}
+
+// Eight nibbles of a word as levels of IQ4: pairs p of nibbles p and p + 4. The table is four words of eight-bit
+// levels.
+__device__ inline uint32_t iq4_bytes(uint32_t four) {
+  constexpr uint32_t kTable[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
+  const uint32_t low = __byte_perm(kTable[0], kTable[1], four & 0x7777u);
+  const uint32_t high = __byte_perm(kTable[2], kTable[3], four & 0x7777u);
+  return __byte_perm(low, high, 0x3210u | (four >> 1 & 0x4444u));
+}
+
+template <class Codec>
+class PanelCodec {
+ public:
+  static constexpr quant::Integers kFormat = quant::kIntegers<Codec>;
+  static constexpr PanelLayout kLayout = panel_layout<Codec>();
+  static constexpr bool kFp4 = std::is_same_v<Codec, quant::MXFP4>;
+  static constexpr bool kIq4 = std::is_same_v<Codec, quant::IQ4_NL> || std::is_same_v<Codec, quant::IQ4_XS>;
+  static constexpr bool kGroup = kFormat.scales == quant::Scales::kGroup;
+  static constexpr int kFold = kFormat.sub_block < kPanelLine ? kFormat.sub_block : kPanelLine;
+  // What the operands of weights() are above the stored values.
+  static constexpr int kOperandOffset = kFormat.low == 8 ? -128 : kFp4 || kIq4 ? 0 : 128;
+  static constexpr int kBase = kFp4 || kIq4 ? 0 : kFormat.offset + kOperandOffset;
+  static constexpr bool kShifted = kBase != 0 || kFormat.mins() || kGroup;
+
+  struct Line {
+    uint32_t low[kLayout.low], high[kLayout.high == 0 ? 1 : kLayout.high];
+    uint32_t scales[kLayout.scale_words], supers[kLayout.super_words == 0 ? 1 : kLayout.super_words];
+  };
+
+  __device__ PanelCodec(const std::byte* panel, int64_t k, int lane) {
+    const int64_t lines = panel_lines(k);
+    low_ = panel + lane * (kFormat.low == 2 ? 8 : 16);
+    high_ = panel + kLayout.low * 128 + lane * 4 * kLayout.high;
+    scales_ = panel + panel_layout<Codec>().scales_at(lines) + lane / 4 * 4 * kLayout.scale_words;
+    supers_ = panel + panel_layout<Codec>().supers_at(lines) + lane / 4 * 4 * kLayout.super_words;
+  }
+
+  __device__ void load(Line& to, int64_t panel, int line) const {
+    constexpr int64_t kLineBytes = kLayout.line_bytes();
+    const int64_t at = panel + line * kLineBytes;
+    if constexpr (kFormat.low == 2) {
+      load_words(to.low, low_ + at);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kLayout.low / 4; ++i) {
+        const uint4 v = load_streaming(low_ + at + 512 * i);
+        to.low[4 * i] = v.x, to.low[4 * i + 1] = v.y, to.low[4 * i + 2] = v.z, to.low[4 * i + 3] = v.w;
+      }
+    }
+    if constexpr (kLayout.high > 0) load_words(to.high, high_ + at);
+    load_words(to.scales,
+               scales_ + panel + int64_t{line / kLayout.scale_lines} * (kPairsOfRows * 4 * kLayout.scale_words));
+    if constexpr (kLayout.super_words > 0) {
+      load_words(to.supers, supers_ + panel + int64_t{line / kLinesOfSuper} * (kPairsOfRows * 4 * kLayout.super_words));
+    }
+  }
+
+  static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
+    if constexpr (kFormat.low == 8) {
+#pragma unroll
+      for (int p = 0; p < 4; ++p) a[p] = signed_bytes(line.low[2 * step + p / 2] >> (p % 2 * 8));
+    } else if constexpr (kIq4) {
+      const uint32_t first = iq4_bytes(line.low[step]), second = iq4_bytes(line.low[step] >> 16);
+#pragma unroll
+      for (int p = 0; p < 4; ++p) a[p] = signed_bytes(__byte_perm(first, second, (4 + p) << 8 | p));
+    } else if constexpr (kFp4) {
+#pragma unroll
+      for (int p = 0; p < 4; ++p) {
+        // Sign, two bits of exponent and one of mantissa to their places in bf16; 2^127 moves the exponent: subnormal
+        // or not, twice the level.
+        const uint32_t top = line.low[step] << (12 - 4 * p);
+        a[p] = multiply_bf16x2(masked_or(top, 0x80008000u, top >> 6 & 0x01c001c0u), 0x7f007f00u);
+      }
+    } else {
+#pragma unroll
+      for (int p = 0; p < 4; ++p) a[p] = above_128(line, step, p);
+    }
+  }
+
+  static __device__ Factors factors(const Line& line, int r, int fold) {
+    using quant::Scales;
+    if constexpr (kFormat.scales == Scales::kHalf) {
+      return {half_at(line.scales[r], fold), kBase, 0.0f};
+    } else if constexpr (kFormat.scales == Scales::kHalfMin) {
+      return {half_at(line.scales[2 * r + fold], 0), kBase, half_at(line.scales[2 * r + fold], 1)};
+    } else if constexpr (kFormat.scales == Scales::kExponent) {
+      const uint32_t e = line.scales[0] >> (8 * (2 * r + fold)) & 0xff;
+      return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), kBase, 0.0f};
+    } else if constexpr (kGroup) {
+      const uint32_t word = line.scales[kFold < kPanelLine ? 2 * r + fold : r];
+      const int zero = static_cast<int>(word & Codec::kZeroBits) + kOperandOffset;
+      return {__uint_as_float(word & ~Codec::kZeroBits), static_cast<float>(zero), 0.0f};
+    } else if constexpr (kFormat.scales == Scales::kSuper) {
+      const int byte = r * (kPanelLine / kFold) + fold;
+      return {half_at(line.supers[0], r) * signed_byte(line.scales[byte / 4], byte % 4), kBase, 0.0f};
+    } else {
+      constexpr int kSubs = kPanelLine / kFold;
+      const int scale = r * kSubs + fold, minimum = (2 + r) * kSubs + fold;
+      return {half_at(line.supers[r], 0) * unsigned_byte(line.scales[scale / 4], scale % 4), kBase,
+              half_at(line.supers[r], 1) * unsigned_byte(line.scales[minimum / 4], minimum % 4)};
+    }
+  }
+
+  static __device__ constexpr int quad(int step, int t) { return step * 4 + t; }
+  static __device__ constexpr int slot(int quad) { return quad; }
+
+ private:
+  // Pair p of a step as stored, in bits 0 .. 6 and 16 .. 22, above 128.
+  static __device__ uint32_t above_128(const Line& line, int step, int p) {
+    constexpr uint32_t kOne = 0x00010001u, kTwo = 0x00030003u;
+    const int place = step % 2 * 8 + 2 * p;  // of two bits
+    uint32_t bits = k128;
+    if constexpr (kFormat.high == 2) {
+      bits = masked_or(shift(line.high[step / 2], kFormat.low - place), kTwo << kFormat.low, bits);
+    } else if constexpr (kFormat.high == 1) {
+      bits = masked_or(shift(line.high[0], kFormat.low - (4 * step + p)), kOne << kFormat.low, bits);
+    }
+    if constexpr (kFormat.low == 4) return masked_or(line.low[step] >> (4 * p), 0x000f000fu, bits);
+    return masked_or(line.low[step / 2] >> place, kTwo, bits);
+  }
+  static __device__ uint32_t shift(uint32_t x, int left) { return left >= 0 ? x << left : x >> -left; }
+
+  const std::byte *low_, *high_, *scales_, *supers_;
+};
+
+// Rows of 8-bit floats, each followed by its scales.
+template <>
+class PanelCodec<quant::Fp8> {
+ public:
+  static constexpr int kFold = kPanelLine;
+  static constexpr bool kShifted = false;
+
+  struct Line {
+    uint32_t rows[2][4];
+    float scales[2];
+  };
+
+  __device__ PanelCodec(const std::byte* panel, int64_t k, int lane) {
+    const int64_t bytes = fp8_row_bytes(k);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const std::byte* row = panel + (lane / 4 + r * kPairsOfRows) * bytes;
+      weights_[r] = row + lane % 4 * 16;
+      scales_[r] = row + k;
+    }
+  }
+
+  __device__ void load(Line& to, int64_t panel, int line) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint4 v = load_streaming(weights_[r] + panel + int64_t{line} * kPanelLine);
+      to.rows[r][0] = v.x, to.rows[r][1] = v.y, to.rows[r][2] = v.z, to.rows[r][3] = v.w;
+      to.scales[r] =
+          __ldg(reinterpret_cast<const float*>(scales_[r] + panel) + line / (quant::Fp8::kElements / kPanelLine));
+    }
+  }
+
+  static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      // A byte to the top of each half; exponent and mantissa to their places in bf16; 2^120 moves the exponent.
+      const uint32_t top = __byte_perm(line.rows[p % 2][step], 0, p < 2 ? 0x1404 : 0x3424);
+      a[p] = multiply_bf16x2(masked_or(top, 0x80008000u, top >> 4 & 0x07f007f0u), 0x7b807b80u);
+    }
+  }
+
+  static __device__ Factors factors(const Line& line, int r, int) { return {line.scales[r], 0.0f, 0.0f}; }
+
+  static __device__ constexpr int quad(int step, int t) { return t * 4 + step; }
+  static __device__ constexpr int slot(int quad) { return quad % 4 * 4 + quad / 4; }
+
+ private:
+  const std::byte* weights_[2];
+  const std::byte* scales_[2];
+};
+
+}  // namespace sluice::cuda

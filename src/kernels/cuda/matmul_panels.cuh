@@ -1,0 +1,496 @@
+// Products of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every line of a
+// panel goes from device memory straight into registers, becomes an operand of small integers there, and the sums of
+// inputs that share a scale are multiplied by it in fp32: weights are exact, inputs are rounded to bf16.
+//
+// Blocks stay: each puts its inputs into shared memory once, as the b operands of the lanes, and walks over panels,
+// asking for the lines of the next one while it multiplies this one's. Its 8 warps share a panel's lines in turn, or
+// two panels' in two halves; their sums meet in shared memory in the order of the warps. Where the inputs of all rows
+// do not fit, blocks take a part of k each and a second kernel adds up what they found; or, of several matrices, a
+// block goes through k part by part. Offsets and minima need the sums of the inputs, which are there beside the inputs.
+// Weights are asked for before the kernels that write the inputs have ended.
+#pragma once
+
+#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/panel_codec.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/panels.h"
+
+namespace sluice::cuda {
+
+namespace panels {
+
+inline constexpr int kWarps = 8;
+
+struct Arguments {
+  const std::byte* weight;
+  const float* x;
+  float* out;
+  const float* bias;
+  const int32_t* starts;
+  float* partial;                                    // [parts of k, rows, n] instead of out, or null
+  int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one; weights in bytes
+  int64_t x_stride, out_stride, panel_bytes;
+  int rows, n, k, lines;
+  int k_warps;      // warps that share a panel: 4 or 8
+  int part_lines;   // lines of a block's part of k
+  int chunk_lines;  // lines whose inputs fit into shared memory, a multiple of ahead * kWarps
+  bool accumulate, x_aligned;
+};
+
+// Bytes from a row of inputs to the next one in shared memory: eight lanes' loads of 16 bytes meet all banks.
+__host__ __device__ constexpr int x_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
+
+// Ahead: lines in flight per warp. Blocks: of a multiprocessor.
+template <int RowTiles, int Ahead, int Blocks>
+struct Tiling {
+  static constexpr int tiles = RowTiles, rows = RowTiles * 8, ahead = Ahead, blocks = Blocks;
+  static constexpr int round = Ahead * kWarps;           // lines of all warps in flight
+  static constexpr int buffers = RowTiles == 1 ? 2 : 1;  // of sums, in turn
+  static constexpr int sums_pitch = rows + 1;            // floats per output
+  static constexpr int sums = kWarps * kPanelOutputs * sums_pitch;
+};
+
+// Floats of the sums of inputs of a line: for every scale, the rows.
+template <class Codec, class Tile>
+constexpr int x_sums() {
+  return Codec::kShifted ? kPanelLine / Codec::kFold * Tile::rows : 0;
+}
+
+template <class Codec, class Tile>
+class Streamer {
+ public:
+  __device__ Streamer(const Arguments& a, std::byte* shared)
+      : a_(a),
+        x_(shared),
+        x_sums_(reinterpret_cast<float*>(shared)),
+        sums_out_(x_sums_),
+        lane_(threadIdx.x % 32),
+        warp_(threadIdx.x / 32),
+        share_(warp_ % a.k_warps),
+        group_panels_(kWarps / a.k_warps),
+        begin_(blockIdx.z * a.part_lines),
+        end_(min(begin_ + a.part_lines, a.lines)),
+        codec_(a.weight + blockIdx.y * a.weight_step, a.k, lane_) {
+    const typename Codec::Line none{};
+#pragma unroll
+    for (int i = 0; i < Tile::ahead; ++i) ring_[i] = none;
+  }
+
+  // Places in shared memory, for tiles of `rows` rows.
+  __device__ void lay_out(int rows) {
+    sums_out_ = reinterpret_cast<float*>(x_ + rows * x_pitch(a_.chunk_lines));
+    x_sums_ = sums_out_ + Tile::buffers * Tile::sums;
+  }
+
+  // Asks for this warp's first lines of a group of panels.
+  __device__ void prefetch(int group) {
+#pragma unroll
+    for (int i = 0; i < Tile::ahead; ++i) {
+      const int line = begin_ + share_ + i * a_.k_warps;
+      if (line < end_) codec_.load(ring_[i], panel_at(group), line);
+    }
+  }
+
+  // Inputs of the lines of a chunk to shared memory: per row, per two steps of a line, lane t's four of either step,
+  // and the sums that share a scale. Zeros beyond the end of the block's part.
+  __device__ void stage(int first_row, int count, int chunk) {
+    constexpr int kBatch = 4, kStep = kWarps * 32;  // quads of a thread in flight, and from one to the next
+    const int lines = min(a_.chunk_lines, (end_ - chunk + Tile::round - 1) / Tile::round * Tile::round);
+    const int quads = lines * (kPanelLine / 4), thread = threadIdx.x, slot = Codec::slot(thread % 16);
+    const float* x = a_.x + blockIdx.y * a_.x_step + first_row * a_.x_stride;
+    const int k = min(a_.k, end_ * kPanelLine) - chunk * kPanelLine;  // from the chunk on
+    // A thread's quads are whole lines apart: they have the same place in each.
+    std::byte* to = x_ + thread / 16 * (kPanelLine * 2) + slot / 8 * 64 + slot % 4 * 16 + slot / 4 % 2 * 8;
+    float* sums = x_sums_ + thread / kSumLanes * Tile::rows;
+    x += chunk * kPanelLine;
+    for (int row = 0; row < count; ++row, x += a_.x_stride, to += x_pitch(a_.chunk_lines), ++sums) {
+      for (int i = thread; i < quads; i += kBatch * kStep) {
+        float4 v[kBatch];
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+          if (i + j * kStep < quads) v[j] = input(x, (i + j * kStep) * 4, k);
+        }
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+          const int lines_on = (i - thread) / 16 + j * (kStep / 16);
+          if (i + j * kStep >= quads) break;
+          const uint2 packed = {pack2<__nv_bfloat16>(v[j].x, v[j].y), pack2<__nv_bfloat16>(v[j].z, v[j].w)};
+          *reinterpret_cast<uint2*>(to + lines_on * (kPanelLine * 2)) = packed;
+          if constexpr (Codec::kShifted) {
+            const float sum = warp_sum<kSumLanes>(bf16_sum(packed.x) + bf16_sum(packed.y));
+            if (lane_ % kSumLanes == 0) sums[lines_on * (16 / kSumLanes) * Tile::rows] = sum;
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  // The sums of `count` rows and a group of panels; asks for the first lines of `next`, unless that is negative.
+  __device__ void run(int first_row, int count, int group, int next, bool staged) {
+#pragma unroll
+    for (int r = 0; r < Tile::tiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums_[r][i] = 0.0f;
+    }
+    const std::byte* x[Tile::tiles];
+#pragma unroll
+    for (int r = 0; r < Tile::tiles; ++r) {
+      x[r] = x_ + min(r * 8 + lane_ / 4, count - 1) * x_pitch(a_.chunk_lines) + lane_ % 4 * 16;
+    }
+    const int64_t panel = panel_at(group), next_panel = panel_at(max(next, 0));
+    const int step = Tile::ahead * a_.k_warps;
+    int line = begin_ + share_;
+    for (int chunk = begin_; chunk < end_; chunk += a_.chunk_lines) {
+      if (!staged) {
+        __syncthreads();
+        stage(first_row, count, chunk);
+      }
+      const int chunk_end = min(chunk + a_.chunk_lines, end_);
+      for (; line < chunk_end; line += step) {
+#pragma unroll
+        for (int i = 0; i < Tile::ahead; ++i) {
+          const int now = line + i * a_.k_warps;
+          multiply(ring_[i], x, now - chunk);  // by zeros beyond the end
+          // A slot that was used up takes the line one round on, or the next panel's.
+          const bool here = now + step < end_;
+          const int from = here ? now + step : begin_ + share_ + i * a_.k_warps;
+          if (now < end_ && (here || next >= 0)) codec_.load(ring_[i], here ? panel : next_panel, from);
+        }
+      }
+    }
+  }
+
+  // Adds up the warps' sums of a group and writes them.
+  __device__ void write(int first_row, int count, int group, int turn) {
+    float* sums = sums_out_ + turn % Tile::buffers * Tile::sums;  // [kWarps][16][sums_pitch]
+#pragma unroll
+    for (int r = 0; r < Tile::tiles; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int output = i / 2 * 8 + lane_ / 4, row = r * 8 + lane_ % 4 * 2 + i % 2;
+        if (row < count) sums[(warp_ * kPanelOutputs + output) * Tile::sums_pitch + row] = sums_[r][i];
+      }
+    }
+    __syncthreads();
+    const int outputs = group_panels_ * kPanelOutputs;
+    for (int i = threadIdx.x; i < count * outputs; i += kWarps * 32) {
+      const int row = i / outputs, output = i % outputs, column = group * outputs + output;
+      if (column >= a_.n) continue;
+      const float* from =
+          sums + row +
+          (output / kPanelOutputs * a_.k_warps * kPanelOutputs + output % kPanelOutputs) * Tile::sums_pitch;
+      float sum = 0.0f;
+      for (int w = 0; w < a_.k_warps; ++w) sum += from[w * kPanelOutputs * Tile::sums_pitch];
+      put(first_row + row, column, sum);
+    }
+    if constexpr (Tile::buffers == 1) __syncthreads();
+  }
+
+ private:
+  static constexpr int kSumLanes = Codec::kFold / 4;  // whose quads share a scale
+
+  static __device__ float bf16_sum(uint32_t pair) {
+    return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+  }
+
+  // Four of k inputs, zeros beyond.
+  __device__ float4 input(const float* x, int at, int k) const {
+    if (a_.x_aligned && at + 4 <= k) return *reinterpret_cast<const float4*>(x + at);
+    return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f,
+            at + 3 < k ? x[at + 3] : 0.0f};
+  }
+
+  __device__ int64_t panel_at(int group) const {
+    return min(group * group_panels_ + warp_ / a_.k_warps, (a_.n - 1) / kPanelOutputs) * a_.panel_bytes;
+  }
+
+  __device__ void put(int row, int column, float sum) const {
+    if (a_.partial != nullptr) {
+      a_.partial[(int64_t{blockIdx.z} * a_.rows + row) * a_.n + column] = sum;
+      return;
+    }
+    if (a_.bias != nullptr) sum += a_.bias[blockIdx.y * a_.bias_step + column];
+    float& to = a_.out[row * a_.out_stride + blockIdx.y * a_.out_step + column];
+    to = a_.accumulate ? to + sum : sum;
+  }
+
+  // `at`: the line's place in the chunk.
+  __device__ void multiply(const typename Codec::Line& line, const std::byte* const (&x)[Tile::tiles], int at) {
+    constexpr int kSteps = Codec::kFold / kPanelStep;  // that share scales
+    float part[Tile::tiles][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint4 b[Tile::tiles];
+#pragma unroll
+      for (int r = 0; r < Tile::tiles; ++r) {
+        b[r] = *reinterpret_cast<const uint4*>(x[r] + at * (kPanelLine * 2) + half * 64);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int step = half * 2 + i;
+        uint32_t a[4];
+        Codec::weights(line, step, a);
+#pragma unroll
+        for (int r = 0; r < Tile::tiles; ++r) {
+          const uint32_t b0 = i == 0 ? b[r].x : b[r].z, b1 = i == 0 ? b[r].y : b[r].w;
+          if (step % kSteps == 0) {
+            mma_first(part[r], a, b0, b1);
+          } else {
+            mma<__nv_bfloat16>(part[r], a[0], a[1], a[2], a[3], b0, b1);
+          }
+        }
+        if (step % kSteps == kSteps - 1) add_scaled(line, step / kSteps, part, at);
+      }
+    }
+  }
+
+  __device__ void add_scaled(const typename Codec::Line& line, int fold, const float (&part)[Tile::tiles][4], int at) {
+    float2 x_sum[Tile::tiles];
+    if constexpr (Codec::kShifted) {
+      const float* from = x_sums_ + (at * (kPanelLine / Codec::kFold) + fold) * Tile::rows + lane_ % 4 * 2;
+#pragma unroll
+      for (int r = 0; r < Tile::tiles; ++r) x_sum[r] = *reinterpret_cast<const float2*>(from + r * 8);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Factors f = Codec::factors(line, half, fold);
+      const float shift = f.minimum - f.scale * f.base;
+#pragma unroll
+      for (int r = 0; r < Tile::tiles; ++r) {
+        float &first = sums_[r][half * 2], &second = sums_[r][half * 2 + 1];
+        first = fmaf(f.scale, part[r][half * 2], first);
+        second = fmaf(f.scale, part[r][half * 2 + 1], second);
+        if constexpr (Codec::kShifted) {
+          first = fmaf(shift, x_sum[r].x, first);
+          second = fmaf(shift, x_sum[r].y, second);
+        }
+      }
+    }
+  }
+
+  const Arguments& a_;
+  std::byte* x_;
+  float *x_sums_, *sums_out_;
+  const int lane_, warp_, share_, group_panels_, begin_, end_;
+  const Codec codec_;
+  typename Codec::Line ring_[Tile::ahead];
+  float sums_[Tile::tiles][4];
+};
+
+template <class Codec, class Tile>
+__global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(16) std::byte shared[];
+  Streamer<Codec, Tile> streamer(a, shared);
+  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
+  const int groups = (a.n + kPanelOutputs * kWarps / a.k_warps - 1) / (kPanelOutputs * kWarps / a.k_warps);
+  if (a.starts == nullptr) streamer.prefetch(first);
+  wait_for_earlier();
+  const int begin = a.starts != nullptr ? a.starts[blockIdx.y] : 0;
+  const int end = a.starts != nullptr ? a.starts[blockIdx.y + 1] : a.rows;
+  if (a.starts != nullptr && begin < end) streamer.prefetch(first);
+  streamer.lay_out(min(Tile::rows, a.rows));
+  const bool whole = a.part_lines <= a.chunk_lines;
+  for (int row = begin, turn = 0; row < end; row += Tile::rows) {
+    const int count = min(Tile::rows, end - row);
+    if (whole) {
+      __syncthreads();
+      streamer.stage(row, count, static_cast<int>(blockIdx.z) * a.part_lines);
+    }
+    for (int group = first; group < groups; group += step, ++turn) {
+      const int next = group + step < groups ? group + step : row + Tile::rows < end ? first : -1;
+      streamer.run(row, count, group, next, whole);
+      streamer.write(row, count, group, turn);
+    }
+  }
+}
+
+// Adds up the parts of k, in order.
+inline __global__ void add_parts(const __grid_constant__ Arguments a, int parts) {
+  wait_for_earlier();
+  const int64_t count = int64_t{a.rows} * a.n, at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (at >= count) return;
+  const int64_t row = at / a.n, column = at % a.n;
+  float sum = 0.0f;
+  for (int i = 0; i < parts; ++i) sum += a.partial[i * count + at];
+  if (a.bias != nullptr) sum += a.bias[column];
+  float& to = a.out[row * a.out_stride + column];
+  to = a.accumulate ? to + sum : sum;
+}
+
+template <class Codec, class Tile>
+void launch(const Launch& l, const Product& p, Arguments a) {
+  constexpr int kMostShared = 110 << 10;  // of a block: two run on a multiprocessor
+  constexpr int kSums = Tile::buffers * Tile::sums * static_cast<int>(sizeof(float));
+  const auto shared_bytes = [&](int rows, int lines) {
+    return rows * x_pitch(lines) + kSums + lines * x_sums<Codec, Tile>() * static_cast<int>(sizeof(float));
+  };
+  const int rows = std::min(a.rows, Tile::rows), all = (a.lines + Tile::round - 1) / Tile::round * Tile::round;
+  a.chunk_lines = all;
+  while (a.chunk_lines > Tile::round && shared_bytes(rows, a.chunk_lines) > kMostShared) a.chunk_lines -= Tile::round;
+  int parts = (all + a.chunk_lines - 1) / a.chunk_lines;
+  const size_t partial_bytes = static_cast<size_t>(parts) * static_cast<size_t>(a.rows * int64_t{a.n}) * sizeof(float);
+  if (parts > 1 && p.matrices == 1 && partial_bytes <= l.workspace_bytes) {
+    a.part_lines = a.chunk_lines;
+    a.partial = reinterpret_cast<float*>(l.workspace);
+  } else {
+    a.part_lines = all;
+    parts = 1;
+  }
+  const int shared = shared_bytes(rows, a.chunk_lines);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(stream_panels<Codec, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           std::max(kMostShared, shared_bytes(Tile::rows, Tile::round)));
+  check_cuda(allowed, "shared memory of a product");
+  const auto groups = static_cast<int>(pieces(pieces(p.n, kPanelOutputs), kWarps / a.k_warps));
+  const int resident = std::min(Tile::blocks, (224 << 10) / (shared + (1 << 10)));
+  const bool stay = p.matrices == 1 && a.part_lines <= a.chunk_lines;
+  const int blocks = stay ? std::min(groups, std::max(l.multiprocessors * resident / parts, 1)) : groups;
+  launch_overlapped(
+      l, "product with panels", stream_panels<Codec, Tile>,
+      dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(p.matrices), static_cast<unsigned>(parts)), kWarps * 32,
+      static_cast<size_t>(shared), a);
+  if (parts == 1) return;
+  constexpr int kThreads = 256;
+  const dim3 all_outputs(static_cast<unsigned>(pieces(int64_t{a.rows} * a.n, kThreads)));
+  launch_overlapped(l, "sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
+}
+
+// A panel's rows, scaled.
+template <class T>
+struct Unpacked {
+  T* to;
+  const std::byte* weight;  // the first panel
+  int64_t panel_bytes, stride;
+  int outputs, k, lines;
+};
+
+__device__ inline void store_four(float* to, const float (&values)[4]) {
+  *reinterpret_cast<float4*>(to) = {values[0], values[1], values[2], values[3]};
+}
+__device__ inline void store_four(__nv_bfloat16* to, const float (&values)[4]) {
+  *reinterpret_cast<uint2*>(to) = {pack2<__nv_bfloat16>(values[0], values[1]),
+                                   pack2<__nv_bfloat16>(values[2], values[3])};
+}
+
+__device__ inline void store_eight(float* to, const float (&a)[4], const float (&b)[4]) {
+  store_four(to, a), store_four(to + 4, b);
+}
+__device__ inline void store_eight(__nv_bfloat16* to, const float (&a)[4], const float (&b)[4]) {
+  *reinterpret_cast<uint4*>(to) = {pack2<__nv_bfloat16>(a[0], a[1]), pack2<__nv_bfloat16>(a[2], a[3]),
+                                   pack2<__nv_bfloat16>(b[0], b[1]), pack2<__nv_bfloat16>(b[2], b[3])};
+}
+
+// A block per panel.
+template <class Codec, class T>
+__global__ void __launch_bounds__(kWarps * 32) unpack_panels(const __grid_constant__ Unpacked<T> a) {
+  const int lane = threadIdx.x % 32, t = lane % 4;
+  const Codec codec(a.weight, a.k, lane);
+  for (int number = threadIdx.x / 32; number < a.lines; number += kWarps) {
+    typename Codec::Line line;
+    codec.load(line, blockIdx.x * a.panel_bytes, number);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int output = static_cast<int>(blockIdx.x) * kPanelOutputs + r * kPairsOfRows + lane / 4;
+      T* row = a.to + output * a.stride + int64_t{number} * kPanelLine;
+      float values[kPanelLine / kPanelStep][4];
+#pragma unroll
+      for (int step = 0; step < kPanelLine / kPanelStep; ++step) {
+        uint32_t operand[4];
+        Codec::weights(line, step, operand);
+        const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t pair = operand[r + i / 2 * 2];
+          const float q = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u) - f.base;
+          values[step][i] = f.scale * q + f.minimum;
+        }
+      }
+      if (output >= a.outputs) continue;
+#pragma unroll
+      for (int step = 0; step < kPanelLine / kPanelStep; step += 2) {
+        T *first = row + 4 * Codec::quad(step, t), *second = row + 4 * Codec::quad(step + 1, t);
+        if constexpr (Codec::quad(1, 0) == Codec::quad(0, 0) + 1) {
+          store_eight(first, values[step], values[step + 1]);
+        } else {
+          store_four(first, values[step]), store_four(second, values[step + 1]);
+        }
+      }
+    }
+  }
+}
+
+template <class Codec, class T>
+void unpack(const Launch& l, std::byte* to, const std::byte* weight, int64_t bytes, int64_t count, int64_t k) {
+  const Unpacked<T> a{.to = reinterpret_cast<T*>(to),
+                      .weight = weight,
+                      .panel_bytes = bytes,
+                      .stride = padded_k(k),
+                      .outputs = static_cast<int>(count),
+                      .k = static_cast<int>(k),
+                      .lines = static_cast<int>(panel_lines(k))};
+  unpack_panels<Codec, T><<<static_cast<unsigned>(pieces(count, kPanelOutputs)), kWarps * 32, 0, l.stream>>>(a);
+  check_launch("unpacking weights");
+}
+
+}  // namespace panels
+
+// `bytes`: of a panel.
+inline panels::Arguments panel_arguments(const Launch& l, const Product& p, int64_t bytes) {
+  const int64_t panels = pieces(p.n, kPanelOutputs) * p.matrices;
+  return {
+      .weight = p.weight,
+      .x = p.x.f32(),
+      .out = p.out.f32(),
+      .bias = p.bias,
+      .starts = p.starts,
+      .partial = nullptr,
+      .weight_step = p.weight_rows / kPanelOutputs * bytes,
+      .bias_step = p.bias_step,
+      .x_step = p.x_columns,
+      .out_step = p.out_columns,
+      .x_stride = p.x.row_stride,
+      .out_stride = p.out.row_stride,
+      .panel_bytes = bytes,
+      .rows = static_cast<int>(p.x.rows()),
+      .n = static_cast<int>(p.n),
+      .k = static_cast<int>(p.k),
+      .lines = static_cast<int>(panel_lines(p.k)),
+      .k_warps = panels > 40 * l.multiprocessors ? 4 : 8,
+      .part_lines = 0,
+      .chunk_lines = 0,
+      .accumulate = p.accumulate,
+      .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
+}
+
+// Defined here for the instances that matmul_panels_*.cu make: Format is a type of src/quant.
+template <class Format>
+void multiply_panels(const Launch& l, const Product& p) {
+  using Codec = PanelCodec<Format>;
+  if (p.x.rows() == 0) return;
+  const panels::Arguments a = panel_arguments(l, p, panel_bytes<Format>(p.k));
+  // Rows a matrix is likely to have.
+  const int64_t likely = p.starts != nullptr ? pieces(2 * p.x.rows(), p.matrices) : p.x.rows();
+  constexpr int kAhead = panel_bytes<Format>(256) > 16 * 200 ? 3 : 4;  // about as many bytes for every format
+  if (likely <= 8) return panels::launch<Codec, panels::Tiling<1, kAhead, 3>>(l, p, a);
+  panels::launch<Codec, panels::Tiling<4, 2, 2>>(l, p, a);
+}
+
+template <class Format>
+void unpack_panels(const Launch& l, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
+                   int64_t k) {
+  using Codec = PanelCodec<Format>;
+  const int64_t bytes = panel_bytes<Format>(k);
+  weight += begin / kPanelOutputs * bytes;
+  if (type == &kFloat32) return panels::unpack<Codec, float>(l, to, weight, bytes, count, k);
+  CHECK(type == &kBFloat16, "weights unpacked to {}", type->name);
+  panels::unpack<Codec, __nv_bfloat16>(l, to, weight, bytes, count, k);
+}
+
+#define SLUICE_INSTANTIATE_PANELS(Format)                               \
+  template void multiply_panels<Format>(const Launch&, const Product&); \
+  template void unpack_panels<Format>(const Launch&, std::byte*, DType, const std::byte*, int64_t, int64_t, int64_t)
+
+}  // namespace sluice::cuda

@@ -1,0 +1,12 @@
+// Products with the K formats.
+#include "kernels/cuda/matmul_panels.cuh"
+
+namespace sluice::cuda {
+
+SLUICE_INSTANTIATE_PANELS(quant::Q2_K);
+SLUICE_INSTANTIATE_PANELS(quant::Q3_K);
+SLUICE_INSTANTIATE_PANELS(quant::Q4_K);
+SLUICE_INSTANTIATE_PANELS(quant::Q5_K);
+SLUICE_INSTANTIATE_PANELS(quant::Q6_K);
+
+}  // namespace sluice::cuda

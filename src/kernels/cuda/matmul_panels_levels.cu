@@ -1,0 +1,10 @@
+// Products with formats of levels.
+#include "kernels/cuda/matmul_panels.cuh"
+
+namespace sluice::cuda {
+
+SLUICE_INSTANTIATE_PANELS(quant::IQ4_NL);
+SLUICE_INSTANTIATE_PANELS(quant::IQ4_XS);
+SLUICE_INSTANTIATE_PANELS(quant::MXFP4);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,192 @@
+// Quantized types on the device: packing, the table of what there is for each of them, and products of many rows by
+// unpacking.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/cuda/device_context.h"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/pack_panels.h"
+#include "kernels/cuda/panels.h"
+#include "sluice/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+template <class Codec>
+void pack_row(const typename Codec::Block* blocks, int64_t k, std::byte* panel, int output) {
+  RowPacker<Codec>(panel, k, output).pack(blocks, k);
+}
+// A row of 8-bit floats: its weights, then their scales.
+template <>
+void pack_row<quant::Fp8>(const quant::Fp8::Block* blocks, int64_t k, std::byte* panel, int output) {
+  std::byte* row = panel + output * fp8_row_bytes(k);
+  bool numbers = true;
+  for (int64_t i = 0; i < k / quant::Fp8::kElements; ++i) {
+    for (const uint8_t q : blocks[i].qs) numbers &= (q & 0x7f) != 0x7f;
+    std::memcpy(row + i * quant::Fp8::kElements, blocks[i].qs, quant::Fp8::kElements);
+    std::memcpy(row + k + i * static_cast<int64_t>(sizeof(float)), &blocks[i].scale, sizeof(float));
+  }
+  // The kernels take this code for 480.
+  if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3 that are NaN");
+}
+
+// Rows of `from` as blocks of `into`'s type.
+class BlockRows {
+ public:
+  BlockRows(const Tensor& from, DType type, int64_t k)
+      : from_(from), type_(type), values_(from.dtype == type ? 0 : static_cast<size_t>(k)) {
+    if (from.dtype == type) return;
+    if (from.dtype->decode == nullptr || type->encode == nullptr) {
+      throw Error(ErrorCode::kUnsupportedModel,
+                  fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
+    }
+    blocks_.resize(values_.size() / static_cast<size_t>(type->block_size) * static_cast<size_t>(type->block_bytes));
+  }
+  const std::byte* row(int64_t i) {
+    const std::byte* source = from_.data + i * from_.row_stride / from_.dtype->block_size * from_.dtype->block_bytes;
+    if (from_.dtype == type_) return source;
+    to_float(from_.dtype, source, values_.data(), values_.size());
+    from_float(type_, values_.data(), blocks_.data(), values_.size());
+    return blocks_.data();
+  }
+
+ private:
+  const Tensor& from_;
+  DType type_;
+  std::vector<float> values_;
+  std::vector<std::byte> blocks_;
+};
+
+template <class Codec>
+size_t packed_bytes(int64_t n, int64_t k) {
+  return static_cast<size_t>(pieces(n, kPanelOutputs) * panel_bytes<Codec>(k));
+}
+
+// Some panels at a time in host memory. The first and the last may hold rows that were packed before: they come back
+// from the device first.
+template <class Codec>
+void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+  const int64_t k = into.k, last = row + from.rows(), bytes = panel_bytes<Codec>(k);
+  CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
+        row, from.shape.str(), into.n, k);
+  CHECK(k % Codec::kElements == 0, "{} inputs in blocks of {}", k, Codec::kElements);
+  if (from.rows() == 0) return;
+  constexpr int64_t kStaged = int64_t{64} << 20;
+  const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
+  const int64_t count = std::min(std::max<int64_t>(kStaged / bytes, 1), end - begin);
+  std::vector<std::byte> staged(static_cast<size_t>(count * bytes));
+  const auto copy = [&](std::byte* to, const std::byte* data, int64_t panels) {
+    check_cuda(cudaMemcpyAsync(to, data, static_cast<size_t>(panels * bytes), cudaMemcpyDefault,
+                               DeviceContext::get().launch().stream),
+               "weights");
+    DeviceContext::get().wait();
+  };
+  for (int64_t first = begin; first < end; first += count) {
+    const int64_t panels = std::min(count, end - first);
+    std::fill(staged.begin(), staged.end(), std::byte{0});
+    for (const int64_t edge : {first, first + panels - 1}) {
+      const bool whole = edge * kPanelOutputs >= row && (edge + 1) * kPanelOutputs <= last;
+      if (!whole) copy(staged.data() + (edge - first) * bytes, into.data + edge * bytes, 1);
+    }
+    pool.parallel_for(panels, 1, [&](int64_t from_panel, int64_t to_panel) {
+      BlockRows rows(from, into.dtype, k);
+      for (int64_t p = from_panel; p < to_panel; ++p) {
+        const int64_t start = (first + p) * kPanelOutputs;
+        for (int64_t r = std::max(row, start); r < std::min(last, start + kPanelOutputs); ++r) {
+          pack_row<Codec>(reinterpret_cast<const typename Codec::Block*>(rows.row(r - row)), k,
+                          staged.data() + p * bytes, static_cast<int>(r - start));
+        }
+      }
+    });
+    copy(into.data + first * bytes, staged.data(), panels);
+  }
+}
+
+template <class Codec>
+constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
+                               .pack = pack<Codec>,
+                               .multiply = multiply_panels<Codec>,
+                               .unpack = unpack_panels<Codec>};
+
+template <class... Codecs>
+const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
+  const PanelKernels* found = nullptr;
+  const auto look_at = [&]<class Codec>(const Codec*) {
+    if constexpr (kHasPanels<Codec>) {
+      if (type == &Codec::kType) found = &kPanels<Codec>;
+    }
+  };
+  (look_at(static_cast<const Codecs*>(nullptr)), ...);
+  return found;
+}
+
+// Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
+// (docs/performance.md).
+constexpr int64_t kUnpackedRows = 64;
+
+// Matrix `m` of a product with several.
+Product matrix_of(const Product& p, int m, size_t matrix_bytes) {
+  Product one = p;
+  one.weight += static_cast<size_t>(m) * matrix_bytes;
+  if (p.bias != nullptr) one.bias += m * p.bias_step;
+  if (p.starts != nullptr) one.starts += m;
+  one.x.data += m * p.x_columns * static_cast<int64_t>(sizeof(float));
+  one.out.data += m * p.out_columns * static_cast<int64_t>(sizeof(float));
+  one.matrices = 1;
+  return one;
+}
+
+// The product with weights unpacked to `type`, a part of the outputs at a time; false if `multiply` refuses.
+template <class F>
+bool multiply_unpacked(const Launch& l, const Product& p, const PanelKernels& kernels, DType type, F&& multiply) {
+  const int64_t row_bytes = padded_k(p.k) * type->block_bytes;
+  const int64_t most = static_cast<int64_t>(kUnpackedBytes) / row_bytes / kPanelOutputs * kPanelOutputs;
+  CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes, "workspace of {} for {} inputs", l.workspace_bytes, p.k);
+  Launch rest = l;
+  rest.workspace += kUnpackedBytes;
+  rest.workspace_bytes -= kUnpackedBytes;
+  for (int64_t begin = 0; begin < p.n; begin += most) {
+    const int64_t count = std::min(most, p.n - begin);
+    kernels.unpack(l, l.workspace, type, p.weight, begin, count, p.k);
+    Product part = p;
+    part.type = type;
+    part.weight = l.workspace;
+    part.n = count;
+    part.out.data += begin * static_cast<int64_t>(sizeof(float));
+    if (p.bias != nullptr) part.bias += begin;
+    if (!multiply(rest, part)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+const PanelKernels* panel_kernels(DType type) { return find(type, quant::AllCodecs{}); }
+
+bool multiply_by_unpacking(const Launch& l, const Product& p) {
+  return multiply_unpacked(l, p, *panel_kernels(p.type), &kBFloat16, multiply_dense);
+}
+
+bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic) {
+  const PanelKernels* kernels = panel_kernels(p.type);
+  if (kernels == nullptr) return false;
+  if (arithmetic == Arithmetic::kExact) {
+    const size_t matrix_bytes = kernels->packed_bytes(p.weight_rows, p.k);
+    for (int m = 0; m < p.matrices; ++m) {
+      multiply_unpacked(l, matrix_of(p, m, matrix_bytes), *kernels, &kFloat32,
+                        [](const Launch& rest, const Product& part) {
+                          multiply_exact(rest, part);
+                          return true;
+                        });
+    }
+    return true;
+  }
+  if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
+  kernels->multiply(l, p);
+  return true;
+}
+
+}  // namespace sluice::cuda

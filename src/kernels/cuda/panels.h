@@ -1,0 +1,128 @@
+// Layouts of quantized weights on the device. A matrix [n, k] is a sequence of panels of 16 outputs; a line is 64
+// inputs of a panel, what a warp multiplies in one go.
+//
+// Panels of integers (quant/integers.h) lie in the order the tensor cores read: lane l of a warp holds, with g = l / 4
+// and t = l % 4, the weights of outputs g and g + 8 for the inputs 16 j + 4 t .. + 3 of each step j of 16 inputs. Its
+// eight weights of a step are four pairs: 0 and 2 of output g (inputs 0, 1 and 2, 3 of its four), 1 and 3 of output
+// g + 8. A panel is
+//   lines:  of each line the low bits, then the high bits, a number of words per lane:
+//     low 4     word j: the first of pair p in nibble p, the second in nibble p + 4; lane after lane, 16 bytes each
+//     low 8     words 2 j and 2 j + 1 of pairs 0, 1 and 2, 3: firsts in bytes 0 and 1, seconds in bytes 2 and 3; words
+//               0 .. 3 of all lanes, then words 4 .. 7. Two's complement, without the offset
+//     2 bits    word j / 2: the first of pair p in bit 2 (4 (j % 2) + p), the second 16 bits above
+//     1 bit     the first of pair p in bit 4 j + p, the second 16 bits above
+//   scales: per line and g, scale_words words for outputs g and g + 8 (`r` is 0 and 1), i counts the sub-blocks:
+//     kHalf      word r: fp16 scales of i = 0, 1
+//     kHalfMin   word 2 r + i: fp16 scale, minimum
+//     kExponent  byte 2 r + i
+//     kSuper     bytes of int8 multipliers, i running first, then r
+//     kSuperMin  the same with uint8, those of the scales, then those of the minima
+//   supers: per 256 inputs and g: kSuper, one word of fp16 scales for r = 0, 1; kSuperMin, word r: fp16 scale, minimum
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
+#include "quant/integers.h"
+
+namespace sluice::cuda {
+
+inline constexpr int kPanelOutputs = 16;
+inline constexpr int kPanelLine = 64;    // inputs
+inline constexpr int kPanelStep = 16;    // inputs of one product of the tensor cores
+inline constexpr int kPairsOfRows = 8;   // outputs g and g + 8 of a panel
+inline constexpr int kLinesOfSuper = 4;  // lines of a super-block
+
+constexpr int64_t panel_lines(int64_t k) { return (k + kPanelLine - 1) / kPanelLine; }
+
+struct PanelLayout {
+  int low = 0, high = 0;  // words per lane of a line: a bit of each of its 32 weights takes one
+  int scale_words = 0, super_words = 0;
+  int scale_lines = 1;  // lines that share scales
+
+  constexpr int64_t line_bytes() const { return int64_t{low + high} * 32 * 4; }
+  constexpr int64_t scales_at(int64_t lines) const { return lines * line_bytes(); }
+  constexpr int64_t supers_at(int64_t lines) const {
+    return scales_at(lines) + (lines + scale_lines - 1) / scale_lines * scale_words * kPairsOfRows * 4;
+  }
+  constexpr int64_t panel_bytes(int64_t k) const {
+    const int64_t lines = panel_lines(k);
+    const int64_t bytes =
+        supers_at(lines) + (lines + kLinesOfSuper - 1) / kLinesOfSuper * super_words * kPairsOfRows * 4;
+    return (bytes + 127) / 128 * 128;
+  }
+};
+
+template <class Codec>
+constexpr PanelLayout panel_layout() {
+  constexpr quant::Integers kFormat = quant::kIntegers<Codec>;
+  constexpr int kSubs = kPanelLine / kFormat.sub_block;
+  PanelLayout layout{.low = kFormat.low, .high = kFormat.high};
+  switch (kFormat.scales) {
+    case quant::Scales::kHalf:
+      layout.scale_words = kSubs;
+      break;
+    case quant::Scales::kHalfMin:
+      layout.scale_words = 2 * kSubs;
+      break;
+    case quant::Scales::kExponent:
+      layout.scale_words = kSubs / 2;
+      break;
+    case quant::Scales::kSuper:
+      layout.scale_words = kSubs / 2, layout.super_words = 1;
+      break;
+    case quant::Scales::kSuperMin:
+      layout.scale_words = kSubs, layout.super_words = 2;
+      break;
+    case quant::Scales::kGroup:
+      layout.scale_words = 2 * (kFormat.sub_block < kPanelLine ? kSubs : 1);
+      layout.scale_lines = kFormat.sub_block > kPanelLine ? kFormat.sub_block / kPanelLine : 1;
+      break;
+  }
+  return layout;
+}
+
+// 8-bit floats (quant::Fp8) stay rows, as the libraries for dense products want them: k weights, then the fp32 scales
+// of every 128.
+constexpr int64_t fp8_row_bytes(int64_t k) {
+  return (k + k / quant::Fp8::kElements * static_cast<int64_t>(sizeof(float)) + 15) / 16 * 16;
+}
+
+template <class Codec>
+constexpr int64_t panel_bytes(int64_t k) {
+  return panel_layout<Codec>().panel_bytes(k);
+}
+template <>
+constexpr int64_t panel_bytes<quant::Fp8>(int64_t k) {
+  return kPanelOutputs * fp8_row_bytes(k);
+}
+
+// The formats that have panels.
+template <class Codec>
+inline constexpr bool kHasPanels = quant::kIntegers<Codec>.low != 0 || std::is_same_v<Codec, quant::Fp8>;
+
+// matmul_panels.cuh; see PanelKernels.
+template <class Codec>
+void multiply_panels(const Launch&, const Product&);
+template <class Codec>
+void unpack_panels(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
+                   int64_t k);
+
+// What the device knows of a quantized type.
+struct PanelKernels {
+  size_t (*packed_bytes)(int64_t n, int64_t k) = nullptr;
+  // Writes rows [row, row + from.rows()) of `into` through host memory; see ops::MatmulKernels::pack.
+  void (*pack)(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
+  // Any number of rows; the weights are read once for up to 32.
+  void (*multiply)(const Launch&, const Product&) = nullptr;
+  // Outputs [begin, begin + count) of the matrix as rows of padded_k(k) elements of fp32 or bf16; begin is a multiple
+  // of kPanelOutputs.
+  void (*unpack)(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
+                 int64_t k) = nullptr;
+};
+// nullptr for types that have none.
+const PanelKernels* panel_kernels(DType type);
+// The product by weights unpacked to bf16 for cuBLASLt; false without that library.
+bool multiply_by_unpacking(const Launch&, const Product&);
+
+}  // namespace sluice::cuda
