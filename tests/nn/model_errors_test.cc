@@ -99,9 +99,6 @@ TEST(ModelErrors, OlderRopeKeysMeanTheSame) {
 }
 
 TEST(ModelErrors, OptionsNobodyImplementsAreNamed) {
-  expect_error(set("do_layer_norm_before", false), "do_layer_norm_before", "opt");
-  expect_error(set("word_embed_proj_dim", 32), "word_embed_proj_dim", "opt");
-  expect_error(set("apply_residual_connection_post_layernorm", true), "apply_residual", "bloom");
   expect_error(set("attn_config", {{"alibi", false}}), "alibi", "mpt");
   expect_error(set("use_bidirectional_attention", true), "use_bidirectional_attention", "gemma3_text");
   expect_error(set("hidden_act", "silu"), "hidden_act", "apertus");
