@@ -199,19 +199,33 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
   }
 }
 
-struct Shape8B {
+struct AttentionShape {
+  DType type = &kBFloat16;
+  std::vector<int> keys;  // of each sequence
+  int rows = 1;           // of each sequence
+  bool check = true;
   int heads = 32, kv_heads = 8, dim = 128, block_size = 16;
+  bool warpgroups = true;  // false: what devices before 9.0 run
 };
 
-void bench_attention(DType type, int sequences, int rows, int keys, bool check) {
-  const Shape8B s;
-  const int stride = (keys + s.block_size - 1) / s.block_size;
+void bench_attention(const AttentionShape& s) {
+  const int sequences = static_cast<int>(s.keys.size()), rows = s.rows;
+  const int longest = *std::max_element(s.keys.begin(), s.keys.end());
+  const int stride = (longest + s.block_size - 1) / s.block_size;
   const int64_t blocks = int64_t{sequences} * stride, tokens = int64_t{sequences} * rows;
+  const DType type = s.type;
   const int64_t cache = blocks * s.kv_heads * s.block_size * s.dim;
   const Random k(type, cache, 1.0f, 3), v(type, cache, 1.0f, 4), q(&kFloat32, tokens * s.heads * s.dim, 1.0f, 5);
   Buffer memory(static_cast<size_t>(2 * tokens * s.heads * s.dim) * sizeof(float), device_memory());
   std::vector<int32_t> start = {0}, len, table(static_cast<size_t>(blocks));
-  for (int i = 0; i < sequences; ++i) start.push_back(start.back() + rows), len.push_back(keys);
+  AttentionIndices at{.sequences = sequences};
+  double bytes = 0, pairs = 0;
+  for (const int keys : s.keys) {
+    start.push_back(start.back() + rows), len.push_back(keys);
+    at.count(rows, keys, s.heads / s.kv_heads);
+    bytes += 2.0 * keys * s.kv_heads * s.dim * type->block_bytes;
+    pairs += static_cast<double>(rows) * (keys - (rows - 1) / 2.0);
+  }
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
   std::shuffle(table.begin(), table.end(), std::mt19937(6));
   const Device start_on(start), len_on(len), table_on(table);
@@ -227,21 +241,51 @@ void bench_attention(DType type, int sequences, int rows, int keys, bool check) 
                           .block_table_stride = stride,
                           .heads = s.heads,
                           .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
-  const AttentionIndices at{start_on.data(), len_on.data(), table_on.data(), sequences, rows, keys};
-  DeviceContext::get().reserve_workspace(attention_workspace(tokens, s.heads, s.dim, rows == 1 ? keys : 0));
-  const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(launch(), args, at); });
+  at.query_start = start_on.data(), at.kv_len = len_on.data(), at.block_table = table_on.data();
+  DeviceContext::get().reserve_workspace(attention_workspace(sequences, s.heads, s.dim, longest));
+  Launch to = launch();
+  if (!s.warpgroups) to.compute_capability = 80;
+  const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(to, args, at); });
   std::string error;
-  if (check) {
+  if (s.check) {
     const Tensor fast = args.out;
     args.out = Tensor(memory.data() + tokens * width * sizeof(float), &kFloat32, {tokens, width});
     attention_exact(launch(), args, at);
     error = fmt::format("  error {:.1e}", relative_error(fast, args.out));
   }
-  const double bytes = static_cast<double>(cache) * type->block_bytes * 2;
-  const double pairs = static_cast<double>(sequences) * rows * (keys - (rows - 1) / 2.0);
-  fmt::print("attention {:>8} {:4} x {:5} rows {:6} keys: {:9.1f} us {:5.2f} TB/s {:6.1f} TFLOP/s{}\n", type->name,
-             sequences, rows, keys, seconds * 1e6, bytes / seconds * 1e-12,
-             4.0 * pairs * static_cast<double>(width) / seconds * 1e-12, error);
+  const int shortest = *std::min_element(s.keys.begin(), s.keys.end());
+  fmt::print(
+      "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
+      "{:6.1f} TFLOP/s{}\n",
+      type->name, s.heads, s.kv_heads, s.dim, s.block_size, s.warpgroups ? "" : ", mma.sync", sequences, rows, shortest,
+      longest, seconds * 1e6, bytes / seconds * 1e-12, 4.0 * pairs * static_cast<double>(width) / seconds * 1e-12,
+      error);
+}
+
+void bench_attentions() {
+  const auto all = [](int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); };
+  std::vector<int> mixed;  // one long sequence among short ones
+  for (int i = 0; i < 64; ++i) mixed.push_back(i == 17 ? 65536 : 200 + i * 60);
+  bench_attention({.keys = all(1, 1024)});
+  bench_attention({.keys = all(1, 8192)});
+  bench_attention({.keys = all(1, 131072)});
+  bench_attention({.keys = all(32, 1024)});
+  for (const int block_size : {8, 16, 32, 64}) bench_attention({.keys = all(32, 4096), .block_size = block_size});
+  bench_attention({.type = &kFloat16, .keys = all(128, 1024)});
+  bench_attention({.keys = all(256, 2048)});
+  bench_attention({.keys = mixed});
+  bench_attention({.keys = all(32, 4096), .rows = 4});
+  bench_attention({.keys = all(32, 4096), .kv_heads = 32});
+  bench_attention({.keys = all(32, 8192), .dim = 64});
+  bench_attention({.keys = all(32, 2048), .heads = 16, .dim = 256});
+  for (const bool warpgroups : {false, true}) {
+    bench_attention({.keys = all(1, 2048), .rows = 2048, .warpgroups = warpgroups});
+    bench_attention({.keys = all(1, 8192), .rows = 8192, .check = warpgroups, .warpgroups = warpgroups});
+    bench_attention({.keys = all(4, 8192), .rows = 2048, .check = false, .warpgroups = warpgroups});
+    bench_attention({.keys = all(1, 8192), .rows = 8192, .check = false, .dim = 64, .warpgroups = warpgroups});
+    bench_attention(
+        {.keys = all(1, 8192), .rows = 8192, .check = false, .heads = 16, .dim = 256, .warpgroups = warpgroups});
+  }
 }
 
 void bench_rows(int64_t rows) {
@@ -280,17 +324,6 @@ void bench_quantized_matmuls() {
       bench_quantized(type, n, k, {1, 8, 32, 128});
     }
   }
-}
-
-void bench_attentions() {
-  bench_attention(&kBFloat16, 1, 1, 1024, true);
-  bench_attention(&kBFloat16, 1, 1, 131072, true);
-  bench_attention(&kBFloat16, 32, 1, 1024, true);
-  bench_attention(&kBFloat16, 32, 1, 4096, true);
-  bench_attention(&kFloat16, 128, 1, 1024, true);
-  bench_attention(&kBFloat16, 1, 2048, 2048, true);
-  bench_attention(&kBFloat16, 1, 8192, 8192, false);
-  bench_attention(&kBFloat16, 4, 2048, 8192, false);
 }
 
 // Without arguments everything; else the parts that are named: plain, quantized, attention, rows.

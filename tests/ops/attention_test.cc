@@ -195,6 +195,23 @@ TEST_P(AttentionTest, LongContextsMatchTheReference) {
   }
 }
 
+// Sequences of so many keys that they are read in many pieces, beside short ones and one of many rows; twice, since
+// what pieces leave behind must not matter to the next call.
+TEST_P(AttentionTest, VeryLongContextsMatchTheReference) {
+  for (Config config : {Config{.sinks = true}, Config{.window = 5000}, Config{.kv_heads = 4, .soft_cap = 2.0f}}) {
+    config.heads = 12, config.head_dim = config.value_dim = 16, config.type = &kBFloat16;
+    SCOPED_TRACE(config.str());
+    const Scene scene(config, {9000, 1100, 300, 5000, 1}, random);
+    std::vector<Owned> out = scene.results(), again = scene.results(), expected = scene.results();
+    const std::vector<Scene::Span> spans = {{0, 8999, 9000}, {1, 1090, 1100}, {2, 0, 300}, {3, 4998, 5000}, {4, 0, 1}};
+    scene.attend(device.ctx, spans, out);
+    scene.attend(device.ctx, spans, again);
+    scene.attend(reference.ctx, spans, expected);
+    for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], attention_tolerance(config.type));
+    expect_same(out, again, "the same call");
+  }
+}
+
 TEST_P(AttentionTest, RowsKeepTheirBits) {
   if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes rows one by one";
   if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";

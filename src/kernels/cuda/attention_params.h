@@ -14,6 +14,7 @@ struct AttentionParams {
   int64_t out_stride, q_stride;
   int64_t value_stride;  // elements from a cached value to the next one
   int block_table_stride, block_size;
+  uint32_t per_block;          // of 2^32: keys times this, in whole 2^32, are blocks
   int heads, kv_heads, group;  // group: query heads of one kv head
   int head_dim, value_dim;
   float scale, soft_cap;
@@ -55,6 +56,7 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .value_stride = apart ? a.v_cache.shape[3] : a.k_cache.shape[3],
           .block_table_stride = a.block_table_stride,
           .block_size = static_cast<int>(a.k_cache.shape[2]),
+          .per_block = static_cast<uint32_t>(((int64_t{1} << 32) + a.k_cache.shape[2] - 1) / a.k_cache.shape[2]),
           .heads = a.heads,
           .kv_heads = kv_heads,
           .group = a.heads / kv_heads,

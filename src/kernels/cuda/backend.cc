@@ -63,10 +63,9 @@ void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
                       .kv_len = on_device(args.kv_len),
                       .block_table = on_device(args.block_table),
                       .sequences = static_cast<int>(args.kv_len.size())};
+  const int group = args.heads / static_cast<int>(args.k_cache.shape[1]);
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
-    const int rows = args.query_start[s + 1] - args.query_start[s];
-    at.most_rows = std::max(at.most_rows, rows);
-    if (rows > 0) at.most_keys = std::max(at.most_keys, args.kv_len[s]);
+    at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
   }
   finish([&] {
     if (arithmetic == Arithmetic::kExact || !attention_tensor(launch(), args, at)) attention_exact(launch(), args, at);

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -105,10 +107,14 @@ DeviceContext& DeviceContext::get() {
 DeviceContext::DeviceContext() {
   check_cuda(cudaSetDevice(0), "choosing the device");
   check_cuda(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking), "stream");
+  int major = 0, minor = 0;
   check_cuda(cudaDeviceGetAttribute(&launch_.multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
-  int major = 0;
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
-  launch_.overlaps = major >= 9;
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "device");
+  // A device can run the kernels of older ones, so that they are tested on it.
+  const char* most = std::getenv("SLUICE_CUDA_CAPABILITY");
+  launch_.compute_capability = std::min(major * 10 + minor, most != nullptr ? std::atoi(most) : INT32_MAX);
+  launch_.overlaps = launch_.compute_capability >= 90;
   staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
   check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&staging_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),
              "ring of indices");
@@ -140,8 +146,12 @@ void DeviceContext::reserve_workspace(size_t bytes) {
   if (bytes <= launch_.workspace_bytes) return;
   wait();
   if (launch_.workspace != nullptr) check_cuda(cudaFree(launch_.workspace), "workspace");
-  launch_.workspace = allocate<std::byte>(bytes, "workspace");
-  launch_.workspace_bytes = bytes;
+  const size_t whole = (bytes + kBytesPerArrival - 1) / kBytesPerArrival * kBytesPerArrival;
+  const size_t arrivals = whole / kBytesPerArrival * sizeof(int32_t);
+  launch_.workspace = allocate<std::byte>(whole + arrivals, "workspace");
+  launch_.workspace_bytes = whole;
+  launch_.arrivals = reinterpret_cast<int32_t*>(launch_.workspace + whole);
+  check_cuda(cudaMemsetAsync(launch_.arrivals, 0, arrivals, launch_.stream), "workspace");
 }
 
 void DeviceContext::finish_op() {

@@ -15,9 +15,13 @@ struct Launch {
   cudaStream_t stream = nullptr;
   std::byte* workspace = nullptr;  // 256-byte-aligned device memory
   size_t workspace_bytes = 0;
+  int32_t* arrivals = nullptr;  // a zero for every kBytesPerArrival of the workspace; launches leave zeros behind
   int multiprocessors = 0;
-  bool overlaps = false;  // kernels may begin while their predecessors end (device/overlap.cuh)
+  int compute_capability = 0;  // 90: 9.0
+  bool overlaps = false;       // kernels may begin while their predecessors end (device/overlap.cuh)
 };
+
+inline constexpr size_t kBytesPerArrival = 256;
 
 // Throws Error(kInternal) with the error's text. Most errors of CUDA stay: nothing can run on the device after one, and
 // the engine ends (engine/engine.cc).
@@ -93,20 +97,28 @@ constexpr size_t product_workspace(int64_t rows, int64_t k) {
   return static_cast<size_t>(rows * padded_k(k)) * 2 + (size_t{32} << 20) + kUnpackedBytes;
 }
 
-// attention.cu and attention_exact.cu. `most_rows` and `most_keys`: of any one sequence.
+// attention.cu and attention_exact.cu.
+//
+// Sequences of up to kMostDecodeRows packed rows (rows x query heads of a kv head) are decoded: their keys are cut
+// among multiprocessors. The numbers of rows and keys are bounds over the sequences of each kind; they set grids and
+// workspace, and what the device's lengths say may be less.
+inline constexpr int kMostDecodeRows = 64;
 struct AttentionIndices {
   const int32_t* query_start = nullptr;
   const int32_t* kv_len = nullptr;
   const int32_t* block_table = nullptr;
   int sequences = 0;
-  int most_rows = 0;
-  int most_keys = 0;
+  int decode_rows = 0, decode_keys = 0;  // of any one sequence; 0: none is decoded
+  int64_t decode_tokens = 0;             // rows of all decoded ones
+  int prefill_rows = 0;                  // of any other sequence; 0: there is none
+  // A sequence of the batch, of `rows` rows in this step.
+  void count(int rows, int keys, int group);
 };
 // False when the tensor cores cannot take these dimensions or types; nothing is done then.
 bool attention_tensor(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
 void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
-// Workspace for splitting the keys of `rows` rows of `heads` heads, `most_keys` keys at most.
-size_t attention_workspace(int64_t rows, int heads, int64_t value_dim, int64_t most_keys);
+// Workspace with which decoding a row of each of `sequences` sequences of up to `most_keys` keys cuts them as is best.
+size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t most_keys);
 
 // draw.cu
 void draw(const Launch&, const ops::DrawArgs&);

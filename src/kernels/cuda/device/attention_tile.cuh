@@ -1,8 +1,8 @@
-// What decode and prefill share: 16 query rows of one kv head against tiles of keys in shared memory, on the tensor
-// cores, with an online softmax in the registers (Dao 2023, arXiv:2307.08691).
+// What the attention kernels share: packed rows, keys and values on their way to shared memory and their layout there,
+// the online softmax in the registers (Dao 2023, arXiv:2307.08691).
 //
 // Rows are packed: the query heads of one kv head lie side by side (row m is token m / group, head m % group), so that
-// a key is read once for all of them. Lane l of a warp holds, with g = l / 4 and t = l % 4, scores of rows g and g + 8.
+// a key is read once for all of them.
 #pragma once
 
 #include "kernels/cuda/attention_params.h"
@@ -24,6 +24,16 @@ struct SharedRows {
   }
 };
 
+// Packs beyond the vectors' own are read by the tensor cores, too.
+template <int dim>
+__device__ inline void clear_beyond(uint4* rows, int count, int elements) {
+  const SharedRows<dim> shared{0};
+  const int own = elements / 8, beyond = SharedRows<dim>::kPacks - own;
+  for (int i = threadIdx.x; i < count * beyond; i += blockDim.x) {
+    rows[shared.pack(i / beyond, own + i % beyond) / 16] = {0, 0, 0, 0};
+  }
+}
+
 // Where a packed row is.
 struct PackedRow {
   int token;     // in its sequence's rows
@@ -36,156 +46,188 @@ __device__ inline PackedRow packed_row(const AttentionParams& p, int kv_head, in
   return {token, kv_head * p.group + index % p.group, token < rows ? kv_len - rows + token : -1};
 }
 
-// Sixteen rows: queries as the tensor cores take them, scores' running maxima and sums, mixed values.
-template <class T, int dim>
-class QueryTile {
- public:
-  __device__ QueryTile(const AttentionParams& p, int sequence, int kv_head, int first_row, int rows, int kv_len)
-      : p_(p), g_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4) {
-    const int64_t begin = p.query_start[sequence];
+// Are scores scaled and nothing else?
+__device__ inline bool plain_scores(const AttentionParams& p) {
+  return p.soft_cap <= 0 && p.alibi_slopes == nullptr && p.relative_bias == nullptr;
+}
+// Scores times this are in powers of two: as they come from the products where they are plain, else after `adjust`.
+__device__ inline float score_unit(const AttentionParams& p) { return plain_scores(p) ? p.scale * kLog2E : kLog2E; }
+
+// Scales and caps the scores of a lane and adds what depends on the distance. Score i belongs to the row row(i), one of
+// two, and to the key key(i).
+template <int count, class Row, class Key>
+__device__ inline void adjust(const AttentionParams& p, float (&scores)[count], const int (&head)[2],
+                              const int (&position)[2], Row&& row, Key&& key) {
+  if (p.soft_cap > 0) {
+    const float inner = p.scale / p.soft_cap;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      row_[h] = packed_row(p, kv_head, first_row + g_ + 8 * h, rows, kv_len);
-      first_key_[h] = first_visible(p, row_[h].position);
-      last_key_[h] = row_[h].position >= 0 ? last_visible(p, row_[h].position, kv_len) : -1;
-      slope_[h] = p.alibi_slopes != nullptr && row_[h].position >= 0 ? p.alibi_slopes[row_[h].head] * kLog2E : 0.0f;
-      top_[h] = -INFINITY, sum_[h] = 0.0f;
-      const float* q = p.q + (begin + row_[h].token) * p.q_stride + int64_t{row_[h].head} * p.head_dim;
+    for (int i = 0; i < count; ++i) scores[i] = p.soft_cap * tanh_fast(scores[i] * inner);
+  } else {
 #pragma unroll
-      for (int i = 0; i < dim / 8; ++i) {
-        const int at = i * 8 + 2 * t_;
-        const bool there = row_[h].position >= 0 && at < p.head_dim;
-        query_[i / 2][h + i % 2 * 2] = there ? pack2<T>(q[at], q[at + 1]) : 0;
+    for (int i = 0; i < count; ++i) scores[i] *= p.scale;
+  }
+  if (p.alibi_slopes != nullptr) {
+    const float slopes[2] = {p.alibi_slopes[head[0]], p.alibi_slopes[head[1]]};
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      scores[i] = fmaf(row(i) == 0 ? slopes[0] : slopes[1], static_cast<float>(key(i) - position[row(i)]), scores[i]);
+    }
+  }
+  if (p.relative_bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) scores[i] += distance_bias(p, head[row(i)], position[row(i)], key(i));
+  }
+}
+
+// Scores of keys that their rows do not see become -inf. Rows that do not exist (position -1) may see any.
+template <int count, class Row, class Key>
+__device__ inline void mask(const AttentionParams& p, float (&scores)[count], const int (&position)[2], int kv_len,
+                            Row&& row, Key&& key) {
+  int first[2];
+  unsigned beyond[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    first[h] = first_visible(p, position[h]);
+    beyond[h] = static_cast<unsigned>(last_visible(p, position[h], kv_len) - first[h]);
+  }
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    if (static_cast<unsigned>(key(i) - first[row(i)]) > beyond[row(i)]) scores[i] = -INFINITY;
+  }
+}
+
+// Two rows of a lane, as products give them to it: with t = l % 4 for lane l, score i is that of row i / 2 % 2 with key
+// i / 4 * 8 + 2 * t + i % 2, and four lanes share the rows. Running maxima of scores and this lane's sums of weights.
+struct SoftmaxRows {
+  int position[2], head[2];  // position -1: there is no such row
+  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
+
+  __device__ SoftmaxRows(const PackedRow& a, const PackedRow& b)
+      : position{a.position, b.position}, head{a.head, b.head} {}
+};
+
+// Scores to softmax weights relative to the running maximum. What was mixed before counts `keep` as much. The keys are
+// those from `first_key` on.
+template <int count>
+__device__ inline void soften(const AttentionParams& p, SoftmaxRows& rows, float (&scores)[count], int first_key,
+                              int kv_len, float (&keep)[2]) {
+  const auto row = [](int i) { return i / 2 % 2; };
+  const auto key = [&](int i) { return first_key + i / 4 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2; };
+  bool all = true;  // keys are seen by both rows
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    all &= first_key >= first_visible(p, rows.position[h]) &&
+           first_key + count * 2 - 1 <= last_visible(p, rows.position[h], kv_len);
+  }
+  if (!plain_scores(p)) adjust(p, scores, rows.head, rows.position, row, key);
+  if (!all) mask(p, scores, rows.position, kv_len, row, key);
+  const float unit = score_unit(p);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float highest = rows.top[h];
+#pragma unroll
+    for (int i = 0; i < count / 4; ++i) {
+      highest = fmaxf(highest, fmaxf(scores[4 * i + 2 * h], scores[4 * i + 2 * h + 1]));
+    }
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+    // While a row has seen no key, exponents are taken against 0, so that nothing becomes inf - inf.
+    const float base = highest == -INFINITY ? 0.0f : highest * unit;
+    keep[h] = exp2_fast(rows.top[h] * unit - base);
+    rows.top[h] = highest;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < count / 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float& s = scores[4 * i + 2 * h + j];
+        s = exp2_fast(fmaf(s, unit, -base));
+        sum += s;
       }
     }
-#pragma unroll
-    for (int i = 0; i < dim / 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) mixed_[i][j] = 0.0f;
-    }
+    rows.sum[h] = rows.sum[h] * keep[h] + sum;
   }
+}
 
-  // Keys and values [first_key, first_key + keys) of the sequence lie in rows [row, row + keys) of k and v.
-  template <int keys>
-  __device__ void attend(const SharedRows<dim>& k, const SharedRows<dim>& v, int row, int first_key) {
-    float scores[keys / 8][4];
-    multiply_keys<keys>(scores, k, row);
-    uint32_t weights[keys / 16][4];
-    soften<keys>(scores, weights, first_key);
-    mix<keys>(weights, v, row);
-  }
+// Weights as the tensor cores take them, 16 keys at a time.
+template <class T, int count>
+__device__ inline void pack(uint32_t (&weights)[count / 8][4], const float (&scores)[count]) {
+#pragma unroll
+  for (int i = 0; i < count / 2; ++i) weights[i / 4][i % 4] = pack2<T>(scores[2 * i], scores[2 * i + 1]);
+}
 
-  __device__ const PackedRow& packed(int half) const { return row_[half]; }
-  __device__ float top(int half) const { return top_[half]; }
-  // Of the whole row: lanes hold shares.
-  __device__ float sum(int half) const {
-    float s = sum_[half];
-    s += __shfl_xor_sync(0xffffffffu, s, 1);
-    return s + __shfl_xor_sync(0xffffffffu, s, 2);
+// What the mixed values of row h are multiplied by in the end, with the sink in the sum. By all lanes of a warp.
+__device__ inline float result_factor(const AttentionParams& p, const SoftmaxRows& rows, int h) {
+  float sum = rows.sum[h];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  if (p.sinks == nullptr) return 1.0f / sum;
+  const float own = rows.top[h] * score_unit(p), sink = p.sinks[rows.head[h]] * kLog2E, top = fmaxf(own, sink);
+  const float keep = exp2_fast(own - top);
+  return keep / (sum * keep + exp2_fast(sink - top));
+}
+
+// Eight keys from a multiple of eight on lie side by side in the cache, and a warp copies them as a group. Which vector
+// is its first: found in two steps, so that the table is read long before the result is needed.
+class GroupPlace {
+ public:
+  // Groups without a key in [begin, end) are not looked up.
+  __device__ void look_up(const AttentionParams& p, const int32_t* table, int first, int begin, int end) {
+    const int block = static_cast<int>(__umulhi(static_cast<unsigned>(first), p.per_block));
+    in_block_ = first - block * p.block_size;
+    block_ = first < end && first + 8 > begin ? table[block] : -1;
   }
-  // f(half, column, value) for this lane's mixed values.
-  template <class F>
-  __device__ void each_value(F&& f) const {
-#pragma unroll
-    for (int i = 0; i < dim / 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) f(j / 2, i * 8 + 2 * t_ + j % 2, mixed_[i][j]);
-    }
+  // -1: none.
+  __device__ int vector(const AttentionParams& p, int kv_head) const {
+    return block_ < 0 ? -1 : (block_ * p.kv_heads + kv_head) * p.block_size + in_block_;
   }
 
  private:
-  template <int keys>
-  __device__ void multiply_keys(float (&scores)[keys / 8][4], const SharedRows<dim>& k, int row) const {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < keys / 8; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) scores[i][j] = 0.0f;
-    }
-#pragma unroll
-    for (int step = 0; step < dim / 16; ++step) {
-#pragma unroll
-      for (int i = 0; i < keys / 16; ++i) {
-        uint32_t b[4];
-        ldmatrix4(b, k.pack(row + i * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
-        const uint32_t(&a)[4] = query_[step];
-        mma<T>(scores[2 * i], a[0], a[1], a[2], a[3], b[0], b[1]);
-        mma<T>(scores[2 * i + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-      }
-    }
-  }
-
-  // Scores to softmax weights relative to the running maximum; what was mixed before is scaled to a new maximum.
-  template <int keys>
-  __device__ void soften(float (&scores)[keys / 8][4], uint32_t (&weights)[keys / 16][4], int first_key) {
-    const int last_key = first_key + keys - 1;
-    float highest[2] = {top_[0], top_[1]};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const bool all = last_key <= last_key_[h] && first_key >= first_key_[h];
-#pragma unroll
-      for (int i = 0; i < keys / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          float& s = scores[i][2 * h + j];
-          const int key = first_key + i * 8 + 2 * t_ + j;
-          s = p_.soft_cap > 0 ? p_.soft_cap * kLog2E * tanhf(s * p_.scale / p_.soft_cap) : s * (p_.scale * kLog2E);
-          if (slope_[h] != 0.0f) s += slope_[h] * static_cast<float>(key - row_[h].position);
-          if (p_.relative_bias != nullptr) s += distance_bias(p_, row_[h].head, row_[h].position, key) * kLog2E;
-          if (!all && (key > last_key_[h] || key < first_key_[h])) s = -INFINITY;
-          highest[h] = fmaxf(highest[h], s);
-        }
-      }
-      highest[h] = fmaxf(highest[h], __shfl_xor_sync(0xffffffffu, highest[h], 1));
-      highest[h] = fmaxf(highest[h], __shfl_xor_sync(0xffffffffu, highest[h], 2));
-      // While a row has seen no key, exponents are taken against 0, so that nothing becomes inf - inf.
-      const float base = highest[h] == -INFINITY ? 0.0f : highest[h];
-      const float keep = exp2f(top_[h] - base);
-      top_[h] = highest[h];
-      float sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < keys / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) sum += scores[i][2 * h + j] = exp2f(scores[i][2 * h + j] - base);
-        weights[i / 2][h + i % 2 * 2] = pack2<T>(scores[i][2 * h], scores[i][2 * h + 1]);
-      }
-      sum_[h] = sum_[h] * keep + sum;
-      if (__any_sync(0xffffffffu, keep != 1.0f)) {
-#pragma unroll
-        for (int i = 0; i < dim / 8; ++i) mixed_[i][2 * h] *= keep, mixed_[i][2 * h + 1] *= keep;
-      }
-    }
-  }
-
-  template <int keys>
-  __device__ void mix(const uint32_t (&weights)[keys / 16][4], const SharedRows<dim>& v, int row) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < keys / 16; ++i) {
-      const uint32_t(&a)[4] = weights[i];
-#pragma unroll
-      for (int d = 0; d < dim / 16; ++d) {
-        uint32_t b[4];
-        ldmatrix4_transposed(b, v.pack(row + i * 16 + lane % 16, d * 2 + lane / 16));
-        mma<T>(mixed_[2 * d], a[0], a[1], a[2], a[3], b[0], b[1]);
-        mma<T>(mixed_[2 * d + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
-      }
-    }
-  }
-
-  const AttentionParams& p_;
-  const int g_, t_;
-  PackedRow row_[2];
-  int first_key_[2], last_key_[2];  // that the row sees; none: there is no such row
-  float slope_[2], top_[2], sum_[2];
-  uint32_t query_[dim / 16][4];
-  float mixed_[dim / 8][4];
+  int block_ = -1, in_block_ = 0;
 };
 
-// Where key `key` of a sequence lies: the index of its vector among those of one kv head.
-__device__ inline int64_t vector_of(const AttentionParams& p, const int32_t* table, int kv_head, int key) {
-  const int block = key / p.block_size;
-  return (int64_t{table[block]} * p.kv_heads + kv_head) * p.block_size + (key - block * p.block_size);
+// What a lane copies of each vector of `dim` elements in shared memory (16 bytes, or nothing where `elements` end
+// before them), and of which keys of a group: those from key() on in steps of kKeys.
+template <int dim>
+struct CopyLane {
+  static constexpr int kPacks = dim / 8, kKeys = 32 / kPacks;
+  __device__ static int pack() { return static_cast<int>(threadIdx.x) % 32 % kPacks; }
+  __device__ static int key() { return static_cast<int>(threadIdx.x) % 32 / kPacks; }
+  __device__ CopyLane(const std::byte* vectors, int64_t stride, int elements)
+      : from(vectors + key() * stride * 2 + pack() * 16), vector_bytes(stride * 2), there(pack() < elements / 8) {}
+
+  const std::byte* from;
+  int64_t vector_bytes;
+  bool there;
+};
+
+// A warp copies `groups` groups of keys from `first` on; those outside [begin, end) become zeros. Lane i knows the
+// first vector of group i. `to`: where this lane's pack of key CopyLane::key() belongs, packs exchanged in the order of
+// rows (SharedRows); rows are `pitch` bytes, a multiple of 128.
+template <int dim, int groups, int pitch>
+__device__ inline void copy_groups(uint32_t to, const CopyLane<dim>& lane, int vector, int first, int begin, int end) {
+  constexpr int kKeys = CopyLane<dim>::kKeys;
+  const bool whole = first >= begin && first + groups * 8 <= end;
+#pragma unroll
+  for (int group = 0; group < groups; ++group) {
+    const int at = __shfl_sync(0xffffffffu, vector, group);
+    const std::byte* from = lane.from + int64_t{max(at, 0)} * lane.vector_bytes;
+    if (!lane.there) continue;
+    if (whole) {
+#pragma unroll
+      for (int i = 0; i < 8 / kKeys; ++i) {
+        copy_async((to ^ i * kKeys * 16) + (group * 8 + i * kKeys) * pitch, from + i * kKeys * lane.vector_bytes);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8 / kKeys; ++i) {
+        const int key = first + group * 8 + i * kKeys + CopyLane<dim>::key();
+        const bool valid = key >= begin && key < end;
+        copy_async((to ^ i * kKeys * 16) + (group * 8 + i * kKeys) * pitch,
+                   valid ? from + i * kKeys * lane.vector_bytes : lane.from, valid);
+      }
+    }
+  }
 }
 
 }  // namespace sluice::cuda

@@ -42,6 +42,20 @@ __device__ inline uint32_t pack2<__half>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
+// 2^x of the special function unit: 0 for -inf, results below 2^-126 are flushed to 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// An absolute error of 2e-7; no branches.
+__device__ inline float tanh_fast(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(exp2_fast(2.8853900817779268f * x) + 1.0f));
+  return fmaf(-2.0f, inverse, 1.0f);
+}
+
 // Elements of 16 bytes.
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));

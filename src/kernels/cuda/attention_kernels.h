@@ -1,0 +1,26 @@
+// The attention kernels on the tensor cores, each in a file of its own; attention.cu chooses among them. T is the
+// cache's type, __nv_bfloat16 or __half; dimensions are whole packs of eight, 256 at most.
+#pragma once
+
+#include "kernels/cuda/attention_params.h"
+
+namespace sluice::cuda {
+
+// Sequences of up to kMostDecodeRows packed rows; the others are left alone.
+template <class T>
+void attention_decode(const Launch&, const AttentionParams&, const AttentionIndices&);
+
+// Sequences of more packed rows. `attention_warpgroup` needs compute capability 9.0: it returns false, and has done
+// nothing, on other devices and where it was not compiled (CMAKE_CUDA_ARCHITECTURES without 90a).
+template <class T>
+void attention_prefill(const Launch&, const AttentionParams&, const AttentionIndices&);
+template <class T>
+bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionIndices&);
+
+template <class Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+             "shared memory of attention");
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,355 @@
+// Paged attention of many rows per sequence (prefill) for compute capability 9.0 (sm_90a), with products of warp
+// groups. Bound by the tensor cores.
+//
+// A block takes 128 packed rows of one kv head: one warp group copies tiles of keys and values into shared memory and
+// two compute, 64 rows each (Shah et al. 2024, arXiv:2407.08608). Keys and values have two stages each. While the
+// values of one tile are mixed, the scores of the next one are already calculated and softened. Tiles are walked from
+// the last keys to the first. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/device/attention_tile.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/grid.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kGroupThreads = 128;  // of a warp group
+constexpr int kConsumers = 2;
+constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kGroupRows = 64;  // packed rows of a consumer
+constexpr int kBlockRows = kConsumers * kGroupRows;
+constexpr int kStages = 2;
+constexpr int kPanel = 64;                                        // columns of a matrix in shared memory
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // a multiple of 8, in all what 3 x 168 are
+
+template <int dim>
+inline constexpr int kTileKeys = dim <= 128 ? 128 : 64;
+
+// Numbers of barriers of threads, one for each consumer from these on.
+constexpr int kQueriesThere = 1, kTurn = kQueriesThere + kConsumers;
+
+// Shared memory of a block, in bytes from a multiple of 1024.
+template <int dim>
+struct Layout {
+  static constexpr uint32_t kQuery = kGroupRows * dim * 2, kTile = kTileKeys<dim> * dim * 2;
+  static constexpr uint32_t kTilePanel = kTileKeys<dim> * kPanel * 2, kQueryPanel = kGroupRows * kPanel * 2;
+  static constexpr uint32_t kBarriers = kConsumers * kQuery + kStages * 2 * kTile;
+  static constexpr uint32_t kBytes = kBarriers + kStages * 4 * 8;
+  uint32_t base;
+
+  __device__ uint32_t query(int consumer) const { return base + consumer * kQuery; }
+  __device__ uint32_t keys(int stage) const { return base + kConsumers * kQuery + stage * 2 * kTile; }
+  __device__ uint32_t values(int stage) const { return keys(stage) + kTile; }
+  __device__ uint32_t barrier(int i) const { return base + kBarriers + i * 8; }
+  __device__ uint32_t keys_full(int stage) const { return barrier(stage * 4); }
+  __device__ uint32_t values_full(int stage) const { return barrier(stage * 4 + 1); }
+  __device__ uint32_t keys_empty(int stage) const { return barrier(stage * 4 + 2); }
+  __device__ uint32_t values_empty(int stage) const { return barrier(stage * 4 + 3); }
+};
+
+// Where pack `pack` of row `row` lies in a matrix whose panels are `panel_bytes` long.
+__device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
+  return pack / 8 * panel_bytes + row * kPanel * 2 + ((pack ^ row) & 7) * 16;
+}
+
+// What a block works on.
+struct Block {
+  int sequence, kv_head, first_row;
+  int first_token, rows, kv_len;
+  int begin, end;  // keys that any row sees
+};
+
+__device__ inline Block block_of(const AttentionParams& p) {
+  Block b{.sequence = static_cast<int>(blockIdx.z),
+          .kv_head = static_cast<int>(blockIdx.y),
+          .first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows};
+  b.first_token = p.query_start[b.sequence];
+  b.rows = p.query_start[b.sequence + 1] - b.first_token;
+  b.kv_len = p.kv_len[b.sequence];
+  const int last_token = min(b.rows - 1, (b.first_row + kBlockRows - 1) / p.group), past = b.kv_len - b.rows;
+  b.begin = first_visible(p, past + b.first_row / p.group);
+  b.end = last_visible(p, past + last_token, b.kv_len) + 1;
+  return b;
+}
+
+// The producer's warps copy a quarter of the keys each. Keys outside [begin, end) become zeros and are not looked up.
+template <int dim>
+__device__ void produce(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
+  using Lane = CopyLane<dim>;
+  constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8, kPitch = kPanel * 2;
+  const Lane keys(p.k, p.head_dim, p.head_dim), values(p.v, p.value_stride, p.value_dim);
+  const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
+  const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
+  const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
+  const uint32_t to = pack_at(warp_key + Lane::key(), Lane::pack(), Layout<dim>::kTilePanel);
+  const int first_tile = b.begin / kKeys, last_tile = (b.end - 1) / kKeys;
+  GroupPlace place;
+  place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
+  for (int tile = last_tile, i = 0; tile >= first_tile; --tile, ++i) {
+    const int stage = i % kStages, parity = i / kStages % 2 ^ 1, first = tile * kKeys + warp_key;
+    const int vector = place.vector(p, b.kv_head);
+    wait_barrier(shared.keys_empty(stage), parity);
+    copy_groups<dim, kGroups, kPitch>(shared.keys(stage) + to, keys, vector, first, b.begin, b.end);
+    arrive_after_copies(shared.keys_full(stage));
+    if (tile > first_tile) place.look_up(p, table, (tile - 1) * kKeys + group_key, b.begin, b.end);
+    wait_barrier(shared.values_empty(stage), parity);
+    copy_groups<dim, kGroups, kPitch>(shared.values(stage) + to, values, vector, first, b.begin, b.end);
+    arrive_after_copies(shared.values_full(stage));
+  }
+  wait_for_all_copies();
+}
+
+// The 64 rows of a consumer. Lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
+template <class T, int dim>
+class Consumer {
+ public:
+  static constexpr int kKeys = kTileKeys<dim>;
+
+  __device__ Consumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
+      : p_(p),
+        b_(b),
+        shared_(shared),
+        index_(static_cast<int>(threadIdx.x) / kGroupThreads - 1),
+        rows_(own_row(0), own_row(8)) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+#pragma unroll
+      for (int j = 0; j < kPart / 2; ++j) mixed_[i][j] = 0.0f;
+    }
+  }
+
+  // The rows' queries to shared memory, zeros where there are none.
+  __device__ void load_queries() const {
+    constexpr int kPacks = dim / 8;
+    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, pack = thread % kPacks;
+    const bool vectors = reinterpret_cast<uintptr_t>(p_.q) % 16 == 0 && p_.q_stride % 4 == 0;
+    const auto to = shared_.query(index_);
+#pragma unroll 2
+    for (int r = thread / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
+      const PackedRow row = packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + r, b_.rows, b_.kv_len);
+      float q[8] = {};
+      if (row.position >= 0 && pack < p_.head_dim / 8) {
+        const float* from =
+            p_.q + (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
+        if (vectors) {
+          const auto* pairs = reinterpret_cast<const float4*>(from);
+          const float4 low = pairs[0], high = pairs[1];
+          q[0] = low.x, q[1] = low.y, q[2] = low.z, q[3] = low.w;
+          q[4] = high.x, q[5] = high.y, q[6] = high.z, q[7] = high.w;
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) q[i] = from[i];
+        }
+      }
+      const uint4 packed = {pack2<T>(q[0], q[1]), pack2<T>(q[2], q[3]), pack2<T>(q[4], q[5]), pack2<T>(q[6], q[7])};
+      store_shared(to + pack_at(r, pack, Layout<dim>::kQueryPanel), packed);
+    }
+    fence_for_products();
+    sync_threads(kQueriesThere + index_, kGroupThreads);
+  }
+
+  // All tiles, from the last to the first.
+  __device__ void attend() {
+    const int first = b_.begin / kKeys, last = (b_.end - 1) / kKeys;
+    float scores[kKeys / 2];
+    uint32_t weights[kKeys / 16][4];
+    wait_barrier(shared_.keys_full(0), 0);
+    multiply_keys(scores, 0);
+    wait_for_products<0>();
+    hold(scores);
+    release(shared_.keys_empty(0));
+    float keep[2];
+    soften(p_, rows_, scores, last * kKeys, b_.kv_len, keep);
+    pack<T>(weights, scores);
+    // The consumers' products take turns, so that one softens scores while the other's products run.
+    if (index_ == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
+    for (int tile = last - 1, i = 1; tile >= first; --tile, ++i) {
+      const int stage = i % kStages, before = stage ^ 1;
+      wait_barrier(shared_.keys_full(stage), i / kStages % 2);
+      sync_threads(kTurn + index_, kConsumers * kGroupThreads);
+      multiply_keys(scores, stage);
+      wait_barrier(shared_.values_full(before), (i - 1) / kStages % 2);
+      mix(weights, before);
+      arrive_threads(kTurn + (index_ ^ 1), kConsumers * kGroupThreads);
+      wait_for_products<1>();
+      hold(scores);
+      release(shared_.keys_empty(stage));
+      soften(p_, rows_, scores, tile * kKeys, b_.kv_len, keep);
+      wait_for_products<0>();
+      hold_mixed();
+      release(shared_.values_empty(before));
+      rescale(keep);
+      pack<T>(weights, scores);
+    }
+    const int tiles = last - first;
+    wait_barrier(shared_.values_full(tiles % kStages), tiles / kStages % 2);
+    mix(weights, tiles % kStages);
+    wait_for_products<0>();
+    hold_mixed();
+  }
+
+  __device__ void write() const {
+    const bool pairs = reinterpret_cast<uintptr_t>(p_.out) % 8 == 0 && p_.out_stride % 2 == 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float factor = result_factor(p_, rows_, h);
+      if (rows_.position[h] < 0) continue;
+      const int token = b_.first_token + rows_.position[h] - (b_.kv_len - b_.rows);
+      float* out = p_.out + token * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
+#pragma unroll
+      for (int i = 0; i < dim / 8; ++i) {
+        const int column = i * 8 + 2 * t();
+        const float(&mixed)[kPart / 2] = mixed_[i / (kPart / 8)];
+        const float2 pair = {mixed[i % (kPart / 8) * 4 + 2 * h] * factor,
+                             mixed[i % (kPart / 8) * 4 + 2 * h + 1] * factor};
+        if (column >= p_.value_dim) continue;
+        if (pairs) {
+          *reinterpret_cast<float2*>(out + column) = pair;
+        } else {
+          out[column] = pair.x, out[column + 1] = pair.y;
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kParts = dim <= 128 ? 1 : 2, kPart = dim / kParts;  // columns of values at a time
+  using Scores = WarpgroupProduct<T, kKeys>;
+  using Mixing = WarpgroupProduct<T, kPart>;
+
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) % kGroupThreads / kWarp; }
+  __device__ static int g() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
+  __device__ static int t() { return static_cast<int>(threadIdx.x) % 4; }
+
+  __device__ PackedRow own_row(int beyond_first) const {
+    return packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + warp() * 16 + g() + beyond_first, b_.rows,
+                      b_.kv_len);
+  }
+
+  // The warp is done with a stage.
+  __device__ static void release(uint32_t barrier) {
+    if (threadIdx.x % kWarp == 0) arrive(barrier);
+  }
+
+  __device__ void multiply_keys(float (&scores)[kKeys / 2], int stage) const {
+    fence_for_products();
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < dim / 16; ++step) {
+      const uint32_t query = shared_.query(index_) + step / 4 * Layout<dim>::kQueryPanel + step % 4 * 32;
+      const uint32_t keys = shared_.keys(stage) + step / 4 * Layout<dim>::kTilePanel + step % 4 * 32;
+      Scores::from_shared(scores, matrix(query), matrix(keys), step > 0);
+    }
+    commit_products();
+  }
+
+  __device__ void mix(const uint32_t (&weights)[kKeys / 16][4], int stage) {
+    fence_for_products();
+    begin_products();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int step = 0; step < kKeys / 16; ++step) {
+        const uint32_t values =
+            shared_.values(stage) + part * (kPart / kPanel) * Layout<dim>::kTilePanel + step * 16 * kPanel * 2;
+        Mixing::from_registers(mixed_[part], weights[step], matrix(values, Layout<dim>::kTilePanel));
+      }
+    }
+    commit_products();
+  }
+
+  __device__ void hold_mixed() {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) hold(mixed_[part]);
+  }
+
+  __device__ void rescale(const float (&keep)[2]) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kPart / 2; ++i) mixed_[part][i] *= keep[i / 2 % 2];
+    }
+  }
+
+  const AttentionParams& p_;
+  const Block& b_;
+  const Layout<dim>& shared_;
+  const int index_;
+  SoftmaxRows rows_;
+  float mixed_[kParts][kPart / 2];
+};
+
+// Blocks: (tiles of packed rows, kv heads, sequences), the tiles with the most keys first.
+template <class T, int dim>
+__global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ AttentionParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint4 memory[];
+  const Block b = block_of(p);
+  if (b.rows * p.group <= kMostDecodeRows || b.first_row >= b.rows * p.group) return;
+  const Layout<dim> shared{shared_address(memory)};
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      init_barrier(shared.keys_full(stage), kGroupThreads);
+      init_barrier(shared.values_full(stage), kGroupThreads);
+      init_barrier(shared.keys_empty(stage), kConsumers * kGroupThreads / kWarp);
+      init_barrier(shared.values_empty(stage), kConsumers * kGroupThreads / kWarp);
+    }
+  }
+  // Products read packs beyond the vectors' own, too; a zero of the query does not make NaN of a key 0.
+  const int own = p.head_dim / 8, beyond = dim / 8 - own;
+  for (int i = static_cast<int>(threadIdx.x); i < kStages * kTileKeys<dim> * beyond; i += kThreads) {
+    const int row = i / beyond % kTileKeys<dim>, stage = i / beyond / kTileKeys<dim>;
+    store_shared(shared.keys(stage) + pack_at(row, own + i % beyond, Layout<dim>::kTilePanel), {0, 0, 0, 0});
+  }
+  fence_for_products();
+  __syncthreads();
+  if (threadIdx.x < kGroupThreads) {
+    fewer_registers<kProducerRegisters>();
+    produce<dim>(p, b, shared);
+  } else {
+    more_registers<kConsumerRegisters>();
+    Consumer<T, dim> consumer(p, b, shared);
+    consumer.load_queries();
+    consumer.attend();
+    consumer.write();
+  }
+#endif
+}
+
+template <class T, int dim>
+void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+  constexpr int kBytes = Layout<dim>::kBytes;
+  static const bool allowed = (allow_shared(prefill<T, dim>, kBytes), true);
+  static_cast<void>(allowed);
+  const dim3 grid(static_cast<unsigned>(pieces(int64_t{at.prefill_rows} * p.group, kBlockRows)),
+                  static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(at.sequences));
+  prefill<T, dim><<<grid, kThreads, kBytes, l.stream>>>(p);
+  check_launch("attention prefill of warp groups");
+}
+
+}  // namespace
+
+template <class T>
+bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] const AttentionParams& p,
+                         [[maybe_unused]] const AttentionIndices& at) {
+#ifdef SLUICE_SM90A
+  if (l.compute_capability != 90) return false;
+  const int dim = std::max(p.head_dim, p.value_dim);
+  if (dim <= 64) {
+    launch_prefill<T, 64>(l, p, at);
+  } else if (dim <= 128) {
+    launch_prefill<T, 128>(l, p, at);
+  } else {
+    launch_prefill<T, 256>(l, p, at);
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
+template bool attention_warpgroup<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_warpgroup<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
+
+}  // namespace sluice::cuda
