@@ -39,6 +39,8 @@ bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const Att
   if (p.value_dim % 8 != 0 || (args.v_cache.data != nullptr && !whole_packs(args.v_cache))) return false;
   // Keys are copied in groups of eight; vectors are counted in 32 bits.
   if (p.block_size % 8 != 0 || args.k_cache.shape.elements() / p.head_dim > INT32_MAX) return false;
+  const bool little = shared_of_block(l) < (128 << 10);
+  if (at.prefill_rows > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
   if (type == &kBFloat16) {
     run<__nv_bfloat16>(l, p, at);
   } else {

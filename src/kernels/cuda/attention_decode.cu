@@ -12,6 +12,7 @@
 // tensor cores. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/decode_work.cuh"
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
@@ -19,15 +20,13 @@ namespace {
 
 constexpr int kMerged = 16;               // results of chunks that are added up at a time
 constexpr int kLaunchedSequences = 1024;  // their lengths lie in shared memory
-constexpr int kRingBytes = 192 << 10;     // of a block
-constexpr int kMostWarps = 8;
+constexpr int kMostWarps = 8;             // of a block, as many as have room for their rings
+constexpr int kStages = 3;                // of a warp's ring
 
-template <int dim>
-inline constexpr int kWarps = dim <= 128 ? kMostWarps : 4;
 template <int dim>
 inline constexpr int kStageKeys = dim <= 64 ? 32 : 16;  // that a warp takes at a time
 template <int dim>
-inline constexpr int kStages = kRingBytes / kWarps<dim> / (kStageKeys<dim> * dim * 2 * 2);
+inline constexpr int kRingBytes = kStages* kStageKeys<dim>* dim * 2 * 2;  // of a warp
 
 // What one chunk gives a row: its largest score (in powers of two) and the sum of weights relative to it; the mixed
 // values lie apart.
@@ -48,7 +47,7 @@ constexpr int kCounters = 2;  // beside the arrivals
 
 // Units that a warp's copies may be ahead of its arithmetic, the one after the last included.
 constexpr int kQueue = 8;
-static_assert(kStages<64> < kQueue && kStages<128> < kQueue && kStages<256> < kQueue);
+static_assert(kStages < kQueue);
 
 // A warp's units, one after another, and its ring of stages of keys and values: what they read. The first unit is that
 // of the warp's number, later ones are those that no warp has taken yet.
@@ -60,12 +59,12 @@ class Stream {
         work_(work),
         keys_(p.k, p.head_dim, p.head_dim),
         values_(p.v, p.value_stride, p.value_dim),
-        base_(base + threadIdx.x / kWarp * kStages<dim> * 2 * kBytes),
+        base_(base + threadIdx.x / kWarp * kRingBytes<dim>),
         tickets_(tickets),
         queue_(queue + threadIdx.x / kWarp * kQueue) {
     // Units that follow one another go to different multiprocessors.
     begin_unit(threadIdx.x / kWarp * gridDim.x + blockIdx.x);
-    for (int i = 0; i < kStages<dim> - 1; ++i) fetch(i);
+    for (int i = 0; i < kStages - 1; ++i) fetch(i);
   }
 
   // The unit whose keys come next.
@@ -90,7 +89,7 @@ class Stream {
       if (next_ < stop_) {
         look_up();
       } else {
-        begin_unit(__shfl_sync(kFullWarp, ticket_, 0) + static_cast<int>(gridDim.x) * kWarps<dim>);
+        begin_unit(__shfl_sync(kFullWarp, ticket_, 0) + static_cast<int>(gridDim.x * blockDim.x / kWarp));
       }
     }
     commit_copies();
@@ -410,28 +409,30 @@ __device__ void merge_complete(const AttentionParams& p, const Work& work, const
   merge(p, work, unit, partials, start, unit.step * kMerged, groups, true);
 }
 
+// Shared memory: the warps' rings, their queues, the sequences.
 template <class T, int dim, int tiles>
-__global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     decode(const __grid_constant__ AttentionParams p, const __grid_constant__ Partials partials, int sequences,
            const __grid_constant__ Cut cut) {
-  constexpr int kKeys = kStageKeys<dim>, kRing = kStages<dim>;
+  constexpr int kKeys = kStageKeys<dim>;
   extern __shared__ __align__(128) uint4 memory[];
-  __shared__ Unit queue[kWarps<dim> * kQueue];
-  if (p.head_dim < dim) {
-    clear_beyond<dim>(memory, kRingBytes / (dim * 2), min(p.head_dim, p.value_dim));
-  }
-  const Work work(p, reinterpret_cast<SequenceWork*>(memory + kRingBytes / 16), sequences, tiles * kQueries, cut);
+  const int warps = static_cast<int>(blockDim.x) / kWarp, rings = warps * kRingBytes<dim>;
+  auto* queue = reinterpret_cast<Unit*>(memory + rings / 16);
+  auto* all = reinterpret_cast<SequenceWork*>(queue + warps * kQueue);
+  if (p.head_dim < dim) clear_beyond<dim>(memory, rings / (dim * 2), min(p.head_dim, p.value_dim));
+  wait_for_earlier();
+  const Work work(p, all, sequences, tiles * kQueries, cut);
   __syncthreads();
   Stream<dim> stream(p, work, shared_address(memory), partials.tickets, queue);
   int stage = 0;
   for (Unit unit = stream.next_unit(); unit.index >= 0; unit = stream.next_unit()) {
     Queries<T, dim, tiles> queries(p, work, unit);
     for (int key = unit.first_stage<kKeys>(); key < unit.stop<kKeys>(); key += kKeys) {
-      wait_for_copies<kRing - 2>();
+      wait_for_copies<kStages - 2>();
       __syncwarp();
-      stream.fetch(stage == 0 ? kRing - 1 : stage - 1);
+      stream.fetch(stage == 0 ? kStages - 1 : stage - 1);
       queries.template attend<kKeys>(stream.keys(stage), stream.values(stage), key);
-      stage = stage + 1 == kRing ? 0 : stage + 1;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     if (unit.chunks == 1) {
       queries.write(unit);
@@ -441,8 +442,8 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
     }
   }
   wait_for_copies<0>();
-  const int warps = static_cast<int>(gridDim.x) * kWarps<dim>;
-  if (last_to_arrive(partials.finished, warps) && threadIdx.x % kWarp == 0) *partials.tickets = 0;
+  const bool last = last_to_arrive(partials.finished, static_cast<int>(gridDim.x) * warps);
+  if (last && threadIdx.x % kWarp == 0) *partials.tickets = 0;
 }
 
 int tiles_for(int64_t packed_rows) { return packed_rows <= kQueries ? 1 : 2; }
@@ -475,18 +476,22 @@ Plan plan(const Launch& l, int warps, int64_t whole_units, int64_t keys, size_t 
 
 template <class T, int dim, int tiles>
 void launch_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  const int shared = kRingBytes + std::min(at.sequences, kLaunchedSequences) * static_cast<int>(sizeof(SequenceWork));
-  static const bool allowed =
-      (allow_shared(decode<T, dim, tiles>, kRingBytes + kLaunchedSequences * sizeof(SequenceWork)), true);
+  constexpr int kOfWarp = kRingBytes<dim> + kQueue * static_cast<int>(sizeof(Unit)), kBeside = 1024;
+  constexpr int kOfSequence = sizeof(SequenceWork);
+  const int most_shared = shared_of_block(l) - kBeside;
+  const int warps = std::min(kMostWarps, most_shared / kOfWarp);
+  const int launched = std::min(kLaunchedSequences, (most_shared - warps * kOfWarp) / kOfSequence);
+  const int shared = warps * kOfWarp + std::min(at.sequences, launched) * kOfSequence;
+  static const bool allowed = (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(most_shared)), true);
   static_cast<void>(allowed);
   const int64_t packed_rows = int64_t{at.decode_rows} * p.group, tile_rows = tiles * kQueries;
   const int slot_rows = static_cast<int>(std::min(packed_rows, tile_rows));
-  for (int first = 0; first < at.sequences; first += kLaunchedSequences) {
-    const int sequences = std::min(at.sequences - first, kLaunchedSequences);
+  for (int first = 0; first < at.sequences; first += launched) {
+    const int sequences = std::min(at.sequences - first, launched);
     const int64_t row_tiles =
         std::min(sequences * pieces(packed_rows, tile_rows), sequences + at.decode_tokens * p.group / tile_rows);
     const auto [cut, slots] =
-        plan(l, kWarps<dim>, row_tiles * p.kv_heads, at.decode_keys, slot_rows * row_bytes(p.value_dim));
+        plan(l, warps, row_tiles * p.kv_heads, at.decode_keys, slot_rows * row_bytes(p.value_dim));
     auto* values = reinterpret_cast<float*>(l.workspace);
     const Partials partials{.values = values,
                             .sums = reinterpret_cast<ChunkSum*>(values + slots * slot_rows * p.value_dim),
@@ -496,8 +501,8 @@ void launch_decode(const Launch& l, const AttentionParams& p, const AttentionInd
                             .finished = l.arrivals + 1};
     AttentionParams own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    decode<T, dim, tiles><<<l.multiprocessors, kWarps<dim> * kWarp, shared, l.stream>>>(own, partials, sequences, cut);
-    check_launch("attention decode");
+    launch_overlapped(l, "attention decode", decode<T, dim, tiles>, dim3(static_cast<unsigned>(l.multiprocessors)),
+                      static_cast<unsigned>(warps * kWarp), static_cast<size_t>(shared), own, partials, sequences, cut);
   }
 }
 

@@ -10,12 +10,21 @@ namespace sluice::cuda {
 template <class T>
 void attention_decode(const Launch&, const AttentionParams&, const AttentionIndices&);
 
-// Sequences of more packed rows. `attention_warpgroup` needs compute capability 9.0: it returns false, and has done
+// Sequences of more packed rows. `attention_prefill` takes dimensions up to kMostPrefillDim where a block has less than
+// 128 KiB of shared memory. `attention_warpgroup` needs compute capability 9.0: it returns false, and has done
 // nothing, on other devices and where it was not compiled (CMAKE_CUDA_ARCHITECTURES without 90a).
+inline constexpr int kMostPrefillDim = 128;
 template <class T>
 void attention_prefill(const Launch&, const AttentionParams&, const AttentionIndices&);
 template <class T>
 bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionIndices&);
+
+// Bytes of shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
+inline int shared_of_block(const Launch& l) {
+  const int capability = l.compute_capability;
+  const bool small = capability == 86 || capability == 89 || capability >= 120;
+  return (small ? 99 : capability < 90 ? 163 : 227) << 10;
+}
 
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {
