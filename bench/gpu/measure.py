@@ -21,15 +21,17 @@ CASES = [
     ("8B bf16, 1 sequence", "8b", "latency --input-len 128 --output-len 256 --iterations 3", 15.0e9),
     ("8B bf16, 1 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 3", 15.0e9 + 1.2e3 * 131072),
     ("8B fp8, 1 sequence", "8b", "latency --quantization fp8_e4m3 --input-len 128 --output-len 256 --iterations 3", 8.0e9),
-    ("8B q4_0, 1 sequence", "8b", "latency --quantization q4_0 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
+    ("8B int4, 1 sequence", "8b", "latency --quantization int4_g128 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
     ("1B bf16, 1 sequence", "1b", "latency --input-len 128 --output-len 256 --iterations 3", 2.47e9),
     ("8B bf16, 32 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 1 --batch-size 32",
      15.0e9 + 32 * 1.15e3 * 131072),
     ("8B bf16, prefill 8k", "8b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
-    ("8B bf16, 1000/1000", "8b", "throughput --input-len 1000 --output-len 1000 --num-prompts 512", None),
-    ("8B bf16, 128/128", "8b", "throughput --input-len 128 --output-len 128 --num-prompts 1024", None),
+    ("8B bf16, 1000/1000", "8b", "throughput --max-num-seqs 512 --input-len 1000 --output-len 1000 --num-prompts 512", None),
+    ("8B bf16, 128/128", "8b", "throughput --max-num-seqs 512 --input-len 128 --output-len 128 --num-prompts 1024", None),
+    ("8B fp8, 128/128", "8b",
+     "throughput --max-num-seqs 512 --quantization fp8_e4m3 --input-len 128 --output-len 128 --num-prompts 1024", None),
     ("8B fp8, 1000/1000", "8b",
-     "throughput --quantization fp8_e4m3 --input-len 1000 --output-len 1000 --num-prompts 512", None),
+     "throughput --max-num-seqs 512 --quantization fp8_e4m3 --input-len 1000 --output-len 1000 --num-prompts 512", None),
 ]
 
 

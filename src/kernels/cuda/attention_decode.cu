@@ -10,9 +10,11 @@
 //
 // Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
 // tensor cores. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
+//
+// The kernel fills the multiprocessors by itself: it neither begins early nor lets the next one do so, whose blocks
+// would sit beside it, a part of them, and wait.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/decode_work.cuh"
-#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
@@ -420,7 +422,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   auto* queue = reinterpret_cast<Unit*>(memory + rings / 16);
   auto* all = reinterpret_cast<SequenceWork*>(queue + warps * kQueue);
   if (p.head_dim < dim) clear_beyond<dim>(memory, rings / (dim * 2), min(p.head_dim, p.value_dim));
-  wait_for_earlier();
   const Work work(p, all, sequences, tiles * kQueries, cut);
   __syncthreads();
   Stream<dim> stream(p, work, shared_address(memory), partials.tickets, queue);
@@ -501,8 +502,9 @@ void launch_decode(const Launch& l, const AttentionParams& p, const AttentionInd
                             .finished = l.arrivals + 1};
     AttentionParams own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    launch_overlapped(l, "attention decode", decode<T, dim, tiles>, dim3(static_cast<unsigned>(l.multiprocessors)),
-                      static_cast<unsigned>(warps * kWarp), static_cast<size_t>(shared), own, partials, sequences, cut);
+    decode<T, dim, tiles><<<static_cast<unsigned>(l.multiprocessors), static_cast<unsigned>(warps * kWarp),
+                            static_cast<size_t>(shared), l.stream>>>(own, partials, sequences, cut);
+    check_launch("attention decode");
   }
 }
 

@@ -125,6 +125,9 @@ class Work {
     const int first_row = (tile_of_all - chunk * of_rows) * tile_rows_;
     const int last_token = min(s.rows - 1, group_.divide(first_row + tile_rows_ - 1)), past = s.kv_len - s.rows;
     const int from = chunks.first + chunk * chunks.length;
+    int begin = max(from, first_visible(p_, past + group_.divide(first_row)));
+    int end = min(from + chunks.length, last_visible(p_, past + last_token, s.kv_len) + 1);
+    if (begin >= end) begin = end = from;  // its one stage then has keys that no row sees
     return {.index = index,
             .sequence = low,
             .kv_head = kv_head,
@@ -135,8 +138,8 @@ class Work {
             .chunk = chunk,
             .chunks = chunks.count,
             .step = p_.kv_heads * of_rows,
-            .begin = max(from, first_visible(p_, past + group_.divide(first_row))),
-            .end = min(from + chunks.length, last_visible(p_, past + last_token, s.kv_len) + 1)};
+            .begin = begin,
+            .end = end};
   }
 
   // How many rows a unit has, and which they are.
