@@ -72,7 +72,7 @@ TensorEntry entry_of(std::string name, GroupMatrix matrix) {
   const auto [type, write] = form_of(matrix);
   TensorEntry out = entry(std::move(name), type, matrix.outputs, matrix.inputs);
   const size_t row_bytes = out.bytes / static_cast<size_t>(matrix.outputs);
-  out.compute = [matrix = std::move(matrix), write, row_bytes](int64_t begin, int64_t count, std::byte* to) {
+  out.compute = [matrix = std::move(matrix), write = write, row_bytes](int64_t begin, int64_t count, std::byte* to) {
     constexpr int64_t kRows = 16;  // at a time: what lies side by side in matrices that are stored inputs first
     std::vector<uint8_t> quants(static_cast<size_t>(kRows * matrix.inputs));
     for (int64_t row = begin; row < begin + count; row += kRows) {
