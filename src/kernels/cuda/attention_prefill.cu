@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant_
   const int kv_len = p.kv_len[sequence];
   const int block_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows;
   if (rows * p.group <= kMostDecodeRows || block_row >= rows * p.group) return;
-  clear_beyond<dim>(tiles, 4 * kTileKeys, min(p.head_dim, p.value_dim));
+  clear_beyond<dim>(tiles, 4 * kTileKeys, min(p.head_dim, p.value_dim), static_cast<int>(blockDim.x));
   __syncthreads();
   const uint32_t base = shared_address(tiles);
   const auto keys = [&](int stage) { return SharedRows<dim>{base + stage * 2 * kBytes}; };

@@ -26,10 +26,10 @@ struct SharedRows {
 
 // Packs beyond the vectors' own are read by the tensor cores, too.
 template <int dim>
-__device__ inline void clear_beyond(uint4* rows, int count, int elements) {
+__device__ inline void clear_beyond(uint4* rows, int count, int elements, int threads) {
   const SharedRows<dim> shared{0};
   const int own = elements / 8, beyond = SharedRows<dim>::kPacks - own;
-  for (int i = threadIdx.x; i < count * beyond; i += blockDim.x) {
+  for (int i = threadIdx.x; i < count * beyond; i += threads) {
     rows[shared.pack(i / beyond, own + i % beyond) / 16] = {0, 0, 0, 0};
   }
 }

@@ -1,23 +1,23 @@
 // What decoding is made of: units of work, counted on the device from the sequences' lengths.
 #pragma once
 
+#include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 
 namespace sluice::cuda {
 
-inline constexpr int kQueries = 8;  // packed rows of a tile of the tensor cores
-
-// The keys of a sequence, cut: [first + i * length, first + (i + 1) * length) for i below count. Lengths are powers of
-// two, from kShortestChunk on. Few sequences are cut into up to `cuts` chunks, as many as give all warps of the
-// device work; chunks are longer than `longest` only where that would make more than kMostChunks.
-struct Cut {
-  int cuts, longest;
+// The first warps of a block, which work together.
+struct Team {
+  int warps;
+  __device__ int threads() const { return warps * kWarp; }
+  __device__ void sync() const { asm volatile("bar.sync 1, %0;" ::"r"(threads()) : "memory"); }
 };
+
+// See Cut.
 struct Chunks {
   int first, length, count;
 };
-inline constexpr int kShortestChunk = 64, kLongestChunk = 1024, kMostChunks = 128;
 
 __device__ inline Chunks chunks_of(const AttentionParams& p, int rows, int kv_len, const Cut& cut) {
   const auto to_power_of_two = [](int n) { return n <= 1 ? 1 : 1 << (32 - __clz(n - 1)); };
@@ -64,8 +64,8 @@ struct SequenceWork {
 
 class Work {
  public:
-  // By all threads of the block; to be followed by a barrier.
-  __device__ Work(const AttentionParams& p, SequenceWork* all, int sequences, int tile_rows, Cut cut)
+  // By all threads of the team; to be followed by a barrier.
+  __device__ Work(const AttentionParams& p, SequenceWork* all, int sequences, int tile_rows, Cut cut, const Team& team)
       : p_(p),
         all_(all),
         sequences_(sequences),
@@ -74,8 +74,8 @@ class Work {
         kv_heads_(p.kv_heads),
         group_(p.group) {
     __shared__ int sums[kWarp];
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-    for (int base = 0; base < sequences; base += blockDim.x) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    for (int base = 0; base < sequences; base += team.threads()) {
       const int s = base + static_cast<int>(threadIdx.x);
       SequenceWork own{0, 0, 0, 0};
       int count = 0;
@@ -93,14 +93,14 @@ class Work {
         if (lane >= offset) sum += before;
       }
       if (lane == kWarp - 1) sums[warp] = sum;
-      __syncthreads();
+      team.sync();
       own.first_unit = count_ + sum - count;
-      for (int w = 0; w < warps; ++w) {
+      for (int w = 0; w < team.warps; ++w) {
         if (w < warp) own.first_unit += sums[w];
         count_ += sums[w];
       }
       if (s < sequences) all[s] = own;
-      __syncthreads();
+      team.sync();
     }
   }
 
