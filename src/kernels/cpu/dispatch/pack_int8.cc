@@ -44,7 +44,12 @@ void store_words(const Words& w, uint32_t* to) {
     store_pairs(w, Layout.low, high);
   } else if constexpr (Layout.high == 1) {
     uint32_t packed = 0;
-    for (int i = 0; i < kWords; ++i) packed |= (w[i] >> Layout.low & every_byte(1)) << i;
+    for (int i = 0; i < kWords; ++i) {
+      // Named, or GCC 12 with -fsanitize=bounds,shift reads another w[i]: in templates, it sets the checked index of an
+      // operand that holds a call it folds only on the way to the report of a bad shift.
+      const uint32_t bits = w[i] >> Layout.low & every_byte(1);
+      packed |= bits << i;
+    }
     *high = packed;
   }
 }
