@@ -26,7 +26,8 @@ struct InputBlock {
   std::conditional_t<Traits.mins, float, int32_t> sums[Traits.subs];
 };
 
-// NaN in a block makes its scale, and so the row's results, NaN.
+// A value that is not finite makes the block's scale, and so the row's results, NaN. Its quants and sums mean nothing
+// then, and wrap around.
 template <Int8Traits Traits>
 SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>& to) {
   constexpr int kVecs = kernels::kQuantBlock / kLanes, kVecsPerSub = kVecs / Traits.subs;
@@ -40,7 +41,7 @@ SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>
   const int top_bits = reduce_max_lanes(top);
   float magnitude;
   __builtin_memcpy(&magnitude, &top_bits, sizeof magnitude);
-  to.scale = magnitude / 127.0f;
+  to.scale = magnitude / 127.0f + (magnitude - magnitude);
   const Vec inverse = broadcast(top_bits == 0 ? 0.0f : 127.0f / magnitude);
   Bytes lanes[kVecs];
   SLUICE_UNROLL
@@ -53,10 +54,11 @@ SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>
     Bytes sum = lanes[s * kVecsPerSub];
     SLUICE_UNROLL
     for (int i = 1; i < kVecsPerSub; ++i) sum = add_lanes(sum, lanes[s * kVecsPerSub + i]);
+    const int total = reduce_add_lanes(sum);
     if constexpr (Traits.mins) {
-      to.sums[s] = static_cast<float>(reduce_add_lanes(sum)) * to.scale;
+      to.sums[s] = static_cast<float>(total) * to.scale;
     } else {
-      to.sums[s] = -offset * reduce_add_lanes(sum);
+      to.sums[s] = static_cast<int32_t>(0u - static_cast<uint32_t>(offset) * static_cast<uint32_t>(total));
     }
   }
 }

@@ -6,6 +6,18 @@
 
 namespace sluice::SLUICE_ISA {
 
+template <class F>
+SLUICE_INLINE int reduce_lanes(__m256i x, F&& both) {
+  __m128i y = both(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  y = both(y, _mm_shuffle_epi32(y, 0x4e));
+  return _mm_cvtsi128_si32(both(y, _mm_shuffle_epi32(y, 0xb1)));
+}
+// Sums wrap around.
+SLUICE_INLINE int reduce_add_lanes(__m256i x) {
+  return reduce_lanes(
+      x, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_add_epi32(a, b); });
+}
+
 #ifdef __AVX512F__
 
 using Bytes = __m512i;
@@ -30,7 +42,9 @@ SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
 SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm512_cvtepi32_ps(x); }
 SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm512_cvtps_epi32(x); }  // to nearest even
 SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
-SLUICE_INLINE int reduce_add_lanes(Bytes x) { return _mm512_reduce_add_epi32(x); }
+SLUICE_INLINE int reduce_add_lanes(Bytes x) {  // GCC's _mm512_reduce_add_epi32 ends in a signed addition
+  return reduce_add_lanes(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)));
+}
 SLUICE_INLINE void store_saturated(int8_t* p, Bytes lanes) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(lanes));
 }
@@ -98,16 +112,6 @@ SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm256_cvtepi32_ps(x); }
 SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm256_cvtps_epi32(x); }
 SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm256_add_epi32(a, b); }
 SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm256_max_epi32(a, b); }
-template <class F>
-SLUICE_INLINE int reduce_lanes(Bytes x, F&& both) {
-  __m128i y = both(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-  y = both(y, _mm_shuffle_epi32(y, 0x4e));
-  return _mm_cvtsi128_si32(both(y, _mm_shuffle_epi32(y, 0xb1)));
-}
-SLUICE_INLINE int reduce_add_lanes(Bytes x) {
-  return reduce_lanes(
-      x, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_add_epi32(a, b); });
-}
 SLUICE_INLINE int reduce_max_lanes(Bytes x) {
   return reduce_lanes(
       x, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_max_epi32(a, b); });
