@@ -69,16 +69,11 @@ class MixtureOfAttention final : public Mixer {
                         .positions = step.rope->rows,
                         .slots = step.batch.slots});
     for (int j = 0; j < spec_.routing.top_k; ++j) {
-      ops::attention(c, {.out = mixed.slice_columns(j * width, width),
-                         .q = q.slice_columns(j * width, width),
-                         .k_cache = step.kv->k,
-                         .v_cache = step.kv->v,
-                         .query_start = step.batch.query_start,
-                         .kv_len = step.batch.kv_len,
-                         .block_table = step.batch.block_table,
-                         .block_table_stride = step.batch.block_table_stride,
-                         .heads = spec_.kv_heads,
-                         .scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim))});
+      ops::AttentionArgs args =
+          step.attention(mixed.slice_columns(j * width, width), q.slice_columns(j * width, width));
+      args.heads = spec_.kv_heads;
+      args.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+      ops::attention(c, args);
     }
   }
 

@@ -151,16 +151,9 @@ class HybridLayer final : public Mixer {
                         .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
                         .slots = step.batch.slots});
     const Tensor mixed = c.arena.take(&kFloat32, q.shape);
-    ops::attention(c, {.out = mixed,
-                       .q = q,
-                       .k_cache = step.kv->k,
-                       .v_cache = step.kv->v,
-                       .query_start = step.batch.query_start,
-                       .kv_len = step.batch.kv_len,
-                       .block_table = step.batch.block_table,
-                       .block_table_stride = step.batch.block_table_stride,
-                       .heads = spec_.attention.heads,
-                       .scale = spec_.attention.scale});
+    ops::AttentionArgs args = step.attention(mixed, q);
+    args.heads = spec_.attention.heads, args.scale = spec_.attention.scale;
+    ops::attention(c, args);
     return shared_->out(c, mixed);
   }
 

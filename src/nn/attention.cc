@@ -147,24 +147,13 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
   if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   rotate_and_store(c, step, q, k, v);
   const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), spec_.q_width()});
-  ops::attention(c, {.out = mixed,
-                     .q = q,
-                     .k_cache = step.kv->k,
-                     .v_cache = step.kv->v,
-                     .query_start = step.batch.query_start,
-                     .kv_len = step.batch.kv_len,
-                     .block_table = step.batch.block_table,
-                     .block_table_stride = step.batch.block_table_stride,
-                     .heads = spec_.heads,
-                     .scale = spec_.scale,
-                     .causal = spec_.causal,
-                     .window = spec_.window,
-                     .chunk = spec_.chunk,
-                     .soft_cap = spec_.soft_cap,
-                     .sinks = sinks_.data(),
-                     .alibi_slopes = slopes_.data(),
-                     .relative_bias = relative_bias_.data(),
-                     .relative_reach = spec_.relative_reach});
+  ops::AttentionArgs args = step.attention(mixed, q);
+  args.heads = spec_.heads, args.scale = spec_.scale;
+  args.causal = spec_.causal, args.window = spec_.window, args.chunk = spec_.chunk;
+  args.soft_cap = spec_.soft_cap, args.sinks = sinks_.data();
+  args.alibi_slopes = slopes_.data();
+  args.relative_bias = relative_bias_.data(), args.relative_reach = spec_.relative_reach;
+  ops::attention(c, args);
   if (spec_.output_gate) {
     ops::multiply(c, mixed, qkv.slice_columns(spec_.q_width(), spec_.q_width()), ops::Activation::kSigmoid);
   }

@@ -81,17 +81,10 @@ void LatentAttention::operator()(ops::Ctx& c, const MixerStep& step, const Tenso
                         .positions = step.rope->rows,
                         .slots = step.batch.slots});
   const Tensor mixed = c.arena.take(&kFloat32, {tokens, heads * s.kv_rank});
-  ops::attention(c, {.out = mixed,
-                     .q = queries,
-                     .k_cache = step.kv->k,
-                     .v_cache = {},
-                     .value_dim = s.kv_rank,
-                     .query_start = step.batch.query_start,
-                     .kv_len = step.batch.kv_len,
-                     .block_table = step.batch.block_table,
-                     .block_table_stride = step.batch.block_table_stride,
-                     .heads = s.heads,
-                     .scale = s.scale});
+  ops::AttentionArgs args = step.attention(mixed, queries);
+  args.v_cache = {}, args.value_dim = s.kv_rank;
+  args.heads = s.heads, args.scale = s.scale;
+  ops::attention(c, args);
   const Tensor values = c.arena.take(&kFloat32, {tokens, heads * s.value_dim});
   values_.heads(c, values, s.value_dim, mixed, s.kv_rank);
   out_.into(c, out, values, accumulate);

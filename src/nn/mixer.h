@@ -24,6 +24,15 @@ struct MixerStep {
   std::span<const Tensor> side{};          // what the decoder's side stream carries
   Tensor state{};                          // [slots, state_values()] fp32, rows strided, by Batch::state_slots
 
+  // Attention of the step's queries over the layer's cache; heads, scale and masks are the caller's to add.
+  ops::AttentionArgs attention(const Tensor& out, const Tensor& q) const {
+    ops::AttentionArgs args;
+    args.out = out, args.q = q;
+    args.k_cache = kv->k, args.v_cache = kv->v;
+    args.query_start = batch.query_start, args.kv_len = batch.kv_len;
+    args.block_table = batch.block_table, args.block_table_stride = batch.block_table_stride;
+    return args;
+  }
   ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
 };
 
