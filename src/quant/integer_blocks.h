@@ -31,6 +31,11 @@ inline void take_bits(const uint8_t* p, int shift, uint32_t mask, Words& words) 
   for (int i = 0; i < kWords; ++i) words[i] = word_at(p, i) >> shift & every_byte(mask);
 }
 
+// Adds the bits `bit` of 32 bytes to the elements, at bit `to`.
+inline void add_plane(const uint8_t* p, int bit, int to, Words& words) {
+  for (int i = 0; i < kWords; ++i) words[i] |= (word_at(p, i) >> bit & every_byte(1)) << to;
+}
+
 // Adds bit i of a 32-bit number to element i, at bit `to`.
 inline void add_bits(uint32_t bits, int to, Words& words) {
   for (int i = 0; i < kWords; ++i) {
@@ -111,9 +116,7 @@ template <>
 struct Parts<Q3_K> {
   static void words(const Q3_K::Block& block, int b, Words& out) {
     take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
-    Words high;
-    take_bits(block.hmask, b, 1, high);
-    for (int i = 0; i < kWords; ++i) out[i] |= high[i] << 2;
+    add_plane(block.hmask, b, 2, out);
   }
   static RecordScales scales(const Q3_K::Block& block) {
     RecordScales s{.halves = {block.d}, .multipliers = {}};
@@ -145,9 +148,7 @@ template <>
 struct Parts<Q5_K> {
   static void words(const Q5_K::Block& block, int b, Words& out) {
     take_bits(block.qs + b / 2 * 32, b % 2 * 4, 15, out);
-    Words high;
-    take_bits(block.qh, b, 1, high);
-    for (int i = 0; i < kWords; ++i) out[i] |= high[i] << 4;
+    add_plane(block.qh, b, 4, out);
   }
   static RecordScales scales(const Q5_K::Block& block) { return super_scales(block.d, block.dmin, block.scales); }
 };
