@@ -9,12 +9,9 @@
 #include <map>
 #include <random>
 
-#include "base/json.h"
-#include "engine/runner.h"
-#include "formats/safetensors.h"
+#include "golden/folder_model.h"
 #include "quant/groups.h"
 #include "sluice/error.h"
-#include "support/temp_folder.h"
 
 namespace sluice {
 namespace {
@@ -267,32 +264,15 @@ Pair make_tensors(const Writer& write) {
 }
 
 void write(const TempFolder& folder, const Json& config, Tensors& tensors) {
-  folder.write("config.json", dump_json(config));
   std::vector<NamedTensor> named;
   for (auto& [name, stored] : tensors) named.push_back({name, Tensor(stored.bytes.data(), stored.type, stored.shape)});
-  write_safetensors(folder / "model.safetensors", named);
+  write_model(folder, config, named);
 }
 
-struct Logits {
-  std::vector<float> values;
-  size_t weight_bytes = 0;
-};
-Logits logits_of(const TempFolder& folder) {
-  EngineOptions options;
-  options.model = folder.path();
-  options.dtype = "float32";
-  options.kv_cache_memory_bytes = 4 << 20;
-  options.max_num_seqs = 16;
-  ThreadPool pool(2);
-  LoadedModel loaded = load_model(options, pool);
-  Runner runner(loaded, pool);
+TextLogits some_logits(const TempFolder& folder) {
   std::vector<int32_t> ids;
   for (int i = 0; i < 20; ++i) ids.push_back(static_cast<int32_t>(i * 37 % kVocabulary));
-  Logits out{.values = {}, .weight_bytes = loaded.plan.weight_bytes};
-  for_each_logits(runner, loaded.plan, options.block_size, ids, 16, [&](int, std::span<const float> row) {
-    out.values.insert(out.values.end(), row.begin(), row.end());
-  });
-  return out;
+  return logits_of(folder, ids);
 }
 
 // `smaller`: how much less memory than fp32 the weights take at least.
@@ -304,7 +284,7 @@ void expect_equal(const Json& quantization, const Writer& writer, double smaller
   with["quantization_config"] = quantization;
   write(quantized, with, tensors.quantized);
   write(plain, config(), tensors.plain);
-  const Logits got = logits_of(quantized), want = logits_of(plain);
+  const TextLogits got = some_logits(quantized), want = some_logits(plain);
   ASSERT_EQ(got.values.size(), want.values.size());
   double worst = 0, largest = 0;
   for (size_t i = 0; i < want.values.size(); ++i) {
@@ -367,7 +347,7 @@ std::string refusal(const Json& quantization, const std::function<void(Tensors&)
   with["quantization_config"] = quantization;
   write(folder, with, tensors.quantized);
   try {
-    logits_of(folder);
+    some_logits(folder);
   } catch (const Error& e) {
     EXPECT_EQ(e.code, ErrorCode::kUnsupportedModel);
     return e.what();

@@ -7,10 +7,8 @@
 #include <map>
 
 #include "base/mmap.h"
-#include "engine/runner.h"
-#include "formats/safetensors.h"
+#include "golden/folder_model.h"
 #include "support/hashed_weights.h"
-#include "support/temp_folder.h"
 
 namespace sluice {
 namespace {
@@ -88,12 +86,11 @@ Model read_golden(const fs::path& golden) {
 }
 
 void write(Model& model, const testing::TempFolder& folder) {
-  folder.write("config.json", dump_json(model.config));
   std::vector<NamedTensor> tensors;
   for (auto& [name, matrix] : model.tensors) {
     tensors.push_back({name, Tensor(matrix.values.data(), &kFloat32, matrix.shape)});
   }
-  write_safetensors(folder / "model.safetensors", tensors);
+  write_model(folder, model.config, tensors);
 }
 
 // Loads what `change` makes of the golden and compares all logits; `column` scales what is expected of a token.
@@ -110,26 +107,18 @@ void expect_golden(
   std::map<std::string, TensorEntry> expected;
   const MappedFile file((golden / "golden.safetensors").string());
   for (TensorEntry& entry : read_safetensors(file.bytes(), name)) expected.emplace(entry.name, entry);
-  EngineOptions options;
-  options.model = folder.path();
-  options.dtype = "float32";
-  options.kv_cache_memory_bytes = 16 << 20;
-  options.max_num_seqs = 64;
-  ThreadPool pool(2);
-  LoadedModel loaded = load_model(options, pool);
-  Runner runner(loaded, pool);
   const auto* ids = reinterpret_cast<const int32_t*>(expected.at("ids_1").data);
   const Tensor want = expected.at("logits_1").view();
-  for_each_logits(runner, loaded.plan, options.block_size, {ids, static_cast<size_t>(want.rows())}, 16,
-                  [&](int position, std::span<const float> row) {
-                    double worst = 0, largest = 0;
-                    for (int64_t i = 0; i < want.shape[1]; ++i) {
-                      const double e = double{want.f32()[position * want.row_stride + i]} * column(i);
-                      worst = std::max(worst, std::abs(row[i] - e));
-                      largest = std::max(largest, std::abs(e));
-                    }
-                    EXPECT_LE(worst, 2e-4 * largest) << "row " << position;
-                  });
+  const TextLogits got = logits_of(folder, {ids, static_cast<size_t>(want.rows())});
+  for (int64_t position = 0; position < want.rows(); ++position) {
+    double worst = 0, largest = 0;
+    for (int64_t i = 0; i < want.shape[1]; ++i) {
+      const double e = double{want.f32()[position * want.row_stride + i]} * column(i);
+      worst = std::max(worst, std::abs(got.values[static_cast<size_t>(position * want.shape[1] + i)] - e));
+      largest = std::max(largest, std::abs(e));
+    }
+    EXPECT_LE(worst, 2e-4 * largest) << "row " << position;
+  }
 }
 
 TEST(Renamed, InternLm2GroupsItsProjections) {

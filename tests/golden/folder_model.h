@@ -1,0 +1,42 @@
+// A small model that a test writes into a folder, and the logits of a text from there.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/runner.h"
+#include "formats/safetensors.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+
+inline void write_model(const testing::TempFolder& folder, const Json& config,
+                        const std::vector<NamedTensor>& tensors) {
+  folder.write("config.json", dump_json(config));
+  write_safetensors(folder / "model.safetensors", tensors);
+}
+
+struct TextLogits {
+  std::vector<float> values;  // [tokens, vocabulary]
+  size_t weight_bytes = 0;    // of the model in memory
+};
+
+// In float32, in steps of 16 tokens; throws what load_model throws.
+inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const int32_t> ids) {
+  EngineOptions options;
+  options.model = folder.path();
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  ThreadPool pool(2);
+  LoadedModel loaded = load_model(options, pool);
+  Runner runner(loaded, pool);
+  TextLogits out{.values = {}, .weight_bytes = loaded.plan.weight_bytes};
+  for_each_logits(runner, loaded.plan, options.block_size, ids, 16, [&](int, std::span<const float> row) {
+    out.values.insert(out.values.end(), row.begin(), row.end());
+  });
+  return out;
+}
+
+}  // namespace sluice
