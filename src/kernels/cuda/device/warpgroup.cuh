@@ -20,74 +20,45 @@ __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
 template <class T, int n>
 struct WarpgroupProduct;
 
-// The operands of an instruction cannot be a loop.
-#define SLUICE_SUMS_64 \
-  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
-  "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), \
-  "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), \
-  "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), \
-  "+f"(d[30]), "+f"(d[31])
-#define SLUICE_NAMES_64 \
+// The operands of an instruction cannot be a loop. The sums come first, so that what follows them is numbered by n.
+#define SLUICE_SUMS_8(i)                                                                                     \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define SLUICE_SUMS_64 SLUICE_SUMS_8(0), SLUICE_SUMS_8(8), SLUICE_SUMS_8(16), SLUICE_SUMS_8(24)
+#define SLUICE_SUMS_128 \
+  SLUICE_SUMS_64, SLUICE_SUMS_8(32), SLUICE_SUMS_8(40), SLUICE_SUMS_8(48), SLUICE_SUMS_8(56)
+#define SLUICE_NAMES_64                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SLUICE_SUMS_128 \
-  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
-  "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), \
-  "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), \
-  "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
-  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), \
-  "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), \
-  "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), \
-  "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
-  "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), \
-  "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), \
-  "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-#define SLUICE_NAMES_128 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SLUICE_WARPGROUP_PRODUCT_64(T, type)                                                                       \
-  template <>                                                                                                       \
-  struct WarpgroupProduct<T, 64> {                                                                                  \
-    __device__ static void from_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {                    \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
-                   " {" SLUICE_NAMES_64 "}, %32, %33, p, 1, 1, 0, 0; }"                                              \
-                   : SLUICE_SUMS_64                                                                                 \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                              \
-    }                                                                                                               \
-    __device__ static void from_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {                     \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type     \
-                   " {" SLUICE_NAMES_64 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"                            \
-                   : SLUICE_SUMS_64                                                                                 \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                           \
-    }                                                                                                               \
+#define SLUICE_NAMES_128                                                                             \
+  SLUICE_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// o0 to o4: the numbers of the operands after n / 2 sums.
+#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4)                                              \
+  template <>                                                                                                 \
+  struct WarpgroupProduct<T, n> {                                                                             \
+    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {           \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n         \
+                   "k16.f32." type "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, 0; }"   \
+                   : SLUICE_SUMS_##n                                                                          \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                        \
+    }                                                                                                         \
+    __device__ static void from_registers(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {            \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n                \
+                   "k16.f32." type "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3   \
+                   "}, %" #o4 ", p, 1, 1, 1; }"                                                               \
+                   : SLUICE_SUMS_##n                                                                          \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                     \
+    }                                                                                                         \
   };
-#define SLUICE_WARPGROUP_PRODUCT_128(T, type)                                                                       \
-  template <>                                                                                                       \
-  struct WarpgroupProduct<T, 128> {                                                                                  \
-    __device__ static void from_shared(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {                    \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-                   " {" SLUICE_NAMES_128 "}, %64, %65, p, 1, 1, 0, 0; }"                                              \
-                   : SLUICE_SUMS_128                                                                                 \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                              \
-    }                                                                                                               \
-    __device__ static void from_registers(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {                     \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type     \
-                   " {" SLUICE_NAMES_128 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"                            \
-                   : SLUICE_SUMS_128                                                                                 \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                           \
-    }                                                                                                               \
-  };
-SLUICE_WARPGROUP_PRODUCT_64(__nv_bfloat16, "bf16")
-SLUICE_WARPGROUP_PRODUCT_64(__half, "f16")
-SLUICE_WARPGROUP_PRODUCT_128(__nv_bfloat16, "bf16")
-SLUICE_WARPGROUP_PRODUCT_128(__half, "f16")
-#undef SLUICE_WARPGROUP_PRODUCT_64
-#undef SLUICE_WARPGROUP_PRODUCT_128
+SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 64, 32, 33, 34, 35, 36)
+SLUICE_WARPGROUP_PRODUCT(__half, "f16", 64, 32, 33, 34, 35, 36)
+SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 128, 64, 65, 66, 67, 68)
+SLUICE_WARPGROUP_PRODUCT(__half, "f16", 128, 64, 65, 66, 67, 68)
+#undef SLUICE_WARPGROUP_PRODUCT
 #undef SLUICE_NAMES_64
 #undef SLUICE_NAMES_128
+#undef SLUICE_SUMS_8
 #undef SLUICE_SUMS_64
 #undef SLUICE_SUMS_128
 
