@@ -45,6 +45,7 @@ size_t BlockPool::HashName::operator()(const BlockName& name) const {
 BlockPool::BlockPool(const BlockPoolOptions& options) : options_(options) {
   CHECK(options.blocks > 0 && options.block_size > 0, "{} blocks of {} tokens", options.blocks, options.block_size);
   CHECK(options.hash_bits > 0 && options.hash_bits <= 256, "{} bits", options.hash_bits);
+  CHECK(options.groups > 0, "{} groups", options.groups);
   nodes_.resize(options.blocks);
   free_.reserve(options.blocks);
   for (BlockId block = options.blocks; block-- > 0;) free_.push_back(block);
@@ -65,20 +66,34 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
   return taken;
 }
 
-// Forgets the block and what follows it, leaves first; those that nobody holds are free.
+// A follower alone; a leader with its row and all that comes after it in the tree, leaves first. What nobody holds is
+// free then.
 void BlockPool::evict(BlockId block) {
+  if (const BlockId leader = nodes_[block].leader; leader != kNoBlock) {
+    *std::ranges::find(nodes_[leader].followers, block) = kNoBlock;
+    free_unheld(block);
+    nodes_[block].published = false;
+    nodes_[block].leader = kNoBlock;
+    return;
+  }
   for (BlockId leaf = block;;) {
     while (nodes_[leaf].first_child != kNoBlock) leaf = nodes_[leaf].first_child;
     const BlockId parent = nodes_[leaf].parent;
-    if (nodes_[leaf].holders == 0) {
-      remove_cached(leaf);
-      free_.push_back(leaf);
-      ++evictions_;
+    free_unheld(leaf);
+    for (const BlockId follower : nodes_[leaf].followers) {
+      if (follower != kNoBlock) free_unheld(follower);
     }
     forget(leaf);
     if (leaf == block) return;
     leaf = parent;
   }
+}
+
+void BlockPool::free_unheld(BlockId block) {
+  if (nodes_[block].holders > 0) return;
+  remove_cached(block);
+  free_.push_back(block);
+  ++evictions_;
 }
 
 void BlockPool::share(std::span<const BlockId> blocks) {
@@ -153,31 +168,55 @@ bool BlockPool::matches(const Node& node, BlockId parent, const std::string& sal
   return node.parent == parent && (parent != kNoBlock || node.salt == salt) && std::ranges::equal(node.tokens, tokens);
 }
 
-BlockId BlockPool::publish(BlockId block, BlockId parent, const std::string& salt, const BlockName& name,
-                           std::span<const TokenId> tokens) {
-  CHECK(nodes_[block].holders > 0, "block {} is not held", block);
+void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
+                        std::span<const TokenId> tokens) {
+  CHECK(static_cast<int>(row.size()) == options_.groups, "{} blocks in a row of {}", row.size(), options_.groups);
+  CHECK(nodes_[row[0]].holders > 0, "block {} is not held", row[0]);
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
-  if (parent != kNoBlock && !nodes_[parent].published) return block;
-  const auto [entry, added] = by_name_.try_emplace(name, block);
+  if (parent != kNoBlock && !nodes_[parent].published) return;
+  const BlockId leader = row[0];
+  const auto [entry, added] = by_name_.try_emplace(name, leader);
   const BlockId existing = entry->second;
   if (!added) {
-    if (existing == block || !matches(nodes_[existing], parent, salt, tokens)) return block;
+    if (existing == leader || !matches(nodes_[existing], parent, salt, tokens)) return;
     share({&existing, 1});
-    release({&block, 1});
-    return existing;
+    release({&leader, 1});
+    row[0] = existing;
+    return follow(existing, row);
   }
-  Node& node = nodes_[block];
-  CHECK(!node.published, "block {} has another name", block);
+  Node& node = nodes_[leader];
+  CHECK(!node.published, "block {} has another name", leader);
   node.published = true;
   node.parent = parent;
   node.name = name;
   node.salt = parent == kNoBlock ? salt : std::string();
   node.tokens.assign(tokens.begin(), tokens.end());
-  if (parent == kNoBlock) return block;
-  node.next_sibling = nodes_[parent].first_child;
-  if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = block;
-  nodes_[parent].first_child = block;
-  return block;
+  if (parent != kNoBlock) {
+    node.next_sibling = nodes_[parent].first_child;
+    if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = leader;
+    nodes_[parent].first_child = leader;
+  }
+  node.followers.assign(row.size() - 1, kNoBlock);
+  follow(leader, row);
+}
+
+// The followers of `row` become those of a published leader, or are exchanged for those it has.
+void BlockPool::follow(BlockId leader, std::span<BlockId> row) {
+  for (size_t group = 1; group < row.size(); ++group) {
+    BlockId& place = nodes_[leader].followers[group - 1];
+    if (row[group] == kNoBlock || row[group] == place) continue;
+    if (place == kNoBlock) {
+      Node& node = nodes_[row[group]];
+      CHECK(node.holders > 0 && !node.published, "block {} cannot follow {}", row[group], leader);
+      node.published = true;
+      node.leader = leader;
+      place = row[group];
+    } else {
+      share({&place, 1});
+      release({&row[group], 1});
+      row[group] = place;
+    }
+  }
 }
 
 void BlockPool::reset_prefix_cache() {
@@ -218,9 +257,9 @@ void BlockPool::remove_cached(BlockId block) {
   --cached_;
 }
 
-void BlockPool::forget(BlockId block) {
-  const Node& node = nodes_[block];
-  CHECK(node.first_child == kNoBlock, "block {} is no leaf of the prefix tree", block);
+void BlockPool::forget(BlockId leader) {
+  const Node& node = nodes_[leader];
+  CHECK(node.first_child == kNoBlock, "block {} is no leaf of the prefix tree", leader);
   by_name_.erase(node.name);
   if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = node.last_sibling;
   if (node.last_sibling != kNoBlock) {
@@ -228,14 +267,21 @@ void BlockPool::forget(BlockId block) {
   } else if (node.parent != kNoBlock) {
     nodes_[node.parent].first_child = node.next_sibling;
   }
-  unpublish(block);
+  unpublish(leader);
 }
 
-void BlockPool::unpublish(BlockId block) {
-  Node& node = nodes_[block];
+// With its row.
+void BlockPool::unpublish(BlockId leader) {
+  Node& node = nodes_[leader];
   node.published = false;
   node.parent = node.first_child = node.next_sibling = node.last_sibling = kNoBlock;
-  if (options_.on_forget) options_.on_forget(block);
+  for (const BlockId follower : node.followers) {
+    if (follower == kNoBlock) continue;
+    nodes_[follower].published = false;
+    nodes_[follower].leader = kNoBlock;
+  }
+  node.followers.clear();
+  if (options_.on_forget) options_.on_forget(leader);
 }
 
 }  // namespace sluice

@@ -1,6 +1,10 @@
 // Blocks of the paged KV cache: who holds which, and which can be found again by what is in them. Ids only: the pool
 // never sees keys or values.
 //
+// Layers that see equally far form a group, and a sequence keeps a list of blocks for each (nn/kv_cache.h). All blocks
+// are alike and lie in one pool: a group takes what another does not need. The blocks of all groups for the same tokens
+// of a sequence are a row; that of group 0, which sees furthest, leads it, the others follow.
+//
 // A full block may be published. Its name is a hash chain, SHA-256 over (domain tag, model fingerprint, salt) and then
 // over (parent's name, tokens), so it depends on the content alone and means the same in another process. Published
 // blocks form a tree per salt. A hit is verified against the block's tokens and its parent (salt at the root), so that
@@ -10,6 +14,9 @@
 // from the last block to the first, therefore the least recently used block nobody holds is then a leaf of the tree.
 // Who attends in a window gives back the blocks that slid out of it and keeps what follows. Such a block can be evicted
 // before those after it; they lose their names with it, because a prefix is found from its start.
+//
+// Only leaders have names. Followers are found through them, if they are still there: one that nobody holds is evicted
+// alone, or with its leader. Whoever goes on from a prefix needs of each group only what its layers will see.
 #pragma once
 
 #include <array>
@@ -36,9 +43,10 @@ struct BlockName {
 struct BlockPoolOptions {
   int blocks = 0;
   int block_size = 16;                       // tokens
+  int groups = 1;                            // blocks of a row
   std::string fingerprint{};                 // what the cached values depend on besides tokens: model, types
   int hash_bits = 256;                       // names are cut to so many bits; fewer than 256 only to test collisions
-  std::function<void(BlockId)> on_forget{};  // a published block lost its name; may be null
+  std::function<void(BlockId)> on_forget{};  // a published leader lost its name; may be null
 };
 
 struct BlockPoolStats {
@@ -75,18 +83,22 @@ class BlockPool {
   BlockName root(const std::string& salt) const;
   BlockName name(const BlockName& parent, std::span<const TokenId> tokens) const;  // block_size tokens
 
-  // The longest published chain for the first names.size() blocks of `tokens`, verified. Holds nothing and counts
-  // nothing: share() what is used and count_query().
+  // The longest published chain of leaders for the first names.size() rows of `tokens`, verified. Holds nothing and
+  // counts nothing: share() what is used and count_query().
   std::vector<BlockId> find(const std::string& salt, std::span<const BlockName> names,
                             std::span<const TokenId> tokens) const;
+  // The block of `group` in the row that a published `leader` leads (itself for group 0); kNoBlock when it is gone.
+  BlockId in_row(BlockId leader, int group) const { return group == 0 ? leader : nodes_[leader].followers[group - 1]; }
   void count_query(int queried_tokens, int hit_tokens);
 
-  // Publishes a held, full block, whose values must be final from now on. `parent` is the published block before it in
-  // the same sequence, kNoBlock at the start. Returns the block the caller holds from now on: the same one, or the one
-  // already published with that content, whose holder the caller became in exchange for its own. Check published(): it
-  // is false when the name is taken by other content (a collision) or `parent` is not published any more.
-  BlockId publish(BlockId block, BlockId parent, const std::string& salt, const BlockName& name,
-                  std::span<const TokenId> tokens);
+  // Publishes a row of full blocks [groups], whose values must be final from now on. The leader is held, and so are
+  // the followers; those that slid out of their windows are kNoBlock. `parent` is the published leader before it in the
+  // same sequence, kNoBlock at the start. `row` becomes what the caller holds from now on: the same blocks, or those
+  // already published with that content, whose holder the caller became in exchange for its own. Check
+  // published(row[0]): it is false when the name is taken by other content (a collision) or `parent` is not published
+  // any more.
+  void publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
+               std::span<const TokenId> tokens);
 
   // Forgets every name. Held blocks stay with their holders.
   void reset_prefix_cache();
@@ -97,9 +109,12 @@ class BlockPool {
   struct Node {
     int holders = 0;
     bool published = false;
-    BlockId parent = kNoBlock;
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
-    BlockId first_child = kNoBlock;              // of the published blocks whose parent this is
+    BlockId leader = kNoBlock;                   // of a published follower
+    // Of published leaders:
+    std::vector<BlockId> followers;  // [groups - 1]
+    BlockId parent = kNoBlock;
+    BlockId first_child = kNoBlock;  // of the published blocks whose parent this is
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
     BlockName name;
     std::string salt;  // at the root of a chain only
@@ -111,11 +126,13 @@ class BlockPool {
 
   bool matches(const Node& node, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
   void cut(BlockName& name) const;
+  void follow(BlockId leader, std::span<BlockId> row);
   void append_cached(BlockId block);
   void remove_cached(BlockId block);
   void evict(BlockId block);
-  void forget(BlockId block);
-  void unpublish(BlockId block);
+  void free_unheld(BlockId block);
+  void forget(BlockId leader);
+  void unpublish(BlockId leader);
 
   BlockPoolOptions options_;
   std::vector<Node> nodes_;    // [blocks]

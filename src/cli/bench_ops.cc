@@ -24,7 +24,8 @@ struct Arguments {
 // Sequences of `context` tokens of which the last `rows` are computed; blocks and states in order.
 Batch make_batch(const LoadPlan& plan, int block_size, int sequences, int rows, int context) {
   const int blocks = (context + block_size - 1) / block_size;
-  if (sequences * blocks > plan.blocks || context > plan.max_model_len || sequences > plan.max_num_seqs) {
+  if (sequences * blocks * static_cast<int>(plan.kv.groups.size()) > plan.blocks || context > plan.max_model_len ||
+      sequences > plan.max_num_seqs) {
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("{} sequences of {} tokens: the engine has {} sequences of {} tokens and {} blocks of {}",
                             sequences, context, plan.max_num_seqs, plan.max_model_len, plan.blocks, block_size));
@@ -45,6 +46,7 @@ Batch make_batch(const LoadPlan& plan, int block_size, int sequences, int rows, 
     if (plan.state_slots > 0) batch.state_slots.push_back(s);
     for (int b = 0; b < blocks; ++b) batch.block_table.push_back(s * blocks + b);
   }
+  spread_over(batch, plan.kv.groups, block_size);
   return batch;
 }
 

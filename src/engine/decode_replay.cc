@@ -54,7 +54,6 @@ Batch DecodeReplay::padded(Batch batch, Size size) const {
   batch.tokens.resize(all, 0);
   batch.positions.resize(all, 0);
   if (plan.shape.token_types) batch.types.resize(all, 0);
-  batch.slots.resize(all, plan.blocks * plan.block_size);
   batch.kv_len.resize(all, 1);
   batch.prompt_len.resize(all, 1);
   if (plan.state_slots > 0) batch.state_slots.resize(all, plan.state_slots);
@@ -63,11 +62,22 @@ Batch DecodeReplay::padded(Batch batch, Size size) const {
     batch.query_start.push_back(static_cast<int32_t>(row + 1));
     batch.sample_rows.push_back(static_cast<int32_t>(row));
   }
-  std::vector<int32_t> table(all * static_cast<size_t>(size.blocks), plan.blocks);
-  for (size_t row = 0; row < have; ++row) {
-    const auto from = batch.block_table.begin() + static_cast<int64_t>(row) * batch.block_table_stride;
-    std::copy_n(from, batch.block_table_stride, table.begin() + static_cast<int64_t>(row) * size.blocks);
+  std::vector<int32_t> slots, table;
+  slots.reserve(all * plan.kv.groups.size());
+  table.reserve(slots.capacity() * static_cast<size_t>(size.blocks));
+  auto slot = batch.slots.begin(), blocks = batch.block_table.begin();
+  for (const BlockGroup& group : plan.kv.groups) {
+    const int32_t nobodys = plan.blocks * group.ids_per_block;
+    slots.insert(slots.end(), slot, slot + static_cast<int64_t>(have));
+    slots.resize(slots.size() + all - have, nobodys * plan.block_size);
+    slot += static_cast<int64_t>(have);
+    for (size_t row = 0; row < have; ++row, blocks += batch.block_table_stride) {
+      table.insert(table.end(), blocks, blocks + batch.block_table_stride);
+      table.resize(table.size() + static_cast<size_t>(size.blocks - batch.block_table_stride), nobodys);
+    }
+    table.resize(table.size() + (all - have) * static_cast<size_t>(size.blocks), nobodys);
   }
+  batch.slots = std::move(slots);
   batch.block_table = std::move(table);
   batch.block_table_stride = size.blocks;
   return batch;
@@ -77,15 +87,19 @@ Batch DecodeReplay::padded(Batch batch, Size size) const {
 void DecodeReplay::check(const Batch& batch) const {
   const LoadPlan& plan = loaded_.plan;
   for (size_t row = 0; row < batch.tokens.size(); ++row) {
-    const int32_t length = batch.kv_len[row], position = batch.positions[row], slot = batch.slots[row];
+    const int32_t length = batch.kv_len[row], position = batch.positions[row];
     CHECK(batch.tokens[row] >= 0 && batch.tokens[row] < plan.shape.vocab, "token {}", batch.tokens[row]);
     CHECK(length >= 1 && length <= plan.max_model_len, "{} keys", length);
     CHECK(position >= 0 && position < plan.max_model_len, "position {}", position);
-    CHECK(slot >= 0 && slot / plan.block_size <= plan.blocks, "slot {}", slot);
-    const int32_t* table = batch.block_table.data() + row * static_cast<size_t>(batch.block_table_stride);
     const int used = (length + plan.block_size - 1) / plan.block_size;
     CHECK(used <= batch.block_table_stride, "{} blocks of {}", used, batch.block_table_stride);
-    for (int i = 0; i < used; ++i) CHECK(table[i] >= -1 && table[i] <= plan.blocks, "block {}", table[i]);
+    for (size_t group = 0; group < plan.kv.groups.size(); ++group) {
+      const size_t of_group = group * batch.tokens.size() + row;
+      const int32_t slot = batch.slots[of_group], most = plan.blocks * plan.kv.groups[group].ids_per_block;
+      CHECK(slot >= 0 && slot / plan.block_size <= most, "slot {}", slot);
+      const int32_t* table = batch.block_table.data() + of_group * static_cast<size_t>(batch.block_table_stride);
+      for (int i = 0; i < used; ++i) CHECK(table[i] >= -1 && table[i] <= most, "block {}", table[i]);
+    }
     if (plan.state_slots > 0) {
       CHECK(batch.state_slots[row] >= 0 && batch.state_slots[row] <= plan.state_slots, "state {}",
             batch.state_slots[row]);

@@ -88,7 +88,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   s.max_model_len = plan.max_model_len;
   s.block_size = o.block_size;
   s.blocks = plan.blocks;
-  s.window = widest_window(plan.shape.kv);
+  s.groups = plan.kv.groups;
   s.policy = o.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
   s.prefix_caching = o.enable_prefix_caching;
   s.max_queued_requests = o.max_num_queued_reqs;

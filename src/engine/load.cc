@@ -4,6 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
 
 #include "base/log.h"
 #include "base/registry.h"
@@ -151,8 +154,28 @@ size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
   return plan.backend->memory().on_host() ? free_bytes / 4 : free_bytes;
 }
 
+// Places of tokens in the cache are counted in 32 bits.
+int64_t most_blocks(const KvLayout& kv) {
+  int64_t parts = 1;
+  for (const BlockGroup& group : kv.groups) parts = std::max<int64_t>(parts, group.ids_per_block);
+  return std::numeric_limits<int32_t>::max() / (parts * kv.block_size) - 1;
+}
+
+// " in 7 groups of 5 layers (1 of all tokens, 6 of the last 1024)"; nothing where all are one group.
+std::string describe_groups(const KvLayout& kv) {
+  if (kv.groups.size() < 2) return "";
+  std::map<int, int, std::greater<>> by_window;
+  int full = 0;
+  for (const BlockGroup& group : kv.groups) ++(group.window > 0 ? by_window[group.window] : full);
+  std::string text = full > 0 ? fmt::format("{} of all tokens", full) : "";
+  for (const auto& [window, count] : by_window) {
+    text += fmt::format("{}{} of the last {}", text.empty() ? "" : ", ", count, window);
+  }
+  return fmt::format(" in {} groups of {} layers ({})", kv.groups.size(), kv.places.size(), text);
+}
+
 // Length and number of blocks: what was asked for exactly, or what fits.
-void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes, size_t free_bytes) {
+void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes) {
   const int asked = options.max_model_len;
   if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len is negative");
   if (asked > plan.shape.max_positions) {
@@ -162,8 +185,9 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   const int bs = options.block_size;
   plan.max_model_len = asked > 0 ? asked : plan.shape.max_positions;
   const auto blocks_of_sequence = [&](int64_t tokens) -> int64_t {
-    return peak_blocks(tokens, bs, widest_window(plan.shape.kv), options.max_num_batched_tokens);
+    return peak_blocks(tokens, bs, plan.kv.groups, plan.step_tokens);
   };
+  size_t block_bytes = plan.kv.block_bytes();
   int64_t most = blocks_of_sequence(plan.max_model_len) * options.max_num_seqs;
   if (plan.shape.kv.empty()) {  // blocks are names only
     most = std::max(blocks_of_sequence(plan.max_model_len), std::min(most, kMostNames));
@@ -178,9 +202,13 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t block_bytes
   if (asked_bytes == 0 && blocks < one_sequence) {
     blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));
   }
-  blocks = std::min<int64_t>(blocks, 1 << 30);
+  blocks = std::min<int64_t>(blocks, most_blocks(plan.kv));
   if (blocks < one_sequence) {
-    const int64_t fits = std::max<int64_t>(blocks, 0) * bs;
+    int64_t fits = 0;  // tokens, of whole blocks
+    for (int64_t more = 1 << 26; more > 0; more /= 2) {
+      if (blocks_of_sequence((fits + more) * bs) <= blocks) fits += more;
+    }
+    fits *= bs;
     if (asked > 0 || fits < bs) {
       throw Error(ErrorCode::kOutOfMemory,
                   fmt::format("one sequence of {} tokens needs {} of KV cache, there is room for {} tokens: lower "
@@ -204,8 +232,8 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
                 fmt::format("--max-model-len {} is not within the model's {} positions", asked, most));
   }
   const int wanted = asked > 0 ? asked : said > 0 ? std::min(said, most) : most;
-  const size_t block_bytes =
-      KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size, KvCache::Layers::kShared);
+  plan.kv = one_place(plan.shape.kv, plan.kv_dtype, options.block_size);
+  const size_t block_bytes = plan.kv.block_bytes();
   const int budget = plan.step_tokens;
   size_t step = 0;
   for (plan.max_model_len = wanted;; plan.max_model_len /= 2) {
@@ -303,14 +331,16 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   const size_t fixed = memory.total() + kHeadroom;
   size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
   plan_states(options, plan, free_bytes);
-  const size_t block_bytes = KvCache::bytes_per_block(plan.shape.kv, plan.kv_dtype, options.block_size);
+  plan.kv = groups_by_window(plan.shape.kv, plan.kv_dtype, options.block_size, longest);
+  const size_t block_bytes = plan.kv.block_bytes();
   if (free_bytes < std::max(block_bytes, kBookkeeping)) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
-  plan_cache(options, plan, block_bytes, free_bytes);
-  memory.rows.push_back({"KV cache", block_bytes * plan.blocks,
-                         fmt::format("{} blocks of {} tokens as {}, {} tokens per sequence at most", plan.blocks,
-                                     options.block_size, plan.kv_dtype->name, plan.max_model_len)});
+  plan_cache(options, plan, free_bytes);
+  memory.rows.push_back(
+      {"KV cache", block_bytes * plan.blocks,
+       fmt::format("{} blocks of {} tokens as {}{}, {} tokens per sequence at most", plan.blocks, options.block_size,
+                   plan.kv_dtype->name, describe_groups(plan.kv), plan.max_model_len)});
   if (memory.total() + kHeadroom > memory.available_bytes) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
@@ -331,11 +361,9 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
-  const auto layers = plan.task == Task::kGenerate ? KvCache::Layers::kApart : KvCache::Layers::kShared;
   Memory& memory = plan.backend->memory();
   const int spare = plan.spare();
-  loaded.kv =
-      std::make_unique<KvCache>(plan.shape.kv, plan.kv_dtype, plan.blocks + spare, plan.block_size, layers, memory);
+  loaded.kv = std::make_unique<KvCache>(plan.kv, plan.blocks + spare, memory);
   const int slots = plan.state_slots > 0 ? plan.state_slots + spare : 0;
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows), memory);

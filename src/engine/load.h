@@ -30,7 +30,8 @@ struct LoadPlan {
   size_t weight_bytes = 0;  // of packed matrices and vectors
   int max_model_len = 0;
   int step_tokens = 0;   // most tokens of one step
-  int blocks = 0;        // of the KV cache
+  KvLayout kv;           // how layers share the blocks of the KV cache
+  int blocks = 0;        // of it
   int block_size = 0;    // tokens
   int state_slots = 0;   // of recurrent layers; 0: the model has none
   int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states

@@ -48,7 +48,8 @@ Tensor Runner::on_host(const Tensor& result) {
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
                      const std::function<void(int, std::span<const float>)>& row) {
   const int total = static_cast<int>(tokens.size());
-  CHECK(total <= plan.blocks * block_size, "{} tokens in {} blocks of {}", total, plan.blocks, block_size);
+  const int blocks = plan.blocks / static_cast<int>(plan.kv.groups.size());
+  CHECK(total <= blocks * block_size, "{} tokens in {} blocks of {}", total, blocks, block_size);
   CHECK(chunk >= 1 && chunk <= plan.logit_rows, "chunk {} of at most {} rows", chunk, plan.logit_rows);
   for (int begin = 0; begin < total; begin += chunk) {
     const int count = std::min(chunk, total - begin);
@@ -65,6 +66,7 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
     if (plan.state_slots > 0) batch.state_slots = {0};
     batch.block_table_stride = (begin + count + block_size - 1) / block_size;
     for (int b = 0; b < batch.block_table_stride; ++b) batch.block_table.push_back(b);
+    spread_over(batch, plan.kv.groups, block_size);
     const Tensor logits = runner.forward(batch);
     for (int i = 0; i < count; ++i) {
       row(begin + i, {logits.f32() + i * logits.row_stride, static_cast<size_t>(logits.shape[1])});

@@ -15,7 +15,8 @@ size_t most_indices(const LoadPlan& plan) {
   const auto tokens = static_cast<size_t>(plan.step_tokens), sequences = static_cast<size_t>(plan.max_num_seqs);
   const auto rows = std::max(tokens, static_cast<size_t>(plan.logit_rows));
   const auto blocks = static_cast<size_t>((plan.max_model_len + plan.block_size - 1) / plan.block_size);
-  return 4 * tokens + rows + sequences * (3 + blocks) + 1 + kLists * kLine;
+  const size_t groups = plan.kv.groups.size();
+  return (3 + groups) * tokens + rows + sequences * (3 + blocks * groups) + 1 + kLists * kLine;
 }
 
 }  // namespace

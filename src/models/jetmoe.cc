@@ -67,7 +67,7 @@ class MixtureOfAttention final : public Mixer {
                         .k_cache = step.kv->k,
                         .v_cache = step.kv->v,
                         .positions = step.rope->rows,
-                        .slots = step.batch.slots});
+                        .slots = step.slots()});
     for (int j = 0; j < spec_.routing.top_k; ++j) {
       ops::AttentionArgs args =
           step.attention(mixed.slice_columns(j * width, width), q.slice_columns(j * width, width));

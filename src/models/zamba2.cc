@@ -149,7 +149,7 @@ class HybridLayer final : public Mixer {
                         .k_cache = step.kv->k,
                         .v_cache = step.kv->v,
                         .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
-                        .slots = step.batch.slots});
+                        .slots = step.slots()});
     const Tensor mixed = c.arena.take(&kFloat32, q.shape);
     ops::AttentionArgs args = step.attention(mixed, q);
     args.heads = spec_.attention.heads, args.scale = spec_.attention.scale;

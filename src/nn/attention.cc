@@ -110,7 +110,7 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
                           .k_cache = step.kv->k,
                           .v_cache = step.kv->v,
                           .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
-                          .slots = step.batch.slots};
+                          .slots = step.slots()};
   const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
   if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
   // One after the other: the queries' rotation, the keys', norms, and what is left of the op without rotations.

@@ -10,6 +10,13 @@
 
 namespace sluice {
 
+// Layers that see equally far share their blocks' numbers: a group has a block table and a list of slots of its own in
+// every batch. See KvLayout (nn/kv_cache.h).
+struct BlockGroup {
+  int window = 0;         // > 0: nothing that is so many tokens or more before a token is ever read for it
+  int ids_per_block = 1;  // the layers' tensors count blocks in smaller units: block b of the pool is b * ids_per_block
+};
+
 struct BlockCopy {
   int32_t from = 0;
   int32_t to = 0;
@@ -24,14 +31,14 @@ struct Batch {
   std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
   std::vector<int32_t> positions;    // [tokens] of each token in its sequence
   std::vector<int32_t> types;        // [tokens] of models that have token types (ModelShape::token_types)
-  std::vector<int32_t> slots;        // [tokens] where its keys and values go: block * block_size + offset
+  std::vector<int32_t> slots;        // [groups, tokens] where its keys and values go: block * block_size + offset
   std::vector<int32_t> query_start;  // [sequences + 1] rows of each sequence
   std::vector<int32_t> kv_len;       // [sequences] tokens in the cache after this step
   std::vector<int32_t> prompt_len;   // [sequences] tokens of the prompt: rope scalings that depend on the text's length
-  std::vector<int32_t> block_table;  // [sequences, block_table_stride] block ids, -1 beyond the end
+  std::vector<int32_t> block_table;  // [groups, sequences, block_table_stride] block ids, -1 beyond the end
   int block_table_stride = 0;
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
-  std::vector<BlockCopy> copies;     // copy-on-write: done before the step
+  std::vector<BlockCopy> copies;     // copy-on-write, by the pool's numbers: done before the step
   // Of models with recurrent layers. A sequence whose first token is at position 0 begins with a state of zeros,
   // whatever its slot holds.
   std::vector<int32_t> state_slots;     // [sequences] where the state is, read and written
@@ -41,6 +48,10 @@ struct Batch {
   int size() const { return static_cast<int>(tokens.size()); }
   bool empty() const { return tokens.empty(); }
 };
+
+// A batch made for one group, for all of `groups`: what was block b becomes the row of pool blocks b * groups and
+// after. For callers without a block pool, who count blocks as they like.
+void spread_over(Batch& batch, std::span<const BlockGroup> groups, int block_size);
 
 // What a model sees of a batch: its indices, in the host's memory and perhaps on the device (engine/step_inputs.h).
 struct BatchView {
@@ -65,6 +76,12 @@ struct BatchView {
 
   int sequences() const { return static_cast<int>(kv_len.size()); }
   int size() const { return static_cast<int>(tokens.size()); }
+  // Of one group.
+  ops::Indices slots_of(int group) const { return slots.part(tokens.size() * group, tokens.size()); }
+  ops::Indices block_table_of(int group) const {
+    const size_t entries = kv_len.size() * block_table_stride;
+    return block_table.part(entries * group, entries);
+  }
 };
 
 }  // namespace sluice

@@ -79,7 +79,7 @@ void LatentAttention::operator()(ops::Ctx& c, const MixerStep& step, const Tenso
                         .interleaved = s.interleaved_rope,
                         .k_cache = step.kv->k,
                         .positions = step.rope->rows,
-                        .slots = step.batch.slots});
+                        .slots = step.slots()});
   const Tensor mixed = c.arena.take(&kFloat32, {tokens, heads * s.kv_rank});
   ops::AttentionArgs args = step.attention(mixed, queries);
   args.v_cache = {}, args.value_dim = s.kv_rank;

@@ -30,9 +30,13 @@ struct MixerStep {
     args.out = out, args.q = q;
     args.k_cache = kv->k, args.v_cache = kv->v;
     args.query_start = batch.query_start, args.kv_len = batch.kv_len;
-    args.block_table = batch.block_table, args.block_table_stride = batch.block_table_stride;
+    args.block_table = block_table(), args.block_table_stride = batch.block_table_stride;
     return args;
   }
+
+  // Where the layer's keys and values go and are.
+  ops::Indices slots() const { return batch.slots_of(kv->group); }
+  ops::Indices block_table() const { return batch.block_table_of(kv->group); }
   ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
 };
 

@@ -12,6 +12,10 @@ struct Indices : std::span<const int32_t> {
   using std::span<const int32_t>::span;
   Indices(std::span<const int32_t> host, const int32_t* on_device = nullptr)
       : std::span<const int32_t>(host), device(on_device) {}
+  // `count` of them from `begin` on.
+  Indices part(size_t begin, size_t count) const {
+    return {subspan(begin, count), device != nullptr ? device + begin : nullptr};
+  }
 
   const int32_t* device = nullptr;
 };

@@ -62,7 +62,7 @@ void Scheduler::fork(Sequence& trunk) {
   for (int i = 1; i < request.request.n; ++i) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = i;
-    pool_.share(choice->held_blocks());
+    for (const SequenceBlocks& own : choice->groups) pool_.share(own.held());
     if (recurrent()) {
       choice->state_slot = states_.take();
       choice->last_snapshot = kNoBlock;
@@ -114,15 +114,18 @@ std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
 
 void Scheduler::publish_blocks(Sequence& sequence) {
   if (!options_.prefix_caching) return;
-  if (sequence.slid_out > 0 && sequence.published <= sequence.slid_out) return;  // the parent is gone
+  SequenceBlocks& leaders = sequence.groups[0];
+  if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
   const int size = options_.block_size;
   const int full_blocks = sequence.computed / size;
   extend_names(sequence, full_blocks);
+  std::vector<BlockId> row(sequence.groups.size());
   for (int& i = sequence.published; i < full_blocks; ++i) {
-    sequence.blocks[i] = pool_.publish(sequence.blocks[i], i == 0 ? kNoBlock : sequence.blocks[i - 1],
-                                       sequence.request->request.cache_salt, sequence.names[i],
-                                       std::span(sequence.tokens).subspan(i * size, size));
-    if (!pool_.published(sequence.blocks[i])) break;
+    for (size_t group = 0; group < row.size(); ++group) row[group] = sequence.groups[group].blocks[i];
+    pool_.publish(row, i == 0 ? kNoBlock : leaders.blocks[i - 1], sequence.request->request.cache_salt,
+                  sequence.names[i], std::span(sequence.tokens).subspan(i * size, size));
+    for (size_t group = 0; group < row.size(); ++group) sequence.groups[group].blocks[i] = row[group];
+    if (!pool_.published(row[0])) break;
   }
 }
 
@@ -130,7 +133,7 @@ void Scheduler::publish_blocks(Sequence& sequence) {
 // one is kept: the next turn of a conversation goes on from there.
 void Scheduler::take_snapshot(Sequence& sequence) {
   if (!recurrent() || !options_.prefix_caching || sequence.computed % options_.block_size != 0) return;
-  const BlockId block = sequence.blocks[sequence.computed / options_.block_size - 1];
+  const BlockId block = sequence.groups[0].blocks[sequence.computed / options_.block_size - 1];
   if (!pool_.published(block) || states_.has_snapshot(block)) return;
   const bool generated = sequence.computed > sequence.request->prompt_length();
   if (generated && sequence.last_snapshot != kNoBlock) states_.forget(std::exchange(sequence.last_snapshot, kNoBlock));
@@ -196,9 +199,8 @@ void Scheduler::end_sequence(Sequence& sequence) {
 }
 
 void Scheduler::release_memory(Sequence& sequence) {
-  pool_.release(sequence.held_blocks());
-  sequence.blocks.clear();
-  sequence.slid_out = 0;
+  for (const SequenceBlocks& own : sequence.groups) pool_.release(own.held());  // leaders are the older ones then
+  sequence.groups.clear();
   if (sequence.state_slot != kNoState) states_.release(std::exchange(sequence.state_slot, kNoState));
   sequence.last_snapshot = kNoBlock;
 }

@@ -58,11 +58,17 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
   }
 }
 
-int peak_blocks(int64_t tokens, int block_size, int window, int max_num_batched_tokens) {
+int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens) {
   const auto blocks_for = [=](int64_t count) { return static_cast<int>((count + block_size - 1) / block_size); };
-  if (window == 0) return blocks_for(tokens);
+  if (group.window == 0) return blocks_for(tokens);
   // A step's tokens and what the first of them sees, which may begin and end inside of blocks, and the block before.
-  return std::min(blocks_for(tokens), blocks_for(int64_t{window} + max_num_batched_tokens) + 2);
+  return std::min(blocks_for(tokens), blocks_for(int64_t{group.window} + max_num_batched_tokens) + 2);
+}
+
+int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens) {
+  int blocks = 0;
+  for (const BlockGroup& group : groups) blocks += peak_blocks(tokens, block_size, group, max_num_batched_tokens);
+  return blocks;
 }
 
 Scheduler::Scheduler(SchedulerOptions options)
@@ -70,16 +76,16 @@ Scheduler::Scheduler(SchedulerOptions options)
       states_(options_.state_slots),
       pool_({.blocks = options_.blocks,
              .block_size = options_.block_size,
+             .groups = static_cast<int>(options_.groups.size()),
              .fingerprint = options_.fingerprint,
              .hash_bits = options_.hash_bits,
              .on_forget = [this](BlockId block) { states_.forget(block); }}),
       queue_limit_(options_.max_queued_requests, options_.max_queued_tokens) {
   CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
   const int most =
-      peak_blocks(options_.max_model_len, options_.block_size, options_.window, options_.max_num_batched_tokens);
-  CHECK(options_.max_model_len > 0 && options_.window >= 0 && most <= options_.blocks,
-        "a context of {} tokens does not fit {} blocks of {}", options_.max_model_len, options_.blocks,
-        options_.block_size);
+      peak_blocks(options_.max_model_len, options_.block_size, options_.groups, options_.max_num_batched_tokens);
+  CHECK(options_.max_model_len > 0 && most <= options_.blocks, "a context of {} tokens does not fit {} blocks of {}",
+        options_.max_model_len, options_.blocks, options_.block_size);
   CHECK(!recurrent() || options_.state_slots >= options_.max_num_seqs, "{} states for {} sequences",
         options_.state_slots, options_.max_num_seqs);
 }
@@ -123,18 +129,36 @@ ScheduledBatch Scheduler::next() {
   admit_waiting(step);
   pool_.release(step.copy_sources);
 
-  Batch& batch = step.out.batch;
-  size_t stride = 0;
-  for (const auto& part : step.out.parts) stride = std::max(stride, part.sequence->blocks.size());
-  batch.block_table_stride = static_cast<int>(stride);
-  batch.block_table.assign(stride * step.out.parts.size(), kNoBlock);
-  for (size_t i = 0; i < step.out.parts.size(); ++i) {
-    std::ranges::copy(step.out.parts[i].sequence->blocks, batch.block_table.begin() + i * stride);
-  }
-  in_flight_ = !batch.empty();
-  if (in_flight_) batch.state_copies = std::exchange(state_copies_, {});
+  write_block_tables(step);
+  in_flight_ = !step.out.batch.empty();
+  if (in_flight_) step.out.batch.state_copies = std::exchange(state_copies_, {});
   if (in_flight_) ++steps_;
   return std::move(step.out);
+}
+
+// Where the step's tokens go and what they see, group by group.
+void Scheduler::write_block_tables(Step& step) const {
+  Batch& batch = step.out.batch;
+  const int size = options_.block_size;
+  int stride = 0;
+  for (const auto& part : step.out.parts) stride = std::max(stride, part.sequence->rows());
+  batch.block_table_stride = stride;
+  batch.slots.reserve(batch.tokens.size() * options_.groups.size());
+  batch.block_table.reserve(step.out.parts.size() * stride * options_.groups.size());
+  for (int group = 0; group < groups(); ++group) {
+    const int scale = options_.groups[group].ids_per_block;
+    for (const auto& part : step.out.parts) {
+      const std::vector<BlockId>& blocks = part.sequence->groups[group].blocks;
+      const int end = part.sequence->computed + part.tokens;
+      for (int position = part.sequence->computed; position < end; ++position) {
+        const BlockId block = blocks[position / size];
+        CHECK(!pool_.published(block), "a published block would be written");
+        batch.slots.push_back(block * scale * size + position % size);
+      }
+      for (const BlockId block : blocks) batch.block_table.push_back(block == kNoBlock ? kNoBlock : block * scale);
+      batch.block_table.insert(batch.block_table.end(), stride - blocks.size(), kNoBlock);
+    }
+  }
 }
 
 void Scheduler::expire_deadlines() {
@@ -190,46 +214,66 @@ int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
 // are blocks.
 int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
   give_back_slid_out(sequence);
-  const int first = sequence.computed / options_.block_size;
-  const auto is_shared = [&] {
-    if (sequence.computed % options_.block_size == 0) return false;
-    const BlockId block = sequence.blocks[first];
-    return pool_.holders(block) - std::ranges::count(step.copy_sources, block) > 1;
+  const int owned = sequence.rows();
+  std::vector<int> shared = shared_at_end(step, sequence);
+  const auto missing = [&] {
+    const int rows = std::max(0, blocks_for(sequence.computed + tokens) - owned);
+    return rows * groups() + static_cast<int>(shared.size());
   };
-  const int owned = static_cast<int>(sequence.blocks.size());
-  bool copy = is_shared();
-  const auto missing = [&] { return std::max(0, blocks_for(sequence.computed + tokens) - owned) + copy; };
   while (missing() > pool_.available()) {
     if (!preempt_behind(sequence)) {
-      const int spare = pool_.available() - copy;
-      tokens = spare < 0 ? 0 : std::min(tokens, (owned + spare) * options_.block_size - sequence.computed);
+      const int spare = pool_.available() - static_cast<int>(shared.size());
+      const int rows = owned + spare / groups();
+      tokens = spare < 0 ? 0 : std::min(tokens, rows * options_.block_size - sequence.computed);
       if (tokens <= 0) return 0;
     }
-    copy = is_shared();
+    shared = shared_at_end(step, sequence);
   }
   const std::vector<BlockId> taken = *pool_.take(missing());
-  if (copy) {
-    step.copy_sources.push_back(sequence.blocks[first]);
-    step.out.batch.copies.push_back({.from = sequence.blocks[first], .to = taken[0]});
-    sequence.blocks[first] = taken[0];
+  auto next = taken.begin();
+  for (const int group : shared) {
+    BlockId& block = sequence.groups[group].blocks[sequence.computed / options_.block_size];
+    step.copy_sources.push_back(block);
+    step.out.batch.copies.push_back({.from = block, .to = *next});
+    block = *next++;
   }
-  sequence.blocks.insert(sequence.blocks.end(), taken.begin() + copy, taken.end());
+  const auto rows = (taken.end() - next) / groups();
+  for (SequenceBlocks& own : sequence.groups) {
+    own.blocks.insert(own.blocks.end(), next, next + rows);
+    next += rows;
+  }
   return tokens;
 }
 
-// The first block that a sequence with so many computed tokens keeps.
-int Scheduler::first_seen_block(int computed) const {
-  if (options_.window == 0) return 0;
-  return std::max(0, std::max(0, computed - options_.window + 1) / options_.block_size - 1);
+// The groups whose last block, which is not full and will be written, others hold, too.
+std::vector<int> Scheduler::shared_at_end(const Step& step, const Sequence& sequence) const {
+  std::vector<int> shared;
+  if (sequence.computed % options_.block_size == 0) return shared;
+  for (int group = 0; group < groups(); ++group) {
+    const BlockId block = sequence.groups[group].blocks[sequence.computed / options_.block_size];
+    if (pool_.holders(block) - std::ranges::count(step.copy_sources, block) > 1) shared.push_back(group);
+  }
+  return shared;
+}
+
+// The first block of a group that a sequence with so many computed tokens keeps.
+int Scheduler::first_kept(int group, int computed) const {
+  const int window = options_.groups[group].window;
+  if (window == 0) return 0;
+  const int first_seen = std::max(0, computed - window + 1) / options_.block_size;
+  return group == 0 ? std::max(0, first_seen - 1) : first_seen;
 }
 
 void Scheduler::give_back_slid_out(Sequence& sequence) {
-  const int first = std::min(first_seen_block(sequence.computed), static_cast<int>(sequence.blocks.size()));
-  if (first <= sequence.slid_out) return;
-  const auto begin = sequence.blocks.begin() + sequence.slid_out, end = sequence.blocks.begin() + first;
-  pool_.release({begin, end});
-  std::fill(begin, end, kNoBlock);
-  sequence.slid_out = first;
+  for (int group = 0; group < groups(); ++group) {
+    SequenceBlocks& own = sequence.groups[group];
+    const int first = std::min(first_kept(group, sequence.computed), static_cast<int>(own.blocks.size()));
+    if (first <= own.slid_out) continue;
+    const auto begin = own.blocks.begin() + own.slid_out, end = own.blocks.begin() + first;
+    pool_.release({begin, end});
+    std::fill(begin, end, kNoBlock);
+    own.slid_out = first;
+  }
 }
 
 // Takes the blocks of the last running sequence in rank, if that is behind `sequence` and not part of the step yet.
@@ -251,16 +295,13 @@ bool Scheduler::preempt_behind(const Sequence& sequence) {
 
 void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   Batch& batch = step.out.batch;
-  const int size = options_.block_size;
   const int end = sequence.computed + tokens;
   step.out.parts.push_back(
       {.sequence = &sequence, .tokens = tokens, .first_task = static_cast<int>(step.out.tasks.size()), .tasks = 0});
   append_tasks(step, sequence, tokens);
   for (int position = sequence.computed; position < end; ++position) {
-    CHECK(!pool_.published(sequence.blocks[position / size]), "a published block would be written");
     batch.tokens.push_back(sequence.tokens[position]);
     batch.positions.push_back(position);
-    batch.slots.push_back(sequence.blocks[position / size] * size + position % size);
   }
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
@@ -321,21 +362,26 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   // The last token is always computed, for its logits; so are prompt rows that are to be scored.
   int reusable = sequence.length() - 1;
   if (request.scores_prompt()) reusable = std::min(reusable, request.scored);
-  std::vector<BlockId> hits;
+  std::vector<BlockId> hits;  // leaders
   if (options_.prefix_caching) {
     const int full_blocks = reusable / options_.block_size;
     extend_names(sequence, full_blocks);
     hits = pool_.find(request.request.cache_salt, std::span(sequence.names).first(full_blocks), sequence.tokens);
   }
   const auto known = static_cast<int>(hits.size()) * options_.block_size;
-  while (recurrent() && !hits.empty() && !states_.has_snapshot(hits.back())) hits.pop_back();
+  hits.resize(usable_rows(hits));
   const int computed = static_cast<int>(hits.size()) * options_.block_size;
-  const int first_seen = std::min(first_seen_block(computed), static_cast<int>(hits.size()));
-  const auto seen = std::span(hits).subspan(first_seen);
-  const auto idle_hits = std::ranges::count_if(seen, [&](BlockId block) { return pool_.holders(block) == 0; });
-  const auto most =
-      peak_blocks(sequence.length(), options_.block_size, options_.window, options_.max_num_batched_tokens);
-  const auto missing = std::min<int64_t>(most, blocks_for(sequence.length()) - first_seen) - std::ssize(seen);
+  int missing = 0, idle_hits = 0;
+  for (int group = 0; group < groups(); ++group) {
+    const int first = std::min(first_kept(group, computed), static_cast<int>(hits.size()));
+    for (const BlockId leader : std::span(hits).subspan(first)) {
+      --missing;
+      if (pool_.holders(pool_.in_row(leader, group)) == 0) ++idle_hits;
+    }
+    missing += std::min(
+        peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens),
+        blocks_for(sequence.length()) - first);
+  }
   if (missing > pool_.available() - idle_hits - promised_blocks()) return false;
   sequence.computed = computed;
   sequence.parting = known;
@@ -348,17 +394,13 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   sequence.state = SequenceState::kRunning;
   running_.insert(&sequence);
   reserved_slots_ += slots - 1;
-  pool_.share(hits);
-  pool_.release(std::span(hits).first(first_seen));  // used just now, if not needed
-  std::fill_n(hits.begin(), first_seen, kNoBlock);
-  sequence.slid_out = first_seen;
+  sequence.groups = hold_rows(hits);
   sequence.published = static_cast<int>(hits.size());
   if (recurrent()) {
     const StateSlot snapshot = hits.empty() ? kNoState : states_.use_snapshot(hits.back());
     sequence.state_slot = states_.take();
     if (snapshot != kNoState) state_copies_.push_back({.from = snapshot, .to = sequence.state_slot});
   }
-  sequence.blocks = std::move(hits);
   ++admissions_;
   if (!request.admitted) {
     request.admitted = true;
@@ -370,18 +412,58 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   return schedule(step, sequence);
 }
 
+// How many of the leading cached rows a sequence can go on from: of every group those that the next token sees must be
+// there, and of recurrent layers a state.
+int Scheduler::usable_rows(std::span<const BlockId> leaders) const {
+  std::vector<int> whole_from(options_.groups.size(), 0);  // the first of the unbroken blocks of a group
+  int usable = 0;
+  for (int rows = 1; rows <= static_cast<int>(leaders.size()); ++rows) {
+    const BlockId leader = leaders[rows - 1];
+    bool complete = !recurrent() || states_.has_snapshot(leader);
+    for (int group = 0; group < groups(); ++group) {
+      if (pool_.in_row(leader, group) == kNoBlock) whole_from[group] = rows;
+      complete &= whole_from[group] <= first_kept(group, rows * options_.block_size);
+    }
+    if (complete) usable = rows;
+  }
+  return usable;
+}
+
+// The blocks of a sequence that goes on from cached rows: those it sees, held.
+std::vector<SequenceBlocks> Scheduler::hold_rows(std::span<const BlockId> leaders) {
+  std::vector<SequenceBlocks> held(options_.groups.size());
+  for (int group = 0; group < groups(); ++group) {
+    SequenceBlocks& own = held[group];
+    own.slid_out = std::min(first_kept(group, static_cast<int>(leaders.size()) * options_.block_size),
+                            static_cast<int>(leaders.size()));
+    own.blocks.assign(own.slid_out, kNoBlock);
+    for (const BlockId leader : leaders.subspan(own.slid_out)) own.blocks.push_back(pool_.in_row(leader, group));
+    pool_.share(own.held());
+  }
+  // Those before them were used just now, if not needed.
+  const auto before = leaders.first(held[0].slid_out);
+  pool_.share(before);
+  pool_.release(before);
+  return held;
+}
+
 // Blocks that running sequences still need for the tokens they have.
 int Scheduler::promised_blocks() const {
   int blocks = 0;
-  for (const Sequence* sequence : running_) blocks += blocks_needed(*sequence);
+  for (const Sequence* sequence : running_) blocks += missing_blocks(*sequence);
   return blocks;
 }
 
-int Scheduler::blocks_needed(const Sequence& sequence) const {
+int Scheduler::missing_blocks(const Sequence& sequence) const {
   const int length = sequence.length(), size = options_.block_size;
-  const int most = peak_blocks(length, size, options_.window, options_.max_num_batched_tokens);
-  const int to_come = blocks_for(length) - static_cast<int>(sequence.blocks.size());
-  return std::max(0, std::min(to_come, most - static_cast<int>(sequence.held_blocks().size())));
+  int missing = 0;
+  for (int group = 0; group < groups(); ++group) {
+    const SequenceBlocks& own = sequence.groups[group];
+    const int most = peak_blocks(length, size, options_.groups[group], options_.max_num_batched_tokens);
+    const int to_come = blocks_for(length) - static_cast<int>(own.blocks.size());
+    missing += std::max(0, std::min(to_come, most - static_cast<int>(own.held().size())));
+  }
+  return missing;
 }
 
 void Scheduler::promote_overtaken() {

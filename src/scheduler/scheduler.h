@@ -27,9 +27,10 @@
 // the ends of prefill chunks, which are cut at ends of blocks for it; at the last end of a block a sequence generated;
 // and, once a second prompt shares blocks that have none, where the two part.
 //
-// Windows. Where no layer sees further back than a window, a sequence gives back the blocks that slid out of it and
-// never holds more than peak_blocks(). The block before the first one in sight is kept, as the parent of what is
-// published next.
+// Windows. A sequence has blocks for each group of layers (nn/kv_cache.h). It gives back those that slid out of their
+// group's window and never holds more than peak_blocks(). Of group 0, whose blocks lead the rows of the prefix cache,
+// the one before the first in sight is kept, too, as the parent of what is published next. A prefix is reused up to
+// where the cache has all that the next token will see.
 //
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
@@ -63,8 +64,8 @@ struct SchedulerOptions {
   int max_model_len = 0;             // tokens of one sequence; peak_blocks() of them must fit
   int block_size = 16;
   int blocks = 0;
-  int window = 0;       // > 0: no token sees one that is so many or more before it
-  int state_slots = 0;  // of recurrent layers, max_num_seqs at least; 0: the model has none
+  std::vector<BlockGroup> groups{{}};  // of layers; the one that sees furthest is the first
+  int state_slots = 0;                 // of recurrent layers, max_num_seqs at least; 0: the model has none
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int max_overtaken = 1024;  // see Starvation
   bool prefix_caching = true;
@@ -77,8 +78,9 @@ struct SchedulerOptions {
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 
-// The most blocks that a sequence of so many tokens holds at a time.
-int peak_blocks(int64_t tokens, int block_size, int window, int max_num_batched_tokens);
+// The most blocks of one group, or of all, that a sequence of so many tokens holds at a time.
+int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens);
+int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens);
 
 // Requests that never ran, in the inbox or in the scheduler's queue. Thread-safe: Engine::submit enters, the scheduler
 // leaves when the request first runs or ends.
@@ -200,9 +202,14 @@ class Scheduler {
   void append_tasks(Step& step, Sequence& sequence, int tokens);
   void admit_waiting(Step& step);
   bool admit(Step& step, Sequence& sequence);
-  int first_seen_block(int computed) const;
+  int groups() const { return static_cast<int>(options_.groups.size()); }
+  int first_kept(int group, int computed) const;
   void give_back_slid_out(Sequence& sequence);
-  int blocks_needed(const Sequence& sequence) const;
+  std::vector<int> shared_at_end(const Step& step, const Sequence& sequence) const;
+  int usable_rows(std::span<const BlockId> leaders) const;
+  int missing_blocks(const Sequence& sequence) const;
+  std::vector<SequenceBlocks> hold_rows(std::span<const BlockId> leaders);
+  void write_block_tables(Step& step) const;
   int promised_blocks() const;
   void promote_overtaken();
   void enqueue(Sequence& sequence);

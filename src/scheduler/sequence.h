@@ -30,6 +30,14 @@ enum class SequenceState { kWaiting, kRunning, kEnded };
 
 struct RequestState;
 
+// The blocks of a sequence for one group of layers.
+struct SequenceBlocks {
+  std::vector<BlockId> blocks;  // ceil(computed / block_size) of them, more while a step is in flight
+  int slid_out = 0;             // leading blocks that no later token sees: kNoBlock, given back
+
+  std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
+};
+
 struct Sequence {
   RequestState* request = nullptr;
   Rank rank;
@@ -37,19 +45,19 @@ struct Sequence {
   bool scheduled = false;  // part of the step in flight
   uint64_t queued_at = 0;  // admissions before it began to wait
 
-  std::vector<TokenId> tokens;   // prompt, then output
-  int computed = 0;              // leading tokens whose keys and values are in the blocks
-  std::vector<BlockId> blocks;   // ceil(computed / block_size) of them, more while a step is in flight
-  int slid_out = 0;              // leading blocks that no later token sees: kNoBlock, given back
-  std::vector<BlockName> names;  // of the leading full blocks, as far as they were needed
-  int published = 0;             // leading blocks that were found in the cache or published
+  std::vector<TokenId> tokens;         // prompt, then output
+  int computed = 0;                    // leading tokens whose keys and values are in the blocks
+  std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while it waits
+  std::vector<BlockName> names;        // of the leading full blocks, as far as they were needed
+  int published = 0;                   // leading blocks that were found in the cache or published
   // With recurrent layers:
   StateSlot state_slot = kNoState;  // while running
   int parting = 0;                  // tokens known in cached blocks when it was admitted, without a state to go on from
   BlockId last_snapshot = kNoBlock;  // made while generating
   PenaltyCounts counts;              // kept only if the parameters have a penalty
 
-  std::span<const BlockId> held_blocks() const { return std::span(blocks).subspan(slid_out); }
+  // Blocks of each group, those that slid out included.
+  int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
   int length() const { return static_cast<int>(tokens.size()); }
 };
 

@@ -36,8 +36,8 @@ std::vector<BlockId> fill(BlockPool& pool, const std::string& salt, const Tokens
   const std::vector<BlockName> names = names_of(pool, salt, tokens);
   std::vector<BlockId> blocks = *pool.take(static_cast<int>(names.size()));
   for (size_t i = 0; i < blocks.size(); ++i) {
-    blocks[i] = pool.publish(blocks[i], i == 0 ? kNoBlock : blocks[i - 1], salt, names[i],
-                             std::span(tokens).subspan(i * size, size));
+    pool.publish({&blocks[i], 1}, i == 0 ? kNoBlock : blocks[i - 1], salt, names[i],
+                 std::span(tokens).subspan(i * size, size));
   }
   return blocks;
 }
@@ -143,8 +143,10 @@ TEST(BlockPool, ResetForgetsNamesButNotHolders) {
   // The chain of a forgotten block cannot go on: nothing could find its end.
   const auto next = *pool.take(1);
   const Tokens tokens{1, 2, 3};
-  EXPECT_EQ(pool.publish(next[0], held[1], "", names_of(pool, "", tokens)[2], std::span(tokens).subspan(2)), next[0]);
-  EXPECT_FALSE(pool.published(next[0]));
+  BlockId last = next[0];
+  pool.publish({&last, 1}, held[1], "", names_of(pool, "", tokens)[2], std::span(tokens).subspan(2));
+  EXPECT_EQ(last, next[0]);
+  EXPECT_FALSE(pool.published(last));
   pool.release(next);
   pool.release(held);
   EXPECT_EQ(pool.stats().free, 8);
@@ -241,8 +243,9 @@ void ModelTest::run(uint64_t seed) {
       holder.blocks.insert(holder.blocks.end(), taken->begin(), taken->end());
       for (size_t i = hits; i < names.size(); ++i) {
         const BlockId own = holder.blocks[i];
-        const BlockId kept = pool.publish(own, i == 0 ? kNoBlock : holder.blocks[i - 1], holder.salt, names[i],
-                                          std::span(holder.tokens).subspan(i * size, size));
+        BlockId kept = own;
+        pool.publish({&kept, 1}, i == 0 ? kNoBlock : holder.blocks[i - 1], holder.salt, names[i],
+                     std::span(holder.tokens).subspan(i * size, size));
         const BlockId known = model.find(prefix(i + 1));
         if (known != kNoBlock) {
           ASSERT_EQ(kept, known);

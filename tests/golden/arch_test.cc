@@ -134,7 +134,7 @@ TEST_P(Arch, LogitsInABatchOfMixedLengths) {
   }
   const int size = options_.block_size, count = static_cast<int>(texts.size());
   const int stride = (64 + size - 1) / size;
-  ASSERT_GE(loaded_->plan.blocks, stride * count);
+  ASSERT_GE(loaded_->plan.blocks, stride * count * static_cast<int>(loaded_->plan.kv.groups.size()));
   std::mt19937 random(1);
   for (bool more = true; more;) {
     more = false;
@@ -163,6 +163,7 @@ TEST_P(Arch, LogitsInABatchOfMixedLengths) {
       for (int block = 0; block < batch.block_table_stride; ++block) batch.block_table.push_back(block * count + i);
     }
     if (!more) break;
+    spread_over(batch, loaded_->plan.kv.groups, size);
     const Tensor logits = runner_->forward(batch);
     for (size_t r = 0; r < rows.size(); ++r) {
       const auto& [i, position] = rows[r];

@@ -123,7 +123,7 @@ TEST_P(Embedding, HiddenStates) {
       .checkpoint = *checkpoint, .ops = backend.table(), .pool = pool_, .dtype = &kFloat32, .task = Task::kEmbed};
   const std::unique_ptr<Model> model = find_family(checkpoint->config).build(checkpoint->config, context, 64);
   EXPECT_TRUE(context.problems.empty()) << context.problems.front();
-  KvCache kv(model->shape().kv, &kFloat32, 8, kBlockSize, KvCache::Layers::kShared);
+  KvCache kv(one_place(model->shape().kv, &kFloat32, kBlockSize), 8);
   StateCache states(model->shape().state, 3);
   Arena arena(model->activation_bytes(64, 64));
   ops::Ctx ctx{backend.table(), pool_, arena};

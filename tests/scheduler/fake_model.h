@@ -1,7 +1,8 @@
 // A model for scheduler tests whose whole state lives in the paged cache, as a real one's does: the slot of a token
 // holds a hash of all tokens up to it, computed from what the cache holds for the token before. A wrong slot, block
 // table, copy or reuse changes what follows. With state slots it is also recurrent: the slot holds the same hash, goes
-// on from what it held, and must agree with the cache. With a window only blocks within it may be read.
+// on from what it held, and must agree with the cache. With windows only blocks within them may be read. Every group of
+// layers stores what the others could not use, so that blocks that got mixed up are found out.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,8 +40,12 @@ inline float score_of(uint64_t state, TokenId target) { return static_cast<float
 
 class FakeModel {
  public:
-  FakeModel(int blocks, int block_size, int vocab, int state_slots = 0, int window = 0)
-      : block_size_(block_size), vocab_(vocab), window_(window), cache_(blocks * block_size), states_(state_slots) {}
+  FakeModel(int blocks, int block_size, int vocab, int state_slots = 0, std::vector<BlockGroup> groups = {{}})
+      : block_size_(block_size),
+        vocab_(vocab),
+        groups_(std::move(groups)),
+        cache_(blocks * block_size),
+        states_(state_slots) {}
 
   std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool) {
     const Batch& batch = step.batch;
@@ -51,40 +56,64 @@ class FakeModel {
     EXPECT_EQ(slots.size(), states_.empty() ? 0 : batch.kv_len.size()) << "a state slot for every sequence";
     std::set<int32_t> written;
     std::vector<uint64_t> states(batch.size());
-    for (int s = 0; s < batch.sequences(); ++s) {
-      const int32_t* table = batch.block_table.data() + s * batch.block_table_stride;
-      for (int row = batch.query_start[s]; row < batch.query_start[s + 1]; ++row) {
-        const int position = batch.positions[row];
-        EXPECT_EQ(position, batch.kv_len[s] - (batch.query_start[s + 1] - row));
-        const int32_t slot = table[position / block_size_] * block_size_ + position % block_size_;
-        EXPECT_EQ(batch.slots[row], slot);
-        EXPECT_TRUE(written.insert(slot).second) << "slot written twice in a step";
-        EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";  // I3
-        EXPECT_FALSE(pool.published(slot / block_size_)) << "write to a published block";
-        const int before = position - 1;
-        const uint64_t state =
-            position == 0 ? 0 : cache_[table[before / block_size_] * block_size_ + before % block_size_];
-        if (!states_.empty()) {
-          uint64_t& kept = states_.at(batch.state_slots[s]);
-          if (position == 0) kept = 0;
-          EXPECT_EQ(kept, state) << "recurrent state at position " << position;
-          kept = extend_state(kept, batch.tokens[row]);
-        }
-        cache_[slot] = states[row] = extend_state(state, batch.tokens[row]);
-      }
-      const int first_row = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
-      check_cache(step.parts[s].sequence->tokens, first_row, batch.kv_len[s], table);
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      store(batch, group, step, pool, written, states);
     }
     return sample(step, states);
   }
 
  private:
-  static void check_shape(const Batch& batch) {
+  // What a group's cache holds for a token after which the model's state is this.
+  static uint64_t cached(int group, uint64_t state) { return group == 0 ? state : mix(state, group); }
+
+  void store(const Batch& batch, int group, const ScheduledBatch& step, const BlockPool& pool,
+             std::set<int32_t>& written, std::vector<uint64_t>& states) {
+    const BatchView view(batch);
+    const ops::Indices slots = view.slots_of(group);
+    std::vector<int32_t> tables;
+    for (const int32_t id : view.block_table_of(group)) {
+      EXPECT_TRUE(id < 0 || id % groups_[group].ids_per_block == 0);
+      tables.push_back(id < 0 ? id : id / groups_[group].ids_per_block);
+    }
+    for (int s = 0; s < batch.sequences(); ++s) {
+      const int32_t* table = tables.data() + s * batch.block_table_stride;
+      const std::vector<TokenId>& tokens = step.parts[s].sequence->tokens;
+      const int first = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
+      uint64_t state = 0;
+      for (int position = 0; position < first; ++position) state = extend_state(state, tokens[position]);
+      for (int row = batch.query_start[s]; row < batch.query_start[s + 1]; ++row) {
+        const int position = batch.positions[row];
+        EXPECT_EQ(position, batch.kv_len[s] - (batch.query_start[s + 1] - row));
+        const int32_t slot = table[position / block_size_] * block_size_ + position % block_size_;
+        EXPECT_EQ(slots[row] / block_size_ / groups_[group].ids_per_block, slot / block_size_);
+        EXPECT_EQ(slots[row] % block_size_, slot % block_size_);
+        EXPECT_TRUE(written.insert(slot).second) << "slot written twice in a step";
+        EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";  // I3
+        EXPECT_FALSE(pool.published(slot / block_size_)) << "write to a published block";
+        if (group == 0 && position > 0) {  // what follows depends on what the cache holds
+          const int before = position - 1;
+          state = cache_[table[before / block_size_] * block_size_ + before % block_size_];
+        }
+        if (group == 0 && !states_.empty()) {
+          uint64_t& kept = states_.at(batch.state_slots[s]);
+          if (position == 0) kept = 0;
+          EXPECT_EQ(kept, state) << "recurrent state at position " << position;
+          kept = extend_state(kept, batch.tokens[row]);
+        }
+        state = extend_state(state, batch.tokens[row]);
+        cache_[slot] = cached(group, state);
+        if (group == 0) states[row] = state;
+      }
+      check_cache(tokens, first, batch.kv_len[s], group, table);
+    }
+  }
+
+  void check_shape(const Batch& batch) const {
     EXPECT_EQ(batch.tokens.size(), batch.positions.size());
-    EXPECT_EQ(batch.tokens.size(), batch.slots.size());
+    EXPECT_EQ(batch.tokens.size() * groups_.size(), batch.slots.size());
     EXPECT_EQ(batch.query_start.size(), batch.kv_len.size() + 1);
     EXPECT_EQ(batch.query_start.back(), batch.size());
-    EXPECT_EQ(batch.block_table.size(), batch.kv_len.size() * batch.block_table_stride);
+    EXPECT_EQ(batch.block_table.size(), groups_.size() * batch.kv_len.size() * batch.block_table_stride);
     EXPECT_TRUE(std::ranges::is_sorted(batch.sample_rows));
   }
 
@@ -100,14 +129,16 @@ class FakeModel {
   }
 
   // Attention would see exactly the sequence's own tokens, in the window of the step's first row.
-  void check_cache(const std::vector<TokenId>& tokens, int first_row, int kv_len, const int32_t* table) const {
+  void check_cache(const std::vector<TokenId>& tokens, int first_row, int kv_len, int group,
+                   const int32_t* table) const {
+    const int window = groups_[group].window;
     uint64_t state = 0;
     for (int position = 0; position < kv_len; ++position) {
       state = extend_state(state, tokens[position]);
-      if (window_ > 0 && position <= first_row - window_) continue;
+      if (window > 0 && position <= first_row - window) continue;
       ASSERT_GE(table[position / block_size_], 0) << "position " << position;
-      ASSERT_EQ(cache_[table[position / block_size_] * block_size_ + position % block_size_], state)
-          << "position " << position;
+      ASSERT_EQ(cache_[table[position / block_size_] * block_size_ + position % block_size_], cached(group, state))
+          << "group " << group << ", position " << position;
     }
   }
 
@@ -127,7 +158,8 @@ class FakeModel {
     return results;
   }
 
-  int block_size_, vocab_, window_;
+  int block_size_, vocab_;
+  std::vector<BlockGroup> groups_;
   std::vector<uint64_t> cache_;   // [slots]
   std::vector<uint64_t> states_;  // [state slots]
 };

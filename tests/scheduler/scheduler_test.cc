@@ -178,7 +178,7 @@ TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
 
 // Prompts stop at ends of blocks, where their states are kept.
 TEST_F(SchedulerTest, BlocksThatSlidOutOfTheWindowAreGivenBack) {
-  options_.window = 10;
+  options_.groups = {{.window = 10}};
   options_.max_num_batched_tokens = 8;
   options_.blocks = 7;  // of 4 tokens: what a step and its window need, not the 16 of the context
   add(request(50, 10));
@@ -194,13 +194,13 @@ TEST_F(SchedulerTest, BlocksThatSlidOutOfTheWindowAreGivenBack) {
       EXPECT_EQ(batch.block_table[0], kNoBlock);
     }
   }
-  EXPECT_LE(most, peak_blocks(60, 4, 10, 8));
+  EXPECT_LE(most, peak_blocks(60, 4, options_.groups, 8));
   EXPECT_EQ(used_blocks(), 0);
   EXPECT_EQ(run_to_end().size(), 10u);
 }
 
 TEST_F(SchedulerTest, APrefixIsReusedWhereOnlyItsWindowIsHeld) {
-  options_.window = 6;
+  options_.groups = {{.window = 6}};
   add(request(40, 1));
   run_to_end();
   add(request(40, 8));
@@ -289,7 +289,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
   const RequestId young = add(request(8, 8, 2000));
   while (scheduler().stats().preemptions == 0) step();
   EXPECT_EQ(scheduler().stats().running, 1);
-  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->blocks.empty());
+  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->groups.empty());
   EXPECT_EQ(scheduler().requests().at(old)->choices[0]->state, SequenceState::kRunning);
   const int kept = scheduler().requests().at(young)->choices[0]->length();
   EXPECT_GT(kept, 8);

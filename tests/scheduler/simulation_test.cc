@@ -37,12 +37,15 @@ struct Tracked {
 };
 
 class Simulation {
+  using Holder = std::pair<const Sequence*, size_t>;  // with the group
+  using Holders = std::map<BlockId, std::vector<Holder>>;
+
  public:
   explicit Simulation(uint64_t seed)
       : random_(seed),
         options_(make_options()),
         scheduler_(options_),
-        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots, options_.window) {}
+        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots, options_.groups) {}
 
   void run() {
     const int requests = uniform(5, 60);
@@ -78,14 +81,15 @@ class Simulation {
     o.max_num_seqs = uniform(1, 10);
     if (chance(50)) o.state_slots = o.max_num_seqs + uniform(0, 6);
     o.max_num_batched_tokens = uniform(1, 64);
-    if (chance(40)) {  // two at least: the fake model reads the token before
-      o.window = uniform(2, 20);
+    if (chance(60)) {  // windows of two at least: the fake model reads the token before
+      o.groups[0] = {.window = chance(50) ? uniform(2, 20) : 0, .ids_per_block = uniform(1, 3)};
+      for (int more = chance(60) ? uniform(1, 3) : 0; more > 0; --more) {
+        const int widest = o.groups[0].window > 0 ? o.groups[0].window : 20;
+        o.groups.push_back({.window = uniform(2, widest), .ids_per_block = uniform(1, 3)});
+      }
       if (chance(50)) o.max_num_batched_tokens = uniform(1, 8);
-      const auto peak = [&](int length) {
-        return peak_blocks(length, o.block_size, o.window, o.max_num_batched_tokens);
-      };
-      if (chance(70)) o.max_model_len *= uniform(1, 6);  // more than the pool holds
-      o.blocks = std::max(o.blocks, peak(o.max_model_len));
+      if (o.groups[0].window > 0 && chance(70)) o.max_model_len *= uniform(1, 6);  // more than the pool holds
+      o.blocks = std::max(o.blocks, peak_blocks(o.max_model_len, o.block_size, o.groups, o.max_num_batched_tokens));
     }
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
     o.policy = chance(50) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
@@ -301,23 +305,18 @@ class Simulation {
 
   // I1, I2, I4 after commit: no step is in flight.
   void check_state() {
-    std::map<BlockId, std::vector<const Sequence*>> holders;
+    Holders holders;
     for (const auto& [id, state] : scheduler_.requests()) {
       const Tracked& t = tracked_.at(id);
       EXPECT_FALSE(std::ranges::all_of(t.ended, [](bool ended) { return ended; })) << "an ended request is kept";
       for (const auto& choice : state->choices) {
         if (!choice) continue;
         if (choice->state == SequenceState::kEnded) {
-          EXPECT_TRUE(choice->blocks.empty());
+          EXPECT_TRUE(choice->groups.empty());
           continue;
         }
         EXPECT_FALSE(choice->scheduled);
-        for (const BlockId block : choice->held_blocks()) holders[block].push_back(choice.get());
-        for (int i = 0; i < choice->slid_out; ++i) EXPECT_EQ(choice->blocks[i], kNoBlock);
-        EXPECT_LE(static_cast<int>(choice->held_blocks().size()),
-                  peak_blocks(choice->length(), options_.block_size, options_.window, options_.max_num_batched_tokens));
-        EXPECT_EQ(choice->blocks.size(),
-                  static_cast<size_t>((choice->computed + options_.block_size - 1) / options_.block_size));
+        check_blocks(*choice, holders);
       }
     }
     check_states();
@@ -332,6 +331,20 @@ class Simulation {
     for (const auto& [block, sequences] : holders) check_sharing(block, sequences);
     const SchedulerStats counts = scheduler_.stats();
     EXPECT_LE(counts.running, options_.max_num_seqs);
+  }
+
+  void check_blocks(const Sequence& sequence, Holders& holders) {
+    EXPECT_EQ(sequence.groups.empty(), sequence.state == SequenceState::kWaiting);
+    for (size_t group = 0; group < sequence.groups.size(); ++group) {
+      const SequenceBlocks& own = sequence.groups[group];
+      for (const BlockId block : own.held()) holders[block].push_back({&sequence, group});
+      for (int i = 0; i < own.slid_out; ++i) EXPECT_EQ(own.blocks[i], kNoBlock);
+      EXPECT_LE(
+          static_cast<int>(own.held().size()),
+          peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens));
+      EXPECT_EQ(own.blocks.size(),
+                static_cast<size_t>((sequence.computed + options_.block_size - 1) / options_.block_size));
+    }
   }
 
   // Every running sequence has a slot of its own, and nobody else has one.
@@ -353,14 +366,17 @@ class Simulation {
     }
   }
 
-  // A block of several sequences stands at the same place of all, after and with the same tokens, and is full, or was
-  // not written since the fork.
-  void check_sharing(BlockId block, const std::vector<const Sequence*>& sequences) {
-    const Sequence& first = *sequences[0];
-    const auto place = std::ranges::find(first.blocks, block) - first.blocks.begin();
-    for (const Sequence* other : sequences) {
-      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->blocks.size()));
-      EXPECT_EQ(other->blocks[place], block);
+  // A block of several sequences stands at the same place of all, in the same group, after and with the same tokens,
+  // and is full, or was not written since the fork.
+  void check_sharing(BlockId block, const std::vector<Holder>& sequences) {
+    const auto [sequence, group] = sequences[0];
+    const Sequence& first = *sequence;
+    const std::vector<BlockId>& blocks = first.groups[group].blocks;
+    const auto place = std::ranges::find(blocks, block) - blocks.begin();
+    for (const auto& [other, other_group] : sequences) {
+      ASSERT_EQ(other_group, group);
+      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->rows()));
+      EXPECT_EQ(other->groups[group].blocks[place], block);
       const int end = std::min<int>(first.computed, (place + 1) * options_.block_size);
       EXPECT_EQ(end, std::min<int>(other->computed, (place + 1) * options_.block_size));
       EXPECT_TRUE(std::equal(first.tokens.begin(), first.tokens.begin() + end, other->tokens.begin()));

@@ -1,0 +1,167 @@
+// Models whose layers see unequally far, run as the engine runs them: scheduler, block pool and kernels together.
+// Blocks that slid out of a window are given back and taken by others, sequences are preempted and go on from cached
+// prefixes; every token must be the one that the model gives to the whole text at once.
+#include <gtest/gtest.h>
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "engine/runner.h"
+#include "golden/goldens.h"
+#include "sampling/sampler.h"
+#include "scheduler/scheduler.h"
+#include "support/hashed_weights.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kFolder = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch";
+
+class Windows : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    testing::write_hashed_checkpoint((kFolder / GetParam()).string(), folder_.path());
+    options_.model = folder_.path();
+    options_.dtype = "float32";
+    options_.kv_cache_memory_bytes = 64 << 20;
+    options_.block_size = 8;
+    options_.max_num_seqs = 8;
+    options_.max_num_batched_tokens = 24;
+    loaded_ = std::make_unique<LoadedModel>(load_model(options_, pool_));
+    runner_ = std::make_unique<Runner>(*loaded_, pool_);
+  }
+
+  SchedulerOptions scheduler_options() const {
+    const LoadPlan& plan = loaded_->plan;
+    SchedulerOptions o;
+    o.max_num_seqs = plan.max_num_seqs;
+    o.max_num_batched_tokens = plan.step_tokens;
+    o.max_logit_rows = plan.logit_rows;
+    o.max_model_len = kLongest;
+    o.block_size = plan.block_size;
+    o.groups = plan.kv.groups;
+    o.state_slots = plan.state_slots;
+    o.blocks = peak_blocks(kLongest, o.block_size, o.groups, o.max_num_batched_tokens);  // of one sequence
+    return o;
+  }
+
+  // Greedy answers, some requests arriving while others run.
+  std::vector<std::vector<TokenId>> answers(Scheduler& scheduler, const std::vector<Request>& requests) {
+    std::vector<std::vector<TokenId>> texts;
+    Sampler sampler(pool_);
+    size_t arrived = 0;
+    for (int step = 0; arrived < requests.size() || !scheduler.idle(); ++step) {
+      if (arrived < requests.size() && (step % 3 == 0 || scheduler.idle())) {
+        EXPECT_TRUE(scheduler.queue_limit().try_enter(static_cast<int64_t>(requests[arrived].prompt.size())));
+        texts.push_back(requests[arrived].prompt);
+        scheduler.add(arrived, requests[arrived]);
+        ++arrived;
+      }
+      ScheduledBatch scheduled = scheduler.next();
+      if (scheduled.batch.empty()) continue;
+      const Tensor logits = runner_->forward(scheduled.batch);
+      const LogitsView view{.data = logits.f32(),
+                            .rows = static_cast<int>(logits.rows()),
+                            .vocab = loaded_->plan.shape.vocab,
+                            .stride = logits.row_stride};
+      auto results = sampler.sample(view, scheduled.tasks);
+      scheduler.commit(std::move(scheduled), std::move(results));
+      for (const SequenceEvent& event : scheduler.drain()) {
+        if (event.token) texts[event.request].push_back(*event.token);
+      }
+    }
+    return texts;
+  }
+
+  std::vector<Request> requests() const {
+    std::mt19937 random(7);
+    const auto word = [&] { return static_cast<TokenId>(random() % loaded_->plan.shape.vocab); };
+    std::vector<TokenId> common;
+    for (int i = 0; i < 90; ++i) common.push_back(word());
+    std::vector<Request> all;
+    for (int i = 0; i < 10; ++i) {
+      Request r;
+      r.prompt.assign(common.begin(), common.begin() + (i % 3 == 0 ? 1 : 20 + 7 * i));
+      for (int own = 3 + i * 5 % 13; own > 0; --own) r.prompt.push_back(word());
+      r.sampling.temperature = 0;
+      r.sampling.max_tokens = std::min(kLongest - static_cast<int>(r.prompt.size()), 24 + i * 11 % 40);
+      all.push_back(std::move(r));
+    }
+    return all;
+  }
+
+  static constexpr int kLongest = 160;
+  testing::TempFolder folder_;
+  EngineOptions options_;
+  ThreadPool pool_{2};
+  std::unique_ptr<LoadedModel> loaded_;
+  std::unique_ptr<Runner> runner_;
+};
+
+TEST_P(Windows, EveryTokenIsThatOfTheWholeTextAtOnce) {
+  ASSERT_GT(loaded_->plan.kv.groups.size(), 1u);
+  const std::vector<Request> asked = requests();
+  Scheduler scheduler(scheduler_options());
+  const auto texts = answers(scheduler, asked);
+  EXPECT_GT(scheduler.stats().preemptions, 0u);
+  EXPECT_GT(scheduler.pool().stats().hit_tokens, 0u);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const int prompt = static_cast<int>(asked[i].prompt.size());
+    ASSERT_EQ(static_cast<int>(texts[i].size()), prompt + *asked[i].sampling.max_tokens);
+    for_each_logits(*runner_, loaded_->plan, options_.block_size, texts[i], options_.max_num_seqs,
+                    [&](int position, std::span<const float> row) {
+                      if (position + 1 < prompt || position + 1 == static_cast<int>(texts[i].size())) return;
+                      const auto best = std::ranges::max_element(row) - row.begin();
+                      ASSERT_EQ(texts[i][position + 1], best) << "text " << i << ", position " << position + 1;
+                    });
+  }
+}
+
+// Whatever memory there is: a plan has blocks enough for its longest sequence, or there is none.
+TEST(WindowsPlan, OneSequenceAlwaysFits) {
+  for (const char* name : {"mistral", "gemma3_text", "gpt_oss", "gemma4_text-shared"}) {
+    const testing::TempFolder folder;
+    testing::write_hashed_checkpoint((kFolder / name).string(), folder.path());
+    ThreadPool pool(1);
+    EngineOptions options;
+    options.model = folder.path();
+    options.max_num_seqs = 1;
+    const auto check = [&] {
+      const LoadPlan plan = plan_load(options, pool);
+      EXPECT_GE(plan.blocks, peak_blocks(plan.max_model_len, plan.block_size, plan.kv.groups, plan.step_tokens))
+          << name;
+      return plan;
+    };
+    const LoadPlan most = check();
+    EXPECT_EQ(most.max_model_len, most.shape.max_positions);
+    int shorter = 0;
+    for (int blocks = 1; blocks <= most.blocks; ++blocks) {
+      options.kv_cache_memory_bytes = static_cast<int64_t>(most.kv.block_bytes()) * blocks;
+      try {
+        const LoadPlan plan = check();
+        EXPECT_LE(plan.blocks, blocks);
+        EXPECT_GE(plan.max_model_len, plan.block_size);
+        shorter += plan.max_model_len < most.max_model_len ? 1 : 0;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code, ErrorCode::kOutOfMemory);
+        EXPECT_LT(blocks, static_cast<int>(most.kv.groups.size()));
+      }
+    }
+    EXPECT_GT(shorter, 0) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Windows,
+                         ::testing::Values("cohere2", "exaone4", "gemma2", "gemma3_text", "gemma3n_text-1",
+                                           "gemma4_text-experts", "gemma4_text-shared", "gpt_neo", "gpt_oss",
+                                           "llama4_text-1", "olmo3", "qwen2-window", "vaultgemma-1"),
+                         [](const auto& info) { return test_name(info.param, "best"); });
+
+}  // namespace
+}  // namespace sluice
