@@ -25,10 +25,13 @@ enum class TensorForm {
   kTransposed,  // there [inputs, outputs]
   kPlusOne,     // 1 + w for w (a bias stays)
   kExperts,     // [experts, rows, columns]; there a tensor each, number for "{e}"
-  kGateRows,    // two such that are there one [experts, gate rows + up rows, columns]
-  kUpRows,      //
+  kGateRows,    // two such that are there one, with the gate's rows before the others: matrices, [experts, rows,
+  kUpRows,      // columns] and biases [experts, rows]
   kHeadNorms,   // [heads, head_dim]; there a tensor each, number for "{h}"
   kOneRow,      // [n]; there [1, n]
+  kFlat,        // [n, 1] or [groups, n]; there one row of all
+  kDepthwise,   // [channels, width]; there [channels, 1, width]
+  kDecays,      // -e^a for a, there without a name's ending; the last dimension may be 1 and is none there
   kRead,        // part of the configuration
 };
 
@@ -37,6 +40,9 @@ struct TensorRule {
   std::string_view hf{};
   TensorForm form = TensorForm::kPlain;
 };
+
+// llama.cpp's numbers of what makes scores of the experts' logits.
+enum class Gating : int64_t { kSoftmax = 1, kSigmoid = 2 };
 
 // Metadata and tensors of a file, as an architecture's `configure` reads them, and the configuration it makes of them.
 // Keys are given without the architecture's name in front. What nobody reads stops the file from loading.
@@ -57,6 +63,7 @@ class GgufConfig {
   int64_t integer_or(std::string_view key, int64_t fallback);
   bool boolean_or(std::string_view key, bool fallback);
   std::string text_or(std::string_view key, std::string_view fallback);
+  std::vector<int64_t> of_layers(std::string_view key);  // a number for each layer; one number is that of all
   bool has(std::string_view key) const;
   bool has_bias() const { return has_tensor("blk.0.attn_q.bias"); }
   void ignore(std::initializer_list<std::string_view> keys);
@@ -70,14 +77,19 @@ class GgufConfig {
   // Sizes that all transformers have: hidden_size, num_hidden_layers, vocab_size, ... under Hugging Face's usual keys,
   // and tie_word_embeddings.
   void sizes();
-  void heads();  // num_attention_heads, num_key_value_heads, head_dim
-  void rope();   // rope_theta, partial_rotary_factor, rope_scaling
+  void heads();                     // num_attention_heads, num_key_value_heads, head_dim
+  std::vector<bool> attends();      // the layers with kv heads, once heads() has read how many these are
+  void rope() { rope(head_dim_); }  // rope_theta, partial_rotary_factor, rope_scaling
+  void rope(int64_t head_dim);
+  void yarn_scales(double mscale, double mscale_all_dim);  // in place of a factor of cosines and sines
   void rms_norm() { number("attention.layer_norm_rms_epsilon", "rms_norm_eps"); }
   void layer_norm(const char* hf_key) { number("attention.layer_norm_epsilon", hf_key); }
   // sliding_window and layer_types, from the file's pattern or one full layer in `period` (0: all slide).
   void windows(int period);
   // num_experts_per_tok, the number of experts and their width; under the keys given.
   void experts(const char* count_key, const char* inner_key);
+  Gating gating();  // softmax, if the file does not say
+  void require_gating(Gating wanted);
   void rename(const char* from, const char* to);                // in hf, keeping the value; "" removes it
   void architecture(const char* name, const char* model_type);  // of the configuration
 
@@ -113,6 +125,14 @@ extern const std::span<const TensorRule> kLlamaTensors;
 extern const std::span<const TensorRule> kPairedTensors;
 // Experts and router under "mlp", as Qwen, OLMoE and others name them.
 extern const std::span<const TensorRule> kExpertTensors;
+// And under "block_sparse_moe", as Mixtral and Granite do.
+extern const std::span<const TensorRule> kMixtralTensors, kGraniteExpertTensors;
+
+// DeepSeek's experts: how many, how wide, shared ones, dense first layers; and the routing of its third version.
+void read_expert_sizes(GgufConfig& c);
+void read_deepseek_experts(GgufConfig& c);
+// Granite's factors of embeddings, residuals, scores and logits.
+void read_granite_scales(GgufConfig& c);
 
 // What Llama's configuration has: sizes, heads, rope, rms_norm_eps, intermediate_size; its tensors.
 void configure_llama_like(GgufConfig& c, const char* architecture, const char* model_type);

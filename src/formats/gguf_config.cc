@@ -66,6 +66,16 @@ double GgufConfig::number_or(std::string_view key, double fallback) { return has
 
 int64_t GgufConfig::integer_or(std::string_view key, int64_t fallback) { return has(key) ? integer(key) : fallback; }
 
+std::vector<int64_t> GgufConfig::of_layers(std::string_view key) {
+  const std::string name = full(key);
+  const GgufValue* value = file_.metadata.find(name);
+  if (value == nullptr || !value->array) return std::vector<int64_t>(static_cast<size_t>(layers_), integer(key));
+  read_.insert(name);
+  std::vector<int64_t> numbers = file_.metadata.integers(name);
+  if (static_cast<int64_t>(numbers.size()) != layers_) refuse(key, "has not one entry per layer");
+  return numbers;
+}
+
 bool GgufConfig::boolean_or(std::string_view key, bool fallback) {
   read_.insert(full(key));
   return file_.metadata.boolean(full(key)).value_or(fallback);
@@ -111,7 +121,14 @@ void GgufConfig::sizes() {
 
 void GgufConfig::heads() {
   hf["num_attention_heads"] = heads_ = integer("attention.head_count");
-  kv_heads_ = integer_or("attention.head_count_kv", heads_);
+  kv_heads_ = heads_;
+  if (has("attention.head_count_kv")) {  // layers without attention have none
+    const std::vector<int64_t> of_each = of_layers("attention.head_count_kv");
+    kv_heads_ = *std::ranges::max_element(of_each);
+    if (std::ranges::any_of(of_each, [&](int64_t n) { return n != 0 && n != kv_heads_; })) {
+      refuse("attention.head_count_kv", "differs from layer to layer, which is not supported");
+    }
+  }
   if (heads_ < 1 || kv_heads_ < 1 || hidden_ < 1) refuse("attention.head_count", "is not positive");
   head_dim_ = integer_or("attention.key_length", hidden_ / heads_);
   if (head_dim_ < 1 || head_dim_ > 1 << 20)
@@ -123,12 +140,26 @@ void GgufConfig::heads() {
   hf["head_dim"] = head_dim_;
 }
 
-void GgufConfig::rope() {
+std::vector<bool> GgufConfig::attends() {
+  std::vector<bool> layers;
+  for (const int64_t n : of_layers("attention.head_count_kv")) layers.push_back(n != 0);
+  return layers;
+}
+
+void GgufConfig::rope(int64_t head_dim) {
   hf["rope_theta"] = number_or("rope.freq_base", 10000.0);
-  const int64_t rotary = integer_or("rope.dimension_count", head_dim_);
-  if (rotary < 1 || rotary > head_dim_) refuse("rope.dimension_count", fmt::format("{} of {}", rotary, head_dim_));
-  hf["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim_);
+  const int64_t rotary = integer_or("rope.dimension_count", head_dim);
+  if (rotary < 1 || rotary > head_dim) refuse("rope.dimension_count", fmt::format("{} of {}", rotary, head_dim));
+  hf["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
   rope_scaling(rotary);
+}
+
+void GgufConfig::yarn_scales(double mscale, double mscale_all_dim) {
+  if (!hf.contains("rope_scaling") || hf["rope_scaling"]["rope_type"] != "yarn") return;
+  Json& scaling = hf["rope_scaling"];
+  scaling.erase("attention_factor");
+  scaling["mscale"] = mscale;
+  scaling["mscale_all_dim"] = mscale_all_dim;
 }
 
 // Frequencies given one by one (rope_freqs: Llama 3's rule, worked out; rope_factors_*: LongRoPE) or by a rule.
@@ -208,6 +239,17 @@ void GgufConfig::experts(const char* count_key, const char* inner_key) {
   });
   if (stack == file_.tensors.end()) refuse("expert_feed_forward_length", "is missing");
   hf[inner_key] = stack->shape[2];
+}
+
+Gating GgufConfig::gating() {
+  const int64_t number = integer_or("expert_gating_func", static_cast<int64_t>(Gating::kSoftmax));
+  const auto gating = static_cast<Gating>(number);
+  if (gating != Gating::kSoftmax && gating != Gating::kSigmoid) refuse("expert_gating_func", "is not supported here");
+  return gating;
+}
+
+void GgufConfig::require_gating(Gating wanted) {
+  if (has("expert_gating_func") && gating() != wanted) refuse("expert_gating_func", "is not supported here");
 }
 
 void GgufConfig::rename(const char* from, const char* to) {

@@ -81,11 +81,19 @@ void configure_smollm3(GgufConfig& c) { configure_paired(c, "SmolLM3ForCausalLM"
 
 void configure_arcee(GgufConfig& c) { configure_paired(c, "ArceeForCausalLM", "arcee"); }
 
-void read_granite_scales(GgufConfig& c) {
-  c.number("embedding_scale", "embedding_multiplier", false);
-  c.number("residual_scale", "residual_multiplier", false);
-  c.number("attention.scale", "attention_multiplier", false);
-  c.number("logit_scale", "logits_scaling", false);
+// Ministral 3; a file without its temperature is a Mistral.
+void configure_mistral3(GgufConfig& c) {
+  const bool grows = c.has("attention.temperature_scale");
+  configure_paired(c, grows ? "Ministral3ForCausalLM" : "MistralForCausalLM", grows ? "ministral3" : "mistral");
+  const double mscale_all_dim = c.number_or("rope.scaling.yarn_log_multiplier", 0.0);
+  if (mscale_all_dim != 0) c.yarn_scales(1.0, mscale_all_dim);
+  if (!grows) return;
+  if (!c.hf.contains("rope_scaling")) c.refuse("rope.scaling.type", "is missing");
+  Json rope = c.hf["rope_scaling"];
+  rope["rope_theta"] = c.hf["rope_theta"];
+  rope["llama_4_scaling_beta"] = c.number("attention.temperature_scale");
+  for (const char* key : {"rope_scaling", "rope_theta", "partial_rotary_factor"}) c.rename(key, "");
+  c.hf["rope_parameters"] = std::move(rope);
 }
 
 void configure_granite(GgufConfig& c) {
@@ -133,14 +141,23 @@ void configure_exaone4(GgufConfig& c) {
 }
 
 constexpr GgufArchitecture kArchitectures[] = {
-    {"llama", configure_llama},     {"smollm3", configure_smollm3},       {"arcee", configure_arcee},
-    {"granite", configure_granite}, {"granitemoe", configure_granitemoe}, {"olmo", configure_olmo},
-    {"olmo2", configure_olmo2},     {"olmoe", configure_olmoe},           {"exaone4", configure_exaone4},
+    {"llama", configure_llama},       {"smollm3", configure_smollm3},       {"arcee", configure_arcee},
+    {"granite", configure_granite},   {"granitemoe", configure_granitemoe}, {"olmo", configure_olmo},
+    {"olmo2", configure_olmo2},       {"olmoe", configure_olmoe},           {"exaone4", configure_exaone4},
+    {"mistral3", configure_mistral3},
 };
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
 
+void read_granite_scales(GgufConfig& c) {
+  c.number("embedding_scale", "embedding_multiplier", false);
+  c.number("residual_scale", "residual_multiplier", false);
+  c.number("attention.scale", "attention_multiplier", false);
+  c.number("logit_scale", "logits_scaling", false);
+}
+
 const std::span<const TensorRule> kLlamaTensors = kLlama, kPairedTensors = kPaired, kExpertTensors = kExpert;
+const std::span<const TensorRule> kMixtralTensors = kMixtral, kGraniteExpertTensors = kGraniteMoe;
 
 }  // namespace sluice

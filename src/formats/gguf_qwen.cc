@@ -81,25 +81,6 @@ void configure_glm4(GgufConfig& c) {
   c.tensors = {kGlm4, kLlamaTensors};
 }
 
-// llama.cpp's numbers of scoring functions.
-void require_gating(GgufConfig& c, int64_t wanted) {
-  if (c.integer_or("expert_gating_func", wanted) != wanted) c.refuse("expert_gating_func", "is not supported here");
-}
-
-void read_deepseek_experts(GgufConfig& c) {
-  constexpr int64_t kSigmoid = 2;
-  require_gating(c, kSigmoid);
-  c.experts("n_routed_experts", "moe_intermediate_size");
-  c.integer("expert_shared_count", "n_shared_experts", false);
-  c.ignore({"expert_shared_feed_forward_length"});
-  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", false);
-  c.number("expert_weights_scale", "routed_scaling_factor", false);
-  c.integer("leading_dense_block_count", "first_k_dense_replace", false);
-  c.integer("expert_group_count", "n_group", false);
-  c.integer("expert_group_used_count", "topk_group", false);
-  c.tensors = {kCorrections, kSharedExperts, kExpertTensors, kLlamaTensors};
-}
-
 void configure_dots1(GgufConfig& c) {
   configure_llama_like(c, "Dots1ForCausalLM", "dots1");
   c.hf["attention_bias"] = c.has_bias();
@@ -152,4 +133,22 @@ constexpr GgufArchitecture kArchitectures[] = {
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
+
+void read_expert_sizes(GgufConfig& c) {
+  c.experts("n_routed_experts", "moe_intermediate_size");
+  c.integer("expert_shared_count", "n_shared_experts", false);
+  c.ignore({"expert_shared_feed_forward_length"});
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", false);
+  c.number("expert_weights_scale", "routed_scaling_factor", false);
+  c.integer("leading_dense_block_count", "first_k_dense_replace", false);
+  c.tensors = {kCorrections, kSharedExperts, kExpertTensors, kLlamaTensors};
+}
+
+void read_deepseek_experts(GgufConfig& c) {
+  c.require_gating(Gating::kSigmoid);
+  read_expert_sizes(c);
+  c.integer("expert_group_count", "n_group", false);
+  c.integer("expert_group_used_count", "topk_group", false);
+}
+
 }  // namespace sluice

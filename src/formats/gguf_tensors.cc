@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "sluice/error.h"
 
@@ -108,13 +109,7 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
       return add(std::move(entry), name);
     case TensorForm::kPlusOne: {
       if (parsed.suffix != ".weight") return add(std::move(entry), name);
-      std::vector<float>& values = owned_.emplace_back(static_cast<size_t>(entry.shape.elements()));
-      entry.read(values.data());
-      for (float& v : values) v -= 1.0f;
-      entry.dtype = &kFloat32;
-      entry.data = reinterpret_cast<const std::byte*>(values.data());
-      entry.bytes = values.size() * sizeof(float);
-      return add(std::move(entry), name);
+      return add_computed(std::move(entry), name, [](float v) { return v - 1.0f; });
     }
     case TensorForm::kExperts:
       return add_each(std::move(entry), name, "{e}");
@@ -122,11 +117,32 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
       return add_each(std::move(entry), name, "{h}");
     case TensorForm::kGateRows:
     case TensorForm::kUpRows:
-      return add_stacked(std::move(entry), name, rule.form == TensorForm::kUpRows);
+      return add_stacked(std::move(entry), name, rule.form == TensorForm::kUpRows, parsed.suffix == ".bias");
     case TensorForm::kOneRow:
       if (entry.shape.rank() == 1) entry.shape = {1, entry.shape[0]};
       return add(std::move(entry), name);
+    case TensorForm::kFlat:
+      entry.shape = {entry.shape.elements()};
+      return add(std::move(entry), name);
+    case TensorForm::kDepthwise:
+      if (entry.shape.rank() == 2) entry.shape = {entry.shape[0], 1, entry.shape[1]};
+      return add(std::move(entry), name);
+    case TensorForm::kDecays: {
+      if (entry.shape.rank() == 2 && entry.shape[1] == 1) entry.shape = {entry.shape[0]};
+      return add_computed(std::move(entry), name, [](float a) { return std::log(-a); });
+    }
   }
+}
+
+// A small tensor of other values.
+void GgufTensors::add_computed(TensorEntry entry, const std::string& name, float (*value)(float)) {
+  std::vector<float>& values = owned_.emplace_back(static_cast<size_t>(entry.shape.elements()));
+  entry.read(values.data());
+  std::ranges::transform(values, values.begin(), value);
+  entry.dtype = &kFloat32;
+  entry.data = reinterpret_cast<const std::byte*>(values.data());
+  entry.bytes = values.size() * sizeof(float);
+  add(std::move(entry), name);
 }
 
 void GgufTensors::add_each(TensorEntry entry, const std::string& name, std::string_view number) {
@@ -153,8 +169,9 @@ void GgufTensors::add_split(const TensorEntry& entry, const std::string& name) {
   }
 }
 
-// The pieces of [experts, gate rows + up rows, columns] are complete when both halves came.
-void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool up) {
+// The pieces of [experts, gate rows + up rows, columns] are complete when both halves came. A matrix is that of one
+// expert, biases have one column.
+void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool up, bool bias) {
   const auto other = halves_.find(name);
   if (other == halves_.end()) {
     halves_.emplace(name, std::move(entry));
@@ -162,12 +179,15 @@ void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool u
   }
   const TensorEntry& first = up ? other->second : entry;
   const TensorEntry& second = up ? entry : other->second;
-  if (first.shape.rank() != 3 || !(first.shape == second.shape)) {
+  const int rank = first.shape.rank();
+  if (rank < 2 || (rank == 3 && bias) || !(first.shape == second.shape)) {
     refuse(second, fmt::format("the other half is {}", first.shape.str()));
   }
-  const int64_t experts = first.shape[0], rows = first.shape[1], columns = first.shape[2];
+  const bool matrix = rank == 2 && !bias;
+  const int64_t experts = matrix ? 1 : first.shape[0], rows = first.shape[matrix ? 0 : 1];
+  const int64_t columns = bias ? 1 : first.shape[-1];
   TensorEntry both = first;
-  both.shape = {experts, 2 * rows, columns};
+  both.shape = matrix ? Shape{2 * rows, columns} : bias ? Shape{experts, 2 * rows} : Shape{experts, 2 * rows, columns};
   both.bytes = first.bytes + second.bytes;
   for (int64_t e = 0; e < experts; ++e) {
     for (const TensorEntry* half : {&first, &second}) {

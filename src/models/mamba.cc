@@ -58,10 +58,11 @@ Mamba2Spec read_mamba2(const Config& config, const DecoderSpec& spec, const Mamb
   const auto positive = [&](const char* key, int fallback) {
     return read_positive(config, key, config.get(key, fallback));
   };
-  int inner = static_cast<int>(config.get(keys.expand, 2.0) * spec.hidden);
-  if (keys.inner != nullptr) inner = config.get(keys.inner, inner);
   Mamba2Spec m;
   m.heads = positive(keys.heads, 128);
+  int inner = keys.expand != nullptr ? static_cast<int>(config.get(keys.expand, 2.0) * spec.hidden)
+                                     : m.heads * positive(keys.head_dim, 64);
+  if (keys.inner != nullptr) inner = config.get(keys.inner, inner);
   const Json* head_dim = config.find(keys.head_dim);
   const bool automatic = head_dim == nullptr || (head_dim->is_string() && *head_dim == "auto");
   m.head_dim = automatic ? inner / m.heads : positive(keys.head_dim, 0);

@@ -31,7 +31,7 @@ struct Mamba2Keys {
   const char* conv_bias;
   const char* bias;
   const char* activation;
-  const char* expand;
+  const char* expand;  // null: the width is that of the heads
   int default_groups = 1;
   int default_state = 256;
   const char* inner = nullptr;  // a key that overrides expand * hidden_size

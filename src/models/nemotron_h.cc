@@ -17,7 +17,7 @@ constexpr Mamba2Keys kKeys{.heads = "mamba_num_heads",
                            .conv_bias = "use_conv_bias",
                            .bias = "use_bias",
                            .activation = "mamba_hidden_act",
-                           .expand = "expand",
+                           .expand = nullptr,
                            .default_groups = 8,
                            .default_state = 128};
 
@@ -110,7 +110,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   ignore_tensors(context, "mtp.");
   for (const char* key : {"mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers",
                           "num_logits_to_keep", "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual",
-                          "time_step_floor", "time_step_max", "use_mamba_kernels", "hidden_dropout"}) {
+                          "time_step_floor", "time_step_max", "use_mamba_kernels", "hidden_dropout", "expand"}) {
     config.ignore(key);
   }
   return decoder_lm(std::move(s), context, max_len);

@@ -75,6 +75,7 @@ class Loader {
   }
 
   void transposed(bool in_turn) {
+    if (in_turn && w_.has(spec_.gate + ".weight")) return stacked();  // as GGUF files have them
     plan(context_.dtype, context_.dtype);
     if (in_turn && w_.has(spec_.gate + "_blocks")) return mxfp4();
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
@@ -94,6 +95,10 @@ class Loader {
   void biases() {
     if (spec_.bias == ExpertBias::kNone) return;
     if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(context_, w_.vector("bias", hidden_));
+    if (w_.has(spec_.gate + ".bias")) {  // of stacked ones
+      in_.set_bias(context_, w_.vector(spec_.gate + ".bias", Shape{spec_.experts, 2 * inner_}));
+      return out_.set_bias(context_, w_.vector(spec_.down + ".bias", Shape{spec_.experts, hidden_}));
+    }
     const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
     std::vector<float> in(in_turn.size());
     for (size_t i = 0; i < in.size(); ++i) {

@@ -37,6 +37,10 @@ void LatentAttention::load_kv_b(const Weights& w) {
   const int64_t stride = s.nope_dim + s.value_dim;
   keys_ = StackedLinear(context, context.dtype, s.heads, s.kv_rank, s.nope_dim);
   values_ = StackedLinear(context, context.dtype, s.heads, s.value_dim, s.kv_rank);
+  if (w.has("k_b_proj.weight")) {  // GGUF files have the two parts, that of the keys transposed
+    pack_heads(w, "k_b_proj", keys_, s.kv_rank, s.nope_dim);
+    return pack_heads(w, "v_b_proj", values_, s.value_dim, s.kv_rank);
+  }
   const TensorEntry* entry =
       (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank}, Weights::Stored::kAnyWay);
   if (entry == nullptr || context.dry) return;
@@ -46,6 +50,17 @@ void LatentAttention::load_kv_b(const Weights& w) {
     Buffer memory;
     keys_.pack(context, h, 0, transpose(matrix.slice_rows(h * stride, s.nope_dim), memory));
     values_.pack(context, h, 0, matrix.slice_rows(h * stride + s.nope_dim, s.value_dim));
+  }
+}
+
+// Matrices [heads, rows, columns].
+void LatentAttention::pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows,
+                                 int64_t columns) const {
+  LoadContext& context = w.context();
+  const TensorEntry* entry = (w / name).tensor("weight", {spec_.heads, rows, columns});
+  if (entry == nullptr || context.dry) return;
+  for (int h = 0; h < spec_.heads; ++h) {
+    for (const Tensor& matrix : entry->rows(h * rows, rows)) into.pack(context, h, 0, matrix);
   }
 }
 

@@ -33,6 +33,7 @@ class LatentAttention final : public Mixer {
 
  private:
   void load_kv_b(const Weights& w);
+  void pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows, int64_t columns) const;
 
   LatentAttentionSpec spec_;
   Linear q_a_, q_b_;  // q_b_ alone without a rank; its outputs: all heads' parts that are not rotated, then the others

@@ -299,7 +299,7 @@ class GgufCheckpointTest : public testing::Test {
     std::string data;
     for (const Named& t : tensors) {
       w.tensor(t.name, t.dims, 0, data.size());
-      const uint64_t rows = t.dims.size() > 1 ? t.dims[1] : 1;
+      const uint64_t rows = (t.dims.size() > 1 ? t.dims[1] : 1) * (t.dims.size() > 2 ? t.dims[2] : 1);
       for (uint64_t row = 0; row < rows; ++row) {
         const auto value = static_cast<float>(row);
         for (uint64_t i = 0; i < t.dims[0]; ++i) data.append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -382,6 +382,95 @@ TEST_F(GgufCheckpointTest, NamesWhatItDoesNotKnow) {
   EXPECT_THAT(refused(with_tensors(llama_keys(12), more)), HasSubstr("blk.0.attn_mystery.weight"));
   more.back() = {"output_norm.bias", {64}};
   EXPECT_EQ(refused(with_tensors(llama_keys(12), more)), "");  // a known name; the model asks for what it needs
+}
+
+// Granite 4, a Mamba 2 layer and one with attention: kinds of layers, decays, convolutions, an MLP in two matrices.
+TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
+  Writer w;
+  w.header(22, 15).key_text("general.architecture", "granitehybrid");
+  const std::string a = "granitehybrid.";
+  w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 2);
+  w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
+  w.key(a + "attention.head_count_kv", 9).number(4u).number<uint64_t>(2).number(0u).number(1u);
+  w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "ssm.conv_kernel", 4);
+  w.key_u32(a + "ssm.inner_size", 128).key_u32(a + "ssm.state_size", 16).key_u32(a + "ssm.group_count", 1);
+  w.key_u32(a + "ssm.time_step_rank", 4).key_f32(a + "attention.scale", 0.25f);
+  w.key(a + "rope.scaling.finetuned", 7).number<uint8_t>(0);
+  std::vector<Named> tensors = {{"token_embd.weight", {64, 10}},
+                                {"output_norm.weight", {64}},
+                                {"blk.0.ssm_in.weight", {64, 292}},
+                                {"blk.0.ssm_conv1d.weight", {4, 160}},
+                                {"blk.0.ssm_conv1d.bias", {160}},
+                                {"blk.0.ssm_dt.bias", {4}},
+                                {"blk.0.ssm_a", {1, 4}},
+                                {"blk.0.ssm_d", {1, 4}},
+                                {"blk.0.ssm_norm.weight", {128, 1}},
+                                {"blk.0.ssm_out.weight", {128, 64}},
+                                {"blk.1.attn_q.weight", {64, 64}},
+                                {"blk.1.attn_k.weight", {64, 32}},
+                                {"blk.1.attn_v.weight", {64, 32}},
+                                {"blk.1.attn_output.weight", {64, 64}}};
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    tensors.push_back({layer + "ffn_gate.weight", {64, 24}});
+    tensors.push_back({layer + "ffn_up.weight", {64, 24}});
+    tensors.push_back({layer + "ffn_down.weight", {24, 64}});
+    tensors.push_back({layer + "ffn_norm.weight", {64}});
+  }
+  const auto checkpoint = open_checkpoint(write("m.gguf", with_tensors(w, tensors)));
+  const Config& config = checkpoint->config;
+  EXPECT_EQ(config.at<std::vector<std::string>>("layer_types"), (std::vector<std::string>{"mamba", "attention"}));
+  EXPECT_EQ(config.at<std::string>("position_embedding_type"), "nope");
+  EXPECT_EQ(config.at<int>("mamba_d_head"), 32);
+  EXPECT_EQ(config.at<int>("mamba_expand"), 2);
+  EXPECT_EQ(config.at<int>("shared_intermediate_size"), 24);
+  EXPECT_EQ(config.at<int>("num_local_experts"), 0);
+  EXPECT_TRUE(config.at<bool>("mamba_conv_bias"));
+  const auto shape = [&](const std::string& name) {
+    const TensorEntry* entry = checkpoint->find("model.layers.0." + name);
+    return entry != nullptr ? entry->shape.str() : name;
+  };
+  EXPECT_EQ(shape("mamba.conv1d.weight"), "[160, 1, 4]");
+  EXPECT_EQ(shape("mamba.A_log"), "[4]");
+  EXPECT_EQ(shape("mamba.D"), "[4]");
+  EXPECT_EQ(shape("mamba.dt_bias"), "[4]");
+  EXPECT_EQ(shape("mamba.norm.weight"), "[128]");
+  EXPECT_EQ(shape("shared_mlp.input_linear.weight"), "[48, 64]");
+  EXPECT_EQ(checkpoint->find("model.layers.1.self_attn.q_proj.weight")->pieces.size(), 4u);  // paired rows
+  const TensorEntry* both = checkpoint->find("model.layers.0.shared_mlp.input_linear.weight");
+  std::vector<float> values(48 * 64);
+  both->read(values.data());
+  for (int row = 0; row < 48; ++row) EXPECT_EQ(values[row * 64], static_cast<float>(row % 24));
+}
+
+// gpt-oss: gates and the other halves of the experts come apart, their biases, too.
+TEST_F(GgufCheckpointTest, HalvesOfExpertsAreStackedWithTheirBiases) {
+  Writer w;
+  w.header(8, 11).key_text("general.architecture", "gpt-oss");
+  const std::string a = "gpt-oss.";
+  w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 32).key_u32(a + "block_count", 1);
+  w.key_u32(a + "feed_forward_length", 4).key_u32(a + "attention.head_count", 2);
+  w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+  w.key_u32(a + "attention.sliding_window", 8).key_u32(a + "expert_count", 3).key_u32(a + "expert_used_count", 2);
+  const auto path = write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
+                                                     {"blk.0.attn_sinks.weight", {2}},
+                                                     {"blk.0.ffn_gate_exps.weight", {32, 4, 3}},
+                                                     {"blk.0.ffn_up_exps.weight", {32, 4, 3}},
+                                                     {"blk.0.ffn_down_exps.weight", {4, 32, 3}},
+                                                     {"blk.0.ffn_gate_exps.bias", {4, 3}},
+                                                     {"blk.0.ffn_up_exps.bias", {4, 3}},
+                                                     {"blk.0.ffn_down_exps.bias", {32, 3}}}));
+  const auto checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint->config.at<int>("intermediate_size"), 4);
+  EXPECT_NE(checkpoint->find("model.layers.0.self_attn.sinks"), nullptr);
+  const TensorEntry* in = checkpoint->find("model.layers.0.mlp.experts.gate_up_proj.weight");
+  ASSERT_NE(in, nullptr);
+  EXPECT_EQ(in->shape.str(), "[3, 8, 32]");
+  const TensorEntry* bias = checkpoint->find("model.layers.0.mlp.experts.gate_up_proj.bias");
+  ASSERT_NE(bias, nullptr);
+  EXPECT_EQ(bias->shape.str(), "[3, 8]");
+  std::vector<float> values(24);
+  bias->read(values.data());
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(values[i], static_cast<float>(i / 8)) << i;  // rows of gate and up are alike
 }
 
 TEST_F(GgufCheckpointTest, EndsAreThoseOfTheMetadataAndOfKnownTexts) {

@@ -14,7 +14,10 @@ import struct
 import gguf
 import numpy as np
 
+import gguf_special
+
 ARCHS = {
+    **gguf_special.ARCHS,
     "LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2", "Qwen2MoeForCausalLM": "qwen2moe", "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe", "GemmaForCausalLM": "gemma", "Gemma2ForCausalLM": "gemma2",
@@ -29,7 +32,8 @@ ARCHS = {
     "Dots1ForCausalLM": "dots1", "Glm4MoeForCausalLM": "glm4moe", "Ernie4_5ForCausalLM": "ernie4_5",
     "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "HunYuanMoEV1ForCausalLM": "hunyuan-moe",
 }
-PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee"}
+PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"}
+RMS = {"mamba", "mamba2", "nemotron_h", "lfm2", "lfm2moe"}  # norms without means whose key has another name
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "nemotron"}
 
 
@@ -74,13 +78,15 @@ def ungroup(w, heads, kv_heads):
 class Sizes:
     def __init__(self, c):
         self.hidden = c.first("hidden_size", "n_embd", "n_embed", "d_model")
-        self.layers = c.first("num_hidden_layers", "n_layer", "n_layers")
-        self.heads = c.first("num_attention_heads", "n_head", "n_heads")
+        self.layers = c.first("num_hidden_layers", "n_layer", "n_layers") or len(
+            c.first("layers_block_type", "hybrid_override_pattern"))
+        self.heads = c.first("num_attention_heads", "n_head", "n_heads", default=1)
         self.kv = c.first("num_key_value_heads", "num_kv_heads", default=self.heads)
         if c.get("multi_query") and not c.get("new_decoder_architecture"):
             self.kv = 1
         self.dim = c.first("head_dim", default=self.hidden // self.heads)
-        self.ffn = c.first("intermediate_size", "n_inner", "ffn_hidden_size", default=4 * self.hidden)
+        self.ffn = gguf_special.lfm2_width(c) or c.first("intermediate_size", "n_inner", "ffn_hidden_size",
+                                                         default=4 * self.hidden)
         self.context = c.first("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=2048)
 
 
@@ -88,13 +94,19 @@ def convert(arch, tensors, c, s):
     """(name, values) in GGUF's names and order."""
     names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), s.layers)
     experts, norms = {}, {}
+    everything = []
     for name, w in sorted(tensors.items()):
+        everything += gguf_special.convert(arch, name, w, c, s) or [(name, w)]
+    for name, w in everything:
+        if name.startswith("blk."):
+            yield name, w
+            continue
         if name.endswith((".attn.bias", ".masked_bias", ".rotary_emb.inv_freq")) or \
                 (name == "lm_head.weight" and c.get("tie_word_embeddings")):
             continue
         if arch == "bloom":
             name = name.removeprefix("transformer.")
-        m = re.match(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight", name)
+        m = re.match(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(\w+)\.weight", name)
         if m:
             experts.setdefault((int(m[1]), m[3]), {})[int(m[2])] = w
             continue
@@ -170,15 +182,16 @@ def metadata(w, arch, c, s):
     w.add_vocab_size(c["vocab_size"])
     if arch not in ("gpt2", "bloom", "gptneox"):
         w.add_head_count_kv(s.kv)
-    if c.get("head_dim"):
+    if c.get("head_dim") and arch != "mamba2":
         w.add_key_length(s.dim)
         w.add_value_length(s.dim)
     rms = c.get("rms_norm_eps")
     if rms is not None:
         w.add_layer_norm_rms_eps(rms)
     else:
-        w.add_layer_norm_eps(c.first("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", default=1e-5))
-    if arch not in ("gpt2", "starcoder", "bloom", "mpt"):
+        eps = c.first("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", default=1e-5)
+        (w.add_layer_norm_rms_eps if arch in RMS else w.add_layer_norm_eps)(eps)
+    if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba"):
         rope(w, arch, c, s)
     if c.get("sliding_window") and c.get("use_sliding_window", True) and arch in (
             "gemma2", "gemma3", "cohere2", "olmo2", "exaone4", "phi3"):
@@ -201,7 +214,7 @@ def metadata(w, arch, c, s):
         if c["attn_config"].get("clip_qkv"):
             w.add_clamp_kqv(c["attn_config"]["clip_qkv"])
     experts = c.first("num_experts", "num_local_experts", "n_routed_experts")
-    if experts:
+    if experts and arch != "nemotron_h":
         w.add_expert_count(experts)
         w.add_expert_used_count(c.first("num_experts_per_tok", "moe_topk"))
         if c.get("moe_intermediate_size"):
@@ -216,6 +229,7 @@ def metadata(w, arch, c, s):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_expert_group_count(c.first("n_group", default=1))
         w.add_expert_group_used_count(c.first("topk_group", default=1))
+    gguf_special.metadata(w, arch, c, s)
     if arch == "hunyuan-moe":
         w.add_expert_feed_forward_length(s.ffn)
         w.add_expert_shared_feed_forward_length(s.ffn)

@@ -1,0 +1,228 @@
+"""What llama.cpp's converter does to recurrent layers, latent attention and gpt-oss's experts; used by make_gguf.py."""
+import re
+
+import gguf
+import numpy as np
+
+ARCHS = {
+    "GptOssForCausalLM": "gpt-oss", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2",
+    "MiniMaxM2ForCausalLM": "minimax-m2", "Ministral3ForCausalLM": "mistral3", "MambaForCausalLM": "mamba",
+    "FalconMambaForCausalLM": "mamba", "Mamba2ForCausalLM": "mamba2", "JambaForCausalLM": "jamba",
+    "FalconH1ForCausalLM": "falcon-h1", "GraniteMoeHybridForCausalLM": "granitehybrid",
+    "NemotronHForCausalLM": "nemotron_h", "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
+}
+RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h"}
+
+
+def attends(arch, c, s):
+    """Which layers have attention."""
+    kinds = c.first("layer_types", "layers_block_type")
+    if arch == "jamba":
+        return [i % c["attn_layer_period"] == c["attn_layer_offset"] for i in range(s.layers)]
+    if arch == "nemotron_h" and not kinds:
+        return [kind == "*" for kind in c["hybrid_override_pattern"]]
+    if arch in ("lfm2", "lfm2moe") and not kinds:
+        return [i in c["full_attn_idxs"] for i in range(s.layers)]
+    if arch in ("granitehybrid", "nemotron_h", "lfm2", "lfm2moe"):
+        return ["attention" in kind and kind != "linear_attention" for kind in kinds]
+    return None
+
+
+def lfm2_width(c):
+    """LFM2's MLPs are narrower than the configuration says, unless it says that they are not."""
+    if c["architectures"][0] != "Lfm2ForCausalLM" or not c.get("block_auto_adjust_ff_dim", True):
+        return None
+    width = int(2 * c.first("block_ff_dim", "intermediate_size") / 3)
+    if c.get("block_ffn_dim_multiplier", 1.0) is not None:
+        width = int(c.get("block_ffn_dim_multiplier", 1.0) * width)
+        multiple = c.get("block_multiple_of", 256)
+        width = (width + multiple - 1) // multiple * multiple
+    return width
+
+
+def mamba2_sizes(c):
+    """Heads, groups and state of Mamba 2's layers."""
+    return (c.first("mamba_n_heads", "mamba_num_heads", "num_heads"), c.first("mamba_n_groups", "n_groups"),
+            c.first("mamba_d_state", "ssm_state_size", "state_size"))
+
+
+def falcon_h1(name, w, c):
+    """Multipliers go into the weights."""
+    mlp, into = c["mlp_multipliers"], c["attention_in_multiplier"]
+    factors = {"down_proj": mlp[1], "gate_proj": mlp[0], "k_proj": c["key_multiplier"] * into, "q_proj": into,
+               "v_proj": into, "o_proj": c["attention_out_multiplier"], "out_proj": c["ssm_out_multiplier"],
+               "lm_head": c["lm_head_multiplier"], "embed_tokens": c["embedding_multiplier"]}
+    part = name.split(".")[-2]
+    if part == "in_proj":
+        inner, (heads, groups, state) = c["mamba_d_ssm"], mamba2_sizes(c)
+        sizes = [inner, inner, groups * state, groups * state, heads]
+        scales = np.repeat(np.float32(c["ssm_multipliers"]), sizes) * np.float32(c["ssm_in_multiplier"])
+        return w * scales[:, None]
+    return w * np.float32(factors.get(part, 1.0))
+
+
+def recurrent(arch, name, w, c, s):
+    if arch == "falcon-h1":
+        w = falcon_h1(name, w, c)
+    if name.endswith(".dt_bias"):
+        name = name.removesuffix("dt_bias") + "dt_proj.bias"
+    if name.endswith(".conv1d.weight"):
+        w = w.reshape(w.shape[0], w.shape[-1])
+    if name.endswith(".A_log"):
+        w = -np.exp(w)
+    if name.endswith((".A_log", ".D")) and w.ndim == 1 and c["architectures"][0] not in (
+            "MambaForCausalLM", "FalconMambaForCausalLM", "JambaForCausalLM"):
+        w = w[:, None]
+    if re.search(r"\.(mamba|mixer)\.norm\.weight$", name):
+        w = w.reshape(mamba2_sizes(c)[1], -1)
+    return [(name, w)]
+
+
+def granite(name, w, c):
+    layer = name.split(".")[2]
+    dense = not c.get("num_local_experts")
+    if name.endswith("shared_mlp.input_linear.weight"):
+        half = w.shape[0] // 2
+        kind = "" if dense else "_shexp"
+        return [(f"blk.{layer}.ffn_gate{kind}.weight", w[:half]), (f"blk.{layer}.ffn_up{kind}.weight", w[half:])]
+    if dense and name.endswith("shared_mlp.output_linear.weight"):
+        return [(f"blk.{layer}.ffn_down.weight", w)]
+    return None
+
+
+def gpt_oss(name, w):
+    m = re.match(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(_bias)?$", name)
+    if not m:
+        return [(name + ".weight", w)] if name.endswith(".sinks") else None
+    kind = "bias" if m[3] else "weight"
+    if not m[3]:
+        w = w.swapaxes(1, 2)
+    if m[2] == "down":
+        return [(f"blk.{m[1]}.ffn_down_exps.{kind}", w)]
+    return [(f"blk.{m[1]}.ffn_gate_exps.{kind}", w[:, 0::2]), (f"blk.{m[1]}.ffn_up_exps.{kind}", w[:, 1::2])]
+
+
+def latent(name, w, c, s):
+    m = re.match(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight", name)
+    if not m:
+        return None
+    nope, value = c["qk_nope_head_dim"], c["v_head_dim"]
+    both = w.reshape(s.heads, nope + value, -1)
+    return [(f"blk.{m[1]}.attn_k_b.weight", both[:, :nope].swapaxes(1, 2)),
+            (f"blk.{m[1]}.attn_v_b.weight", both[:, nope:])]
+
+
+def convert(arch, name, w, c, s):
+    """What a tensor becomes: pairs of a name, still Hugging Face's or already GGUF's, and values; None for itself."""
+    if arch == "granitehybrid" and "shared_mlp" in name:
+        return granite(name, w, c)
+    if arch in RECURRENT:
+        return recurrent(arch, name, w, c, s)
+    if arch == "gpt-oss":
+        return gpt_oss(name, w)
+    if arch == "deepseek2":
+        return latent(name, w, c, s)
+    if arch in ("lfm2", "lfm2moe"):
+        if name.endswith(".conv.conv.weight"):
+            return [(name, w.reshape(w.shape[0], w.shape[-1]))]
+        if name.endswith(".expert_bias"):
+            return [(f"blk.{name.split('.')[2]}.exp_probs_b.bias", w)]
+    return None
+
+
+def recurrent_metadata(w, arch, c, s):
+    version2 = arch not in ("mamba", "jamba")
+    if version2:
+        heads, groups, state = mamba2_sizes(c)
+        dim = c.first("mamba_d_head", "mamba_head_dim", "head_dim")
+        if dim in (None, "auto"):
+            dim = int(c["mamba_expand"] * s.hidden) // heads
+        w.add_ssm_inner_size(heads * dim)
+        w.add_ssm_time_step_rank(heads)
+        w.add_ssm_group_count(groups)
+        w.add_ssm_state_size(state)
+    else:
+        expand = c.first("mamba_expand", "expand", default=2)
+        w.add_ssm_inner_size(int(expand * s.hidden))
+        rank = c.first("mamba_dt_rank", "time_step_rank", default="auto")
+        w.add_ssm_time_step_rank(-(-s.hidden // 16) if rank == "auto" else rank)
+        w.add_ssm_state_size(c.first("mamba_d_state", "state_size", default=16))
+    w.add_ssm_conv_kernel(c.first("mamba_d_conv", "conv_kernel", default=4))
+    if arch == "mamba":
+        w.add_ssm_dt_b_c_rms(c["architectures"][0] == "FalconMambaForCausalLM")
+
+
+def refuse_unsayable(arch, c):
+    """Options that the format has no place for, or that llama.cpp's graph does not know."""
+    rope = c.first("rope_parameters", "rope_scaling", default={}) or {}
+    limit = c.get("time_step_limit") or [0.0, "infinity"]
+    kinds = c.get("layer_types") or []
+    for unsayable, what in (
+            (arch == "gpt-oss" and kinds and kinds[0] != "sliding_attention", "layer_types"),
+            (arch == "gpt-oss" and rope.get("rope_type") == "yarn" and rope.get("truncate", True), "truncate"),
+            (arch == "deepseek2" and not c.get("rope_interleave", True), "rope_interleave"),
+            (arch == "deepseek2" and rope.get("mscale") != rope.get("mscale_all_dim"), "mscale"),
+            (arch in ("mamba2", "granitehybrid") and mamba2_sizes(c)[1] != 1, "n_groups"),
+            (arch in RECURRENT and (limit[0] != 0 or not isinstance(limit[1], (str, dict))), "time_step_limit"),
+            (arch == "nemotron_h" and c.get("time_step_min", 0.001) != 0, "time_step_min"),
+            (c.get("mixer_rms_eps", c.get("layer_norm_epsilon")) != c.get("layer_norm_epsilon"), "mixer_rms_eps")):
+        if unsayable:
+            raise SystemExit(f"{what} has no place in the file")
+
+
+def metadata(w, arch, c, s):
+    """Beyond what make_gguf.py writes for all architectures, and in place of some of it."""
+    refuse_unsayable(arch, c)
+    kv = attends(arch, c, s)
+    if kv:
+        w.add_head_count_kv([s.kv if attention else 0 for attention in kv])
+    if arch in RECURRENT:
+        recurrent_metadata(w, arch, c, s)
+    if arch == "granitehybrid":
+        w.add_rope_scaling_finetuned(c.get("position_embedding_type") == "rope")
+        w.add_expert_shared_feed_forward_length(c["shared_intermediate_size"])
+    if arch == "nemotron_h":
+        kinds = c.get("layers_block_type") or ["mlp" if k == "-" else k for k in c["hybrid_override_pattern"]]
+        w.add_feed_forward_length([s.ffn if kind == "mlp" else 0 for kind in kinds])
+    if arch in ("lfm2", "lfm2moe"):
+        w.add_shortconv_l_cache(c["conv_L_cache"])
+    if arch == "lfm2moe":
+        w.add_leading_dense_block_count(c["num_dense_layers"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch in ("gpt-oss", "minimax-m2"):
+        w.add_expert_feed_forward_length(s.ffn)
+    if arch == "gpt-oss":
+        w.add_sliding_window(c["sliding_window"])
+    if arch == "minimax-m2":
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch == "mistral3":
+        params = c["rope_parameters"]
+        w.add_rope_scaling_yarn_log_mul(params["mscale_all_dim"])
+        w.add_attn_temperature_scale(params["llama_4_scaling_beta"])
+    if arch == "deepseek2":
+        deepseek(w, c)
+
+
+def deepseek(w, c):
+    nope, rotary, value, rank = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"))
+    w.add_head_count_kv(1)
+    w.add_key_length(rank + rotary)
+    w.add_value_length(rank)
+    w.add_key_length_mla(nope + rotary)
+    w.add_value_length_mla(value)
+    w.add_kv_lora_rank(rank)
+    if c.get("q_lora_rank"):
+        w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_rope_dimension_count(rotary)
+    third = c["architectures"][0] == "DeepseekV3ForCausalLM"
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if third else gguf.ExpertGatingFuncType.SOFTMAX)
+    w.add_leading_dense_block_count(c.get("first_k_dense_replace", 0))
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_scale(c.get("routed_scaling_factor", 1.0))
+    w.add_expert_weights_norm(c.get("norm_topk_prob", False))
+    if third or c.get("topk_method") == "group_limited_greedy":
+        w.add_expert_group_count(c["n_group"])
+        w.add_expert_group_used_count(c["topk_group"])
+    scaling = c.first("rope_parameters", "rope_scaling", default={})
+    if scaling.get("mscale_all_dim"):
+        w.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
