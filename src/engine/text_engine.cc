@@ -64,7 +64,7 @@ TextEngine::TextEngine(const EngineOptions& options, std::unique_ptr<ThreadPool>
       info_(model_info(loaded_.plan, template_.has_value())) {}
 
 std::vector<TokenId> TextEngine::tokenize(std::string_view text, bool add_special_tokens) const {
-  return tokenizer_->encode(text, add_special_tokens);
+  return tokenizer_->encode(text, add_special_tokens, {.most = pool_->threads()});
 }
 
 std::string TextEngine::detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const {
@@ -99,10 +99,10 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
 PooledText TextEngine::encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const {
   const auto most = static_cast<size_t>(info_.max_model_len);
   const size_t limit = truncate > 0 ? std::min(most, static_cast<size_t>(truncate)) : most;
-  std::vector<TokenId> first = tokenizer_->encode(text, false);
+  std::vector<TokenId> first = tokenizer_->encode(text, false, {.most = pool_->threads()});
   PooledText out;
   if (pair) {
-    std::vector<TokenId> second = tokenizer_->encode(*pair, false);
+    std::vector<TokenId> second = tokenizer_->encode(*pair, false, {.most = pool_->threads()});
     if (truncate > 0) {
       const size_t added = tokenizer_->join({}, {}).tokens.size(), room = limit > added ? limit - added : 0;
       const auto [keep_first, keep_second] = keep_longest_first(first.size(), second.size(), room);

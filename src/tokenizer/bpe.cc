@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "tokenizer/byte_level.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
 // Up to here the lowest rank is looked for by scanning the symbols, beyond with a MergeQueue.
 constexpr size_t kShortWord = 48;
+constexpr std::string_view kSpace = "\u2581";  // SentencePiece's
 
 struct Merge {
   uint32_t rank = kNoRank;
@@ -33,7 +35,8 @@ class Bpe final : public Model {
   Bpe(const Field& field, bool byte_level);
   Bpe(RankedBpe bpe, const std::string& source);
 
-  void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override;
+  void append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const override;
+  void cut(Pieces& pieces) const override;
   const Vocab& vocab() const override { return vocab_; }
   std::string_view kind() const override {
     return byte_level_ ? "byte-level BPE" : byte_fallback_ ? "BPE with byte fallback" : "BPE";
@@ -54,6 +57,7 @@ class Bpe final : public Model {
   void add_ranked_merges(const std::vector<uint32_t>& ranks, const std::string& source);
   void fill_byte_symbols();
   void fill_fallback();
+  void find_space();
 
   std::optional<TokenId> whole_piece(std::string_view piece, Scratch& scratch) const;
   void seed_bytes(std::string_view piece, Scratch& scratch) const;
@@ -62,6 +66,7 @@ class Bpe final : public Model {
   void spell(std::string_view character, bool first, bool last, std::string& out) const;
   void merge_short(Scratch& scratch, std::vector<TokenId>& out) const;
   void merge_long(Scratch& scratch, std::vector<TokenId>& out) const;
+  bool parts_from_space(std::string_view text, size_t at) const;
 
   Merge merge_of(TokenId left, TokenId right) const {
     const Merge* merge = merges_.find(pair_key(left, right));
@@ -82,6 +87,8 @@ class Bpe final : public Model {
   bool byte_level_;
   // By [is the first][is the last] and byte, -1 when the vocabulary lacks the symbol. Byte-level only.
   std::array<std::array<std::array<TokenId, 256>, 2>, 2> byte_symbols_;
+  bool space_ = false;                         // pieces may be cut in front of kSpace
+  std::unordered_set<char32_t> before_space_;  // characters that are so within a token
 };
 
 Bpe::Bpe(const Field& field, bool byte_level)
@@ -102,6 +109,7 @@ Bpe::Bpe(const Field& field, bool byte_level)
   load_merges(field.at("merges"));
   fill_fallback();
   fill_byte_symbols();
+  find_space();
 }
 
 Bpe::Bpe(RankedBpe bpe, const std::string& source)
@@ -116,6 +124,7 @@ Bpe::Bpe(RankedBpe bpe, const std::string& source)
   add_ranked_merges(bpe.ranks, source);
   fill_fallback();
   fill_byte_symbols();
+  find_space();
 }
 
 // Every way to put a token together out of two.
@@ -200,9 +209,9 @@ std::optional<TokenId> Bpe::whole_piece(std::string_view piece, Scratch& scratch
   return id && (ignore_merges_ || whole_[static_cast<size_t>(*id)]) ? id : std::nullopt;
 }
 
-void Bpe::tokenize(const Pieces& pieces, std::vector<TokenId>& out) const {
+void Bpe::append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const {
   Scratch scratch;
-  for (const Span span : pieces.spans) {
+  for (const Span span : spans) {
     const std::string_view piece = pieces.view(span);
     if (piece.size() >= kNoRank) throw Error(ErrorCode::kInvalidRequest, "a word of the text is too long");
     if (const auto id = whole_piece(piece, scratch)) {
@@ -213,6 +222,48 @@ void Bpe::tokenize(const Pieces& pieces, std::vector<TokenId>& out) const {
     scratch.unknown_run = 0;
     byte_level_ ? seed_bytes(piece, scratch) : seed_characters(piece, scratch);
     scratch.symbols.size() <= kShortWord ? merge_short(scratch, out) : merge_long(scratch, out);
+  }
+}
+
+// Merges only make tokens of the vocabulary, whose spellings are those of their parts. Where a character is a symbol
+// and no token has it right in front of SentencePiece's space, nothing is ever merged across that place, and a piece
+// that is cut there has the same tokens. So SentencePiece's texts, which come as one piece, fall into words.
+void Bpe::cut(Pieces& pieces) const {
+  if (!space_) return;
+  std::vector<Span> spans;
+  for (const Span span : pieces.spans) {
+    size_t begin = span.begin;
+    for (size_t at = begin; span.end - begin > kShortWord;) {
+      at = pieces.text.find(kSpace, at + 1);
+      if (at >= span.end) break;
+      if (!parts_from_space(pieces.text, at)) continue;
+      spans.push_back({begin, at});
+      begin = at;
+    }
+    spans.push_back({begin, span.end});
+  }
+  pieces.spans = std::move(spans);
+}
+
+// Whether the character in front of the space at `at` is a symbol that is in front of none in a token.
+bool Bpe::parts_from_space(std::string_view text, size_t at) const {
+  size_t before = at - 1;
+  while ((static_cast<unsigned char>(text[before]) & 0xC0) == 0x80) --before;
+  const std::string_view character = text.substr(before, at - before);
+  return !before_space_.contains(code_point_at(character, 0).value) && vocab_.find(character);
+}
+
+void Bpe::find_space() {
+  const bool any_whole = std::ranges::find(whole_, true) != whole_.end();
+  space_ = !byte_level_ && !ignore_merges_ && !any_whole && prefix_.empty() && suffix_.empty() && vocab_.find(kSpace);
+  for (TokenId id = 0; space_ && id < vocab_.size(); ++id) {
+    if (!vocab_.has(id)) continue;
+    const std::string_view text = vocab_.text(id);
+    for (size_t at = text.find(kSpace, 1); at != std::string_view::npos; at = text.find(kSpace, at + 1)) {
+      size_t before = at - 1;
+      while (before > 0 && (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80) --before;
+      before_space_.insert(code_point_at(text, before).value);
+    }
   }
 }
 

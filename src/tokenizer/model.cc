@@ -1,6 +1,8 @@
 // Chooses the model by its type; reads vocabularies.
 #include "tokenizer/model.h"
 
+#include <algorithm>
+
 #include "tokenizer/byte_level.h"
 
 namespace sluice::tokenizer {
@@ -11,17 +13,20 @@ class SpelledOut final : public Model {
  public:
   explicit SpelledOut(std::unique_ptr<Model> inner) : inner_(std::move(inner)) {}
 
-  void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override {
+  const Vocab& vocab() const override { return inner_->vocab(); }
+  std::string_view kind() const override { return inner_->kind(); }
+
+ protected:
+  void append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const override {
     Pieces spelled;
-    for (const Span span : pieces.spans) {
+    spelled.threads.most = 1;
+    for (const Span span : spans) {
       const size_t begin = spelled.text.size();
       append_byte_level(spelled.text, pieces.view(span));
       spelled.spans.push_back({begin, spelled.text.size()});
     }
     inner_->tokenize(spelled, out);
   }
-  const Vocab& vocab() const override { return inner_->vocab(); }
-  std::string_view kind() const override { return inner_->kind(); }
 
  private:
   std::unique_ptr<Model> inner_;
@@ -37,6 +42,21 @@ std::string_view type_of(const Field& field) {
 }
 
 }  // namespace
+
+void Model::tokenize(const Pieces& pieces, std::vector<TokenId>& out) const {
+  const auto count = static_cast<size_t>(pieces.threads.for_text(pieces.text.size()));
+  if (count == 1) return append_tokens(pieces, pieces.spans, out);
+  std::vector<std::vector<TokenId>> tokens(count);
+  const auto first_of = [&](size_t part) {  // pieces by where they begin in the text
+    const size_t at = pieces.text.size() / count * part;
+    return part == count ? pieces.spans.end() : std::ranges::lower_bound(pieces.spans, at, {}, &Span::begin);
+  };
+  run_parts(static_cast<int>(count), [&](int i) {
+    const auto part = static_cast<size_t>(i);
+    append_tokens(pieces, {first_of(part), first_of(part + 1)}, tokens[part]);
+  });
+  for (const std::vector<TokenId>& part : tokens) out.insert(out.end(), part.begin(), part.end());
+}
 
 std::unique_ptr<Model> load_model(const Field& field, bool byte_level) {
   const std::string_view type = type_of(field);

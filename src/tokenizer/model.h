@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,11 +19,17 @@ namespace sluice::tokenizer {
 class Model {
  public:
   virtual ~Model() = default;
-  // Appends the tokens of all pieces. Throws Error(kInvalidRequest) where the text has a character that the vocabulary
-  // cannot spell and there is no token for the unknown.
-  virtual void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const = 0;
+  // Appends the tokens of all pieces, by several threads where they are long together. Throws Error(kInvalidRequest)
+  // where the text has a character that the vocabulary cannot spell and there is no token for the unknown.
+  void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const;
+  // Cuts pieces further, where no token could begin on one side and end on the other.
+  virtual void cut(Pieces&) const {}
   virtual const Vocab& vocab() const = 0;
   virtual std::string_view kind() const = 0;  // see Tokenizer::kind
+
+ protected:
+  // Appends the tokens of some of the pieces: each is spelled by itself.
+  virtual void append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const = 0;
 };
 
 // `byte_level`: pieces hold bytes that the vocabulary spells in the byte-level alphabet (see PreTokenizers).

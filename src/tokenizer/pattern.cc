@@ -24,7 +24,7 @@ std::string Pattern::replace(std::string_view text, std::string_view content) co
   std::string out;
   out.reserve(text.size());
   size_t copied = 0;
-  for_each_match(text, [&](size_t begin, size_t end) {
+  for_each_match(text, {}, [&](size_t begin, size_t end) {
     out += text.substr(copied, begin - copied);
     out += content;
     copied = end;

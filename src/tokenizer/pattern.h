@@ -17,12 +17,8 @@ class Pattern {
 
   // Calls f(begin, end) for each match, left to right. See Regex::Matches for empty matches and errors.
   template <class F>
-  void for_each_match(std::string_view text, F&& f) const {
-    if (regex_) {
-      Regex::Matches matches(*regex_, text);
-      while (const auto found = matches.next()) f(found->begin, found->end);
-      return;
-    }
+  void for_each_match(std::string_view text, const Threads& threads, F&& f) const {
+    if (regex_) return regex_->for_each_match(text, threads, f);
     for (size_t at = 0; (at = text.find(literal_, at)) != std::string_view::npos; at += literal_.size()) {
       f(at, at + literal_.size());
     }

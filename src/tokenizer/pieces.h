@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/threads.h"
+
 namespace sluice::tokenizer {
 
 struct Span {
@@ -18,6 +20,7 @@ struct Pieces {
   std::vector<Span> spans;  // ascending, without overlap, none empty; gaps are text that was thrown away
   // Whether spans[0] begins where the request's text begins (Metaspace's prepend_scheme "first" asks).
   bool from_the_start = false;
+  Threads threads{};  // that may work on it
 
   std::string_view view(Span span) const { return std::string_view(text).substr(span.begin, span.end - span.begin); }
 };

@@ -84,8 +84,9 @@ class Split final : public PreTokenizer {
         invert_(field.at("invert").boolean()) {}
 
   void apply(Pieces& pieces) const override {
-    split_by_matches(pieces, behavior_, invert_,
-                     [&](std::string_view text, auto&& match) { pattern_.for_each_match(text, match); });
+    split_by_matches(pieces, behavior_, invert_, [&](std::string_view text, auto&& match) {
+      pattern_.for_each_match(text, pieces.threads, match);
+    });
   }
 
  private:
@@ -111,8 +112,7 @@ class ByteLevel final : public PreTokenizer {
     }
     if (pattern_) {
       split_by_matches(pieces, SplitBehavior::kIsolated, false, [&](std::string_view text, auto&& match) {
-        Regex::Matches matches(*pattern_, text);
-        while (const auto found = matches.next()) match(found->begin, found->end);
+        pattern_->for_each_match(text, pieces.threads, match);
       });
     }
     if (spell_) {

@@ -57,6 +57,17 @@ Regex::Matches::Matches(const Regex& regex, std::string_view text) : regex_(rege
   match_data_ = std::shared_ptr<void>(created, [created](void*) { pcre2_match_data_free(created); });
 }
 
+Regex::Matches::Matches(const Regex& regex, std::string_view text, size_t end) : Matches(regex, text) {
+  position_ = end;
+  last_end_ = end;
+}
+
+Regex::Matches Regex::Matches::starting_at(const Regex& regex, std::string_view text, size_t from) {
+  Matches matches(regex, text);
+  matches.position_ = from;
+  return matches;
+}
+
 std::optional<Span> Regex::Matches::next() {
   while (position_ <= text_.size()) {
     const auto found = match(position_);
@@ -71,6 +82,59 @@ std::optional<Span> Regex::Matches::next() {
   }
   position_ = text_.size() + 1;
   return std::nullopt;
+}
+
+// Those of a search from `from` on that begin before `to`. A search that is not the true one may be too hard for the
+// pattern where that is not: then it is cut short.
+std::vector<Span> Regex::matches_between(std::string_view text, size_t from, size_t to) const {
+  std::vector<Span> found;
+  Matches search = Matches::starting_at(*this, text, from);
+  try {
+    for (auto match = search.next(); match && match->begin < to; match = search.next()) found.push_back(*match);
+  } catch (const Error&) {
+    if (from == 0) throw;
+  }
+  return found;
+}
+
+// Every thread searches a part of the text from the part's first character on, where the true search may be within a
+// match. What a search finds behind a match depends on the text and on where that match ends, on nothing else: once two
+// searches have a match with the same end, they find the same. So the true search, having come to the end of its part,
+// goes on until one of its matches ends where one of the next part's does, which as a rule is at once, and takes over
+// what that part's search has found.
+std::vector<Span> Regex::matches(std::string_view text, const Threads& threads) const {
+  const int parts = threads.for_text(text.size());
+  std::vector<size_t> begins;
+  for (int i = 0; i < parts; ++i) {
+    size_t at = text.size() / static_cast<size_t>(parts) * static_cast<size_t>(i);
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;  // within a character
+    begins.push_back(at);
+  }
+  begins.push_back(text.size() + 1);
+  std::vector<std::vector<Span>> found(static_cast<size_t>(parts));
+  run_parts(parts, [&](int i) { found[i] = matches_between(text, begins[i], begins[i + 1]); });
+  std::vector<Span> all = std::move(found[0]);
+  // One part's search has come to its end; it has not looked at what begins behind.
+  for (int i = 1; i < parts; ++i) {
+    const std::vector<Span>& next = found[i];
+    const auto same = [&](const Span& match) {
+      const auto at = std::ranges::lower_bound(next, match.end, {}, &Span::end);
+      return at != next.end() && at->end == match.end ? at : next.end();
+    };
+    auto from = all.empty() ? next.end() : same(all.back());
+    Matches search = all.empty() ? Matches(*this, text) : Matches(*this, text, all.back().end);
+    while (from == next.end()) {
+      const auto match = search.next();
+      if (!match) return all;
+      all.push_back(*match);
+      from = same(*match);
+      if (match->begin >= begins[i + 1]) break;
+    }
+    if (from != next.end()) all.insert(all.end(), from + 1, next.end());
+  }
+  Matches search = all.empty() ? Matches(*this, text) : Matches(*this, text, all.back().end);
+  while (const auto match = search.next()) all.push_back(*match);
+  return all;
 }
 
 std::optional<Span> Regex::Matches::match(size_t from) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tokenizer/pieces.h"
 
@@ -22,6 +23,10 @@ class Regex {
   class Matches {
    public:
     Matches(const Regex& regex, std::string_view text);
+    // Goes on behind a match that ended at `end`. Nothing else of what came before has an influence.
+    Matches(const Regex& regex, std::string_view text, size_t end);
+    // Begins to look at `from`, a character's first byte.
+    static Matches starting_at(const Regex& regex, std::string_view text, size_t from);
     // Throws Error(kInvalidRequest) when the text makes the pattern take too many steps.
     std::optional<Span> next();
 
@@ -37,7 +42,21 @@ class Regex {
     std::optional<size_t> last_end_;
   };
 
+  // Calls f(begin, end) for each match, left to right. Where the text is long, several threads look for them.
+  template <class F>
+  void for_each_match(std::string_view text, const Threads& threads, F&& f) const {
+    if (threads.for_text(text.size()) > 1) {
+      for (const Span found : matches(text, threads)) f(found.begin, found.end);
+      return;
+    }
+    Matches matches(*this, text);
+    while (const auto found = matches.next()) f(found->begin, found->end);
+  }
+
  private:
+  std::vector<Span> matches(std::string_view text, const Threads& threads) const;
+  std::vector<Span> matches_between(std::string_view text, size_t from, size_t to) const;
+
   std::shared_ptr<const void> code_;
   std::shared_ptr<void> match_context_;
   bool jit_ = false;

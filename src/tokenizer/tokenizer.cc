@@ -27,10 +27,12 @@ PreTokenizers load_optional_pretokenizers(const Field& top) {
 }
 
 // A segment of text between added tokens.
-void encode_segment(const Tokenizer::Parts& parts, std::string_view text, bool from_the_start,
+void encode_segment(const Tokenizer::Parts& parts, std::string_view text, bool from_the_start, const Threads& threads,
                     std::vector<TokenId>& out) {
-  Pieces pieces{.text = std::string(text), .spans = {{0, text.size()}}, .from_the_start = from_the_start};
+  Pieces pieces{
+      .text = std::string(text), .spans = {{0, text.size()}}, .from_the_start = from_the_start, .threads = threads};
   for (const auto& step : parts.pretokenizers.steps) step->apply(pieces);
+  parts.model->cut(pieces);
   parts.model->tokenize(pieces, out);
 }
 
@@ -88,7 +90,7 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text, const std
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<const Parts>(top, load_encoder(top))));
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens, const Threads& threads) const {
   if (text.size() > kLongestText) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("a text of {} bytes is too long", text.size()));
   }
@@ -108,7 +110,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_t
       if (segment.token) {
         ids.push_back(*segment.token);
       } else {
-        encode_segment(*parts_, segment.text, first && segment.text.data() == normalized.data(), ids);
+        encode_segment(*parts_, segment.text, first && segment.text.data() == normalized.data(), threads, ids);
       }
     }
   }

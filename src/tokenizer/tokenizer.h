@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/threads.h"
+
 namespace sluice {
 
 using TokenId = int32_t;
@@ -36,7 +38,10 @@ class Tokenizer {
   // Added tokens (special or not) are recognised wherever their text occurs; `add_special_tokens` asks for what the
   // post-processor puts around the text (<s>, [CLS], ...). Time is linear in the text up to a logarithm.
   // Throws Error(kInvalidRequest) for invalid UTF-8 and for text beyond 256 MiB.
-  std::vector<TokenId> encode(std::string_view text, bool add_special_tokens = true) const;
+  // Long texts are encoded by several threads, as many as the process has CPUs and `threads` allows, to the same
+  // tokens.
+  std::vector<TokenId> encode(std::string_view text, bool add_special_tokens = true,
+                              const tokenizer::Threads& threads = {}) const;
 
   // What the post-processor makes of the own tokens of one text, encode(text, false), and of two.
   std::vector<TokenId> surround(std::vector<TokenId> own) const;

@@ -64,9 +64,9 @@ class Unigram final : public Model {
     fill_fallback();
   }
 
-  void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override {
+  void append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const override {
     std::vector<Node> nodes;
-    for (const Span span : pieces.spans) {
+    for (const Span span : spans) {
       const std::string_view piece = pieces.view(span);
       if (piece.size() >= kNowhere) throw Error(ErrorCode::kInvalidRequest, "a word of the text is too long");
       find_paths(piece, nodes);

@@ -15,8 +15,8 @@ class WordLevel final : public Model {
         unknown_text_(field.at("unk_token").string()),
         unknown_(vocab_.find(unknown_text_)) {}
 
-  void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override {
-    for (const Span span : pieces.spans) {
+  void append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const override {
+    for (const Span span : spans) {
       auto id = vocab_.find(pieces.view(span));
       if (!id) id = unknown_;
       if (!id) {

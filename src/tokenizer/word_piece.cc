@@ -24,8 +24,8 @@ class WordPiece final : public Model {
     continuing_ = trie_.find(field.at("continuing_subword_prefix").string());
   }
 
-  void tokenize(const Pieces& pieces, std::vector<TokenId>& out) const override {
-    for (const Span span : pieces.spans) {
+  void append_tokens(const Pieces& pieces, std::span<const Span> spans, std::vector<TokenId>& out) const override {
+    for (const Span span : spans) {
       const std::string_view word = pieces.view(span);
       const size_t before = out.size();
       int64_t characters = 0;
