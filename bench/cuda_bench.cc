@@ -45,6 +45,27 @@ class Random {
   Buffer memory_;
 };
 
+// Median seconds of what body() puts on the stream.
+double seconds(const std::function<void()>& body) {
+  cudaStream_t stream = launch().stream;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  check_cuda(cudaEventCreate(&begin), "event");
+  check_cuda(cudaEventCreate(&end), "event");
+  std::vector<float> times;
+  for (int i = 0; i < 12; ++i) {
+    check_cuda(cudaEventRecord(begin, stream), "event");
+    body();
+    check_cuda(cudaEventRecord(end, stream), "event");
+    check_cuda(cudaEventSynchronize(end), "graph");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "event");
+    if (i >= 2) times.push_back(milliseconds);
+  }
+  cudaEventDestroy(begin), cudaEventDestroy(end);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2] * 1e-3;
+}
+
 // Median seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a graph.
 double seconds_per_call(int calls, const std::function<void(int)>& body) {
   cudaStream_t stream = launch().stream;
@@ -55,22 +76,9 @@ double seconds_per_call(int calls, const std::function<void(int)>& body) {
   for (int i = 0; i < calls; ++i) body(i);
   check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
   check_cuda(cudaGraphInstantiate(&replay, graph, 0), "graph");
-  cudaEvent_t begin = nullptr, end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "event");
-  check_cuda(cudaEventCreate(&end), "event");
-  std::vector<float> times;
-  for (int i = 0; i < 12; ++i) {
-    check_cuda(cudaEventRecord(begin, stream), "event");
-    check_cuda(cudaGraphLaunch(replay, stream), "graph");
-    check_cuda(cudaEventRecord(end, stream), "event");
-    check_cuda(cudaEventSynchronize(end), "graph");
-    float milliseconds = 0;
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "event");
-    if (i >= 2) times.push_back(milliseconds);
-  }
-  cudaEventDestroy(begin), cudaEventDestroy(end), cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] * 1e-3 / calls;
+  const double s = seconds([&] { check_cuda(cudaGraphLaunch(replay, stream), "graph"); });
+  cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
+  return s / calls;
 }
 
 std::vector<float> to_host(const Tensor& t) {
@@ -327,6 +335,120 @@ void bench_quantized_matmuls() {
 }
 
 // Without arguments everything; else the parts that are named: plain, quantized, attention, rows.
+// Decode steps of some layers of an 8B model, recorded: as a program of one kernel and as launches of their own, with
+// the share of the ceiling that reading the weights would take.
+class Steps {
+ public:
+  Steps(DType type, int rows, int keys) : type_(type), rows_(rows), keys_(keys) {
+    const auto& kernels = ops_.matmul.at(type);
+    for (int i = 0; i < kLayers; ++i) {
+      Layer& l = layers_.emplace_back();
+      const auto matrix = [&](ops::Weight& w, int64_t n, int64_t k) {
+        w = {.dtype = type, .n = n, .k = k};
+        l.storage.emplace_back(kernels.packed_bytes(n, k), device_memory());
+        w.data = l.storage.back().data();
+        bytes_ += static_cast<double>(l.storage.back().size());
+      };
+      matrix(l.qkv, kHidden + 2 * kKv, kHidden), matrix(l.out, kHidden, kHidden);
+      matrix(l.gate_up, 2 * kInner, kHidden), matrix(l.down, kHidden, kInner);
+      for (Tensor* cache : {&l.k, &l.v}) *cache = make(&kBFloat16, {rows * blocks(), kKv / kDim, kBlock, kDim});
+    }
+    bytes_ += double{kLayers} * rows * keys * kKv * 2 * 2;
+    std::vector<int32_t> lengths(rows, keys), starts(rows + 1), positions(rows, keys - 1), slots(rows), table;
+    for (int r = 0; r < rows; ++r) {
+      starts[r + 1] = r + 1;
+      slots[r] = (r * blocks() + (keys - 1) / kBlock) * kBlock + (keys - 1) % kBlock;
+      for (int b = 0; b < blocks(); ++b) table.push_back(r * blocks() + b);
+    }
+    host_ = {lengths, starts, positions, slots, table};
+    for (const std::vector<int32_t>& values : host_) {
+      device_.emplace_back(values);
+      indices_.emplace_back(std::span<const int32_t>(values), device_.back().data());
+    }
+  }
+
+  void report() {
+    for (const char* programs : {"1", "0"}) {
+      setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
+      forward();
+      const auto recording = record([&] { forward(); });
+      const double s = seconds([&] { recording->launch(); }) / kLayers;
+      fmt::print("{:>10} {} x {:5} keys {}: {:8.2f} us a layer, {:.2f} TB/s\n", type_->name, rows_, keys_,
+                 *programs == '1' ? "program " : "launches", s * 1e6, bytes_ / kLayers / s * 1e-12);
+    }
+    unsetenv("SLUICE_CUDA_PROGRAMS");
+  }
+
+ private:
+  static constexpr int kLayers = 6, kHidden = 4096, kKv = 1024, kInner = 14336, kDim = 128, kBlock = 16;
+  struct Layer {
+    ops::Weight qkv, out, gate_up, down;
+    std::vector<Buffer> storage;
+    Tensor k, v;
+  };
+
+  int blocks() const { return (keys_ + kBlock - 1) / kBlock; }
+  Tensor make(DType type, Shape shape) {
+    memory_.emplace_back(static_cast<size_t>(shape.elements()) * type->block_bytes, device_memory());
+    return Tensor(memory_.back().data(), type, shape);
+  }
+
+  void forward() {
+    for (const Layer& l : layers_) {
+      ops::rms_norm(ctx_, normed_, x_, norm_.f32(), 1e-5f);
+      ops::matmul(ctx_, {.out = qkv_, .x = normed_, .weight = &l.qkv});
+      const Tensor q = qkv_.slice_columns(0, kHidden);
+      ops::rope_store(ctx_, {.q = q,
+                             .k = qkv_.slice_columns(kHidden, kKv),
+                             .v = qkv_.slice_columns(kHidden + kKv, kKv),
+                             .cos_sin = rotations_,
+                             .k_cache = l.k,
+                             .v_cache = l.v,
+                             .positions = indices_[2],
+                             .slots = indices_[3]});
+      ops::attention(ctx_, {.out = mixed_,
+                            .q = q,
+                            .k_cache = l.k,
+                            .v_cache = l.v,
+                            .query_start = indices_[1],
+                            .kv_len = indices_[0],
+                            .block_table = indices_[4],
+                            .block_table_stride = blocks(),
+                            .heads = kHidden / kDim,
+                            .scale = 0.1f});
+      ops::matmul(ctx_, {.out = x_, .x = mixed_, .weight = &l.out, .accumulate = true});
+      ops::rms_norm(ctx_, normed_, x_, norm_.f32(), 1e-5f);
+      ops::matmul(ctx_, {.out = gate_up_, .x = normed_, .weight = &l.gate_up});
+      ops::glu(ctx_, gated_, gate_up_, ops::Activation::kSilu);
+      ops::matmul(ctx_, {.out = x_, .x = gated_, .weight = &l.down, .accumulate = true});
+    }
+  }
+
+  const DType type_;
+  const int rows_, keys_;
+  const ops::Ops& ops_ = ops::select_backend("cuda").table();
+  ThreadPool pool_{1, false};
+  Arena arena_{0};
+  ops::Ctx ctx_{ops_, pool_, arena_};
+  double bytes_ = 0;
+  std::vector<Buffer> memory_;
+  std::vector<Layer> layers_;
+  std::vector<Device> device_;
+  std::vector<std::vector<int32_t>> host_;
+  std::vector<ops::Indices> indices_;
+  const Tensor x_ = make(&kFloat32, {rows_, kHidden}), normed_ = make(&kFloat32, {rows_, kHidden});
+  const Tensor norm_ = make(&kFloat32, {1, kHidden}), rotations_ = make(&kFloat32, {keys_, kDim});
+  const Tensor qkv_ = make(&kFloat32, {rows_, kHidden + 2 * kKv}), mixed_ = make(&kFloat32, {rows_, kHidden});
+  const Tensor gate_up_ = make(&kFloat32, {rows_, 2 * kInner}), gated_ = make(&kFloat32, {rows_, kInner});
+};
+
+void bench_steps() {
+  for (const DType type : {&kBFloat16, &quant::Fp8::kType, &quant::Int4G128::kType}) {
+    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}})
+      Steps(type, rows, keys).report();
+  }
+}
+
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
@@ -340,6 +462,7 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("plain")) bench_plain_matmuls();
   if (wanted("quantized")) bench_quantized_matmuls();
   if (wanted("attention")) bench_attentions();
+  if (wanted("steps")) bench_steps();
   for (const int64_t rows : {1, 32, 8192}) {
     if (wanted("rows")) bench_rows(rows);
   }

@@ -32,13 +32,19 @@ void AttentionIndices::count(int rows, int keys, int group) {
   }
 }
 
-bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
-  const DType type = args.k_cache.dtype;
-  if ((type != &kBFloat16 && type != &kFloat16) || !whole_packs(args.k_cache)) return false;
-  const AttentionParams p = attention_params(args, at);
-  if (p.value_dim % 8 != 0 || (args.v_cache.data != nullptr && !whole_packs(args.v_cache))) return false;
+bool attention_on_tensor_cores(const ops::AttentionArgs& args) {
+  const Tensor& k = args.k_cache;
+  if ((k.dtype != &kBFloat16 && k.dtype != &kFloat16) || !whole_packs(k)) return false;
+  const bool apart = args.v_cache.data != nullptr;
+  if (apart ? !whole_packs(args.v_cache) : args.value_dim % 8 != 0) return false;
   // Keys are copied in groups of eight; vectors are counted in 32 bits.
-  if (p.block_size % 8 != 0 || args.k_cache.shape.elements() / p.head_dim > INT32_MAX) return false;
+  return k.shape[2] % 8 == 0 && k.shape.elements() / k.shape[3] <= INT32_MAX;
+}
+
+bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
+  if (!attention_on_tensor_cores(args)) return false;
+  const DType type = args.k_cache.dtype;
+  const AttentionParams p = attention_params(args, at);
   const bool little = shared_of_block(l) < (128 << 10);
   if (at.prefill_rows > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
   if (type == &kBFloat16) {

@@ -1,7 +1,7 @@
 // Paged attention in fp32 for every shape, type and mask. One block per row and head; each warp takes every kWarps-th
 // key with an online softmax of its own, and the warps' results meet in their order: a row's bits depend on its own
 // keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
-#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/device/visible_keys.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 

@@ -19,6 +19,9 @@ void attention_prefill(const Launch&, const AttentionParams&, const AttentionInd
 template <class T>
 bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionIndices&);
 
+// Whether these take the caches' type and dimensions.
+bool attention_on_tensor_cores(const ops::AttentionArgs&);
+
 // Bytes of shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
 inline int shared_of_block(const Launch& l) {
   const int capability = l.compute_capability;

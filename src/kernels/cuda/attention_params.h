@@ -1,4 +1,4 @@
-// What both attention kernels need to know of a call, as plain values for the device, and which keys a row sees.
+// What both attention kernels need to know of a call, as plain values for the device.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -21,22 +21,6 @@ struct AttentionParams {
   int window, chunk, relative_reach;
   bool causal;
 };
-
-// The first and the last key that the row at `position` of a sequence of `kv_len` sees. Later rows see no earlier ones.
-__device__ inline int first_visible(const AttentionParams& p, int position) {
-  if (p.chunk > 0) return position / p.chunk * p.chunk;
-  return p.window > 0 ? max(0, position - p.window + 1) : 0;
-}
-__device__ inline int last_visible(const AttentionParams& p, int position, int kv_len) {
-  if (p.causal) return position;
-  return p.window > 0 ? position + min(kv_len - 1 - position, p.window - 1) : kv_len - 1;
-}
-
-// What is added to the score of `key` in the row at `position`; only where relative_bias is given.
-__device__ inline float distance_bias(const AttentionParams& p, int head, int position, int key) {
-  const int reach = p.relative_reach, distance = min(max(key - position, -reach), reach);
-  return p.relative_bias[int64_t{head} * (2 * reach + 1) + reach + distance];
-}
 
 inline AttentionParams attention_params(const ops::AttentionArgs& a, const AttentionIndices& at) {
   const bool apart = a.v_cache.data != nullptr;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/panels.h"
+#include "kernels/cuda/step_program.h"
 #include "kernels/cuda/upload.h"
 
 namespace sluice::cuda {
@@ -21,7 +22,11 @@ int64_t dense_rows(const Product& p) {
   return p.n * p.k > kLargeMatrix ? kDenseRowsLarge : kDenseRowsSmall;
 }
 
-const Launch& launch() { return DeviceContext::get().launch(); }
+// For an op by itself.
+const Launch& launch() {
+  if (StepProgram* program = DeviceContext::get().program()) program->flush();
+  return DeviceContext::get().launch();
+}
 const int32_t* on_device(const ops::Indices& indices) { return DeviceContext::get().on_device(indices); }
 
 // Calls a launch and ends the op.
@@ -37,12 +42,36 @@ void finish(F&& body) {
   DeviceContext::get().finish_op();
 }
 
+// An op that a program may take: take(program) tells whether it did. Otherwise, and when the program has no use for
+// it, body() launches it.
+template <class Take, class F>
+void take_or_launch(Take&& take, F body) {
+  StepProgram* program = DeviceContext::get().program();
+  if (program != nullptr && take(*program, body)) return;
+  if (program != nullptr) program->flush();
+  finish(body);
+}
+
 void embed_op(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids) {
-  finish([&] { embed(launch(), out, table, on_device(ids)); });
+  const int32_t* at = on_device(ids);
+  take_or_launch([&](StepProgram& s, auto& alone) { return s.embed(out, table, at, alone); },
+                 [=] { embed(launch(), out, table, at); });
+}
+
+void rms_norm_op(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float offset) {
+  take_or_launch([&](StepProgram& s, auto& alone) { return s.rms_norm(out, x, weight, eps, offset, alone); },
+                 [=] { rms_norm(launch(), out, x, weight, eps, offset); });
+}
+
+void glu_op(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation) {
+  take_or_launch([&](StepProgram& s, auto& alone) { return s.glu(out, gate_up, activation, alone); },
+                 [=] { glu(launch(), out, gate_up, activation); });
 }
 
 void gather_rows_op(ThreadPool&, Tensor out, Tensor x, ops::Indices rows) {
-  finish([&] { gather_rows(launch(), out, x, on_device(rows)); });
+  const int32_t* at = on_device(rows);
+  take_or_launch([&](StepProgram& s, auto& alone) { return s.embed(out, x, at, alone); },
+                 [=] { gather_rows(launch(), out, x, at); });
 }
 
 void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
@@ -50,7 +79,9 @@ void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
 }
 
 void rope_store_op(ThreadPool&, const ops::RopeStoreArgs& args) {
-  finish([&] { rope_store(launch(), args, on_device(args.positions), on_device(args.slots)); });
+  const int32_t *positions = on_device(args.positions), *slots = on_device(args.slots);
+  take_or_launch([&](StepProgram& s, auto& alone) { return s.rope_store(args, positions, slots, alone); },
+                 [=] { rope_store(launch(), args, positions, slots); });
 }
 
 void latent_store_op(ThreadPool&, const ops::LatentStoreArgs& args) {
@@ -67,9 +98,11 @@ void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
     at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
   }
-  finish([&] {
-    if (arithmetic == Arithmetic::kExact || !attention_tensor(launch(), args, at)) attention_exact(launch(), args, at);
-  });
+  const bool tensor = arithmetic == Arithmetic::kTensor;
+  take_or_launch([&](StepProgram& s, auto& alone) { return tensor && s.attention(args, at, alone); },
+                 [=] {
+                   if (!tensor || !attention_tensor(launch(), args, at)) attention_exact(launch(), args, at);
+                 });
 }
 
 void pool_op(ThreadPool&, const ops::PoolArgs& args) {
@@ -96,16 +129,16 @@ void multiply_by(const Product& p) {
 
 template <Arithmetic arithmetic>
 void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
-  finish([&] {
-    multiply_by<arithmetic>({.out = args.out,
-                             .x = args.x,
-                             .type = args.weight->dtype,
-                             .weight = args.weight->data,
-                             .n = args.weight->n,
-                             .k = args.weight->k,
-                             .bias = args.bias,
-                             .accumulate = args.accumulate});
-  });
+  const Product p{.out = args.out,
+                  .x = args.x,
+                  .type = args.weight->dtype,
+                  .weight = args.weight->data,
+                  .n = args.weight->n,
+                  .k = args.weight->k,
+                  .bias = args.bias,
+                  .accumulate = args.accumulate};
+  take_or_launch([&](StepProgram& s, auto& alone) { return arithmetic == Arithmetic::kTensor && s.product(p, alone); },
+                 [=] { multiply_by<arithmetic>(p); });
 }
 
 template <Arithmetic arithmetic>
@@ -187,11 +220,11 @@ std::map<DType, ops::MatmulKernels> matmul_kernels() {
 template <Arithmetic arithmetic>
 const ops::Ops& table() {
   static const ops::Ops ops{.embed = embed_op,
-                            .rms_norm = op<rms_norm, Tensor, Tensor, const float*, float, float>,
+                            .rms_norm = rms_norm_op,
                             .layer_norm = op<layer_norm, Tensor, Tensor, const float*, const float*, float>,
                             .match_rms = op<match_rms, Tensor, Tensor, float>,
                             .gaussian_top_k = op<gaussian_top_k, Tensor, float>,
-                            .glu = op<glu, Tensor, Tensor, ops::Activation>,
+                            .glu = glu_op,
                             .clamped_glu = op<clamped_glu, Tensor, Tensor, float, float>,
                             .unary = op<unary, Tensor, ops::Activation>,
                             .xielu = op<xielu, Tensor, const ops::Xielu&>,

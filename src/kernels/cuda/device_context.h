@@ -15,6 +15,8 @@ namespace sluice::cuda {
 // Is there a driver, and a device that these kernels were compiled for? Asks without leaving anything behind.
 bool device_usable();
 
+class StepProgram;
+
 class DeviceContext {
  public:
   static DeviceContext& get();  // of device 0
@@ -29,14 +31,18 @@ class DeviceContext {
   void finish_op();
   void wait();
   void share_memory() { shared_ = true; }
-  // While ops are recorded nothing may wait, and indices must lie on the device already.
-  void set_recording(bool recording) { recording_ = recording; }
+  // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
+  // where there is one.
+  void begin_recording(StepProgram* program) { recording_ = true, program_ = program; }
+  void end_recording() { recording_ = false, program_ = nullptr; }
+  StepProgram* program() { return program_; }
 
  private:
   DeviceContext();
 
   Launch launch_;
   bool shared_ = false, recording_ = false;
+  StepProgram* program_ = nullptr;
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
 };

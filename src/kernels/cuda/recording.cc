@@ -1,5 +1,9 @@
-// Recordings are CUDA graphs: captured from the stream, launched on it.
+// Recordings are CUDA graphs: captured from the stream, launched on it. Runs of ops in them are programs of one kernel
+// (step_program.h).
+#include <optional>
+
 #include "kernels/cuda/device_context.h"
+#include "kernels/cuda/step_program.h"
 
 namespace sluice::cuda {
 namespace {
@@ -9,13 +13,16 @@ class Graph final : public ops::Recording {
   explicit Graph(const std::function<void()>& body) {
     DeviceContext& context = DeviceContext::get();
     cudaStream_t stream = context.launch().stream;
-    context.set_recording(true);
+    if (StepProgram::usable(context.launch())) program_.emplace(context.launch());
+    context.begin_recording(program_ ? &*program_ : nullptr);
     // Relaxed: what libraries do beside their launches is theirs to do.
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "recording");
     body();
+    if (program_) program_->flush();
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamEndCapture(stream, &graph), "recording");
-    context.set_recording(false);
+    context.end_recording();
+    if (program_) program_->finish();
     check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "recording");
     check_cuda(cudaGraphDestroy(graph), "recording");
   }
@@ -26,6 +33,7 @@ class Graph final : public ops::Recording {
   void launch() override { check_cuda(cudaGraphLaunch(executable_, DeviceContext::get().launch().stream), "graph"); }
 
  private:
+  std::optional<StepProgram> program_;
   cudaGraphExec_t executable_ = nullptr;
 };
 

@@ -3,6 +3,7 @@
 // k, v read and the cache written once).
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -11,48 +12,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct Rotation {
-  const float* cos_sin = nullptr;  // null: none
-  int64_t stride = 0;
-  int rotary = 0;
-  bool interleaved = false;
-};
-
 Rotation rotation_of(const Tensor& cos_sin, bool interleaved) {
   if (cos_sin.data == nullptr) return {};
   return {cos_sin.f32(), cos_sin.row_stride, static_cast<int>(cos_sin.shape[1]), interleaved};
 }
-
-// Element i of `from` after the rotation whose cosines and sines are `table`.
-__device__ float rotated(const Rotation& r, const float* table, const float* from, int i) {
-  if (i >= r.rotary) return from[i];
-  const int half = r.rotary / 2;
-  const int pair = r.interleaved ? i / 2 : i % half;
-  const bool second = r.interleaved ? i % 2 == 1 : i >= half;
-  const float x = from[r.interleaved ? 2 * pair : pair], y = from[r.interleaved ? 2 * pair + 1 : pair + half];
-  const float c = table[pair], s = table[half + pair];
-  return second ? y * c + x * s : x * c - y * s;
-}
-
-// Pair `pair` of `head` in place.
-__device__ void rotate_pair(const Rotation& r, const float* table, float* head, int pair) {
-  const int half = r.rotary / 2;
-  float& a = head[r.interleaved ? 2 * pair : pair];
-  float& b = head[r.interleaved ? 2 * pair + 1 : pair + half];
-  const float x = a, y = b, c = table[pair], s = table[half + pair];
-  a = x * c - y * s;
-  b = y * c + x * s;
-}
-
-// The vector of one kv head at `slot` in a cache [blocks, kv_heads, block_size, dim].
-template <class T>
-struct Cache {
-  T* data;
-  int64_t kv_heads, block_size, dim;
-  __device__ T* row(int64_t slot, int64_t head) const {
-    return data + ((slot / block_size * kv_heads + head) * block_size + slot % block_size) * dim;
-  }
-};
 
 template <class T>
 Cache<T> cache_of(const Tensor& t) {

@@ -4,15 +4,9 @@
 #include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/team.cuh"
 
 namespace sluice::cuda {
-
-// The first warps of a block, which work together.
-struct Team {
-  int warps;
-  __device__ int threads() const { return warps * kWarp; }
-  __device__ void sync() const { asm volatile("bar.sync 1, %0;" ::"r"(threads()) : "memory"); }
-};
 
 // See Cut.
 struct Chunks {

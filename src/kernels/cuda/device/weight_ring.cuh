@@ -1,0 +1,85 @@
+// Rings of stages in shared memory, which some warps fill and others read, and the copies from device memory that fill
+// them (PTX ISA: mbarrier, cp.async.bulk; compute capability 9.0).
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/device/warpgroup.cuh"
+
+namespace sluice::cuda {
+
+// Of a ring: which stage is next, and how often the ring has gone round.
+class RingPlace {
+ public:
+  __device__ RingPlace(uint32_t barriers, int stages, int stage_bytes)
+      : barriers_(barriers), stages_(stages), stage_bytes_(stage_bytes) {}
+
+  // Bytes from the ring's begin.
+  __device__ int offset() const { return stage_ * stage_bytes_; }
+  __device__ uint32_t full() const { return barriers_ + 16 * stage_; }
+  __device__ uint32_t empty() const { return full() + 8; }
+  __device__ void wait_full() const { wait_barrier(full(), round_); }
+  __device__ void wait_empty() const { wait_barrier(empty(), round_ ^ 1); }
+  __device__ void next() {
+    if (++stage_ == stages_) stage_ = 0, round_ ^= 1;
+  }
+
+ private:
+  const uint32_t barriers_;
+  const int stages_, stage_bytes_;
+  int stage_ = 0;
+  int round_ = 0;
+};
+
+// Before the ring is used, by one thread: the stages' barriers, a pair of 8 bytes each. So many arrive when a stage is
+// full and when it is empty.
+__device__ inline void make_ring(uint32_t barriers, int stages, int writers, int readers) {
+  for (int i = 0; i < stages; ++i) {
+    init_barrier(barriers + 16 * i, writers);
+    init_barrier(barriers + 16 * i + 8, readers);
+  }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// The stage is full when so many bytes have come.
+__device__ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Bytes that nobody reads twice should leave the L2 cache first.
+__device__ inline uint64_t evicted_first() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// A multiple of 16 bytes from and to addresses that are multiples of 16.
+__device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// A box of a tensor (PTX ISA, cp.async.bulk.tensor; CUtensorMap) that begins at these coordinates, innermost first.
+__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int c0, int c1, int c2, uint32_t barrier,
+                                uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int c0, int c1, uint32_t barrier,
+                                uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+__device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+}  // namespace sluice::cuda

@@ -1,0 +1,9 @@
+// Kernels of decode steps without quantized weights.
+#include "kernels/cuda/step_kernel.cuh"
+
+namespace sluice::cuda {
+
+template const StepKernel* step::kernel<__nv_bfloat16, void>();
+template const StepKernel* step::kernel<__half, void>();
+
+}  // namespace sluice::cuda

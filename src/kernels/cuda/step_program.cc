@@ -1,0 +1,383 @@
+// Which ops become instructions, and which runs of them a launch.
+#include "kernels/cuda/step_program.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/panels.h"
+
+namespace sluice::cuda {
+
+namespace step {
+template <class T, class Format>
+const StepKernel* kernel();  // step_kernel.cuh
+}
+
+namespace {
+
+using Kind = Instruction::Kind;
+
+constexpr size_t kMostInstructions = 4096;  // of a recording
+// Where they begin on the device, and where the maps of their weights do.
+constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
+static_assert(kMapsAt % alignof(WeightMaps) == 0);
+constexpr int kStagesAhead = 3;     // on their way at a time: more only wait behind each other
+constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
+int align(int bytes) { return (bytes + 127) / 128 * 128; }
+
+bool few_rows(const Tensor& x) { return x.rows() >= 1 && x.rows() <= kMostStepRows; }
+
+// A tensor of dimensions and strides (of all but the first, in bytes), innermost first, in boxes.
+template <size_t rank>
+CUtensorMap tensor_map(CUtensorMapDataType type, const std::byte* data, const std::array<cuuint64_t, rank>& size,
+                       const std::array<cuuint64_t, rank - 1>& stride, const std::array<cuuint32_t, rank>& box,
+                       CUtensorMapSwizzle swizzle) {
+  using Encode = decltype(&cuTensorMapEncodeTiled);
+  static const Encode encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+               "cuTensorMapEncodeTiled");
+    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<Encode>(entry);
+  }();
+  std::array<cuuint32_t, rank> steps;
+  steps.fill(1);
+  CUtensorMap map{};
+  const CUresult result = encode(&map, type, rank, const_cast<std::byte*>(data), size.data(), stride.data(), box.data(),
+                                 steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(result == CUDA_SUCCESS, "tensor map of {} x {}: error {}", size[0], size[1], static_cast<int>(result));
+  return map;
+}
+
+// Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
+WeightMaps weight_maps(const Product& p, int pieces_of_stage) {
+  const bool fp8 = p.type == &quant::Fp8::kType;
+  const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
+  const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
+  const auto box = static_cast<cuuint32_t>(pieces_of_stage);
+  WeightMaps maps{};
+  maps.rows =
+      tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
+                    {128, kPanelOutputs, box}, CU_TENSOR_MAP_SWIZZLE_128B);
+  if (!fp8) return maps;
+  maps.scales = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
+                              {static_cast<cuuint64_t>(pitch)}, {box, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return maps;
+}
+
+// Rows of whole packs of 16 bytes.
+bool in_fours(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[-1] % 4 == 0 && x.row_stride % 4 == 0;
+}
+
+template <class T>
+Instruction instruction(Kind kind, T Instruction::*member, const T& value) {
+  static_assert(std::is_trivially_copyable_v<Instruction>);
+  Instruction in;
+  std::memset(static_cast<void*>(&in), 0, sizeof in);
+  in.kind = kind;
+  in.*member = value;
+  return in;
+}
+
+}  // namespace
+
+const StepKernel* step_kernel(DType plain, DType quantized) {
+  if (plain == &kFloat16) return quantized == nullptr ? step::kernel<__half, void>() : nullptr;
+  if (plain != &kBFloat16) return nullptr;
+  if (quantized == nullptr) return step::kernel<__nv_bfloat16, void>();
+  if (quantized == &quant::Fp8::kType) return step::kernel<__nv_bfloat16, quant::Fp8>();
+  if (quantized == &quant::Int4G128::kType) return step::kernel<__nv_bfloat16, quant::Int4G128>();
+  return nullptr;
+}
+
+bool StepProgram::usable(const Launch& l) {
+  const char* wanted = std::getenv("SLUICE_CUDA_PROGRAMS");
+  return l.compute_capability >= 90 && wanted != nullptr && std::string_view(wanted) == "1";
+}
+
+StepProgram::StepProgram(const Launch& l) : launch_(l) {}
+
+StepProgram::~StepProgram() { cudaFree(device_); }
+
+// The run's types with these; null: whatever.
+bool StepProgram::take_type(DType plain, DType quantized) {
+  const DType both = plain_ == nullptr ? plain : plain_, packed = quantized_ == nullptr ? quantized : quantized_;
+  if ((plain != nullptr && both != plain) || (quantized != nullptr && packed != quantized)) return false;
+  if (step_kernel(both != nullptr ? both : &kBFloat16, packed) == nullptr) return false;
+  plain_ = both, quantized_ = packed;
+  return true;
+}
+
+bool StepProgram::fits(int scratch_bytes) const {
+  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  return kFewestStages * kernel.stage_bytes + align(scratch_bytes) + kStepBeside <= kStepShared;
+}
+
+void StepProgram::add(const Instruction& instruction, Alone alone) {
+  all_.push_back(instruction);
+  alone_.push_back(std::move(alone));
+}
+
+bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* ids, Alone alone) {
+  const bool plain = table.dtype == &kFloat32;
+  if (!few_rows(out) || all_.size() >= kMostInstructions) return false;
+  if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
+  if (!plain && !take_type(table.dtype, nullptr)) return false;
+  add(instruction(Kind::kRows, &Instruction::rows,
+                  StepRows{.out = out.f32(),
+                           .table = table.data,
+                           .ids = ids,
+                           .out_stride = out.row_stride,
+                           .table_stride = table.row_stride,
+                           .rows = static_cast<int>(out.rows()),
+                           .columns = static_cast<int>(out.shape[1]),
+                           .bytes = plain ? 4 : 2}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
+                           Alone alone) {
+  if (!few_rows(x) || all_.size() >= kMostInstructions) return false;
+  add(instruction(Kind::kNorm, &Instruction::norm,
+                  StepNorm{.out = out.f32(),
+                           .x = x.f32(),
+                           .weight = weight,
+                           .out_stride = out.row_stride,
+                           .x_stride = x.row_stride,
+                           .rows = static_cast<int>(x.rows()),
+                           .groups = static_cast<int>(x.shape.rank() == 3 ? x.shape[1] : 1),
+                           .columns = static_cast<int>(x.shape[-1]),
+                           .eps = eps,
+                           .offset = offset,
+                           .in_fours = in_fours(x) && in_fours(out) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::product(const Product& p, Alone alone) {
+  if (!few_rows(p.x) || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x)) return false;
+  if (all_.size() >= kMostInstructions || maps_.size() >= kMostInstructions) return false;
+  const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
+  const DType plain_before = plain_, quantized_before = quantized_;
+  if (!(quantized ? take_type(nullptr, p.type) : take_type(p.type, nullptr))) return false;
+  const auto rows = static_cast<int>(p.x.rows());
+  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  // A norm that comes right before becomes a part of the product.
+  const StepNorm* norm = all_.size() > run_ && all_.back().kind == Kind::kNorm ? &all_.back().norm : nullptr;
+  if (norm != nullptr &&
+      (norm->out != p.x.f32() || norm->out_stride != p.x.row_stride || norm->x == norm->out || norm->groups != 1 ||
+       norm->rows != rows || norm->columns != p.k || !norm->in_fours || p.k > kStepRawInputs)) {
+    norm = nullptr;
+  }
+  const int scratch = kernel.input_bytes(rows, p.k, quantized, norm != nullptr);
+  if (!fits(std::max(scratch, scratch_))) {
+    plain_ = plain_before, quantized_ = quantized_before;
+    return false;
+  }
+  const bool panels = quantized && p.type != &quant::Fp8::kType;
+  StepProduct product{
+      .maps = panels ? nullptr : keep(weight_maps(p, kernel.stage_pieces)),
+      .panels = panels ? p.weight : nullptr,
+      .pitch = panels ? static_cast<int64_t>(panel_kernels(p.type)->packed_bytes(kPanelOutputs, p.k)) : 0,
+      .x = p.x.f32(),
+      .out = p.out.f32(),
+      .bias = p.bias,
+      .x_stride = p.x.row_stride,
+      .out_stride = p.out.row_stride,
+      .normed = nullptr,
+      .norm_weight = nullptr,
+      .normed_stride = 0,
+      .eps = 0.0f,
+      .norm_offset = 0.0f,
+      .gated = nullptr,
+      .gated_stride = 0,
+      .activation = ops::Activation::kIdentity,
+      .rows = rows,
+      .n = static_cast<int>(p.n),
+      .k = static_cast<int>(p.k),
+      .lines = static_cast<int>(panel_lines(p.k)),
+      .first_unit = 0,
+      .next = -1,
+      .quantized = quantized,
+      .accumulate = p.accumulate};
+  if (norm != nullptr) {
+    product.x = norm->x, product.x_stride = norm->x_stride;
+    product.normed = norm->out, product.normed_stride = norm->out_stride;
+    product.norm_weight = norm->weight, product.eps = norm->eps, product.norm_offset = norm->offset;
+    all_.pop_back();
+  }
+  scratch_ = std::max(scratch_, scratch);
+  ++products_;
+  add(instruction(Kind::kProduct, &Instruction::product, product), std::move(alone));
+  return true;
+}
+
+bool StepProgram::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone) {
+  if (!few_rows(out) || all_.size() >= kMostInstructions) return false;
+  const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
+  if (all_.size() > run_ && all_.back().kind == Kind::kProduct) {
+    StepProduct& p = all_.back().product;
+    if (p.out == gate_up.f32() && p.out_stride == gate_up.row_stride && p.rows == rows && p.n == 2 * columns &&
+        columns % kPanelOutputs == 0 && !p.accumulate) {
+      p.gated = out.f32(), p.gated_stride = out.row_stride, p.activation = activation;
+      alone_.push_back(std::move(alone));
+      return true;
+    }
+  }
+  add(instruction(Kind::kGlu, &Instruction::glu,
+                  StepGlu{.out = out.f32(),
+                          .gate_up = gate_up.f32(),
+                          .out_stride = out.row_stride,
+                          .gate_up_stride = gate_up.row_stride,
+                          .rows = rows,
+                          .columns = columns,
+                          .activation = activation}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, Alone alone) {
+  const Tensor& cache = a.k_cache;
+  if (!few_rows(a.q) || all_.size() >= kMostInstructions || !take_type(cache.dtype, nullptr)) return false;
+  const bool stores = a.k.data != nullptr, rotates = a.cos_sin.data != nullptr;
+  const auto head_dim = static_cast<int>(cache.shape[3]);
+  add(instruction(Kind::kRotation, &Instruction::rotation,
+                  StepRotation{.q = a.q.f32(),
+                               .k = stores ? a.k.f32() : nullptr,
+                               .v = stores ? a.v.f32() : nullptr,
+                               .cos_sin = rotates ? a.cos_sin.f32() : nullptr,
+                               .k_cache = cache.data,
+                               .v_cache = a.v_cache.data,
+                               .positions = positions,
+                               .slots = slots,
+                               .q_stride = a.q.row_stride,
+                               .k_stride = a.k.row_stride,
+                               .v_stride = a.v.row_stride,
+                               .cos_sin_stride = a.cos_sin.row_stride,
+                               .rows = static_cast<int>(a.q.rows()),
+                               .heads = static_cast<int>(a.q.shape[1] / head_dim),
+                               .kv_heads = static_cast<int>(cache.shape[1]),
+                               .head_dim = head_dim,
+                               .value_dim = stores ? static_cast<int>(a.v_cache.shape[3]) : 0,
+                               .rotary = rotates ? static_cast<int>(a.cos_sin.shape[1]) : 0,
+                               .block_size = static_cast<int>(cache.shape[2]),
+                               .interleaved = a.interleaved}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
+  if (!few_rows(a.q) || all_.size() >= kMostInstructions || !attention_on_tensor_cores(a)) return false;
+  const AttentionParams params = attention_params(a, at);
+  if (at.prefill_rows > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
+  const int dim = std::max(params.head_dim, params.value_dim);
+  if (dim > kStepMostDim || !take_type(a.k_cache.dtype, nullptr)) return false;
+  const int scratch = step_kernel(plain_, quantized_)->attention_bytes;
+  if (!fits(std::max(scratch, scratch_))) return false;
+  const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
+  const int cuts = static_cast<int>(std::max<int64_t>(launch_.multiprocessors / pairs, 1));
+  const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
+  if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
+  if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
+  scratch_ = std::max(scratch_, scratch);
+  auto* memory = reinterpret_cast<float*>(launch_.workspace);
+  // The rotation of the same rows becomes a part of it.
+  StepRotation rotation{};
+  if (all_.size() > run_ && all_.back().kind == Kind::kRotation) {
+    const StepRotation& before = all_.back().rotation;
+    if (before.q == params.q && before.q_stride == params.q_stride && before.rows == at.sequences &&
+        before.k_cache == params.k && before.v_cache == params.v && before.k != nullptr) {
+      rotation = before;
+      all_.pop_back();
+    }
+  }
+  add(instruction(Kind::kAttention, &Instruction::attention,
+                  StepAttention{.params = params,
+                                .rotation = rotation,
+                                .sequences = at.sequences,
+                                .cuts = cuts,
+                                .values = memory,
+                                .sums = reinterpret_cast<ChunkSum*>(memory + values),
+                                .arrivals = launch_.arrivals}),
+      std::move(alone));
+  return true;
+}
+
+void StepProgram::launch_run() {
+  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  StepLaunch l{.program = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
+               .count = static_cast<int>(all_.size() - run_),
+               .first_product = -1,
+               .stages = 0,
+               .ahead = 0,
+               .scratch_bytes = align(scratch_),
+               .arrivals = reinterpret_cast<int32_t*>(device())};
+  l.stages = std::min((kStepShared - kStepBeside - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
+  l.ahead = std::min(l.stages, kStagesAhead);
+  int units = 0;
+  int* next = &l.first_product;
+  for (size_t i = run_; i < all_.size(); ++i) {
+    if (all_[i].kind != Kind::kProduct) continue;
+    StepProduct& p = all_[i].product;
+    p.first_unit = units % launch_.multiprocessors;
+    units = p.first_unit + static_cast<int>(pieces(p.n, kPanelOutputs)) / (p.gated != nullptr ? 2 : 1);
+    *next = static_cast<int>(i - run_);
+    next = &p.next;
+  }
+  kernel.launch(launch_, l);
+}
+
+void StepProgram::flush() {
+  const bool worth = products_ >= kFewestProducts;
+  if (worth) {
+    launch_run();
+  } else {
+    all_.resize(run_);
+  }
+  run_ = all_.size();
+  plain_ = quantized_ = nullptr;
+  scratch_ = products_ = 0;
+  const std::vector<Alone> ops = std::exchange(alone_, {});
+  if (worth) return;
+  for (const Alone& op : ops) op();
+}
+
+std::byte* StepProgram::device() {
+  if (device_ == nullptr) {
+    void* data = nullptr;
+    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(WeightMaps)), "program of a step");
+    device_ = static_cast<std::byte*>(data);
+  }
+  return device_;
+}
+
+const WeightMaps* StepProgram::keep(const WeightMaps& maps) {
+  maps_.push_back(maps);
+  return reinterpret_cast<const WeightMaps*>(device() + kMapsAt) + maps_.size() - 1;
+}
+
+void StepProgram::finish() {
+  if (device_ == nullptr) return;
+  check_cuda(cudaMemset(device_, 0, kInstructionsAt), "program of a step");
+  const auto copy = [&](size_t at, const auto& values) {
+    check_cuda(cudaMemcpy(device_ + at, values.data(), values.size() * sizeof(values[0]), cudaMemcpyHostToDevice),
+               "program of a step");
+  };
+  copy(kInstructionsAt, all_);
+  copy(kMapsAt, maps_);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,185 @@
+// Decode steps of few sequences as programs: runs of ops of a recording that one kernel executes (step_kernel.cuh),
+// where launches of their own would each begin by waiting for memory. The kernel stays on every multiprocessor; a warp
+// of each block copies weights into shared memory ahead of the ops that need them, from op to op, so that memory is
+// read while the blocks wait for each other, attend or normalize.
+#pragma once
+
+#include <cuda.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/decode_plan.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+
+inline constexpr int kMostStepRows = 8;  // rows of x: the columns of one product of the tensor cores
+
+// How the copies of a product's weights find them. Rows are seen in pieces of 128 bytes: [pieces, n, 128 bytes].
+struct WeightMaps {
+  CUtensorMap rows;    // of rows, 16 outputs of some pieces at a time
+  CUtensorMap scales;  // of 8-bit floats: [n, scales of a row]
+};
+
+// What the kernel executes. Blocks wait for each other between any two of these.
+struct StepProduct {
+  const WeightMaps* maps;   // of rows, on the device
+  const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
+  int64_t pitch;
+  const float* x;
+  float* out;
+  const float* bias;
+  int64_t x_stride, out_stride;
+  // x is normalized first, by rms_norm's formula, and left at `normed`; null: it is taken as it is
+  float* normed;
+  const float* norm_weight;
+  int64_t normed_stride;
+  float eps, norm_offset;
+  // Beside out: activation(out[:, i]) * out[:, n / 2 + i], or null
+  float* gated;
+  int64_t gated_stride;
+  ops::Activation activation;
+  int rows, n, k, lines;
+  int first_unit;  // units, panels or pairs of them to gate, go round the blocks from product to product
+  int next;        // the instruction that is the next product; -1: none
+  bool quantized, accumulate;
+};
+
+struct StepNorm {  // RMSNorm of vectors, a warp for each
+  float* out;
+  const float* x;
+  const float* weight;
+  int64_t out_stride, x_stride;
+  int rows, groups, columns;
+  float eps, offset;
+  bool in_fours;  // x, out and the weights are rows of whole packs of 16 bytes
+};
+
+struct StepRows {  // out[i, :] = fp32(table[ids[i], :])
+  float* out;
+  const std::byte* table;
+  const int32_t* ids;
+  int64_t out_stride, table_stride;
+  int rows, columns;
+  int bytes;  // of an element: 4: fp32, 2: the type of the program
+};
+
+struct StepGlu {
+  float* out;
+  const float* gate_up;
+  int64_t out_stride, gate_up_stride;
+  int rows, columns;
+  ops::Activation activation;
+};
+
+struct StepRotation {  // rope_store
+  float *q, *k, *v;
+  const float* cos_sin;
+  std::byte *k_cache, *v_cache;
+  const int32_t *positions, *slots;
+  int64_t q_stride, k_stride, v_stride, cos_sin_stride;
+  int rows, heads, kv_heads, head_dim, value_dim, rotary, block_size;
+  bool interleaved;
+};
+
+struct StepAttention {  // a row of each sequence
+  AttentionParams params;
+  StepRotation rotation;  // what comes before it; q is null where nothing does. The queries are left as they are
+  int sequences, cuts;    // keys of a sequence are cut into so many chunks at most
+  float* values;          // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
+  ChunkSum* sums;         // [sequences, kv_heads, cuts, kQueries]
+  int32_t* arrivals;      // [sequences, kv_heads] zeros, and zeros again at the end
+};
+
+struct alignas(16) Instruction {
+  enum class Kind { kProduct, kNorm, kRows, kGlu, kRotation, kAttention } kind;
+  union {
+    StepProduct product;
+    StepNorm norm;
+    StepRows rows;
+    StepGlu glu;
+    StepRotation rotation;
+    StepAttention attention;
+  };
+};
+
+// A run of instructions for one launch.
+struct StepLaunch {
+  const Instruction* program;
+  int count;
+  int first_product;
+  int stages;         // of the ring of weights
+  int ahead;          // of these, on their way at a time
+  int scratch_bytes;  // for inputs of products, and for attention
+  int32_t* arrivals;  // a zero, and a zero again at the end
+};
+
+// The kernels for a type of plain weights and caches, and a quantized type (null: there is none).
+struct StepKernel {
+  void (*launch)(const Launch&, const StepLaunch&);
+  int stage_bytes;
+  int stage_pieces;                                                      // of 128 bytes of each row, in a stage
+  int (*input_bytes)(int rows, int64_t k, bool quantized, bool normed);  // of a product's inputs in scratch
+  int attention_bytes;                                                   // of attention in scratch
+};
+const StepKernel* step_kernel(DType plain, DType quantized);  // null: there are none
+
+inline constexpr int kStepRawInputs =
+    4096;                             // elements that a block takes at a time, and all of a row that it normalizes
+inline constexpr int kStepWarps = 8;  // that calculate
+inline constexpr int kStepShared = 225 << 10;  // and 1 KiB for the ring to begin at a multiple of that
+inline constexpr int kFewestStages = 4, kMostStages = 64;
+inline constexpr int kStepMostDim = 128;  // of heads
+// Panels whose sums may be on their way from the warps to the one that adds them up.
+inline constexpr int kStepSums = 4;
+// Beside the ring and the scratch: these sums, two instructions, barriers.
+inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 +
+                                   kStepWarps * kMostStepRows * 16 * 4 + 2 * static_cast<int>(sizeof(Instruction)) +
+                                   16 * (kMostStages + kStepSums) + kMostStepRows * kStepWarps * 4 + 128;
+
+class StepProgram {
+ public:
+  // Where the device can, and the environment says SLUICE_CUDA_PROGRAMS=1: whole models have not been checked with it
+  // yet.
+  static bool usable(const Launch& l);
+  // For one recording on the stream of `l`.
+  explicit StepProgram(const Launch& l);
+  ~StepProgram();
+  StepProgram(const StepProgram&) = delete;
+  StepProgram& operator=(const StepProgram&) = delete;
+
+  // Each takes the op, or returns false. `alone` is the op as a launch of its own.
+  using Alone = std::function<void()>;
+  bool embed(const Tensor& out, const Tensor& table, const int32_t* ids, Alone alone);
+  bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset, Alone alone);
+  bool product(const Product& p, Alone alone);
+  bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone);
+  bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, Alone alone);
+  bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone);
+
+  // Launches what was taken since the last time: as one kernel if that is worth it. Before every other launch.
+  void flush();
+  // When the recording is done, before it is launched.
+  void finish();
+
+ private:
+  bool take_type(DType plain, DType quantized);
+  bool fits(int scratch_bytes) const;
+  void add(const Instruction& instruction, Alone alone);
+  std::byte* device();
+  const WeightMaps* keep(const WeightMaps& maps);
+  void launch_run();
+
+  const Launch& launch_;
+  std::byte* device_ = nullptr;   // arrivals, instructions, maps
+  std::vector<Instruction> all_;  // those of the launches until now, then the run
+  std::vector<WeightMaps> maps_;
+  size_t run_ = 0;            // where that begins
+  std::vector<Alone> alone_;  // its ops
+  DType plain_ = nullptr, quantized_ = nullptr;
+  int scratch_ = 0, products_ = 0;
+};
+
+}  // namespace sluice::cuda

@@ -1,0 +1,207 @@
+// Steps that are recorded and launched again (Backend::record): the ops of a small decoder, with every type of weights,
+// against the same ops called one by one and against the reference.
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+struct Sizes {
+  int rows = 1, hidden = 72, heads = 3, kv_heads = 1, head_dim = 24, inner = 40, vocab = 100, layers = 2;
+  DType weights = &kBFloat16, plain = &kBFloat16;  // of the matrices; of the embedding, the head and the cache
+  bool bias = false, head_norms = false;
+
+  std::string str() const {
+    return fmt::format("{} rows, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}",
+                       rows, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias,
+                       head_norms);
+  }
+};
+
+// A matrix as it is stored, and packed for one device.
+struct Matrix {
+  Matrix(DType type, int64_t n, int64_t k, std::mt19937& random) : rows(type, {n, k}) {
+    rows.fill(random, 1.0f / std::sqrt(static_cast<float>(k)));
+  }
+  void pack(Ctx& ctx) {
+    const MatmulKernels& kernels = ctx.ops.matmul.at(rows->dtype);
+    weight = {.dtype = rows->dtype, .n = rows->rows(), .k = rows->shape[1]};
+    storage = Buffer(kernels.packed_bytes(weight.n, weight.k), test_memory());
+    weight.data = storage.data();
+    kernels.pack(ctx.pool, weight, 0, rows);
+  }
+  Owned rows;
+  Weight weight;
+  Buffer storage;
+};
+
+struct Layer {
+  Layer(const Sizes& s, int blocks, std::mt19937& random)
+      : qkv(s.weights, (s.heads + 2 * s.kv_heads) * s.head_dim, s.hidden, random),
+        out(s.weights, s.hidden, s.heads * s.head_dim, random),
+        gate_up(s.weights, 2 * s.inner, s.hidden, random),
+        down(s.weights, s.hidden, s.inner, random),
+        norms(&kFloat32, {2, s.hidden}),
+        head_norm(&kFloat32, {1, s.head_dim}),
+        bias(&kFloat32, {1, (s.heads + 2 * s.kv_heads) * s.head_dim}),
+        k_cache(s.plain, {blocks, s.kv_heads, 16, s.head_dim}),
+        v_cache(s.plain, {blocks, s.kv_heads, 16, s.head_dim}) {
+    for (Owned* tensor : {&norms, &head_norm, &bias, &k_cache, &v_cache}) tensor->fill(random);
+  }
+  Matrix qkv, out, gate_up, down;
+  Owned norms, head_norm, bias, k_cache, v_cache;
+};
+
+// One row of each of `rows` sequences through the decoder.
+class Decoder {
+ public:
+  Decoder(const Sizes& s, std::mt19937& random)
+      : s_(s),
+        embedding_(s.plain, {s.vocab, s.hidden}),
+        cos_sin_(&kFloat32, {kMostKeys, s.head_dim}),
+        norm_(&kFloat32, {1, s.hidden}),
+        head_(s.plain, s.vocab, s.hidden, random),
+        x_(&kFloat32, {s.rows, s.hidden}),
+        normed_(x_),
+        last_(x_),
+        qkv_(&kFloat32, {s.rows, (s.heads + 2 * s.kv_heads) * s.head_dim}),
+        mixed_(&kFloat32, {s.rows, s.heads * s.head_dim}),
+        gate_up_(&kFloat32, {s.rows, 2 * s.inner}),
+        gated_(&kFloat32, {s.rows, s.inner}),
+        logits_(&kFloat32, {s.rows, s.vocab}) {
+    constexpr int kStride = kMostKeys / 16;
+    for (int i = 0; i < s.layers; ++i) layers_.emplace_back(s, s.rows * kStride, random);
+    for (Owned* tensor : {&embedding_, &cos_sin_, &norm_}) tensor->fill(random, 0.7f);
+    starts_.push_back(0);
+    for (int r = 0; r < s.rows; ++r) {
+      const int keys = 1 + static_cast<int>(random() % kMostKeys);
+      ids_.push_back(static_cast<int32_t>(random() % s.vocab));
+      kv_len_.push_back(keys);
+      positions_.push_back(keys - 1);
+      starts_.push_back(r + 1);
+      all_.push_back(s.rows - 1 - r);
+      for (int b = 0; b < kStride; ++b) table_.push_back((b * s.rows + r));
+      slots_.push_back(table_[r * kStride + (keys - 1) / 16] * 16 + (keys - 1) % 16);
+    }
+  }
+
+  void pack(Ctx& ctx) {
+    for (Layer& l : layers_) {
+      for (Matrix* m : {&l.qkv, &l.out, &l.gate_up, &l.down}) m->pack(ctx);
+    }
+    head_.pack(ctx);
+  }
+
+  void forward(Ctx& c) const {
+    embed(c, x_, embedding_, indices(ids_));
+    for (const Layer& l : layers_) attend(c, l), feed_forward(c, l);
+    gather_rows(c, last_, x_, indices(all_));
+    rms_norm(c, last_, last_, norm_->f32(), 1e-5f);
+    matmul(c, {.out = logits_, .x = last_, .weight = &head_.weight});
+  }
+
+  const Owned& logits() const { return logits_; }
+
+ private:
+  static constexpr int kMostKeys = 320;
+  using Ints = std::vector<int32_t, TestAllocator<int32_t>>;
+  static Indices indices(const Ints& ints) { return Indices(std::span<const int32_t>(ints), ints.data()); }
+
+  void attend(Ctx& c, const Layer& l) const {
+    const int64_t q_width = s_.heads * s_.head_dim, kv_width = s_.kv_heads * s_.head_dim;
+    rms_norm(c, normed_, x_, l.norms.row(0), 1e-5f);
+    matmul(c, {.out = qkv_, .x = normed_, .weight = &l.qkv.weight, .bias = s_.bias ? l.bias->f32() : nullptr});
+    const Tensor q = qkv_->slice_columns(0, q_width), k = qkv_->slice_columns(q_width, kv_width);
+    if (s_.head_norms) {
+      for (Tensor heads : {q, k}) {
+        const Tensor by_heads(heads.data, &kFloat32, {s_.rows, heads.shape[1] / s_.head_dim, s_.head_dim});
+        Tensor view = by_heads;
+        view.row_stride = heads.row_stride;
+        rms_norm(c, view, view, l.head_norm->f32(), 1e-6f, 1.0f);
+      }
+    }
+    rope_store(c, {.q = q,
+                   .k = k,
+                   .v = qkv_->slice_columns(q_width + kv_width, kv_width),
+                   .cos_sin = cos_sin_,
+                   .k_cache = l.k_cache,
+                   .v_cache = l.v_cache,
+                   .positions = indices(positions_),
+                   .slots = indices(slots_)});
+    attention(c, {.out = mixed_,
+                  .q = q,
+                  .k_cache = l.k_cache,
+                  .v_cache = l.v_cache,
+                  .query_start = indices(starts_),
+                  .kv_len = indices(kv_len_),
+                  .block_table = indices(table_),
+                  .block_table_stride = kMostKeys / 16,
+                  .heads = s_.heads,
+                  .scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim))});
+    matmul(c, {.out = x_, .x = mixed_, .weight = &l.out.weight, .accumulate = true});
+  }
+
+  void feed_forward(Ctx& c, const Layer& l) const {
+    rms_norm(c, normed_, x_, l.norms.row(1), 1e-5f);
+    matmul(c, {.out = gate_up_, .x = normed_, .weight = &l.gate_up.weight});
+    glu(c, gated_, gate_up_, Activation::kSilu);
+    matmul(c, {.out = x_, .x = gated_, .weight = &l.down.weight, .accumulate = true});
+  }
+
+  const Sizes s_;
+  Owned embedding_, cos_sin_, norm_;
+  Matrix head_;
+  Owned x_, normed_, last_, qkv_, mixed_, gate_up_, gated_, logits_;
+  std::vector<Layer> layers_;
+  Ints ids_, kv_len_, positions_, starts_, slots_, table_, all_;
+};
+
+using RecordingTest = OpsTest;
+
+TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
+  if (GetParam()->record == nullptr) GTEST_SKIP() << GetParam()->name << " records nothing";
+  std::vector<Sizes> all = {
+      {},
+      {.rows = 3, .plain = &kFloat16, .bias = true},
+      {.rows = 8, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 96, .head_norms = true},
+      {.rows = 2, .hidden = 1152, .heads = 8, .kv_heads = 2, .head_dim = 128, .inner = 2176, .vocab = 3001},
+      {.rows = 1, .hidden = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64, .inner = 4096, .vocab = 500},
+      {.rows = 9, .hidden = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .inner = 512},
+  };
+  all[1].weights = &kFloat16;
+  for (const auto& [type, kernels] : device.ctx.ops.matmul) {
+    if (type->block_size == 1 || type->encode == nullptr) continue;
+    all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});
+    all.push_back(
+        {.rows = 5, .hidden = 512, .heads = 8, .kv_heads = 2, .head_dim = 64, .inner = 1280, .weights = type});
+  }
+  for (const Sizes& sizes : all) {
+    SCOPED_TRACE(sizes.str());
+    Decoder decoder(sizes, random);
+    decoder.pack(reference.ctx);
+    decoder.forward(reference.ctx);
+    const Owned expected(decoder.logits());
+    decoder.pack(device.ctx);
+    decoder.forward(device.ctx);
+    const Owned called(decoder.logits());
+    for (const char* programs : {"0", "1"}) {  // runs of ops as one kernel each, where the backend can
+      SCOPED_TRACE(fmt::format("programs {}", programs));
+      setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
+      const auto recording = GetParam()->record([&] { decoder.forward(device.ctx); });
+      unsetenv("SLUICE_CUDA_PROGRAMS");
+      for (int turn = 0; turn < 2; ++turn) {
+        std::memset(decoder.logits()->data, 0, decoder.logits().bytes());
+        recording->launch();
+        GetParam()->memory().wait();
+        // Inputs are rounded to bf16 before every product; called one by one, in other kernels at times.
+        const float tolerance = GetParam()->rounds ? 4e-2f : 1e-4f;
+        expect_close(decoder.logits(), called, tolerance);
+        expect_close(decoder.logits(), expected, tolerance);
+      }
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(RecordingTest);
+
+}  // namespace
+}  // namespace sluice::ops
