@@ -118,6 +118,7 @@ void Scheduler::publish_blocks(Sequence& sequence) {
   if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
   const int size = options_.block_size;
   const int full_blocks = sequence.computed / size;
+  if (sequence.published >= full_blocks) return;
   extend_names(sequence, full_blocks);
   std::vector<BlockId> row(sequence.groups.size());
   for (int& i = sequence.published; i < full_blocks; ++i) {
