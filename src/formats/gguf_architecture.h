@@ -22,6 +22,7 @@ enum class TensorForm {
   kPairedK,     //
   kGroupedQkv,  // all queries, all keys, all values; there by kv head: its queries, its key, its value
   kSplitQkv,    // the same; there three tensors, in whose name "qkv" becomes "q", "k" and "v"
+  kSplitBa,     // for each of GgufConfig::groups some rows b and as many a; there two tensors, "ba" becomes "b" and "a"
   kTransposed,  // there [inputs, outputs]
   kPlusOne,     // 1 + w for w (a bias stays)
   kExperts,     // [experts, rows, columns]; there a tensor each, number for "{e}"
@@ -52,6 +53,7 @@ class GgufConfig {
 
   Json hf = Json::object();
   std::vector<std::span<const TensorRule>> tensors;  // tried one after the other; the first rule of a name counts
+  int64_t groups = 1;                                // see TensorForm::kSplitBa
 
   // The value; absent is an error that names the key.
   int64_t integer(std::string_view key);
@@ -64,6 +66,7 @@ class GgufConfig {
   bool boolean_or(std::string_view key, bool fallback);
   std::string text_or(std::string_view key, std::string_view fallback);
   std::vector<int64_t> of_layers(std::string_view key);  // a number for each layer; one number is that of all
+  std::vector<double> numbers(std::string_view key);     // empty when absent
   bool has(std::string_view key) const;
   bool has_bias() const { return has_tensor("blk.0.attn_q.bias"); }
   void ignore(std::initializer_list<std::string_view> keys);

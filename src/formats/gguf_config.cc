@@ -76,6 +76,11 @@ std::vector<int64_t> GgufConfig::of_layers(std::string_view key) {
   return numbers;
 }
 
+std::vector<double> GgufConfig::numbers(std::string_view key) {
+  read_.insert(full(key));
+  return file_.metadata.numbers(full(key));
+}
+
 bool GgufConfig::boolean_or(std::string_view key, bool fallback) {
   read_.insert(full(key));
   return file_.metadata.boolean(full(key)).value_or(fallback);

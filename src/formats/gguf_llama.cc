@@ -79,6 +79,12 @@ void configure_llama(GgufConfig& c) {
 
 void configure_smollm3(GgufConfig& c) { configure_paired(c, "SmolLM3ForCausalLM", "smollm3"); }
 
+// Llama's graph under a name of their own; the converter divides InternLM 2's fused projection.
+void configure_llama_paired(GgufConfig& c) {
+  configure_paired(c, "LlamaForCausalLM", "llama");
+  c.hf["attention_bias"] = c.has_bias();
+}
+
 void configure_arcee(GgufConfig& c) { configure_paired(c, "ArceeForCausalLM", "arcee"); }
 
 // Ministral 3; a file without its temperature is a Mistral.
@@ -141,10 +147,18 @@ void configure_exaone4(GgufConfig& c) {
 }
 
 constexpr GgufArchitecture kArchitectures[] = {
-    {"llama", configure_llama},       {"smollm3", configure_smollm3},       {"arcee", configure_arcee},
-    {"granite", configure_granite},   {"granitemoe", configure_granitemoe}, {"olmo", configure_olmo},
-    {"olmo2", configure_olmo2},       {"olmoe", configure_olmoe},           {"exaone4", configure_exaone4},
+    {"llama", configure_llama},
+    {"smollm3", configure_smollm3},
+    {"arcee", configure_arcee},
+    {"granite", configure_granite},
+    {"granitemoe", configure_granitemoe},
+    {"olmo", configure_olmo},
+    {"olmo2", configure_olmo2},
+    {"olmoe", configure_olmoe},
+    {"exaone4", configure_exaone4},
     {"mistral3", configure_mistral3},
+    {"internlm2", configure_llama_paired},
+    {"xverse", configure_llama_paired},
 };
 const RegisterArchitectures registered{kArchitectures};
 

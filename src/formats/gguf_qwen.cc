@@ -23,6 +23,23 @@ constexpr TensorRule kCorrections[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.gate.e_score_correction_bias", kWholeName},
 };
 
+// Llama's norms, stored with the one added that the model adds, and delta nets.
+constexpr TensorRule kQwen3Next[] = {
+    {"output_norm", "model.norm", kPlusOne},
+    {"blk.{}.attn_norm", "model.layers.{}.input_layernorm", kPlusOne},
+    {"blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm", kPlusOne},
+    {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm", kPlusOne},
+    {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm", kPlusOne},
+    {"blk.{}.attn_qkv", "model.layers.{}.linear_attn.in_proj_qkv"},
+    {"blk.{}.attn_gate", "model.layers.{}.linear_attn.in_proj_z"},
+    {"blk.{}.ssm_ba", "model.layers.{}.linear_attn.in_proj_ba", kSplitBa},
+    {"blk.{}.ssm_conv1d", "model.layers.{}.linear_attn.conv1d", kDepthwise},
+    {"blk.{}.ssm_dt", "model.layers.{}.linear_attn.dt_bias", kWholeName},
+    {"blk.{}.ssm_a", "model.layers.{}.linear_attn.A_log", kDecays},
+    {"blk.{}.ssm_norm", "model.layers.{}.linear_attn.norm"},
+    {"blk.{}.ssm_out", "model.layers.{}.linear_attn.out_proj"},
+};
+
 constexpr TensorRule kGlm4[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_self_attn_layernorm"},
     {"blk.{}.post_ffw_norm", "model.layers.{}.post_mlp_layernorm"},
@@ -66,6 +83,25 @@ void configure_qwen3moe(GgufConfig& c) {
   c.experts("num_experts", "moe_intermediate_size");
   c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", true);
   c.tensors = {kExpertTensors, kLlamaTensors};
+}
+
+// Its projections come apart as Qwen 3.5 has them; the graph is the same.
+void configure_qwen3next(GgufConfig& c) {
+  configure_llama_like(c, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
+  c.integer("ssm.conv_kernel", "linear_conv_kernel_dim");
+  c.integer("ssm.state_size", "linear_key_head_dim");
+  c.integer("ssm.group_count", "linear_num_key_heads");
+  c.integer("ssm.time_step_rank", "linear_num_value_heads");
+  const int64_t heads = c.integer("ssm.time_step_rank"), inner = c.integer("ssm.inner_size");
+  if (heads < 1 || inner % heads != 0) c.refuse("ssm.time_step_rank", "does not divide ssm.inner_size");
+  c.hf["linear_value_head_dim"] = inner / heads;
+  c.groups = c.integer("ssm.group_count");
+  if (c.groups < 1) c.refuse("ssm.group_count", "is not positive");
+  c.integer("full_attention_interval", "full_attention_interval", false);
+  c.experts("num_experts", "moe_intermediate_size");
+  c.integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "is not true");
+  c.tensors = {kQwen3Next, kQwenShared, kExpertTensors, kLlamaTensors};
 }
 
 void configure_seed_oss(GgufConfig& c) {
@@ -122,6 +158,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"qwen2moe", configure_qwen2moe},
     {"qwen3", configure_qwen3},
     {"qwen3moe", configure_qwen3moe},
+    {"qwen3next", configure_qwen3next},
     {"seed_oss", configure_seed_oss},
     {"glm4", configure_glm4},
     {"dots1", configure_dots1},

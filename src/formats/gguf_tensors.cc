@@ -61,7 +61,11 @@ GgufTensors::Name GgufTensors::parse(std::string_view name) {
 }
 
 GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
-    : file_(file), heads_(config.heads_), kv_heads_(config.kv_heads_), head_dim_(config.head_dim_) {
+    : file_(file),
+      heads_(config.heads_),
+      kv_heads_(config.kv_heads_),
+      head_dim_(config.head_dim_),
+      groups_(config.groups) {
   for (const TensorEntry& entry : file.tensors) {
     const Name name = parse(entry.name);
     const TensorRule* rule = find_rule(config, name.base);
@@ -101,6 +105,8 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
       return add(std::move(entry), name);
     case TensorForm::kSplitQkv:
       return add_split(entry, name);
+    case TensorForm::kSplitBa:
+      return add_split_ba(entry, name);
     case TensorForm::kTransposed:
       if (entry.shape.rank() == 2) {
         entry.shape = {entry.shape[1], entry.shape[0]};
@@ -131,6 +137,22 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
       if (entry.shape.rank() == 2 && entry.shape[1] == 1) entry.shape = {entry.shape[0]};
       return add_computed(std::move(entry), name, [](float a) { return std::log(-a); });
     }
+  }
+}
+
+void GgufTensors::add_split_ba(const TensorEntry& entry, const std::string& name) {
+  const int64_t rows = entry.shape[0] / (2 * groups_);
+  if (entry.shape.rank() != 2 || rows < 1 || rows * 2 * groups_ != entry.shape[0]) {
+    refuse(entry, fmt::format("rows for {} groups were expected", groups_));
+  }
+  for (int64_t i = 0; i < 2; ++i) {
+    TensorEntry part = entry;
+    part.shape = {rows * groups_, entry.shape[1]};
+    part.bytes = entry.bytes / 2;
+    for (int64_t group = 0; group < groups_; ++group) {
+      part.pieces.push_back(rows_of(entry, (2 * group + i) * rows, rows));
+    }
+    add(std::move(part), replaced(name, "_ba.", i == 0 ? "_b." : "_a."));
   }
 }
 

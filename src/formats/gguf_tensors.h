@@ -30,13 +30,14 @@ class GgufTensors {
   void apply(const TensorRule& rule, const Name& name, TensorEntry entry);
   void add_each(TensorEntry entry, const std::string& name, std::string_view number);  // of the first dimension
   void add_split(const TensorEntry& entry, const std::string& name);
+  void add_split_ba(const TensorEntry& entry, const std::string& name);
   void add_computed(TensorEntry entry, const std::string& name, float (*value)(float));
   void add_stacked(TensorEntry entry, const std::string& name, bool up, bool bias);
   std::vector<Tensor> paired(const TensorEntry& entry, int64_t heads) const;
   std::vector<Tensor> grouped(const TensorEntry& entry) const;
 
   const GgufFile& file_;
-  int64_t heads_, kv_heads_, head_dim_;
+  int64_t heads_, kv_heads_, head_dim_, groups_;
   std::map<std::string, TensorEntry, std::less<>> tensors_;
   std::map<std::string, TensorEntry, std::less<>> halves_;  // kGateRows and kUpRows that wait for the other
   std::vector<std::vector<float>> owned_;

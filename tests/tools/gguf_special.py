@@ -1,5 +1,6 @@
 """What llama.cpp's converter does to recurrent layers, latent attention and gpt-oss's experts; used by make_gguf.py."""
 import re
+import statistics
 
 import gguf
 import numpy as np
@@ -10,6 +11,7 @@ ARCHS = {
     "FalconMambaForCausalLM": "mamba", "Mamba2ForCausalLM": "mamba2", "JambaForCausalLM": "jamba",
     "FalconH1ForCausalLM": "falcon-h1", "GraniteMoeHybridForCausalLM": "granitehybrid",
     "NemotronHForCausalLM": "nemotron_h", "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
+    "Qwen3NextForCausalLM": "qwen3next", "Gemma3nForCausalLM": "gemma3n",
 }
 RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h"}
 
@@ -112,6 +114,32 @@ def latent(name, w, c, s):
             (f"blk.{m[1]}.attn_v_b.weight", both[:, nope:])]
 
 
+def qwen3_next(name, w, c):
+    layer = name.split(".")[2] if ".layers." in name else ""
+    if name.endswith("norm.weight") and ".linear_attn." not in name:
+        return [(name, w + np.float32(1))]
+    if name.endswith(".conv1d.weight"):
+        return [(name, w.reshape(w.shape[0], w.shape[-1]))]
+    if name.endswith(".A_log"):
+        return [(name, -np.exp(w))]
+    if name.endswith(".dt_bias"):
+        return [(f"blk.{layer}.ssm_dt.bias", w)]
+    if name.endswith(".in_proj_qkvz.weight"):
+        keys, values = c["linear_key_head_dim"], c["linear_value_head_dim"]
+        groups = c["linear_num_key_heads"]
+        mine = c["linear_num_value_heads"] // groups * values
+        q, k, v, z = np.split(w.reshape(groups, -1, w.shape[1]), [keys, 2 * keys, 2 * keys + mine], axis=1)
+        rows = [part.reshape(-1, w.shape[1]) for part in (q, k, v, z)]
+        return [(f"blk.{layer}.attn_qkv.weight", np.concatenate(rows[:3])), (f"blk.{layer}.attn_gate.weight", rows[3])]
+    return None
+
+
+def gemma3n(name, w):
+    if name.endswith("correct_output_scale"):
+        return [(f"blk.{name.split('.')[2]}.altup_correct_scale.weight", w)]
+    return None
+
+
 def convert(arch, name, w, c, s):
     """What a tensor becomes: pairs of a name, still Hugging Face's or already GGUF's, and values; None for itself."""
     if arch == "granitehybrid" and "shared_mlp" in name:
@@ -120,6 +148,10 @@ def convert(arch, name, w, c, s):
         return recurrent(arch, name, w, c, s)
     if arch == "gpt-oss":
         return gpt_oss(name, w)
+    if arch == "qwen3next":
+        return qwen3_next(name, w, c)
+    if arch == "gemma3n":
+        return gemma3n(name, w)
     if arch == "deepseek2":
         return latent(name, w, c, s)
     if arch in ("lfm2", "lfm2moe"):
@@ -158,6 +190,8 @@ def refuse_unsayable(arch, c):
     limit = c.get("time_step_limit") or [0.0, "infinity"]
     kinds = c.get("layer_types") or []
     for unsayable, what in (
+            (arch == "qwen3next" and (c.get("mlp_only_layers") or not c.get("norm_topk_prob", True)), "mlp_only_layers"),
+            (arch == "gemma3n" and not c.get("altup_correct_scale", True), "altup_correct_scale"),
             (arch == "gpt-oss" and kinds and kinds[0] != "sliding_attention", "layer_types"),
             (arch == "gpt-oss" and rope.get("rope_type") == "yarn" and rope.get("truncate", True), "truncate"),
             (arch == "deepseek2" and not c.get("rope_interleave", True), "rope_interleave"),
@@ -195,12 +229,32 @@ def metadata(w, arch, c, s):
         w.add_sliding_window(c["sliding_window"])
     if arch == "minimax-m2":
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch == "qwen3next":
+        w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+        w.add_ssm_state_size(c["linear_key_head_dim"])
+        w.add_ssm_group_count(c["linear_num_key_heads"])
+        w.add_ssm_time_step_rank(c["linear_num_value_heads"])
+        w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+        w.add_full_attention_interval(c.get("full_attention_interval", 4))
+    if arch == "gemma3n":
+        gemma3n_metadata(w, c)
     if arch == "mistral3":
         params = c["rope_parameters"]
         w.add_rope_scaling_yarn_log_mul(params["mscale_all_dim"])
         w.add_attn_temperature_scale(params["llama_4_scaling_beta"])
     if arch == "deepseek2":
         deepseek(w, c)
+
+
+def gemma3n_metadata(w, c):
+    w.add_altup_active_idx(c["altup_active_idx"])
+    w.add_altup_num_inputs(c["altup_num_inputs"])
+    w.add_embedding_length_per_layer_input(c["hidden_size_per_layer_input"])
+    w.add_shared_kv_layers(c["num_kv_shared_layers"])
+    w.add_activation_sparsity_scale([statistics.NormalDist().inv_cdf(p) if p > 0 else float("-inf")
+                                     for p in c["activation_sparsity_pattern"]])
+    w.add_sliding_window(c["sliding_window"])
+    w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
 
 
 def deepseek(w, c):

@@ -93,7 +93,7 @@ class Sizes:
 def convert(arch, tensors, c, s):
     """(name, values) in GGUF's names and order."""
     names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), s.layers)
-    experts, norms = {}, {}
+    experts, norms, streams = {}, {}, {}
     everything = []
     for name, w in sorted(tensors.items()):
         everything += gguf_special.convert(arch, name, w, c, s) or [(name, w)]
@@ -109,6 +109,10 @@ def convert(arch, tensors, c, s):
         m = re.match(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe|feed_forward)\.experts\.(\d+)\.(\w+)\.weight", name)
         if m:
             experts.setdefault((int(m[1]), m[3]), {})[int(m[2])] = w
+            continue
+        m = re.match(r"model\.altup_(unembed_)?projections\.(\d+)\.weight", name)
+        if m:
+            streams.setdefault("altup_unembd_proj" if m[1] else "altup_proj", {})[int(m[2])] = w
             continue
         m = re.match(r"model\.layers\.(\d+)\.self_attn\.(q|k)_layernorm\.norms\.(\d+)\.weight", name)
         if m:
@@ -142,6 +146,8 @@ def convert(arch, tensors, c, s):
     kinds = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
     for (layer, kind), parts in sorted(experts.items()):
         yield f"blk.{layer}.ffn_{kinds[kind]}_exps.weight", np.stack([parts[i] for i in range(len(parts))])
+    for kind, parts in streams.items():
+        yield f"{kind}.weight", np.stack([parts[i] for i in range(len(parts))])
     for (layer, kind), parts in sorted(norms.items()):
         yield f"blk.{layer}.attn_{kind}_norm.weight", np.stack([parts[i] for i in range(len(parts))])
 
