@@ -339,6 +339,7 @@ struct Ops {
   void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
+  bool rounding_attention = false;        // rounds queries and softmax weights to bf16 where the cache is
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };
 

@@ -2,9 +2,10 @@
 // heads of its group, of consecutive positions): K and V are read once per task.
 //
 // Keys run in tiles of kTile at absolute positions: K is widened and transposed, scores = Q K^T, online softmax, then
-// O = O * correction + P V. Tiles add up inside splits of kSplit absolute positions, and splits are merged in order,
-// whether one thread runs them all or several share them. A row touches only tiles, keys and splits it can see, each
-// in ascending order: its bits depend neither on the other rows nor on chunks, blocks or threads.
+// O = O * correction + P V; where the cache is paired (attention_tile.h), without widening. Tiles add up inside splits
+// of kSplit absolute positions, and splits are merged in order, whether one thread runs them all or several share them.
+// A row touches only tiles, keys and splits it can see, each in ascending order: its bits depend neither on the other
+// rows nor on chunks, blocks or threads.
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/kernels.h"
@@ -110,16 +111,18 @@ struct State {
 
 // Memory of one worker.
 struct Work {
-  float* queries;     // [kMaxRows][key_stride]
-  float* keys;        // [key_stride][kTile], transposed
+  float* queries;     // [kMaxRows][key_stride]; where the cache is paired, as pairs
+  float* keys;        // [key_stride][kTile], transposed; or pairs
   float* values;      // [kTile][value_stride]
   float* scores;      // [kMaxRows][kTile], then their exponentials
+  float* pairs;       // of values, [kTile / 2][value_stride], where the cache is paired
+  float* weights;     // pairs of exponentials, [kMaxRows][kTile / 2]
   float* correction;  // [kMaxRows] of what was summed before this tile
   State split, total;
 
   static int64_t floats(const Plan& plan) {
-    return kMaxRows * plan.key_stride + kTile * (plan.key_stride + plan.value_stride) + kMaxRows * kTile + kMaxRows +
-           2 * State::floats(plan);
+    return kMaxRows * plan.key_stride + kTile * (plan.key_stride + plan.value_stride) + kMaxRows * kTile +
+           kTile / 2 * (plan.value_stride + kMaxRows) + kMaxRows + 2 * State::floats(plan);
   }
   static Work at(float* memory, const Plan& plan) {
     Work work;
@@ -127,7 +130,9 @@ struct Work {
     work.keys = work.queries + kMaxRows * plan.key_stride;
     work.values = work.keys + kTile * plan.key_stride;
     work.scores = work.values + kTile * plan.value_stride;
-    work.correction = work.scores + kMaxRows * kTile;
+    work.pairs = work.scores + kMaxRows * kTile;
+    work.weights = work.pairs + kTile / 2 * plan.value_stride;
+    work.correction = work.weights + kTile / 2 * kMaxRows;
     work.split = State::at(work.correction + kMaxRows);
     work.total = State::at(work.correction + kMaxRows + State::floats(plan));
     return work;
@@ -152,13 +157,27 @@ void locate(const ops::AttentionArgs& args, const Tensor& cache, const Task& tas
   for (int64_t i = max_of(end, 0); i < kTile; ++i) rows[i] = nullptr;
 }
 
-template <class T>
+// Adds the keys [first, last) to the rows' mixed values. `paired`: all keys of the tile, as pairs.
+template <bool paired, class T>
 void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, int64_t first, int64_t last,
                 const Ahead<T>& ahead) {
   constexpr int kVecs = kRegisters == 32 ? 4 : 2, kRows = 4;  // sixteen or eight accumulators
   each_rows<kRows>(rows, [&]<int R>(int64_t r) {
     const auto columns = [&]<int V>(int64_t d) {
       const auto run = [&](auto next) {
+#ifdef __AVX512BF16__
+        if constexpr (paired) {
+          return multiply_value_pairs<R, V>({.mixed = work.split.mixed + (row + r) * plan.value_stride + d,
+                                             .correction = work.correction + row + r,
+                                             .weights = work.weights + (row + r) * (kTile / 2),
+                                             .values = work.pairs + d,
+                                             .first = 0,
+                                             .last = kTile,
+                                             .stride = plan.value_stride,
+                                             .column = d},
+                                            next);
+        }
+#endif
         multiply_values<R, V>({.mixed = work.split.mixed + (row + r) * plan.value_stride + d,
                                .correction = work.correction + row + r,
                                .weights = work.scores + (row + r) * kTile,
@@ -189,6 +208,7 @@ Vec relative_bias(const ops::AttentionArgs& args, int64_t head, int64_t distance
 }
 
 // Turns one row's scores of the keys [first, last) of a tile into exponentials, and updates its maximum and sums.
+template <bool paired>
 void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64_t head, int64_t distance,
             int64_t first, int64_t last) {
   constexpr int kVecs = kTile / kLanes;
@@ -225,6 +245,9 @@ void soften(const ops::AttentionArgs& args, const Work& work, int64_t row, int64
     sum = sum + x[v];
     store(scores + v * kLanes, x[v], All{});
   }
+#ifdef __AVX512BF16__
+  if constexpr (paired) store(work.weights + row * (kTile / 2), narrow_pairs(x[0], x[1]), All{});
+#endif
   store(work.split.sums + row * kLanes, sum, All{});
   work.correction[row] = correction;
   work.split.top[row] = after;
@@ -259,36 +282,58 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   const T* vectors[kTile];
   const int64_t seen = first_key(args, from);
   locate(args, args.k_cache, task, tile, seen, end, vectors);
-  load_keys(vectors, plan.head_dim, work.keys);
+  if constexpr (kPaired<T>) {
+    load_key_pairs(vectors, plan.head_dim, work.keys);
+  } else {
+    load_keys(vectors, plan.head_dim, work.keys);
+  }
   each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
     const auto run = [&](auto next) {
-      multiply_keys<R>({.queries = work.queries + (first + r) * plan.key_stride,
-                        .keys = work.keys,
-                        .scores = work.scores + (first + r) * kTile,
-                        .head_dim = plan.head_dim,
-                        .stride = plan.key_stride},
-                       next);
+      const KeyProduct product{.queries = work.queries + (first + r) * plan.key_stride,
+                               .keys = work.keys,
+                               .scores = work.scores + (first + r) * kTile,
+                               .head_dim = plan.head_dim,
+                               .stride = plan.key_stride};
+      if constexpr (kPaired<T>) {
+        multiply_key_pairs<R>(product, next);
+      } else {
+        multiply_keys<R>(product, next);
+      }
     };
     if (r == 0) return run(ahead.keys);
     run(nullptr);
   });
 
   if (args.v_cache.data != nullptr) locate(args, args.v_cache, task, tile, seen, end, vectors);
-  load_values(vectors, plan.value_dim, plan.value_stride, work.values);
+  // Rows that see all keys of the tile may take them in pairs; what others do not see must not reach them.
+  bool widened = false;
+  const auto widen = [&] {
+    if (!widened) load_values(vectors, plan.value_dim, plan.value_stride, work.values);
+    widened = true;
+  };
+  if constexpr (kPaired<T>) {
+    load_value_pairs(vectors, plan.value_dim, plan.value_stride, work.pairs);
+  } else {
+    widen();
+  }
   int64_t whole = -1;  // first of the rows, not yet multiplied, that see all keys of the tile
   for (int64_t position = from; position <= to; ++position) {
     const int64_t row = (position - task.first_position) * task.heads;
     const int64_t low = max_of(first_key(args, position) - tile, 0);
     const int64_t high = min_of(last_key(args, task, position) - tile + 1, kTile);
     for (int64_t h = 0; h < task.heads; ++h) {
-      soften(args, work, row + h, task.first_head + h, tile - position, low, high);
+      soften<kPaired<T>>(args, work, row + h, task.first_head + h, tile - position, low, high);
     }
     const bool all = low == 0 && high == kTile;
     if (all && whole < 0) whole = row;
     if (all && position < to) continue;
-    if (whole >= 0) mix_values(work, plan, whole, (all ? row + task.heads : row) - whole, 0, kTile, ahead);
+    if (whole >= 0) {
+      mix_values<kPaired<T>>(work, plan, whole, (all ? row + task.heads : row) - whole, 0, kTile, ahead);
+    }
     whole = -1;
-    if (!all) mix_values(work, plan, row, task.heads, low, high, ahead);
+    if (all) continue;
+    widen();
+    mix_values<false>(work, plan, row, task.heads, low, high, ahead);
   }
 }
 
@@ -336,13 +381,20 @@ void finish(const ops::AttentionArgs& args, const Plan& plan, const Task& task, 
   }
 }
 
+template <class T>
 void load_queries(const ops::AttentionArgs& args, const Plan& plan, const Task& task, const Work& work) {
   for (int64_t row = 0; row < task.rows(); ++row) {
     const float* q = reinterpret_cast<const float*>(args.q.data) +
                      (task.first_row + row / task.heads) * args.q.row_stride +
                      (task.first_head + row % task.heads) * plan.head_dim;
-    each_vec(plan.head_dim,
-             [&](int64_t d, auto n) { store(work.queries + row * plan.key_stride + d, load(q + d, n), n); });
+    float* to = work.queries + row * plan.key_stride;
+    if constexpr (kPaired<T>) {
+      auto* narrow = reinterpret_cast<Bf16*>(to);
+      narrow[plan.head_dim] = {};  // the other half of an odd last one
+      each_vec(plan.head_dim, [&](int64_t d, auto n) { store(narrow + d, load(q + d, n), n); });
+    } else {
+      each_vec(plan.head_dim, [&](int64_t d, auto n) { store(to + d, load(q + d, n), n); });
+    }
   }
 }
 
@@ -387,7 +439,7 @@ class Attention {
   }
 
   void whole_task(const Task& task, const Work& work) const {
-    load_queries(args_, plan_, task, work);
+    load_queries<T>(args_, plan_, task, work);
     work.total.clear(task.rows(), plan_);
     for (int64_t split = first_split(args_, task); split <= last_split(args_, task); ++split) {
       attend_split<T>(args_, plan_, task, work, split);
@@ -406,7 +458,7 @@ class Attention {
         const int64_t split = i % max_splits_;
         if (split < first_split(args_, t) || split > last_split(args_, t)) continue;
         Work work = work_of(worker);
-        load_queries(args_, plan_, t, work);
+        load_queries<T>(args_, plan_, t, work);
         work.split = state(i / max_splits_, split);
         attend_split<T>(args_, plan_, t, work, split);
       }

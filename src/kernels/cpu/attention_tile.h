@@ -156,6 +156,107 @@ void multiply_values(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
   }
 }
 
+// Caches of bf16 whose products are dots of pairs where the processor has them: queries and softmax weights are rounded
+// to bf16 as well, keys and values are not widened.
+template <class T>
+inline constexpr bool kPaired = false;
+#ifdef __AVX512BF16__
+template <>
+inline constexpr bool kPaired<Bf16> = true;
+
+// keys[d / 2][kTile] = the pair rows[key][d], rows[key][d + 1]; a missing last one is zero.
+inline void load_key_pairs(const Bf16* const (&rows)[kTile], int64_t head_dim, float* keys) {
+  for (int64_t key = 0; key < kTile; key += kLanes) {
+    for (int64_t d = 0; d < head_dim; d += 2 * kLanes) {
+      const int64_t count = min_of(head_dim - d, 2 * kLanes);
+      Vec block[kLanes];
+      SLUICE_UNROLL
+      for (int i = 0; i < kLanes; ++i)
+        block[i] = rows[key + i] != nullptr ? load_raw(rows[key + i] + d, count) : zero();
+      transpose(block);
+      for (int64_t i = 0; 2 * i < count; ++i) store(keys + (d / 2 + i) * kTile + key, block[i], All{});
+    }
+  }
+}
+
+// values[key / 2][d] = the pair rows[key][d], rows[key + 1][d]; rows that are null are zeros.
+inline void load_value_pairs(const Bf16* const (&rows)[kTile], int64_t value_dim, int64_t stride, float* values) {
+  for (int64_t key = 0; key < kTile; key += 2, values += stride) {
+    for (int64_t d = 0; d < value_dim; d += 2 * kLanes) {
+      const int64_t count = min_of(value_dim - d, 2 * kLanes);
+      const Vec a = rows[key] != nullptr ? load_raw(rows[key] + d, count) : zero();
+      const Vec b = rows[key + 1] != nullptr ? load_raw(rows[key + 1] + d, count) : zero();
+      store(values + d, pair_first(a, b), All{});
+      if (count > kLanes) store(values + d + kLanes, pair_second(a, b), All{});
+    }
+  }
+}
+
+// multiply_keys on pairs: `queries` are [R][stride] pairs, `keys` [head_dim / 2][kTile].
+template <int R, class Pointers>
+void multiply_key_pairs(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
+  constexpr int kVecs = kTile / kLanes;
+  Vec acc[R][kVecs];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
+  }
+  for (int64_t i = 0; 2 * i < p.head_dim; ++i) {
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {
+      for (int64_t d = 2 * i; d < min_of(2 * i + 2, p.head_dim); ++d)
+        prefetch<kTile>(ahead[d % kTile] + d / kTile * kTile);
+    }
+    Vec key[kVecs];
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) key[v] = load(p.keys + i * kTile + v * kLanes, All{});
+    SLUICE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const Vec q = broadcast(p.queries[r * p.stride + i]);
+      SLUICE_UNROLL
+      for (int v = 0; v < kVecs; ++v) acc[r][v] = dot_pairs(acc[r][v], q, key[v]);
+    }
+  }
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) store(p.scores + r * kTile + v * kLanes, acc[r][v], All{});
+  }
+}
+
+// multiply_values on pairs of all keys: `weights` are [R][kTile / 2] pairs, `values` [kTile / 2][stride].
+template <int R, int V, class Pointers>
+void multiply_value_pairs(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
+  Vec acc[R][V];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const Vec by = broadcast(p.correction[r]);
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) acc[r][v] = load(p.mixed + r * p.stride + v * kLanes, All{}) * by;
+  }
+  for (int64_t i = 0; i < kTile / 2; ++i) {
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {
+      prefetch<V * kLanes>(ahead[2 * i] + p.column);
+      prefetch<V * kLanes>(ahead[2 * i + 1] + p.column);
+    }
+    Vec value[V];
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) value[v] = load(p.values + i * p.stride + v * kLanes, All{});
+    SLUICE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const Vec weight = broadcast(p.weights[r * (kTile / 2) + i]);
+      SLUICE_UNROLL
+      for (int v = 0; v < V; ++v) acc[r][v] = dot_pairs(acc[r][v], weight, value[v]);
+    }
+  }
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) store(p.mixed + r * p.stride + v * kLanes, acc[r][v], All{});
+  }
+}
+#endif
+
 // Calls body<R>(row) for tiles of at most Max rows of [0, rows).
 template <int Max, class F>
 SLUICE_INLINE void each_rows(int64_t rows, F&& body) {

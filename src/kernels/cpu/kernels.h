@@ -36,6 +36,7 @@ struct CpuKernels {
   Matmul matmul_f32, matmul_bf16, matmul_fp16;
   Matmul (*matmul_blocks)(DType format);  // for weights as pack_blocks orders them; null when there is none
   Matmul (*matmul_int8)(DType format);    // for weights as int8_packing orders them; null when there is none
+  bool rounding_attention;                // see ops::Ops
 };
 
 }  // namespace sluice::kernels

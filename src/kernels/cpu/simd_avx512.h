@@ -92,3 +92,23 @@ SLUICE_INLINE void transpose(Vec (&r)[kLanes]) {
     r[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
   }
 }
+
+#ifdef __AVX512BF16__
+// Lanes hold two bf16 each. sums + a's first * b's first + a's second * b's second (vdpbf16ps: subnormals are zero).
+SLUICE_INLINE Vec dot_pairs(Vec sums, Vec a, Vec b) {
+  return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+// Elements of two vectors as bf16, those of `a` first: neighbours are pairs.
+SLUICE_INLINE Vec narrow_pairs(Vec a, Vec b) { return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(b, a)); }
+// Element i of two vectors of 32 bf16 as a pair: the first sixteen, and the others.
+SLUICE_INLINE Vec pair_first(Vec a, Vec b) {
+  const __m512i low = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(a));
+  const __m512i high = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(b));
+  return _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high));
+}
+SLUICE_INLINE Vec pair_second(Vec a, Vec b) {
+  const __m512i low = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(a));
+  const __m512i high = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(b));
+  return _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
+}
+#endif

@@ -34,6 +34,11 @@ constinit const kernels::CpuKernels kKernels{
     .matmul_fp16 = matmul_fp16,
     .matmul_blocks = matmul_blocks,
     .matmul_int8 = matmul_int8,
+#ifdef __AVX512BF16__
+    .rounding_attention = true,
+#else
+    .rounding_attention = false,
+#endif
 };
 
 }  // namespace sluice::SLUICE_ISA

@@ -250,6 +250,7 @@ const ops::Ops& table() {
                             .expert_matmul = expert_matmul_op<arithmetic>,
                             .head_matmul = head_matmul_op<arithmetic>,
                             .combine = op<combine, const ops::CombineArgs&>,
+                            .rounding_attention = arithmetic == Arithmetic::kTensor,
                             .matmul = matmul_kernels<arithmetic>()};
   return ops;
 }

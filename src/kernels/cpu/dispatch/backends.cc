@@ -85,6 +85,7 @@ ops::Ops make_table() {
                .expert_matmul = expert_matmul,
                .head_matmul = head_matmul,
                .combine = Kernels.combine,
+               .rounding_attention = Kernels.rounding_attention,
                .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
                           {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
                           {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};
