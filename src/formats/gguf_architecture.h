@@ -23,6 +23,8 @@ enum class TensorForm {
   kGroupedQkv,  // all queries, all keys, all values; there by kv head: its queries, its key, its value
   kSplitQkv,    // the same; there three tensors, in whose name "qkv" becomes "q", "k" and "v"
   kSplitBa,     // for each of GgufConfig::groups some rows b and as many a; there two tensors, "ba" becomes "b" and "a"
+  kRepeatKeys,  // queries, keys, values of a delta net; there the first two GgufConfig::repeats times, see there
+  kRepeatTaps,  // the same of the convolution's [channels, width]; there [channels, 1, width]
   kTransposed,  // there [inputs, outputs]
   kPlusOne,     // 1 + w for w (a bias stays)
   kExperts,     // [experts, rows, columns]; there a tensor each, number for "{e}"
@@ -54,6 +56,10 @@ class GgufConfig {
   Json hf = Json::object();
   std::vector<std::span<const TensorRule>> tensors;  // tried one after the other; the first rule of a name counts
   int64_t groups = 1;                                // see TensorForm::kSplitBa
+  // kRepeatKeys: llama.cpp has the value heads of a delta net in turn, those of key head 0, 1, ..., 0, 1, ...; there
+  // they come key head by key head. With the key heads repeated, every value head has one of its own, and both orders
+  // are one.
+  int64_t key_rows = 0, repeats = 1;
 
   // The value; absent is an error that names the key.
   int64_t integer(std::string_view key);

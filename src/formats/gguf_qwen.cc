@@ -40,6 +40,13 @@ constexpr TensorRule kQwen3Next[] = {
     {"blk.{}.ssm_out", "model.layers.{}.linear_attn.out_proj"},
 };
 
+constexpr TensorRule kQwen35[] = {
+    {"blk.{}.attn_qkv", "model.layers.{}.linear_attn.in_proj_qkv", kRepeatKeys},
+    {"blk.{}.ssm_conv1d", "model.layers.{}.linear_attn.conv1d", kRepeatTaps},
+    {"blk.{}.ssm_beta", "model.layers.{}.linear_attn.in_proj_b"},
+    {"blk.{}.ssm_alpha", "model.layers.{}.linear_attn.in_proj_a"},
+};
+
 constexpr TensorRule kGlm4[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_self_attn_layernorm"},
     {"blk.{}.post_ffw_norm", "model.layers.{}.post_mlp_layernorm"},
@@ -85,9 +92,8 @@ void configure_qwen3moe(GgufConfig& c) {
   c.tensors = {kExpertTensors, kLlamaTensors};
 }
 
-// Its projections come apart as Qwen 3.5 has them; the graph is the same.
-void configure_qwen3next(GgufConfig& c) {
-  configure_llama_like(c, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
+// Sizes of the delta nets.
+void read_delta_net(GgufConfig& c) {
   c.integer("ssm.conv_kernel", "linear_conv_kernel_dim");
   c.integer("ssm.state_size", "linear_key_head_dim");
   c.integer("ssm.group_count", "linear_num_key_heads");
@@ -96,8 +102,44 @@ void configure_qwen3next(GgufConfig& c) {
   if (heads < 1 || inner % heads != 0) c.refuse("ssm.time_step_rank", "does not divide ssm.inner_size");
   c.hf["linear_value_head_dim"] = inner / heads;
   c.groups = c.integer("ssm.group_count");
-  if (c.groups < 1) c.refuse("ssm.group_count", "is not positive");
+  if (c.groups < 1 || heads % c.groups != 0) c.refuse("ssm.group_count", "does not divide ssm.time_step_rank");
   c.integer("full_attention_interval", "full_attention_interval", false);
+}
+
+// Positions of three kinds are one in text.
+void read_qwen35(GgufConfig& c) {
+  if (c.integer_or("nextn_predict_layers", 0) != 0) c.refuse("nextn_predict_layers", "is not supported");
+  c.ignore({"rope.dimension_sections"});
+  read_delta_net(c);
+  const int64_t heads = c.integer("ssm.time_step_rank");
+  c.repeats = heads / c.groups;
+  c.key_rows = c.groups * c.integer("ssm.state_size");
+  c.hf["linear_num_key_heads"] = heads;
+}
+
+void configure_qwen35(GgufConfig& c) {
+  configure_llama_like(c, "Qwen3_5ForCausalLM", "qwen3_5_text");
+  read_qwen35(c);
+  c.tensors = {kQwen35, kQwen3Next, kLlamaTensors};
+}
+
+void configure_qwen35moe(GgufConfig& c) {
+  c.architecture("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
+  c.sizes();
+  c.heads();
+  c.rope();
+  c.rms_norm();
+  read_qwen35(c);
+  c.experts("num_experts", "moe_intermediate_size");
+  c.integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
+  c.hf["intermediate_size"] = c.integer_or("feed_forward_length", c.hf["moe_intermediate_size"].get<int64_t>());
+  c.tensors = {kQwen35, kQwen3Next, kQwenShared, kExpertTensors, kLlamaTensors};
+}
+
+// Its projections come apart as Qwen 3.5 has them; the graph is the same.
+void configure_qwen3next(GgufConfig& c) {
+  configure_llama_like(c, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
+  read_delta_net(c);
   c.experts("num_experts", "moe_intermediate_size");
   c.integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
   if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "is not true");
@@ -159,6 +201,8 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"qwen3", configure_qwen3},
     {"qwen3moe", configure_qwen3moe},
     {"qwen3next", configure_qwen3next},
+    {"qwen35", configure_qwen35},
+    {"qwen35moe", configure_qwen35moe},
     {"seed_oss", configure_seed_oss},
     {"glm4", configure_glm4},
     {"dots1", configure_dots1},

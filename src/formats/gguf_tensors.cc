@@ -65,7 +65,9 @@ GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
       heads_(config.heads_),
       kv_heads_(config.kv_heads_),
       head_dim_(config.head_dim_),
-      groups_(config.groups) {
+      groups_(config.groups),
+      key_rows_(config.key_rows),
+      repeats_(config.repeats) {
   for (const TensorEntry& entry : file.tensors) {
     const Name name = parse(entry.name);
     const TensorRule* rule = find_rule(config, name.base);
@@ -107,6 +109,13 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
       return add_split(entry, name);
     case TensorForm::kSplitBa:
       return add_split_ba(entry, name);
+    case TensorForm::kRepeatKeys:
+    case TensorForm::kRepeatTaps: {
+      entry.pieces = repeated_keys(entry);
+      const int64_t rows = entry.shape[0] + 2 * (repeats_ - 1) * key_rows_;
+      entry.shape = rule.form == TensorForm::kRepeatTaps ? Shape{rows, 1, entry.shape[1]} : Shape{rows, entry.shape[1]};
+      return add(std::move(entry), name);
+    }
     case TensorForm::kTransposed:
       if (entry.shape.rank() == 2) {
         entry.shape = {entry.shape[1], entry.shape[0]};
@@ -220,6 +229,18 @@ void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool u
   }
   halves_.erase(other);
   add(std::move(both), name);
+}
+
+std::vector<Tensor> GgufTensors::repeated_keys(const TensorEntry& entry) const {
+  if (entry.shape.rank() != 2 || entry.shape[0] <= 2 * key_rows_) {
+    refuse(entry, fmt::format("more than {} rows were expected", 2 * key_rows_));
+  }
+  std::vector<Tensor> pieces;
+  for (int64_t part = 0; part < 2; ++part) {
+    for (int64_t i = 0; i < repeats_; ++i) pieces.push_back(rows_of(entry, part * key_rows_, key_rows_));
+  }
+  pieces.push_back(rows_of(entry, 2 * key_rows_, entry.shape[0] - 2 * key_rows_));
+  return pieces;
 }
 
 std::vector<Tensor> GgufTensors::paired(const TensorEntry& entry, int64_t heads) const {

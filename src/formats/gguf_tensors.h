@@ -35,9 +35,10 @@ class GgufTensors {
   void add_stacked(TensorEntry entry, const std::string& name, bool up, bool bias);
   std::vector<Tensor> paired(const TensorEntry& entry, int64_t heads) const;
   std::vector<Tensor> grouped(const TensorEntry& entry) const;
+  std::vector<Tensor> repeated_keys(const TensorEntry& entry) const;
 
   const GgufFile& file_;
-  int64_t heads_, kv_heads_, head_dim_, groups_;
+  int64_t heads_, kv_heads_, head_dim_, groups_, key_rows_, repeats_;
   std::map<std::string, TensorEntry, std::less<>> tensors_;
   std::map<std::string, TensorEntry, std::less<>> halves_;  // kGateRows and kUpRows that wait for the other
   std::vector<std::vector<float>> owned_;

@@ -442,6 +442,40 @@ TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
   for (int row = 0; row < 48; ++row) EXPECT_EQ(values[row * 64], static_cast<float>(row % 24));
 }
 
+// Qwen 3.5: value heads in turn need the key heads as often as these take turns.
+TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
+  Writer w;
+  w.header(4, 16).key_text("general.architecture", "qwen35");
+  const std::string a = "qwen35.";
+  w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 32).key_u32(a + "block_count", 1);
+  w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
+  w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-6f);
+  w.key_u32(a + "ssm.conv_kernel", 4).key_u32(a + "ssm.state_size", 3).key_u32(a + "ssm.group_count", 2);
+  w.key_u32(a + "ssm.time_step_rank", 4).key_u32(a + "ssm.inner_size", 20).key_u32(a + "full_attention_interval", 4);
+  w.key_u32(a + "attention.key_length", 16).key_u32(a + "attention.value_length", 16);
+  const auto path = write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
+                                                     {"blk.0.attn_qkv.weight", {32, 32}},
+                                                     {"blk.0.ssm_conv1d.weight", {4, 32}},
+                                                     {"blk.0.ssm_a", {4}}}));
+  const auto checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint->config.at<int>("linear_num_key_heads"), 4);
+  EXPECT_EQ(checkpoint->config.at<int>("linear_value_head_dim"), 5);
+  const TensorEntry* qkv = checkpoint->find("model.layers.0.linear_attn.in_proj_qkv.weight");
+  ASSERT_NE(qkv, nullptr);
+  EXPECT_EQ(qkv->shape.str(), "[44, 32]");
+  std::vector<float> values(44 * 32);
+  qkv->read(values.data());
+  std::vector<int> rows;
+  for (int row = 0; row < 44; ++row) rows.push_back(static_cast<int>(values[row * 32]));
+  std::vector<int> expected;  // two key heads of three rows, twice; the same of the keys; values
+  for (const int first : {0, 0, 6, 6}) {
+    for (int i = 0; i < 6; ++i) expected.push_back(first + i);
+  }
+  for (int i = 12; i < 32; ++i) expected.push_back(i);
+  EXPECT_EQ(rows, expected);
+  EXPECT_EQ(checkpoint->find("model.layers.0.linear_attn.conv1d.weight")->shape.str(), "[44, 1, 4]");
+}
+
 // gpt-oss: gates and the other halves of the experts come apart, their biases, too.
 TEST_F(GgufCheckpointTest, HalvesOfExpertsAreStackedWithTheirBiases) {
   Writer w;

@@ -11,7 +11,8 @@ ARCHS = {
     "FalconMambaForCausalLM": "mamba", "Mamba2ForCausalLM": "mamba2", "JambaForCausalLM": "jamba",
     "FalconH1ForCausalLM": "falcon-h1", "GraniteMoeHybridForCausalLM": "granitehybrid",
     "NemotronHForCausalLM": "nemotron_h", "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
-    "Qwen3NextForCausalLM": "qwen3next", "Gemma3nForCausalLM": "gemma3n",
+    "Qwen3NextForCausalLM": "qwen3next", "Gemma3nForCausalLM": "gemma3n", "Qwen3_5ForCausalLM": "qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen35moe",
 }
 RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h"}
 
@@ -114,7 +115,27 @@ def latent(name, w, c, s):
             (f"blk.{m[1]}.attn_v_b.weight", both[:, nope:])]
 
 
+def value_heads_in_turn(name, w, c):
+    """Value heads key head by key head to those of key head 0, 1, ..., 0, 1, ..."""
+    groups, heads = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    keys, dim = 2 * groups * c["linear_key_head_dim"], c["linear_value_head_dim"]
+    if name.endswith(".out_proj.weight"):
+        return value_heads_in_turn("in_proj_z", w.T, c).T
+
+    def turned(rows, size):
+        by_head = rows.reshape(groups, heads // groups, size, *rows.shape[1:])
+        return by_head.swapaxes(0, 1).reshape(rows.shape)
+
+    if name.endswith((".in_proj_qkv.weight", ".conv1d.weight")):
+        return np.concatenate([w[:keys], turned(w[keys:], dim)])
+    if name.endswith((".in_proj_a.weight", ".in_proj_b.weight", ".A_log", ".dt_bias")):
+        return turned(w, 1)
+    return turned(w, dim)
+
+
 def qwen3_next(name, w, c):
+    if c["architectures"][0] != "Qwen3NextForCausalLM" and ".linear_attn." in name and not name.endswith(".norm.weight"):
+        w = value_heads_in_turn(name, w, c)
     layer = name.split(".")[2] if ".layers." in name else ""
     if name.endswith("norm.weight") and ".linear_attn." not in name:
         return [(name, w + np.float32(1))]
@@ -131,7 +152,7 @@ def qwen3_next(name, w, c):
         q, k, v, z = np.split(w.reshape(groups, -1, w.shape[1]), [keys, 2 * keys, 2 * keys + mine], axis=1)
         rows = [part.reshape(-1, w.shape[1]) for part in (q, k, v, z)]
         return [(f"blk.{layer}.attn_qkv.weight", np.concatenate(rows[:3])), (f"blk.{layer}.attn_gate.weight", rows[3])]
-    return None
+    return [(name, w)]
 
 
 def gemma3n(name, w):
@@ -148,7 +169,7 @@ def convert(arch, name, w, c, s):
         return recurrent(arch, name, w, c, s)
     if arch == "gpt-oss":
         return gpt_oss(name, w)
-    if arch == "qwen3next":
+    if arch in ("qwen3next", "qwen35", "qwen35moe"):
         return qwen3_next(name, w, c)
     if arch == "gemma3n":
         return gemma3n(name, w)
@@ -190,6 +211,9 @@ def refuse_unsayable(arch, c):
     limit = c.get("time_step_limit") or [0.0, "infinity"]
     kinds = c.get("layer_types") or []
     for unsayable, what in (
+            (arch.startswith("qwen3") and "linear_attention" in kinds and
+             kinds != ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * (len(kinds) // 4),
+             "layer_types"),
             (arch == "qwen3next" and (c.get("mlp_only_layers") or not c.get("norm_topk_prob", True)), "mlp_only_layers"),
             (arch == "gemma3n" and not c.get("altup_correct_scale", True), "altup_correct_scale"),
             (arch == "gpt-oss" and kinds and kinds[0] != "sliding_attention", "layer_types"),
@@ -229,7 +253,9 @@ def metadata(w, arch, c, s):
         w.add_sliding_window(c["sliding_window"])
     if arch == "minimax-m2":
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if arch == "qwen3next":
+    if arch in ("qwen35", "qwen35moe"):
+        w.add_rope_dimension_sections([2, 2, 2, 0])
+    if arch in ("qwen3next", "qwen35", "qwen35moe"):
         w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
         w.add_ssm_state_size(c["linear_key_head_dim"])
         w.add_ssm_group_count(c["linear_num_key_heads"])
