@@ -31,7 +31,8 @@ struct EngineOptions {
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string backend{};  // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
-  int64_t seed = 0;       // for requests without a seed of their own
+  bool deterministic = false;  // a row's bits do not depend on its batch; costs nothing on a CPU
+  int64_t seed = 0;            // for requests without a seed of their own
 };
 
 struct ServerOptions {
@@ -79,6 +80,8 @@ void visit(V&& v, EngineOptions& o) {
   v("scheduling-policy", o.scheduling_policy, "order of waiting requests", {"fcfs", "priority"});
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
   v("backend", o.backend, "kernels (empty: the best for this machine)");
+  v("deterministic", o.deterministic,
+    "the same bits for a row whatever its batch: always so on a CPU, cuda-exact on a GPU");
   v("seed", o.seed, "seed for requests that bring none");
 }
 

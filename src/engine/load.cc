@@ -290,7 +290,7 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
   plan.task = choose_task(options.task, *plan.checkpoint);
   if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(plan.checkpoint->folder);
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
-  plan.backend = &ops::select_backend(options.backend);
+  plan.backend = &ops::select_backend(options.backend, options.deterministic);
   plan.block_size = options.block_size;
   plan.step_tokens = options.max_num_batched_tokens;
   if (plan.step_tokens == 0) plan.step_tokens = plan.backend->memory().on_host() ? 512 : 8192;

@@ -101,11 +101,17 @@ float activate(Activation activation, float x) {
   CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-const Backend& select_backend(std::string_view name) {
+const Backend& select_backend(std::string_view name, bool deterministic) {
   const Backend* best = nullptr;
   for (const Backend* backend : Registry<Backend>::all()) {
     if (!name.empty() && backend->name != name) continue;
     if (backend->usable() && (best == nullptr || backend->rank > best->rank)) best = backend;
+  }
+  if (best != nullptr && deterministic && best->rounds) {
+    if (name.empty()) return select_backend(best->exact, true);
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("deterministic: backend '{}' chooses kernels by the number of rows; '{}' does not",
+                            best->name, best->exact));
   }
   if (best != nullptr) return *best;
   const char* reason =

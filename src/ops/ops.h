@@ -380,9 +380,11 @@ struct Backend {
   // Products and attention round fp32 inputs to the type of the weights or the cache and choose kernels by the number
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;
+  std::string_view exact{};  // the backend on the same device that does not, where there is one
 };
-// Usable backend of that name, or the best one for an empty name. Throws Error(kUnsupportedModel) listing the names.
-const Backend& select_backend(std::string_view name = {});
+// Usable backend of that name, or the best one for an empty name. `deterministic`: one whose rows keep their bits in
+// any batch. Throws Error(kUnsupportedModel) listing the names.
+const Backend& select_backend(std::string_view name = {}, bool deterministic = false);
 
 // What a layer needs to run: where, on which threads, into which memory.
 struct Ctx {

@@ -52,6 +52,19 @@ TEST(Backend, UnknownNameIsAnErrorThatListsTheUsableOnes) {
   }
 }
 
+TEST(Backend, DeterministicOnesKeepTheBitsOfRows) {
+  EXPECT_FALSE(select_backend({}, true).rounds);
+  for (const Backend* backend : usable_backends()) {
+    SCOPED_TRACE(std::string(backend->name));
+    if (!backend->rounds) {
+      EXPECT_EQ(&select_backend(backend->name, true), backend);
+      continue;
+    }
+    EXPECT_FALSE(select_backend(backend->exact).rounds);
+    EXPECT_THROW(select_backend(backend->name, true), Error);
+  }
+}
+
 TEST(Backend, ActivationsByName) {
   EXPECT_EQ(parse_activation("silu"), Activation::kSilu);
   EXPECT_EQ(parse_activation("gelu_pytorch_tanh"), Activation::kGeluTanh);

@@ -275,7 +275,8 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .workspace_bytes = workspace_bytes,
           .reserve_workspace = reserve_workspace,
           .record = record,
-          .rounds = rounds};
+          .rounds = rounds,
+          .exact = "cuda-exact"};
 }
 
 // The first choice where there is a device; the exact one only by name.
