@@ -2,13 +2,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "cli/command.h"
-#include "sluice/options.h"
+#include "sluice/engine.h"
 
 namespace sluice::kernels {
 struct MachineLimits;
@@ -40,6 +41,12 @@ struct LoadArguments {
   int num_prompts = 64;
   int batch_size = 1, iterations = 5;
 };
+void add_load_options(CLI::App& app, LoadArguments& arguments);  // MODEL, the engine's options, lengths of requests
+// Loads the model, with a queue that takes as many requests.
+std::unique_ptr<Engine> load_engine(LoadArguments& arguments, int requests);
+std::vector<Request> make_requests(const LoadArguments& arguments, const Engine& engine, int count);
+Json describe(const LoadArguments& arguments, const Engine& engine);  // what was measured
+
 struct LoadShape {
   int batch_size, input_len, output_len;
 };

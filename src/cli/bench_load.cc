@@ -83,6 +83,8 @@ class Load {
   int open_ = 0;
 };
 
+}  // namespace
+
 std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine, int count) {
   std::vector<std::vector<TokenId>> prompts;
   if (!a.prompts.empty()) {
@@ -111,7 +113,7 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
   return requests;
 }
 
-std::unique_ptr<Engine> load(LoadArguments& a, int requests) {
+std::unique_ptr<Engine> load_engine(LoadArguments& a, int requests) {
   make_local(a.engine);
   a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);
   return Engine::load(a.engine);
@@ -126,8 +128,20 @@ Json describe(const LoadArguments& a, const Engine& engine) {
           {"output_len", a.output_len}};
 }
 
+void add_load_options(CLI::App& app, LoadArguments& a) {
+  add_model(app, a.engine);
+  add_engine_options(app, a.engine);
+  app.add_option("--prompts", a.prompts, "file with a prompt a line (default: random token ids)");
+  app.add_option("--input-len", a.input_len, "tokens of a random prompt")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--output-len", a.output_len, "tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
+}
+
+namespace {
+
 int throughput(LoadArguments a) {
-  const auto engine = load(a, a.num_prompts);
+  const auto engine = load_engine(a, a.num_prompts);
   Load load(*engine);
   load.run(make_requests(a, *engine, 1));  // warm
   const Load::Result r = load.run(make_requests(a, *engine, a.num_prompts));
@@ -200,16 +214,6 @@ Json latency_of(const LoadArguments& a, Engine& engine, const Roofline& roofline
   return out;
 }
 
-void add_common(CLI::App& app, LoadArguments& a) {
-  add_model(app, a.engine);
-  add_engine_options(app, a.engine);
-  app.add_option("--prompts", a.prompts, "file with a prompt a line (default: random token ids)");
-  app.add_option("--input-len", a.input_len, "tokens of a random prompt")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--output-len", a.output_len, "tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
-}
-
 }  // namespace
 
 std::vector<Json> measure_latency(LoadArguments a, const std::vector<LoadShape>& shapes) {
@@ -218,7 +222,7 @@ std::vector<Json> measure_latency(LoadArguments a, const std::vector<LoadShape>&
   const Roofline roofline = measure_roofline(a.engine);
   int most = 0;
   for (const LoadShape& shape : shapes) most = std::max(most, shape.batch_size);
-  const auto engine = load(a, most);
+  const auto engine = load_engine(a, most);
   std::vector<Json> results;
   for (const LoadShape& shape : shapes) {
     a.batch_size = shape.batch_size;
@@ -233,7 +237,7 @@ namespace {
 
 std::function<int()> declare_throughput(CLI::App& app) {
   auto a = std::make_shared<LoadArguments>();
-  add_common(app, *a);
+  add_load_options(app, *a);
   app.add_option("--num-prompts", a->num_prompts, "requests, all submitted at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -242,7 +246,7 @@ std::function<int()> declare_throughput(CLI::App& app) {
 
 std::function<int()> declare_latency(CLI::App& app) {
   auto a = std::make_shared<LoadArguments>();
-  add_common(app, *a);
+  add_load_options(app, *a);
   app.add_option("--batch-size", a->batch_size, "requests at a time")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
