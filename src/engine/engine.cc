@@ -214,10 +214,18 @@ class EngineImpl final : public TextEngine {
   void step() {
     ScheduledBatch scheduled = scheduler_.next();
     const int tokens = scheduled.batch.size();
-    if (tokens > 0) {
-      std::vector<SampleResult> results = sample(runner_.run(scheduled.batch), scheduled.tasks);
-      scheduler_.commit(std::move(scheduled), std::move(results));
-    }
+    if (tokens == 0) return publish(0);
+    const Tensor logits = runner_.run(scheduled.batch);
+    const bool apart = device_sampler_ != nullptr;
+    if (apart) publish(tokens);  // what the step before gave, while the device is at this one
+    std::vector<SampleResult> results = sample(logits, scheduled.tasks);
+    scheduler_.commit(std::move(scheduled), std::move(results));
+    if (!apart) publish(tokens);
+    if (apart && scheduler_.idle()) publish(0);  // there is no next step
+    beat();
+  }
+
+  void publish(int tokens) {
     frontend_.post(scheduler_.drain());
     publish_gauges(tokens);
     beat();
