@@ -18,6 +18,8 @@ struct Cut {
   int cuts, longest;
 };
 inline constexpr int kShortestChunk = 64, kLongestChunk = 1024, kMostChunks = 128;
+// Where sequences are more than the warps: what chunks give to balance is less than what their merging takes.
+inline constexpr int kLongestOfMany = 4096;
 
 // What one chunk gives a row: its largest score (in powers of two) and the sum of weights relative to it; the mixed
 // values lie apart.
@@ -61,7 +63,7 @@ inline DecodePlan plan_decode(const Launch& l, const AttentionParams& p, const A
   const int64_t whole_units = row_tiles * p.kv_heads, aim = int64_t{l.multiprocessors} * warps / whole_units;
   const size_t slot_bytes = static_cast<size_t>(slot_rows) * decode_row_bytes(p.value_dim);
   const auto most_slots = static_cast<int64_t>(l.workspace_bytes / std::max(slot_bytes, kBytesPerArrival)) - kCounters;
-  Cut cut{static_cast<int>(std::clamp<int64_t>(aim, 1, kMostChunks)), kLongestChunk};
+  Cut cut{static_cast<int>(std::clamp<int64_t>(aim, 1, kMostChunks)), aim > 0 ? kLongestChunk : kLongestOfMany};
   int64_t slots = 0;
   for (;;) {
     const int chunks = most_chunks(at.decode_keys, cut);
