@@ -204,6 +204,15 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     bool done = true;
     const double s = seconds_per_call(calls, [&](int i) { done &= multiply_by_unpacking(launch(), product(i, out)); });
     if (done) report("unpack", s);
+    if (type != &quant::Fp8::kType) continue;
+    for (const auto rounding : {ops::InputRounding::kFp8PerRow, ops::InputRounding::kFp8PerGroup}) {
+      const double seconds = seconds_per_call(calls, [&](int i) {
+        Product p = product(i, out);
+        p.rounding = rounding;
+        done &= multiply_fp8(launch(), p);
+      });
+      if (done) report(rounding == ops::InputRounding::kFp8PerRow ? "fp8" : "fp8/128", seconds);
+    }
   }
 }
 
@@ -270,8 +279,24 @@ void bench_attention(const AttentionShape& s) {
       error);
 }
 
+std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }
+
+// Caches of 8-bit floats, each beside one of 16 bits.
+void bench_fp8_attentions() {
+  for (DType type : {&kBFloat16, &kFloat8E4M3}) {
+    bench_attention({.type = type, .keys = all(1, 131072)});
+    bench_attention({.type = type, .keys = all(32, 1024)});
+    bench_attention({.type = type, .keys = all(32, 4096)});
+    bench_attention({.type = type, .keys = all(256, 1500)});
+    bench_attention({.type = type, .keys = all(512, 200)});
+    bench_attention({.type = type, .keys = all(32, 8192), .dim = 64});
+    bench_attention({.type = type, .keys = all(1, 8192), .rows = 8192});
+    bench_attention({.type = type, .keys = all(8, 1024), .rows = 1024});
+    bench_attention({.type = type, .keys = all(4, 8192), .rows = 2048, .check = false});
+  }
+}
+
 void bench_attentions() {
-  const auto all = [](int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); };
   std::vector<int> mixed;  // one long sequence among short ones
   for (int i = 0; i < 64; ++i) mixed.push_back(i == 17 ? 65536 : 200 + i * 60);
   bench_attention({.keys = all(1, 1024)});
@@ -310,6 +335,16 @@ void bench_rows(int64_t rows) {
   report("rms_norm", f32 * 2 * kHidden,
          [&](int) { rms_norm(launch(), to, hidden, reinterpret_cast<const float*>(weight.data()), 1e-5f, 0.0f); });
   report("glu", f32 * 3 * kInner, [&](int) { glu(launch(), inner, both, ops::Activation::kSilu); });
+  for (DType type : {&kBFloat16, &kFloat8E4M3}) {
+    const double out = static_cast<double>(rows) * type->block_bytes;
+    const Tensor normed = ops::rows_in(to, type), gated = ops::rows_in(inner, type);
+    const Tensor halves(gate_up.data(), &kBFloat16, {rows, 2 * kInner});
+    report(fmt::format("norm>{}", type->block_bytes), (f32 + out) * kHidden, [&](int) {
+      rms_norm(launch(), normed, hidden, reinterpret_cast<const float*>(weight.data()), 1e-5f, 0.0f);
+    });
+    report(fmt::format("glu 2>{}", type->block_bytes), static_cast<double>(rows) * 4 * kInner + out * kInner,
+           [&](int) { glu(launch(), gated, halves, ops::Activation::kSilu); });
+  }
   report("add", f32 * 3 * kHidden, [&](int) { add(launch(), to, hidden, 1.0f); });
 }
 
@@ -322,10 +357,11 @@ void bench_plain_matmuls() {
   bench_matmul(&kFloat32, 4096, 4096, {64, 2048});
 }
 
-void bench_quantized_matmuls() {
-  for (DType type : {&quant::Int4G128::kType, &quant::Fp8::kType}) {
-    for (const auto& [n, k] : kLayer8B) bench_quantized(type, n, k, {1, 2, 4, 8, 16, 32, 64, 256, 2048});
+void bench_quantized_matmuls(const std::vector<DType>& types, bool others) {
+  for (DType type : types) {
+    for (const auto& [n, k] : kLayer8B) bench_quantized(type, n, k, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048});
   }
+  if (!others) return;
   for (DType type : {&quant::Q4_0::kType, &quant::Q8_0::kType, &quant::Q4_K::kType, &quant::Q5_K::kType,
                      &quant::Q6_K::kType, &quant::MXFP4::kType}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 4096}, {28672, 4096}}) {
@@ -334,7 +370,6 @@ void bench_quantized_matmuls() {
   }
 }
 
-// Without arguments everything; else the parts that are named: plain, quantized, attention, rows.
 // Decode steps of some layers of an 8B model, recorded: as a program of one kernel and as launches of their own, with
 // the share of the ceiling that reading the weights would take.
 class Steps {
@@ -444,11 +479,12 @@ class Steps {
 
 void bench_steps() {
   for (const DType type : {&kBFloat16, &quant::Fp8::kType, &quant::Int4G128::kType}) {
-    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}})
-      Steps(type, rows, keys).report();
+    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}}) Steps(type, rows, keys).report();
   }
 }
 
+// Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats),
+// attention (attention8: over caches of 8-bit floats), steps, rows.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
@@ -460,10 +496,12 @@ int run(const std::vector<std::string_view>& parts) {
   DeviceContext::get().reserve_workspace(size_t{1} << 30);
   if (parts.empty()) bench_copy();
   if (wanted("plain")) bench_plain_matmuls();
-  if (wanted("quantized")) bench_quantized_matmuls();
+  if (wanted("quantized")) bench_quantized_matmuls({&quant::Int4G128::kType, &quant::Fp8::kType}, true);
+  if (!parts.empty() && wanted("fp8")) bench_quantized_matmuls({&quant::Fp8::kType}, false);
   if (wanted("attention")) bench_attentions();
+  if (wanted("attention8")) bench_fp8_attentions();
   if (wanted("steps")) bench_steps();
-  for (const int64_t rows : {1, 32, 8192}) {
+  for (const int64_t rows : {1, 32, 256, 8192}) {
     if (wanted("rows")) bench_rows(rows);
   }
   return 0;

@@ -16,28 +16,40 @@ from pathlib import Path
 BANDWIDTH = 4.64e12  # bytes/s, read only, measured on one H200
 HERE = Path(__file__).parent
 
+# Weights, activations and cache in 8-bit floats, as TensorRT-LLM's published figures have them.
+FP8 = "--quantization fp8 --kv-cache-dtype fp8"
+
 # name, checkpoint, arguments of sluice bench, streamed bytes per decode step of one sequence
 CASES = [
     ("8B bf16, 1 sequence", "8b", "latency --input-len 128 --output-len 256 --iterations 3", 15.0e9),
     ("8B bf16, 1 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 3", 15.0e9 + 1.2e3 * 131072),
-    ("8B fp8, 1 sequence", "8b", "latency --quantization fp8_e4m3 --input-len 128 --output-len 256 --iterations 3", 8.0e9),
+    ("8B fp8, 1 sequence", "8b", "latency --quantization fp8 --input-len 128 --output-len 256 --iterations 3", 8.0e9),
     ("8B int4, 1 sequence", "8b", "latency --quantization int4_g128 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
     ("1B bf16, 1 sequence", "1b", "latency --input-len 128 --output-len 256 --iterations 3", 2.47e9),
     ("8B bf16, 32 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 1 --batch-size 32",
      15.0e9 + 32 * 1.15e3 * 131072),
     ("8B bf16, prefill 8k", "8b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
-    ("8B bf16, 1000/1000", "8b", "throughput --max-num-seqs 512 --input-len 1000 --output-len 1000 --num-prompts 512", None),
-    ("8B bf16, 128/128", "8b", "throughput --max-num-seqs 512 --input-len 128 --output-len 128 --num-prompts 1024", None),
-    ("8B fp8, 128/128", "8b",
-     "throughput --max-num-seqs 512 --quantization fp8_e4m3 --input-len 128 --output-len 128 --num-prompts 1024", None),
-    ("8B fp8, 1000/1000", "8b",
-     "throughput --max-num-seqs 512 --quantization fp8_e4m3 --input-len 1000 --output-len 1000 --num-prompts 512", None),
+    ("8B bf16, 1000/1000", "8b", "throughput --input-len 1000 --output-len 1000 --num-prompts 512", None),
+    ("8B bf16, 128/128", "8b", "throughput --input-len 128 --output-len 128 --num-prompts 1024", None),
+    ("8B bf16, fp8 cache, 32 x 1k", "8b",
+     "latency --kv-cache-dtype fp8 --input-len 1024 --output-len 128 --iterations 1 --batch-size 32",
+     15.0e9 + 32 * 1.1e3 * 65536),
+    ("8B fp8, prefill 8k", "8b", f"latency {FP8} --input-len 8000 --output-len 2 --iterations 3", None),
+    ("8B fp8, 128/128", "8b", f"throughput {FP8} --input-len 128 --output-len 128 --num-prompts 2048", None),
+    ("8B fp8, 128/2048", "8b", f"throughput {FP8} --input-len 128 --output-len 2048 --num-prompts 512", None),
+    ("8B fp8, 1000/1000", "8b", f"throughput {FP8} --input-len 1000 --output-len 1000 --num-prompts 768", None),
+    ("8B fp8, 2048/2048", "8b", f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 256", None),
+    ("8B fp8, 10 requests/s of 1k", "8b",
+     f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
 
 
 def row(name, result, bytes_per_step):
     tpot = result["tpot_ms"]["p50"]
     cells = [name, f'{result["ttft_ms"]["p50"]:.1f}', f"{tpot:.2f}"]
+    if "goodput" in result:
+        p99 = f'TTFT p99 {result["ttft_ms"]["p99"]:.1f}, TPOT p99 {result["tpot_ms"]["p99"]:.2f}'
+        return cells + [f'{result["output_tokens_per_second"]:.0f}', p99]
     if "output_tokens_per_second" in result:
         return cells + [f'{result["output_tokens_per_second"]:.0f}', ""]
     per_second = result["batch_size"] * 1000 / tpot
@@ -78,6 +90,7 @@ def main():
     parser.add_argument("--work", default="/dev/shm")
     parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--max-model-len", type=int, default=8192)
     args = parser.parse_args()
     work = Path(args.work)
     print("| case | TTFT ms | TPOT ms | tokens/s | share |\n| --- | --- | --- | --- | --- |", flush=True)
@@ -90,7 +103,7 @@ def main():
                 subprocess.run([sys.executable, HERE / "make_checkpoint.py", shape, folder, args.tokenizer], check=True,
                                stdout=subprocess.DEVNULL)
             command = [args.sluice, "bench", arguments.split()[0], folder, *arguments.split()[1:], "--max-model-len",
-                       "8192"]
+                       str(args.max_model_len)]
             done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
             if done.returncode != 0:
                 print(f"| {name} | failed: {done.stderr.strip().splitlines()[-1]} |", flush=True)

@@ -15,10 +15,15 @@ struct EngineOptions {
   std::string task = "auto";          // what to load the model for: auto (what it was made for), generate, embed, score
   bool allow_bin = false;             // read weights in files of torch.save (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
-  std::string quantization = "none";  // none, or a block format matrices are quantized to at load: q8_0, q4_0, ...
-  std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16
+  std::string quantization = "none";  // none, or a block format matrices are quantized to at load: q8_0, q4_0, ...;
+                                      // fp8: fp8_e4m3 and activations in 8-bit floats as well
+  bool quantize_head = false;         // the output head, too
+  // Inputs of products with fp8_e4m3 weights: auto (as the checkpoint or --quantization fp8 says), none, fp8 (8-bit
+  // floats, where the backend multiplies them)
+  std::string activation_quantization = "auto";
+  std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16, fp8 (E4M3, on a GPU)
   int max_model_len = 0;                // tokens per sequence; 0: the model's, as far as the memory plan allows
-  int max_num_seqs = 256;               // sequences in one step
+  int max_num_seqs = 0;                 // sequences in one step; 0: 256 on a CPU, 512 on a GPU
   int max_num_batched_tokens = 0;       // token budget of one step; 0: 512 on a CPU, 8192 on a GPU
   int max_num_queued_reqs = 1024;       // waiting requests; more are refused with 503
   int64_t max_num_queued_tokens = 0;    // prompt tokens waiting; 0: no limit of its own
@@ -64,10 +69,16 @@ void visit(V&& v, EngineOptions& o) {
   v("allow-bin", o.allow_bin, "read weights in files of torch.save (.bin, .pt, .pth); nothing in them is run");
   v("task", o.task, "what to load the model for; auto: what it was made for", {"auto", "generate", "embed", "score"});
   v("dtype", o.dtype, "type of weights and compute", {"auto", "float32", "bfloat16", "float16"});
-  v("quantization", o.quantization, "block format matrices are quantized to at load: none, q8_0, q4_0, q5_1, ...");
-  v("kv-cache-dtype", o.kv_cache_dtype, "type of cached keys and values", {"auto", "float32", "bfloat16", "float16"});
+  v("quantization", o.quantization,
+    "block format matrices are quantized to at load: none, q8_0, q4_0, q5_1, ...; fp8: fp8_e4m3, activations too");
+  v("quantize-head", o.quantize_head, "the output head, too, which stays in its type otherwise");
+  v("activation-quantization", o.activation_quantization,
+    "inputs of products with fp8_e4m3 weights; auto: as the checkpoint or --quantization fp8 says",
+    {"auto", "none", "fp8"});
+  v("kv-cache-dtype", o.kv_cache_dtype, "type of cached keys and values; fp8: E4M3 without scales, on a GPU",
+    {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"});
   v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
-  v("max-num-seqs", o.max_num_seqs, "sequences in one step");
+  v("max-num-seqs", o.max_num_seqs, "sequences in one step (0: 256 on a CPU, 512 on a GPU)");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step (0: 512 on a CPU, 8192 on a GPU)");
   v("max-num-queued-reqs", o.max_num_queued_reqs, "requests waiting before further ones get 503");
   v("max-num-queued-tokens", o.max_num_queued_tokens,

@@ -104,6 +104,7 @@ int cpu(Arguments a) {
              "of bandw.", "4", "16", "32");
   for (const std::string& type : a.types) {
     a.load.engine.quantization = type == "bfloat16" ? "none" : type;
+    a.load.engine.quantize_head = true;  // llama.cpp is told to, too
     const std::vector<Json> r = measure_latency(
         a.load, {{1, kPrompt, kOutput}, {4, kShort, kOutput}, {16, kShort, kOutput}, {32, kShort, kOutput}});
     const auto number = [&](size_t i, const char* key) { return r[i].at(key).get<double>(); };

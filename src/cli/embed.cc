@@ -66,7 +66,8 @@ int run(Arguments& a) {
     failed = failed || row.contains("error");
     fmt::print("{}\n", dump_json(row));
   };
-  const size_t ahead = static_cast<size_t>(std::min(2 * a.engine.max_num_seqs, a.engine.max_num_queued_reqs));
+  const size_t ahead = static_cast<size_t>(
+      std::min(2 * (a.engine.max_num_seqs > 0 ? a.engine.max_num_seqs : 512), a.engine.max_num_queued_reqs));
   for (std::string line; std::getline(std::cin, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (open.size() >= ahead) write_first();

@@ -164,7 +164,8 @@ int run(Arguments a) {
   const auto engine = Engine::load(a.engine);
   if (!a.prompt.empty()) return run_prompt(*engine, a);
   // Twice the batch keeps the engine full while results are written, and stays within its queue.
-  const int in_flight = std::min(2 * a.engine.max_num_seqs, a.engine.max_num_queued_reqs);
+  const int in_flight =
+      std::min(2 * (a.engine.max_num_seqs > 0 ? a.engine.max_num_seqs : 512), a.engine.max_num_queued_reqs);
   const int failed = BatchRun(*engine, a, in_flight).run(a.output);
   if (failed > 0) fmt::print(stderr, "sluice: {} requests failed; see {}\n", failed, a.output);
   return failed == 0 ? 0 : 1;

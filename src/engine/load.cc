@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/registry.h"
+#include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
 
@@ -29,15 +30,23 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
               fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16", option, name));
 }
 
+DType parse_cache_dtype(const std::string& name, DType automatic, const ops::Backend& backend) {
+  if (name != "fp8" && name != "fp8_e4m3") return parse_dtype("kv-cache-dtype", name, automatic);
+  if (backend.fp8_cache) return &kFloat8E4M3;
+  throw Error(ErrorCode::kUnsupportedModel,
+              fmt::format("--kv-cache-dtype {}: backend {} has no caches of 8-bit floats", name, backend.name));
+}
+
 DType parse_quantization(const std::string& name) {
   if (name == "none") return nullptr;
+  if (name == "fp8") return &quant::Fp8::kType;
   const DType type = find_dtype(name);
   if (type != nullptr && type->block_size > 1 && type->encode != nullptr) return type;
   std::string known;
   for (DType other : Registry<TypeInfo>::all()) {
     if (other->block_size > 1 && other->encode != nullptr) known += fmt::format(", {}", other->name);
   }
-  throw Error(ErrorCode::kInvalidRequest, fmt::format("--quantization: '{}' is none of none{}", name, known));
+  throw Error(ErrorCode::kInvalidRequest, fmt::format("--quantization: '{}' is none of none, fp8{}", name, known));
 }
 
 // The checkpoint's own type: what config.json says, and it must agree with what the matrices are stored in.
@@ -263,7 +272,7 @@ void check_options(const EngineOptions& o) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name));
   };
-  positive("max-num-seqs", o.max_num_seqs);
+  if (o.max_num_seqs < 0) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is negative");
   positive("max-num-queued-reqs", o.max_num_queued_reqs);
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--block-size {} is none of 8, 16, 32, 64", o.block_size));
@@ -277,32 +286,47 @@ void check_options(const EngineOptions& o) {
   if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is above 65536");
 }
 
+bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint) {
+  const std::string& asked = options.activation_quantization;
+  if (asked != "auto" && asked != "none" && asked != "fp8") {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--activation-quantization: '{}' is none of auto, none, fp8", asked));
+  }
+  return asked == "fp8" || (asked == "auto" && (checkpoint.fp8_activations || options.quantization == "fp8"));
+}
+
 bool keep_types(const EngineOptions& options, const LoadPlan& plan) {
   return options.dtype == "auto" && plan.checkpoint->keep_types;
 }
 
 }  // namespace
 
-LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool) {
-  check_options(options);
+LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
+  check_options(given);
+  EngineOptions options = given;
   LoadPlan plan;
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   plan.task = choose_task(options.task, *plan.checkpoint);
   if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(plan.checkpoint->folder);
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
+  const bool on_host = plan.backend->memory().on_host();
+  if (options.max_num_seqs == 0) options.max_num_seqs = on_host ? 256 : 512;
   plan.block_size = options.block_size;
   plan.step_tokens = options.max_num_batched_tokens;
-  if (plan.step_tokens == 0) plan.step_tokens = plan.backend->memory().on_host() ? 512 : 8192;
+  if (plan.step_tokens == 0) plan.step_tokens = on_host ? 512 : 8192;
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
   plan.quantization = parse_quantization(options.quantization);
-  plan.kv_dtype = parse_dtype("kv-cache-dtype", options.kv_cache_dtype, plan.dtype);
+  plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
+  plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, *plan.backend);
 
   LoadContext context{.checkpoint = *plan.checkpoint,
                       .ops = plan.backend->table(),
                       .pool = pool,
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
+                      .quantize_head = options.quantize_head,
+                      .fp8_activations = plan.fp8_activations,
                       .dry = true,
                       .keep_types = keep_types(options, plan),
                       .memory = plan.backend->memory()};
@@ -356,6 +380,8 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
                       .pool = pool,
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
+                      .quantize_head = options.quantize_head,
+                      .fp8_activations = plan.fp8_activations,
                       .keep_types = keep_types(options, plan),
                       .memory = plan.backend->memory()};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));

@@ -20,6 +20,7 @@ struct LoadPlan {
   const ops::Backend* backend = nullptr;
   DType dtype = nullptr;         // weights and compute
   DType quantization = nullptr;  // block format of matrices, null: none
+  bool fp8_activations = false;  // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
   DType kv_dtype = nullptr;
   DType weight_type() const { return quantization != nullptr ? quantization : dtype; }  // of most matrices
   Task task = Task::kGenerate;

@@ -71,6 +71,8 @@ struct TensorEntry {
   bool transposed = false;       // a matrix whose columns lie one after the other
   std::vector<Tensor> pieces{};  // the rows, in order, each a run of them with a stride and a type of its own
 
+  bool row_scales = false;  // of 8-bit floats: the blocks of a row share one scale
+
   // Not null: the file stores this in another form (formats/quantized.h), and `data` is null. Writes rows [begin, begin
   // + count) of a dense matrix; may be called from several threads.
   std::function<void(int64_t begin, int64_t count, std::byte* to)> compute{};
@@ -98,8 +100,9 @@ class Checkpoint {
 
   Config config;
   GenerationConfig generation;
-  std::string folder;       // where tokenizer and templates are looked for
-  bool keep_types = false;  // types differ from matrix to matrix on purpose
+  std::string folder;            // where tokenizer and templates are looked for
+  bool keep_types = false;       // types differ from matrix to matrix on purpose
+  bool fp8_activations = false;  // its quantizer means inputs of 8-bit matrices to be 8-bit floats as well
   // What tokenizer_config.json would say about chat templates and special tokens, when the weights' file holds them.
   virtual std::string tokenizer_config() const { return {}; }
   const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }

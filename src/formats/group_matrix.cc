@@ -87,6 +87,7 @@ TensorEntry entry_of(std::string name, GroupMatrix matrix) {
 TensorEntry entry_of(std::string name, Fp8Matrix matrix) {
   const bool blocks = matrix.inputs % Fp8::kElements == 0;
   TensorEntry out = entry(std::move(name), blocks ? &Fp8::kType : &kFloat32, matrix.outputs, matrix.inputs);
+  out.row_scales = matrix.row_scales;
   out.compute = [matrix = std::move(matrix), blocks](int64_t begin, int64_t count, std::byte* to) {
     std::vector<float> values(static_cast<size_t>(matrix.inputs));
     for (int64_t row = begin; row < begin + count; ++row) {

@@ -24,8 +24,9 @@ struct GroupMatrix {
 struct Fp8Matrix {
   const std::byte* data = nullptr;  // [outputs, inputs]
   int64_t outputs = 0, inputs = 0;
-  std::function<float(int64_t output, int64_t input)>
-      scale;  // constant over runs of 128 inputs from a multiple of 128 on
+  bool row_scales = false;  // the scale depends on the output alone; else it is constant over runs of 128 inputs from a
+                            // multiple of 128 on
+  std::function<float(int64_t output, int64_t input)> scale;
 };
 
 // Entries that are computed when they are read: as blocks, or as fp32 where no block format fits (groups in disorder or

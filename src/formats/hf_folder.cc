@@ -72,9 +72,9 @@ class HfFolder : public Checkpoint {
     } else {
       add_shards(root / kind_.index);
     }
-    read_quantized(config, tensors_);  // of the whole checkpoint
+    fp8_activations = read_quantized(config, tensors_);  // of the whole checkpoint
     take_text_part(config, tensors_);
-    read_quantized(config, tensors_);  // as the text part's own configuration says
+    fp8_activations |= read_quantized(config, tensors_);  // as the text part's own configuration says
     if (generation.eos_token_ids.empty()) generation.eos_token_ids = read_generation(config).eos_token_ids;
     start_reading();
   }

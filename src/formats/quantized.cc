@@ -143,6 +143,7 @@ class Reader {
     if (format != "e4m3") config_.refuse("fmt", "'" + format + "' is not supported, e4m3 is");
     block_ = config_.get("weight_block_size", std::vector<int>{});
     check_block("weight_block_size", config_);
+    fp8_activations_ = true;  // with scales per tensor that were measured, or dynamic ones
     ignore(config_, {"activation_scheme", "modules_to_not_convert", "ignored_layers", "scale_fmt", "kv_cache_scheme"});
     check_read(config_);
     floats();
@@ -174,7 +175,9 @@ class Reader {
     floats();
   }
 
-  // What only activations and caches would need.
+  bool fp8_activations() const { return fp8_activations_; }
+
+  // What only fixed scales of activations and caches would need.
   void drop_activation_scales() {
     for (const char* ending : {".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point", ".k_scale",
                                ".v_scale", ".q_scale", ".activation_scale"}) {
@@ -394,12 +397,13 @@ class Reader {
       refuse(scale, fmt::format("no scales of {} outputs, and the configuration names no blocks", outputs));
     }
     const Scales scales(scale, (outputs + block_outputs - 1) / block_outputs);
-    add(entry_of(
-        name + ".weight",
-        Fp8Matrix{
-            .data = weight.data, .outputs = outputs, .inputs = inputs, .scale = [=](int64_t output, int64_t input) {
-              return scales.at(output / block_outputs, input / block_inputs);
-            }}));
+    add(entry_of(name + ".weight", Fp8Matrix{.data = weight.data,
+                                             .outputs = outputs,
+                                             .inputs = inputs,
+                                             .row_scales = block_inputs >= inputs,
+                                             .scale = [=](int64_t output, int64_t input) {
+                                               return scales.at(output / block_outputs, input / block_inputs);
+                                             }}));
   }
 
   void check_block(const char* key, const Config& config) const {
@@ -435,21 +439,26 @@ class Reader {
     ignore(weights, {"symmetric", "strategy", "group_size", "actorder", "dynamic", "observer", "observer_kwargs",
                      "scale_dtype", "zp_dtype"});
     check_read(weights);
-    ignore(group, {"targets", "input_activations", "output_activations"});
+    if (const Json* inputs = group.find("input_activations"); inputs != nullptr && inputs->is_object()) {
+      const Config activations = group.object("input_activations");
+      fp8_activations_ |= activations.get("type", std::string("int")) == "float" && activations.get("num_bits", 8) == 8;
+    }
+    ignore(group, {"targets", "output_activations"});
     check_read(group);
   }
 
   const Config& config_;
   TensorMap& tensors_;
+  bool fp8_activations_ = false;
   std::vector<int> block_;  // outputs and inputs that share a scale; empty: none do
 };
 
 }  // namespace
 
-void read_quantized(const Config& config, TensorMap& tensors) {
+bool read_quantized(const Config& config, TensorMap& tensors) {
   constexpr const char* kKey = "quantization_config";
   const Json* found = config.values().is_object() && config.values().contains(kKey) ? &config.values()[kKey] : nullptr;
-  if (found == nullptr || !found->is_object() || found->value("quant_method", Json()) == "mxfp4") return;
+  if (found == nullptr || !found->is_object() || found->value("quant_method", Json()) == "mxfp4") return false;
   const Config quantization = config.object(kKey);
   const auto method = quantization.at<std::string>("quant_method");
   Reader reader(quantization, tensors);
@@ -467,6 +476,7 @@ void read_quantized(const Config& config, TensorMap& tensors) {
         "'" + method + "' is not supported; gptq, awq, fp8, compressed-tensors and, of gpt-oss, mxfp4 are");
   }
   reader.drop_activation_scales();
+  return reader.fp8_activations();
 }
 
 }  // namespace sluice

@@ -7,8 +7,7 @@
 //   awq                  qweight, qzeros, scales in the order of GEMM; 4 bits
 //   fp8                  8-bit floats with a scale per tensor, per channel, or per block (weight_scale_inv)
 //   compressed-tensors   pack-quantized (4 and 8 bits), int-quantized (8 bits), float-quantized
-// Products round nothing but what the backend rounds anyway: activations that a checkpoint would have quantized, too,
-// are not.
+// Scales of activations and caches are dropped: who quantizes activations measures them, row by row.
 #pragma once
 
 #include <map>
@@ -22,7 +21,7 @@ using TensorMap = std::map<std::string, TensorEntry, std::less<>>;
 
 // Replaces the quantized matrices among `tensors` if the configuration says that there are any. A method that is read
 // by a model family itself (mxfp4) is left to it. Throws Error(kUnsupportedModel) that names file and key, or the
-// tensor, for what is not understood.
-void read_quantized(const Config& config, TensorMap& tensors);
+// tensor, for what is not understood. True if 8-bit matrices are meant for inputs of 8-bit floats.
+bool read_quantized(const Config& config, TensorMap& tensors);
 
 }  // namespace sluice

@@ -146,7 +146,10 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
   if (spec_.value_norm && !spec_.shared_kv) value_norm_.in_place(c, by_heads(v, spec_.kv_heads));
   if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   rotate_and_store(c, step, q, k, v);
-  const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), spec_.q_width()});
+  // In 16 bits where nothing but the projection sees it, and that wants them.
+  DType type = spec_.output_gate || spec_.sub_norm ? &kFloat32 : out_.input_type(c, x.rows());
+  if (type == &kFloat8E4M3) type = &kFloat32;  // whose scales are of whole rows
+  const Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.q_width());
   ops::AttentionArgs args = step.attention(mixed, q);
   args.heads = spec_.heads, args.scale = spec_.scale;
   args.causal = spec_.causal, args.window = spec_.window, args.chunk = spec_.chunk;

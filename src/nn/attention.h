@@ -85,6 +85,7 @@ class Attention final : public Mixer {
   Attention(const Weights& w, const AttentionSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
+  DType input_type(const ops::Ctx& c, int64_t rows) const override { return qkv_.input_type(c, rows); }
   int64_t floats_per_token() const override {
     return (spec_.output_gate ? 3 : 2) * spec_.q_width() + 2 * spec_.kv_width();
   }

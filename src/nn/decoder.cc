@@ -110,7 +110,8 @@ class DecoderLm final : public Model {
     const Linear::Part head{.name = tied ? embedding : names.head,
                             .outputs = spec_.vocab,
                             .unit_rows = spec_.unit_head,
-                            .bias = names.head};
+                            .bias = names.head,
+                            .keep_type = !context.quantize_head};
     if (spec_.embedding_dim > 0) {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
@@ -243,9 +244,9 @@ class DecoderLm final : public Model {
     ops::add(c, x, part, blend.added * spec_.residual_scale);
   }
 
-  Tensor half_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x) const {
+  Tensor half_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x, DType type) const {
     if (name.empty() || spec_.sum_norms) return x;
-    if (!spec_.normed_residual) return norm(c, x);
+    if (!spec_.normed_residual) return norm(c, x, type);
     norm.in_place(c, x);
     return x;
   }
@@ -254,7 +255,10 @@ class DecoderLm final : public Model {
     const DecoderNames& names = spec_.names_of(kind);
     Arena::Scope of_layer(c.arena);
     const bool mixes = layer.mixer != nullptr;
-    const Tensor mixer_in = !mixes ? x : half_input(c, names.attention_norm, layer.mixer_norm, x);
+    // An input that only one product sees is written in the type that it takes.
+    const auto input_type = [&](const auto& half) { return spec_.parallel ? &kFloat32 : half.input_type(c, x.rows()); };
+    const Tensor mixer_in =
+        !mixes ? x : half_input(c, names.attention_norm, layer.mixer_norm, x, input_type(*layer.mixer));
     // In parallel, both inputs are of the residual before either half is added.
     Tensor mlp_in = mixer_in;
     if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
@@ -268,10 +272,16 @@ class DecoderLm final : public Model {
     if (!spec_.parallel) {
       mlp_in = x;
       if (spec_.normed_residual) {
-        mlp_in = half_input(c, names.mlp_norm, layer.mlp_norm, x);
+        mlp_in = half_input(c, names.mlp_norm, layer.mlp_norm, x, &kFloat32);
       } else if (!names.mlp_norm.empty() && !spec_.sum_norms) {
-        mlp_in = mixer_in.data == x.data ? c.arena.take(&kFloat32, x.shape) : mixer_in;
-        layer.mlp_norm.into(c, mlp_in, x);
+        const bool plain = layer.feed_forward == nullptr && !kind.moe;
+        const DType type = plain ? input_type(layer.mlp) : &kFloat32;
+        if (mixer_in.data == x.data) {
+          mlp_in = layer.mlp_norm(c, x, type);
+        } else {
+          mlp_in = Tensor(mixer_in.data, type, x.shape);
+          layer.mlp_norm.into(c, mlp_in, x);
+        }
       }
     }
     add_half(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "quant/groups.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -26,13 +27,14 @@ Tensor transpose(const Tensor& matrix, Buffer& memory) {
   return out;
 }
 
-PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs) {
+PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs,
+                           ops::InputRounding rounding) {
   const auto kernels = context.ops.matmul.find(dtype);
   if (kernels == context.ops.matmul.end()) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("no matrix multiplication for weights of type {} on this backend", dtype->name));
   }
-  view_ = {.dtype = dtype, .n = outputs, .k = inputs};
+  view_ = {.dtype = dtype, .n = outputs, .k = inputs, .inputs = rounding};
   const size_t bytes = kernels->second.packed_bytes(outputs, inputs);
   context.weight_bytes += bytes;
   context.widest_product = std::max(context.widest_product, inputs);
@@ -52,6 +54,7 @@ namespace {
 struct Source {
   Tensor rows;
   DType stored = nullptr;            // the type they are packed in
+  bool row_scales = true;            // fp8_e4m3: a scale per row
   bool unit = false;                 // scaled to length one
   bool scaled = false;               // columns are scaled by
   std::vector<float> input_scale{};  // [inputs], empty in a dry run
@@ -93,7 +96,9 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
   const bool scaled = !part.input_scale.empty();
   const auto add = [&](const Tensor& rows, const std::shared_ptr<Buffer>& memory) {
     const DType type = part.unit_rows || scaled ? context.dtype : rows.dtype;
-    out.push_back({rows, context.matrix_type(type, inputs), part.unit_rows, scaled, input_scale, memory});
+    const DType stored = context.matrix_type(type, inputs, part.keep_type);
+    const bool row_scales = type != stored || (entry != nullptr && entry->row_scales);
+    out.push_back({rows, stored, row_scales, part.unit_rows, scaled, input_scale, memory});
   };
   const bool transposing = entry != nullptr && part.transposed != entry->transposed;
   std::shared_ptr<Buffer> memory;
@@ -122,11 +127,18 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
   return out;
 }
 
+// What products may do to the inputs of such sources: the scales of fp8_e4m3 say how they can be multiplied.
+ops::InputRounding rounding_of(const LoadContext& context, std::span<const Source> sources) {
+  if (!context.fp8_activations || sources[0].stored != &quant::Fp8::kType) return ops::InputRounding::kNone;
+  const bool row_scales = std::ranges::all_of(sources, [](const Source& source) { return source.row_scales; });
+  return row_scales ? ops::InputRounding::kFp8PerRow : ops::InputRounding::kFp8PerGroup;
+}
+
 // One weight of sources that are stored in the same type.
 PackedWeight pack_all(LoadContext& context, std::span<const Source> sources, int64_t inputs) {
   int64_t outputs = 0, row = 0;
   for (const Source& source : sources) outputs += source.rows.rows();
-  PackedWeight weight(context, sources[0].stored, outputs, inputs);
+  PackedWeight weight(context, sources[0].stored, outputs, inputs, rounding_of(context, sources));
   for (const Source& source : sources) {
     if (source.unit || source.scaled) {
       pack_scaled_rows(context, weight, row, source);
@@ -178,6 +190,15 @@ Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
   return out;
 }
 
+DType Linear::input_type(const ops::Ctx& c, int64_t rows) const {
+  return segments_.size() == 1 ? ops::input_type(c, segments_[0].weight.view(), rows) : &kFloat32;
+}
+
+DType Linear::output_type(const ops::Ctx& c, int64_t rows) const {
+  const bool plain = segments_.size() == 1 && bias_.empty();
+  return plain ? ops::output_type(c, segments_[0].weight.view(), rows) : &kFloat32;
+}
+
 void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
   for (const Segment& segment : segments_) {
     ops::matmul(c, {.out = out.slice_columns(segment.first, segment.weight.view().n),
@@ -206,8 +227,8 @@ void Norm::into(ops::Ctx& c, const Tensor& out, const Tensor& x) const {
   }
 }
 
-Tensor Norm::operator()(ops::Ctx& c, const Tensor& x) const {
-  Tensor out = c.arena.take(&kFloat32, x.shape);
+Tensor Norm::operator()(ops::Ctx& c, const Tensor& x, DType type) const {
+  const Tensor memory = c.arena.take(&kFloat32, x.shape), out = type == &kFloat32 ? memory : ops::rows_in(memory, type);
   into(c, out, x);
   return out;
 }

@@ -22,7 +22,8 @@ class PackedWeight {
  public:
   PackedWeight() = default;
   // Plans it in type `dtype`, which the backend must have kernels for; pack() fills it.
-  PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs);
+  PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs,
+               ops::InputRounding rounding = ops::InputRounding::kNone);
   // Outputs from `row` on. Nothing happens in a dry run, or without data (a tensor that is missing).
   void pack(LoadContext& context, int64_t row, const Tensor& matrix);
   const ops::Weight& view() const { return view_; }
@@ -44,11 +45,15 @@ class Linear {
     bool unit_rows = false;        // rows are scaled to length one
     std::string input_scale{};     // tensor [inputs] that scales the columns; empty: none
     std::string bias{};            // "lm_head": the bias is lm_head.bias; empty: beside the weight
+    bool keep_type = false;        // LoadContext::quantization is not for it
   };
   Linear() = default;
   Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
 
   Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new [tokens, outputs] from the arena
+  // The types this would take x in and may give its results in, see ops::input_type and ops::output_type.
+  DType input_type(const ops::Ctx& c, int64_t rows) const;
+  DType output_type(const ops::Ctx& c, int64_t rows) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
   int64_t outputs() const { return outputs_; }
 
@@ -82,7 +87,8 @@ class Norm {
   Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec);
   Norm(const LoadContext& context, std::span<const float> weight, const NormSpec& spec)
       : spec_(spec), weight_(context, weight) {}
-  Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new tensor of x's shape
+  // New tensor of x's shape; of a type that some product takes, see ops::input_type.
+  Tensor operator()(ops::Ctx& c, const Tensor& x, DType type = &kFloat32) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x) const;
   void in_place(ops::Ctx& c, const Tensor& x) const { into(c, x, x); }
 

@@ -46,7 +46,8 @@ class Mixer {
   // out = or += mix(x); both [tokens, hidden]. Writes the step's keys, values and states.
   virtual void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const = 0;
-  virtual int64_t floats_per_token() const = 0;  // of the arena
+  virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // of x, see ops::input_type
+  virtual int64_t floats_per_token() const = 0;                                   // of the arena
   virtual std::optional<KvShape> kv_shape() const { return std::nullopt; }
   virtual int64_t state_values() const { return 0; }  // fp32, per sequence
 };

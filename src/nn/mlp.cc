@@ -41,6 +41,13 @@ Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden)
 int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int64_t{s.inner}; }
 
 void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+  if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && !spec_.sub_norm) {
+    const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
+    in_.into(c, gate_up, x, false);
+    const Tensor inner = ops::take_rows(c, out_.input_type(c, x.rows()), x.rows(), spec_.inner);
+    ops::glu(c, inner, gate_up, spec_.activation);
+    return out_.into(c, out, inner, accumulate);
+  }
   Tensor inner = in_(c, x);
   if (spec_.gated) {
     const Tensor gate_up = inner;

@@ -31,7 +31,8 @@ class Mlp {
   Mlp() = default;
   Mlp(const Weights& w, const MlpSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += mlp(x)
-  static int64_t floats_per_token(const MlpSpec& spec);                                     // of the arena
+  DType input_type(const ops::Ctx& c, int64_t rows) const { return in_.input_type(c, rows); }
+  static int64_t floats_per_token(const MlpSpec& spec);  // of the arena
 
  private:
   MlpSpec spec_;

@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-DType LoadContext::matrix_type(DType in_checkpoint, int64_t inputs) const {
+DType LoadContext::matrix_type(DType in_checkpoint, int64_t inputs, bool keep) const {
   const bool known = ops.matmul.contains(in_checkpoint);
   if (in_checkpoint->block_size > 1 && known) return in_checkpoint;
-  if (quantization != nullptr && inputs % quantization->block_size == 0) return quantization;
+  if (quantization != nullptr && !keep && inputs % quantization->block_size == 0) return quantization;
   return keep_types && known ? in_checkpoint : dtype;
 }
 

@@ -23,6 +23,8 @@ struct LoadContext {
   ThreadPool& pool;
   DType dtype = nullptr;                              // type matrices of plain types are stored and multiplied in
   DType quantization = nullptr;                       // block format they are stored in instead; may be null
+  bool quantize_head = false;                         // the output head, too
+  bool fp8_activations = false;                       // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
   Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
   bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
@@ -46,8 +48,8 @@ struct LoadContext {
   }
 
   // The type a matrix is stored and multiplied in. Block formats stay what they are, as far as the backend has them; of
-  // others, those whose inputs fill whole blocks become the block format that was asked for.
-  DType matrix_type(DType in_checkpoint, int64_t inputs) const;
+  // others, those whose inputs fill whole blocks become the block format that was asked for, unless `keep` is true.
+  DType matrix_type(DType in_checkpoint, int64_t inputs, bool keep = false) const;
 
   // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
   // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).

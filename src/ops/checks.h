@@ -9,13 +9,26 @@ inline void check_f32(const Tensor& tensor, const char* name) {
   CHECK(tensor.dtype == &kFloat32, "{} is {}", name, tensor.dtype->name);
 }
 
-// A [rows, columns] fp32 view; -1 accepts any extent.
-inline void check_matrix(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
-  check_f32(tensor, name);
+// A [rows, columns] view; -1 accepts any extent.
+inline void check_extents(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
   CHECK(
       tensor.shape.rank() == 2 && (rows < 0 || tensor.shape[0] == rows) && (columns < 0 || tensor.shape[1] == columns),
       "{} is {}, expected [{}, {}]", name, tensor.shape.str(), rows, columns);
   CHECK(tensor.row_stride >= tensor.shape[1] || tensor.shape[0] <= 1, "{} has overlapping rows", name);
+}
+
+// The same of fp32.
+inline void check_matrix(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
+  check_f32(tensor, name);
+  check_extents(tensor, name, rows, columns);
+}
+
+// What a product rounds to: fp32, a type of 16 bits, or dense rows of 8-bit floats with their scales.
+inline void check_rows(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
+  const DType type = tensor.dtype;
+  const bool plain = type == &kFloat32 || type == &kBFloat16 || type == &kFloat16;
+  CHECK(plain || (type == &kFloat8E4M3 && tensor.dense()), "{} is {}", name, type->name);
+  check_extents(tensor, name, rows, columns);
 }
 
 // A dense list of `count` int32.

@@ -127,14 +127,51 @@ void embed(Ctx& ctx, Tensor out, const Tensor& table, Indices ids) {
   ctx.ops.embed(ctx.pool, out, table, ids);
 }
 
+namespace {
+
+void check_normed(const Tensor& out, const Tensor& x) {
+  if (out.dtype == &kFloat32) return check_same_shape(out, x);
+  check_matrix(x, "x", -1, -1);
+  check_rows(out, "out", x.shape[0], x.shape[1]);
+}
+
+const MatmulKernels& kernels_of(const Ctx& ctx, const Weight& weight) {
+  CHECK(weight.dtype != nullptr);
+  const auto kernels = ctx.ops.matmul.find(weight.dtype);
+  CHECK(kernels != ctx.ops.matmul.end(), "no kernels for weights of type {}", weight.dtype->name);
+  return kernels->second;
+}
+
+}  // namespace
+
+DType input_type(const Ctx& ctx, const Weight& weight, int64_t rows) {
+  const MatmulKernels& kernels = kernels_of(ctx, weight);
+  return kernels.input_type != nullptr && rows > 0 ? kernels.input_type(weight, rows) : &kFloat32;
+}
+
+DType output_type(const Ctx& ctx, const Weight& weight, int64_t rows) {
+  const MatmulKernels& kernels = kernels_of(ctx, weight);
+  return kernels.output_type != nullptr && rows > 0 ? kernels.output_type(weight, rows) : &kFloat32;
+}
+
+Tensor take_rows(Ctx& ctx, DType type, int64_t rows, int64_t columns) {
+  return rows_in(ctx.arena.take(&kFloat32, {rows, columns}), type);
+}
+
+Tensor rows_in(const Tensor& memory, DType type) {
+  CHECK(memory.shape.rank() == 2 && memory.dense(), "memory is {}", memory.shape.str());
+  CHECK(type != &kFloat8E4M3 || memory.shape[1] % 4 == 0, "8-bit floats in rows of {}", memory.shape[1]);
+  return Tensor(memory.data, type, memory.shape);
+}
+
 void rms_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
-  check_same_shape(out, x);
+  check_normed(out, x);
   CHECK(x.shape.rank() == 2 || x.shape.rank() == 3, "x is {}", x.shape.str());
   ctx.ops.rms_norm(ctx.pool, out, x, weight, eps, weight_offset);
 }
 
 void layer_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
-  check_same_shape(out, x);
+  check_normed(out, x);
   CHECK(x.shape.rank() == 2 || x.shape.rank() == 3, "x is {}", x.shape.str());
   ctx.ops.layer_norm(ctx.pool, out, x, weight, bias, eps);
 }
@@ -152,8 +189,8 @@ void gaussian_top_k(Ctx& ctx, Tensor x, float deviations) {
 }
 
 void glu(Ctx& ctx, Tensor out, Tensor gate_up, Activation activation) {
-  check_matrix(out, "out", -1, -1);
-  check_matrix(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
+  check_rows(out, "out", -1, -1);
+  check_rows(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
   ctx.ops.glu(ctx.pool, out, gate_up, activation);
 }
 
@@ -193,13 +230,18 @@ void add(Ctx& ctx, Tensor out, Tensor x, float scale) {
 }
 
 void matmul(Ctx& ctx, const MatmulArgs& args) {
-  CHECK(args.weight != nullptr && args.weight->dtype != nullptr);
-  const auto kernels = ctx.ops.matmul.find(args.weight->dtype);
-  CHECK(kernels != ctx.ops.matmul.end(), "no kernels for weights of type {}", args.weight->dtype->name);
-  check_matrix(args.x, "x", -1, args.weight->k);
-  check_matrix(args.out, "out", args.x.shape[0], args.weight->n);
-  CHECK(args.weight->data != nullptr);
-  kernels->second.matmul(ctx.pool, args);
+  CHECK(args.weight != nullptr && args.weight->data != nullptr);
+  const MatmulKernels& kernels = kernels_of(ctx, *args.weight);
+  check_rows(args.x, "x", -1, args.weight->k);
+  const int64_t rows = args.x.shape[0];
+  check_rows(args.out, "out", rows, args.weight->n);
+  CHECK(args.x.dtype == &kFloat32 || args.x.dtype == input_type(ctx, *args.weight, rows), "x is {}",
+        args.x.dtype->name);
+  if (args.out.dtype != &kFloat32) {
+    CHECK(args.out.dtype == output_type(ctx, *args.weight, rows) && args.bias == nullptr && !args.accumulate,
+          "out is {}", args.out.dtype->name);
+  }
+  kernels.matmul(ctx.pool, args);
 }
 
 void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
@@ -250,7 +292,8 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   CHECK(args.query_start.size() == args.kv_len.size() + 1 && args.query_start[0] == 0);
   const auto sequences = static_cast<int64_t>(args.kv_len.size());
   check_matrix(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);
-  check_matrix(args.out, "out", args.query_start.back(), args.heads * value_dim);
+  check_rows(args.out, "out", args.query_start.back(), args.heads * value_dim);
+  CHECK(args.out.dtype != &kFloat8E4M3, "results of attention as 8-bit floats");
   CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);
   CHECK(args.causal || args.alibi_slopes == nullptr, "slopes without causal attention");
   CHECK(args.chunk == 0 || (args.chunk > 0 && args.causal && args.window == 0), "chunk {}", args.chunk);

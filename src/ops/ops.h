@@ -24,6 +24,13 @@ class ThreadPool;
 
 namespace sluice::ops {
 
+// What a product may do to its inputs beyond the rounding its kernels do anyway. Kernels of few rows need not.
+enum class InputRounding {
+  kNone,
+  kFp8PerRow,    // to 8-bit floats (E4M3), a scale per row; of weights whose outputs have one scale each
+  kFp8PerGroup,  // the same with a scale per 128 inputs of a row
+};
+
 // A view of a weight matrix [n, k] in the layout its device multiplies best: MatmulKernels::packed_bytes(n, k) of
 // memory that somebody else owns.
 struct Weight {
@@ -31,6 +38,7 @@ struct Weight {
   int64_t n = 0;          // outputs
   int64_t k = 0;          // inputs
   std::byte* data = nullptr;
+  InputRounding inputs = InputRounding::kNone;
 };
 
 // Layouts are sequences of whole panels: outputs from a multiple of this on begin at packed_bytes(that many, k), so
@@ -39,8 +47,8 @@ inline constexpr int64_t kWeightPanel = 16;
 
 // out[t, :] = (accumulate ? out[t, :] : 0) + x[t, :] * weight^T + bias
 struct MatmulArgs {
-  Tensor out;  // [tokens, n] fp32
-  Tensor x;    // [tokens, k] fp32
+  Tensor out;  // [tokens, n] fp32, or what output_type() says, then without bias and accumulation
+  Tensor x;    // [tokens, k] fp32, or what input_type() says
   const Weight* weight = nullptr;
   const float* bias = nullptr;  // [n] or null
   bool accumulate = false;      // adds into out: the residual stream
@@ -126,7 +134,7 @@ struct RopeStoreArgs {
   Tensor v;        // [tokens, kv_heads * value_dim] fp32
   Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
   bool interleaved = false;  // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
-  Tensor k_cache;            // [blocks, kv_heads, block_size, head_dim] fp32, bf16 or fp16
+  Tensor k_cache;            // [blocks, kv_heads, block_size, head_dim] fp32, bf16, fp16 or E4M3 (Backend::fp8_cache)
   Tensor v_cache;            // [blocks, kv_heads, block_size, value_dim]
   Indices positions;         // [tokens] rows of cos_sin
   Indices slots;             // [tokens] block * block_size + offset
@@ -141,7 +149,7 @@ struct LatentStoreArgs {
   Tensor k_rope;   // [tokens, rotary] fp32
   Tensor cos_sin;  // [positions, rotary] fp32, as above
   bool interleaved = false;
-  Tensor k_cache;     // [blocks, 1, block_size, latent + rotary] fp32, bf16 or fp16
+  Tensor k_cache;     // [blocks, 1, block_size, latent + rotary], as above
   Indices positions;  // [tokens] rows of cos_sin
   Indices slots;      // [tokens]
 };
@@ -151,7 +159,7 @@ struct LatentStoreArgs {
 // the cache. Sequence s owns rows query_start[s] .. query_start[s+1]; its last row is at position kv_len[s] - 1.
 // A causal row sees the positions up to its own, any other row all kv_len[s] of its sequence.
 struct AttentionArgs {
-  Tensor out;             // [tokens, heads * value_dim] fp32
+  Tensor out;             // [tokens, heads * value_dim] fp32, or of take_rows() in 16 bits that input_type() says
   Tensor q;               // [tokens, heads * head_dim] fp32, rotated
   Tensor k_cache;         // [blocks, kv_heads, block_size, head_dim]
   Tensor v_cache;         // [blocks, kv_heads, block_size, value_dim]; empty: values are the
@@ -300,6 +308,9 @@ struct MatmulKernels {
   // How these kernels see x. 0: as fp32, or rounded to the type of the weights. Else every so many inputs of a row are
   // rounded to the nearest multiples (-127 .. 127) of their largest magnitude / 127; products and sums are fp32.
   int int8_block = 0;
+  // See ops::input_type and ops::output_type; null: fp32.
+  DType (*input_type)(const Weight& weight, int64_t rows) = nullptr;
+  DType (*output_type)(const Weight& weight, int64_t rows) = nullptr;
 };
 
 // Outputs [begin, begin + n) of a weight; `begin` is a multiple of kWeightPanel.
@@ -381,6 +392,7 @@ struct Backend {
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;
   std::string_view exact{};  // the backend on the same device that does not, where there is one
+  bool fp8_cache = false;    // keys and values may be cached as kFloat8E4M3, without scales
 };
 // Usable backend of that name, or the best one for an empty name. `deterministic`: one whose rows keep their bits in
 // any batch. Throws Error(kUnsupportedModel) listing the names.
@@ -393,10 +405,25 @@ struct Ctx {
   Arena& arena;
 };
 
+// What a product of `rows` rows would round its inputs to: whoever writes them may write that type instead of fp32,
+// into take_rows(), and saves reading them again. And a type that costs little where the results are read once, by an
+// op whose own results are rounded (the halves of a gated unit). fp32 where the device has nothing to gain.
+DType input_type(const Ctx&, const Weight& weight, int64_t rows);
+DType output_type(const Ctx&, const Weight& weight, int64_t rows);
+
+// Dense rows in memory for as many of fp32, of the arena or of a tensor that is not needed as it was. Behind rows of
+// 8-bit floats (E4M3) lie their scales: a row is scale times its numbers.
+Tensor take_rows(Ctx&, DType type, int64_t rows, int64_t columns);
+Tensor rows_in(const Tensor& memory, DType type);
+inline float* row_scales(const Tensor& rows) {
+  return reinterpret_cast<float*>(rows.data + rows.shape[0] * rows.shape[1]);
+}
+
 // Checked calls. Shapes as above; each CHECKs them (a mismatch is a bug of the layer, not of the input).
 void embed(Ctx&, Tensor out, const Tensor& table, Indices ids);  // out[i, :] = fp32(table[ids[i], :])
 // out = x / rms(x) * (weight + weight_offset) per vector of the last dimension; x and out may be the same, and may be
-// strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale).
+// strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale). out is fp32, or of
+// take_rows() in a type that input_type() says.
 void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset = 0.0f);
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
 // Rows of x are scaled to the length of those of `like`: x *= sqrt(mean(like^2) / max(mean(x^2), floor)).
@@ -405,7 +432,8 @@ void match_rms(Ctx&, Tensor x, Tensor like, float floor);
 // + deviations * std), 0), std with divisor n (Gemma 3n).
 void gaussian_top_k(Ctx&, Tensor x, float deviations);
 void glu(Ctx&, Tensor out, Tensor gate_up,
-         Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up
+         Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up. out is
+                                  // as in rms_norm, gate_up fp32 or what output_type() says
 // out = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = min(max(up, -limit), limit) (gpt-oss)
 void clamped_glu(Ctx&, Tensor out, Tensor gate_up, float alpha, float limit);
 void unary(Ctx&, Tensor x, Activation activation);                                         // in place

@@ -246,7 +246,7 @@ const Ops& table() {
   return ops;
 }
 
-const Backend backend{.name = "reference", .rank = 0, .usable = [] { return true; }, .table = table};
+const Backend backend{.name = "reference", .rank = 0, .usable = [] { return true; }, .table = table, .fp8_cache = true};
 const Registry<Backend> registered{backend};
 
 }  // namespace

@@ -13,9 +13,9 @@ void decode_blocks(const std::byte* from, float* to, size_t count) {
 
 template <class Codec>
 void encode_blocks(const float* from, std::byte* to, size_t count) {
-  for (size_t i = 0; i < count; i += Codec::kElements, to += sizeof(typename Codec::Block)) {
-    Codec::quantize(from + i, *reinterpret_cast<typename Codec::Block*>(to));
-  }
+  auto* blocks = reinterpret_cast<typename Codec::Block*>(to);
+  if constexpr (requires { Codec::quantize_row(from, blocks, count); }) return Codec::quantize_row(from, blocks, count);
+  for (size_t i = 0; i < count; i += Codec::kElements) Codec::quantize(from + i, *blocks++);
 }
 
 namespace {

@@ -69,13 +69,14 @@ struct Fp8 {
     return __builtin_bit_cast(float, sign | (magnitude == 0x7f ? 0x7fc00000u : found));
   }
   // The nearest number, ties to even; what is too large becomes the largest, 448.
-  static uint8_t nearest(float x);
+  static uint8_t nearest(float x) { return float_to_fp8(x); }
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
     const float d = block.scale;
     for (int i = 0; i < kElements; ++i) out[i] = d * value(block.qs[i]);
   }
-  // The largest magnitude of the block becomes 448.
-  static void quantize(const float* in, Block& block);
+  // The largest magnitude becomes 448: of a block, or of `count` elements, which then share one scale.
+  static void quantize(const float* in, Block& block) { quantize_row(in, &block, kElements); }
+  static void quantize_row(const float* in, Block* blocks, size_t count);
   static constexpr TypeInfo kType = block_type<Fp8, Block>("fp8_e4m3", -1, kElements);
 };
 

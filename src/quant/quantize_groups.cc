@@ -1,6 +1,5 @@
 // Quantizers of integers in groups and of 8-bit floats.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "quant/groups.h"
@@ -40,27 +39,17 @@ template struct IntGroup<4, 64>;
 template struct IntGroup<4, 128>;
 template struct IntGroup<8, 128>;
 
-uint8_t Fp8::nearest(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80);
-  const float magnitude = std::abs(x);
-  if (std::isnan(x)) return sign | 0x7f;
-  if (magnitude >= 448.0f) return sign | 0x7e;
-  if (magnitude < 0x1.0p-6f) return sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1.0p9f));
-  const auto m = std::bit_cast<uint32_t>(magnitude);
-  const uint32_t rounded = m + 0x7ffff + (m >> 20 & 1);
-  return sign | static_cast<uint8_t>(std::min((rounded >> 20) - (120u << 3), 0x7eu));
-}
-
-void Fp8::quantize(const float* in, Block& block) {
+void Fp8::quantize_row(const float* in, Block* blocks, size_t count) {
   float most = 0;
-  for (int i = 0; i < kElements; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     if (std::isfinite(in[i])) most = std::max(most, std::abs(in[i]));
   }
-  block.scale = most / 448.0f;
-  const float inverse = block.scale > 0 ? 1.0f / block.scale : 0.0f;
-  // A subnormal scale's inverse may not be finite: such weights are zero for all purposes.
-  for (int i = 0; i < kElements; ++i) block.qs[i] = std::isfinite(inverse) ? nearest(in[i] * inverse) : 0;
+  const float scale = most / 448.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (; count > 0; count -= kElements, in += kElements, ++blocks) {
+    blocks->scale = scale;
+    // A subnormal scale's inverse may not be finite: such weights are zero for all purposes.
+    for (int i = 0; i < kElements; ++i) blocks->qs[i] = std::isfinite(inverse) ? nearest(in[i] * inverse) : 0;
+  }
 }
 
 }  // namespace sluice::quant

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -68,6 +69,24 @@ uint16_t float_to_fp16(float value) {
   return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
 }
 
+float fp8_to_float(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80) << 24, magnitude = bits & 0x7f;
+  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000);
+  if (magnitude < 8) return std::copysign(static_cast<float>(magnitude) * 0x1.0p-9f, std::bit_cast<float>(sign));
+  return std::bit_cast<float>(sign | ((magnitude << 20) + (120u << 23)));
+}
+
+uint8_t float_to_fp8(float value) {
+  const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> 24 & 0x80);
+  const float magnitude = std::abs(value);
+  if (std::isnan(value)) return sign | 0x7f;
+  if (magnitude >= 448.0f) return sign | 0x7e;
+  if (magnitude < 0x1.0p-6f) return sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1.0p9f));
+  const auto m = std::bit_cast<uint32_t>(magnitude);
+  const uint32_t rounded = m + 0x7ffff + (m >> 20 & 1);
+  return sign | static_cast<uint8_t>(std::min((rounded >> 20) - (120u << 3), 0x7eu));
+}
+
 namespace {
 
 template <class T, class F>
@@ -102,6 +121,9 @@ void decode_bf16(const std::byte* from, float* to, size_t count) {
   read_each<uint16_t>(from, to, count, bf16_to_float);
 }
 void decode_f16(const std::byte* from, float* to, size_t count) { read_each<uint16_t>(from, to, count, fp16_to_float); }
+void decode_f8e4m3(const std::byte* from, float* to, size_t count) {
+  read_each<uint8_t>(from, to, count, fp8_to_float);
+}
 void decode_f64(const std::byte* from, float* to, size_t count) {
   read_each<double>(from, to, count, [](double v) { return static_cast<float>(v); });
 }
@@ -111,6 +133,7 @@ void decode_i32(const std::byte* from, float* to, size_t count) {
 void encode_f32(const float* from, std::byte* to, size_t count) { std::memcpy(to, from, count * sizeof(float)); }
 void encode_bf16(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_bf16); }
 void encode_f16(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp16); }
+void encode_f8e4m3(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp8); }
 
 }  // namespace codec
 

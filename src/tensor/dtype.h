@@ -27,10 +27,12 @@ void decode_f32(const std::byte*, float*, size_t);
 void decode_bf16(const std::byte*, float*, size_t);
 void decode_f16(const std::byte*, float*, size_t);
 void decode_f64(const std::byte*, float*, size_t);
+void decode_f8e4m3(const std::byte*, float*, size_t);
 void decode_i32(const std::byte*, float*, size_t);
 void encode_f32(const float*, std::byte*, size_t);
 void encode_bf16(const float*, std::byte*, size_t);
 void encode_f16(const float*, std::byte*, size_t);
+void encode_f8e4m3(const float*, std::byte*, size_t);
 }  // namespace codec
 
 inline constexpr TypeInfo kFloat32{"float32", 1, 4, "F32", 0, codec::decode_f32, codec::encode_f32};
@@ -46,7 +48,7 @@ inline constexpr TypeInfo kUInt16{"uint16", 1, 2, "U16"};
 inline constexpr TypeInfo kUInt32{"uint32", 1, 4, "U32"};
 inline constexpr TypeInfo kUInt64{"uint64", 1, 8, "U64"};
 inline constexpr TypeInfo kBool{"bool", 1, 1, "BOOL"};
-inline constexpr TypeInfo kFloat8E4M3{"float8_e4m3fn", 1, 1, "F8_E4M3"};
+inline constexpr TypeInfo kFloat8E4M3{"float8_e4m3fn", 1, 1, "F8_E4M3", -1, codec::decode_f8e4m3, codec::encode_f8e4m3};
 inline constexpr TypeInfo kFloat8E5M2{"float8_e5m2", 1, 1, "F8_E5M2"};
 inline constexpr TypeInfo kFloat8E8M0{"float8_e8m0fnu", 1, 1, "F8_E8M0"};
 
@@ -62,6 +64,10 @@ float bf16_to_float(uint16_t bits);
 uint16_t float_to_bf16(float value);
 float fp16_to_float(uint16_t bits);
 uint16_t float_to_fp16(float value);
+// E4M3 without infinities (OCP 8-bit Floating Point, Micikevicius et al. 2022, arXiv:2209.05433): what is too large
+// becomes 448, the largest number.
+float fp8_to_float(uint8_t bits);
+uint8_t float_to_fp8(float value);
 
 // Converts `count` elements (whole blocks) to or from fp32. Throws Error(kUnsupportedModel) for a type without a
 // meaning as numbers, or that is only read.

@@ -23,10 +23,12 @@ struct TextLogits {
 };
 
 // In float32, in steps of 16 tokens; throws what load_model throws.
-inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const int32_t> ids) {
+inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const int32_t> ids,
+                            const char* activation_quantization = "none") {
   EngineOptions options;
   options.model = folder.path();
   options.dtype = "float32";
+  options.activation_quantization = activation_quantization;
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
   ThreadPool pool(2);

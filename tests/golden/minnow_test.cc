@@ -135,6 +135,18 @@ TEST_P(Minnow, Perplexity) {
   EXPECT_NEAR(perplexity(options(GetParam(), "bfloat16")) / want, 1.0, 0.01);
 }
 
+// Weights of 8 bits, and on a GPU activations and cache as well.
+TEST_P(Minnow, PerplexityInFp8) {
+  if (kSanitized) GTEST_SKIP() << "takes minutes under a sanitizer";
+  const Json reference = read_json_file(kGoldens + "reference.json");
+  EngineOptions o = options(GetParam(), "bfloat16");
+  o.quantization = "fp8";
+  if (ops::select_backend().fp8_cache) o.kv_cache_dtype = "fp8";
+  const double ratio = perplexity(o) / reference[GetParam()]["chat_test_perplexity"].get<double>();
+  fmt::print("{}: perplexity in fp8 {:.5f} of the reference's\n", GetParam(), ratio);
+  EXPECT_NEAR(ratio, 1.0, 0.005);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Minnow, ::testing::Values("minnow-6m", "minnow-1m-draft"),
                          [](const auto& info) { return std::string(info.param) == "minnow-6m" ? "base" : "draft"; });
 

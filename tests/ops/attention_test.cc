@@ -306,6 +306,32 @@ TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
   }
 }
 
+// Caches of 8-bit floats: the reference reads the same ones.
+TEST_P(AttentionTest, Fp8CachesMatchTheReference) {
+  if (!GetParam()->fp8_cache) GTEST_SKIP() << "has no caches of 8-bit floats";
+  for (Config config :
+       {Config{}, Config{.heads = 8, .head_dim = 128, .value_dim = 128},
+        Config{.heads = 6, .kv_heads = 1, .head_dim = 256, .value_dim = 256, .window = 45},
+        Config{.heads = 5, .kv_heads = 1, .head_dim = 80, .value_dim = 80, .block_size = 8, .sinks = true},
+        Config{.heads = 24, .kv_heads = 3, .head_dim = 96, .value_dim = 64, .block_size = 32},
+        Config{.heads = 3, .kv_heads = 3, .head_dim = 20, .value_dim = 36, .alibi = true},
+        Config{.heads = 5, .kv_heads = 1, .head_dim = 72, .value_dim = 56, .values_in_keys = true},
+        Config{.heads = 8, .kv_heads = 1, .soft_cap = 3.0f, .causal = false}}) {
+    config.type = &kFloat8E4M3;
+    SCOPED_TRACE(config.str());
+    const float tolerance = GetParam()->rounds ? attention_tolerance(&kFloat16) : attention_tolerance(&kFloat32);
+    const Scene scene(config, {1300, 70, 131, 1, 512}, random);
+    std::vector<Owned> out = scene.results(), expected = scene.results();
+    for (const std::vector<Scene::Span>& spans :
+         {std::vector<Scene::Span>{{0, 1299, 1300}, {1, 60, 70}, {2, 129, 131}, {3, 0, 1}, {4, 511, 512}},
+          std::vector<Scene::Span>{{0, 1000, 1300}, {1, 0, 70}, {2, 0, 131}, {4, 508, 512}}}) {
+      scene.attend(device.ctx, spans, out);
+      scene.attend(reference.ctx, spans, expected);
+      for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], tolerance);
+    }
+  }
+}
+
 SLUICE_FOR_EVERY_BACKEND(AttentionTest);
 
 }  // namespace

@@ -228,7 +228,8 @@ TEST_P(ElementwiseTest, RopeStore) {
   for (const RopeCase& c : {RopeCase{4, 2, 64, 64, 64, 16, false}, RopeCase{3, 3, 24, 40, 24, 8, false},
                             RopeCase{2, 1, 128, 128, 32, 32, false}, RopeCase{2, 1, 80, 80, 20, 16, true},
                             RopeCase{8, 1, 64, 16, 64, 64, true}, RopeCase{2, 2, 16, 16, 0, 16, false}}) {
-    for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
+    for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
+      if (type == &kFloat8E4M3 && !GetParam()->fp8_cache) continue;
       SCOPED_TRACE(fmt::format("head_dim {}, rotary_dim {}, {}", c.head_dim, c.rotary_dim, type->name));
       const int tokens = 11;
       Owned q(&kFloat32, {tokens, c.heads * c.head_dim}, 8), k(&kFloat32, {tokens, c.kv_heads * c.head_dim}, 8);
@@ -274,8 +275,9 @@ TEST_P(ElementwiseTest, RopeStore) {
       std::vector<float> a(k_cache->shape.elements()), b(a.size());
       to_float(type, k_cache->data, a.data(), a.size());
       to_float(type, expected_k->data, b.data(), b.size());
-      const float ulp = type == &kFloat32 ? 1e-6f : type == &kFloat16 ? 1e-3f : 8e-3f;
-      for (size_t i = 0; i < a.size(); ++i) ASSERT_LE(std::abs(a[i] - b[i]), ulp * std::abs(b[i]) + 1e-6f) << i;
+      const float ulp = type == &kFloat32 ? 1e-6f : type == &kFloat16 ? 1e-3f : type == &kBFloat16 ? 8e-3f : 0.125f;
+      const float least = type == &kFloat8E4M3 ? 0x1p-9f : 1e-6f;
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_LE(std::abs(a[i] - b[i]), ulp * std::abs(b[i]) + least) << i;
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <vector>
 
 namespace sluice::quant {
 namespace {
@@ -28,6 +29,7 @@ TEST(Fp8, EveryCodeIsItsNumber) {
       EXPECT_EQ(value, defined(bits)) << bits;
       EXPECT_EQ(std::signbit(value), bits >= 0x80) << bits;
       EXPECT_EQ(Fp8::nearest(value), bits) << bits;
+      EXPECT_EQ(fp8_to_float(static_cast<uint8_t>(bits)), value) << bits;
     }
   }
 }
@@ -50,6 +52,21 @@ TEST(Fp8, NearestIsNearestAndEvenAmongEquals) {
   EXPECT_EQ(Fp8::nearest(1e30f), 0x7e);
   EXPECT_EQ(Fp8::nearest(-std::numeric_limits<float>::infinity()), 0xfe);
   EXPECT_EQ(Fp8::nearest(std::nanf("")) & 0x7f, 0x7f);
+}
+
+TEST(Fp8, ElementsThatAreWrittenTogetherShareAScale) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> in(3 * 128), out(in.size());
+  for (float& v : in) v = normal(random);
+  in[200] = -7.0f;
+  std::vector<std::byte> blocks(3 * sizeof(Fp8::Block));
+  from_float(&Fp8::kType, in.data(), blocks.data(), in.size());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(reinterpret_cast<const Fp8::Block*>(blocks.data())[i].scale, 7.0f / 448.0f);
+  }
+  to_float(&Fp8::kType, blocks.data(), out.data(), out.size());
+  for (size_t i = 0; i < in.size(); ++i) EXPECT_NEAR(out[i], in[i], std::abs(in[i]) / 16 + 7.0f / 448 * 0x1p-10f) << i;
 }
 
 template <class Codec>

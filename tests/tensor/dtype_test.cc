@@ -119,8 +119,8 @@ TEST(DType, IsFoundByEitherName) {
 }
 
 TEST(DType, ArraysConvertFromAndToFp32AtAnyAlignment) {
-  const std::vector<float> values = {0.0f, -1.5f, 2.0f, 1024.0f};
-  for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
+  const std::vector<float> values = {0.0f, -1.5f, 2.0f, 256.0f};
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
     std::vector<std::byte> raw(values.size() * type->block_bytes + 1);
     from_float(type, values.data(), raw.data() + 1, values.size());
     std::vector<float> back(values.size());

@@ -1,6 +1,7 @@
 // Paged attention on the tensor cores: which kernel takes which sequences of a batch.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -12,13 +13,19 @@ namespace {
 constexpr int kMostDim = 256;
 
 template <class T>
-void run(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+bool run(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+  if constexpr (sizeof(T) == 1) {  // has no kernel for many rows on devices before 9.0
+    if (at.prefill_rows > 0 && !attention_warpgroup<T>(l, p, at)) return false;
+  } else {
+    if (at.prefill_rows > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);
+  }
   if (at.decode_rows > 0) attention_decode<T>(l, p, at);
-  if (at.prefill_rows > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);
+  return true;
 }
 
 bool whole_packs(const Tensor& cache) {
-  return cache.shape[3] % 8 == 0 && cache.shape[3] <= kMostDim && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
+  const int64_t bytes = cache.shape[3] * cache.dtype->block_bytes;
+  return bytes % 16 == 0 && cache.shape[3] <= kMostDim && reinterpret_cast<uintptr_t>(cache.data) % 16 == 0;
 }
 
 }  // namespace
@@ -34,9 +41,9 @@ void AttentionIndices::count(int rows, int keys, int group) {
 
 bool attention_on_tensor_cores(const ops::AttentionArgs& args) {
   const Tensor& k = args.k_cache;
-  if ((k.dtype != &kBFloat16 && k.dtype != &kFloat16) || !whole_packs(k)) return false;
+  if ((k.dtype != &kBFloat16 && k.dtype != &kFloat16 && k.dtype != &kFloat8E4M3) || !whole_packs(k)) return false;
   const bool apart = args.v_cache.data != nullptr;
-  if (apart ? !whole_packs(args.v_cache) : args.value_dim % 8 != 0) return false;
+  if (apart ? !whole_packs(args.v_cache) : args.value_dim * k.dtype->block_bytes % 16 != 0) return false;
   // Keys are copied in groups of eight; vectors are counted in 32 bits.
   return k.shape[2] % 8 == 0 && k.shape.elements() / k.shape[3] <= INT32_MAX;
 }
@@ -47,12 +54,9 @@ bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const Att
   const AttentionParams p = attention_params(args, at);
   const bool little = shared_of_block(l) < (128 << 10);
   if (at.prefill_rows > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
-  if (type == &kBFloat16) {
-    run<__nv_bfloat16>(l, p, at);
-  } else {
-    run<__half>(l, p, at);
-  }
-  return true;
+  if (type == &kBFloat16) return run<__nv_bfloat16>(l, p, at);
+  if (type == &kFloat16) return run<__half>(l, p, at);
+  return run<__nv_fp8_e4m3>(l, p, at);
 }
 
 }  // namespace sluice::cuda

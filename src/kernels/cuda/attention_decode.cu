@@ -1,5 +1,5 @@
-// Paged attention of few rows per sequence (decode), for caches of 16 bits and heads of up to 256 dimensions in whole
-// packs of 16 bytes. Bound by reading the cache once.
+// Paged attention of few rows per sequence (decode), for caches of 16 and 8 bits and heads of up to 256 dimensions in
+// whole packs of 16 bytes. Bound by reading the cache once.
 //
 // The keys that a sequence's rows see are cut into chunks (chunks_of), and every chunk is a unit of work for each kv
 // head and tile of packed rows. One launch of as many blocks as the device holds: each block adds up the units of all
@@ -9,7 +9,7 @@
 // decoded in all.
 //
 // Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
-// tensor cores. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
+// tensor cores. Queries and softmax weights are rounded to the cache's type, or to fp16; scores and sums are fp32.
 //
 // The kernel fills the multiprocessors by itself: it neither begins early nor lets the next one do so, whose blocks
 // would sit beside it, a part of them, and wait.
@@ -34,11 +34,11 @@ int tiles_for(int64_t packed_rows) { return packed_rows <= kQueries ? 1 : 2; }
 
 template <class T, int dim, int tiles>
 void launch_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  constexpr int kOfWarp = kDecodeBytesOfWarp<dim>, kOfSequence = sizeof(SequenceWork), kBeside = 1024;
+  constexpr int kOfWarp = kDecodeBytesOfWarp<dim, T>, kOfSequence = sizeof(SequenceWork), kBeside = 1024;
   const int most_shared = shared_of_block(l) - kBeside;
   const int warps = std::min(kMostWarps, most_shared / kOfWarp);
   const int launched = std::min(kLaunchedSequences, (most_shared - warps * kOfWarp) / kOfSequence);
-  const int shared = decode_bytes<dim>(warps, std::min(at.sequences, launched));
+  const int shared = decode_bytes<dim, T>(warps, std::min(at.sequences, launched));
   static const bool allowed = (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(most_shared)), true);
   static_cast<void>(allowed);
   for (int first = 0; first < at.sequences; first += launched) {
@@ -78,5 +78,6 @@ void attention_decode(const Launch& l, const AttentionParams& p, const Attention
 
 template void attention_decode<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template void attention_decode<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template void attention_decode<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda

@@ -1,6 +1,7 @@
 // Paged attention in fp32 for every shape, type and mask. One block per row and head; each warp takes every kWarps-th
 // key with an online softmax of its own, and the warps' results meet in their order: a row's bits depend on its own
 // keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
+#include "kernels/cuda/device/attention_results.cuh"
 #include "kernels/cuda/device/visible_keys.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
   for (int d = threadIdx.x; d < p.value_dim; d += blockDim.x) {
     float result = 0.0f;
     for (int w = 0; w < kWarps; ++w) result += shared[w * p.value_dim + d] * expf(partials[w].top - top);
-    p.out[row * p.out_stride + int64_t{head} * p.value_dim + d] = result / sum;
+    put_result(p, row * p.out_stride + int64_t{head} * p.value_dim + d, result / sum);
   }
 }
 
@@ -102,9 +103,11 @@ void attention_exact(const Launch& l, const ops::AttentionArgs& args, const Atte
     attend<float><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else if (type == &kBFloat16) {
     attend<__nv_bfloat16><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
-  } else {
-    CHECK(type == &kFloat16, "no kernel for a cache of {}", type->name);
+  } else if (type == &kFloat16) {
     attend<__half><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+  } else {
+    CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
+    attend<__nv_fp8_e4m3><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   }
   check_launch("exact attention");
 }

@@ -5,8 +5,11 @@
 
 namespace sluice::cuda {
 
+enum class ResultType { kFloat, kBFloat16, kHalf };
+
 struct AttentionParams {
-  float* out;
+  void* out;
+  ResultType out_type;
   const float* q;
   const std::byte *k, *v;  // v is k where values are a part of the keys
   const int32_t *query_start, *kv_len, *block_table;
@@ -22,10 +25,18 @@ struct AttentionParams {
   bool causal;
 };
 
+inline ResultType result_type(const Tensor& out) {
+  if (out.dtype == &kFloat32) return ResultType::kFloat;
+  if (out.dtype == &kBFloat16) return ResultType::kBFloat16;
+  CHECK(out.dtype == &kFloat16, "no kernel of attention writes {}", out.dtype->name);
+  return ResultType::kHalf;
+}
+
 inline AttentionParams attention_params(const ops::AttentionArgs& a, const AttentionIndices& at) {
   const bool apart = a.v_cache.data != nullptr;
   const int kv_heads = static_cast<int>(a.k_cache.shape[1]);
-  return {.out = a.out.f32(),
+  return {.out = a.out.data,
+          .out_type = result_type(a.out),
           .q = a.q.f32(),
           .k = a.k_cache.data,
           .v = apart ? a.v_cache.data : a.k_cache.data,

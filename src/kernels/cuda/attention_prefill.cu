@@ -68,12 +68,13 @@ class QueryTile {
     for (int h = 0; h < 2; ++h) {
       const float factor = result_factor(p_, rows_, h);
       if (rows_.position[h] < 0) continue;
-      float* out = p_.out + token(h) * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
+      const int64_t out = token(h) * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
 #pragma unroll
       for (int i = 0; i < dim / 8; ++i) {
         const int column = i * 8 + 2 * t();
         if (column >= p_.value_dim) continue;
-        out[column] = mixed_[i][2 * h] * factor, out[column + 1] = mixed_[i][2 * h + 1] * factor;
+        put_result(p_, out + column, mixed_[i][2 * h] * factor);
+        put_result(p_, out + column + 1, mixed_[i][2 * h + 1] * factor);
       }
     }
   }

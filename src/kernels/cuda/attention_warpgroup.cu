@@ -5,6 +5,8 @@
 // two compute, 64 rows each (Shah et al. 2024, arXiv:2407.08608). Keys and values have two stages each. While the
 // values of one tile are mixed, the scores of the next one are already calculated and softened. Tiles are walked from
 // the last keys to the first. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
+//
+// Keys and values of 8-bit floats pass through the registers of the copying warp group and become fp16 there, exactly.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -20,8 +22,19 @@ constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kGroupRows = 64;  // packed rows of a consumer
 constexpr int kBlockRows = kConsumers * kGroupRows;
 constexpr int kStages = 2;
-constexpr int kPanel = 64;                                        // columns of a matrix in shared memory
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // a multiple of 8, in all what 3 x 168 are
+constexpr int kPanel = 64;  // columns of a matrix in shared memory
+
+// What products are of, and how many registers threads have: a multiple of 8, in all what 3 x 168 are.
+template <class T>
+struct Roles {
+  using Product = T;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+template <>
+struct Roles<__nv_fp8_e4m3> {
+  using Product = __half;
+  static constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
+};
 
 template <int dim>
 inline constexpr int kTileKeys = dim <= 128 ? 128 : 64;
@@ -98,6 +111,76 @@ __device__ void produce(const AttentionParams& p, const Block& b, const Layout<d
     arrive_after_copies(shared.values_full(stage));
   }
   wait_for_all_copies();
+}
+
+// What a lane has of 8-bit keys or values between the cache and shared memory: packs of 16 elements of the groups of a
+// warp, whose lanes share them as CopyLane says of vectors half as long.
+template <int dim>
+class Fp8Packs {
+ public:
+  using Lane = CopyLane<dim / 2>;
+
+  __device__ void load(const Lane& lane, int vector, int first, int begin, int end) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int in_group = i % kOfGroup * Lane::kKeys, at = __shfl_sync(0xffffffffu, vector, i / kOfGroup);
+      const int key = first + i / kOfGroup * 8 + in_group + Lane::key();
+      packs_[i] = {0, 0, 0, 0};
+      if (lane.there && key >= begin && key < end) {
+        packs_[i] = __ldg(reinterpret_cast<const uint4*>(lane.from + (int64_t{at} + in_group) * lane.vector_bytes));
+      }
+    }
+  }
+
+  // To the rows from `first_row` on of a tile. Lanes of the second panel write their second half first: eight lanes
+  // meet all banks.
+  __device__ void store(uint32_t tile, int first_row, uint32_t panel_bytes) const {
+    const int second = Lane::pack() / 4 % 2;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int row = first_row + i / kOfGroup * 8 + i % kOfGroup * Lane::kKeys + Lane::key();
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const bool high = (h ^ second) != 0;
+        const uint32_t a = high ? packs_[i].z : packs_[i].x, b = high ? packs_[i].w : packs_[i].y;
+        const uint4 wide = {widen_fp8(a & 0xffff), widen_fp8(a >> 16), widen_fp8(b & 0xffff), widen_fp8(b >> 16)};
+        store_shared(tile + pack_at(row, 2 * Lane::pack() + (h ^ second), panel_bytes), wide);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kOfGroup = 8 / Lane::kKeys, kCount = kTileKeys<dim> / 4 / 8 * kOfGroup;
+  uint4 packs_[kCount];
+};
+
+template <int dim>
+__device__ void produce_fp8(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
+  using Lane = CopyLane<dim / 2>;
+  constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8;
+  const Lane keys(p.k, p.head_dim / 2, p.head_dim / 2), values(p.v, p.value_stride / 2, p.value_dim / 2);
+  const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
+  const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
+  const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
+  const int first_tile = b.begin / kKeys, last_tile = (b.end - 1) / kKeys;
+  GroupPlace place;
+  place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
+  Fp8Packs<dim> packs;
+  const auto give = [&](uint32_t tile, uint32_t empty, uint32_t full, int parity) {
+    wait_barrier(empty, parity);
+    packs.store(tile, warp_key, Layout<dim>::kTilePanel);
+    fence_for_products();
+    arrive(full);
+  };
+  for (int tile = last_tile, i = 0; tile >= first_tile; --tile, ++i) {
+    const int stage = i % kStages, parity = i / kStages % 2 ^ 1, first = tile * kKeys + warp_key;
+    const int vector = place.vector(p, b.kv_head);
+    packs.load(keys, vector, first, b.begin, b.end);
+    if (tile > first_tile) place.look_up(p, table, (tile - 1) * kKeys + group_key, b.begin, b.end);
+    give(shared.keys(stage), shared.keys_empty(stage), shared.keys_full(stage), parity);
+    packs.load(values, vector, first, b.begin, b.end);
+    give(shared.values(stage), shared.values_empty(stage), shared.values_full(stage), parity);
+  }
 }
 
 // The 64 rows of a consumer. Lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
@@ -190,13 +273,13 @@ class Consumer {
   }
 
   __device__ void write() const {
-    const bool pairs = reinterpret_cast<uintptr_t>(p_.out) % 8 == 0 && p_.out_stride % 2 == 0;
+    const bool pairs = pairs_of_results(p_);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float factor = result_factor(p_, rows_, h);
       if (rows_.position[h] < 0) continue;
       const int token = b_.first_token + rows_.position[h] - (b_.kv_len - b_.rows);
-      float* out = p_.out + token * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
+      const int64_t out = token * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
 #pragma unroll
       for (int i = 0; i < dim / 8; ++i) {
         const int column = i * 8 + 2 * t();
@@ -205,9 +288,9 @@ class Consumer {
                              mixed[i % (kPart / 8) * 4 + 2 * h + 1] * factor};
         if (column >= p_.value_dim) continue;
         if (pairs) {
-          *reinterpret_cast<float2*>(out + column) = pair;
+          put_results(p_, out + column, pair);
         } else {
-          out[column] = pair.x, out[column + 1] = pair.y;
+          put_result(p_, out + column, pair.x), put_result(p_, out + column + 1, pair.y);
         }
       }
     }
@@ -305,11 +388,15 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ A
   fence_for_products();
   __syncthreads();
   if (threadIdx.x < kGroupThreads) {
-    fewer_registers<kProducerRegisters>();
-    produce<dim>(p, b, shared);
+    fewer_registers<Roles<T>::kProducerRegisters>();
+    if constexpr (sizeof(T) == 1) {
+      produce_fp8<dim>(p, b, shared);
+    } else {
+      produce<dim>(p, b, shared);
+    }
   } else {
-    more_registers<kConsumerRegisters>();
-    Consumer<T, dim> consumer(p, b, shared);
+    more_registers<Roles<T>::kConsumerRegisters>();
+    Consumer<typename Roles<T>::Product, dim> consumer(p, b, shared);
     consumer.load_queries();
     consumer.attend();
     consumer.write();
@@ -351,5 +438,6 @@ bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] cons
 
 template bool attention_warpgroup<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_warpgroup<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_warpgroup<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda

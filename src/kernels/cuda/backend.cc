@@ -17,9 +17,9 @@ namespace {
 // than 3 %, for weights of 16 bits of more elements than kLargeMatrix and for all others (docs/performance.md).
 constexpr int64_t kDenseRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
 
-int64_t dense_rows(const Product& p) {
-  if (p.type == &kFloat32) return kMostStreamedRows + 1;
-  return p.n * p.k > kLargeMatrix ? kDenseRowsLarge : kDenseRowsSmall;
+int64_t dense_rows(DType type, int64_t elements) {
+  if (type == &kFloat32) return kMostStreamedRows + 1;
+  return elements > kLargeMatrix ? kDenseRowsLarge : kDenseRowsSmall;
 }
 
 // For an op by itself.
@@ -122,7 +122,7 @@ template <Arithmetic arithmetic>
 void multiply_by(const Product& p) {
   if (multiply_quantized(launch(), p, arithmetic)) return;
   const bool tensor = arithmetic == Arithmetic::kTensor;
-  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p) && multiply_dense(launch(), p)) return;
+  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p.type, p.n * p.k) && multiply_dense(launch(), p)) return;
   if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);
   multiply_exact(launch(), p);
 }
@@ -136,9 +136,26 @@ void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
                   .n = args.weight->n,
                   .k = args.weight->k,
                   .bias = args.bias,
-                  .accumulate = args.accumulate};
+                  .accumulate = args.accumulate,
+                  .rounding = args.weight->inputs};
   take_or_launch([&](StepProgram& s, auto& alone) { return arithmetic == Arithmetic::kTensor && s.product(p, alone); },
                  [=] { multiply_by<arithmetic>(p); });
+}
+
+// What norms and gates write instead of fp32 where cuBLASLt is next, see ops::input_type.
+DType input_type(const ops::Weight& weight, int64_t rows) {
+  if (DeviceContext::get().program() != nullptr && rows <= kMostStepRows) return &kFloat32;  // what programs pass on
+  const bool fp8 = weight.dtype == &quant::Fp8::kType;
+  const bool rounds =
+      fp8 ? weight.inputs == ops::InputRounding::kFp8PerRow : rows >= dense_rows(weight.dtype, weight.n * weight.k);
+  const DType type = fp8 ? &kFloat8E4M3 : weight.dtype;
+  return rounds && dense_possible(weight, rows, type, &kFloat32) ? type : &kFloat32;
+}
+
+DType output_type(const ops::Weight& weight, int64_t rows) {
+  if (weight.dtype != &kBFloat16 && weight.dtype != &quant::Fp8::kType) return &kFloat32;
+  const DType input = input_type(weight, rows);
+  return input != &kFloat32 && dense_possible(weight, rows, input, &kBFloat16) ? &kBFloat16 : &kFloat32;
 }
 
 template <Arithmetic arithmetic>
@@ -204,6 +221,13 @@ template <Arithmetic arithmetic, const TypeInfo& Type>
 constexpr ops::MatmulKernels kMatmul{
     .packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul_op<arithmetic>};
 
+// Where inputs are rounded anyway.
+void add_rounded_types(std::map<DType, ops::MatmulKernels>& kernels) {
+  for (DType type : {&kBFloat16, &kFloat16, &quant::Fp8::kType}) {
+    kernels.at(type).input_type = input_type, kernels.at(type).output_type = output_type;
+  }
+}
+
 template <Arithmetic arithmetic>
 std::map<DType, ops::MatmulKernels> matmul_kernels() {
   std::map<DType, ops::MatmulKernels> kernels = {{&kFloat32, kMatmul<arithmetic, kFloat32>},
@@ -214,6 +238,7 @@ std::map<DType, ops::MatmulKernels> matmul_kernels() {
     if (panels == nullptr) continue;
     kernels[type] = {.packed_bytes = panels->packed_bytes, .pack = panels->pack, .matmul = matmul_op<arithmetic>};
   }
+  if constexpr (arithmetic == Arithmetic::kTensor) add_rounded_types(kernels);
   return kernels;
 }
 
@@ -276,7 +301,8 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .reserve_workspace = reserve_workspace,
           .record = record,
           .rounds = rounds,
-          .exact = "cuda-exact"};
+          .exact = "cuda-exact",
+          .fp8_cache = true};
 }
 
 // The first choice where there is a device; the exact one only by name.

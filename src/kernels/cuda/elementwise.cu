@@ -58,26 +58,6 @@ void combine_rows(const Launch& l, const char* name, const Tensor& to, const Ten
   }
 }
 
-// out[row, i] = f(gate, up), the halves of a row of gate_up.
-template <class F>
-void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& gate_up, F f) {
-  float* to = out.f32();
-  const float* from = gate_up.f32();
-  const int64_t to_stride = out.row_stride, from_stride = gate_up.row_stride, n = out.shape[1];
-  if (packs_of_four(out) && packs_of_four(gate_up)) {
-    run(l, name, out.rows(), n / 4, [=] __device__(int64_t row, int64_t i) {
-      const float* gate = from + row * from_stride + 4 * i;
-      const float4 a = four(gate), b = four(gate + n);
-      four(to + row * to_stride + 4 * i) = {f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)};
-    });
-  } else {
-    run(l, name, out.rows(), n, [=] __device__(int64_t row, int64_t i) {
-      const float* gate = from + row * from_stride + i;
-      to[row * to_stride + i] = f(gate[0], gate[n]);
-    });
-  }
-}
-
 template <class T>
 void embed_rows(const Launch& l, const Tensor& out, const Tensor& table, const int32_t* ids) {
   const T* from = table.as<const T>();
@@ -128,20 +108,6 @@ void copy_rows(const Launch& l, const Tensor& x, const int32_t* pairs, size_t co
   copy_elements<uint16_t>(l, x, pairs, count);
 }
 
-void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activation activation) {
-  if (activation == ops::Activation::kSilu) {  // what most models have, without the switch
-    return gated(l, "glu", out, gate_up, [] __device__(float g, float u) { return g / (1.0f + expf(-g)) * u; });
-  }
-  gated(l, "glu", out, gate_up, [=] __device__(float g, float u) { return apply(activation, g) * u; });
-}
-
-void clamped_glu(const Launch& l, const Tensor& out, const Tensor& gate_up, float alpha, float limit) {
-  gated(l, "clamped_glu", out, gate_up, [=] __device__(float g, float u) {
-    g = g > limit ? limit : g;
-    return g / (1.0f + expf(-alpha * g)) * (clamp(u, -limit, limit) + 1.0f);
-  });
-}
-
 void unary(const Launch& l, const Tensor& x, ops::Activation activation) {
   combine_rows(l, "unary", x, x, [=] __device__(float v, float) { return apply(activation, v); });
 }
@@ -174,6 +140,15 @@ void add(const Launch& l, const Tensor& out, const Tensor& x, float scale) {
 
 void multiply(const Launch& l, const Tensor& out, const Tensor& x, ops::Activation activation) {
   combine_rows(l, "multiply", out, x, [=] __device__(float a, float b) { return a * apply(activation, b); });
+}
+
+void add_bias(const Launch& l, const Tensor& out, const float* bias, bool accumulate) {
+  float* to = out.f32();
+  const int64_t stride = out.row_stride;
+  run(l, "add_bias", out.rows(), out.shape[1], [=] __device__(int64_t row, int64_t i) {
+    float& value = to[row * stride + i];
+    value = accumulate ? value + bias[i] : bias[i];
+  });
 }
 
 void softplus(const Launch& l, const Tensor& x, const float* bias, float low, float high) {

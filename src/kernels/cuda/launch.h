@@ -39,6 +39,7 @@ void embed(const Launch&, const Tensor& out, const Tensor& table, const int32_t*
 bool embed_blocks(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
 void gather_rows(const Launch&, const Tensor& out, const Tensor& x, const int32_t* rows);
 void copy_rows(const Launch&, const Tensor& x, const int32_t* pairs, size_t count);  // count pairs
+// gated.cu; results as in rms_norm, see ops::input_type
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
 void clamped_glu(const Launch&, const Tensor& out, const Tensor& gate_up, float alpha, float limit);
 void unary(const Launch&, const Tensor& x, ops::Activation activation);
@@ -47,6 +48,7 @@ void map(const Launch&, const Tensor& x, ops::Map function, float parameter);
 void copy(const Launch&, const Tensor& out, const Tensor& x);
 void add(const Launch&, const Tensor& out, const Tensor& x, float scale);
 void multiply(const Launch&, const Tensor& out, const Tensor& x, ops::Activation activation);
+void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumulate);  // to rows, or to zeros
 void softplus(const Launch&, const Tensor& x, const float* bias, float low, float high);
 
 // norm.cu
@@ -66,7 +68,8 @@ constexpr int64_t padded_k(int64_t k) { return (k + kLineElements - 1) / kLineEl
 // A product with one matrix, with one per expert (rows in ranges that lie on the device) or with one per head (columns
 // of x and out in turn).
 struct Product {
-  Tensor out, x;  // fp32; of heads: columns of the first head
+  // fp32, or what product_input_type() and product_output_type() say; of heads: columns of the first head
+  Tensor out, x;
   DType type = nullptr;
   const std::byte* weight = nullptr;
   int64_t n = 0, k = 0;
@@ -77,6 +80,7 @@ struct Product {
   int64_t bias_step = 0;                   // of the bias
   int64_t x_columns = 0, out_columns = 0;  // from a matrix's columns to the next one's
   const int32_t* starts = nullptr;         // [matrices + 1] rows of each matrix, or null: all rows, every one
+  ops::InputRounding rounding = ops::InputRounding::kNone;
 };
 
 // matmul_exact.cu: fp32 products on the plain units, any number of rows.
@@ -88,6 +92,17 @@ void multiply_streamed(const Launch&, const Product&);
 void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x);
 // matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.
 bool multiply_dense(const Launch&, const Product&);
+// The same with weights and inputs of 8-bit floats, which p.rounding has to allow; from kFp8Rows rows on.
+bool multiply_fp8(const Launch&, const Product&);
+inline constexpr int64_t kFp8Rows = 5;
+// Does one of these take such a product with inputs of type `input` and results of type `output`?
+bool dense_possible(const ops::Weight&, int64_t rows, DType input, DType output);
+
+// fp8_rows.cu: x, fp32 or bf16, as 8-bit floats [rows, k] into `to`, k a multiple of 128. The largest magnitude that
+// shares a scale becomes 448. Scales [rows], a row's own, or [k / 128, rows], of every 128 inputs.
+void round_to_fp8(const Launch&, std::byte* to, float* scales, const Tensor& x, bool groups);
+// The scales of packed weights (panels.h) in the order [k / 128, n].
+void gather_fp8_scales(const Launch&, float* to, const std::byte* weight, int64_t n, int64_t k);
 // panel_kernels.cc: quantized weights. False for types that have no panels (panels.h); nothing is done then. Products
 // of many rows unpack the weights to bf16 for cuBLASLt, or to fp32 for kExact, a part of the outputs at a time.
 bool multiply_quantized(const Launch&, const Product&, Arithmetic);
@@ -114,7 +129,7 @@ struct AttentionIndices {
   // A sequence of the batch, of `rows` rows in this step.
   void count(int rows, int keys, int group);
 };
-// False when the tensor cores cannot take these dimensions or types; nothing is done then.
+// False when the tensor cores cannot take these dimensions or types, on this device; nothing is done then.
 bool attention_tensor(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
 void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
 // Workspace with which decoding a row of each of `sequences` sequences of up to `most_keys` keys cuts them as is best.

@@ -2,14 +2,21 @@
 // installed, and the streaming kernels then take all rows.
 //
 // In cuBLAS's column-major terms out^T [n, rows] = weight^T [n, k] * x^T [k, rows], with the weight's rows as columns.
+//
+// Weights and inputs of 8-bit floats are multiplied as they are, with a scale per row of each, or per 128 elements of
+// one. The tensor cores add products of 8-bit floats with fewer bits than fp32 has; with scales per 128 elements their
+// sums are taken to fp32 after every 128, else after more (CUBLASLT_MATMUL_DESC_FAST_ACCUM).
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <bit>
 #include <map>
 #include <tuple>
 
 #include "base/log.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
 namespace {
@@ -61,13 +68,20 @@ void check(cublasStatus_t status, const char* what) {
   CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}: status {}", what, static_cast<int>(status));
 }
 
+// How operands of 8-bit floats are scaled.
+enum class Scaling { kNone, kRows, kGroups };
+
 // What decides which kernel is best.
 struct Problem {
-  DType type;
-  int64_t n, rows, k, x_stride, out_stride;
-  bool bias;
-  uint32_t out_alignment, bias_alignment;
-  auto key() const { return std::tie(type, n, rows, k, x_stride, out_stride, bias, out_alignment, bias_alignment); }
+  DType type, out_type;
+  int64_t n, rows, k, weight_stride, x_stride, out_stride;  // in elements
+  Scaling scaling = Scaling::kNone;
+  bool bias = false;
+  uint32_t out_alignment = 256, bias_alignment = 256;
+  auto key() const {
+    return std::tie(type, out_type, n, rows, k, weight_stride, x_stride, out_stride, scaling, bias, out_alignment,
+                    bias_alignment);
+  }
   bool operator<(const Problem& other) const { return key() < other.key(); }
 };
 
@@ -84,12 +98,16 @@ uint32_t alignment(const void* p) {
 }
 
 cudaDataType_t data_type(DType type) {
-  return type == &kFloat32 ? CUDA_R_32F : type == &kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
+  return type == &kFloat32      ? CUDA_R_32F
+         : type == &kBFloat16   ? CUDA_R_16BF
+         : type == &kFloat8E4M3 ? CUDA_R_8F_E4M3
+                                : CUDA_R_16F;
 }
 
-cublasLtMatrixLayout_t layout(const Library& lib, cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
+cublasLtMatrixLayout_t layout(const Library& lib, DType type, int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t made = nullptr;
-  check(lib.layout_create(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride), "layout");
+  check(lib.layout_create(&made, data_type(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
+        "layout");
   return made;
 }
 
@@ -101,10 +119,21 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-  const cudaDataType_t type = data_type(p.type);
-  plan.weight = layout(lib, type, p.k, p.n, p.k);
-  plan.x = layout(lib, type, p.k, p.rows, p.x_stride);
-  plan.out = layout(lib, CUDA_R_32F, p.n, p.rows, p.out_stride);
+  if (p.scaling != Scaling::kNone) {
+    const int32_t mode = p.scaling == Scaling::kRows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                     : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kRows});
+    // Kernels are chosen by there being scales, not by where they are.
+    alignas(256) static std::byte anywhere[256];
+    const void* somewhere = anywhere;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere);
+  }
+  plan.weight = layout(lib, p.type, p.k, p.n, p.weight_stride);
+  plan.x = layout(lib, p.type, p.k, p.rows, p.x_stride);
+  plan.out = layout(lib, p.out_type, p.n, p.rows, p.out_stride);
   cublasLtMatmulPreference_t preference = nullptr;
   check(lib.preference_create(&preference), "preference");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -122,41 +151,135 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   return plan;
 }
 
+constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's advice for Hopper
+
+// The plan of a problem, made once; null where there is none. Launches come from one thread.
+const Plan* plan_of(const Library& lib, const Problem& problem) {
+  static std::map<Problem, Plan> plans;
+  auto plan = plans.find(problem);
+  if (plan == plans.end()) plan = plans.emplace(problem, make_plan(lib, problem, kScratch)).first;
+  return plan->second.possible ? &plan->second : nullptr;
+}
+
+// What a product reads beside its weights.
+struct Operands {
+  const void* x = nullptr;
+  const float *bias = nullptr, *weight_scales = nullptr, *x_scales = nullptr;
+  std::byte* scratch = nullptr;  // kScratch
+};
+
+void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const Product& p, const Operands& o,
+                 bool accumulate) {
+  const auto point = [&](cublasLtMatmulDescAttributes_t attribute, const float* pointer) {
+    if (pointer != nullptr) check(lib.desc_set(plan.desc, attribute, &pointer, sizeof pointer), "pointer");
+  };
+  point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
+  point(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o.weight_scales);
+  point(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o.x_scales);
+  const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
+  check(lib.matmul(lib.handle, plan.desc, &one, p.weight, plan.weight, o.x, plan.x, &keep, p.out.data, plan.out,
+                   p.out.data, plan.out, &plan.algorithm, o.scratch, kScratch, l.stream),
+        "product");
+}
+
+constexpr size_t whole_lines(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }
+
+Scaling scaling_of(ops::InputRounding rounding) {
+  using enum ops::InputRounding;
+  return rounding == kFp8PerRow ? Scaling::kRows : rounding == kFp8PerGroup ? Scaling::kGroups : Scaling::kNone;
+}
+
+Problem fp8_problem(int64_t n, int64_t rows, int64_t k, DType out_type, int64_t out_stride, Scaling scaling) {
+  return {.type = &kFloat8E4M3,
+          .out_type = out_type,
+          .n = n,
+          .rows = rows,
+          .k = k,
+          .weight_stride = fp8_row_bytes(k),
+          .x_stride = k,
+          .out_stride = out_stride,
+          .scaling = scaling};
+}
+
 }  // namespace
 
 bool multiply_dense(const Launch& l, const Product& p) {
   const Library* lib = library();
   if (lib == nullptr || p.matrices != 1) return false;
-  const int64_t rows = p.x.rows(), k = padded_k(p.k);
-  const bool rounded = p.type != &kFloat32;
-  if (!rounded && (p.k != k || p.x.row_stride % 4 != 0 || alignment(p.x.data) < 16)) return false;
-  const size_t x_bytes = rounded ? (static_cast<size_t>(rows * k) * 2 + 255) / 256 * 256 : 0;
-  constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's advice for Hopper
+  const int64_t rows = p.x.rows();
+  const bool rounds = p.x.dtype != p.type;  // else x is read in place
+  const int64_t k = rounds ? padded_k(p.k) : p.k;
+  if (!rounds && (alignment(p.x.data) < 16 || p.x.row_stride * p.type->block_bytes % 16 != 0)) return false;
+  if (p.type == &kFloat32 && k != padded_k(k)) return false;
+  const size_t x_bytes = rounds ? whole_lines(rows * k * p.type->block_bytes) : 0;
   if (x_bytes + kScratch > l.workspace_bytes) return false;
-  static std::map<Problem, Plan> plans;  // launches come from one thread
-  const Problem problem{p.type,
-                        p.n,
-                        rows,
-                        k,
-                        rounded ? k : p.x.row_stride,
-                        p.out.row_stride,
-                        p.bias != nullptr,
-                        alignment(p.out.data),
-                        alignment(p.bias)};
-  auto plan = plans.find(problem);
-  if (plan == plans.end()) plan = plans.emplace(problem, make_plan(*lib, problem, kScratch)).first;
-  if (!plan->second.possible) return false;
-  if (rounded) round_rows(l, l.workspace, p.type, p.x);
-  const Plan& use = plan->second;
-  if (p.bias != nullptr) {
-    check(lib->desc_set(use.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof p.bias), "bias");
-  }
-  const float one = 1.0f, keep = p.accumulate ? 1.0f : 0.0f;
-  const void* x = rounded ? l.workspace : p.x.data;
-  check(lib->matmul(lib->handle, use.desc, &one, p.weight, use.weight, x, use.x, &keep, p.out.data, use.out, p.out.data,
-                    use.out, &use.algorithm, l.workspace + x_bytes, kScratch, l.stream),
-        "product");
+  const Plan* plan = plan_of(*lib, {.type = p.type,
+                                    .out_type = p.out.dtype,
+                                    .n = p.n,
+                                    .rows = rows,
+                                    .k = k,
+                                    .weight_stride = padded_k(p.k),
+                                    .x_stride = rounds ? k : p.x.row_stride,
+                                    .out_stride = p.out.row_stride,
+                                    .bias = p.bias != nullptr,
+                                    .out_alignment = alignment(p.out.data),
+                                    .bias_alignment = alignment(p.bias)});
+  if (plan == nullptr) return false;
+  if (rounds) round_rows(l, l.workspace, p.type, p.x);
+  const void* x = rounds ? l.workspace : p.x.data;
+  launch_plan(*lib, *plan, l, p, {.x = x, .bias = p.bias, .scratch = l.workspace + x_bytes}, p.accumulate);
   return true;
+}
+
+bool multiply_fp8(const Launch& l, const Product& p) {
+  const Scaling scaling = scaling_of(p.rounding);
+  const int64_t rows = p.x.rows(), k = p.k;
+  if (scaling == Scaling::kNone || rows < kFp8Rows || p.matrices != 1) return false;
+  const bool rounds = p.x.dtype != &kFloat8E4M3, groups = scaling == Scaling::kGroups;
+  const Library* lib = library();
+  if (lib == nullptr || alignment(p.out.data) < 16 || (rounds && alignment(p.x.data) < 16)) return false;
+  if (rounds && p.x.row_stride % 4 != 0) return false;
+  const Plan* plan = plan_of(*lib, fp8_problem(p.n, rows, k, p.out.dtype, p.out.row_stride, scaling));
+  const int64_t scales = groups ? k / quant::Fp8::kElements : 1;  // of a row
+  const size_t x_bytes = rounds ? whole_lines(rows * k) : 0,
+               x_scale_bytes = rounds ? whole_lines(rows * scales * 4) : 0;
+  const size_t weight_scale_bytes = groups ? whole_lines(p.n * scales * 4) : 0;
+  const size_t before = x_bytes + x_scale_bytes + weight_scale_bytes;
+  if (plan == nullptr || before + kScratch > l.workspace_bytes) return false;
+  auto* x_scales = reinterpret_cast<float*>(l.workspace + x_bytes);
+  auto* weight_scales = reinterpret_cast<float*>(l.workspace + x_bytes + x_scale_bytes);
+  if (rounds) round_to_fp8(l, l.workspace, x_scales, p.x, groups);
+  if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
+  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
+  launch_plan(
+      *lib, *plan, l, p,
+      {.x = rounds ? l.workspace : p.x.data,
+       .weight_scales = groups ? weight_scales : reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(p.n, k)),
+       .x_scales = rounds ? x_scales : ops::row_scales(p.x),
+       .scratch = l.workspace + before},
+      p.accumulate || p.bias != nullptr);
+  return true;
+}
+
+bool dense_possible(const ops::Weight& w, int64_t rows, DType input, DType output) {
+  const Library* lib = library();
+  if (lib == nullptr) return false;
+  rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));  // not a plan for each number of rows
+  if (w.dtype == &quant::Fp8::kType) {
+    const Scaling scaling = scaling_of(w.inputs);
+    return scaling != Scaling::kNone && rows >= kFp8Rows &&
+           plan_of(*lib, fp8_problem(w.n, rows, w.k, output, w.n, scaling)) != nullptr;
+  }
+  const int64_t k = input == w.dtype ? w.k : padded_k(w.k);
+  if (input == w.dtype && k % 8 != 0) return false;
+  return plan_of(*lib, {.type = w.dtype,
+                        .out_type = output,
+                        .n = w.n,
+                        .rows = rows,
+                        .k = k,
+                        .weight_stride = padded_k(w.k),
+                        .x_stride = k,
+                        .out_stride = w.n}) != nullptr;
 }
 
 }  // namespace sluice::cuda

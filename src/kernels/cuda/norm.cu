@@ -1,8 +1,9 @@
-// RMSNorm, LayerNorm and their relatives. One block per vector, which stays in registers up to kThreads * kHeld
-// elements; longer ones are read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in
+// RMSNorm, LayerNorm and their relatives. One block per vector, which stays in registers as far as there is room; of
+// longer ones the rest is read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in
 // fixed order.
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/rows_out.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -29,6 +30,85 @@ __device__ void each_element(const Vectors& v, const float* x, const float (&hel
   } else {
     for (int64_t i = threadIdx.x; i < v.columns; i += blockDim.x) f(i, x[i]);
   }
+}
+
+// Vectors that are read and written four elements at a time, which takes half the time of one at a time.
+constexpr int kHeldQuads = 4;  // of a thread, in registers
+
+struct QuadNorm {
+  const float *x, *weight, *bias;
+  int64_t x_stride;
+  int quads, groups;
+  float eps, weight_offset;
+
+  __device__ float4 factor(int i) const {
+    if (weight == nullptr) return {1.0f, 1.0f, 1.0f, 1.0f};
+    const float4 w = load_four(weight + 4 * i);
+    return {w.x + weight_offset, w.y + weight_offset, w.z + weight_offset, w.w + weight_offset};
+  }
+};
+
+__device__ inline float sum_of(const float4& v) { return (v.x + v.y) + (v.z + v.w); }
+__device__ inline float4 minus(const float4& v, float mean) { return {v.x - mean, v.y - mean, v.z - mean, v.w - mean}; }
+
+template <bool Centred, class Out>
+__global__ void normalize_quads(QuadNorm n, Out out) {
+  __shared__ float scratch[kWarp + 1];
+  const int row = blockIdx.x / n.groups, group = blockIdx.x % n.groups;
+  const float* x = n.x + row * n.x_stride + int64_t{group} * n.quads * 4;
+  float4 held[kHeldQuads], factor[kHeldQuads];
+#pragma unroll
+  for (int j = 0; j < kHeldQuads; ++j) {  // with the first loads, not after the sum
+    const int i = threadIdx.x + j * blockDim.x;
+    if (i < n.quads) factor[j] = n.factor(i);
+  }
+  wait_for_earlier();
+#pragma unroll
+  for (int j = 0; j < kHeldQuads; ++j) {
+    const int i = threadIdx.x + j * blockDim.x;
+    if (i < n.quads) held[j] = load_four(x + 4 * i);
+  }
+  const auto each = [&](auto&& f) {
+#pragma unroll
+    for (int j = 0; j < kHeldQuads; ++j) {
+      const int i = threadIdx.x + j * blockDim.x;
+      if (i < n.quads) f(i, held[j], factor[j]);
+    }
+    for (int i = threadIdx.x + kHeldQuads * blockDim.x; i < n.quads; i += blockDim.x) {
+      f(i, load_four(x + 4 * i), n.factor(i));
+    }
+  };
+  const float columns = 4.0f * static_cast<float>(n.quads);
+  float mean = 0.0f;
+  if constexpr (Centred) {
+    float sum = 0.0f;
+    each([&](int, const float4& v, const float4&) { sum += sum_of(v); });
+    mean = block_sum(sum, scratch) / columns;
+  }
+  float squares = 0.0f;
+  each([&](int, const float4& v, const float4&) {
+    const float4 d = minus(v, mean);
+    squares += (d.x * d.x + d.y * d.y) + (d.z * d.z + d.w * d.w);
+  });
+  const float scale = rsqrtf(block_sum(squares, scratch) / columns + n.eps);
+  const auto result = [&](int i, const float4& v, const float4& w) {
+    const float4 d = minus(v, mean);
+    float4 y = {d.x * scale * w.x, d.y * scale * w.y, d.z * scale * w.z, d.w * scale * w.w};
+    if (Centred && n.bias != nullptr) {
+      const float4 b = load_four(n.bias + 4 * i);
+      y = {y.x + b.x, y.y + b.y, y.z + b.z, y.w + b.w};
+    }
+    return y;
+  };
+  float inverse = 1.0f;
+  if constexpr (Out::kScaled) {
+    float largest = 0.0f;
+    each([&](int i, const float4& v, const float4& w) { largest = fmaxf(largest, largest_of(result(i, v, w))); });
+    inverse = out.begin_row(row, block_max(largest, scratch), threadIdx.x == 0);
+  }
+  each([&](int i, const float4& v, const float4& w) {
+    out.put(row, int64_t{group} * n.quads + i, result(i, v, w), inverse);
+  });
 }
 
 template <bool Centred>
@@ -111,10 +191,26 @@ void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weigh
          float weight_offset) {
   const int64_t groups = x.shape.rank() == 3 ? x.shape[1] : 1, columns = x.shape[-1];
   if (x.rows() == 0) return;
+  const char* name = Centred ? "layer_norm" : "rms_norm";
+  const dim3 vectors(static_cast<unsigned>(x.rows() * groups));
+  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  if (in_quads(out) && in_quads(x) && aligned(weight) && aligned(bias)) {
+    const QuadNorm norm{.x = x.f32(),
+                        .weight = weight,
+                        .bias = bias,
+                        .x_stride = x.row_stride,
+                        .quads = static_cast<int>(columns / 4),
+                        .groups = static_cast<int>(groups),
+                        .eps = eps,
+                        .weight_offset = weight_offset};
+    const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(columns, kWarp * 8) * kWarp, kWarp, 1024));
+    return with_rows_out(out, [&]<class Out>(const Out& to) {
+      launch_overlapped(l, name, normalize_quads<Centred, Out>, vectors, threads, 0, norm, to);
+    });
+  }
   const Vectors v{out.f32(), x.f32(), columns, groups, out.row_stride, x.row_stride};
-  launch_overlapped(l, Centred ? "layer_norm" : "rms_norm", normalize<Centred>,
-                    dim3(static_cast<unsigned>(x.rows() * groups)), static_cast<unsigned>(threads_of(columns)), 0, v,
-                    weight, bias, eps, weight_offset);
+  launch_overlapped(l, name, normalize<Centred>, vectors, static_cast<unsigned>(threads_of(columns)), 0, v, weight,
+                    bias, eps, weight_offset);
 }
 
 }  // namespace

@@ -62,7 +62,9 @@ class BlockRows {
 
 template <class Codec>
 size_t packed_bytes(int64_t n, int64_t k) {
-  return static_cast<size_t>(pieces(n, kPanelOutputs) * panel_bytes<Codec>(k));
+  const int64_t panels = pieces(n, kPanelOutputs);
+  const int64_t tail = std::is_same_v<Codec, quant::Fp8> ? panels * kPanelOutputs * int64_t{sizeof(float)} : 0;
+  return static_cast<size_t>(panels * panel_bytes<Codec>(k) + tail);
 }
 
 // Some panels at a time in host memory. The first and the last may hold rows that were packed before: they come back
@@ -78,12 +80,14 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
   const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
   const int64_t count = std::min(std::max<int64_t>(kStaged / bytes, 1), end - begin);
   std::vector<std::byte> staged(static_cast<size_t>(count * bytes));
-  const auto copy = [&](std::byte* to, const std::byte* data, int64_t panels) {
-    check_cuda(cudaMemcpyAsync(to, data, static_cast<size_t>(panels * bytes), cudaMemcpyDefault,
-                               DeviceContext::get().launch().stream),
-               "weights");
+  const auto copy_bytes = [](std::byte* to, const void* data, size_t count) {
+    check_cuda(cudaMemcpyAsync(to, data, count, cudaMemcpyDefault, DeviceContext::get().launch().stream), "weights");
     DeviceContext::get().wait();
   };
+  const auto copy = [&](std::byte* to, const std::byte* data, int64_t panels) {
+    copy_bytes(to, data, static_cast<size_t>(panels * bytes));
+  };
+  std::vector<float> row_scales;  // of 8-bit floats
   for (int64_t first = begin; first < end; first += count) {
     const int64_t panels = std::min(count, end - first);
     std::fill(staged.begin(), staged.end(), std::byte{0});
@@ -101,12 +105,23 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
         }
       }
     });
+    if constexpr (std::is_same_v<Codec, quant::Fp8>) {
+      const int64_t start = first * kPanelOutputs, stop = std::min(last, start + panels * kPanelOutputs);
+      for (int64_t r = std::max(row, start); r < stop; ++r) {
+        std::memcpy(&row_scales.emplace_back(), staged.data() + (r - start) * fp8_row_bytes(k) + k, sizeof(float));
+      }
+    }
     copy(into.data + first * bytes, staged.data(), panels);
+  }
+  if constexpr (std::is_same_v<Codec, quant::Fp8>) {
+    copy_bytes(into.data + fp8_panels_bytes(into.n, k) + row * int64_t{sizeof(float)}, row_scales.data(),
+               row_scales.size() * sizeof(float));
   }
 }
 
 template <class Codec>
 constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
+                               .panel_bytes = panel_bytes<Codec>,
                                .pack = pack<Codec>,
                                .multiply = multiply_panels<Codec>,
                                .unpack = unpack_panels<Codec>};
@@ -128,9 +143,9 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 constexpr int64_t kUnpackedRows = 64;
 
 // Matrix `m` of a product with several.
-Product matrix_of(const Product& p, int m, size_t matrix_bytes) {
+Product matrix_of(const Product& p, int m, int64_t matrix_bytes) {
   Product one = p;
-  one.weight += static_cast<size_t>(m) * matrix_bytes;
+  one.weight += m * matrix_bytes;
   if (p.bias != nullptr) one.bias += m * p.bias_step;
   if (p.starts != nullptr) one.starts += m;
   one.x.data += m * p.x_columns * static_cast<int64_t>(sizeof(float));
@@ -174,7 +189,7 @@ bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic
   const PanelKernels* kernels = panel_kernels(p.type);
   if (kernels == nullptr) return false;
   if (arithmetic == Arithmetic::kExact) {
-    const size_t matrix_bytes = kernels->packed_bytes(p.weight_rows, p.k);
+    const int64_t matrix_bytes = pieces(p.weight_rows, kPanelOutputs) * kernels->panel_bytes(p.k);
     for (int m = 0; m < p.matrices; ++m) {
       multiply_unpacked(l, matrix_of(p, m, matrix_bytes), *kernels, &kFloat32,
                         [](const Launch& rest, const Product& part) {
@@ -184,6 +199,7 @@ bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic
     }
     return true;
   }
+  if (multiply_fp8(l, p)) return true;
   if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
   kernels->multiply(l, p);
   return true;

@@ -83,9 +83,13 @@ constexpr PanelLayout panel_layout() {
 }
 
 // 8-bit floats (quant::Fp8) stay rows, as the libraries for dense products want them: k weights, then the fp32 scales
-// of every 128.
+// of every 128. Behind the last panel of a matrix lies the first scale of every row once more, for weights whose rows
+// have one scale.
 constexpr int64_t fp8_row_bytes(int64_t k) {
   return (k + k / quant::Fp8::kElements * static_cast<int64_t>(sizeof(float)) + 15) / 16 * 16;
+}
+constexpr int64_t fp8_panels_bytes(int64_t n, int64_t k) {
+  return (n + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs * fp8_row_bytes(k);
 }
 
 template <class Codec>
@@ -111,6 +115,7 @@ void unpack_panels(const Launch&, std::byte* to, DType type, const std::byte* we
 // What the device knows of a quantized type.
 struct PanelKernels {
   size_t (*packed_bytes)(int64_t n, int64_t k) = nullptr;
+  int64_t (*panel_bytes)(int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of `into` through host memory; see ops::MatmulKernels::pack.
   void (*pack)(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
   // Any number of rows; the weights are read once for up to 32.

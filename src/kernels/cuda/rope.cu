@@ -103,9 +103,11 @@ void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, 
     store<float>(l, args, positions, slots);
   } else if (type == &kBFloat16) {
     store<__nv_bfloat16>(l, args, positions, slots);
-  } else {
-    CHECK(type == &kFloat16, "no kernel for a cache of {}", type->name);
+  } else if (type == &kFloat16) {
     store<__half>(l, args, positions, slots);
+  } else {
+    CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
+    store<__nv_fp8_e4m3>(l, args, positions, slots);
   }
   check_launch(name);
 }

@@ -34,7 +34,7 @@ constexpr int kStagesAhead = 3;     // on their way at a time: more only wait be
 constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
-bool few_rows(const Tensor& x) { return x.rows() >= 1 && x.rows() <= kMostStepRows; }
+bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostStepRows; }
 
 // A tensor of dimensions and strides (of all but the first, in bytes), innermost first, in boxes.
 template <size_t rank>
@@ -150,7 +150,7 @@ bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* i
 
 bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
                            Alone alone) {
-  if (!few_rows(x) || all_.size() >= kMostInstructions) return false;
+  if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostInstructions) return false;
   add(instruction(Kind::kNorm, &Instruction::norm,
                   StepNorm{.out = out.f32(),
                            .x = x.f32(),
@@ -168,7 +168,7 @@ bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weig
 }
 
 bool StepProgram::product(const Product& p, Alone alone) {
-  if (!few_rows(p.x) || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x)) return false;
+  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x)) return false;
   if (all_.size() >= kMostInstructions || maps_.size() >= kMostInstructions) return false;
   const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
   const DType plain_before = plain_, quantized_before = quantized_;
@@ -226,7 +226,7 @@ bool StepProgram::product(const Product& p, Alone alone) {
 }
 
 bool StepProgram::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone) {
-  if (!few_rows(out) || all_.size() >= kMostInstructions) return false;
+  if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostInstructions) return false;
   const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
   if (all_.size() > run_ && all_.back().kind == Kind::kProduct) {
     StepProduct& p = all_.back().product;

@@ -9,10 +9,25 @@ namespace sluice::cuda {
 inline constexpr int kMerged = 16;  // results of chunks that are added up at a time
 inline constexpr int kStages = 3;   // of a warp's ring
 
-template <int dim>
-inline constexpr int kStageKeys = dim <= 64 ? 32 : 16;  // that a warp takes at a time
-template <int dim>
-inline constexpr int kRingBytes = kStages* kStageKeys<dim>* dim * 2 * 2;  // of a warp
+// What a cache of T holds. Products are of 16 bits; 8-bit floats become fp16 in the registers, exactly. In shared
+// memory vectors lie as ones of kUnits<T, dim> units of 16 bits, rows of 128 bytes at least.
+template <class T>
+struct Cached {
+  using Product = T;
+  static constexpr int kPerUnit = 1;  // elements
+};
+template <>
+struct Cached<__nv_fp8_e4m3> {
+  using Product = __half;
+  static constexpr int kPerUnit = 2;
+};
+template <class T, int dim>
+inline constexpr int kUnits = dim / Cached<T>::kPerUnit < 64 ? 64 : dim / Cached<T>::kPerUnit;
+
+template <class T, int dim>
+inline constexpr int kStageKeys = kUnits<T, dim> <= 64 ? 32 : 16;  // that a warp takes at a time
+template <class T, int dim>
+inline constexpr int kRingBytes = kStages* kStageKeys<T, dim>* kUnits<T, dim> * 2 * 2;  // of a warp
 
 // Units that a warp's copies may be ahead of its arithmetic, the one after the last included.
 inline constexpr int kQueue = 8;
@@ -20,15 +35,17 @@ static_assert(kStages < kQueue);
 
 // A warp's units, one after another, and its ring of stages of keys and values: what they read. The first unit is that
 // of the warp's number, later ones are those that no warp has taken yet.
-template <int dim>
+template <class T, int elements>
 class Stream {
+  static constexpr int dim = kUnits<T, elements>, per_unit = Cached<T>::kPerUnit;
+
  public:
   __device__ Stream(const AttentionParams& p, const Work& work, uint32_t base, int warps, int32_t* tickets, Unit* queue)
       : p_(p),
         work_(work),
-        keys_(p.k, p.head_dim, p.head_dim),
-        values_(p.v, p.value_stride, p.value_dim),
-        base_(base + threadIdx.x / kWarp * kRingBytes<dim>),
+        keys_(p.k, p.head_dim / per_unit, p.head_dim / per_unit),
+        values_(p.v, p.value_stride / per_unit, p.value_dim / per_unit),
+        base_(base + threadIdx.x / kWarp * kRingBytes<T, elements>),
         warps_of_all_(static_cast<int>(gridDim.x) * warps),
         tickets_(tickets),
         queue_(queue + threadIdx.x / kWarp * kQueue) {
@@ -66,7 +83,7 @@ class Stream {
   }
 
  private:
-  static constexpr int kKeys = kStageKeys<dim>;
+  static constexpr int kKeys = kStageKeys<T, elements>;
   static constexpr uint32_t kBytes = kKeys * dim * 2;
 
   __device__ void begin_unit(int index) {
@@ -107,9 +124,15 @@ class Stream {
 
 // The packed rows of a unit, `tiles` times eight: queries as the tensor cores take them, scores' running maxima and
 // sums, mixed values. Lane l of a warp holds, with g = l / 4 and t = l % 4, scores of the queries 2t and 2t + 1 of each
-// tile with keys g and g + 8, and their values of dimensions g and g + 8.
-template <class T, int dim, int tiles>
+// tile with keys g and g + 8, and their values of dimensions g and g + 8 of every 16. Of a cache of 8-bit floats a lane
+// reads four dimensions of a key side by side, and two of a value: it has queries of 4t .. 4t + 3 of every 16 instead
+// of 2t, 2t + 1 and eight further, and values of 2g and 2g + 1.
+template <class Cache, int dim, int tiles>
 class Queries {
+  using T = typename Cached<Cache>::Product;
+  static constexpr bool kEight = Cached<Cache>::kPerUnit == 2;
+  using Rows = SharedRows<kUnits<Cache, dim>>;
+
  public:
   __device__ Queries(const AttentionParams& p, const Work& work, const Unit& unit) : p_(p), kv_len_(unit.kv_len) {
     const int first = work.row(unit, 0).position, last = work.row(unit, tiles * kQueries - 1).position;
@@ -128,7 +151,7 @@ class Queries {
       const float* q = p.q + int64_t{unit.first_token + own.token} * p.q_stride + int64_t{own.head} * p.head_dim;
 #pragma unroll
       for (int i = 0; i < dim / 8; ++i) {
-        const int at = i * 8 + 2 * t();
+        const int at = kEight ? i / 2 * 16 + 4 * t() + i % 2 * 2 : i * 8 + 2 * t();
         float2 values = {0.0f, 0.0f};
         if (own.position >= 0 && at < p.head_dim) {
           values = pairs ? *reinterpret_cast<const float2*>(q + at) : make_float2(q[at], q[at + 1]);
@@ -145,7 +168,7 @@ class Queries {
 
   // Keys and values [first_key, first_key + keys) of the sequence lie in the rows of k and v.
   template <int keys>
-  __device__ void attend(const SharedRows<dim>& k, const SharedRows<dim>& v, int first_key) {
+  __device__ void attend(const Rows& k, const Rows& v, int first_key) {
     float scores[tiles][keys / 4];
     multiply_keys<keys>(scores, k);
     const bool all = first_key >= all_see_from_ && first_key + keys - 1 <= all_see_to_;
@@ -168,7 +191,8 @@ class Queries {
         const float top = fmaxf(own, sink), keep = exp2_fast(own - top);
         const float factor = keep / (whole * keep + (p_.sinks != nullptr ? exp2_fast(sink - top) : 0.0f));
         const int token = unit.first_token + position_[n][j] - (unit.kv_len - unit.rows);
-        put(p_.out + token * p_.out_stride + int64_t{head_[n][j]} * p_.value_dim, n, j, factor);
+        const int64_t at = token * p_.out_stride + int64_t{head_[n][j]} * p_.value_dim;
+        each_value(n, j, factor, [&](int d, float value) { put_result(p_, at + d, value); });
       }
     }
   }
@@ -183,7 +207,8 @@ class Queries {
         if (position_[n][j] < 0) continue;
         const int64_t row = slot * to.rows + n * kQueries + 2 * t() + j;
         if (g() == 0) to.sums[row] = {top_[n][j] * score_unit(p_), whole};
-        put(to.values + row * p_.value_dim, n, j, 1.0f);
+        float* values = to.values + row * p_.value_dim;
+        each_value(n, j, 1.0f, [&](int d, float value) { values[d] = value; });
       }
     }
   }
@@ -200,29 +225,44 @@ class Queries {
     return s + __shfl_xor_sync(kFullWarp, s, 16);
   }
 
-  // This lane's mixed values of query 2t + j, times a factor, to the row's vector.
-  __device__ void put(float* to, int n, int j, float factor) const {
+  // This lane's mixed values of query 2t + j, times a factor, with their places in the row's vector.
+  template <class F>
+  __device__ void each_value(int n, int j, float factor, F&& put) const {
 #pragma unroll
     for (int i = 0; i < dim / 8; ++i) {
-      if (i * 8 < p_.value_dim) to[i * 8 + g()] = mixed_[n][i / 2][i % 2 * 2 + j] * factor;
+      const int at = kEight ? i / 2 * 16 + 2 * g() + i % 2 : i * 8 + g();
+      if (i * 8 < p_.value_dim) put(at, mixed_[n][i / 2][i % 2 * 2 + j] * factor);
     }
   }
 
   template <int keys>
-  __device__ void multiply_keys(float (&scores)[tiles][keys / 4], const SharedRows<dim>& k) const {
+  __device__ void multiply_keys(float (&scores)[tiles][keys / 4], const Rows& k) const {
     // A product waits for the one it adds to; where there are few of them, every other step has a sum of its own.
     constexpr int kSums = tiles * keys == 16 ? 2 : 1;
     const int lane = threadIdx.x % kWarp;
     float sums[kSums][tiles][keys / 4] = {};
+    const auto multiply = [&](int step, int m, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
 #pragma unroll
-    for (int step = 0; step < dim / 16; ++step) {
+      for (int n = 0; n < tiles; ++n) {
+        mma<T>(sums[step % kSums][n] + 4 * m, a0, a1, a2, a3, query_[n][step][0], query_[n][step][1]);
+      }
+    };
+    constexpr int kSteps = kEight ? 2 : 1;  // of four matrices of 16 bytes a row
+#pragma unroll
+    for (int step = 0; step < dim / 16; step += kSteps) {
 #pragma unroll
       for (int m = 0; m < keys / 16; ++m) {
         uint32_t a[4];
-        ldmatrix4(a, k.pack(m * 16 + lane % 16, step * 2 + lane / 16));
+        ldmatrix4(a, k.pack(m * 16 + lane % 16, step / kSteps * 2 + lane / 16));
+        if constexpr (kEight) {
 #pragma unroll
-        for (int n = 0; n < tiles; ++n) {
-          mma<T>(sums[step % kSums][n] + 4 * m, a[0], a[1], a[2], a[3], query_[n][step][0], query_[n][step][1]);
+          for (int i = 0; i < 2; ++i) {
+            const uint32_t low = a[2 * i], high = a[2 * i + 1];  // keys g and g + 8
+            multiply(step + i, m, widen_fp8(low & 0xffff), widen_fp8(high & 0xffff), widen_fp8(low >> 16),
+                     widen_fp8(high >> 16));
+          }
+        } else {
+          multiply(step, m, a[0], a[1], a[2], a[3]);
         }
       }
     }
@@ -275,17 +315,33 @@ class Queries {
   }
 
   template <int keys>
-  __device__ void mix(const uint32_t (&weights)[tiles][keys / 16][2], const SharedRows<dim>& v) {
+  __device__ void mix(const uint32_t (&weights)[tiles][keys / 16][2], const Rows& v) {
     const int lane = threadIdx.x % kWarp;
+    const auto add = [&](int m, int i, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) mma<T>(mixed_[n][i], a0, a1, a2, a3, weights[n][m][0], weights[n][m][1]);
+    };
 #pragma unroll
     for (int m = 0; m < keys / 16; ++m) {
+      if constexpr (kEight) {
 #pragma unroll
-      for (int i = 0; i < dim / 16; ++i) {
-        uint32_t a[4];
-        ldmatrix4_transposed(a, v.pack(m * 16 + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2));
+        for (int i = 0; i < dim / 16; i += 2) {
+          uint32_t a[4];
+          ldmatrix4_transposed(a, v.pack(m * 16 + lane / 8 % 2 * 8 + lane % 8, i + lane / 16));
 #pragma unroll
-        for (int n = 0; n < tiles; ++n) {
-          mma<T>(mixed_[n][i], a[0], a[1], a[2], a[3], weights[n][m][0], weights[n][m][1]);
+          for (int j = 0; j < 2; ++j) {
+            // Keys 2t and 2t + 1, then 8 more, each with dimensions 2g and 2g + 1: brought together by dimension.
+            const uint32_t low = __byte_perm(a[2 * j], 0, 0x3120), high = __byte_perm(a[2 * j + 1], 0, 0x3120);
+            add(m, i + j, widen_fp8(low & 0xffff), widen_fp8(low >> 16), widen_fp8(high & 0xffff),
+                widen_fp8(high >> 16));
+          }
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < dim / 16; ++i) {
+          uint32_t a[4];
+          ldmatrix4_transposed(a, v.pack(m * 16 + lane / 16 * 8 + lane % 8, i * 2 + lane / 8 % 2));
+          add(m, i, a[0], a[1], a[2], a[3]);
         }
       }
     }
@@ -331,9 +387,8 @@ __device__ inline void merge(const AttentionParams& p, const Work& work, const U
     for (int r = 0; r < 2; ++r) {
       if (row + r >= rows) break;
       const PackedRow packed = work.row(unit, row + r);
-      float* out =
-          whole ? p.out + int64_t{unit.first_token + packed.token} * p.out_stride + int64_t{packed.head} * p.value_dim
-                : partials.values + slot(0, row + r) * p.value_dim;
+      const int64_t out = (unit.first_token + packed.token) * p.out_stride + int64_t{packed.head} * p.value_dim;
+      float* sums = partials.values + slot(0, row + r) * p.value_dim;
       for (int first_d = 0; first_d < p.value_dim; first_d += kWarp * 4) {
         const int d = first_d + lane * 4;
         float4 parts[kMerged];  // all on their way at once
@@ -358,7 +413,13 @@ __device__ inline void merge(const AttentionParams& p, const Work& work, const U
           value.x = fmaf(w, parts[i].x, value.x), value.y = fmaf(w, parts[i].y, value.y);
           value.z = fmaf(w, parts[i].z, value.z), value.w = fmaf(w, parts[i].w, value.w);
         }
-        if (d < p.value_dim) out[d] = value.x, out[d + 1] = value.y, out[d + 2] = value.z, out[d + 3] = value.w;
+        if (d >= p.value_dim) continue;
+        if (whole) {
+          put_result(p, out + d, value.x), put_result(p, out + d + 1, value.y);
+          put_result(p, out + d + 2, value.z), put_result(p, out + d + 3, value.w);
+        } else {
+          *reinterpret_cast<float4*>(sums + d) = value;
+        }
       }
     }
   }
@@ -386,14 +447,16 @@ __device__ inline void merge_complete(const AttentionParams& p, const Work& work
 template <class T, int dim, int tiles>
 __device__ inline void decode_units(const AttentionParams& p, const Partials& partials, int sequences, const Cut& cut,
                                     uint4* memory, const Team& team) {
-  constexpr int kKeys = kStageKeys<dim>;
-  const int rings = team.warps * kRingBytes<dim>;
+  constexpr int kVector = kUnits<T, dim>, kPerUnit = Cached<T>::kPerUnit, kKeys = kStageKeys<T, dim>;
+  const int rings = team.warps * kRingBytes<T, dim>;
   auto* queue = reinterpret_cast<Unit*>(memory + rings / 16);
   auto* all = reinterpret_cast<SequenceWork*>(queue + team.warps * kQueue);
-  if (p.head_dim < dim) clear_beyond<dim>(memory, rings / (dim * 2), min(p.head_dim, p.value_dim), team.threads());
+  if (p.head_dim < dim) {
+    clear_beyond<kVector>(memory, rings / (kVector * 2), min(p.head_dim, p.value_dim) / kPerUnit, team.threads());
+  }
   const Work work(p, all, sequences, tiles * kQueries, cut, team);
   team.sync();
-  Stream<dim> stream(p, work, shared_address(memory), team.warps, partials.tickets, queue);
+  Stream<T, dim> stream(p, work, shared_address(memory), team.warps, partials.tickets, queue);
   int stage = 0;
   for (Unit unit = stream.next_unit(); unit.index >= 0; unit = stream.next_unit()) {
     Queries<T, dim, tiles> queries(p, work, unit);
@@ -416,11 +479,11 @@ __device__ inline void decode_units(const AttentionParams& p, const Partials& pa
   if (last && threadIdx.x % kWarp == 0) *partials.tickets = 0;
 }
 
-template <int dim>
-constexpr int kDecodeBytesOfWarp = kRingBytes<dim> + kQueue* static_cast<int>(sizeof(Unit));
-template <int dim>
+template <int dim, class T = __nv_bfloat16>
+constexpr int kDecodeBytesOfWarp = kRingBytes<T, dim> + kQueue* static_cast<int>(sizeof(Unit));
+template <int dim, class T = __nv_bfloat16>
 constexpr int decode_bytes(int warps, int sequences) {
-  return warps * kDecodeBytesOfWarp<dim> + sequences * static_cast<int>(sizeof(SequenceWork));
+  return warps * kDecodeBytesOfWarp<dim, T> + sequences * static_cast<int>(sizeof(SequenceWork));
 }
 
 }  // namespace sluice::cuda

@@ -1,8 +1,9 @@
-// Conversions and loads of the stored types: fp32, bf16, fp16, in packs of 16 bytes.
+// Conversions and loads of the stored types: fp32, bf16, fp16, 8-bit floats (E4M3), in packs of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -12,6 +13,7 @@ __device__ inline float to_f32(float x) { return x; }
 __device__ inline float to_f32(double x) { return static_cast<float>(x); }
 __device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_f32(__half x) { return __half2float(x); }
+__device__ inline float to_f32(__nv_fp8_e4m3 x) { return static_cast<float>(x); }
 
 template <class T>
 __device__ inline T from_f32(float x);
@@ -27,6 +29,10 @@ template <>
 __device__ inline __half from_f32<__half>(float x) {
   return __float2half_rn(x);
 }
+template <>
+__device__ inline __nv_fp8_e4m3 from_f32<__nv_fp8_e4m3>(float x) {  // what is too large becomes 448, NaN stays NaN
+  return __nv_fp8_e4m3(x);
+}
 
 // Two values as the 32 bits a tensor core takes, the first in the low half.
 template <class T>
@@ -40,6 +46,12 @@ template <>
 __device__ inline uint32_t pack2<__half>(float low, float high) {
   const __half2 v = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+// Two 8-bit floats as the 32 bits of two of 16 bits, which hold them exactly.
+__device__ inline uint32_t widen_fp8(uint32_t pair) {
+  const __half2_raw v = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+  return v.x | static_cast<uint32_t>(v.y) << 16;
 }
 
 // 2^x of the special function unit: 0 for -inf, results below 2^-126 are flushed to 0.
@@ -80,6 +92,14 @@ __device__ inline void unpack(const uint4& pack, float (&out)[8], const __half*)
     const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
     out[2 * i] = pair.x, out[2 * i + 1] = pair.y;
   }
+}
+
+// Four elements from a multiple of their size on.
+__device__ inline float4 load_four(const float* p) { return *reinterpret_cast<const float4*>(p); }
+__device__ inline float4 load_four(const __nv_bfloat16* p) {
+  const uint2 v = *reinterpret_cast<const uint2*>(p);
+  return {__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
+          __uint_as_float(v.y & 0xffff0000u)};
 }
 
 // 16 bytes that nobody reads twice: they pass the L1 cache by.

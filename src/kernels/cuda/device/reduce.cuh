@@ -20,6 +20,17 @@ __device__ inline float warp_max(float x) {
   return x;
 }
 
+// The largest value of a block; see block_sum.
+__device__ inline float block_max(float x, float* scratch) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  x = warp_max(x);
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  x = warp_max(scratch[lane < warps ? lane : 0]);
+  __syncthreads();
+  return x;
+}
+
 // The sum over a block of up to 1024 threads (whole warps); every thread gets it. `scratch` holds 33 floats.
 __device__ inline float block_sum(float x, float* scratch) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;

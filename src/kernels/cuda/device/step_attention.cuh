@@ -224,10 +224,10 @@ struct PartialResult {
     const float sink = p.sinks != nullptr ? p.sinks[head] * kLog2E : -INFINITY;
     const float highest = fmaxf(top, sink), keep = exp2_fast(top - highest);
     const float factor = keep / (sum * keep + (p.sinks != nullptr ? exp2_fast(sink - highest) : 0.0f));
-    float* out = p.out + token * p.out_stride + int64_t{head} * p.value_dim + at;
-    if (at < p.value_dim) {  // whole packs of eight
-      out[0] = values.x * factor, out[1] = values.y * factor, out[2] = values.z * factor, out[3] = values.w * factor;
-    }
+    if (at >= p.value_dim) return;  // whole packs of eight
+    const int64_t to = token * p.out_stride + int64_t{head} * p.value_dim + at;
+    put_result(p, to, values.x * factor), put_result(p, to + 1, values.y * factor);
+    put_result(p, to + 2, values.z * factor), put_result(p, to + 3, values.w * factor);
   }
 };
 

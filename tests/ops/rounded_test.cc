@@ -1,0 +1,270 @@
+// Rows in the types that products round their inputs to (ops::input_type): who writes them, and products with inputs
+// rounded to 8-bit floats. Backends without such types have nothing to show here but that they say so.
+#include "ops/testing.h"
+#include "quant/groups.h"
+
+namespace sluice::ops {
+namespace {
+
+constexpr DType kRounded[] = {&kBFloat16, &kFloat16, &kFloat8E4M3};
+
+// Memory of `rows` rows as ops::take_rows lays them out.
+class Rows {
+ public:
+  Rows(DType type, int64_t rows, int64_t columns)
+      : buffer_(static_cast<size_t>(rows * columns) * 4, test_memory()),
+        tensor_(rows_in(Tensor(buffer_.data(), &kFloat32, {rows, columns}), type)) {
+    std::memset(buffer_.data(), 0xff, buffer_.size());
+  }
+  operator Tensor() const { return tensor_; }
+  const Tensor& operator*() const { return tensor_; }
+  // As fp32.
+  std::vector<float> values() const {
+    const int64_t columns = tensor_.shape[1], rows = tensor_.rows();
+    std::vector<float> out(static_cast<size_t>(rows * columns));
+    if (tensor_.dtype != &kFloat8E4M3) {
+      to_float(tensor_.dtype, tensor_.data, out.data(), out.size());
+      return out;
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto code = static_cast<uint8_t>(tensor_.data[i]);
+      out[i] = quant::Fp8::value(code) * row_scales(tensor_)[static_cast<int64_t>(i) / columns];
+    }
+    return out;
+  }
+
+ private:
+  Buffer buffer_;
+  Tensor tensor_;
+};
+
+// Half a step of a type, relative to the number, and for 8-bit floats also relative to the row's largest.
+void expect_rounded(const Rows& rows, const Tensor& exact, const std::string& what) {
+  const DType type = (*rows).dtype;
+  const float each = type == &kBFloat16 ? 0x1p-8f : type == &kFloat16 ? 0x1p-11f : 0x1p-4f;
+  const float small = type == &kFloat8E4M3 ? 0x1p-10f / 448 : type == &kFloat16 ? 0x1p-24f : 0.0f;
+  const std::vector<float> values = rows.values();
+  const int64_t columns = exact.shape[1];
+  for (int64_t r = 0; r < exact.rows(); ++r) {
+    const float* e = exact.f32() + r * exact.row_stride;
+    float top = 0;
+    for (int64_t i = 0; i < columns; ++i) top = std::max(top, std::abs(e[i]));
+    for (int64_t i = 0; i < columns; ++i) {
+      const float bound = 1.01f * (each * std::abs(e[i]) + small * (type == &kFloat8E4M3 ? top : 1.0f)) + 1e-5f * top;
+      ASSERT_NEAR(values[static_cast<size_t>(r * columns + i)], e[i], bound)
+          << what << " " << type->name << " row " << r << " column " << i << " of " << columns;
+    }
+  }
+}
+
+class RoundedTest : public OpsTest {
+ protected:
+  bool rounds() const {
+    const auto kernels = device.ctx.ops.matmul.find(&kBFloat16);
+    return kernels != device.ctx.ops.matmul.end() && kernels->second.input_type != nullptr;
+  }
+};
+
+TEST_P(RoundedTest, NormsWriteEveryType) {
+  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  for (DType type : kRounded) {
+    for (const int64_t columns : {4, 128, 132, 1024, 4096, 20480}) {
+      const int64_t rows = 5;
+      Owned x(&kFloat32, {rows, columns}, 4), weight(&kFloat32, {1, columns}), bias(&kFloat32, {1, columns}),
+          exact(&kFloat32, {rows, columns});
+      x.fill(random, 3.0f), weight.fill(random), bias.fill(random);
+      std::fill_n(x.row(3), columns, 0.0f);
+      const Rows out(type, rows, columns);
+      rms_norm(device.ctx, out, x, weight->f32(), 1e-5f, 0.5f);
+      rms_norm(reference.ctx, exact, x, weight->f32(), 1e-5f, 0.5f);
+      expect_rounded(out, exact, "rms_norm");
+      layer_norm(device.ctx, out, x, weight->f32(), bias->f32(), 1e-5f);
+      layer_norm(reference.ctx, exact, x, weight->f32(), bias->f32(), 1e-5f);
+      expect_rounded(out, exact, "layer_norm");
+    }
+  }
+}
+
+TEST_P(RoundedTest, GatesReadAndWriteEveryType) {
+  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
+    for (DType input : {&kFloat32, &kBFloat16}) {
+      for (const int64_t columns : {4, 128, 260, 14336, 20000}) {
+        const int64_t rows = 3;
+        Owned given(input, {rows, 2 * columns}), wide(&kFloat32, {rows, 2 * columns}),
+            exact(&kFloat32, {rows, columns});
+        given.fill(random);
+        to_float(input, given->data, wide->f32(), static_cast<size_t>(rows * 2 * columns));
+        for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+          const Rows out(type, rows, columns);
+          glu(device.ctx, out, given, activation);
+          glu(reference.ctx, exact, wide, activation);
+          expect_rounded(out, exact, "glu");
+        }
+      }
+    }
+  }
+}
+
+// Inputs as a product sees them that rounds them to 8-bit floats.
+Owned as_fp8(const Owned& x, int64_t group) {
+  Owned out(x);
+  for (int64_t r = 0; r < x->rows(); ++r) {
+    for (int64_t i = 0; i < x->shape[1]; i += group) {
+      float* values = out.row(r) + i;
+      float top = 1e-30f;
+      for (int64_t j = 0; j < group; ++j) top = std::max(top, std::abs(values[j]));
+      const float scale = top * (1.0f / 448.0f), inverse = 448.0f / top;
+      for (int64_t j = 0; j < group; ++j) {
+        values[j] = quant::Fp8::value(quant::Fp8::nearest(values[j] * inverse)) * scale;
+      }
+    }
+  }
+  return out;
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  double error = 0, size = 0;
+  for (int64_t r = 0; r < a.rows(); ++r) {
+    for (int64_t i = 0; i < a.shape[1]; ++i) {
+      const double x = a.f32()[r * a.row_stride + i], y = b.f32()[r * b.row_stride + i];
+      error += (x - y) * (x - y), size += y * y;
+    }
+  }
+  return std::sqrt(error / size);
+}
+
+// Products with 8-bit weights whose inputs may be 8-bit floats as well, in fp32 and in rows that were rounded before.
+TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
+  const auto kernels = device.ctx.ops.matmul.find(&quant::Fp8::kType);
+  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
+  int i = 0;
+  for (const InputRounding rounding : {InputRounding::kFp8PerRow, InputRounding::kFp8PerGroup}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 128}, {48, 384}, {272, 1024}, {4096, 512}}) {
+      for (const int64_t rows : {1, 5, 8, 31, 64, 200}) {
+        const bool biased = ++i % 3 == 0, accumulate = i % 2 == 0;
+        SCOPED_TRACE(fmt::format("{} rows, n {}, k {}, {}", rows, n, k, static_cast<int>(rounding)));
+        std::vector<float> values(static_cast<size_t>(n * k));
+        std::normal_distribution<float> normal;
+        for (float& v : values) v = normal(random);
+        std::vector<std::byte> blocks(values.size() / 128 * sizeof(quant::Fp8::Block));
+        // Scales of rows, or of blocks.
+        const auto step = static_cast<size_t>(rounding == InputRounding::kFp8PerRow ? k : 128);
+        for (size_t at = 0; at < values.size(); at += step) {
+          from_float(&quant::Fp8::kType, values.data() + at, blocks.data() + at / 128 * sizeof(quant::Fp8::Block),
+                     step);
+        }
+        const Tensor matrix(blocks.data(), &quant::Fp8::kType, {n, k});
+        Owned x(&kFloat32, {rows, k}, 4), bias(&kFloat32, {1, n}), out(&kFloat32, {rows, n});
+        x.fill(random), bias.fill(random), out.fill(random);
+        const Owned before(out);
+        Owned expected(out), exact(out);
+        const auto product = [&](Device& d, const Tensor& to, const Tensor& from) {
+          const MatmulKernels& own = d.ctx.ops.matmul.at(&quant::Fp8::kType);
+          Buffer memory(own.packed_bytes(n, k), test_memory());
+          const Weight weight{.dtype = &quant::Fp8::kType, .n = n, .k = k, .data = memory.data(), .inputs = rounding};
+          own.pack(d.ctx.pool, weight, n / 2, matrix.slice_rows(n / 2, n - n / 2));
+          own.pack(d.ctx.pool, weight, 0, matrix.slice_rows(0, n / 2));
+          const DType type = input_type(d.ctx, weight, rows);
+          const bool plain = to.dtype == &kFloat32;
+          matmul(d.ctx, {.out = to,
+                         .x = from,
+                         .weight = &weight,
+                         .bias = biased && plain ? bias->f32() : nullptr,
+                         .accumulate = accumulate && plain});
+          return type;
+        };
+        const DType type = product(device, out, x);
+        const int64_t group = rounding == InputRounding::kFp8PerRow ? k : 128;
+        product(reference, expected, as_fp8(x, group));
+        product(reference, exact, x);
+        // Kernels of few rows, and devices without such products, round to bf16 or not at all.
+        const double rounded = distance(out, expected), unrounded = distance(out, exact);
+        EXPECT_LT(std::min(rounded, unrounded), 5e-3) << rounded << " and " << unrounded;
+        EXPECT_LT(unrounded, 0.05);
+        if (type == &kFloat32) continue;
+        ASSERT_EQ(type, &kFloat8E4M3);
+        EXPECT_LT(rounded, 3e-3);
+        // A norm without weights that changes nothing but the type: rows of length sqrt(k).
+        Owned normed(&kFloat32, {rows, k}), again(before);
+        rms_norm(reference.ctx, normed, x, nullptr, 0.0f);
+        const Rows eighths(type, rows, k);
+        rms_norm(device.ctx, eighths, x, nullptr, 0.0f);
+        product(device, again, eighths);
+        Owned wanted(before);
+        product(reference, wanted, as_fp8(normed, k));
+        EXPECT_LT(distance(again, wanted), 5e-3);
+      }
+    }
+  }
+}
+
+TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
+  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  for (DType type : {&kBFloat16, &kFloat16}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{40, 72}, {256, 512}, {12288, 2048}}) {
+      for (const int64_t rows : {8, 33, 100}) {
+        SCOPED_TRACE(fmt::format("{}: {} rows, n {}, k {}", type->name, rows, n, k));
+        const MatmulKernels& kernels = device.ctx.ops.matmul.at(type);
+        Owned matrix(type, {n, k}), wide(&kFloat32, {rows, k}), exact(&kFloat32, {rows, n});
+        matrix.fill(random, 0.1f);
+        const Buffer memory(kernels.packed_bytes(n, k), test_memory());
+        const Weight weight{.dtype = type, .n = n, .k = k, .data = memory.data()};
+        kernels.pack(device.ctx.pool, weight, 0, matrix);
+        const DType input = input_type(device.ctx, weight, rows), output = output_type(device.ctx, weight, rows);
+        if (input == &kFloat32) continue;
+        ASSERT_EQ(input, type);
+        const Rows x(input, rows, k);
+        Owned drawn(&kFloat32, {rows, k});
+        drawn.fill(random);
+        from_float(input, drawn->f32(), (*x).data, static_cast<size_t>(rows * k));
+        const std::vector<float> seen = x.values();
+        std::copy(seen.begin(), seen.end(), wide->f32());
+        matmul(device.ctx, {.out = exact, .x = wide, .weight = &weight});
+        Owned out(&kFloat32, {rows, n});
+        matmul(device.ctx, {.out = out, .x = x, .weight = &weight});
+        EXPECT_LT(distance(out, exact), 1e-5);
+        const Rows rounded(output, rows, n);
+        matmul(device.ctx, {.out = rounded, .x = x, .weight = &weight});
+        if (output != &kFloat32) expect_rounded(rounded, exact, "matmul");
+      }
+    }
+  }
+}
+
+TEST_P(RoundedTest, AttentionGivesSixteenBits) {
+  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  constexpr int kHeads = 8, kKvHeads = 2, kBlock = 16, kBlocks = 60;
+  for (const int dim : {64, 128, 40}) {
+    for (const auto& [rows, keys] : {std::pair{1, 900}, {3, 70}, {200, 333}}) {
+      Owned k(&kBFloat16, {kBlocks, kKvHeads, kBlock, dim}), v(k), q(&kFloat32, {rows, kHeads * dim}),
+          exact(&kFloat32, {rows, kHeads * dim});
+      k.fill(random), v.fill(random), q.fill(random);
+      const std::vector<int32_t> start = {0, rows}, kv_len = {keys};
+      std::vector<int32_t> table(kBlocks);
+      for (int i = 0; i < kBlocks; ++i) table[i] = kBlocks - 1 - i;
+      AttentionArgs args{.out = exact,
+                         .q = q,
+                         .k_cache = k,
+                         .v_cache = v,
+                         .query_start = start,
+                         .kv_len = kv_len,
+                         .block_table = table,
+                         .block_table_stride = kBlocks,
+                         .heads = kHeads,
+                         .scale = 0.1f};
+      attention(device.ctx, args);
+      for (DType type : {&kBFloat16, &kFloat16}) {
+        const Rows out(type, rows, kHeads * dim);
+        args.out = out;
+        attention(device.ctx, args);
+        expect_rounded(out, exact, "attention");
+      }
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(RoundedTest);
+
+}  // namespace
+}  // namespace sluice::ops
