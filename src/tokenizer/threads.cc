@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -26,7 +27,13 @@ void run_parts(int count, const std::function<void(int part)>& part) {
   };
   {
     std::vector<std::jthread> threads;
-    for (int i = 0; i + 1 < count; ++i) threads.emplace_back(attempt, i);
+    for (int i = 0; i + 1 < count; ++i) {
+      try {
+        threads.emplace_back(attempt, i);
+      } catch (const std::system_error&) {  // the system has no thread left
+        attempt(i);
+      }
+    }
     attempt(count - 1);
   }
   for (const std::exception_ptr& error : thrown) {
