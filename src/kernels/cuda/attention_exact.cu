@@ -2,9 +2,9 @@
 // key with an online softmax of its own, and the warps' results meet in their order: a row's bits depend on its own
 // keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
 #include "kernels/cuda/device/attention_results.cuh"
-#include "kernels/cuda/device/visible_keys.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/visible_keys.cuh"
 
 namespace sluice::cuda {
 namespace {

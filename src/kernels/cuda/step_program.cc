@@ -168,7 +168,8 @@ bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weig
 }
 
 bool StepProgram::product(const Product& p, Alone alone) {
-  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x)) return false;
+  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
+    return false;
   if (all_.size() >= kMostInstructions || maps_.size() >= kMostInstructions) return false;
   const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
   const DType plain_before = plain_, quantized_before = quantized_;

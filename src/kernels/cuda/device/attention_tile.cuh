@@ -6,9 +6,9 @@
 #pragma once
 
 #include "kernels/cuda/device/attention_results.cuh"
-#include "kernels/cuda/device/visible_keys.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/visible_keys.cuh"
 
 namespace sluice::cuda {
 

@@ -6,9 +6,10 @@
 
 namespace sluice::cuda {
 
-// Matrices in shared memory: rows of 64 elements of 16 bits (128 bytes) whose packs of 16 bytes are exchanged, pack i of
-// row r lying at i ^ (r % 8); eight rows, 1024 bytes, are a unit that begins at a multiple of 1024. Wider matrices are
-// panels of 64 columns. `panel_bytes` from a panel to the next one matters only to matrices that are read transposed.
+// Matrices in shared memory: rows of 64 elements of 16 bits (128 bytes) whose packs of 16 bytes are exchanged, pack i
+// of row r lying at i ^ (r % 8); eight rows, 1024 bytes, are a unit that begins at a multiple of 1024. Wider matrices
+// are panels of 64 columns. `panel_bytes` from a panel to the next one matters only to matrices that are read
+// transposed.
 __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
   constexpr uint64_t kExchanged128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
   return kExchanged128 | kEightRows | uint64_t{panel_bytes >> 4} << 16 | (address & 0x3ffff) >> 4;
@@ -21,35 +22,35 @@ template <class T, int n>
 struct WarpgroupProduct;
 
 // The operands of an instruction cannot be a loop. The sums come first, so that what follows them is numbered by n.
-#define SLUICE_SUMS_8(i)                                                                                     \
+#define SLUICE_SUMS_8(i)                                                                                      \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define SLUICE_SUMS_64 SLUICE_SUMS_8(0), SLUICE_SUMS_8(8), SLUICE_SUMS_8(16), SLUICE_SUMS_8(24)
-#define SLUICE_SUMS_128 \
-  SLUICE_SUMS_64, SLUICE_SUMS_8(32), SLUICE_SUMS_8(40), SLUICE_SUMS_8(48), SLUICE_SUMS_8(56)
+#define SLUICE_SUMS_128 SLUICE_SUMS_64, SLUICE_SUMS_8(32), SLUICE_SUMS_8(40), SLUICE_SUMS_8(48), SLUICE_SUMS_8(56)
 #define SLUICE_NAMES_64                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SLUICE_NAMES_128                                                                             \
-  SLUICE_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SLUICE_NAMES_128                                                               \
+  SLUICE_NAMES_64                                                                      \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // o0 to o4: the numbers of the operands after n / 2 sums.
-#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4)                                              \
-  template <>                                                                                                 \
-  struct WarpgroupProduct<T, n> {                                                                             \
-    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {           \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n         \
-                   "k16.f32." type "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, 0; }"   \
-                   : SLUICE_SUMS_##n                                                                          \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                        \
-    }                                                                                                         \
-    __device__ static void from_registers(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {            \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n                \
-                   "k16.f32." type "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3   \
-                   "}, %" #o4 ", p, 1, 1, 1; }"                                                               \
-                   : SLUICE_SUMS_##n                                                                          \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                     \
-    }                                                                                                         \
+#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4)                                                      \
+  template <>                                                                                                         \
+  struct WarpgroupProduct<T, n> {                                                                                     \
+    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {                   \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
+                   "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, 0; }"                           \
+                   : SLUICE_SUMS_##n                                                                                  \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                                \
+    }                                                                                                                 \
+    __device__ static void from_registers(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                    \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type        \
+                   "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                \
+                                                  ", p, 1, 1, 1; }"                                                   \
+                   : SLUICE_SUMS_##n                                                                                  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
+    }                                                                                                                 \
   };
 SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 64, 32, 33, 34, 35, 36)
 SLUICE_WARPGROUP_PRODUCT(__half, "f16", 64, 32, 33, 34, 35, 36)
