@@ -116,6 +116,11 @@ void bench_copy() {
   fmt::print("copy of 2 GiB: {:.2f} TB/s read and written\n", 2 * static_cast<double>(bytes) / s * 1e-12);
 }
 
+// By a whole matrix.
+Product product_of(DType type, const std::byte* weight, const Tensor& x, const Tensor& out) {
+  return {.out = out, .x = x, .type = type, .weight = weight, .n = out.shape[1], .k = x.shape[1]};
+}
+
 void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& row_counts) {
   const int64_t weight_bytes = n * padded_k(k) * type->block_bytes;
   const int copies = static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(kRotated) / weight_bytes));
@@ -126,12 +131,7 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
     const Tensor out(memory.data(), &kFloat32, {rows, n});
     const Tensor exact(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
     const auto product = [&](int i, const Tensor& to) {
-      return Product{.out = to,
-                     .x = Tensor(x.data(), &kFloat32, {rows, k}),
-                     .type = type,
-                     .weight = weights.data() + static_cast<size_t>(i % copies) * weight_bytes,
-                     .n = n,
-                     .k = k};
+      return product_of(type, weights.data() + i % copies * weight_bytes, Tensor(x.data(), &kFloat32, {rows, k}), to);
     };
     const auto report = [&](std::string_view kernel, double s) {
       std::string error;
@@ -182,12 +182,7 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     const Tensor out(memory.data(), &kFloat32, {rows, n});
     const Tensor exact(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
     const auto product = [&](int i, const Tensor& to) {
-      return Product{.out = to,
-                     .x = Tensor(x.data(), &kFloat32, {rows, k}),
-                     .type = type,
-                     .weight = weights.data() + i % copies * bytes,
-                     .n = n,
-                     .k = k};
+      return product_of(type, weights.data() + i % copies * bytes, Tensor(x.data(), &kFloat32, {rows, k}), to);
     };
     const int calls = rows > 1000 ? 2 : std::max(copies, 4);
     multiply_quantized(launch(), product(0, exact), Arithmetic::kExact);
