@@ -165,28 +165,16 @@ void mix_values(const Work& work, const Plan& plan, int64_t row, int64_t rows, i
   each_rows<kRows>(rows, [&]<int R>(int64_t r) {
     const auto columns = [&]<int V>(int64_t d) {
       const auto run = [&](auto next) {
-#ifdef __AVX512BF16__
-        if constexpr (paired) {
-          return multiply_value_pairs<R, V>({.mixed = work.split.mixed + (row + r) * plan.value_stride + d,
-                                             .correction = work.correction + row + r,
-                                             .weights = work.weights + (row + r) * (kTile / 2),
-                                             .values = work.pairs + d,
-                                             .first = 0,
-                                             .last = kTile,
-                                             .stride = plan.value_stride,
-                                             .column = d},
-                                            next);
-        }
-#endif
-        multiply_values<R, V>({.mixed = work.split.mixed + (row + r) * plan.value_stride + d,
-                               .correction = work.correction + row + r,
-                               .weights = work.scores + (row + r) * kTile,
-                               .values = work.values + d,
-                               .first = first,
-                               .last = last,
-                               .stride = plan.value_stride,
-                               .column = d},
-                              next);
+        multiply_values<paired, R, V>(
+            {.mixed = work.split.mixed + (row + r) * plan.value_stride + d,
+             .correction = work.correction + row + r,
+             .weights = paired ? work.weights + (row + r) * (kTile / 2) : work.scores + (row + r) * kTile,
+             .values = (paired ? work.pairs : work.values) + d,
+             .first = first,
+             .last = last,
+             .stride = plan.value_stride,
+             .column = d},
+            next);
       };
       if (r == 0) return run(ahead.values);
       run(nullptr);
@@ -289,16 +277,12 @@ void attend_tile(const ops::AttentionArgs& args, const Plan& plan, const Task& t
   }
   each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
     const auto run = [&](auto next) {
-      const KeyProduct product{.queries = work.queries + (first + r) * plan.key_stride,
-                               .keys = work.keys,
-                               .scores = work.scores + (first + r) * kTile,
-                               .head_dim = plan.head_dim,
-                               .stride = plan.key_stride};
-      if constexpr (kPaired<T>) {
-        multiply_key_pairs<R>(product, next);
-      } else {
-        multiply_keys<R>(product, next);
-      }
+      multiply_keys<kPaired<T>, R>({.queries = work.queries + (first + r) * plan.key_stride,
+                                    .keys = work.keys,
+                                    .scores = work.scores + (first + r) * kTile,
+                                    .head_dim = plan.head_dim,
+                                    .stride = plan.key_stride},
+                                   next);
     };
     if (r == 0) return run(ahead.keys);
     run(nullptr);

@@ -81,81 +81,6 @@ struct Ahead {
   const T* values[kTile];
 };
 
-// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]; asks for `ahead` unless it is null at compile time.
-struct KeyProduct {
-  const float* queries;  // [R][stride]
-  const float* keys;     // [head_dim][kTile]
-  float* scores;         // [R][kTile]
-  int64_t head_dim, stride;
-};
-template <int R, class Pointers>
-void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
-  constexpr int kVecs = kTile / kLanes;
-  Vec acc[R][kVecs];
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
-  }
-  for (int64_t d = 0; d < p.head_dim; ++d) {
-    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {  // head_dim steps cover head_dim elements of kTile keys
-      const auto* line = ahead[d % kTile] + d / kTile * kTile;
-      prefetch<kTile>(line);
-    }
-    Vec key[kVecs];
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) key[v] = load(p.keys + d * kTile + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec q = broadcast(p.queries[r * p.stride + d]);
-      SLUICE_UNROLL
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = fma(q, key[v], acc[r][v]);
-    }
-  }
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) store(p.scores + r * kTile + v * kLanes, acc[r][v], All{});
-  }
-}
-
-// mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors], asking likewise.
-struct ValueProduct {
-  float* mixed;             // [R][stride]
-  const float* correction;  // [R]
-  const float* weights;     // [R][kTile]
-  const float* values;      // [kTile][stride]
-  int64_t first, last, stride;
-  int64_t column;  // of the values' first in a row of the cache
-};
-template <int R, int V, class Pointers>
-void multiply_values(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
-  Vec acc[R][V];
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    const Vec by = broadcast(p.correction[r]);
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) acc[r][v] = load(p.mixed + r * p.stride + v * kLanes, All{}) * by;
-  }
-  for (int64_t key = p.first; key < p.last; ++key) {
-    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<V * kLanes>(ahead[key] + p.column);
-    Vec value[V];
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) value[v] = load(p.values + key * p.stride + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec weight = broadcast(p.weights[r * kTile + key]);
-      SLUICE_UNROLL
-      for (int v = 0; v < V; ++v) acc[r][v] = fma(weight, value[v], acc[r][v]);
-    }
-  }
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) store(p.mixed + r * p.stride + v * kLanes, acc[r][v], All{});
-  }
-}
-
 // Caches of bf16 whose products are dots of pairs where the processor has them: queries and softmax weights are rounded
 // to bf16 as well, keys and values are not widened.
 template <class T>
@@ -191,42 +116,93 @@ inline void load_value_pairs(const Bf16* const (&rows)[kTile], int64_t value_dim
     }
   }
 }
+#endif
 
-// multiply_keys on pairs: `queries` are [R][stride] pairs, `keys` [head_dim / 2][kTile].
-template <int R, class Pointers>
-void multiply_key_pairs(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
-  constexpr int kVecs = kTile / kLanes;
+// sums + a * b, of fp32 or of pairs.
+template <bool paired>
+SLUICE_INLINE Vec multiply_add(Vec sums, Vec a, Vec b) {
+#ifdef __AVX512BF16__
+  if constexpr (paired) return dot_pairs(sums, a, b);
+#else
+  static_assert(!paired);
+#endif
+  return fma(a, b, sums);
+}
+
+// Calls of a function that does nothing but ask for memory are dropped, unless it is inlined before GCC looks for such.
+#define SLUICE_INLINE_LAMBDA __attribute__((always_inline))
+
+// acc[R][V vectors] += a[R][first .. last) * b[first .. last)[V vectors]; ask(i) before every step.
+struct Factors {
+  const float* a;  // [R][a_stride]
+  const float* b;  // [steps][b_stride]
+  int64_t a_stride, b_stride, first, last;
+};
+template <bool paired, int R, int V, class Ask>
+SLUICE_INLINE void accumulate(Vec (&acc)[R][V], const Factors& f, Ask&& ask) {
+  for (int64_t i = f.first; i < f.last; ++i) {
+    ask(i);
+    Vec b[V];
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) b[v] = load(f.b + i * f.b_stride + v * kLanes, All{});
+    SLUICE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const Vec a = broadcast(f.a[r * f.a_stride + i]);
+      SLUICE_UNROLL
+      for (int v = 0; v < V; ++v) acc[r][v] = multiply_add<paired>(acc[r][v], a, b[v]);
+    }
+  }
+}
+template <int R, int V>
+SLUICE_INLINE void store_rows(float* to, int64_t stride, const Vec (&acc)[R][V]) {
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) store(to + r * stride + v * kLanes, acc[r][v], All{});
+  }
+}
+
+// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]; asks for `ahead` unless it is null at compile time.
+// Paired, queries and keys are pairs of neighbours in head_dim.
+struct KeyProduct {
+  const float* queries;  // [R][stride]
+  const float* keys;     // [head_dim][kTile]
+  float* scores;         // [R][kTile]
+  int64_t head_dim, stride;
+};
+template <bool paired, int R, class Pointers>
+void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
+  constexpr int kVecs = kTile / kLanes, kPair = paired ? 2 : 1;
   Vec acc[R][kVecs];
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
     SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
   }
-  for (int64_t i = 0; 2 * i < p.head_dim; ++i) {
-    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {
-      for (int64_t d = 2 * i; d < min_of(2 * i + 2, p.head_dim); ++d)
+  const Factors factors{p.queries, p.keys, p.stride, kTile, 0, (p.head_dim + kPair - 1) / kPair};
+  accumulate<paired>(acc, factors, [&]([[maybe_unused]] int64_t i) SLUICE_INLINE_LAMBDA {
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {  // head_dim steps cover head_dim elements of kTile keys
+      for (int64_t d = kPair * i; d < min_of(kPair * i + kPair, p.head_dim); ++d) {
         prefetch<kTile>(ahead[d % kTile] + d / kTile * kTile);
+      }
     }
-    Vec key[kVecs];
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) key[v] = load(p.keys + i * kTile + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec q = broadcast(p.queries[r * p.stride + i]);
-      SLUICE_UNROLL
-      for (int v = 0; v < kVecs; ++v) acc[r][v] = dot_pairs(acc[r][v], q, key[v]);
-    }
-  }
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) store(p.scores + r * kTile + v * kLanes, acc[r][v], All{});
-  }
+  });
+  store_rows(p.scores, kTile, acc);
 }
 
-// multiply_values on pairs of all keys: `weights` are [R][kTile / 2] pairs, `values` [kTile / 2][stride].
-template <int R, int V, class Pointers>
-void multiply_value_pairs(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
+// mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors], asking likewise.
+// Paired, weights and values are pairs of neighbouring keys.
+struct ValueProduct {
+  float* mixed;             // [R][stride]
+  const float* correction;  // [R]
+  const float* weights;     // [R][kTile]
+  const float* values;      // [kTile][stride]
+  int64_t first, last, stride;
+  int64_t column;  // of the values' first in a row of the cache
+};
+template <bool paired, int R, int V, class Pointers>
+void multiply_values(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
+  constexpr int kPair = paired ? 2 : 1;
   Vec acc[R][V];
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -234,28 +210,15 @@ void multiply_value_pairs(const ValueProduct& p, [[maybe_unused]] Pointers ahead
     SLUICE_UNROLL
     for (int v = 0; v < V; ++v) acc[r][v] = load(p.mixed + r * p.stride + v * kLanes, All{}) * by;
   }
-  for (int64_t i = 0; i < kTile / 2; ++i) {
+  const Factors factors{p.weights, p.values, kTile / kPair, p.stride, p.first / kPair, p.last / kPair};
+  accumulate<paired>(acc, factors, [&]([[maybe_unused]] int64_t i) SLUICE_INLINE_LAMBDA {
     if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) {
-      prefetch<V * kLanes>(ahead[2 * i] + p.column);
-      prefetch<V * kLanes>(ahead[2 * i + 1] + p.column);
-    }
-    Vec value[V];
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) value[v] = load(p.values + i * p.stride + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec weight = broadcast(p.weights[r * (kTile / 2) + i]);
       SLUICE_UNROLL
-      for (int v = 0; v < V; ++v) acc[r][v] = dot_pairs(acc[r][v], weight, value[v]);
+      for (int key = 0; key < kPair; ++key) prefetch<V * kLanes>(ahead[kPair * i + key] + p.column);
     }
-  }
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) store(p.mixed + r * p.stride + v * kLanes, acc[r][v], All{});
-  }
+  });
+  store_rows(p.mixed, p.stride, acc);
 }
-#endif
 
 // Calls body<R>(row) for tiles of at most Max rows of [0, rows).
 template <int Max, class F>
