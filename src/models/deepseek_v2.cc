@@ -27,6 +27,9 @@ DecoderSpec latent_llama_like(const Config& config, std::string family, const La
   // Follow from the others, and transformers writes them; every head has keys and values of its own.
   for (const char* key : {"head_dim", "qk_head_dim", "num_key_value_heads"}) config.ignore(key);
   const RopeSpec rope = read_rope(config, a.rope_dim, s.max_positions);
+  if (rope.rotary_dim != a.rope_dim) {
+    config.refuse("partial_rotary_factor", "rotates a part of qk_rope_head_dim, which is rotated as a whole");
+  }
   a.scale = static_cast<float>(rope.score_scale / std::sqrt(static_cast<double>(a.nope_dim + a.rope_dim)));
   s.ropes = {rope};
   for (LayerSpec& layer : s.layers) {
@@ -66,11 +69,11 @@ void read_routing(const Config& config, MoeSpec& m) {
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = latent_llama_like(config, "deepseek_v2");
   s.mlp.bias = config.get("mlp_bias", false);
-  if (s.mlp.bias) config.refuse("mlp_bias", "true is not supported");
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1407));
   read_experts(config, s, "n_routed_experts", "num_experts_per_tok", inner);
   read_routing(config, s.moe);
   s.moe.shared_inner = inner * config.get("n_shared_experts", 0);
+  s.moe.shared_bias = s.mlp.bias;
   read_deepseek_layers(config, s);
   return decoder_lm(std::move(s), context, max_len);
 }

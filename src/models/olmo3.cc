@@ -5,7 +5,8 @@ namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "olmo3", {.norm_eps = 1e-5, .rope = {.layer_type = "full_attention"}});
+  DecoderSpec s =
+      llama_like(config, "olmo3", {.norm_eps = 1e-5, .rope = {.theta = 500000.0, .layer_type = "full_attention"}});
   read_attention_bias(config, s, true);
   s.attention.qk_norm = QkNorm::kProjection;
   use_post_norms(s);

@@ -60,8 +60,13 @@ double required(const Config& rope, const char* key) {
   return value;
 }
 
-void read_yarn(const Config& rope, RopeSpec& s) {
-  s.factor = required(rope, "factor");
+// Of the maximal lengths, where a checkpoint gives both and no factor.
+double length_ratio(int max_positions, const RopeSpec& s) {
+  return static_cast<double>(max_positions) / s.original_max_positions;
+}
+
+void read_yarn(const Config& rope, RopeSpec& s, bool has_original, int max_positions) {
+  s.factor = has_original && !rope.has("factor") ? length_ratio(max_positions, s) : required(rope, "factor");
   s.beta_fast = rope.get("beta_fast", 32.0);
   s.beta_slow = rope.get("beta_slow", 1.0);
   s.truncate = rope.get("truncate", true);
@@ -83,8 +88,7 @@ void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_p
                   fmt::format("has {} values, needs {}", list->size(), s.rotary_dim / 2));
     }
   }
-  s.factor = rope.get("factor", 1.0);
-  if (has_original) s.factor = static_cast<double>(max_positions) / s.original_max_positions;
+  s.factor = rope.get("factor", has_original ? length_ratio(max_positions, s) : 1.0);
   const double by_rule = s.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(s.factor) / std::log(s.original_max_positions));
   s.attention_factor = rope.get("attention_factor", by_rule);
   s.long_attention_factor = rope.get("long_mscale", s.attention_factor);
@@ -130,10 +134,10 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.ignore(key);
   if (s.type == "su") s.type = "longrope";  // the name Phi-3's first checkpoints used
   rope.ignore("type");
-  const bool has_original =
-      rope.has("original_max_position_embeddings") || config.has("original_max_position_embeddings");
-  s.original_max_positions =
-      rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings", max_positions));
+  // Where both have it, the reference takes the configuration's (Phi-3), not the scaling's.
+  const char* const original = "original_max_position_embeddings";
+  const bool has_original = rope.has(original) || config.has(original);
+  s.original_max_positions = config.get(original, rope.get(original, max_positions));
   if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
 
   if (defaults.temperature) {
@@ -150,8 +154,9 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
     s.factor = rope.get("factor", 1.0);
   } else if (s.type == "linear" || s.type == "dynamic") {
     s.factor = required(rope, "factor");
+    if (s.type == "dynamic") s.original_max_positions = max_positions;  // which is what the reference stretches
   } else if (s.type == "yarn") {
-    read_yarn(rope, s);
+    read_yarn(rope, s, has_original, max_positions);
   } else if (s.type == "llama3") {
     s.factor = required(rope, "factor");
     s.low_freq_factor = required(rope, "low_freq_factor");

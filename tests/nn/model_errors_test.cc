@@ -233,6 +233,12 @@ TEST(ModelErrors, KeysOfPublishedFilesAreUnderstood) {
       "");
 }
 
+TEST(ModelErrors, APartOfTheRotatedDimensionsIsRefused) {
+  const Change partial = set("rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}});
+  expect_error(partial, "partial_rotary_factor", "deepseek_v2");
+  expect_error(partial, "partial_rotary_factor", "deepseek_v3");
+}
+
 TEST(ModelErrors, LayersThatPredictFurtherTokensAreLeftAlone) {
   const auto with_layer = [](int layer) {
     return Change{.tensors = [=](Json& rows) {

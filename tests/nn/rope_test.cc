@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/json.h"
 #include "base/thread_pool.h"
 #include "nn/weights.h"
 
@@ -41,6 +42,28 @@ TEST(Rope, ClassesOfPrompts) {
   EXPECT_EQ(rope_class(spec("longrope"), 17), rope_class(spec("longrope"), 1000));
   EXPECT_NE(rope_class(spec("dynamic"), 17), rope_class(spec("dynamic"), 18));
   EXPECT_EQ(rope_class(spec("dynamic"), 3), rope_class(spec("dynamic"), 16));
+}
+
+// A scaling's own factor counts, and the ratio of the lengths only without one; a length beside the scaling beats the
+// scaling's own; what "dynamic" stretches are all positions.
+TEST(Rope, LengthsAndFactorsOfAConfiguration) {
+  const std::vector<double> ones(4, 1.0);
+  const auto read = [](Json rope, Json rest = Json::object()) {
+    rest["rope_parameters"] = std::move(rope);
+    return read_rope(Config(rest, "config.json"), 8, 64);
+  };
+  const char* const original = "original_max_position_embeddings";
+  const Json longrope = {{"rope_type", "longrope"}, {"short_factor", ones}, {"long_factor", ones}, {original, 16}};
+  EXPECT_EQ(read(longrope).factor, 4.0);
+  EXPECT_EQ(read(longrope, {{original, 32}}).factor, 2.0);
+  EXPECT_EQ(read(longrope, {{original, 32}}).original_max_positions, 32);
+  Json stretched = longrope;
+  stretched["factor"] = 3.0;
+  EXPECT_EQ(read(stretched).factor, 3.0);
+  EXPECT_DOUBLE_EQ(read(stretched).attention_factor, std::sqrt(1 + std::log(3.0) / std::log(16.0)));
+  EXPECT_EQ(read({{"rope_type", "yarn"}, {"factor", nullptr}, {original, 16}}).factor, 4.0);
+  EXPECT_EQ(read({{"rope_type", "yarn"}, {"factor", 8.0}, {original, 16}}).factor, 8.0);
+  EXPECT_EQ(read({{"rope_type", "dynamic"}, {"factor", 2.0}, {original, 16}}).original_max_positions, 64);
 }
 
 const Checkpoint kNoFile;
