@@ -18,10 +18,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import make_gguf  # noqa: E402
 
-# llama.cpp's numbers of file types (llama_ftype); the IQ types below three bits need an importance matrix.
+# llama.cpp's numbers of file types (llama_ftype).
 TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q2_k": 10, "q3_k_m": 12,
-         "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "iq3_s": 26, "iq3_xxs": 23, "tq1_0": 36,
-         "tq2_0": 37, "mxfp4_moe": 38}
+         "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "iq3_s": 26, "iq3_xxs": 23, "iq2_s": 28,
+         "iq2_xs": 20, "iq2_xxs": 19, "iq1_m": 31, "iq1_s": 24, "tq1_0": 36, "tq2_0": 37, "mxfp4": 7, "nvfp4": 7}
+# Written only with an importance matrix: one of ones, which says that all inputs matter alike.
+NEEDS_IMPORTANCE = {"iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s"}
+# Files of q8_0 whose matrices in layers are of another type (ggml_type): file types of llama.cpp have it for experts alone.
+IN_LAYERS = {"mxfp4": 39, "nvfp4": 40}
 
 
 def load_llama(path):
@@ -61,11 +65,26 @@ def llama_perplexity(path, documents):
     return float(np.exp(total / scored)), scored
 
 
-def quantize(source, path, ftype):
+def importance_of_ones(L, source):
+    import gguf
+    rows = [(t.name.encode(), np.ones(t.shape[0], np.float32)) for t in gguf.GGUFReader(source).tensors]
+    entries = (L.llama_model_imatrix_data * (len(rows) + 1))()
+    for entry, (name, ones) in zip(entries, rows):
+        entry.name, entry.size = name, ones.size
+        entry.data = ones.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    return entries, rows
+
+
+def quantize(source, path, kind):
     import llama_cpp as L
     L.llama_log_set(quiet, None)
     params = L.llama_model_quantize_default_params()
-    params.ftype, params.nthread = ftype, 2
+    params.ftype, params.nthread = TYPES[kind], 2
+    if kind in NEEDS_IMPORTANCE:
+        params.imatrix, keep = importance_of_ones(L, source)  # noqa: F841, its arrays are used below
+    if kind in IN_LAYERS:
+        params.tt_overrides = (L.llama_model_tensor_override * 2)(
+            L.llama_model_tensor_override(rb"blk\.\d+\.(attn|ffn)_.*weight", IN_LAYERS[kind]))
     return L.llama_model_quantize(str(source).encode(), str(path).encode(), ctypes.byref(params)) == 0
 
 
@@ -86,7 +105,7 @@ def main():
     print("| type | file, KiB | Sluice | llama.cpp | difference |\n| --- | --- | --- | --- | --- |")
     for kind in a.types.split(","):
         path = folder / f"minnow-6m-{kind}.gguf"
-        if kind != "f32" and not quantize(source, path, TYPES[kind]):
+        if kind != "f32" and not quantize(source, path, kind):
             print(f"| {kind} | | | llama.cpp does not write it | |")
             continue
         run = subprocess.run([a.sluice, "bench", "perplexity", str(path), "--file",
