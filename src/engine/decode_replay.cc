@@ -53,6 +53,7 @@ Batch DecodeReplay::padded(Batch batch, Size size) const {
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
   batch.tokens.resize(all, 0);
   batch.positions.resize(all, 0);
+  if (!batch.from_draw.empty()) batch.from_draw.resize(all, -1);
   if (plan.shape.token_types) batch.types.resize(all, 0);
   batch.kv_len.resize(all, 1);
   batch.prompt_len.resize(all, 1);
@@ -110,8 +111,8 @@ void DecodeReplay::check(const Batch& batch) const {
 DecodeReplay::Step DecodeReplay::record(Size size) {
   const LoadPlan& plan = loaded_.plan;
   Batch longest = padded({}, size);
-  BatchView view = inputs_.place(longest);    // tells where the indices of this size lie
-  if (warm_.insert(size.sequences).second) {  // libraries get ready in a step that is not recorded
+  BatchView view = inputs_.place(context_, longest);  // tells where the indices of this size lie
+  if (warm_.insert(size.sequences).second) {          // libraries get ready in a step that is not recorded
     context_.arena.reset();
     loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   }
@@ -131,12 +132,12 @@ const DecodeReplay::Step& DecodeReplay::step(Size size) {
   return found->second;
 }
 
-Tensor DecodeReplay::forward(const Batch& batch) {
+Tensor DecodeReplay::forward(const Batch& batch, const Tensor& drawn) {
   const Size size = size_for(batch.sequences(), batch.block_table_stride);
   const Step& ready = step(size);
   const Batch all = padded(batch, size);
   check(all);
-  inputs_.place(all);
+  inputs_.place(context_, all, drawn);
   ready.recording->launch();
   return ready.result.slice_rows(0, batch.sequences());
 }

@@ -19,8 +19,8 @@ class DecodeReplay {
   // Makes the recordings of every number of sequences, for short ones; those of longer ones are made when they come.
   void prepare();
   bool takes(const Batch& batch) const;
-  // As Model::forward() on the batch's rows, at the same place for all batches of like size.
-  Tensor forward(const Batch& batch);
+  // As Model::forward() on the batch's rows, at the same place for all batches of like size. `drawn`: see StepInputs.
+  Tensor forward(const Batch& batch, const Tensor& drawn);
 
  private:
   struct Size {

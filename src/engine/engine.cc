@@ -185,6 +185,7 @@ class EngineImpl final : public TextEngine {
         const bool idle = apply(scheduler_.idle());
         if (!idle) step();
       }
+      if (in_flight_) commit_in_flight();
     } catch (const std::exception& e) {
       // Nothing in a step throws by design; memory may still run out. Every request learns of it, health turns bad.
       log::error("the engine stopped: {}", e.what());
@@ -211,17 +212,32 @@ class EngineImpl final : public TextEngine {
     return idle;
   }
 
+  // One step. On a device it is launched before the tokens of the one before are known here, where these do not need
+  // the host: what is left of that one is done while the device is at this one.
   void step() {
-    ScheduledBatch scheduled = scheduler_.next();
-    const int tokens = scheduled.batch.size();
-    if (tokens == 0) return publish(0);
-    const Tensor logits = runner_.run(scheduled.batch);
-    const bool apart = device_sampler_ != nullptr;
-    if (apart) publish(tokens);  // what the step before gave, while the device is at this one
-    std::vector<SampleResult> results = sample(logits, scheduled.tasks);
-    scheduler_.commit(std::move(scheduled), std::move(results));
-    if (!apart) publish(tokens);
-    if (apart && scheduler_.idle()) publish(0);  // there is no next step
+    ScheduledBatch next = scheduler_.next();
+    const int tokens = next.batch.size();
+    Tensor logits;
+    if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? device_sampler_->drawn() : Tensor());
+    if (in_flight_) commit_in_flight();
+    if (tokens > 0 && device_sampler_ == nullptr) {
+      std::vector<SampleResult> results = sample(logits, next.tasks);
+      scheduler_.commit(std::move(next), std::move(results));
+    } else if (tokens > 0) {
+      const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks) && next.can_overlap;
+      in_flight_ = std::move(next);
+      publish(tokens);  // what the step before gave
+      if (ahead) return;
+      commit_in_flight();
+      if (!scheduler_.idle()) return;  // else there is no next step to publish beside
+    }
+    publish(device_sampler_ == nullptr ? tokens : 0);
+  }
+
+  void commit_in_flight() {
+    std::vector<SampleResult> results = device_sampler_->finish(runner_.context(), in_flight_->tasks);
+    scheduler_.commit(std::move(*in_flight_), std::move(results));
+    in_flight_.reset();
     beat();
   }
 
@@ -232,7 +248,6 @@ class EngineImpl final : public TextEngine {
   }
 
   std::vector<SampleResult> sample(const Tensor& logits, std::span<const SampleTask> tasks) {
-    if (device_sampler_ != nullptr) return device_sampler_->sample(runner_.context(), logits, tasks);
     const LogitsView view{.data = logits.f32(),
                           .rows = static_cast<int>(logits.rows()),
                           .vocab = info_.vocab_size,
@@ -308,6 +323,7 @@ class EngineImpl final : public TextEngine {
   Runner runner_;
   Sampler sampler_;
   std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are on the host
+  std::optional<ScheduledBatch> in_flight_;        // on a device: what device_sampler_ is at
   Recorder recorder_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};

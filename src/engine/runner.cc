@@ -22,12 +22,13 @@ Runner::Runner(LoadedModel& loaded, ThreadPool& pool)
       inputs_(loaded.plan),
       replay_(loaded, context_, inputs_) {}
 
-Tensor Runner::run(const Batch& batch) {
+Tensor Runner::run(const Batch& batch, const Tensor& drawn) {
   loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
-  if (replay_.takes(batch)) return replay_.forward(batch);
+  if (replay_.takes(batch)) return replay_.forward(batch, drawn);
   loaded_.arena->reset();
-  return loaded_.model->forward(context_, inputs_.place(batch), *loaded_.kv, *loaded_.states);
+  const BatchView view = inputs_.place(context_, batch, drawn);
+  return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
 }
 
 Tensor Runner::on_host(const Tensor& result) {

@@ -29,6 +29,8 @@ struct StateCopy {
 
 struct Batch {
   std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
+  std::vector<int32_t> from_draw;    // [tokens] or empty: which draw of the step before gives the token, which the host
+                                     // does not know yet; -1: it is in `tokens`
   std::vector<int32_t> positions;    // [tokens] of each token in its sequence
   std::vector<int32_t> types;        // [tokens] of models that have token types (ModelShape::token_types)
   std::vector<int32_t> slots;        // [groups, tokens] where its keys and values go: block * block_size + offset

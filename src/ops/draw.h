@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/philox.h"
+#include "ops/indices.h"
 #include "tensor/tensor.h"
 
 namespace sluice::ops {
@@ -47,6 +48,13 @@ struct DrawArgs {
   Tensor rows;        // bytes of DrawRow [draws]
   Tensor drawn;       // out: bytes of DrawnRow [draws]
   Tensor candidates;  // out: bytes of DrawCandidate [draws, kMostCandidates]
+};
+
+// Puts the tokens that a step drew into the inputs of the next one, before the host has seen them.
+struct TakeDrawnArgs {
+  Tensor tokens;  // [rows] int32, in and out
+  Tensor drawn;   // bytes of DrawnRow [draws]
+  Indices from;   // [rows] the draw that gives the row's token, 0 where it failed; -1: the token stays
 };
 
 // Uniform in (0, 1) of a token's lane in a block of four ids.

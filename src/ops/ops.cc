@@ -337,6 +337,14 @@ void draw(Ctx& ctx, const DrawArgs& args) {
   if (draws > 0) ctx.ops.draw(ctx.pool, args);
 }
 
+void take_drawn(Ctx& ctx, const TakeDrawnArgs& args) {
+  const auto draws = static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow));
+  CHECK(args.tokens.dtype == &kInt32 && args.tokens.shape.elements() == static_cast<int64_t>(args.from.size()),
+        "{} of {} tokens", args.from.size(), args.tokens.shape.str());
+  for (int32_t draw : args.from) CHECK(draw >= -1 && draw < draws, "draw {} of {}", draw, draws);
+  ctx.ops.take_drawn(ctx.pool, args);
+}
+
 void pool(Ctx& ctx, const PoolArgs& args) {
   check_matrix(args.x, "x", args.query_start.back(), -1);
   check_matrix(args.out, "out", static_cast<int64_t>(args.query_start.size()) - 1, args.x.shape[1]);

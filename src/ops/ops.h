@@ -344,6 +344,7 @@ struct Ops {
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, Indices rows) = nullptr;
   void (*copy_rows)(ThreadPool&, Tensor x, Indices pairs) = nullptr;
   void (*draw)(ThreadPool&, const DrawArgs&) = nullptr;
+  void (*take_drawn)(ThreadPool&, const TakeDrawnArgs&) = nullptr;
   void (*pool)(ThreadPool&, const PoolArgs&) = nullptr;
   void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
@@ -458,6 +459,7 @@ void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that
 // x[pairs[1], ...] = x[pairs[0], ...], then the same of pairs[2] and pairs[3], and so on; x is of a plain type.
 void copy_rows(Ctx&, Tensor x, Indices pairs);
 void draw(Ctx&, const DrawArgs& args);
+void take_drawn(Ctx&, const TakeDrawnArgs& args);
 void pool(Ctx&, const PoolArgs& args);
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);

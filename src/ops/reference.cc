@@ -230,6 +230,7 @@ Ops make_table() {
           .gather_rows = gather_rows,
           .copy_rows = copy_rows,
           .draw = draw,
+          .take_drawn = take_drawn,
           .pool = pool,
           .route = route,
           .group_by_expert = group_by_expert,

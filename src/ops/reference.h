@@ -10,6 +10,7 @@ void latent_store(ThreadPool&, const LatentStoreArgs& args);
 void attention(ThreadPool&, const AttentionArgs& args);
 void copy_rows(ThreadPool&, Tensor x, Indices pairs);
 void draw(ThreadPool&, const DrawArgs& args);
+void take_drawn(ThreadPool&, const TakeDrawnArgs& args);
 void pool(ThreadPool&, const PoolArgs& args);
 void multiply(ThreadPool&, Tensor out, Tensor x, Activation activation);
 void softplus(ThreadPool&, Tensor x, const float* bias, float low, float high);

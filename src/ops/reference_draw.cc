@@ -74,4 +74,11 @@ void draw(ThreadPool&, const DrawArgs& args) {
   }
 }
 
+void take_drawn(ThreadPool&, const TakeDrawnArgs& args) {
+  for (size_t row = 0; row < args.from.size(); ++row) {
+    const int32_t draw = args.from[row];
+    if (draw >= 0) args.tokens.as<int32_t>()[row] = std::max(args.drawn.as<const DrawnRow>()[draw].token, 0);
+  }
+}
+
 }  // namespace sluice::ops::reference

@@ -55,54 +55,72 @@ DeviceSampler::Mirror DeviceSampler::mirror(size_t bytes) const {
   return {.host = Buffer(bytes, backend_.staging_memory()), .device = Buffer(bytes, memory_)};
 }
 
-std::vector<SampleResult> DeviceSampler::sample(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks) {
-  const auto vocab = static_cast<int>(logits.shape[1]);
+bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks) {
+  logits_ = logits;
+  drawing_.clear(), whole_rows_.clear();
+  for (size_t i = 0; i < tasks.size(); ++i) (needs_row(tasks[i], vocab()) ? whole_rows_ : drawing_).push_back(i);
+  draw(c, tasks, drawn_together(0));
+  return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !candidates_asked_;
+}
+
+std::vector<SampleResult> DeviceSampler::finish(ops::Ctx& c, std::span<const SampleTask> tasks) {
   std::vector<SampleResult> results(tasks.size());
-  std::vector<size_t> drawn, whole;
-  for (size_t i = 0; i < tasks.size(); ++i) (needs_row(tasks[i], vocab) ? whole : drawn).push_back(i);
-  for (size_t begin = 0; begin < drawn.size(); begin += static_cast<size_t>(most_rows_)) {
-    const size_t count = std::min(drawn.size() - begin, static_cast<size_t>(most_rows_));
-    draw(c, logits, tasks, std::span(drawn).subspan(begin, count), results, whole);
+  collect(tasks, drawn_together(0), results);
+  for (auto begin = static_cast<size_t>(most_rows_); begin < drawing_.size();
+       begin += static_cast<size_t>(most_rows_)) {
+    draw(c, tasks, drawn_together(begin));
+    collect(tasks, drawn_together(begin), results);
   }
-  sample_rows(logits, tasks, whole, results);
+  sample_rows(tasks, results);
   return results;
 }
 
-// Tasks `which`, at most most_rows_. Those whose candidates are too many are added to `whole_rows`.
-void DeviceSampler::draw(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks,
-                         std::span<const size_t> which, std::vector<SampleResult>& results,
-                         std::vector<size_t>& whole_rows) {
-  const auto draws = static_cast<int64_t>(which.size()), vocab = logits.shape[1];
+std::span<const size_t> DeviceSampler::drawn_together(size_t begin) const {
+  const std::span all(drawing_);
+  return all.subspan(begin, std::min(all.size() - begin, static_cast<size_t>(most_rows_)));
+}
+
+void DeviceSampler::draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which) {
+  const auto draws = static_cast<int64_t>(which.size());
   auto* rows = reinterpret_cast<ops::DrawRow*>(rows_.host.data());
-  bool candidates = false;
+  candidates_asked_ = false;
   for (int64_t i = 0; i < draws; ++i) {
-    rows[i] = draw_row(tasks[which[i]], static_cast<int>(vocab));
-    candidates |= rows[i].scale > 0 && cuts(*tasks[which[i]].params, static_cast<int>(vocab));
+    rows[i] = draw_row(tasks[which[i]], vocab());
+    candidates_asked_ |= rows[i].scale > 0 && cuts(*tasks[which[i]].params, vocab());
   }
   const auto bytes = [&](const Mirror& mirror, size_t each) {
     return Tensor(mirror.device.data(), &kUInt8, {draws * static_cast<int64_t>(each)});
   };
-  const Tensor in = bytes(rows_, sizeof(ops::DrawRow)), out = bytes(drawn_, sizeof(ops::DrawnRow));
+  const Tensor in = bytes(rows_, sizeof(ops::DrawRow));
   const Tensor listed = bytes(candidates_, ops::kMostCandidates * sizeof(ops::DrawCandidate));
-  memory_.copy_later(in.data, rows, in.bytes());
-  ops::draw(c, {.logits = logits, .rows = in, .drawn = out, .candidates = listed});
-  memory_.copy_later(drawn_.host.data(), out.data, out.bytes());
-  if (candidates) memory_.copy_later(candidates_.host.data(), listed.data, listed.bytes());
-  memory_.wait();
+  drawn_rows_ = bytes(drawn_, sizeof(ops::DrawnRow));
+  if (draws > 0) {
+    memory_.copy_later(in.data, rows, in.bytes());
+    ops::draw(c, {.logits = logits_, .rows = in, .drawn = drawn_rows_, .candidates = listed});
+    memory_.copy_later(drawn_.host.data(), drawn_rows_.data, drawn_rows_.bytes());
+    if (candidates_asked_) memory_.copy_later(candidates_.host.data(), listed.data, listed.bytes());
+  }
+  launched_ = memory_.mark();
+}
+
+// What the draws of tasks `which` gave. Those whose candidates are too many are added to whole_rows_.
+void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const size_t> which,
+                            std::vector<SampleResult>& results) {
+  memory_.wait_for(launched_);
   const auto* drawn = reinterpret_cast<const ops::DrawnRow*>(drawn_.host.data());
   const auto* lists = reinterpret_cast<const ops::DrawCandidate*>(candidates_.host.data());
-  for (int64_t i = 0; i < draws; ++i) {
+  for (size_t i = 0; i < which.size(); ++i) {
     if (drawn[i].listed == 0) {
-      whole_rows.push_back(which[i]);
+      whole_rows_.push_back(which[i]);
     } else {
       const std::span list(lists + i * ops::kMostCandidates, static_cast<size_t>(drawn[i].candidates));
-      results[which[i]] = finish(tasks[which[i]], static_cast<int>(vocab), drawn[i], list);
+      results[which[i]] = result_of(tasks[which[i]], drawn[i], list);
     }
   }
 }
 
-SampleResult DeviceSampler::finish(const SampleTask& task, int vocab, const ops::DrawnRow& drawn,
-                                   std::span<const ops::DrawCandidate> candidates) {
+SampleResult DeviceSampler::result_of(const SampleTask& task, const ops::DrawnRow& drawn,
+                                      std::span<const ops::DrawCandidate> candidates) {
   SampleResult result;
   result.token = drawn.token;
   if (drawn.token < 0) {
@@ -114,31 +132,29 @@ SampleResult DeviceSampler::finish(const SampleTask& task, int vocab, const ops:
     for (const auto& [id, logit] : candidates) {
       kept_.push_back({.logit = logit, .weight = relative_weight(logit, drawn.max, scale), .id = id});
     }
-    result.token = draw_candidate(kept_, drawn.total, vocab, task, scratch_);
+    result.token = draw_candidate(kept_, drawn.total, vocab(), task, scratch_);
   }
   return result;
 }
 
 // Whole rows on the host, as many at a time as there is room for.
-void DeviceSampler::sample_rows(const Tensor& logits, std::span<const SampleTask> tasks, std::span<const size_t> which,
-                                std::vector<SampleResult>& results) {
-  const int64_t vocab = logits.shape[1];
-  const auto row_bytes = static_cast<size_t>(vocab) * sizeof(float);
-  for (size_t begin = 0; begin < which.size(); begin += static_cast<size_t>(most_rows_)) {
-    const size_t count = std::min(which.size() - begin, static_cast<size_t>(most_rows_));
+void DeviceSampler::sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results) {
+  const auto row_bytes = static_cast<size_t>(vocab()) * sizeof(float);
+  for (size_t begin = 0; begin < whole_rows_.size(); begin += static_cast<size_t>(most_rows_)) {
+    const size_t count = std::min(whole_rows_.size() - begin, static_cast<size_t>(most_rows_));
     std::vector<SampleTask> here;
     for (size_t i = 0; i < count; ++i) {
-      here.push_back(tasks[which[begin + i]]);
-      memory_.copy_later(whole_.data() + i * row_bytes, logits.slice_rows(here[i].row, 1).data, row_bytes);
+      here.push_back(tasks[whole_rows_[begin + i]]);
+      memory_.copy_later(whole_.data() + i * row_bytes, logits_.slice_rows(here[i].row, 1).data, row_bytes);
       here[i].row = static_cast<int>(i);
     }
     memory_.wait();
     const LogitsView view{.data = reinterpret_cast<const float*>(whole_.data()),
                           .rows = static_cast<int>(count),
-                          .vocab = static_cast<int>(vocab),
-                          .stride = vocab};
+                          .vocab = vocab(),
+                          .stride = vocab()};
     std::vector<SampleResult> sampled = sampler_.sample(view, here);
-    for (size_t i = 0; i < count; ++i) results[which[begin + i]] = std::move(sampled[i]);
+    for (size_t i = 0; i < count; ++i) results[whole_rows_[begin + i]] = std::move(sampled[i]);
   }
 }
 

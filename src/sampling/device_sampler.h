@@ -13,9 +13,15 @@ class DeviceSampler {
   // For steps of up to `rows` rows of `vocab` logits.
   DeviceSampler(const ops::Backend& backend, ThreadPool& threads, int rows, int vocab);
 
-  // As Sampler::sample(); logits [rows, vocab] lie in the backend's memory. Seeds give the same draws whatever the
-  // other tasks are, but not those of the host: plain draws add Gumbel noise.
-  std::vector<SampleResult> sample(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks);
+  // Begins what finish() ends; logits [rows, vocab] lie in the backend's memory. Seeds give the same draws whatever the
+  // other tasks are, but not those of the host: plain draws add Gumbel noise. True when the device draws every token,
+  // task i as row i of drawn(): the next step may be launched before finish(). Else finish() must come before the
+  // logits are written over.
+  bool begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks);
+  // Results as those of Sampler::sample(), of the tasks that begin() got; waits for the step.
+  std::vector<SampleResult> finish(ops::Ctx& c, std::span<const SampleTask> tasks);
+  // Bytes of ops::DrawnRow that the last draw writes.
+  const Tensor& drawn() const { return drawn_rows_; }
 
  private:
   // One piece of staging memory and its like on the device.
@@ -24,18 +30,24 @@ class DeviceSampler {
   };
 
   Mirror mirror(size_t bytes) const;
-  void draw(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks, std::span<const size_t> which,
-            std::vector<SampleResult>& results, std::vector<size_t>& whole_rows);
-  SampleResult finish(const SampleTask& task, int vocab, const ops::DrawnRow& drawn,
-                      std::span<const ops::DrawCandidate> candidates);
-  void sample_rows(const Tensor& logits, std::span<const SampleTask> tasks, std::span<const size_t> which,
-                   std::vector<SampleResult>& results);
+  std::span<const size_t> drawn_together(size_t begin) const;
+  void draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which);
+  void collect(std::span<const SampleTask> tasks, std::span<const size_t> which, std::vector<SampleResult>& results);
+  SampleResult result_of(const SampleTask& task, const ops::DrawnRow& drawn,
+                         std::span<const ops::DrawCandidate> candidates);
+  void sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results);
+  int vocab() const { return static_cast<int>(logits_.shape[1]); }
 
   const ops::Backend& backend_;
   Memory& memory_;
   int most_rows_;
   Mirror rows_, drawn_, candidates_;
   Buffer whole_;  // rows of logits on the host
+  // Of the step that was begun:
+  Tensor logits_, drawn_rows_;
+  std::vector<size_t> drawing_, whole_rows_;  // tasks
+  bool candidates_asked_ = false;             // by the draws that were launched
+  uint64_t launched_ = 0;                     // mark behind them
   Sampler sampler_;
   std::vector<Candidate> kept_, scratch_;
 };

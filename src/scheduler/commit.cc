@@ -21,10 +21,10 @@ Usage usage_of(const RequestState& request, int completion_tokens) {
 }  // namespace
 
 void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
-  CHECK(in_flight_, "no step to commit");
+  CHECK(in_flight_ > 0, "no step to commit");
   CHECK(results.size() == step.tasks.size(), "{} results for {} tasks", results.size(), step.tasks.size());
-  in_flight_ = false;
-  for (const auto& part : step.parts) part.sequence->scheduled = false;
+  --in_flight_;
+  for (const auto& part : step.parts) --part.sequence->in_flight;
   events_.reserve(events_.size() + results.size());
   for (const auto& part : step.parts) commit_part(part, results);
   erase_ended();
@@ -35,16 +35,17 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
   Sequence& sequence = *part.sequence;
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
-    release_memory(sequence);
+    if (sequence.in_flight == 0) release_memory(sequence);
     return;
   }
   const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
-  prompt_tokens_ += std::clamp(request.prompt_length() - sequence.computed, 0, part.tokens);
-  sequence.computed += part.tokens;
-  publish_blocks(sequence);
-  take_snapshot(sequence);
+  prompt_tokens_ += std::clamp(request.prompt_length() - part.first, 0, part.tokens);
+  if (sequence.state == SequenceState::kRunning) {  // not preempted since
+    publish_blocks(sequence);
+    take_snapshot(sequence);
+  }
 
-  const int draws = sequence.computed < sequence.length() ? 0 : request.unforked() ? request.request.n : 1;
+  const int draws = part.draws;
   for (SampleResult& score : own.first(own.size() - draws)) {
     if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, score.error));
     request.prompt_logprobs.push_back(std::move(score.logprobs));
@@ -77,6 +78,7 @@ void Scheduler::commit_token(Sequence& sequence, SampleResult result) {
   RequestState& request = *sequence.request;
   const SamplingParams& sampling = request.request.sampling;
   SequenceEvent event{.request = request.id, .index = sequence.rank.index, .admitted_at = request.admitted_at};
+  --sequence.unknown;
   if (!result.error.empty()) {
     event.finish = make_finish(FinishReason::kError, std::move(result.error));
   } else {
@@ -88,7 +90,7 @@ void Scheduler::commit_token(Sequence& sequence, SampleResult result) {
     if (sequence.rank.index == 0) event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
     event.finish = finish_of(sequence);
   }
-  event.usage = usage_of(request, sequence.length() - request.prompt_length());
+  event.usage = usage_of(request, sequence.known() - request.prompt_length());
   if (event.finish) end_sequence(sequence);
   events_.push_back(std::move(event));
 }
@@ -97,7 +99,7 @@ std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const RequestState& request = *sequence.request;
   const SamplingParams& sampling = request.request.sampling;
   const TokenId token = sequence.tokens.back();
-  const int output = sequence.length() - request.prompt_length();
+  const int output = sequence.known() - request.prompt_length();
   const auto contains = [&](const std::vector<TokenId>& ids) { return std::ranges::find(ids, token) != ids.end(); };
   if (output > sampling.min_tokens) {
     if (!sampling.ignore_eos && contains(options_.eos_token_ids)) return make_finish(FinishReason::kStop);
@@ -107,9 +109,15 @@ std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
       return finish;
     }
   }
-  if (sampling.max_tokens && output >= *sampling.max_tokens) return make_finish(FinishReason::kLength);
-  if (sequence.length() >= options_.max_model_len) return make_finish(FinishReason::kLength);
+  if (at_limit(sequence, sequence.known())) return make_finish(FinishReason::kLength);
   return std::nullopt;
+}
+
+// Has a sequence of so many tokens all it may have?
+bool Scheduler::at_limit(const Sequence& sequence, int length) const {
+  const RequestState& request = *sequence.request;
+  const std::optional<int>& most = request.request.sampling.max_tokens;
+  return (most && length - request.prompt_length() >= *most) || length >= options_.max_model_len;
 }
 
 void Scheduler::publish_blocks(Sequence& sequence) {
@@ -117,7 +125,7 @@ void Scheduler::publish_blocks(Sequence& sequence) {
   SequenceBlocks& leaders = sequence.groups[0];
   if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
   const int size = options_.block_size;
-  const int full_blocks = sequence.computed / size;
+  const int full_blocks = std::min(sequence.computed, sequence.known()) / size;
   if (sequence.published >= full_blocks) return;
   extend_names(sequence, full_blocks);
   std::vector<BlockId> row(sequence.groups.size());
@@ -176,7 +184,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
     if (choice && choice->state == SequenceState::kEnded) continue;
     SequenceEvent event{.request = request.id, .index = i};
     event.finish = finish;
-    event.usage = usage_of(request, choice ? choice->length() - request.prompt_length() : 0);
+    event.usage = usage_of(request, choice ? choice->known() - request.prompt_length() : 0);
     events_.push_back(std::move(event));
   }
   for (const auto& choice : request.choices) {
@@ -184,7 +192,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
   }
 }
 
-// Blocks and state of a sequence in the step in flight are released when that is committed.
+// Blocks and state of a sequence that is part of steps in flight are released when these are committed.
 void Scheduler::end_sequence(Sequence& sequence) {
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kRunning) {
@@ -196,7 +204,7 @@ void Scheduler::end_sequence(Sequence& sequence) {
   }
   sequence.state = SequenceState::kEnded;
   ended_.push_back(request.id);
-  if (!sequence.scheduled) release_memory(sequence);
+  if (sequence.in_flight == 0) release_memory(sequence);
 }
 
 void Scheduler::release_memory(Sequence& sequence) {
@@ -206,18 +214,22 @@ void Scheduler::release_memory(Sequence& sequence) {
   sequence.last_snapshot = kNoBlock;
 }
 
-// Forgets requests without a living choice. The step in flight may point to them: then later.
+// Forgets requests without a living choice. Steps in flight may point to them: then later.
 void Scheduler::erase_ended() {
-  if (in_flight_) return;
-  for (const RequestId id : std::exchange(ended_, {})) {
+  std::erase_if(ended_, [this](RequestId id) {
     const auto found = requests_.find(id);
-    if (found == requests_.end()) continue;  // another choice of it was in the list
+    if (found == requests_.end()) return true;  // another choice of it was in the list
     const RequestState& request = *found->second;
-    const auto ended = [](const auto& choice) { return !choice || choice->state == SequenceState::kEnded; };
-    if (!std::ranges::all_of(request.choices, ended)) continue;
+    bool living = false;
+    for (const auto& choice : request.choices) {
+      if (choice && choice->in_flight > 0) return false;
+      living |= choice && choice->state != SequenceState::kEnded;
+    }
+    if (living) return true;
     if (request.request.deadline) deadlines_.erase({*request.request.deadline, id});
     requests_.erase(found);
-  }
+    return true;
+  });
 }
 
 std::vector<SequenceEvent> Scheduler::drain() { return std::exchange(events_, {}); }

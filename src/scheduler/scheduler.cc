@@ -11,6 +11,7 @@ namespace sluice {
 
 struct Scheduler::Step {
   ScheduledBatch out;
+  uint64_t number = 0;
   int tokens_left = 0;
   int rows_left = 0;
   std::vector<BlockId> copy_sources;  // kept held until the step is built, so that no block is source and target
@@ -117,9 +118,10 @@ void Scheduler::add(RequestId id, Request request) {
 }
 
 ScheduledBatch Scheduler::next() {
-  CHECK(!in_flight_, "the last step is not committed");
+  CHECK(in_flight_ == 0 || (in_flight_ == 1 && can_overlap_), "the last step is not committed");
   expire_deadlines();
   Step step{.out = {},
+            .number = steps_ + 1,
             .tokens_left = options_.max_num_batched_tokens,
             .rows_left = options_.max_logit_rows,
             .copy_sources = {}};
@@ -129,10 +131,13 @@ ScheduledBatch Scheduler::next() {
   admit_waiting(step);
   pool_.release(step.copy_sources);
 
+  if (step.out.batch.empty()) return std::move(step.out);
   write_block_tables(step);
-  in_flight_ = !step.out.batch.empty();
-  if (in_flight_) step.out.batch.state_copies = std::exchange(state_copies_, {});
-  if (in_flight_) ++steps_;
+  step.out.batch.state_copies = std::exchange(state_copies_, {});
+  step.out.can_overlap &= !(recurrent() && options_.prefix_caching);  // snapshots are of the state after the last step
+  can_overlap_ = step.out.can_overlap;
+  ++in_flight_;
+  ++steps_;
   return std::move(step.out);
 }
 
@@ -149,8 +154,7 @@ void Scheduler::write_block_tables(Step& step) const {
     const int scale = options_.groups[group].ids_per_block;
     for (const auto& part : step.out.parts) {
       const std::vector<BlockId>& blocks = part.sequence->groups[group].blocks;
-      const int end = part.sequence->computed + part.tokens;
-      for (int position = part.sequence->computed; position < end; ++position) {
+      for (int position = part.first; position < part.first + part.tokens; ++position) {
         const BlockId block = blocks[position / size];
         CHECK(!pool_.published(block), "a published block would be written");
         batch.slots.push_back(block * scale * size + position % size);
@@ -166,10 +170,11 @@ void Scheduler::expire_deadlines() {
   const auto now = options_.clock();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const RequestId id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
     end_request(*requests_.at(id),
                 {.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}});
-    erase_ended();
   }
+  erase_ended();
 }
 
 void Scheduler::schedule_running(Step& step, bool decodes) {
@@ -182,6 +187,7 @@ void Scheduler::schedule_running(Step& step, bool decodes) {
 }
 
 bool Scheduler::schedule(Step& step, Sequence& sequence) {
+  if (sequence.unknown > 0 && at_limit(sequence, sequence.length())) return false;
   const int wanted = chunk_size(step, sequence);
   const int tokens = wanted > 0 ? provide_blocks(step, sequence, wanted) : 0;
   if (tokens > 0) append(step, sequence, tokens);
@@ -213,6 +219,7 @@ int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
 // Makes the sequence own, alone, the blocks it writes the next `tokens` tokens to. Returns for how many of them there
 // are blocks.
 int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
+  if (sequence.in_flight > 0) publish_blocks(sequence);  // before some of them slide out of their windows
   give_back_slid_out(sequence);
   const int owned = sequence.rows();
   std::vector<int> shared = shared_at_end(step, sequence);
@@ -221,7 +228,7 @@ int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
     return rows * groups() + static_cast<int>(shared.size());
   };
   while (missing() > pool_.available()) {
-    if (!preempt_behind(sequence)) {
+    if (!preempt_behind(step, sequence)) {
       const int spare = pool_.available() - static_cast<int>(shared.size());
       const int rows = owned + spare / groups();
       tokens = spare < 0 ? 0 : std::min(tokens, rows * options_.block_size - sequence.computed);
@@ -277,10 +284,10 @@ void Scheduler::give_back_slid_out(Sequence& sequence) {
 }
 
 // Takes the blocks of the last running sequence in rank, if that is behind `sequence` and not part of the step yet.
-bool Scheduler::preempt_behind(const Sequence& sequence) {
+bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
   for (auto it = running_.rbegin(); it != running_.rend() && *it != &sequence; ++it) {
     Sequence& victim = **it;
-    if (victim.scheduled) continue;
+    if (victim.last_step == step.number) continue;
     running_.erase(std::next(it).base());
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
     release_memory(victim);
@@ -296,25 +303,35 @@ bool Scheduler::preempt_behind(const Sequence& sequence) {
 void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   Batch& batch = step.out.batch;
   const int end = sequence.computed + tokens;
-  step.out.parts.push_back(
-      {.sequence = &sequence, .tokens = tokens, .first_task = static_cast<int>(step.out.tasks.size()), .tasks = 0});
+  const int from_draw = sequence.draw;
+  step.out.parts.push_back({.sequence = &sequence,
+                            .first = sequence.computed,
+                            .tokens = tokens,
+                            .first_task = static_cast<int>(step.out.tasks.size())});
   append_tasks(step, sequence, tokens);
   for (int position = sequence.computed; position < end; ++position) {
-    batch.tokens.push_back(sequence.tokens[position]);
+    const bool known = position < sequence.known();
+    if (!known) batch.from_draw.resize(batch.tokens.size(), -1), batch.from_draw.push_back(from_draw);
+    batch.tokens.push_back(known ? sequence.tokens[position] : 0);
     batch.positions.push_back(position);
   }
+  if (!batch.from_draw.empty()) batch.from_draw.resize(batch.tokens.size(), -1);
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
   batch.prompt_len.push_back(sequence.request->prompt_length());
   if (recurrent()) batch.state_slots.push_back(sequence.state_slot);
   step.tokens_left -= tokens;
-  sequence.scheduled = true;
+  sequence.computed = end;
+  sequence.unknown += step.out.parts.back().draws > 0 ? 1 : 0;
+  sequence.last_step = step.number;
+  ++sequence.in_flight;
 }
 
 void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
   Batch& batch = step.out.batch;
   RequestState& request = *sequence.request;
   const SamplingParams& sampling = request.request.sampling;
+  ScheduledBatch::Part& part = step.out.parts.back();
   const int end = sequence.computed + tokens;
   const auto add_row = [&](int position) {
     batch.sample_rows.push_back(batch.size() + position - sequence.computed);
@@ -324,6 +341,7 @@ void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
   if (request.scores_prompt()) {
     const int scored_end = std::min(end, request.prompt_length() - 1);
     for (int position = std::max(sequence.computed, request.scored); position < scored_end; ++position) {
+      step.out.can_overlap = false;
       step.out.tasks.push_back({.row = add_row(position),
                                 .target = sequence.tokens[position + 1],
                                 .params = &sampling,
@@ -332,8 +350,10 @@ void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
   }
   if (end == sequence.length()) {
     const int row = add_row(end - 1);
-    const int draws = request.unforked() ? request.request.n : 1;
-    for (int i = 0; i < draws; ++i) {
+    part.draws = request.unforked() ? request.request.n : 1;
+    if (part.draws > 1) step.out.can_overlap = false;
+    sequence.draw = static_cast<int>(step.out.tasks.size());
+    for (int i = 0; i < part.draws; ++i) {
       step.out.tasks.push_back({.row = row,
                                 .params = &sampling,
                                 .counts = PenaltyCounts::needed(sampling) ? &sequence.counts : nullptr,
@@ -344,7 +364,7 @@ void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
                                 .logprobs = sampling.logprobs.value_or(-1)});
     }
   }
-  step.out.parts.back().tasks = static_cast<int>(step.out.tasks.size()) - step.out.parts.back().first_task;
+  part.tasks = static_cast<int>(step.out.tasks.size()) - part.first_task;
 }
 
 void Scheduler::admit_waiting(Step& step) {
@@ -355,9 +375,12 @@ void Scheduler::admit_waiting(Step& step) {
 }
 
 bool Scheduler::admit(Step& step, Sequence& sequence) {
+  if (sequence.in_flight > 0) return false;  // preempted: its last token comes with the step's results
   RequestState& request = *sequence.request;
   const int slots = request.unforked() ? request.request.n : 1;
   if (static_cast<int>(running_.size()) + reserved_slots_ + slots > options_.max_num_seqs) return false;
+
+  if (recurrent() && states_.live() == options_.state_slots) return false;  // of sequences that ended in flight
 
   // The last token is always computed, for its logits; so are prompt rows that are to be scored.
   int reusable = sequence.length() - 1;

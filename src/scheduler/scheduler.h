@@ -10,6 +10,12 @@
 //     for (SequenceEvent& event : scheduler.drain()) ...;
 //   }
 //
+// One step ahead. While a step with can_overlap is in flight, next() gives the step after it, so that a device need not
+// wait for the host. The tokens that the first one draws are not known then: Batch::from_draw says which draw gives
+// them. Whoever turns out to have ended keeps its blocks until the second step is committed, whose results for it are
+// dropped. Ends by max_tokens and by the context are known ahead. Steps run in the order in which they were handed out:
+// memory that one of them reads is free for those after it.
+//
 // A step. Decodes come first, then prefill chunks, each in rank order; then waiting sequences are admitted while token
 // budget, sequence slots and blocks last. Rank is arrival (fcfs), or priority and then arrival (priority). The head of
 // the queue is never passed by one behind it. A sequence is admitted when all its tokens fit beside what the running
@@ -123,10 +129,13 @@ struct ScheduledBatch {
   // For commit.
   struct Part {
     Sequence* sequence = nullptr;
-    int tokens = 0;
+    int first = 0, tokens = 0;  // positions
     int first_task = 0, tasks = 0;
+    int draws = 0;  // the last ones of its tasks
   };
   std::vector<Part> parts;  // one per sequence of the batch
+  // One token of each sequence, or none, is all that comes of it, and draw i of a later from_draw is task i.
+  bool can_overlap = true;
 };
 
 struct SchedulerStats {
@@ -153,17 +162,18 @@ class Scheduler {
 
   // The request must have passed check_fits(); ids are never reused.
   void add(RequestId id, Request request);
-  // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of the
-  // step in flight, when that is committed. Unknown ids are ignored.
+  // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of
+  // steps in flight, when these are committed. Unknown ids are ignored.
   void cancel(RequestId id);
   // Ends one choice without an event: the caller found a stop string in its text. Events of the choice that came
   // before this call took effect are the caller's to drop. Unknown and ended choices are ignored.
   void finish(RequestId id, int index);
 
-  // The next step, first ending requests past their deadline. An empty batch means that nothing can run now. A batch
-  // that is not empty must be committed before the next call.
+  // The next step, first ending requests past their deadline. An empty batch means that nothing can run now. Steps that
+  // are not empty must be committed before the next call, but for one that can_overlap.
   ScheduledBatch next();
-  // One result per task. A result with an error ends its choice with FinishReason::kError; the others go on.
+  // The oldest step in flight. One result per task. A result with an error ends its choice with FinishReason::kError;
+  // the others go on.
   void commit(ScheduledBatch step, std::vector<SampleResult> results);
 
   // Events since the last call, in order. Each choice gets exactly one with `finish`, unless finish() ended it.
@@ -197,7 +207,7 @@ class Scheduler {
   int chunk_size(const Step& step, const Sequence& sequence) const;
   int stop_for_snapshot(const Sequence& sequence, int tokens) const;
   int provide_blocks(Step& step, Sequence& sequence, int tokens);
-  bool preempt_behind(const Sequence& sequence);
+  bool preempt_behind(const Step& step, const Sequence& sequence);
   void append(Step& step, Sequence& sequence, int tokens);
   void append_tasks(Step& step, Sequence& sequence, int tokens);
   void admit_waiting(Step& step);
@@ -220,6 +230,7 @@ class Scheduler {
   void fork(Sequence& trunk);
   void commit_token(Sequence& sequence, SampleResult result);
   std::optional<Finish> finish_of(const Sequence& sequence) const;
+  bool at_limit(const Sequence& sequence, int length) const;
   void publish_blocks(Sequence& sequence);
   void take_snapshot(Sequence& sequence);
   void extend_names(Sequence& sequence, int blocks) const;
@@ -245,7 +256,8 @@ class Scheduler {
   std::vector<SequenceEvent> events_;
   std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;        // sequences that running ones will fork
-  bool in_flight_ = false;
+  int in_flight_ = 0;             // steps
+  bool can_overlap_ = true;       // the last one handed out
   uint64_t arrivals_ = 0, admissions_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
 };

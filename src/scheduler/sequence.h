@@ -32,7 +32,7 @@ struct RequestState;
 
 // The blocks of a sequence for one group of layers.
 struct SequenceBlocks {
-  std::vector<BlockId> blocks;  // ceil(computed / block_size) of them, more while a step is in flight
+  std::vector<BlockId> blocks;  // ceil(computed / block_size) of them
   int slid_out = 0;             // leading blocks that no later token sees: kNoBlock, given back
 
   std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
@@ -42,11 +42,14 @@ struct Sequence {
   RequestState* request = nullptr;
   Rank rank;
   SequenceState state = SequenceState::kWaiting;
-  bool scheduled = false;  // part of the step in flight
+  int in_flight = 0;       // steps not committed yet that it is part of
+  uint64_t last_step = 0;  // the number of the last one
   uint64_t queued_at = 0;  // admissions before it began to wait
 
-  std::vector<TokenId> tokens;         // prompt, then output
-  int computed = 0;                    // leading tokens whose keys and values are in the blocks
+  std::vector<TokenId> tokens;         // prompt, then output, as far as it is known
+  int unknown = 0;                     // tokens after these that steps in flight draw
+  int draw = 0;                        // which draw of its step gives the last one of them
+  int computed = 0;                    // leading tokens whose keys and values are in the blocks after the last step
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while it waits
   std::vector<BlockName> names;        // of the leading full blocks, as far as they were needed
   int published = 0;                   // leading blocks that were found in the cache or published
@@ -58,7 +61,8 @@ struct Sequence {
 
   // Blocks of each group, those that slid out included.
   int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
-  int length() const { return static_cast<int>(tokens.size()); }
+  int known() const { return static_cast<int>(tokens.size()); }
+  int length() const { return known() + unknown; }
 };
 
 // What the choices of a request share.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace sluice {
 
@@ -15,7 +16,10 @@ class Memory {
   // The same, in order with the ops, but done only when wait() returns: until then the host must leave its side alone,
   // which lies in the backend's staging memory (ops/ops.h).
   virtual void copy_later(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
-  virtual void wait() {}                 // for every op and copy that was called before
+  virtual void wait() {}  // for every op and copy that was called before
+  // A point in their order: wait_for() returns when what was called before mark() is done, whatever came later.
+  virtual uint64_t mark() { return 0; }
+  virtual void wait_for(uint64_t) { wait(); }
   virtual bool on_host() const = 0;      // may the host read and write it in place?
   virtual size_t available() const = 0;  // bytes that may still be allocated
   virtual size_t total() const = 0;      // bytes there are, others' included

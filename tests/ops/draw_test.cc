@@ -131,6 +131,24 @@ TEST_P(DrawTest, FrequenciesAreProbabilities) {
   }
 }
 
+TEST_P(DrawTest, DrawnTokensAreTakenWhereTheyAreAskedFor) {
+  std::uniform_int_distribution<int32_t> token(-1, 100000);
+  for (const int rows : {1, 3, 256, 700}) {
+    const int draws = rows / 2 + 1;
+    Owned drawn(&kUInt8, {draws * static_cast<int64_t>(sizeof(DrawnRow))}), tokens(&kInt32, {rows});
+    std::vector<int32_t, TestAllocator<int32_t>> from(rows);
+    std::vector<int32_t> expected(rows);
+    for (int i = 0; i < draws; ++i) drawn->as<DrawnRow>()[i] = {.token = token(random)};
+    for (int i = 0; i < rows; ++i) {
+      from[i] = std::uniform_int_distribution(-1, draws - 1)(random);
+      const int32_t before = tokens->as<int32_t>()[i] = token(random);
+      expected[i] = from[i] < 0 ? before : std::max(drawn->as<DrawnRow>()[from[i]].token, 0);
+    }
+    take_drawn(device.ctx, {.tokens = tokens, .drawn = drawn, .from = std::span<const int32_t>(from)});
+    EXPECT_THAT(std::span(tokens->as<int32_t>(), rows), testing::ElementsAreArray(expected));
+  }
+}
+
 SLUICE_FOR_EVERY_BACKEND(DrawTest);
 
 }  // namespace

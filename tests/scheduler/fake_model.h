@@ -47,9 +47,14 @@ class FakeModel {
         cache_(blocks * block_size),
         states_(state_slots) {}
 
-  std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool) {
-    const Batch& batch = step.batch;
+  // `before`: the results of the step before, which may not be committed yet.
+  std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool,
+                                const std::vector<SampleResult>& before = {}) {
+    Batch batch = step.batch;
     check_shape(batch);
+    for (size_t row = 0; row < batch.from_draw.size(); ++row) {
+      if (batch.from_draw[row] >= 0) batch.tokens[row] = before.at(batch.from_draw[row]).token;
+    }
     copy_blocks(batch);
     for (const StateCopy& copy : batch.state_copies) states_.at(copy.to) = states_.at(copy.from);
     const std::set<int32_t> slots(batch.state_slots.begin(), batch.state_slots.end());
@@ -77,7 +82,8 @@ class FakeModel {
     }
     for (int s = 0; s < batch.sequences(); ++s) {
       const int32_t* table = tables.data() + s * batch.block_table_stride;
-      const std::vector<TokenId>& tokens = step.parts[s].sequence->tokens;
+      std::vector<TokenId> tokens = step.parts[s].sequence->tokens;
+      tokens.resize(batch.kv_len[s], batch.tokens[batch.query_start[s + 1] - 1]);  // the last one may be unknown there
       const int first = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
       uint64_t state = 0;
       for (int position = 0; position < first; ++position) state = extend_state(state, tokens[position]);
@@ -110,6 +116,7 @@ class FakeModel {
 
   void check_shape(const Batch& batch) const {
     EXPECT_EQ(batch.tokens.size(), batch.positions.size());
+    EXPECT_TRUE(batch.from_draw.empty() || batch.from_draw.size() == batch.tokens.size());
     EXPECT_EQ(batch.tokens.size() * groups_.size(), batch.slots.size());
     EXPECT_EQ(batch.query_start.size(), batch.kv_len.size() + 1);
     EXPECT_EQ(batch.query_start.back(), batch.size());

@@ -52,6 +52,7 @@ class Simulation {
     arrival_chance_ = uniform(1, 100);
     cancel_chance_ = chance(50) ? uniform(0, 10) : 0;
     fault_chance_ = chance(20) ? uniform(1, 10) : 0;
+    overlap_chance_ = chance(60) ? uniform(50, 100) : 0;
     int quiet_steps = 0, ends_seen = 0;
     while (added_ < requests || !scheduler_.idle()) {
       while (added_ < requests && chance(arrival_chance_)) add_request();
@@ -160,31 +161,49 @@ class Simulation {
     }
   }
 
+  // The next step, perhaps while the one before is in flight, and then the end of that one. A new step may stay in
+  // flight in its turn.
   void step() {
     now_ += std::chrono::milliseconds(uniform(0, 5));
     ScheduledBatch step = scheduler_.next();
     drain();
+    check_new(step);
+    if (step.batch.empty()) return commit_in_flight();
+    if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
+    std::vector<SampleResult> results =
+        model_.run(step, scheduler_.pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
+    overlapped += in_flight_ && !step.batch.from_draw.empty();
+    commit_in_flight();
+    check_penalty_counts(step);
+    if (chance(cancel_chance_)) cancel_something();
+    in_flight_.emplace(std::move(step), std::move(results));
+    if (!in_flight_->first.can_overlap || !chance(overlap_chance_)) commit_in_flight();
+  }
+
+  void commit_in_flight() {
+    if (!in_flight_) return;
+    auto [step, results] = std::move(*in_flight_);
+    in_flight_.reset();
+    if (chance(fault_chance_) && !results.empty()) {
+      SampleResult& result = results[uniform(0, static_cast<int>(results.size()) - 1)];
+      result.error = "fault";
+      result.bad_logits = chance(50);
+    }
+    scheduler_.commit(std::move(step), std::move(results));
+    drain();
+  }
+
+  void check_new(const ScheduledBatch& step) {
     for (const auto& [id, state] : scheduler_.requests()) {  // I10
-      EXPECT_FALSE(state->request.deadline && *state->request.deadline <= now_);
+      EXPECT_FALSE(!part_of_step(*state) && state->request.deadline && *state->request.deadline <= now_);
     }
     check_admissions();
     const Batch& batch = step.batch;
     EXPECT_LE(batch.size(), options_.max_num_batched_tokens);  // I7
     EXPECT_LE(static_cast<int>(batch.sample_rows.size()), options_.max_logit_rows);
     EXPECT_LE(batch.sequences(), options_.max_num_seqs);
-    EXPECT_TRUE(scheduler_.idle() || !batch.empty()) << "nothing runs although there is work";  // I11
-    if (batch.empty()) return;
-    check_penalty_counts(step);
-    if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
-    std::vector<SampleResult> results = model_.run(step, scheduler_.pool());
-    if (chance(fault_chance_) && !results.empty()) {
-      SampleResult& result = results[uniform(0, static_cast<int>(results.size()) - 1)];
-      result.error = "fault";
-      result.bad_logits = chance(50);
-    }
-    if (chance(cancel_chance_)) cancel_something();
-    scheduler_.commit(std::move(step), std::move(results));
-    drain();
+    EXPECT_TRUE(scheduler_.idle() || in_flight_ || !batch.empty()) << "nothing runs although there is work";  // I11
+    EXPECT_TRUE(in_flight_ || batch.from_draw.empty());
   }
 
   void check_penalty_counts(const ScheduledBatch& step) {
@@ -192,7 +211,7 @@ class Simulation {
       const Sequence& sequence = *part.sequence;
       if (!PenaltyCounts::needed(sequence.request->request.sampling)) continue;
       std::map<TokenId, int> naive;
-      for (int i = 0; i < sequence.length(); ++i) naive[sequence.tokens[i]] += i >= sequence.request->prompt_length();
+      for (int i = 0; i < sequence.known(); ++i) naive[sequence.tokens[i]] += i >= sequence.request->prompt_length();
       std::map<TokenId, int> counted;
       for (const auto& entry : sequence.counts.entries()) counted[entry.token] = entry.output;
       EXPECT_EQ(counted, naive);
@@ -303,21 +322,28 @@ class Simulation {
     EXPECT_LE(scheduler_.queue_limit().requests(), options_.max_queued_requests);
   }
 
-  // I1, I2, I4 after commit: no step is in flight.
+  static bool part_of_step(const RequestState& request) {
+    return std::ranges::any_of(request.choices, [](const auto& choice) { return choice && choice->in_flight > 0; });
+  }
+
+  // I1, I2, I4 after commit; one step may be in flight.
   void check_state() {
     Holders holders;
     for (const auto& [id, state] : scheduler_.requests()) {
       const Tracked& t = tracked_.at(id);
-      EXPECT_FALSE(std::ranges::all_of(t.ended, [](bool ended) { return ended; })) << "an ended request is kept";
       for (const auto& choice : state->choices) {
         if (!choice) continue;
-        if (choice->state == SequenceState::kEnded) {
-          EXPECT_TRUE(choice->groups.empty());
-          continue;
+        EXPECT_LE(choice->in_flight, in_flight_ ? 1 : 0);
+        if (choice->state != SequenceState::kEnded) {
+          EXPECT_LE(choice->unknown, choice->in_flight);
+          EXPECT_EQ(choice->groups.empty(), choice->state == SequenceState::kWaiting);
+        } else {
+          EXPECT_TRUE(choice->groups.empty() || choice->in_flight > 0);
         }
-        EXPECT_FALSE(choice->scheduled);
         check_blocks(*choice, holders);
       }
+      EXPECT_FALSE(!part_of_step(*state) && std::ranges::all_of(t.ended, [](bool ended) { return ended; }))
+          << "an ended request is kept";
     }
     check_states();
     const BlockPool& pool = scheduler_.pool();
@@ -334,7 +360,6 @@ class Simulation {
   }
 
   void check_blocks(const Sequence& sequence, Holders& holders) {
-    EXPECT_EQ(sequence.groups.empty(), sequence.state == SequenceState::kWaiting);
     for (size_t group = 0; group < sequence.groups.size(); ++group) {
       const SequenceBlocks& own = sequence.groups[group];
       for (const BlockId block : own.held()) holders[block].push_back({&sequence, group});
@@ -354,7 +379,8 @@ class Simulation {
     for (const auto& [id, state] : scheduler_.requests()) {
       for (const auto& choice : state->choices) {
         if (!choice) continue;
-        EXPECT_EQ(choice->state_slot != kNoState, choice->state == SequenceState::kRunning);
+        const bool held = choice->state == SequenceState::kEnded && choice->in_flight > 0;
+        EXPECT_TRUE(held || (choice->state_slot != kNoState) == (choice->state == SequenceState::kRunning));
         EXPECT_TRUE(choice->state_slot == kNoState || slots.insert(choice->state_slot).second);
       }
     }
@@ -408,7 +434,8 @@ class Simulation {
   SchedulerOptions options_;
   Scheduler scheduler_;
   FakeModel model_;
-  int arrival_chance_ = 0, cancel_chance_ = 0, fault_chance_ = 0;
+  std::optional<std::pair<ScheduledBatch, std::vector<SampleResult>>> in_flight_;
+  int arrival_chance_ = 0, cancel_chance_ = 0, fault_chance_ = 0, overlap_chance_ = 0;
   int added_ = 0;
   RequestId next_id_ = 0;
   uint64_t next_arrival_ = 0;
@@ -416,7 +443,8 @@ class Simulation {
   std::map<RequestId, Tracked> tracked_;
 
  public:
-  static inline uint64_t preemptions = 0, hits = 0, steps = 0;  // over all runs: the runs must be worth something
+  // Over all runs: they must be worth something.
+  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0;
 };
 
 TEST(Simulation, InvariantsHold) {
@@ -433,11 +461,12 @@ TEST(Simulation, InvariantsHold) {
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
   RecordProperty("seeds", static_cast<int>(seed - 1));
-  std::printf("%d seeds, %d steps, %d preemptions, %d cached tokens\n", static_cast<int>(seed - 1),
-              static_cast<int>(Simulation::steps), static_cast<int>(Simulation::preemptions),
-              static_cast<int>(Simulation::hits));
+  std::printf("%d seeds, %d steps, %d of them ahead, %d preemptions, %d cached tokens\n", static_cast<int>(seed - 1),
+              static_cast<int>(Simulation::steps), static_cast<int>(Simulation::overlapped),
+              static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits));
   EXPECT_GT(Simulation::preemptions, 500u);
   EXPECT_GT(Simulation::hits, 500u);
+  EXPECT_GT(Simulation::overlapped, 500u);
 }
 
 }  // namespace

@@ -105,6 +105,10 @@ void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
                  });
 }
 
+void take_drawn_op(ThreadPool&, const ops::TakeDrawnArgs& args) {
+  finish([&] { take_drawn(launch(), args, on_device(args.from)); });
+}
+
 void pool_op(ThreadPool&, const ops::PoolArgs& args) {
   finish([&] { pool(launch(), args, on_device(args.query_start)); });
 }
@@ -269,6 +273,7 @@ const ops::Ops& table() {
                             .gather_rows = gather_rows_op,
                             .copy_rows = copy_rows_op,
                             .draw = op<draw, const ops::DrawArgs&>,
+                            .take_drawn = take_drawn_op,
                             .pool = pool_op,
                             .route = op<route, const ops::RouteArgs&>,
                             .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,

@@ -47,6 +47,8 @@ class OnDevice : public Memory {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, DeviceContext::get().launch().stream), "copy");
   }
   void wait() override { DeviceContext::get().wait(); }
+  uint64_t mark() override { return DeviceContext::get().mark(); }
+  void wait_for(uint64_t mark) override { DeviceContext::get().wait_for(mark); }
   bool on_host() const override { return false; }
   size_t available() const override { return info().first; }
   size_t total() const override { return info().second; }
@@ -115,6 +117,7 @@ DeviceContext::DeviceContext() {
   const char* most = std::getenv("SLUICE_CUDA_CAPABILITY");
   launch_.compute_capability = std::min(major * 10 + minor, most != nullptr ? std::atoi(most) : INT32_MAX);
   launch_.overlaps = launch_.compute_capability >= 90;
+  for (cudaEvent_t& event : events_) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
   check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&staging_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),
              "ring of indices");
@@ -159,6 +162,16 @@ void DeviceContext::finish_op() {
 }
 
 void DeviceContext::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }
+
+uint64_t DeviceContext::mark() {
+  check_cuda(cudaEventRecord(events_[marks_ % events_.size()], launch_.stream), "event");
+  return marks_++;
+}
+
+// An event that a later mark took over stands for more than was asked for.
+void DeviceContext::wait_for(uint64_t mark) {
+  check_cuda(cudaEventSynchronize(events_[mark % events_.size()]), "waiting for the device");
+}
 
 Memory& device_memory() {
   static OnDevice memory;

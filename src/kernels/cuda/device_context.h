@@ -2,6 +2,7 @@
 // seams. Everything here is made by the first call and kept to the end of the process.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,9 @@ class DeviceContext {
   // After every op. Waits when host and device share memory: the host then looks at results without asking.
   void finish_op();
   void wait();
+  // See Memory::mark().
+  uint64_t mark();
+  void wait_for(uint64_t mark);
   void share_memory() { shared_ = true; }
   // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
   // where there is one.
@@ -45,6 +49,8 @@ class DeviceContext {
   StepProgram* program_ = nullptr;
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
+  std::array<cudaEvent_t, 8> events_{};  // of the latest marks, in turn
+  uint64_t marks_ = 0;
 };
 
 // Device memory; pinned host memory that ops read and write in place, each of which the host then waits for; and pinned

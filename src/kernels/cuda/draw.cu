@@ -172,6 +172,11 @@ __global__ void __launch_bounds__(kThreads) draw_rows(const float* all, int64_t 
   if (threadIdx.x == 0) out[blockIdx.x] = drawn;
 }
 
+__global__ void take_drawn_rows(int32_t* tokens, const DrawnRow* drawn, const int32_t* from, int rows) {
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row < rows && from[row] >= 0) tokens[row] = max(drawn[from[row]].token, 0);
+}
+
 }  // namespace
 
 void draw(const Launch& l, const ops::DrawArgs& args) {
@@ -180,6 +185,13 @@ void draw(const Launch& l, const ops::DrawArgs& args) {
                                               static_cast<int>(args.logits.shape[1]), args.rows.as<const DrawRow>(),
                                               args.drawn.as<DrawnRow>(), args.candidates.as<DrawCandidate>());
   check_launch("draw");
+}
+
+void take_drawn(const Launch& l, const ops::TakeDrawnArgs& args, const int32_t* from) {
+  const auto rows = static_cast<unsigned>(args.from.size());
+  take_drawn_rows<<<(rows + 255) / 256, 256, 0, l.stream>>>(args.tokens.as<int32_t>(), args.drawn.as<const DrawnRow>(),
+                                                            from, static_cast<int>(rows));
+  check_launch("take_drawn");
 }
 
 }  // namespace sluice::cuda

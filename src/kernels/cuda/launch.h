@@ -137,6 +137,7 @@ size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t 
 
 // draw.cu
 void draw(const Launch&, const ops::DrawArgs&);
+void take_drawn(const Launch&, const ops::TakeDrawnArgs&, const int32_t* from);
 
 // pool.cu
 void pool(const Launch&, const ops::PoolArgs&, const int32_t* query_start);

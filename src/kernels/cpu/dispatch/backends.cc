@@ -79,6 +79,7 @@ ops::Ops make_table() {
                .gather_rows = Kernels.gather_rows,
                .copy_rows = ops::reference::copy_rows,
                .draw = ops::reference::draw,
+               .take_drawn = ops::reference::take_drawn,
                .pool = ops::reference::pool,
                .route = ops::reference::route,
                .group_by_expert = ops::reference::group_by_expert,

@@ -1,0 +1,229 @@
+// The engine on a device, with the host's kernels: memory that it may not touch, copies that arrive when it waits for
+// them. Steps then begin before the tokens of those before are known, and nobody may notice.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <set>
+
+#include "base/registry.h"
+#include "engine/collect.h"
+#include "ops/ops.h"
+
+namespace sluice {
+namespace {
+
+using testing::Choice;
+using testing::Collector;
+using testing::metric;
+using testing::run_alone;
+using testing::settles;
+
+class Device : public Memory {
+ public:
+  std::byte* allocate(size_t bytes) override {
+    std::byte* data = host_memory().allocate(bytes);
+    ranges_.emplace(data, bytes);
+    return data;
+  }
+  void release(std::byte* data, size_t bytes) noexcept override {
+    ranges_.erase({data, bytes});
+    host_memory().release(data, bytes);
+  }
+  void copy(void* to, const void* from, size_t bytes) override {
+    wait();
+    std::memcpy(to, from, bytes);
+  }
+  void copy_later(void* to, const void* from, size_t bytes) override {
+    if (mine(to)) {
+      std::memcpy(to, from, bytes);
+    } else {
+      const auto* data = static_cast<const std::byte*>(from);
+      pending_.push_back({marks_, to, {data, data + bytes}});
+    }
+  }
+  void wait() override { deliver(marks_ + 1); }
+  uint64_t mark() override { return ++marks_; }
+  void wait_for(uint64_t mark) override { deliver(mark); }
+  bool on_host() const override { return false; }
+  size_t available() const override { return host_memory().available(); }
+  size_t total() const override { return host_memory().total(); }
+
+ private:
+  struct Copy {
+    uint64_t after;  // marks made before it
+    void* to;
+    std::vector<std::byte> data;
+  };
+
+  bool mine(const void* data) const {
+    const auto* at = static_cast<const std::byte*>(data);
+    return std::ranges::any_of(ranges_, [&](const auto& r) { return at >= r.first && at < r.first + r.second; });
+  }
+  void deliver(uint64_t mark) {
+    for (; !pending_.empty() && pending_.front().after < mark; pending_.pop_front()) {
+      std::memcpy(pending_.front().to, pending_.front().data.data(), pending_.front().data.size());
+    }
+  }
+
+  std::set<std::pair<const std::byte*, size_t>> ranges_;
+  std::deque<Copy> pending_;
+  uint64_t marks_ = 0;
+};
+
+Memory& device_memory() {
+  static Device memory;
+  return memory;
+}
+
+std::atomic<int> overlapped_steps = 0;  // that took tokens nobody had seen
+
+const ops::Backend& host_backend() { return ops::select_backend({}, true); }
+
+const ops::Ops& device_table() {
+  static const ops::Ops table = [] {
+    ops::Ops ops = host_backend().table();
+    ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
+      host_backend().table().embed(pool, out, table, std::span(ids.device, ids.size()));  // not what the host wrote
+    };
+    ops.take_drawn = [](ThreadPool& pool, const ops::TakeDrawnArgs& args) {
+      ++overlapped_steps;
+      host_backend().table().take_drawn(pool, args);
+    };
+    return ops;
+  }();
+  return table;
+}
+
+const ops::Backend backend{.name = "device-of-the-host",
+                           .rank = -10,
+                           .usable = [] { return true; },
+                           .table = device_table,
+                           .memory = device_memory};
+const Registry<ops::Backend> registered(backend);
+
+EngineOptions options(bool device) {
+  EngineOptions o;
+  o.model = testing::demo_model();
+  o.backend = device ? backend.name : host_backend().name;
+  o.kv_cache_memory_bytes = int64_t{64} << 20;
+  o.threads = 2;
+  o.max_num_seqs = 32;
+  o.max_num_batched_tokens = 256;
+  return o;
+}
+
+Request question(const Engine& engine, const std::string& text, int max_tokens) {
+  Request request;
+  request.prompt = engine.tokenize(engine.render_chat(ChatPrompt::user(text)), false);
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = max_tokens;
+  return request;
+}
+
+// What the host must know before the next step is mixed with what it need not.
+std::vector<Request> requests(const Engine& engine, bool plain) {
+  std::vector<Request> all;
+  std::string story = "Read this. ";
+  for (int i = 0; i < 24; ++i) {
+    story += "The " + std::to_string(i) + "th day was sunny and Finn baked bread. ";
+    Request r = question(engine, (i % 4 == 0 ? story : "") + "Count from " + std::to_string(i) + " to 30.", 10 + i);
+    r.sampling.ignore_eos = i % 5 == 0;
+    if (!plain && i % 6 == 1) r.n = 3;
+    if (!plain && i % 6 == 2) r.sampling.logprobs = 1;
+    if (!plain && i % 6 == 3) r.sampling.repetition_penalty = 1.2;
+    if (!plain && i % 6 == 4) r.sampling.prompt_logprobs = 0;
+    if (!plain && i % 6 == 5) r.sampling.min_tokens = 3;
+    all.push_back(std::move(r));
+  }
+  return all;
+}
+
+void expect_same(const EngineOptions& device, bool plain, const std::string& what) {
+  SCOPED_TRACE(what);
+  EngineOptions on_host = options(false);
+  on_host.enable_prefix_caching = false;
+  const auto host = Engine::load(on_host), other = Engine::load(device);
+  Collector expected(*host), got(*other);
+  const std::vector<Request> all = requests(*host, plain);
+  for (const Request& request : all) expected.submit(request), got.submit(request);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (int index = 0; index < all[i].n; ++index) {
+      const Choice &a = expected.answer(i)[index], &b = got.answer(i)[index];
+      EXPECT_EQ(b.tokens, a.tokens) << i;
+      EXPECT_EQ(b.text, a.text) << i;
+      EXPECT_EQ(b.finish->reason, a.finish->reason) << i;
+      EXPECT_EQ(b.usage.completion_tokens, a.usage.completion_tokens) << i;
+      EXPECT_EQ(b.logprobs.size(), a.logprobs.size()) << i;
+      EXPECT_EQ(b.prompt_logprobs.size(), a.prompt_logprobs.size()) << i;
+    }
+  }
+  EXPECT_TRUE(settles(*other, "vllm:kv_cache_usage_perc", 0));
+}
+
+TEST(EngineOnADevice, StepsAheadChangeNothing) {
+  overlapped_steps = 0;
+  expect_same(options(true), true, "greedy");
+  EXPECT_GT(overlapped_steps, 20) << "steps were not launched ahead";
+  expect_same(options(true), false, "mixed");
+
+  EngineOptions few = options(true);
+  few.max_num_batched_tokens = 33;
+  few.max_num_seqs = 5;
+  expect_same(few, true, "small steps");
+
+  EngineOptions tight = options(true);
+  tight.max_model_len = 640;
+  tight.block_size = 8;
+  tight.kv_cache_memory_bytes = 700 * 2048;  // little more than one context: sequences are preempted
+  expect_same(tight, true, "preempted");
+}
+
+TEST(EngineOnADevice, SeededDrawsDoNotDependOnTheBatch) {
+  const auto engine = Engine::load(options(true));
+  Request seeded = question(*engine, "Tell me about a boat.", 30);
+  seeded.sampling.temperature = 1.0;
+  seeded.sampling.seed = 7;
+  const Choice alone = run_alone(*engine, seeded);
+  for (const double top_p : {1.0, 0.9}) {  // the latter ends on the host
+    Collector crowd(*engine);
+    for (int i = 0; i < 6; ++i) {
+      Request other = question(*engine, "Count from " + std::to_string(i) + " to 20.", 20);
+      other.sampling.temperature = 1.0;
+      other.sampling.top_p = top_p;
+      crowd.submit(other);
+    }
+    EXPECT_EQ(crowd.answer(crowd.submit(seeded))[0].tokens, alone.tokens);
+  }
+}
+
+TEST(EngineOnADevice, StopsAndCancelsReachStepsInFlight) {
+  const auto engine = Engine::load(options(true));
+  Request endless = question(*engine, "Tell me about a boat.", 400);
+  endless.sampling.ignore_eos = true;
+  {
+    Collector collector(*engine);
+    const size_t at = collector.submit(endless);
+    collector.wait_tokens(at, 5);
+    engine->cancel(collector.id(at));
+    EXPECT_EQ(collector.answer(at)[0].finish->reason, FinishReason::kAbort);
+  }
+  const Choice whole = run_alone(*engine, endless);
+  Request stopped = endless;
+  stopped.sampling.stop = {whole.text.substr(10, 6)};
+  const Choice cut = run_alone(*engine, stopped);
+  EXPECT_EQ(cut.finish->reason, FinishReason::kStop);
+  EXPECT_EQ(cut.text, whole.text.substr(0, whole.text.find(stopped.sampling.stop[0])));
+  EXPECT_TRUE(settles(*engine, "vllm:kv_cache_usage_perc", 0));
+  EXPECT_TRUE(settles(*engine, "vllm:num_requests_running", 0));
+
+  const auto left = Engine::load(options(true));
+  Collector collector(*left);
+  const size_t at = collector.submit(endless);
+  collector.wait_tokens(at, 3);
+  // The destructor ends what runs.
+}
+
+}  // namespace
+}  // namespace sluice

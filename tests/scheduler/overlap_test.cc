@@ -1,0 +1,146 @@
+// A step that is scheduled before the tokens of the one before are known. simulation_test.cc tries it with all the
+// rest.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr TokenId kEos = 99;
+
+class OverlapTest : public ::testing::Test {
+ protected:
+  static SchedulerOptions options() {
+    SchedulerOptions o;
+    o.max_num_seqs = 8;
+    o.max_num_batched_tokens = 64;
+    o.max_model_len = 60;
+    o.block_size = 4;
+    o.blocks = 32;
+    o.eos_token_ids = {kEos};
+    return o;
+  }
+
+  static Request request(int length, int max_tokens) {
+    Request r;
+    r.prompt.resize(length);
+    std::iota(r.prompt.begin(), r.prompt.end(), 1000);
+    r.sampling.max_tokens = max_tokens;
+    return r;
+  }
+
+  void add(RequestId id, Request r) {
+    ASSERT_TRUE(scheduler_.queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
+    scheduler_.add(id, std::move(r));
+  }
+
+  void commit(ScheduledBatch step, const std::vector<TokenId>& tokens) {
+    std::vector<SampleResult> results(tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i) results[i].token = tokens[i];
+    scheduler_.commit(std::move(step), std::move(results));
+  }
+
+  Scheduler scheduler_{options()};
+};
+
+TEST_F(OverlapTest, UnknownTokensComeFromTheDrawsOfTheStepBefore) {
+  add(1, request(3, 5));
+  add(2, request(6, 5));
+  ScheduledBatch first = scheduler_.next();
+  EXPECT_THAT(first.batch.from_draw, IsEmpty());
+  add(3, request(2, 5));
+  ScheduledBatch second = scheduler_.next();
+  EXPECT_THAT(second.batch.from_draw, ElementsAre(0, 1, -1, -1));
+  EXPECT_THAT(second.batch.positions, ElementsAre(3, 6, 0, 1));
+  commit(std::move(first), {7, 8});
+  commit(std::move(second), {17, 18, 19});
+  const ScheduledBatch third = scheduler_.next();
+  EXPECT_THAT(third.batch.from_draw, IsEmpty());
+  EXPECT_THAT(third.batch.tokens, ElementsAre(17, 18, 19));
+  EXPECT_THAT(third.tasks[0].position, 2);
+}
+
+TEST_F(OverlapTest, WhatHasEndedKeepsItsBlocksUntilTheSecondStepIsDone) {
+  add(1, request(4, 5));
+  ScheduledBatch first = scheduler_.next(), second = scheduler_.next();
+  commit(std::move(first), {kEos});
+  const std::vector<SequenceEvent> events = scheduler_.drain();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].finish->reason, FinishReason::kStop);
+  EXPECT_EQ(events[0].usage.completion_tokens, 1);
+  EXPECT_GT(scheduler_.pool().stats().used, 0);
+  EXPECT_FALSE(scheduler_.idle());
+  EXPECT_TRUE(scheduler_.next().batch.empty());
+  commit(std::move(second), {7});
+  EXPECT_THAT(scheduler_.drain(), IsEmpty());
+  EXPECT_EQ(scheduler_.pool().stats().used, 0);
+  EXPECT_TRUE(scheduler_.idle());
+}
+
+TEST_F(OverlapTest, EndsByLengthAreKnownAhead) {
+  add(1, request(4, 2));
+  Request to_the_end = request(58, 2);
+  to_the_end.sampling.max_tokens.reset();
+  add(2, to_the_end);
+  ScheduledBatch first = scheduler_.next();
+  EXPECT_EQ(first.parts.size(), 2u);
+  ScheduledBatch second = scheduler_.next();
+  EXPECT_EQ(second.parts.size(), 2u);
+  commit(std::move(first), {7, 7});
+  EXPECT_TRUE(scheduler_.next().batch.empty());
+  commit(std::move(second), {7, 7});
+  EXPECT_TRUE(scheduler_.idle());
+}
+
+// Blocks are found by their tokens: one whose last token is not known yet cannot be.
+TEST_F(OverlapTest, OnlyKnownTokensArePublished) {
+  add(1, request(3, 9));
+  ScheduledBatch first = scheduler_.next(), second = scheduler_.next();  // the second fills the block
+  commit(std::move(first), {7});
+  commit(std::move(second), {8});
+  scheduler_.cancel(1);
+  Request like_it = request(3, 1);
+  like_it.prompt.insert(like_it.prompt.end(), {7, 8});
+  add(2, like_it);
+  EXPECT_THAT(scheduler_.next().batch.tokens, ElementsAre(8)) << "the block of 3 + 1 tokens is reused";
+}
+
+TEST_F(OverlapTest, StepsThatForkOrScoreMustBeCommittedFirst) {
+  Request twice = request(3, 5);
+  twice.n = 2;
+  add(1, twice);
+  ScheduledBatch step = scheduler_.next();
+  EXPECT_FALSE(step.can_overlap);
+  EXPECT_DEATH(scheduler_.next(), "not committed");
+  commit(std::move(step), {7, 8});
+  step = scheduler_.next();
+  EXPECT_TRUE(step.can_overlap);
+  commit(std::move(step), {7, 8});
+  Request scored = request(3, 5);
+  scored.sampling.prompt_logprobs = 0;
+  add(2, scored);
+  step = scheduler_.next();
+  EXPECT_FALSE(step.can_overlap);
+}
+
+TEST_F(OverlapTest, ARecurrentModelWithSnapshotsIsNotScheduledAhead) {
+  for (const bool caching : {true, false}) {
+    SchedulerOptions o = options();
+    o.state_slots = 8;
+    o.prefix_caching = caching;
+    Scheduler recurrent(o);
+    ASSERT_TRUE(recurrent.queue_limit().try_enter(3));
+    recurrent.add(1, request(3, 5));
+    EXPECT_EQ(recurrent.next().can_overlap, !caching);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
