@@ -97,7 +97,7 @@ Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
   }
   const Task task = native_task(find_family(checkpoint.config), checkpoint.config);
   if (task != Task::kGenerate) return task;
-  return read_embedding_files(checkpoint.folder).pooling ? Task::kEmbed : Task::kGenerate;
+  return read_embedding_files(checkpoint).pooling ? Task::kEmbed : Task::kGenerate;
 }
 
 std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
@@ -307,7 +307,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   LoadPlan plan;
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   plan.task = choose_task(options.task, *plan.checkpoint);
-  if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(plan.checkpoint->folder);
+  if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(*plan.checkpoint);
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   const bool on_host = plan.backend->memory().on_host();

@@ -165,9 +165,13 @@ ScoreActivation read_score_activation(const Config& config) {
   return problem == "multi_label_classification" ? ScoreActivation::kSigmoid : usual;
 }
 
-EmbeddingFiles read_embedding_files(const std::string& path) {
-  const fs::path folder = path;
+EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
+  const fs::path folder = checkpoint.folder;
   EmbeddingFiles files;
+  if (!checkpoint.pooling.empty()) {  // one file has all; its vectors are of length 1, as llama.cpp's are
+    return {
+        .present = true, .pooling = parse_pooling(checkpoint.config, "pooling", checkpoint.pooling), .normalize = true};
+  }
   files.present = present(folder / "modules.json");
   if (!files.present) return files;
   read_modules(folder, files);

@@ -30,8 +30,9 @@ enum class ScoreActivation { kNone, kSigmoid, kSoftmax };
 // softmax over several.
 ScoreActivation read_score_activation(const Config& config);
 
-// Throws Error(kUnsupportedModel | kCorruptFile) that names file and field of what is there and not supported.
-EmbeddingFiles read_embedding_files(const std::string& folder);
+// Of the checkpoint's folder, or as its own file says. Throws Error(kUnsupportedModel | kCorruptFile) that names file
+// and field of what is there and not supported.
+EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint);
 
 // The dense layers of the folders, the first one of `inputs` columns. Their weights count as the model's.
 std::vector<Dense> load_dense_folders(const EmbeddingFiles& files, LoadContext& context, int inputs);

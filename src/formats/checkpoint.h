@@ -102,6 +102,7 @@ class Checkpoint {
   GenerationConfig generation;
   std::string folder;            // where tokenizer and templates are looked for
   bool keep_types = false;       // types differ from matrix to matrix on purpose
+  std::string pooling;           // not empty: it makes vectors of texts, by "mean", "cls" or "lasttoken"
   bool fp8_activations = false;  // its quantizer means inputs of 8-bit matrices to be 8-bit floats as well
   // What tokenizer_config.json would say about chat templates and special tokens, when the weights' file holds them.
   virtual std::string tokenizer_config() const { return {}; }

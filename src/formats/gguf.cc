@@ -43,11 +43,12 @@ std::vector<fs::path> gguf_files(const fs::path& folder) {
   return files;
 }
 
-// The one model of a folder: a file, or the first of its parts.
+// The one model of a folder: a file, or the first of its parts. Beside it there may lie what sees for it.
 fs::path only_model(const fs::path& folder) {
   std::vector<fs::path> models;
   for (const fs::path& file : gguf_files(folder)) {
-    if (parse_part(file.filename().string()).number <= 1) models.push_back(file);
+    const std::string name = file.filename().string();
+    if (parse_part(name).number <= 1 && !name.starts_with("mmproj")) models.push_back(file);
   }
   if (models.size() == 1) return models[0];
   std::string names;
@@ -68,6 +69,7 @@ class GgufCheckpoint : public Checkpoint {
     if (architecture == nullptr) refuse_architecture(name);
     GgufConfig translated(file_, name);
     architecture->configure(translated);
+    pooling = translated.pooling();
     GgufTensors tensors(file_, translated);
     tensors_ = tensors.take();
     owned_ = tensors.take_owned();
@@ -83,6 +85,11 @@ class GgufCheckpoint : public Checkpoint {
 
  private:
   [[noreturn]] void refuse_architecture(const std::string& name) const {
+    if (name == "clip") {
+      file_.metadata.fail("general.architecture",
+                          "\"clip\" is the part of a model that sees or hears; name the file with its decoder",
+                          ErrorCode::kUnsupportedModel);
+    }
     std::string known;
     for (const GgufArchitecture* one : Registry<GgufArchitecture>::all()) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", one->name);

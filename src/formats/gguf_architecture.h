@@ -32,10 +32,11 @@ enum class TensorForm {
   kUpRows,      // columns] and biases [experts, rows]
   kHeadNorms,   // [heads, head_dim]; there a tensor each, number for "{h}"
   kOneRow,      // [n]; there [1, n]
-  kFlat,        // [n, 1] or [groups, n]; there one row of all
-  kDepthwise,   // [channels, width]; there [channels, 1, width]
-  kDecays,      // -e^a for a, there without a name's ending; the last dimension may be 1 and is none there
-  kRead,        // part of the configuration
+  kWholeOneRow,  // the same, and the name there is given with its ending
+  kFlat,         // [n, 1] or [groups, n]; there one row of all
+  kDepthwise,    // [channels, width]; there [channels, 1, width]
+  kDecays,       // -e^a for a, there without a name's ending; the last dimension may be 1 and is none there
+  kRead,         // part of the configuration
 };
 
 struct TensorRule {
@@ -46,6 +47,13 @@ struct TensorRule {
 
 // llama.cpp's numbers of what makes scores of the experts' logits.
 enum class Gating : int64_t { kSoftmax = 1, kSigmoid = 2 };
+
+// A tensor of one value, whose place in files is among the metadata.
+struct Scalar {
+  std::string name;
+  Shape shape;
+  float value = 0.0f;
+};
 
 // Metadata and tensors of a file, as an architecture's `configure` reads them, and the configuration it makes of them.
 // Keys are given without the architecture's name in front. What nobody reads stops the file from loading.
@@ -60,6 +68,7 @@ class GgufConfig {
   // they come key head by key head. With the key heads repeated, every value head has one of its own, and both orders
   // are one.
   int64_t key_rows = 0, repeats = 1;
+  std::vector<Scalar> scalars;
 
   // The value; absent is an error that names the key.
   int64_t integer(std::string_view key);
@@ -71,9 +80,12 @@ class GgufConfig {
   int64_t integer_or(std::string_view key, int64_t fallback);
   bool boolean_or(std::string_view key, bool fallback);
   std::string text_or(std::string_view key, std::string_view fallback);
-  std::vector<int64_t> of_layers(std::string_view key);  // a number for each layer; one number is that of all
-  std::vector<double> numbers(std::string_view key);     // empty when absent
+  // A number for each layer, of a list with one for each block; one number is that of all.
+  std::vector<int64_t> of_layers(std::string_view key);
+  std::vector<double> numbers(std::string_view key);                   // empty when absent
+  std::vector<double> unprefixed_numbers(std::string_view key) const;  // of a key without the architecture's name
   bool has(std::string_view key) const;
+  std::string pooling();  // see Checkpoint::pooling
   bool has_bias() const { return has_tensor("blk.0.attn_q.bias"); }
   void ignore(std::initializer_list<std::string_view> keys);
   [[noreturn]] void refuse(std::string_view key, const std::string& message) const;
@@ -84,7 +96,8 @@ class GgufConfig {
   std::vector<double> values(std::string_view tensor_name) const;  // empty when there is no such tensor
 
   // Sizes that all transformers have: hidden_size, num_hidden_layers, vocab_size, ... under Hugging Face's usual keys,
-  // and tie_word_embeddings.
+  // and tie_word_embeddings. The last blocks of a file may be layers that predict further tokens: a means of
+  // speculation, without which results are the same. They count as no layers, and their tensors are left out.
   void sizes();
   void heads();                     // num_attention_heads, num_key_value_heads, head_dim
   std::vector<bool> attends();      // the layers with kv heads, once heads() has read how many these are
@@ -104,6 +117,8 @@ class GgufConfig {
 
   int64_t hidden() const { return hidden_; }
   int64_t head_dim() const { return head_dim_; }
+  int64_t layers() const { return layers_; }
+  bool predicts(int64_t block) const { return block >= layers_ && block < blocks_; }
 
  private:
   std::string full(std::string_view key) const;
@@ -112,7 +127,7 @@ class GgufConfig {
   const GgufFile& file_;
   std::string prefix_;
   std::set<std::string, std::less<>> read_;
-  int64_t hidden_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0, layers_ = 0, context_ = 0;
+  int64_t hidden_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0, layers_ = 0, blocks_ = 0, context_ = 0;
 
   friend class GgufTensors;
 };

@@ -72,13 +72,25 @@ std::vector<int64_t> GgufConfig::of_layers(std::string_view key) {
   if (value == nullptr || !value->array) return std::vector<int64_t>(static_cast<size_t>(layers_), integer(key));
   read_.insert(name);
   std::vector<int64_t> numbers = file_.metadata.integers(name);
-  if (static_cast<int64_t>(numbers.size()) != layers_) refuse(key, "has not one entry per layer");
+  if (static_cast<int64_t>(numbers.size()) != blocks_) refuse(key, "has not one entry per layer");
+  numbers.resize(static_cast<size_t>(layers_));
   return numbers;
 }
 
 std::vector<double> GgufConfig::numbers(std::string_view key) {
   read_.insert(full(key));
   return file_.metadata.numbers(full(key));
+}
+
+std::vector<double> GgufConfig::unprefixed_numbers(std::string_view key) const { return file_.metadata.numbers(key); }
+
+std::string GgufConfig::pooling() {
+  constexpr const char* kNames[] = {"", "mean", "cls", "lasttoken"};  // llama.cpp's numbers
+  const int64_t type = integer_or("pooling_type", 0);
+  if (type < 0 || type >= static_cast<int64_t>(std::size(kNames))) {
+    refuse("pooling_type", fmt::format("{} is not supported", type));
+  }
+  return kNames[type];
 }
 
 bool GgufConfig::boolean_or(std::string_view key, bool fallback) {
@@ -116,9 +128,14 @@ void GgufConfig::sizes() {
   }
   hf["vocab_size"] = embedding->shape[0];
   hf["hidden_size"] = hidden_ = integer("embedding_length");
-  hf["num_hidden_layers"] = layers_ = integer("block_count");
+  blocks_ = integer("block_count");
+  const int64_t predicting = integer_or("nextn_predict_layers", 0);
+  if (blocks_ < 1 || blocks_ > 1 << 16) refuse("block_count", fmt::format("{} is out of range", blocks_));
+  if (predicting < 0 || predicting >= blocks_) {
+    refuse("nextn_predict_layers", fmt::format("{} of {} blocks", predicting, blocks_));
+  }
+  hf["num_hidden_layers"] = layers_ = blocks_ - predicting;
   hf["max_position_embeddings"] = context_ = integer("context_length");
-  if (layers_ < 1 || layers_ > 1 << 16) refuse("block_count", fmt::format("{} is out of range", layers_));
   hf["tie_word_embeddings"] = !has_tensor("output.weight");
   ignore({"vocab_size", "tensor_data_layout"});
   if (!boolean_or("attention.causal", true)) refuse("attention.causal", "is not supported");
@@ -224,9 +241,11 @@ void GgufConfig::windows(int period) {
   };
   const GgufValue* pattern = file_.metadata.find(key);
   if (pattern != nullptr && pattern->array) {
-    for (const double sliding : file_.metadata.numbers(key)) add(sliding != 0);
-    if (static_cast<int64_t>(kinds.size()) != layers_)
+    const std::vector<double> sliding = file_.metadata.numbers(key);
+    if (static_cast<int64_t>(sliding.size()) != blocks_) {
       refuse("attention.sliding_window_pattern", "has not one entry per layer");
+    }
+    for (int64_t i = 0; i < layers_; ++i) add(sliding[i] != 0);
   } else {
     const int64_t every = file_.metadata.integer(key).value_or(period);
     for (int64_t i = 0; i < layers_; ++i) add(every == 0 || (i + 1) % every != 0);

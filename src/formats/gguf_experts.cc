@@ -1,4 +1,4 @@
-// GGUF architectures of mixtures of experts that stand for themselves: gpt-oss, DeepSeek V2 and V3, MiniMax M2.
+// GGUF architectures of mixtures of experts that stand for themselves, gpt-oss to Llama 4, and of latent attention.
 #include "formats/gguf_architecture.h"
 
 namespace sluice {
@@ -29,6 +29,32 @@ constexpr TensorRule kLatent[] = {
 
 constexpr TensorRule kMinimax[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.block_sparse_moe.e_score_correction_bias", kWholeName},
+};
+
+constexpr TensorRule kExaoneMoe[] = {
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.e_score_correction_bias", kWholeName},
+};
+
+constexpr TensorRule kAfmoe[] = {
+    {"blk.{}.attn_gate", "model.layers.{}.self_attn.gate_proj"},
+    {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
+    {"blk.{}.ffn_norm", "model.layers.{}.pre_mlp_layernorm"},
+    {"blk.{}.post_ffw_norm", "model.layers.{}.post_mlp_layernorm"},
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.router.gate"},
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.expert_bias", kWholeName},
+};
+
+constexpr TensorRule kLlama4[] = {
+    {"blk.{}.ffn_gate", "model.layers.{}.feed_forward.gate_proj"},
+    {"blk.{}.ffn_up", "model.layers.{}.feed_forward.up_proj"},
+    {"blk.{}.ffn_down", "model.layers.{}.feed_forward.down_proj"},
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.feed_forward.router"},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.feed_forward.experts.gate_up_proj", kGateRows},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.feed_forward.experts.gate_up_proj", kUpRows},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.feed_forward.experts.down_proj"},
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.feed_forward.shared_expert.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.feed_forward.shared_expert.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.feed_forward.shared_expert.down_proj"},
 };
 
 void configure_gpt_oss(GgufConfig& c) {
@@ -93,8 +119,80 @@ void configure_minimax_m2(GgufConfig& c) {
   c.tensors = {kMinimax, kMixtralTensors, kLlamaTensors};
 }
 
-constexpr GgufArchitecture kArchitectures[] = {
-    {"gpt-oss", configure_gpt_oss}, {"deepseek2", configure_deepseek2}, {"minimax-m2", configure_minimax_m2}};
+void configure_deepseek(GgufConfig& c) {
+  configure_llama_like(c, "DeepseekForCausalLM", "deepseek");
+  c.hf["attention_bias"] = c.has_bias();
+  c.require_gating(Gating::kSoftmax);
+  if (c.number_or("expert_weights_scale", 1.0) != 1.0) c.refuse("expert_weights_scale", "is not 1");
+  read_expert_sizes(c);
+  c.rename("routed_scaling_factor", "");
+  c.tensors.insert(c.tensors.begin(), kPairedTensors);
+}
+
+// MiniCPM 3. Its factors are the same in all its models; files have none.
+void configure_minicpm3(GgufConfig& c) {
+  c.architecture("MiniCPM3ForCausalLM", "minicpm3");
+  c.sizes();
+  c.integer("attention.head_count", "num_attention_heads");
+  c.integer("feed_forward_length", "intermediate_size");
+  c.rms_norm();
+  const int64_t rotary = c.integer("rope.dimension_count"), key = c.integer("attention.key_length");
+  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "is not above rope.dimension_count");
+  c.hf["qk_rope_head_dim"] = rotary;
+  c.hf["qk_nope_head_dim"] = key - rotary;
+  if (c.has("attention.value_length")) c.integer("attention.value_length", "v_head_dim");
+  c.ignore({"attention.head_count_kv"});
+  c.integer("attention.kv_lora_rank", "kv_lora_rank");
+  c.integer("attention.q_lora_rank", "q_lora_rank");
+  c.rope(rotary);
+  c.tensors = {kLatent, kLlamaTensors};
+}
+
+void configure_exaone_moe(GgufConfig& c) {
+  configure_llama_like(c, "ExaoneMoeForCausalLM", "exaone_moe");
+  c.windows(4);
+  read_deepseek_experts(c);
+  c.rename("n_routed_experts", "num_experts");
+  c.rename("n_shared_experts", "num_shared_experts");
+  c.tensors.insert(c.tensors.begin(), kExaoneMoe);
+}
+
+// Embeddings are scaled in all of its models; files do not say so.
+void configure_afmoe(GgufConfig& c) {
+  configure_llama_like(c, "AfmoeForCausalLM", "afmoe");
+  c.windows(4);
+  c.hf["mup_enabled"] = true;
+  read_deepseek_experts(c);
+  for (const auto& [from, to] : {std::pair{"n_routed_experts", "num_experts"},
+                                 {"n_shared_experts", "num_shared_experts"},
+                                 {"first_k_dense_replace", "num_dense_layers"},
+                                 {"routed_scaling_factor", "route_scale"},
+                                 {"norm_topk_prob", "route_norm"}}) {
+    c.rename(from, to);
+  }
+  c.tensors.insert(c.tensors.begin(), kAfmoe);
+}
+
+// Chunks, temperatures and norms of queries and keys are as in the models that were published; files do not say them,
+// but for a window of 0, which stands for attention without chunks.
+void configure_llama4(GgufConfig& c) {
+  configure_llama_like(c, "Llama4ForCausalLM", "llama4_text");
+  c.rename("intermediate_size", "intermediate_size_mlp");
+  c.experts("num_local_experts", "intermediate_size");
+  c.integer("interleave_moe_layer_step", "interleave_moe_layer_step");
+  if (c.integer_or("leading_dense_block_count", 0) != 0) c.refuse("leading_dense_block_count", "is not 0");
+  c.ignore({"expert_shared_feed_forward_length", "expert_shared_count"});
+  constexpr int64_t kMaverickExperts = 128;
+  c.hf["use_qk_norm"] = c.hf["num_local_experts"] != kMaverickExperts;
+  c.hf["no_rope_layer_interval"] = c.integer_or("attention.sliding_window_pattern", 4);
+  if (c.integer_or("attention.sliding_window", 8192) == 0) c.refuse("attention.sliding_window", "0 is not supported");
+  c.tensors = {kLlama4, kLlamaTensors};
+}
+
+constexpr GgufArchitecture kArchitectures[] = {{"gpt-oss", configure_gpt_oss},     {"deepseek", configure_deepseek},
+                                               {"deepseek2", configure_deepseek2}, {"minimax-m2", configure_minimax_m2},
+                                               {"minicpm3", configure_minicpm3},   {"exaone-moe", configure_exaone_moe},
+                                               {"afmoe", configure_afmoe},         {"llama4", configure_llama4}};
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace

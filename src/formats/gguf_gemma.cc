@@ -1,6 +1,7 @@
 // GGUF architectures of Gemma: norm weights are stored with the one added that the model adds.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "formats/gguf_architecture.h"
@@ -44,6 +45,21 @@ constexpr TensorRule kGemma3n[] = {
     {"blk.{}.laurel_l", "model.layers.{}.laurel.linear_left"},
     {"blk.{}.laurel_r", "model.layers.{}.laurel.linear_right"},
     {"blk.{}.laurel_post_norm", "model.layers.{}.laurel.post_laurel_norm"},
+};
+
+// Gemma 4: of 3n's inputs for each layer, and experts beside an MLP.
+constexpr TensorRule kGemma4[] = {
+    {"blk.{}.layer_output_scale", "model.layers.{}.layer_scalar", kWholeName},
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.router.proj"},
+    {"blk.{}.ffn_gate_inp.scale", "model.layers.{}.router.scale", kWholeName},
+    {"blk.{}.ffn_gate_up_exps", "model.layers.{}.experts.gate_up_proj"},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.experts.gate_up_proj", kGateRows},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.experts.gate_up_proj", kUpRows},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.experts.down_proj"},
+    {"blk.{}.ffn_down_exps.scale", "model.layers.{}.router.per_expert_scale", kWholeName},
+    {"blk.{}.pre_ffw_norm_2", "model.layers.{}.pre_feedforward_layernorm_2"},
+    {"blk.{}.post_ffw_norm_1", "model.layers.{}.post_feedforward_layernorm_1"},
+    {"blk.{}.post_ffw_norm_2", "model.layers.{}.post_feedforward_layernorm_2"},
 };
 
 void configure_gemma(GgufConfig& c) {
@@ -107,10 +123,92 @@ void configure_gemma3n(GgufConfig& c) {
   c.tensors = {kGemma3n, kLlamaTensors};
 }
 
+// Heads of each layer; keys and values are one projection where full layers lack one for values.
+void read_gemma4_heads(GgufConfig& c) {
+  const std::vector<int64_t> kv_heads = c.of_layers("attention.head_count_kv");
+  const int64_t full = c.integer("attention.key_length"), sliding = c.integer("attention.key_length_swa");
+  if (c.integer("attention.value_length") != full || c.integer("attention.value_length_swa") != sliding) {
+    c.refuse("attention.value_length", "differs from attention.key_length");
+  }
+  c.integer("attention.head_count", "num_attention_heads");
+  c.hf["num_key_value_heads"] = kv_heads[0];
+  c.hf["head_dim"] = sliding;
+  Json each = Json::object();
+  bool keys_are_values = false;
+  const int64_t own = c.layers() - c.hf["num_kv_shared_layers"].get<int64_t>();
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    const bool slides = c.hf["layer_types"][i].get_ref<const std::string&>() == "sliding_attention";
+    each[std::to_string(i)] = {{"head_dim", slides ? sliding : full}, {"num_key_value_heads", kv_heads[i]}};
+    keys_are_values |= !slides && i < own && !c.has_tensor(fmt::format("blk.{}.attn_v.weight", i));
+  }
+  c.hf["per_layer_config"] = std::move(each);
+  c.hf["attention_k_eq_v"] = keys_are_values;
+}
+
+// Full layers turn the first of their dimensions: the file stops the others by factors that make them turn slowly.
+void read_gemma4_ropes(GgufConfig& c) {
+  const std::vector<double> factors = c.values("rope_freqs.weight");
+  const auto half = static_cast<size_t>(c.integer("rope.dimension_count") / 2);
+  size_t turning = 0;
+  while (turning < factors.size() && factors[turning] == 1.0) ++turning;
+  constexpr double kStill = 1e20;
+  const bool rest_stands = std::all_of(factors.begin() + static_cast<std::ptrdiff_t>(turning), factors.end(),
+                                       [](double factor) { return factor >= kStill; });
+  if (factors.size() != half || turning == 0 || !rest_stands) {
+    c.refuse("rope.dimension_count", "rope_freqs is not of frequencies that turn or stand");
+  }
+  const int64_t sliding = c.hf["head_dim"].get<int64_t>();
+  if (c.integer_or("rope.dimension_count_swa", sliding) != sliding) {
+    c.refuse("rope.dimension_count_swa", "is not attention.key_length_swa");
+  }
+  c.hf["rope_parameters"] = {
+      {"full_attention",
+       {{"rope_type", "proportional"},
+        {"rope_theta", c.number_or("rope.freq_base", 1e6)},
+        {"partial_rotary_factor", static_cast<double>(turning) / static_cast<double>(half)}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", c.number_or("rope.freq_base_swa", 1e4)}}}};
+}
+
+void read_gemma4_mlps(GgufConfig& c) {
+  const std::vector<int64_t> inner = c.of_layers("feed_forward_length");
+  c.hf["intermediate_size"] = inner[0];
+  const int64_t own = c.layers() - c.hf["num_kv_shared_layers"].get<int64_t>();
+  const bool doubled = inner.back() != inner[0];
+  c.hf["use_double_wide_mlp"] = doubled;
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    if (inner[i] != (doubled && i >= own ? 2 : 1) * inner[0]) {
+      c.refuse("feed_forward_length", "differs between layers in a way that is not supported");
+    }
+  }
+  if (c.integer_or("expert_count", 0) == 0) return;
+  c.hf["enable_moe_block"] = true;
+  c.experts("num_experts", "moe_intermediate_size");
+  c.rename("num_experts_per_tok", "top_k_experts");
+}
+
+void configure_gemma4(GgufConfig& c) {
+  c.architecture("Gemma4ForCausalLM", "gemma4_text");
+  c.sizes();
+  c.windows(6);
+  c.hf["num_kv_shared_layers"] = c.integer_or("attention.shared_kv_layers", 0);
+  read_gemma4_heads(c);
+  read_gemma4_ropes(c);
+  read_gemma4_mlps(c);
+  c.rms_norm();
+  c.number("final_logit_softcapping", "final_logit_softcapping", false);
+  const int64_t width = c.integer_or("embedding_length_per_layer_input", 0);
+  c.hf["hidden_size_per_layer_input"] = width;
+  if (width > 0) {
+    c.hf["vocab_size_per_layer_input"] = rows_of(c, "per_layer_token_embd.weight", "embedding_length_per_layer_input");
+  }
+  c.tensors = {kGemma4, kGemma3n, kLlamaTensors};
+}
+
 constexpr GgufArchitecture kArchitectures[] = {{"gemma", configure_gemma},
                                                {"gemma2", configure_gemma2},
                                                {"gemma3", configure_gemma3},
-                                               {"gemma3n", configure_gemma3n}};
+                                               {"gemma3n", configure_gemma3n},
+                                               {"gemma4", configure_gemma4}};
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace

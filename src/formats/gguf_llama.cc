@@ -1,5 +1,9 @@
 // GGUF architectures whose graph is Llama's with changes: Llama itself (Mistral and Mixtral come under its name),
 // SmolLM, Granite, Arcee, OLMo.
+#include <fmt/core.h>
+
+#include <cmath>
+
 #include "formats/gguf_architecture.h"
 
 namespace sluice {
@@ -53,6 +57,11 @@ constexpr TensorRule kGraniteMoe[] = {
     {"blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.output_linear"},
 };
 
+constexpr TensorRule kApertus[] = {
+    {"blk.{}.attn_norm", "model.layers.{}.attention_layernorm"},
+    {"blk.{}.ffn_norm", "model.layers.{}.feedforward_layernorm"},
+};
+
 constexpr TensorRule kPostNorms[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
     {"blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"},
@@ -83,6 +92,33 @@ void configure_smollm3(GgufConfig& c) { configure_paired(c, "SmolLM3ForCausalLM"
 void configure_llama_paired(GgufConfig& c) {
   configure_paired(c, "LlamaForCausalLM", "llama");
   c.hf["attention_bias"] = c.has_bias();
+}
+
+// EXAONE 3, whose rows nobody paired.
+void configure_exaone(GgufConfig& c) {
+  configure_llama_like(c, "LlamaForCausalLM", "llama");
+  if (!c.has("attention.layer_norm_rms_epsilon")) c.layer_norm("rms_norm_eps");
+  c.ignore({"attention.layer_norm_epsilon"});
+}
+
+void configure_orion(GgufConfig& c) {
+  configure_llama_like(c, "OrionForCausalLM", "orion");
+  if (c.has("attention.layer_norm_epsilon")) c.layer_norm("rms_norm_eps");
+}
+
+void configure_baichuan(GgufConfig& c) {
+  configure_llama_paired(c);
+  constexpr int64_t kAlibiDepth = 40;  // nothing else in the file tells the 13B models
+  if (c.layers() == kAlibiDepth) c.refuse("block_count", "is that of Baichuan 13B, whose ALiBi is not supported");
+}
+
+// MiniCPM is Granite by other names. Older files lack the factors, which were the same in all its models then.
+void configure_minicpm(GgufConfig& c) {
+  configure_paired(c, "GraniteForCausalLM", "granite");
+  c.hf["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(c.head_dim()));
+  c.hf["embedding_multiplier"] = c.number_or("embedding_scale", 12.0);
+  c.hf["residual_multiplier"] = c.number_or("residual_scale", 1.4 / std::sqrt(static_cast<double>(c.layers())));
+  c.hf["logits_scaling"] = c.number_or("logit_scale", static_cast<double>(c.hidden()) / 256);
 }
 
 void configure_arcee(GgufConfig& c) { configure_paired(c, "ArceeForCausalLM", "arcee"); }
@@ -146,6 +182,23 @@ void configure_exaone4(GgufConfig& c) {
   c.tensors = {kPostNorms, kLlama};
 }
 
+// The learned numbers of its activations are lists of the metadata.
+void configure_apertus(GgufConfig& c) {
+  configure_llama_like(c, "ApertusForCausalLM", "apertus");
+  c.hf["attention_bias"] = c.has_bias();
+  for (const auto& [name, shape] : {std::pair{"alpha_n", Shape{1}}, {"alpha_p", {1}}, {"beta", {}}, {"eps", {}}}) {
+    const std::string key = fmt::format("xielu.{}", name);
+    const std::vector<double> values = c.unprefixed_numbers(key);
+    if (static_cast<int64_t>(values.size()) != c.layers())
+      c.refuse("block_count", key + " has not one entry per layer");
+    for (int64_t i = 0; i < c.layers(); ++i) {
+      c.scalars.push_back(
+          {fmt::format("model.layers.{}.mlp.act_fn.{}", i, name), shape, static_cast<float>(values[i])});
+    }
+  }
+  c.tensors = {kApertus, kLlamaTensors};
+}
+
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", configure_llama},
     {"smollm3", configure_smollm3},
@@ -158,6 +211,11 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"exaone4", configure_exaone4},
     {"mistral3", configure_mistral3},
     {"internlm2", configure_llama_paired},
+    {"exaone", configure_exaone},
+    {"orion", configure_orion},
+    {"baichuan", configure_baichuan},
+    {"minicpm", configure_minicpm},
+    {"apertus", configure_apertus},
     {"xverse", configure_llama_paired},
 };
 const RegisterArchitectures registered{kArchitectures};

@@ -40,6 +40,23 @@ void configure_phi3(GgufConfig& c) {
   c.tensors = {kPhi3, kLlamaTensors};
 }
 
+void configure_phimoe(GgufConfig& c) {
+  configure_llama_like(c, "PhimoeForCausalLM", "phimoe");
+  c.experts("num_local_experts", nullptr);
+  c.ignore({"expert_feed_forward_length"});
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["lm_head_bias"] = c.has_tensor("output.bias");
+  if (const int64_t window = c.integer_or("attention.sliding_window", 0); window > 0) c.hf["sliding_window"] = window;
+  c.tensors = {kMixtralTensors, kLlamaTensors};
+}
+
+void configure_jais2(GgufConfig& c) {
+  configure_llama_like(c, "Jais2ForCausalLM", "jais2");
+  c.layer_norm("layer_norm_eps");
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["mlp_bias"] = c.has_tensor("blk.0.ffn_up.bias");
+}
+
 void configure_stablelm(GgufConfig& c) {
   configure_llama_like(c, "StableLmForCausalLM", "stablelm");
   c.layer_norm("layer_norm_eps");
@@ -84,10 +101,9 @@ void configure_cohere2(GgufConfig& c) {
 }
 
 constexpr GgufArchitecture kArchitectures[] = {
-    {"phi2", configure_phi2},         {"phi3", configure_phi3},
-    {"stablelm", configure_stablelm}, {"starcoder2", configure_starcoder2},
-    {"nemotron", configure_nemotron}, {"command-r", configure_command_r},
-    {"cohere2", configure_cohere2},
+    {"phi2", configure_phi2},         {"phi3", configure_phi3},           {"phimoe", configure_phimoe},
+    {"jais2", configure_jais2},       {"stablelm", configure_stablelm},   {"starcoder2", configure_starcoder2},
+    {"nemotron", configure_nemotron}, {"command-r", configure_command_r}, {"cohere2", configure_cohere2},
 };
 const RegisterArchitectures registered{kArchitectures};
 

@@ -53,11 +53,20 @@ constexpr TensorRule kGlm4[] = {
     {"blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj"},
 };
 
+constexpr TensorRule kChatGlm[] = {
+    {"blk.{}.attn_qkv", "model.layers.{}.self_attn.qkv_proj", kSplitQkv},
+    {"blk.{}.ffn_up", "model.layers.{}.mlp.gate_up_proj"},
+};
+
 constexpr TensorRule kGlm4Moe[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
 };
 constexpr TensorRule kSeedOss[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
+};
+
+constexpr TensorRule kErnieMoe[] = {
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.moe_statics.e_score_correction_bias", kWholeOneRow},
 };
 
 constexpr TensorRule kHunyuan[] = {
@@ -92,6 +101,25 @@ void configure_qwen3moe(GgufConfig& c) {
   c.tensors = {kExpertTensors, kLlamaTensors};
 }
 
+// The decoders of models of images: positions of three kinds are one in text, and layers get further inputs for images
+// alone.
+void ignore_images(GgufConfig& c) { c.ignore({"rope.dimension_sections", "n_deepstack_layers"}); }
+
+void configure_qwen2vl(GgufConfig& c) {
+  configure_qwen2(c);
+  ignore_images(c);
+}
+
+void configure_qwen3vl(GgufConfig& c) {
+  configure_qwen3(c);
+  ignore_images(c);
+}
+
+void configure_qwen3vlmoe(GgufConfig& c) {
+  configure_qwen3moe(c);
+  ignore_images(c);
+}
+
 // Sizes of the delta nets.
 void read_delta_net(GgufConfig& c) {
   c.integer("ssm.conv_kernel", "linear_conv_kernel_dim");
@@ -106,10 +134,8 @@ void read_delta_net(GgufConfig& c) {
   c.integer("full_attention_interval", "full_attention_interval", false);
 }
 
-// Positions of three kinds are one in text.
 void read_qwen35(GgufConfig& c) {
-  if (c.integer_or("nextn_predict_layers", 0) != 0) c.refuse("nextn_predict_layers", "is not supported");
-  c.ignore({"rope.dimension_sections"});
+  ignore_images(c);
   read_delta_net(c);
   const int64_t heads = c.integer("ssm.time_step_rank");
   c.repeats = heads / c.groups;
@@ -159,6 +185,12 @@ void configure_glm4(GgufConfig& c) {
   c.tensors = {kGlm4, kLlamaTensors};
 }
 
+void configure_chatglm(GgufConfig& c) {
+  configure_llama_like(c, "GlmForCausalLM", "glm");
+  c.hf["attention_bias"] = c.has_bias() || c.has_tensor("blk.0.attn_qkv.bias");
+  c.tensors = {kChatGlm, kLlamaTensors};
+}
+
 void configure_dots1(GgufConfig& c) {
   configure_llama_like(c, "Dots1ForCausalLM", "dots1");
   c.hf["attention_bias"] = c.has_bias();
@@ -170,7 +202,6 @@ void configure_glm4moe(GgufConfig& c) {
   configure_llama_like(c, "Glm4MoeForCausalLM", "glm4_moe");
   c.hf["attention_bias"] = c.has_bias();
   c.hf["use_qk_norm"] = c.has_tensor("blk.0.attn_q_norm.weight");
-  if (c.integer_or("nextn_predict_layers", 0) != 0) c.refuse("nextn_predict_layers", "is not supported");
   read_deepseek_experts(c);
   c.tensors.insert(c.tensors.begin(), kGlm4Moe);
 }
@@ -178,6 +209,20 @@ void configure_glm4moe(GgufConfig& c) {
 void configure_ernie4_5(GgufConfig& c) {
   configure_llama_like(c, "Ernie4_5ForCausalLM", "ernie4_5");
   c.hf["use_bias"] = c.has_bias();
+}
+
+void configure_ernie4_5_moe(GgufConfig& c) {
+  configure_llama_like(c, "Ernie4_5_MoeForCausalLM", "ernie4_5_moe");
+  c.hf["use_bias"] = c.has_bias();
+  c.require_gating(Gating::kSoftmax);
+  c.experts("moe_num_experts", "moe_intermediate_size");
+  c.rename("num_experts_per_tok", "moe_k");
+  c.integer("expert_shared_count", "moe_num_shared_experts");
+  c.ignore({"expert_shared_feed_forward_length"});  // of old files: of another meaning
+  c.integer("leading_dense_block_count", "moe_layer_start_index");
+  c.integer("interleave_moe_layer_step", "moe_layer_interval");
+  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "is not true");
+  c.tensors = {kErnieMoe, kSharedExperts, kExpertTensors, kLlamaTensors};
 }
 
 void configure_hunyuan_dense(GgufConfig& c) {
@@ -200,14 +245,19 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"qwen2moe", configure_qwen2moe},
     {"qwen3", configure_qwen3},
     {"qwen3moe", configure_qwen3moe},
+    {"qwen2vl", configure_qwen2vl},
+    {"qwen3vl", configure_qwen3vl},
+    {"qwen3vlmoe", configure_qwen3vlmoe},
     {"qwen3next", configure_qwen3next},
     {"qwen35", configure_qwen35},
     {"qwen35moe", configure_qwen35moe},
     {"seed_oss", configure_seed_oss},
     {"glm4", configure_glm4},
+    {"chatglm", configure_chatglm},
     {"dots1", configure_dots1},
     {"glm4moe", configure_glm4moe},
     {"ernie4_5", configure_ernie4_5},
+    {"ernie4_5-moe", configure_ernie4_5_moe},
     {"hunyuan-dense", configure_hunyuan_dense},
     {"hunyuan-moe", configure_hunyuan_moe},
 };

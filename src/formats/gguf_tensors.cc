@@ -70,11 +70,18 @@ GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
       repeats_(config.repeats) {
   for (const TensorEntry& entry : file.tensors) {
     const Name name = parse(entry.name);
+    if (!name.layer.empty() && name.layer.size() < 10 && config.predicts(std::stoll(name.layer))) continue;
     const TensorRule* rule = find_rule(config, name.base);
     if (rule == nullptr) refuse(entry, "is not known for this architecture");
     apply(*rule, name, entry);
   }
   if (!halves_.empty()) refuse(halves_.begin()->second, "is without its other half");
+  for (const Scalar& scalar : config.scalars) {
+    const std::vector<float>& memory = owned_.emplace_back(1, scalar.value);
+    const auto* data = reinterpret_cast<const std::byte*>(memory.data());
+    add({.name = scalar.name, .dtype = &kFloat32, .shape = scalar.shape, .data = data, .bytes = sizeof(float)},
+        scalar.name);
+  }
 }
 
 void GgufTensors::refuse(const TensorEntry& entry, const std::string& message) const {
@@ -134,8 +141,11 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
     case TensorForm::kUpRows:
       return add_stacked(std::move(entry), name, rule.form == TensorForm::kUpRows, parsed.suffix == ".bias");
     case TensorForm::kOneRow:
+    case TensorForm::kWholeOneRow: {
       if (entry.shape.rank() == 1) entry.shape = {1, entry.shape[0]};
-      return add(std::move(entry), name);
+      const bool whole = rule.form == TensorForm::kWholeOneRow;
+      return add(std::move(entry), whole ? replaced(std::string(rule.hf), "{}", parsed.layer) : name);
+    }
     case TensorForm::kFlat:
       entry.shape = {entry.shape.elements()};
       return add(std::move(entry), name);

@@ -23,8 +23,9 @@ constexpr auto kEndKeys = std::to_array<std::string_view>(
     {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"});
 
 // What ends a turn in the formats of conversations that models are trained on; many files name but one of their ends.
-constexpr auto kEndTexts = std::to_array<std::string_view>({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
-                                                            "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>"});
+constexpr auto kEndTexts =
+    std::to_array<std::string_view>({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+                                     "<|eom_id|>", "<EOT>", "<|end_of_text|>", "<turn|>"});
 
 }  // namespace
 

@@ -53,6 +53,7 @@ class Loader {
   }
 
   void stacked_parameters() {
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // as GGUF files have them
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
     plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
@@ -75,7 +76,7 @@ class Loader {
   }
 
   void transposed(bool in_turn) {
-    if (in_turn && w_.has(spec_.gate + ".weight")) return stacked();  // as GGUF files have them
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // as GGUF files have them
     plan(context_.dtype, context_.dtype);
     if (in_turn && w_.has(spec_.gate + "_blocks")) return mxfp4();
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});

@@ -43,8 +43,9 @@ class Reader {
     if (model == "llama") return sentencepiece(SentencePieceFile::Kind::kBpe);
     if (model == "t5") return sentencepiece(SentencePieceFile::Kind::kUnigram);
     if (model == "bert") return word_piece();
+    if (model == "gemma4") return character_level();
     metadata_.fail("tokenizer.ggml.model",
-                   fmt::format("{} is none of gpt2, llama, t5, bert", dump_json(std::string(model))),
+                   fmt::format("{} is none of gpt2, llama, t5, bert, gemma4", dump_json(std::string(model))),
                    ErrorCode::kUnsupportedModel);
   }
 
@@ -144,16 +145,36 @@ class Reader {
     }
     const bool prefix = flag("add_space_prefix", false);
     steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", prefix}, {"use_regex", false}});
-    Json vocab = Json::object(), merges = Json::array();
-    for (size_t i = 0; i < texts_.size(); ++i) append(vocab, texts_[i], static_cast<TokenId>(i));
-    for (std::string_view merge : metadata_.texts("tokenizer.ggml.merges")) merges.push_back(std::string(merge));
     Json top = {{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
                 {"decoder", {{"type", "ByteLevel"}}},
                 {"added_tokens", added_tokens(true)}};
     top["model"] = {{"type", "BPE"}, {"ignore_merges", pre->ignore_merges}};
+    put_merges(top);
+    put_ends(top, pre->begin, false);
+    return finish(top, load_encoder(Field(top, metadata_.file)));
+  }
+
+  void put_merges(Json& top) const {
+    Json vocab = Json::object(), merges = Json::array();
+    for (size_t i = 0; i < texts_.size(); ++i) append(vocab, texts_[i], static_cast<TokenId>(i));
+    for (std::string_view merge : metadata_.texts("tokenizer.ggml.merges")) merges.push_back(std::string(merge));
     top["model"]["vocab"] = std::move(vocab);
     top["model"]["merges"] = std::move(merges);
-    put_ends(top, pre->begin, false);
+  }
+
+  // Merges of characters, spaces as SentencePiece spells them, bytes for what the vocabulary lacks: the components of
+  // Gemma 4's own tokenizer.json.
+  std::unique_ptr<const Tokenizer::Parts> character_level() const {
+    Json steps = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceSymbol}}}, {"content", " "}},
+                              {{"type", "ByteFallback"}},
+                              {{"type", "Fuse"}}});
+    Json top = {{"normalizer", {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceSymbol}}},
+                {"decoder", {{"type", "Sequence"}, {"decoders", std::move(steps)}}},
+                {"added_tokens", added_tokens(true)}};
+    top["model"] = {{"type", "BPE"}, {"fuse_unk", true}, {"byte_fallback", true}};
+    if (const auto unknown = id("unknown")) top["model"]["unk_token"] = texts_[static_cast<size_t>(*unknown)];
+    put_merges(top);
+    put_ends(top, true, false);
     return finish(top, load_encoder(Field(top, metadata_.file)));
   }
 

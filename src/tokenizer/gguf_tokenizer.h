@@ -8,9 +8,9 @@
 
 namespace sluice::tokenizer {
 
-// Models "gpt2" (byte-level BPE), "llama" (SentencePiece's BPE), "t5" (Unigram) and "bert" (WordPiece). Throws Error
-// that names file and key: kUnsupportedModel for another model or pre-tokenizer, kCorruptFile for lists that do not fit
-// together.
+// Models "gpt2" (byte-level BPE), "llama" (SentencePiece's BPE), "t5" (Unigram), "bert" (WordPiece) and "gemma4" (BPE
+// of characters). Throws Error that names file and key: kUnsupportedModel for another model or pre-tokenizer,
+// kCorruptFile for lists that do not fit together.
 std::unique_ptr<const Tokenizer::Parts> read_gguf_tokenizer(const GgufMetadata& metadata);
 
 // How a byte-level BPE cuts text, by the name under "tokenizer.ggml.pre": expressions applied one after the other.

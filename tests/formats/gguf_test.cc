@@ -276,10 +276,10 @@ class GgufCheckpointTest : public testing::Test {
   }
 
   // A Llama of one layer, 64 wide, 2 heads; every tensor holds its row numbers.
-  static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0) {
+  static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0, uint32_t blocks = 1) {
     Writer w;
     w.header(tensors, 8 + more_keys).key_text("general.architecture", "llama");
-    w.key_u32("llama.context_length", 128).key_u32("llama.embedding_length", 64).key_u32("llama.block_count", 1);
+    w.key_u32("llama.context_length", 128).key_u32("llama.embedding_length", 64).key_u32("llama.block_count", blocks);
     w.key_u32("llama.feed_forward_length", 96).key_u32("llama.attention.head_count", 2);
     w.key_u32("llama.attention.head_count_kv", 1).key_f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     return w;
@@ -312,6 +312,37 @@ class GgufCheckpointTest : public testing::Test {
 
   fs::path root_ = fs::path(testing::TempDir()) / ("gguf_" + std::to_string(::getpid()));
 };
+
+TEST_F(GgufCheckpointTest, BlocksThatPredictFurtherTokensAreLeftOut) {
+  auto tensors = llama_tensors();
+  tensors.push_back({"blk.1.nextn.eh_proj.weight", {128, 64}});
+  tensors.push_back({"blk.1.attn_norm.weight", {64}});
+  const auto file = [&](uint32_t blocks, uint32_t predicting) {
+    return with_tensors(llama_keys(tensors.size(), 1, blocks).key_u32("llama.nextn_predict_layers", predicting),
+                        tensors);
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(2, 1)));
+  EXPECT_EQ(checkpoint->config.at<int>("num_hidden_layers"), 1);
+  EXPECT_EQ(checkpoint->find("model.layers.1.input_layernorm.weight"), nullptr);
+  for (const auto& [blocks, predicting, message] :
+       {std::tuple{2u, 2u, "nextn_predict_layers"}, {2u, 0u, "blk.1.nextn.eh_proj"}, {1u, 0u, "blk.1.nextn.eh_proj"}}) {
+    const std::string path = write("bad.gguf", file(blocks, predicting));
+    const auto found = failure([&] { open_checkpoint(path); });
+    ASSERT_TRUE(found) << message;
+    EXPECT_THAT(found->message, HasSubstr(message));
+  }
+}
+
+// What sees for a model is no model, and does not stand in a model's way.
+TEST_F(GgufCheckpointTest, ProjectorsAreNoModels) {
+  const std::string model = write("m.gguf", with_tensors(llama_keys(11), llama_tensors()));
+  const std::string projector =
+      write("mmproj-m.gguf", Writer().header(0, 1).key_text("general.architecture", "clip").data(0).bytes);
+  EXPECT_EQ(open_checkpoint(root_.string())->folder, model);
+  const auto found = failure([&] { open_checkpoint(projector); });
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->message, HasSubstr("sees or hears"));
+}
 
 TEST_F(GgufCheckpointTest, SpeaksHuggingFacesNamesAndOrder) {
   const std::string path = write("m.gguf", with_tensors(llama_keys(11), llama_tensors()));
@@ -369,7 +400,7 @@ TEST_F(GgufCheckpointTest, NamesWhatItDoesNotKnow) {
     return with_tensors(w, llama_tensors());
   };
   EXPECT_THAT(refused(Writer().header(0, 1).key_text("general.architecture", "rwkv7").data(0).bytes),
-              HasSubstr("\"rwkv7\" is none of arcee, "));
+              HasSubstr("\"rwkv7\" is none of afmoe, "));
   EXPECT_THAT(refused(Writer().header(0, 0).bytes), HasSubstr("general.architecture"));
   EXPECT_THAT(refused(with_key([](Writer& w) { w.key_f32("llama.attention.novelty", 1); })),
               HasSubstr("llama.attention.novelty"));

@@ -112,6 +112,36 @@ void expect_error(F&& f, ErrorCode code, const std::string& part) {
   }
 }
 
+// Gemma 4: merges of characters, of newlines too; spaces are spelled as SentencePiece does, and what the vocabulary
+// lacks in bytes.
+TEST(GgufTokenizer, MergesCharacters) {
+  Metadata m;
+  m.data.file = "test.gguf";
+  std::vector<std::string> tokens = {"<unk>", "<bos>", "<turn|>", "\u2581", "a", "b", "\u2581a", "ab", "\n", "\n\n"};
+  std::vector<int32_t> types = {2, 3, 4, 1, 1, 1, 1, 1, 1, 1};
+  const auto first_byte = static_cast<TokenId>(tokens.size());
+  for (int byte = 0; byte < 256; ++byte) {
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", byte);
+    tokens.emplace_back(text);
+    types.push_back(6);
+  }
+  m.text("tokenizer.ggml.model", "gemma4").texts("tokenizer.ggml.tokens", tokens);
+  m.array<int32_t>("tokenizer.ggml.token_type", GgufValue::Type::kInt32, types);
+  m.texts("tokenizer.ggml.merges", {"\u2581 a", "a b", "\n \n"});
+  m.integer("tokenizer.ggml.bos_token_id", 1).integer("tokenizer.ggml.unknown_token_id", 0);
+  const auto parts = read(m);
+  std::string text = "ab a\n\n\u00e9";
+  parts->normalizer->apply(text);
+  std::vector<TokenId> ids;
+  parts->model->tokenize({.text = text, .spans = {{0, text.size()}}}, ids);
+  EXPECT_EQ(ids, (std::vector<TokenId>{7, 6, 9, first_byte + 0xc3, first_byte + 0xa9}));
+  tokenizer::Decoding decoding = parts->decoder.start();
+  for (const TokenId id : ids) decoding.push(*parts->decoder_input(id));
+  decoding.finish();
+  EXPECT_EQ(decoding.take(), "ab a\n\n\u00e9");
+}
+
 TEST(GgufTokenizer, NamesWhatItRefuses) {
   EXPECT_NE(read(byte_level()), nullptr);
   const auto refused = [](auto&& change, ErrorCode code, const std::string& part) {

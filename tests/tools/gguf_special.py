@@ -161,8 +161,57 @@ def gemma3n(name, w):
     return None
 
 
+def gemma4(name, w):
+    layer = name.split(".")[2] if ".layers." in name else ""
+    for ending, into in ((".layer_scalar", "layer_output_scale.weight"), (".router.scale", "ffn_gate_inp.scale"),
+                         (".router.per_expert_scale", "ffn_down_exps.scale"),
+                         (".experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+                         (".experts.down_proj", "ffn_down_exps.weight")):
+        if name.endswith(ending):
+            return [(f"blk.{layer}.{into}", w)]
+    return None
+
+
+def llama4(name, w):
+    if name.endswith(".experts.gate_up_proj"):
+        gate, up = np.split(w.swapaxes(1, 2), 2, axis=1)
+        layer = name.split(".")[2]
+        return [(f"blk.{layer}.ffn_gate_exps.weight", gate), (f"blk.{layer}.ffn_up_exps.weight", up)]
+    if name.endswith(".experts.down_proj"):
+        return [(f"blk.{name.split('.')[2]}.ffn_down_exps.weight", w.swapaxes(1, 2))]
+    return None
+
+
+XIELU = ("alpha_n", "alpha_p", "beta", "eps")
+
+
+def apertus(name, w, c):
+    """The numbers of its activations go into the metadata."""
+    part = name.split(".")[-1]
+    if part not in XIELU:
+        return None
+    c.setdefault("xielu", {}).setdefault(part, {})[int(name.split(".")[2])] = float(w.reshape(-1)[0])
+    return []
+
+
+def moe_statics(name, w):
+    if not name.endswith("e_score_correction_bias"):
+        return None
+    return [(f"blk.{name.split('.')[2]}.exp_probs_b.bias", w.reshape(-1))]
+
+
 def convert(arch, name, w, c, s):
     """What a tensor becomes: pairs of a name, still Hugging Face's or already GGUF's, and values; None for itself."""
+    if arch == "gemma4":
+        return gemma4(name, w)
+    if arch == "llama4":
+        return llama4(name, w)
+    if arch == "apertus":
+        return apertus(name, w, c)
+    if arch == "ernie4_5-moe":
+        return moe_statics(name, w)
+    if arch == "afmoe" and name.endswith(".expert_bias"):
+        return [(f"blk.{name.split('.')[2]}.exp_probs_b.bias", w)]
     if arch == "granitehybrid" and "shared_mlp" in name:
         return granite(name, w, c)
     if arch in RECURRENT:
@@ -205,7 +254,11 @@ def recurrent_metadata(w, arch, c, s):
         w.add_ssm_dt_b_c_rms(c["architectures"][0] == "FalconMambaForCausalLM")
 
 
-def refuse_unsayable(arch, c):
+LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "no_rope_layer_interval": 4,
+          "use_qk_norm": True}
+
+
+def refuse_unsayable(arch, c, s):
     """Options that the format has no place for, or that llama.cpp's graph does not know."""
     rope = c.first("rope_parameters", "rope_scaling", default={}) or {}
     limit = c.get("time_step_limit") or [0.0, "infinity"]
@@ -216,6 +269,12 @@ def refuse_unsayable(arch, c):
              "layer_types"),
             (arch == "qwen3next" and (c.get("mlp_only_layers") or not c.get("norm_topk_prob", True)), "mlp_only_layers"),
             (arch == "gemma3n" and not c.get("altup_correct_scale", True), "altup_correct_scale"),
+            (arch == "llama4" and any(c.get(k, v) != v for k, v in LLAMA4.items()), "attention_chunk_size and others"),
+            (arch == "afmoe" and not c.get("mup_enabled"), "mup_enabled"),
+            (arch == "afmoe" and [kind == "full_attention" for kind in kinds] !=
+             [i % 4 == 3 for i in range(s.layers)], "layer_types"),
+            (arch == "ernie4_5-moe" and c.get("moe_layer_end_index", -1) not in (-1, s.layers - 1),
+             "moe_layer_end_index"),
             (arch == "gpt-oss" and kinds and kinds[0] != "sliding_attention", "layer_types"),
             (arch == "gpt-oss" and rope.get("rope_type") == "yarn" and rope.get("truncate", True), "truncate"),
             (arch == "deepseek2" and not c.get("rope_interleave", True), "rope_interleave"),
@@ -230,7 +289,7 @@ def refuse_unsayable(arch, c):
 
 def metadata(w, arch, c, s):
     """Beyond what make_gguf.py writes for all architectures, and in place of some of it."""
-    refuse_unsayable(arch, c)
+    refuse_unsayable(arch, c, s)
     kv = attends(arch, c, s)
     if kv:
         w.add_head_count_kv([s.kv if attention else 0 for attention in kv])
@@ -264,6 +323,31 @@ def metadata(w, arch, c, s):
         w.add_full_attention_interval(c.get("full_attention_interval", 4))
     if arch == "gemma3n":
         gemma3n_metadata(w, c)
+    if arch == "gemma4":
+        gemma4_metadata(w, c, s)
+    if arch == "ernie4_5-moe":
+        w.add_expert_shared_count(c["moe_num_shared_experts"])
+        w.add_expert_shared_feed_forward_length(c["moe_num_shared_experts"] * c["moe_intermediate_size"])
+        w.add_leading_dense_block_count(c["moe_layer_start_index"])
+        w.add_interleave_moe_layer_step(c["moe_layer_interval"])
+    if arch == "llama4":
+        w.add_feed_forward_length(c["intermediate_size_mlp"])
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+        w.add_interleave_moe_layer_step(c["interleave_moe_layer_step"])
+    if arch == "minicpm3":
+        w.add_key_length(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+        w.add_value_length(c["v_head_dim"])
+        w.add_kv_lora_rank(c["kv_lora_rank"])
+        w.add_q_lora_rank(c["q_lora_rank"])
+        w.add_rope_dimension_count(c["qk_rope_head_dim"])
+    if arch == "minicpm":
+        w.add_embedding_scale(float(c["scale_emb"]))
+        w.add_residual_scale(c["scale_depth"] / s.layers ** 0.5)
+        w.add_logit_scale(s.hidden / c["dim_model_base"])
+    if arch == "deepseek":
+        w.add_leading_dense_block_count(c["first_k_dense_replace"])
+        w.add_expert_shared_count(c["n_shared_experts"])
+        w.add_expert_weights_scale(1.0)
     if arch == "mistral3":
         params = c["rope_parameters"]
         w.add_rope_scaling_yarn_log_mul(params["mscale_all_dim"])
@@ -281,6 +365,27 @@ def gemma3n_metadata(w, c):
                                      for p in c["activation_sparsity_pattern"]])
     w.add_sliding_window(c["sliding_window"])
     w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
+
+
+def gemma4_metadata(w, c, s):
+    own = c.get("per_layer_config", {})
+    slides = [kind == "sliding_attention" for kind in c["layer_types"]]
+    full = next((own[str(i)]["head_dim"] for i in range(s.layers) if not slides[i] and str(i) in own), s.dim)
+    w.add_head_count_kv([own.get(str(i), {}).get("num_key_value_heads", s.kv) for i in range(s.layers)])
+    for length, length_swa in ((w.add_key_length, w.add_key_length_swa), (w.add_value_length, w.add_value_length_swa)):
+        length(full)
+        length_swa(s.dim)
+    w.add_rope_dimension_count(full)
+    w.add_rope_dimension_count_swa(s.dim)
+    params = c["rope_parameters"]
+    w.add_rope_freq_base_swa(params["sliding_attention"]["rope_theta"])
+    turning = int(full * params["full_attention"]["partial_rotary_factor"] / 2)
+    w.add_tensor("rope_freqs.weight", np.float32([1.0] * turning + [1e30] * (full // 2 - turning)))
+    w.add_shared_kv_layers(c["num_kv_shared_layers"])
+    w.add_embedding_length_per_layer_input(c["hidden_size_per_layer_input"])
+    if c.get("use_double_wide_mlp"):
+        first = s.layers - c["num_kv_shared_layers"]
+        w.add_feed_forward_length([s.ffn if i < first else 2 * s.ffn for i in range(s.layers)])
 
 
 def deepseek(w, c):

@@ -31,8 +31,14 @@ ARCHS = {
     "ArceeForCausalLM": "arcee", "NemotronForCausalLM": "nemotron", "SeedOssForCausalLM": "seed_oss",
     "Dots1ForCausalLM": "dots1", "Glm4MoeForCausalLM": "glm4moe", "Ernie4_5ForCausalLM": "ernie4_5",
     "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "HunYuanMoEV1ForCausalLM": "hunyuan-moe",
+    "GlmForCausalLM": "chatglm", "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "PhimoeForCausalLM": "phimoe",
+    "Jais2ForCausalLM": "jais2", "ApertusForCausalLM": "apertus", "MiniCPM3ForCausalLM": "minicpm3",
+    "ExaoneMoeForCausalLM": "exaone-moe", "AfmoeForCausalLM": "afmoe", "Llama4ForCausalLM": "llama4",
+    "Gemma4ForCausalLM": "gemma4", "OrionForCausalLM": "orion", "MiniCPMForCausalLM": "minicpm",
+    "DeepseekForCausalLM": "deepseek", "ExaoneForCausalLM": "exaone",
 }
-PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"}
+PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
+          "deepseek"}
 RMS = {"mamba", "mamba2", "nemotron_h", "lfm2", "lfm2moe"}  # norms without means whose key has another name
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "nemotron"}
 
@@ -96,7 +102,8 @@ def convert(arch, tensors, c, s):
     experts, norms, streams = {}, {}, {}
     everything = []
     for name, w in sorted(tensors.items()):
-        everything += gguf_special.convert(arch, name, w, c, s) or [(name, w)]
+        special = gguf_special.convert(arch, name, w, c, s)
+        everything += [(name, w)] if special is None else special
     for name, w in everything:
         if name.startswith("blk."):
             yield name, w
@@ -175,7 +182,15 @@ def rope(w, arch, c, s):
         factors = np.where(wave < high, 1.0, np.where(wave > low, params["factor"],
                                                       1 / ((1 - smooth) / params["factor"] + smooth)))
         w.add_tensor("rope_freqs.weight", factors.astype(np.float32))
-    elif kind != "default":
+    elif kind == "longrope":
+        original = c.get("original_max_position_embeddings") or params["original_max_position_embeddings"]
+        ratio = s.context / original
+        w.add_rope_scaling_orig_ctx_len(original)
+        w.add_rope_scaling_attn_factors(params.get("attention_factor") or (
+            1.0 if ratio <= 1 else float(np.sqrt(1 + np.log(ratio) / np.log(original)))))
+        w.add_tensor("rope_factors_long.weight", np.float32(params["long_factor"]))
+        w.add_tensor("rope_factors_short.weight", np.float32(params["short_factor"]))
+    elif kind not in ("default", "proportional"):
         raise SystemExit(f"rope type {kind} is not converted")
 
 
@@ -188,21 +203,21 @@ def metadata(w, arch, c, s):
     w.add_vocab_size(c["vocab_size"])
     if arch not in ("gpt2", "bloom", "gptneox"):
         w.add_head_count_kv(s.kv)
-    if c.get("head_dim") and arch != "mamba2":
+    if c.get("head_dim") and arch not in ("mamba2", "gemma4", "minicpm3"):
         w.add_key_length(s.dim)
         w.add_value_length(s.dim)
-    rms = c.get("rms_norm_eps")
+    rms = c.get("rms_norm_eps") if arch != "orion" else None
     if rms is not None:
         w.add_layer_norm_rms_eps(rms)
     else:
-        eps = c.first("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", default=1e-5)
+        eps = c.first("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps", default=1e-5)
         (w.add_layer_norm_rms_eps if arch in RMS else w.add_layer_norm_eps)(eps)
     if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba"):
         rope(w, arch, c, s)
     if c.get("sliding_window") and c.get("use_sliding_window", True) and arch in (
-            "gemma2", "gemma3", "cohere2", "olmo2", "exaone4", "phi3"):
+            "gemma2", "gemma3", "gemma4", "cohere2", "olmo2", "exaone4", "exaone-moe", "afmoe", "phi3", "phimoe"):
         w.add_sliding_window(c["sliding_window"])
-        if arch in ("olmo2", "exaone4") and c.get("layer_types"):
+        if arch in ("olmo2", "exaone4", "exaone-moe", "gemma4") and c.get("layer_types"):
             w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
     for key, add in (("attn_logit_softcapping", w.add_attn_logit_softcapping),
                      ("final_logit_softcapping", w.add_final_logit_softcapping),
@@ -219,19 +234,21 @@ def metadata(w, arch, c, s):
         w.add_max_alibi_bias(c["attn_config"]["alibi_bias_max"])
         if c["attn_config"].get("clip_qkv"):
             w.add_clamp_kqv(c["attn_config"]["clip_qkv"])
-    experts = c.first("num_experts", "num_local_experts", "n_routed_experts")
+    experts = c.first("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     if experts and arch != "nemotron_h":
         w.add_expert_count(experts)
-        w.add_expert_used_count(c.first("num_experts_per_tok", "moe_topk"))
+        w.add_expert_used_count(c.first("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts"))
         if c.get("moe_intermediate_size"):
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
         if c.get("shared_expert_intermediate_size"):
             w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
-    if arch in ("dots1", "glm4moe"):
-        w.add_leading_dense_block_count(c["first_k_dense_replace"])
-        w.add_expert_shared_count(c["n_shared_experts"])
-        w.add_expert_weights_scale(c["routed_scaling_factor"])
-        w.add_expert_weights_norm(c["norm_topk_prob"])
+    if arch in ("dots1", "glm4moe", "exaone-moe", "afmoe"):
+        kinds = c.get("mlp_layer_types")
+        w.add_leading_dense_block_count(kinds.count("dense") if kinds else
+                                        c.first("first_k_dense_replace", "num_dense_layers"))
+        w.add_expert_shared_count(c.first("n_shared_experts", "num_shared_experts"))
+        w.add_expert_weights_scale(c.first("routed_scaling_factor", "route_scale"))
+        w.add_expert_weights_norm(c.get("norm_topk_prob", True))
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_expert_group_count(c.first("n_group", default=1))
         w.add_expert_group_used_count(c.first("topk_group", default=1))
@@ -280,7 +297,10 @@ def write(folder, out, kind="f32", vocab=True):
         w.add_tokenizer_model("no_vocab")
     qtype = gguf.GGMLQuantizationType[kind.upper()]
     block = gguf.GGML_QUANT_SIZES[qtype][0]
-    for name, values in convert(arch, read_safetensors(folder / "model.safetensors"), c, s):
+    tensors = list(convert(arch, read_safetensors(folder / "model.safetensors"), c, s))
+    for part, of_layers in c.get("xielu", {}).items():
+        w.add_array(f"xielu.{part}", [of_layers[i] for i in range(s.layers)])
+    for name, values in tensors:
         plain = values.ndim < 2 or values.shape[-1] % block or name.endswith((
             "_norm.weight", "ffn_gate_inp.weight", "position_embd.weight"))
         values = np.ascontiguousarray(values, np.float32)
