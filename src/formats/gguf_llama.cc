@@ -86,7 +86,11 @@ void configure_llama(GgufConfig& c) {
   c.tensors = {kPaired, kMixtral, kLlama};
 }
 
-void configure_smollm3(GgufConfig& c) { configure_paired(c, "SmolLM3ForCausalLM", "smollm3"); }
+void configure_smollm3(GgufConfig& c) {
+  configure_paired(c, "SmolLM3ForCausalLM", "smollm3");
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["mlp_bias"] = c.has_tensor("blk.0.ffn_gate.bias");
+}
 
 // Llama's graph under a name of their own; the converter divides InternLM 2's fused projection.
 void configure_llama_paired(GgufConfig& c) {
@@ -140,11 +144,14 @@ void configure_mistral3(GgufConfig& c) {
 
 void configure_granite(GgufConfig& c) {
   configure_paired(c, "GraniteForCausalLM", "granite");
+  c.hf["attention_bias"] = c.has_bias();
+  c.hf["mlp_bias"] = c.has_tensor("blk.0.ffn_gate.bias");
   read_granite_scales(c);
 }
 
 void configure_granitemoe(GgufConfig& c) {
   configure_paired(c, "GraniteMoeForCausalLM", "granitemoe");
+  c.hf["attention_bias"] = c.has_bias();
   read_granite_scales(c);
   c.experts("num_local_experts", nullptr);
   c.ignore({"expert_feed_forward_length"});
