@@ -39,6 +39,8 @@ CASES = [
     ("8B fp8, 128/2048", "8b", f"throughput {FP8} --input-len 128 --output-len 2048 --num-prompts 512", None),
     ("8B fp8, 1000/1000", "8b", f"throughput {FP8} --input-len 1000 --output-len 1000 --num-prompts 768", None),
     ("8B fp8, 2048/2048", "8b", f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 256", None),
+    ("8B fp8, 20000/2000", "8b",
+     f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 64 --max-model-len 22528", None),
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
@@ -102,8 +104,9 @@ def main():
             if not (folder / "config.json").exists():
                 subprocess.run([sys.executable, HERE / "make_checkpoint.py", shape, folder, args.tokenizer], check=True,
                                stdout=subprocess.DEVNULL)
-            command = [args.sluice, "bench", arguments.split()[0], folder, *arguments.split()[1:], "--max-model-len",
-                       str(args.max_model_len)]
+            command = [args.sluice, "bench", arguments.split()[0], folder, *arguments.split()[1:]]
+            if "--max-model-len" not in arguments:
+                command += ["--max-model-len", str(args.max_model_len)]
             done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
             if done.returncode != 0:
                 print(f"| {name} | failed: {done.stderr.strip().splitlines()[-1]} |", flush=True)

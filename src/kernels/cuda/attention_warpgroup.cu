@@ -6,7 +6,8 @@
 // values of one tile are mixed, the scores of the next one are already calculated and softened. Tiles are walked from
 // the last keys to the first. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
 //
-// Keys and values of 8-bit floats pass through the registers of the copying warp group and become fp16 there, exactly.
+// Keys and values of 8-bit floats are copied as they are, two tiles ahead, and become fp16, exactly, on their way
+// through the registers of the copying warp group.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -49,11 +50,15 @@ struct Layout {
   static constexpr uint32_t kTilePanel = kTileKeys<dim> * kPanel * 2, kQueryPanel = kGroupRows * kPanel * 2;
   static constexpr uint32_t kBarriers = kConsumers * kQuery + kStages * 2 * kTile;
   static constexpr uint32_t kBytes = kBarriers + kStages * 4 * 8;
+  // Of 8-bit floats, tiles of keys and values in turn that were copied and not widened yet.
+  static constexpr int kNarrowTiles = dim > 128 ? 2 : 4;
+  static constexpr uint32_t kNarrowTile = kTileKeys<dim> * dim, kFp8Bytes = kBytes + kNarrowTiles * kNarrowTile;
   uint32_t base;
 
   __device__ uint32_t query(int consumer) const { return base + consumer * kQuery; }
   __device__ uint32_t keys(int stage) const { return base + kConsumers * kQuery + stage * 2 * kTile; }
   __device__ uint32_t values(int stage) const { return keys(stage) + kTile; }
+  __device__ uint32_t narrow(int i) const { return base + kBytes + i % kNarrowTiles * kNarrowTile; }
   __device__ uint32_t barrier(int i) const { return base + kBarriers + i * 8; }
   __device__ uint32_t keys_full(int stage) const { return barrier(stage * 4); }
   __device__ uint32_t values_full(int stage) const { return barrier(stage * 4 + 1); }
@@ -113,36 +118,44 @@ __device__ void produce(const AttentionParams& p, const Block& b, const Layout<d
   wait_for_all_copies();
 }
 
-// What a lane has of 8-bit keys or values between the cache and shared memory: packs of 16 elements of the groups of a
-// warp, whose lanes share them as CopyLane says of vectors half as long.
+__device__ inline uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
+// A lane's part of a tile of 8-bit keys or values: packs of 16 elements of the groups of its warp, whose lanes share
+// them as CopyLane says of vectors half as long. It copies and widens the same ones.
 template <int dim>
 class Fp8Packs {
  public:
   using Lane = CopyLane<dim / 2>;
 
-  __device__ void load(const Lane& lane, int vector, int first, int begin, int end) {
+  __device__ static void copy(uint32_t narrow, const Lane& lane, int vector, int first, int begin, int end) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int in_group = i % kOfGroup * Lane::kKeys, at = __shfl_sync(0xffffffffu, vector, i / kOfGroup);
       const int key = first + i / kOfGroup * 8 + in_group + Lane::key();
-      packs_[i] = {0, 0, 0, 0};
-      if (lane.there && key >= begin && key < end) {
-        packs_[i] = __ldg(reinterpret_cast<const uint4*>(lane.from + (int64_t{at} + in_group) * lane.vector_bytes));
-      }
+      copy_async(pack(narrow, i), lane.from + (int64_t{at} + in_group) * lane.vector_bytes,
+                 lane.there && key >= begin && key < end);
     }
   }
 
   // To the rows from `first_row` on of a tile. Lanes of the second panel write their second half first: eight lanes
   // meet all banks.
-  __device__ void store(uint32_t tile, int first_row, uint32_t panel_bytes) const {
+  __device__ static void widen(uint32_t narrow, uint32_t tile, int first_row, uint32_t panel_bytes) {
     const int second = Lane::pack() / 4 % 2;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int row = first_row + i / kOfGroup * 8 + i % kOfGroup * Lane::kKeys + Lane::key();
+      const uint4 v = load_shared(pack(narrow, i));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const bool high = (h ^ second) != 0;
-        const uint32_t a = high ? packs_[i].z : packs_[i].x, b = high ? packs_[i].w : packs_[i].y;
+        const uint32_t a = high ? v.z : v.x, b = high ? v.w : v.y;
         const uint4 wide = {widen_fp8(a & 0xffff), widen_fp8(a >> 16), widen_fp8(b & 0xffff), widen_fp8(b >> 16)};
         store_shared(tile + pack_at(row, 2 * Lane::pack() + (h ^ second), panel_bytes), wide);
       }
@@ -151,35 +164,57 @@ class Fp8Packs {
 
  private:
   static constexpr int kOfGroup = 8 / Lane::kKeys, kCount = kTileKeys<dim> / 4 / 8 * kOfGroup;
-  uint4 packs_[kCount];
+  static_assert(kCount * kGroupThreads * 16 <= Layout<dim>::kNarrowTile);
+
+  __device__ static uint32_t pack(uint32_t narrow, int i) { return narrow + (i * kGroupThreads + threadIdx.x) * 16; }
 };
 
 template <int dim>
 __device__ void produce_fp8(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
-  using Lane = CopyLane<dim / 2>;
+  using Packs = Fp8Packs<dim>;
   constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8;
-  const Lane keys(p.k, p.head_dim / 2, p.head_dim / 2), values(p.v, p.value_stride / 2, p.value_dim / 2);
+  constexpr int kAhead = Layout<dim>::kNarrowTiles - 1;
+  const typename Packs::Lane keys(p.k, p.head_dim / 2, p.head_dim / 2),
+      values(p.v, p.value_stride / 2, p.value_dim / 2);
   const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
   const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
   const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
-  const int first_tile = b.begin / kKeys, last_tile = (b.end - 1) / kKeys;
+  const int last_tile = (b.end - 1) / kKeys, tiles = last_tile - b.begin / kKeys + 1;
   GroupPlace place;
   place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
-  Fp8Packs<dim> packs;
-  const auto give = [&](uint32_t tile, uint32_t empty, uint32_t full, int parity) {
+  int vector = 0;
+  // Copies are counted: 2 i is that of the keys of tile i from the last one, the next one that of its values.
+  const auto copy_keys = [&](int i) {
+    const int key = (last_tile - i) * kKeys;
+    if (i < tiles) {
+      vector = place.vector(p, b.kv_head);
+      if (i + 1 < tiles) place.look_up(p, table, key - kKeys + group_key, b.begin, b.end);
+      Packs::copy(shared.narrow(2 * i), keys, vector, key + warp_key, b.begin, b.end);
+    }
+    commit_copies();
+  };
+  const auto copy_values = [&](int i) {
+    const int key = (last_tile - i) * kKeys;
+    if (i < tiles) Packs::copy(shared.narrow(2 * i + 1), values, vector, key + warp_key, b.begin, b.end);
+    commit_copies();
+  };
+  const auto give = [&](int copy, uint32_t tile, uint32_t empty, uint32_t full, int parity) {
+    wait_for_copies<kAhead>();
     wait_barrier(empty, parity);
-    packs.store(tile, warp_key, Layout<dim>::kTilePanel);
+    Packs::widen(shared.narrow(copy), tile, warp_key, Layout<dim>::kTilePanel);
     fence_for_products();
     arrive(full);
   };
-  for (int tile = last_tile, i = 0; tile >= first_tile; --tile, ++i) {
-    const int stage = i % kStages, parity = i / kStages % 2 ^ 1, first = tile * kKeys + warp_key;
-    const int vector = place.vector(p, b.kv_head);
-    packs.load(keys, vector, first, b.begin, b.end);
-    if (tile > first_tile) place.look_up(p, table, (tile - 1) * kKeys + group_key, b.begin, b.end);
-    give(shared.keys(stage), shared.keys_empty(stage), shared.keys_full(stage), parity);
-    packs.load(values, vector, first, b.begin, b.end);
-    give(shared.values(stage), shared.values_empty(stage), shared.values_full(stage), parity);
+  static_assert(kAhead % 2 == 1);
+  copy_keys(0);
+#pragma unroll
+  for (int i = 1; i < kAhead; i += 2) copy_values(i / 2), copy_keys(i / 2 + 1);
+  for (int i = 0; i < tiles; ++i) {
+    const int stage = i % kStages, parity = i / kStages % 2 ^ 1;
+    copy_values(i + kAhead / 2);
+    give(2 * i, shared.keys(stage), shared.keys_empty(stage), shared.keys_full(stage), parity);
+    copy_keys(i + kAhead / 2 + 1);
+    give(2 * i + 1, shared.values(stage), shared.values_empty(stage), shared.values_full(stage), parity);
   }
 }
 
@@ -406,7 +441,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ A
 
 template <class T, int dim>
 void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  constexpr int kBytes = Layout<dim>::kBytes;
+  constexpr int kBytes = sizeof(T) == 1 ? Layout<dim>::kFp8Bytes : Layout<dim>::kBytes;
   static const bool allowed = (allow_shared(prefill<T, dim>, kBytes), true);
   static_cast<void>(allowed);
   const dim3 grid(static_cast<unsigned>(pieces(int64_t{at.prefill_rows} * p.group, kBlockRows)),

@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/matmul_fp8.h"
 #include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
@@ -251,13 +252,18 @@ bool multiply_fp8(const Launch& l, const Product& p) {
   if (rounds) round_to_fp8(l, l.workspace, x_scales, p.x, groups);
   if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
   if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
+  Product scaled = p;
+  scaled.accumulate = p.accumulate || p.bias != nullptr;
+  const std::byte* x = rounds ? l.workspace : p.x.data;
+  if (!rounds) x_scales = ops::row_scales(p.x);
+  if (!groups && multiply_fp8_rows(l, scaled, x, x_scales)) return true;
   launch_plan(
-      *lib, *plan, l, p,
-      {.x = rounds ? l.workspace : p.x.data,
+      *lib, *plan, l, scaled,
+      {.x = x,
        .weight_scales = groups ? weight_scales : reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(p.n, k)),
-       .x_scales = rounds ? x_scales : ops::row_scales(p.x),
+       .x_scales = x_scales,
        .scratch = l.workspace + before},
-      p.accumulate || p.bias != nullptr);
+      scaled.accumulate);
   return true;
 }
 

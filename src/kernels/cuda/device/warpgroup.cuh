@@ -25,11 +25,14 @@ struct WarpgroupProduct;
 #define SLUICE_SUMS_8(i)                                                                                      \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
-#define SLUICE_SUMS_64 SLUICE_SUMS_8(0), SLUICE_SUMS_8(8), SLUICE_SUMS_8(16), SLUICE_SUMS_8(24)
+#define SLUICE_SUMS_16 SLUICE_SUMS_8(0)
+#define SLUICE_SUMS_32 SLUICE_SUMS_16, SLUICE_SUMS_8(8)
+#define SLUICE_SUMS_64 SLUICE_SUMS_32, SLUICE_SUMS_8(16), SLUICE_SUMS_8(24)
 #define SLUICE_SUMS_128 SLUICE_SUMS_64, SLUICE_SUMS_8(32), SLUICE_SUMS_8(40), SLUICE_SUMS_8(48), SLUICE_SUMS_8(56)
-#define SLUICE_NAMES_64                                                    \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SLUICE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SLUICE_NAMES_32 SLUICE_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SLUICE_NAMES_64 \
+  SLUICE_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SLUICE_NAMES_128                                                               \
   SLUICE_NAMES_64                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -56,7 +59,30 @@ SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 64, 32, 33, 34, 35, 36)
 SLUICE_WARPGROUP_PRODUCT(__half, "f16", 64, 32, 33, 34, 35, 36)
 SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 128, 64, 65, 66, 67, 68)
 SLUICE_WARPGROUP_PRODUCT(__half, "f16", 128, 64, 65, 66, 67, 68)
+
+// The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
+// that are exchanged as above.
+template <int n>
+struct Fp8WarpgroupProduct;
+#define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2)                                                   \
+  template <>                                                                                         \
+  struct Fp8WarpgroupProduct<n> {                                                                     \
+    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {   \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
+                   "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"         \
+                   : SLUICE_SUMS_##n                                                                  \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                \
+    }                                                                                                 \
+  };
+SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10)
+SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18)
+SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34)
+#undef SLUICE_FP8_WARPGROUP_PRODUCT
 #undef SLUICE_WARPGROUP_PRODUCT
+#undef SLUICE_NAMES_16
+#undef SLUICE_NAMES_32
+#undef SLUICE_SUMS_16
+#undef SLUICE_SUMS_32
 #undef SLUICE_NAMES_64
 #undef SLUICE_NAMES_128
 #undef SLUICE_SUMS_8
