@@ -132,11 +132,11 @@ void matmuls(ops::Ctx& ctx, const std::vector<DType>& types) {
 void attentions(ops::Ctx& ctx) {
   fmt::print("\n{:>9} {:>33} {:>9} {:>8} {:>6} {:>9} {:>6}\n", "attention", "32 heads, 4 kv heads, 64", "us", "GB/s",
              "limit", "GFLOP/s", "peak");
-  for (DType type : {&kBFloat16, &kFloat32}) {
+  for (DType type : {&kBFloat16, &kFloat8E4M3, &kFloat16, &kFloat32}) {
     const Limits limits = measure(ctx.pool);
-    for (int context : {128, 1024, 8192}) {
+    for (int context : {128, 1024, 8192, 32768}) {
       attention_row(ctx, limits, type, 1, 1, context);
-      attention_row(ctx, limits, type, 32, 1, context);
+      if (context < 32768) attention_row(ctx, limits, type, 32, 1, context);
     }
     attention_row(ctx, limits, type, 1, 512, 512);
     attention_row(ctx, limits, type, 1, 512, 4096);

@@ -289,6 +289,7 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   const int64_t value_dim = check_values(args);
   const int64_t blocks = args.k_cache.shape[0], kv_heads = args.k_cache.shape[1], block_size = args.k_cache.shape[2];
   CHECK(args.heads > 0 && args.heads % kv_heads == 0, "{} heads over {} kv heads", args.heads, kv_heads);
+  CHECK(block_size % 8 == 0, "blocks of {} keys", block_size);
   CHECK(args.query_start.size() == args.kv_len.size() + 1 && args.query_start[0] == 0);
   const auto sequences = static_cast<int64_t>(args.kv_len.size());
   check_matrix(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);

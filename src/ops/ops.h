@@ -161,7 +161,7 @@ struct LatentStoreArgs {
 struct AttentionArgs {
   Tensor out;             // [tokens, heads * value_dim] fp32, or of take_rows() in 16 bits that input_type() says
   Tensor q;               // [tokens, heads * head_dim] fp32, rotated
-  Tensor k_cache;         // [blocks, kv_heads, block_size, head_dim]
+  Tensor k_cache;         // [blocks, kv_heads, block_size (a multiple of 8), head_dim]
   Tensor v_cache;         // [blocks, kv_heads, block_size, value_dim]; empty: values are the
   int64_t value_dim = 0;  // first value_dim columns of the keys
   Indices query_start;    // [sequences + 1]
@@ -351,7 +351,7 @@ struct Ops {
   void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
-  bool rounding_attention = false;        // rounds queries and softmax weights to bf16 where the cache is
+  bool rounding_attention = false;        // rounds queries and softmax weights to bf16 where the cache is bf16 or E4M3
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };
 

@@ -20,12 +20,15 @@ struct First {
   int count;
 };
 
-// Stored 16-bit floats; memory of these types is read and written through load and store.
+// Stored floats of 16 and 8 bits; memory of these types is read and written through load and store.
 struct Bf16 {
   uint16_t bits;
 };
 struct Fp16 {
   uint16_t bits;
+};
+struct Fp8 {  // E4M3
+  uint8_t bits;
 };
 
 #ifdef __AVX512F__
@@ -43,12 +46,20 @@ SLUICE_INLINE Vec load(const Fp16* p, Extent n) {
   return widen_fp16(load_16(p, n));
 }
 template <class Extent>
+SLUICE_INLINE Vec load(const Fp8* p, Extent n) {
+  return widen_fp8(load_8(p, n));
+}
+template <class Extent>
 SLUICE_INLINE void store(Bf16* p, Vec x, Extent n) {
   store_16(p, narrow_bf16(x), n);
 }
 template <class Extent>
 SLUICE_INLINE void store(Fp16* p, Vec x, Extent n) {
   store_16(p, narrow_fp16(x), n);
+}
+template <class Extent>
+SLUICE_INLINE void store(Fp8* p, Vec x, Extent n) {
+  store_8(p, narrow_fp8(x), n);
 }
 
 // Calls body(offset, extent) for the vectors of [0, count).

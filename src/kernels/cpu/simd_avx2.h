@@ -73,6 +73,15 @@ SLUICE_INLINE __m128i load_16(const void* p, First n) {
 SLUICE_INLINE void store_16(void* p, __m128i x, All) { _mm_storeu_si128(static_cast<__m128i*>(p), x); }
 SLUICE_INLINE void store_16(void* p, __m128i x, First n) { __builtin_memcpy(p, &x, size_t(n.count) * 2); }
 
+SLUICE_INLINE __m128i load_8(const void* p, All) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
+SLUICE_INLINE __m128i load_8(const void* p, First n) {
+  __m128i x = _mm_setzero_si128();
+  __builtin_memcpy(&x, p, size_t(n.count));
+  return x;
+}
+SLUICE_INLINE void store_8(void* p, __m128i x, All) { _mm_storel_epi64(static_cast<__m128i*>(p), x); }
+SLUICE_INLINE void store_8(void* p, __m128i x, First n) { __builtin_memcpy(p, &x, size_t(n.count)); }
+
 SLUICE_INLINE Vec widen_bf16(__m128i bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
@@ -103,6 +112,33 @@ SLUICE_INLINE __m128i narrow_bf16(Vec x) {
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   const __m256i out = _mm256_blendv_epi8(rounded, quiet, nan);
   return _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+}
+
+// E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
+SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
+  const __m256i bits = _mm256_cvtepu8_epi32(bytes), magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));
+  const Vec moved = _mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)) * _mm256_set1_ps(0x1p120f);
+  const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
+  const __m256i value = _mm256_blendv_epi8(_mm256_castps_si256(moved), _mm256_set1_epi32(0x7fc00000), nan);
+  const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 7), 31);
+  return _mm256_castsi256_ps(_mm256_or_si256(value, sign));
+}
+// To nearest even, beyond the largest to the largest: the bits of float_to_fp8.
+SLUICE_INLINE __m128i narrow_fp8(Vec x) {
+  const Vec magnitude = min(abs(x), broadcast(448.0f));
+  const __m256i m = _mm256_castps_si256(magnitude);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(m, 20), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(m, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7ffff))), 20);
+  const __m256i normal = _mm256_sub_epi32(rounded, _mm256_set1_epi32(120 << 3));
+  const __m256i small = _mm256_cvtps_epi32(magnitude * broadcast(0x1p9f));
+  const auto choose = [](__m256i no, __m256i yes, __m256 mask) {
+    return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(mask));
+  };
+  __m256i out = choose(normal, small, less(magnitude, broadcast(0x1p-6f)));
+  out = choose(out, _mm256_set1_epi32(0x7f), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  out = _mm256_or_si256(out, _mm256_slli_epi32(_mm256_srli_epi32(_mm256_castps_si256(x), 31), 7));
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+  return _mm_packus_epi16(words, words);
 }
 
 // Rows become columns.

@@ -45,6 +45,11 @@ SLUICE_INLINE __m256i load_16(const void* p, First n) { return _mm256_maskz_load
 SLUICE_INLINE void store_16(void* p, __m256i x, All) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 SLUICE_INLINE void store_16(void* p, __m256i x, First n) { _mm256_mask_storeu_epi16(p, first_lanes(n.count), x); }
 
+SLUICE_INLINE __m128i load_8(const void* p, All) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+SLUICE_INLINE __m128i load_8(const void* p, First n) { return _mm_maskz_loadu_epi8(first_lanes(n.count), p); }
+SLUICE_INLINE void store_8(void* p, __m128i x, All) { _mm_storeu_si128(static_cast<__m128i*>(p), x); }
+SLUICE_INLINE void store_8(void* p, __m128i x, First n) { _mm_mask_storeu_epi8(p, first_lanes(n.count), x); }
+
 SLUICE_INLINE Vec widen_bf16(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
@@ -70,6 +75,30 @@ SLUICE_INLINE __m256i narrow_bf16(Vec x) {
   const __m512i quiet = _mm512_or_epi32(high, _mm512_set1_epi32(0x40));
   const Mask nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
   return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+}
+
+// E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
+SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
+  const __m512i bits = _mm512_cvtepu8_epi32(bytes), magnitude = _mm512_and_epi32(bits, _mm512_set1_epi32(0x7f));
+  const Vec moved = _mm512_castsi512_ps(_mm512_slli_epi32(magnitude, 20)) * _mm512_set1_ps(0x1p120f);
+  const Mask nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+  const __m512i value = _mm512_mask_set1_epi32(_mm512_castps_si512(moved), nan, 0x7fc00000);
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(value, _mm512_slli_epi32(bits, 24),
+                                                       _mm512_set1_epi32(int(0x80000000)), 0xf8));  // a | (b & c)
+}
+// To nearest even, beyond the largest to the largest: the bits of float_to_fp8.
+SLUICE_INLINE __m128i narrow_fp8(Vec x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const Vec magnitude = _mm512_min_ps(_mm512_abs_ps(x), _mm512_set1_ps(448.0f));
+  const __m512i m = _mm512_castps_si512(magnitude);
+  const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(m, 20), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(m, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7ffff))), 20);
+  __m512i out = _mm512_sub_epi32(rounded, _mm512_set1_epi32(120 << 3));
+  const Mask subnormal = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(0x1p-6f), _CMP_LT_OQ);
+  out = _mm512_mask_cvtps_epi32(out, subnormal, magnitude * _mm512_set1_ps(0x1p9f));
+  out = _mm512_mask_set1_epi32(out, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), 0x7f);
+  const __m512i sign = _mm512_and_epi32(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+  return _mm512_cvtepi32_epi8(_mm512_or_epi32(out, sign));
 }
 
 // Rows become columns.
@@ -100,15 +129,4 @@ SLUICE_INLINE Vec dot_pairs(Vec sums, Vec a, Vec b) {
 }
 // Elements of two vectors as bf16, those of `a` first: neighbours are pairs.
 SLUICE_INLINE Vec narrow_pairs(Vec a, Vec b) { return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(b, a)); }
-// Element i of two vectors of 32 bf16 as a pair: the first sixteen, and the others.
-SLUICE_INLINE Vec pair_first(Vec a, Vec b) {
-  const __m512i low = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(a));
-  const __m512i high = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(b));
-  return _mm512_castsi512_ps(_mm512_unpacklo_epi16(low, high));
-}
-SLUICE_INLINE Vec pair_second(Vec a, Vec b) {
-  const __m512i low = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(a));
-  const __m512i high = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_castps_si512(b));
-  return _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
-}
 #endif

@@ -1,0 +1,350 @@
+// Attention in fp32, for every cache and every instruction set: keys run in tiles of kTile at absolute positions, K is
+// widened and transposed, scores = Q K^T, online softmax, then O = O * correction + P V. Included by attention.cc only.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cpu/attention_plan.h"
+
+namespace sluice::SLUICE_ISA {
+namespace {
+
+constexpr int64_t kTile = 32;  // keys whose K and V stay in the first cache
+
+// Elements that share a 32-bit lane while they are transposed: those of 16 bits are widened afterwards.
+template <class T>
+inline constexpr int kPack = sizeof(T) == 2 ? 2 : 1;
+
+// kPack<T> * kLanes elements; those from `count` on read as zero.
+template <class T>
+SLUICE_INLINE Vec load_lanes(const T* p, int64_t count) {
+  constexpr int64_t kWhole = kPack<T> * kLanes;
+  if constexpr (kPack<T> == 1) {
+    return count == kWhole ? load(p, All{}) : load(p, First{static_cast<int>(count)});
+  } else {
+    if (count == kWhole) return load(reinterpret_cast<const float*>(p), All{});
+    T padded[kWhole] = {};
+    __builtin_memcpy(padded, p, static_cast<size_t>(count) * sizeof(T));
+    return load(reinterpret_cast<const float*>(padded), All{});
+  }
+}
+
+// keys[d][kTile] = rows[key][d] as fp32.
+template <class T>
+void load_keys(const T* const (&rows)[kTile], int64_t head_dim, float* keys) {
+  for (int64_t key = 0; key < kTile; key += kLanes) {
+    for (int64_t d = 0; d < head_dim; d += kPack<T> * kLanes) {
+      const int64_t count = min_of(head_dim - d, kPack<T> * kLanes);
+      Vec block[kLanes];
+      SLUICE_UNROLL
+      for (int i = 0; i < kLanes; ++i)
+        block[i] = rows[key + i] != nullptr ? load_lanes(rows[key + i] + d, count) : zero();
+      transpose(block);
+      float* to = keys + d * kTile + key;
+      for (int64_t i = 0; i * kPack<T> < count; ++i, to += kPack<T> * kTile) {
+        if constexpr (kPack<T> == 1) {
+          store(to, block[i], All{});
+        } else {
+          store(to, widen_low(block[i], T{}), All{});
+          store(to + kTile, widen_high(block[i], T{}), All{});
+        }
+      }
+    }
+  }
+}
+
+// values[key][stride] = rows[key] as fp32, whole vectors; rows that are null are left as they were.
+template <class T>
+void load_values(const T* const (&rows)[kTile], int64_t value_dim, int64_t stride, float* values) {
+  for (int64_t i = 0; i < kTile; ++i) {
+    if (rows[i] == nullptr) continue;
+    each_vec(value_dim, [&](int64_t d, auto n) { store(values + i * stride + d, load(rows[i] + d, n), All{}); });
+  }
+}
+
+// Blocks of the cache are scattered, which hides them from the hardware's prefetchers, and asking for a whole tile at
+// once overruns the miss buffers. So both products ask for a few lines of the tile to come with every step they
+// compute.
+template <class T>
+struct Ahead {
+  const T* keys[kTile];
+  const T* values[kTile];
+};
+
+// acc[R][V vectors] += a[R][first .. last) * b[first .. last)[V vectors]; ask(i) before every step.
+struct Factors {
+  const float* a;  // [R][a_stride]
+  const float* b;  // [steps][b_stride]
+  int64_t a_stride, b_stride, first, last;
+};
+template <int R, int V, class Ask>
+SLUICE_INLINE void accumulate(Vec (&acc)[R][V], const Factors& f, Ask&& ask) {
+  for (int64_t i = f.first; i < f.last; ++i) {
+    ask(i);
+    Vec b[V];
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) b[v] = load(f.b + i * f.b_stride + v * kLanes, All{});
+    SLUICE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const Vec a = broadcast(f.a[r * f.a_stride + i]);
+      SLUICE_UNROLL
+      for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
+    }
+  }
+}
+template <int R, int V>
+SLUICE_INLINE void store_rows(float* to, int64_t stride, const Vec (&acc)[R][V]) {
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) store(to + r * stride + v * kLanes, acc[r][v], All{});
+  }
+}
+
+// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]; asks for `ahead` unless it is null at compile time.
+struct KeyProduct {
+  const float* queries;  // [R][stride]
+  const float* keys;     // [head_dim][kTile]
+  float* scores;         // [R][kTile]
+  int64_t head_dim, stride;
+};
+template <int R, class Pointers>
+void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
+  constexpr int kVecs = kTile / kLanes;
+  Vec acc[R][kVecs];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
+  }
+  const Factors factors{p.queries, p.keys, p.stride, kTile, 0, p.head_dim};
+  accumulate(acc, factors, [&]([[maybe_unused]] int64_t d) SLUICE_INLINE_LAMBDA {
+    // head_dim steps cover head_dim elements of kTile keys.
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<kTile>(ahead[d % kTile] + d / kTile * kTile);
+  });
+  store_rows(p.scores, kTile, acc);
+}
+
+// mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors], asking likewise.
+struct ValueProduct {
+  float* mixed;             // [R][stride]
+  const float* correction;  // [R]
+  const float* weights;     // [R][kTile]
+  const float* values;      // [kTile][stride]
+  int64_t first, last, stride;
+  int64_t column;  // of the values' first in a row of the cache
+};
+template <int R, int V, class Pointers>
+void multiply_values(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
+  Vec acc[R][V];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const Vec by = broadcast(p.correction[r]);
+    SLUICE_UNROLL
+    for (int v = 0; v < V; ++v) acc[r][v] = load(p.mixed + r * p.stride + v * kLanes, All{}) * by;
+  }
+  const Factors factors{p.weights, p.values, kTile, p.stride, p.first, p.last};
+  accumulate(acc, factors, [&]([[maybe_unused]] int64_t i) SLUICE_INLINE_LAMBDA {
+    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<V * kLanes>(ahead[i] + p.column);
+  });
+  store_rows(p.mixed, p.stride, acc);
+}
+
+// Biases of a head's keys, at consecutive distances from `distance` on.
+Vec relative_bias(const ops::AttentionArgs& args, int64_t head, int64_t distance) {
+  const int64_t reach = args.relative_reach;
+  const float* bias = args.relative_bias + head * (2 * reach + 1) + reach;
+  if (distance >= -reach && distance + kLanes - 1 <= reach) return load(bias + distance, All{});
+  float values[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) values[i] = bias[max_of(-reach, min_of(reach, distance + i))];
+  return load(values, All{});
+}
+
+// The rows of one task over a cache of T.
+template <class T>
+class Fp32Tiles {
+ public:
+  static int64_t floats(const Plan& plan) {
+    return kMaxRows * (plan.key_stride + kTile + 1) + kTile * (plan.key_stride + plan.value_stride);
+  }
+
+  // In floats(plan) of memory; rounds nothing.
+  Fp32Tiles(const ops::AttentionArgs& args, const Plan& plan, const Task& task, float* memory)
+      : args_(args), plan_(plan), task_(task) {
+    queries_ = memory;
+    keys_ = queries_ + kMaxRows * plan.key_stride;
+    values_ = keys_ + kTile * plan.key_stride;
+    scores_ = values_ + kTile * plan.value_stride;
+    correction_ = scores_ + kMaxRows * kTile;
+    for (int64_t row = 0; row < task.rows(); ++row) {
+      const float* q = query_of(args, plan, task, row);
+      each_vec(plan.head_dim,
+               [&](int64_t d, auto n) { store(queries_ + row * plan.key_stride + d, load(q + d, n), n); });
+    }
+  }
+
+  void attend_split(int64_t split, const State& state) {
+    state_ = state;
+    state_.clear(task_.rows(), plan_);
+    const int64_t first = max_of(split * kSplit, first_key(args_, task_.first_position) / kTile * kTile);
+    const int64_t last = min_of((split + 1) * kSplit - 1, last_key(args_, task_));
+    for (int64_t tile = first; tile <= last; tile += kTile) attend_tile(tile);
+  }
+
+ private:
+  // Addresses of the vectors of the kTile keys from `tile` on; null outside [first, last], which need not be in the
+  // cache.
+  void locate(const Tensor& cache, int64_t tile, int64_t first, int64_t last, const T* (&rows)[kTile]) const {
+    const int64_t block_size = cache.shape[2];
+    const int64_t begin = max_of(first - tile, 0), end = min_of(last - tile + 1, kTile);
+    for (int64_t i = 0; i < begin; ++i) rows[i] = nullptr;
+    for (int64_t i = begin; i < end;) {
+      const T* row = cached<T>(args_, cache, task_, tile + i);
+      for (const int64_t stop = min_of(end, i + block_size - (tile + i) % block_size); i < stop; ++i) {
+        rows[i] = row;
+        row += cache.shape[3];
+      }
+    }
+    for (int64_t i = max_of(end, 0); i < kTile; ++i) rows[i] = nullptr;
+  }
+
+  // Where the tile at `tile` lies. What the task does not need of it points at memory that is in the cache anyway.
+  void look_ahead(int64_t tile, Ahead<T>& ahead) const {
+    locate(args_.k_cache, tile, tile, last_key(args_, task_), ahead.keys);
+    locate(values_of(args_), tile, tile, last_key(args_, task_), ahead.values);
+    for (int64_t i = 0; i < kTile; ++i) {
+      if (ahead.keys[i] != nullptr) continue;
+      ahead.keys[i] = ahead.values[i] = reinterpret_cast<const T*>(scores_);
+    }
+  }
+
+  // Turns one row's scores of the keys [first, last) of a tile into exponentials, and updates its maximum and sums.
+  // `distance`: position of the tile's first key from the row's own.
+  void soften(int64_t row, int64_t distance, int64_t first, int64_t last) {
+    constexpr int kVecs = kTile / kLanes;
+    const int64_t head = task_.first_head + row % task_.heads;
+    float* scores = scores_ + row * kTile;
+    Vec x[kVecs];
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      x[v] = load(scores + v * kLanes, All{}) * broadcast(args_.scale);
+      if (args_.soft_cap > 0.0f) x[v] = broadcast(args_.soft_cap) * tanh(x[v] / broadcast(args_.soft_cap));
+      if (args_.alibi_slopes != nullptr) {
+        const Vec away = lane_numbers() + broadcast(static_cast<float>(v * kLanes + distance));
+        x[v] = fma(broadcast(args_.alibi_slopes[head]), away, x[v]);
+      }
+      if (args_.relative_bias != nullptr) x[v] = x[v] + relative_bias(args_, head, distance + v * kLanes);
+    }
+    if (first > 0 || last < kTile) {
+      SLUICE_UNROLL
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec lane = lane_numbers() + broadcast(static_cast<float>(v * kLanes));
+        const Mask visible = operator_and(less(lane, broadcast(static_cast<float>(last))),
+                                          less(broadcast(static_cast<float>(first) - 0.5f), lane));
+        x[v] = select(visible, x[v], broadcast(kMinusInfinity));
+      }
+    }
+    Vec top = x[0];
+    SLUICE_UNROLL
+    for (int v = 1; v < kVecs; ++v) top = max(x[v], top);
+    const float before = state_.top[row], highest = reduce_max(top), after = highest > before ? highest : before;
+    const float correction = after == before ? 1.0f : first_lane(exp(broadcast(before - after)));
+    Vec sum = load(state_.sums + row * kLanes, All{}) * broadcast(correction);
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      x[v] = exp(x[v] - broadcast(after));
+      sum = sum + x[v];
+      store(scores + v * kLanes, x[v], All{});
+    }
+    store(state_.sums + row * kLanes, sum, All{});
+    correction_[row] = correction;
+    state_.top[row] = after;
+  }
+
+  // Adds the keys [first, last) to the rows' mixed values.
+  void mix_values(int64_t row, int64_t rows, int64_t first, int64_t last, const Ahead<T>& ahead) {
+    constexpr int kVecs = kRegisters == 32 ? 4 : 2, kRows = 4;  // sixteen or eight accumulators
+    each_rows<kRows>(rows, [&]<int R>(int64_t r) {
+      const auto columns = [&]<int V>(int64_t d) {
+        const auto run = [&](auto next) {
+          multiply_values<R, V>({.mixed = state_.mixed + (row + r) * plan_.value_stride + d,
+                                 .correction = correction_ + row + r,
+                                 .weights = scores_ + (row + r) * kTile,
+                                 .values = values_ + d,
+                                 .first = first,
+                                 .last = last,
+                                 .stride = plan_.value_stride,
+                                 .column = d},
+                                next);
+        };
+        if (r == 0) return run(ahead.values);
+        run(nullptr);
+      };
+      int64_t d = 0;
+      for (; d + kVecs * kLanes <= plan_.value_stride; d += kVecs * kLanes) columns.template operator()<kVecs>(d);
+      for (; d < plan_.value_stride; d += kLanes) columns.template operator()<1>(d);
+    });
+  }
+
+  // Adds the tile of keys at `tile` to the split's state.
+  void attend_tile(int64_t tile) {
+    const int64_t end = min_of(tile + kTile - 1, last_key(args_, task_));
+    // Positions that see any key of the tile: as far as the window reaches, if causal from the tile's first key on.
+    const int64_t behind = args_.causal ? tile : args_.window > 0 ? tile - args_.window + 1 : 0;
+    const int64_t from = max_of(task_.first_position, behind);
+    int64_t to = task_.last_position();
+    if (args_.window > 0) to = min_of(to, tile + kTile - 1 + args_.window - 1);
+    if (args_.chunk > 0) to = min_of(to, ((tile + kTile - 1) / args_.chunk + 1) * args_.chunk - 1);
+    if (from > to) return;
+    const int64_t first = (from - task_.first_position) * task_.heads;
+    const int64_t last = (to + 1 - task_.first_position) * task_.heads;
+
+    Ahead<T> ahead;
+    look_ahead(tile + kTile, ahead);
+    const T* vectors[kTile];
+    const int64_t seen = first_key(args_, from);
+    locate(args_.k_cache, tile, seen, end, vectors);
+    load_keys(vectors, plan_.head_dim, keys_);
+    each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
+      const auto run = [&](auto next) {
+        multiply_keys<R>({.queries = queries_ + (first + r) * plan_.key_stride,
+                          .keys = keys_,
+                          .scores = scores_ + (first + r) * kTile,
+                          .head_dim = plan_.head_dim,
+                          .stride = plan_.key_stride},
+                         next);
+      };
+      if (r == 0) return run(ahead.keys);
+      run(nullptr);
+    });
+
+    if (args_.v_cache.data != nullptr) locate(args_.v_cache, tile, seen, end, vectors);
+    load_values(vectors, plan_.value_dim, plan_.value_stride, values_);
+    int64_t whole = -1;  // first of the rows, not yet multiplied, that see all keys of the tile
+    for (int64_t position = from; position <= to; ++position) {
+      const int64_t row = (position - task_.first_position) * task_.heads;
+      const int64_t low = max_of(first_key(args_, position) - tile, 0);
+      const int64_t high = min_of(last_key(args_, task_, position) - tile + 1, kTile);
+      for (int64_t h = 0; h < task_.heads; ++h) soften(row + h, tile - position, low, high);
+      const bool all = low == 0 && high == kTile;
+      if (all && whole < 0) whole = row;
+      if (all && position < to) continue;
+      if (whole >= 0) mix_values(whole, (all ? row + task_.heads : row) - whole, 0, kTile, ahead);
+      whole = -1;
+      if (!all) mix_values(row, task_.heads, low, high, ahead);
+    }
+  }
+
+  const ops::AttentionArgs& args_;
+  const Plan& plan_;
+  const Task& task_;
+  State state_{};
+  float* queries_;     // [kMaxRows][key_stride]
+  float* keys_;        // [key_stride][kTile], transposed
+  float* values_;      // [kTile][value_stride]
+  float* scores_;      // [kMaxRows][kTile], then their exponentials
+  float* correction_;  // [kMaxRows] of what was summed before this tile
+};
+
+}  // namespace
+}  // namespace sluice::SLUICE_ISA

@@ -1,0 +1,147 @@
+// How attention over the paged cache falls into tasks, what their rows see, and the state of their softmax. Included by
+// attention.cc and its tiles only.
+#pragma once
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace sluice::SLUICE_ISA {
+namespace {
+
+int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+constexpr int64_t kSplit = 512;               // keys one thread of several takes
+constexpr int64_t kMaxRows = 48;              // rows of a task
+constexpr int64_t kMaxSplitBytes = 64 << 20;  // of results kept until splits are merged
+constexpr float kMinusInfinity = -__builtin_inff();
+
+int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+// How the batch falls into tasks.
+struct Plan {
+  int64_t head_dim, value_dim;       // of the cache
+  int64_t key_stride, value_stride;  // floats per row in scratch: whole vectors
+  int64_t group;                     // query heads per kv head
+  int64_t piece;                     // of these, heads per task
+  int64_t pieces;                    // per group
+  int64_t positions;                 // per task
+};
+
+Plan plan_for(const ops::AttentionArgs& args) {
+  Plan plan;
+  plan.head_dim = args.k_cache.shape[3];
+  plan.value_dim = args.v_cache.data != nullptr ? args.v_cache.shape[3] : args.value_dim;
+  plan.key_stride = round_up(plan.head_dim, 16);
+  plan.value_stride = round_up(plan.value_dim, 16);
+  plan.group = args.heads / args.k_cache.shape[1];
+  plan.pieces = (plan.group + kMaxRows - 1) / kMaxRows;
+  plan.piece = (plan.group + plan.pieces - 1) / plan.pieces;
+  plan.positions = kMaxRows / plan.piece;
+  return plan;
+}
+
+// Rows are ordered by position, then head: row = (position - first_position) * heads + (head - first_head).
+struct Task {
+  int64_t sequence, kv_head;
+  int64_t first_head, heads;
+  int64_t first_row, rows_per_head;  // in the batch
+  int64_t first_position;
+  int64_t keys;  // of the sequence
+  int64_t rows() const { return heads * rows_per_head; }
+  int64_t last_position() const { return first_position + rows_per_head - 1; }
+};
+
+int64_t tasks_of_sequence(const ops::AttentionArgs& args, const Plan& plan, int64_t sequence) {
+  const int64_t rows = args.query_start.data()[sequence + 1] - args.query_start.data()[sequence];
+  return (rows + plan.positions - 1) / plan.positions * args.k_cache.shape[1] * plan.pieces;
+}
+
+Task task_at(const ops::AttentionArgs& args, const Plan& plan, int64_t sequence, int64_t index) {
+  const int32_t* start = args.query_start.data() + sequence;
+  const int64_t rows = start[1] - start[0], kv_heads = args.k_cache.shape[1];
+  const int64_t piece = index % plan.pieces, kv_head = index / plan.pieces % kv_heads;
+  const int64_t position = index / plan.pieces / kv_heads * plan.positions;
+  const int64_t head = piece * plan.piece;
+  return {.sequence = sequence,
+          .kv_head = kv_head,
+          .first_head = kv_head * plan.group + head,
+          .heads = min_of(plan.piece, plan.group - head),
+          .first_row = start[0] + position,
+          .rows_per_head = min_of(plan.positions, rows - position),
+          .first_position = args.kv_len.data()[sequence] - rows + position,
+          .keys = args.kv_len.data()[sequence]};
+}
+
+// The cache whose rows begin with the values.
+const Tensor& values_of(const ops::AttentionArgs& args) {
+  return args.v_cache.data != nullptr ? args.v_cache : args.k_cache;
+}
+
+int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
+  if (args.chunk > 0) return position / args.chunk * args.chunk;
+  return args.window > 0 ? max_of(0, position - args.window + 1) : 0;
+}
+int64_t last_key(const ops::AttentionArgs& args, const Task& task, int64_t position) {
+  if (args.causal) return position;
+  return args.window > 0 ? min_of(task.keys, position + args.window) - 1 : task.keys - 1;
+}
+// Of all that the task's rows see.
+int64_t last_key(const ops::AttentionArgs& args, const Task& task) {
+  return last_key(args, task, task.last_position());
+}
+
+// Softmax state of a task's rows: running maximum, sums of exponentials lane by lane, weighted sum of values.
+struct State {
+  float* top;    // [kMaxRows]
+  float* sums;   // [kMaxRows][kLanes]
+  float* mixed;  // [kMaxRows][value_stride]
+
+  static int64_t floats(const Plan& plan) { return kMaxRows * (1 + kLanes + plan.value_stride); }
+  static State at(float* memory) { return {memory, memory + kMaxRows, memory + kMaxRows * (1 + kLanes)}; }
+  void clear(int64_t rows, const Plan& plan) const {
+    for (int64_t r = 0; r < rows; ++r) top[r] = kMinusInfinity;
+    for (int64_t i = 0; i < rows * kLanes; i += kLanes) store(sums + i, zero(), All{});
+    for (int64_t i = 0; i < rows * plan.value_stride; i += kLanes) store(mixed + i, zero(), All{});
+  }
+};
+
+// A task's row of queries.
+const float* query_of(const ops::AttentionArgs& args, const Plan& plan, const Task& task, int64_t row) {
+  return reinterpret_cast<const float*>(args.q.data) + (task.first_row + row / task.heads) * args.q.row_stride +
+         (task.first_head + row % task.heads) * plan.head_dim;
+}
+
+// The vector of a key that is in the cache; the next ones of its block follow.
+template <class T>
+const T* cached(const ops::AttentionArgs& args, const Tensor& cache, const Task& task, int64_t key) {
+  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2], dim = cache.shape[3];
+  const int32_t block = args.block_table.data()[task.sequence * args.block_table_stride + key / block_size];
+  const int64_t row = (block * kv_heads + task.kv_head) * block_size + key % block_size;
+  return reinterpret_cast<const T*>(cache.data) + row * dim;
+}
+
+// Calls body<R>(row) for tiles of at most Max rows of [0, rows).
+template <int Max, class F>
+SLUICE_INLINE void each_rows(int64_t rows, F&& body) {
+  int64_t row = 0;
+  for (; row + Max <= rows; row += Max) body.template operator()<Max>(row);
+  if constexpr (Max > 1) {
+    if (row < rows) each_rows<Max / 2>(rows - row, [&]<int R>(int64_t r) { body.template operator()<R>(row + r); });
+  }
+}
+
+// Asks for the lines of `Count` elements.
+template <int64_t Count, class T>
+SLUICE_INLINE void prefetch(const T* p) {
+  SLUICE_UNROLL
+  for (int64_t at = 0; at < Count * int64_t{sizeof(T)}; at += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + at, 0, 2);
+  }
+}
+
+// Calls of a function that does nothing but ask for memory are dropped, unless it is inlined before GCC looks for such.
+#define SLUICE_INLINE_LAMBDA __attribute__((always_inline))
+
+}  // namespace
+}  // namespace sluice::SLUICE_ISA
