@@ -75,7 +75,7 @@ void visit(V&& v, EngineOptions& o) {
   v("activation-quantization", o.activation_quantization,
     "inputs of products with fp8_e4m3 weights; auto: as the checkpoint or --quantization fp8 says",
     {"auto", "none", "fp8"});
-  v("kv-cache-dtype", o.kv_cache_dtype, "type of cached keys and values; fp8: E4M3 without scales, on a GPU",
+  v("kv-cache-dtype", o.kv_cache_dtype, "type of cached keys and values; fp8: E4M3 without scales",
     {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"});
   v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
   v("max-num-seqs", o.max_num_seqs, "sequences in one step (0: 256 on a CPU, 512 on a GPU)");
