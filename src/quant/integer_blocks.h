@@ -46,7 +46,7 @@ inline void add_bits(uint32_t bits, int to, Words& words) {
 
 // Scales of a block: numbers of 16 bits, then multipliers.
 struct RecordScales {
-  uint16_t halves[2];          // of kGroup: the word
+  uint16_t halves[4];          // of kGroup: the word
   uint8_t multipliers[2][16];  // of scales (int8 for kSuper), of minima
 };
 
@@ -179,6 +179,157 @@ struct Parts<IQ4_XS> {
       s.multipliers[0][i] = static_cast<uint8_t>((low | high << 4) - 32);
     }
     return s;
+  }
+};
+
+template <>
+struct Parts<NVFP4> {
+  static void words(const NVFP4::Block& block, int b, Words& out) {
+    for (int i = 0; i < kWords; ++i) {  // groups of 16: elements 0 to 7 are low nibbles, the others high ones
+      out[i] = word_at(block.qs + b * 16 + i / 4 * 8, i % 2) >> (i / 2 % 2 * 4) & every_byte(15);
+    }
+  }
+  static RecordScales scales(const NVFP4::Block& block) {
+    RecordScales s{.halves = {}, .multipliers = {}};
+    for (int i = 0; i < 4; ++i) s.halves[i] = float_to_fp16(NVFP4::scale(block.d[i]));  // exact
+    return s;
+  }
+};
+
+// Formats of codebooks and digits: 32 codes, of which each stands for an entry of the format's levels.
+template <class F>
+void fill_codes(Words& words, F&& code) {
+  uint8_t codes[4 * kWords];
+  for (int i = 0; i < 4 * kWords; ++i) codes[i] = static_cast<uint8_t>(code(i));
+  std::memcpy(words, codes, sizeof codes);
+}
+// Odd multiples of the smallest scale there is, from a number per sub-block.
+template <class F>
+RecordScales odd_scales(uint16_t d, int count, F&& number) {
+  RecordScales s{.halves = {d}, .multipliers = {}};
+  for (int i = 0; i < count; ++i) s.multipliers[0][i] = static_cast<uint8_t>(1 + 2 * number(i));
+  return s;
+}
+
+template <class Codec>
+RecordScales one_scale(const typename Codec::Block& block) {
+  return odd_scales(block.d, 8, [](int) { return 0; });
+}
+template <>
+struct Parts<TQ1_0> {
+  static void words(const TQ1_0::Block& block, int b, Words& out) {
+    constexpr uint8_t kPowers[5] = {1, 3, 9, 27, 81};
+    fill_codes(out, [&](int i) {
+      const int at = b * 32 + i, rest = at - 160;
+      const uint8_t byte = at < 160 ? block.qs[i] : at < 240 ? block.qs[32 + rest % 16] : block.qh[at % 4];
+      return TQ1_0::digit(byte, kPowers[at < 160 ? b : at < 240 ? rest / 16 : (at - 240) / 4]) + 1;
+    });
+  }
+  static RecordScales scales(const TQ1_0::Block& block) { return one_scale<TQ1_0>(block); }
+};
+template <>
+struct Parts<TQ2_0> {
+  static void words(const TQ2_0::Block& block, int b, Words& out) {
+    take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
+  }
+  static RecordScales scales(const TQ2_0::Block& block) { return one_scale<TQ2_0>(block); }
+};
+
+// Codes of the levels in quant/integers.h.
+constexpr int iq2_code(int magnitude, uint32_t minus) { return magnitude / 16 + static_cast<int>(minus & 1) * 4; }
+constexpr int iq3_xxs_code(int magnitude, uint32_t minus) { return magnitude / 8 + static_cast<int>(minus & 1) * 8; }
+constexpr int iq3_s_code(int magnitude, uint32_t minus) { return magnitude / 2 + static_cast<int>(minus & 1) * 8; }
+constexpr int iq1_code(int entry, bool more) { return 2 * (entry + 1) + (more ? 1 : 0); }
+
+template <>
+struct Parts<IQ1_S> {
+  static void words(const IQ1_S::Block& block, int b, Words& out) {
+    const uint32_t high = load_u16(block.qh + b * 2);
+    fill_codes(out, [&](int i) {
+      const uint32_t index = block.qs[b * 4 + i / 8] | (high >> (3 * (i / 8)) & 7) << 8;
+      return iq1_code(kGridIq1S[index].values[i % 8], (high & 0x8000) == 0);
+    });
+  }
+  static RecordScales scales(const IQ1_S::Block& block) {
+    return odd_scales(block.d, 8, [&](int sub) { return load_u16(block.qh + sub * 2) >> 12 & 7; });
+  }
+};
+template <>
+struct Parts<IQ1_M> {
+  static void words(const IQ1_M::Block& block, int b, Words& out) {
+    fill_codes(out, [&](int i) {
+      const int g = b * 4 + i / 8;
+      const uint32_t high = static_cast<uint32_t>(block.qh[g / 2]) >> (g % 2 * 4);
+      return iq1_code(kGridIq1S[block.qs[g] | (high & 7) << 8].values[i % 8], (high & 8) == 0);
+    });
+  }
+  static RecordScales scales(const IQ1_M::Block& block) {
+    uint32_t half = 0;
+    for (int i = 0; i < 4; ++i) half |= static_cast<uint32_t>(load_u16(block.scales + 2 * i) >> 12) << (4 * i);
+    return odd_scales(static_cast<uint16_t>(half), 16,
+                      [&](int sub) { return load_u16(block.scales + sub / 4 * 2) >> (3 * (sub % 4)) & 7; });
+  }
+};
+template <>
+struct Parts<IQ2_XXS> {
+  static void words(const IQ2_XXS::Block& block, int b, Words& out) {
+    const uint8_t* q = block.qs + b * 8;
+    const uint32_t rest = load_u32(q + 4);
+    fill_codes(out, [&](int i) {
+      return iq2_code(kGridIq2Xxs[q[i / 8]].values[i % 8], even_signs(rest >> (7 * (i / 8)) & 127) >> (i % 8));
+    });
+  }
+  static RecordScales scales(const IQ2_XXS::Block& block) {
+    return odd_scales(block.d, 8, [&](int sub) { return load_u32(block.qs + sub * 8 + 4) >> 28; });
+  }
+};
+template <>
+struct Parts<IQ2_XS> {
+  static void words(const IQ2_XS::Block& block, int b, Words& out) {
+    fill_codes(out, [&](int i) {
+      const uint32_t q = load_u16(block.qs + (b * 4 + i / 8) * 2);
+      return iq2_code(kGridIq2Xs[q & 511].values[i % 8], even_signs(q >> 9) >> (i % 8));
+    });
+  }
+  static RecordScales scales(const IQ2_XS::Block& block) {
+    return odd_scales(block.d, 16, [&](int sub) { return block.scales[sub / 2] >> (sub % 2 * 4) & 15; });
+  }
+};
+template <>
+struct Parts<IQ2_S> {
+  static void words(const IQ2_S::Block& block, int b, Words& out) {
+    fill_codes(out, [&](int i) {
+      const int g = b * 4 + i / 8, index = block.qs[g] | (block.qh[b] >> (g % 4 * 2) & 3) << 8;
+      return iq2_code(kGridIq2S[index].values[i % 8], static_cast<uint32_t>(block.signs[g]) >> (i % 8));
+    });
+  }
+  static RecordScales scales(const IQ2_S::Block& block) {
+    return odd_scales(block.d, 16, [&](int sub) { return block.scales[sub / 2] >> (sub % 2 * 4) & 15; });
+  }
+};
+template <>
+struct Parts<IQ3_XXS> {
+  static void words(const IQ3_XXS::Block& block, int b, Words& out) {
+    const uint32_t rest = load_u32(block.rest + b * 4);
+    fill_codes(out, [&](int i) {
+      const uint32_t signs = even_signs(rest >> (7 * (i / 8)) & 127);
+      return iq3_xxs_code(kGridIq3Xxs[block.qs[b * 8 + i / 4]].values[i % 4], signs >> (i % 8));
+    });
+  }
+  static RecordScales scales(const IQ3_XXS::Block& block) {
+    return odd_scales(block.d, 8, [&](int sub) { return load_u32(block.rest + sub * 4) >> 28; });
+  }
+};
+template <>
+struct Parts<IQ3_S> {
+  static void words(const IQ3_S::Block& block, int b, Words& out) {
+    fill_codes(out, [&](int i) {
+      const int g = b * 8 + i / 4, index = block.qs[g] | (block.qh[b] >> (g % 8) & 1) << 8;
+      return iq3_s_code(kGridIq3S[index].values[i % 4], static_cast<uint32_t>(block.signs[g / 2]) >> (i % 8));
+    });
+  }
+  static RecordScales scales(const IQ3_S::Block& block) {
+    return odd_scales(block.d, 8, [&](int sub) { return block.scales[sub / 2] >> (sub % 2 * 4) & 15; });
   }
 };
 

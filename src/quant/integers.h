@@ -59,4 +59,12 @@ inline constexpr Integers kIntegers<MXFP4>{4, 0, 12, 32, Scales::kExponent};
 template <int Bits, int Group>
 inline constexpr Integers kIntegers<IntGroup<Bits, Group>>{Bits, 0, 0, Group, Scales::kGroup};
 
+// What the codes stand for that kernels make of codebook entries. Eighths: entries of -1, 0 and 1, an eighth less or
+// more.
+inline constexpr int8_t kIq1Levels[16] = {-9, -7, -1, 1, 7, 9};
+// Magnitudes, and the same negated.
+inline constexpr int8_t kIq2Levels[16] = {8, 25, 43, 0, -8, -25, -43};
+inline constexpr int8_t kIq3XxsLevels[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};
+inline constexpr int8_t kIq3SLevels[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+
 }  // namespace sluice::quant

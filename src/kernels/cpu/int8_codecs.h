@@ -27,6 +27,11 @@ constexpr CodeValues offset_by(const int8_t (&levels)[16], int offset) {
 }
 inline constexpr CodeValues kIq4Values = offset_by(quant::kIq4Levels, kernels::kInt8Layout<quant::IQ4_NL>.offset);
 inline constexpr CodeValues kFp4Values = offset_by(quant::kFp4Levels, kernels::kInt8Layout<quant::MXFP4>.offset);
+inline constexpr CodeValues kIq1Values = offset_by(quant::kIq1Levels, kernels::kInt8Layout<quant::IQ1_S>.offset);
+inline constexpr CodeValues kIq2Values = offset_by(quant::kIq2Levels, kernels::kInt8Layout<quant::IQ2_S>.offset);
+inline constexpr CodeValues kIq3XxsValues =
+    offset_by(quant::kIq3XxsLevels, kernels::kInt8Layout<quant::IQ3_XXS>.offset);
+inline constexpr CodeValues kIq3SValues = offset_by(quant::kIq3SLevels, kernels::kInt8Layout<quant::IQ3_S>.offset);
 struct NoCodeValues {};
 template <class Format>
 inline constexpr NoCodeValues kCodeValues{};
@@ -36,6 +41,22 @@ template <>
 inline constexpr CodeValues kCodeValues<quant::IQ4_XS> = kIq4Values;
 template <>
 inline constexpr CodeValues kCodeValues<quant::MXFP4> = kFp4Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::NVFP4> = kFp4Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ1_S> = kIq1Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ1_M> = kIq1Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ2_XXS> = kIq2Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ2_XS> = kIq2Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ2_S> = kIq2Values;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ3_XXS> = kIq3XxsValues;
+template <>
+inline constexpr CodeValues kCodeValues<quant::IQ3_S> = kIq3SValues;
 
 // Decodes panels of one format.
 template <class Format>
@@ -88,12 +109,26 @@ struct Int8Codec {
   // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of a chunk.
   template <int V>
   SLUICE_INLINE static void scales(const std::byte* chunk, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
-    const std::byte* record = kLayout.two_level() ? chunk : chunk + b * kLayout.record_bytes();
+    const int64_t input = b * kernels::kQuantBlock;
+    const std::byte* record = chunk + input / kLayout.record() * kLayout.record_bytes();
     const auto half = [&](int i) {
       return load(reinterpret_cast<const Fp16*>(record) + i * kPanel + V * kLanes, All{});
     };
     if constexpr (kLayout.scales == Scales::kExponent) {
       scale[0] = load_exponents(reinterpret_cast<const uint8_t*>(record) + V * kLanes);
+      return;
+    }
+    if constexpr (kLayout.scales == Scales::kGroup) {
+      const Bytes word = load_bytes(record + V * int64_t{sizeof(Bytes)});
+      using Word = quant::IntGroup<4, 32>;
+      scale[0] = lanes_as_float(bits_and(word, broadcast_lane(static_cast<int>(~Word::kZeroBits))));
+      min[0] = zero() - scale[0] * lanes_to_float(bits_and(word, broadcast_lane(static_cast<int>(Word::kZeroBits))));
+      return;
+    }
+    if constexpr (kLayout.halves > 1) {
+      SLUICE_UNROLL
+      for (int s = 0; s < kSubs; ++s)
+        scale[s] = half(static_cast<int>(input % kLayout.record()) / kLayout.sub_block + s);
       return;
     }
     scale[0] = half(0);
@@ -102,7 +137,7 @@ struct Int8Codec {
       using Multiplier = std::conditional_t<kLayout.mins(), uint8_t, int8_t>;
       const auto* multipliers = reinterpret_cast<const Multiplier*>(record) + (kLayout.mins() ? 4 : 2) * kPanel +
                                 b * kSubs * kPanel + V * kLanes;
-      const Vec super = scale[0], super_min = min[0];
+      const Vec super = kLayout.factor == 1.0f ? scale[0] : scale[0] * broadcast(kLayout.factor), super_min = min[0];
       SLUICE_UNROLL
       for (int s = 0; s < kSubs; ++s) {
         scale[s] = super * load_widened(multipliers + s * kPanel);

@@ -23,18 +23,28 @@ inline constexpr int64_t kChunkBlocks = kChunk / kQuantBlock;
 
 using quant::Scales;
 
-// A format as this layout stores it. Scales of a chunk, all [..][16]: fp16 per block (kHalf), then fp16 minima
-// (kHalfMin); a power of two per block (kExponent); fp16 per 256 inputs, then an int8 multiplier per sub-block
+// A format as this layout stores it. Scales of a chunk, all [..][16]: fp16 per block or sub-block (kHalf), then fp16
+// minima (kHalfMin); a power of two per block (kExponent); fp16 per 256 inputs, then an int8 multiplier per sub-block
 // (kSuper); fp16 scale and negative fp16 minimum per 256 inputs, then uint8 multipliers of the scales, then of the
-// minima (kSuperMin). Functions are always inlined: no copy compiled for one instruction set may be linked into code
-// for another.
+// minima (kSuperMin); the word of scale and zero point per group (kGroup), whose minimum is -scale * zero point.
+// Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
 struct Int8Layout : quant::Integers {
-  [[gnu::always_inline]] constexpr int subs() const { return static_cast<int>(kQuantBlock) / sub_block; }
-  [[gnu::always_inline]] constexpr int64_t record() const { return two_level() ? kChunk : kQuantBlock; }  // inputs
+  float factor = 1.0f;  // of kSuper's scales
+  int halves = 1;       // of kHalf, in a record
+
+  [[gnu::always_inline]] constexpr bool mins() const { return Integers::mins() || scales == Scales::kGroup; }
+  [[gnu::always_inline]] constexpr int subs() const {
+    return sub_block < kQuantBlock ? static_cast<int>(kQuantBlock) / sub_block : 1;
+  }
+  [[gnu::always_inline]] constexpr int64_t record() const {  // inputs
+    if (two_level()) return kChunk;
+    return scales == Scales::kGroup ? sub_block : scales == Scales::kHalf ? halves * sub_block : kQuantBlock;
+  }
   [[gnu::always_inline]] constexpr int64_t multipliers() const { return two_level() ? kChunk / sub_block * kPanel : 0; }
   [[gnu::always_inline]] constexpr int64_t record_bytes() const {  // of a panel
     if (scales == Scales::kExponent) return kPanel;
-    return mins() ? 4 * kPanel + 2 * multipliers() : 2 * kPanel + multipliers();
+    if (scales == Scales::kGroup) return 4 * kPanel;
+    return mins() ? 4 * kPanel + 2 * multipliers() : 2 * halves * kPanel + multipliers();
   }
   [[gnu::always_inline]] constexpr int64_t quant_bytes() const {  // of a block of a panel
     return kPanel * kQuantBlock * (low + high) / 8;
@@ -56,6 +66,29 @@ template <class Format>
 inline constexpr Int8Layout kInt8Layout{quant::kIntegers<Format>};
 
 template <class Format>
-inline constexpr bool kHasInt8 = kInt8Layout<Format>.low != 0 && kInt8Layout<Format>.scales != Scales::kGroup;
+inline constexpr bool kHasInt8 = kInt8Layout<Format>.low != 0;
+
+// Formats whose files hold entries of codebooks, or digits: repacked, a weight is 2, 3 or 4 bits that stand for a level
+// (quant/integer_blocks.h), which takes more memory than the file does and a fiftieth of the time.
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::TQ1_0>{{2, 0, 1, 32, Scales::kSuper}};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::TQ2_0>{{2, 0, 1, 32, Scales::kSuper}};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ1_S>{{2, 1, 9, 32, Scales::kSuper}, 0.125f};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ1_M>{{2, 1, 9, 16, Scales::kSuper}, 0.125f};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ2_XXS>{{2, 1, 43, 32, Scales::kSuper}, 0.125f};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ2_XS>{{2, 1, 43, 16, Scales::kSuper}, 0.125f};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ2_S>{{2, 1, 43, 16, Scales::kSuper}, 0.125f};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ3_XXS>{{4, 0, 62, 32, Scales::kSuper}, 0.25f};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::IQ3_S>{{4, 0, 15, 32, Scales::kSuper}};
+template <>
+inline constexpr Int8Layout kInt8Layout<quant::NVFP4>{{4, 0, 12, 16, Scales::kHalf}, 1.0f, 4};
 
 }  // namespace sluice::kernels

@@ -10,6 +10,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
+constexpr int64_t kAhead = 4 << 10;            // how far memory is asked for what comes
 constexpr int64_t kStep = quant::kSuperBlock;  // inputs decoded at a time: a whole number of blocks of every format
 
 // values[lane][i] to panel[i][lane]; `count` is a multiple of 16.
@@ -21,9 +22,26 @@ SLUICE_INLINE void transpose(const float (&values)[kPanel][kStep], int64_t count
   }
 }
 
+// `count` inputs of one panel: per 128 of them [kPanel] scales and [128][kPanel] numbers.
+void decode_fp8_panel(const std::byte* blocks, int64_t count, float* panel) {
+  for (const float* end = panel + count * kPanel; panel < end;) {
+    const auto* scales = reinterpret_cast<const float*>(blocks);
+    const auto* numbers = reinterpret_cast<const Fp8*>(scales + kPanel);
+    blocks += kPanel * sizeof(quant::Fp8::Block);
+    for (int64_t i = 0; i < quant::Fp8::kElements; ++i, panel += kPanel, numbers += kPanel) {
+      SLUICE_UNROLL
+      for (int64_t v = 0; v < kPanel; v += kLanes) {
+        __builtin_prefetch(numbers + kAhead);
+        store(panel + v, load(numbers + v, All{}) * load(scales + v, All{}), All{});
+      }
+    }
+  }
+}
+
 // `count` inputs of one panel: blocks are [count / kElements][kPanel], as pack_blocks orders them.
 template <class Codec>
 void decode_panel(const std::byte* blocks, int64_t count, float* panel) {
+  if constexpr (std::is_same_v<Codec, quant::Fp8>) return decode_fp8_panel(blocks, count, panel);
   const auto* from = reinterpret_cast<const typename Codec::Block*>(blocks);
   alignas(64) float values[kPanel][kStep];
   for (int64_t i = 0; i < count; i += Codec::kElements) {

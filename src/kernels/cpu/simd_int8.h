@@ -40,6 +40,7 @@ SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16))), index);
 }
 SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm512_cvtepi32_ps(x); }
+SLUICE_INLINE Vec lanes_as_float(Bytes bits) { return _mm512_castsi512_ps(bits); }
 SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm512_cvtps_epi32(x); }  // to nearest even
 SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
 SLUICE_INLINE int reduce_add_lanes(Bytes x) {  // GCC's _mm512_reduce_add_epi32 ends in a signed addition
@@ -109,6 +110,7 @@ SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
                              index);
 }
 SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm256_cvtepi32_ps(x); }
+SLUICE_INLINE Vec lanes_as_float(Bytes bits) { return _mm256_castsi256_ps(bits); }
 SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm256_cvtps_epi32(x); }
 SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm256_add_epi32(a, b); }
 SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm256_max_epi32(a, b); }

@@ -1,11 +1,12 @@
 // Packing of block formats: whole blocks, those of 16 rows side by side, so that a product reads memory in one
-// direction.
+// direction. Of 8-bit floats, which are decoded many at a time, inputs in rows of 16 behind the scales of a block.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cpu/dispatch/pack.h"
+#include "quant/groups.h"
 #include "sluice/error.h"
 
 namespace sluice::kernels {
@@ -15,6 +16,17 @@ namespace {
 void place(const ops::Weight& into, int64_t row, const std::byte* blocks) {
   const int64_t bytes = into.dtype->block_bytes, count = into.k / into.dtype->block_size;
   const int64_t panel = row / ops::kWeightPanel, lane = row % ops::kWeightPanel;
+  if (into.dtype == &quant::Fp8::kType) {
+    using Block = quant::Fp8::Block;
+    std::byte* panel_block = into.data + panel * count * ops::kWeightPanel * bytes;
+    for (int64_t i = 0; i < count; ++i, panel_block += ops::kWeightPanel * bytes) {
+      const auto& block = reinterpret_cast<const Block*>(blocks)[i];
+      std::memcpy(panel_block + lane * sizeof block.scale, &block.scale, sizeof block.scale);
+      std::byte* codes = panel_block + ops::kWeightPanel * sizeof block.scale + lane;
+      for (int j = 0; j < quant::Fp8::kElements; ++j) codes[j * ops::kWeightPanel] = std::byte{block.qs[j]};
+    }
+    return;
+  }
   std::byte* to = into.data + (panel * count * ops::kWeightPanel + lane) * bytes;
   for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * ops::kWeightPanel * bytes, blocks + i * bytes, bytes);
 }

@@ -60,7 +60,12 @@ void store_scales(const RecordScales& s, std::byte* record, int64_t column) {
     record[column] = static_cast<std::byte>(s.halves[0]);
     return;
   }
-  constexpr int kHalves = Layout.mins() ? 2 : 1;
+  if constexpr (Layout.scales == Scales::kGroup) {
+    const uint32_t word = s.halves[0] | static_cast<uint32_t>(s.halves[1]) << 16;
+    std::memcpy(record + column * 4, &word, sizeof word);
+    return;
+  }
+  constexpr int kHalves = Layout.mins() ? 2 : Layout.halves;
   for (int i = 0; i < kHalves; ++i) std::memcpy(record + (i * kPanel + column) * 2, &s.halves[i], 2);
   if constexpr (Layout.two_level()) {
     std::byte* multipliers = record + kHalves * 2 * kPanel;
