@@ -24,8 +24,9 @@ struct TextLogits {
 
 // In float32, in steps of 16 tokens; throws what load_model throws.
 inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const int32_t> ids,
-                            const char* activation_quantization = "none") {
+                            const char* activation_quantization = "none", const char* backend = "") {
   EngineOptions options;
+  options.backend = backend;
   options.model = folder.path();
   options.dtype = "float32";
   options.activation_quantization = activation_quantization;
