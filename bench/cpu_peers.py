@@ -5,7 +5,8 @@ usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types 
 Needs numpy, gguf and llama-cpp-python (built from source for this machine), and the random 1.1 B Llama that `sluice bench
 cpu` makes under build/bench-models. This script rewrites it as GGUF and lets llama.cpp quantize that, every matrix alike;
 both programs read that file. They take turns, one run each; a run times forward passes without sampling: one of 512 rows,
-then steps of 1 to 32 sequences. Printed are medians of the runs and their ratios. Three types should take less than ten
+then steps of 1 to 32 sequences. "HTTP 32" is Sluice's server with 32 clients that stream at once (32 / their median time
+between tokens) beside llama.cpp's bare steps of 32 sequences. Printed are medians of the runs and their ratios. Three types should take less than ten
 minutes on two quiet cores, once the files are made. With --cpu-time both use one thread and its CPU clock: steady on a busy
 machine, but for what memory other programs read.
 """
@@ -13,11 +14,14 @@ import argparse
 import json
 import os
 import pathlib
+import socket
 import statistics
 import struct
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import numpy as np
 
@@ -165,6 +169,33 @@ def sluice_rates(sluice, path, threads):
     return [r["rows"] / r["step_us"] * 1e6 for r in results], results[0]["machine"]
 
 
+def sluice_http_rate(sluice, path, threads):
+    """Tokens per second of max(BATCHES) streams from a server of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url, streams = f"http://127.0.0.1:{port}", max(BATCHES)
+    server = subprocess.Popen([sluice, "serve", str(path), "--host", "127.0.0.1", "--port", str(port), "--threads", str(threads),
+                               "--max-model-len", str(PROMPT)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(url + "/health").close()
+                break
+            except urllib.error.URLError:
+                if server.poll() is not None:
+                    sys.exit(f"{sluice} serve {path} ended")
+                time.sleep(0.1)
+        command = [sluice, "bench", "serve", "--base-url", url, "--num-prompts", str(streams), "--max-concurrency", str(streams),
+                   "--input-len", str(CONTEXT), "--output-len", "64"]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+        results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        return streams / results[-1]["tpot_ms"]["p50"] * 1000
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
@@ -176,15 +207,20 @@ def main():
     arguments = parser.parse_args()
     threads, clock = (1, time.thread_time) if arguments.cpu_time else (arguments.threads, time.perf_counter)
     columns = [f"prefill {PROMPT}"] + [f"decode {n}" for n in BATCHES]
+    if not arguments.cpu_time:
+        columns.append(f"HTTP {max(BATCHES)}")
     print(f"{'tok/s':<22}" + "".join(f"{c:>13}" for c in columns))
     for type_name in arguments.types.split(","):
         path = gguf_of(pathlib.Path(arguments.folder), type_name)
         ours, theirs = [], []
         for run in range(arguments.runs):
             rates, machine = sluice_rates(arguments.sluice, path, threads)
+            if not arguments.cpu_time:
+                rates.append(sluice_http_rate(arguments.sluice, path, threads))
             ours.append(rates)
             peer = LlamaCpp(path, threads, clock)
             theirs.append(peer.rates())
+            theirs[-1] += [theirs[-1][-1]] * (len(columns) - len(theirs[-1]))
             peer.close()
             print(json.dumps({"type": type_name, "run": run, "load": os.getloadavg()[0], "machine": machine,
                               "sluice": [round(r, 1) for r in ours[-1]], "llama.cpp": [round(r, 1) for r in theirs[-1]]}),

@@ -35,6 +35,7 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                         // compute threads; 0: every CPU the process may use
+  std::string numa = "auto";               // off, auto, or a number of parts
   std::string backend{};  // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
   bool deterministic = false;  // a row's bits do not depend on its batch; costs nothing on a CPU
   int64_t seed = 0;            // for requests without a seed of their own
@@ -90,6 +91,7 @@ void visit(V&& v, EngineOptions& o) {
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse cache blocks of equal prompt prefixes");
   v("scheduling-policy", o.scheduling_policy, "order of waiting requests", {"fcfs", "priority"});
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
+  v("numa", o.numa, "parts that threads and memory are divided into: off, auto (nodes of memory), or a number");
   v("backend", o.backend, "kernels (empty: the best for this machine)");
   v("deterministic", o.deterministic,
     "the same bits for a row whatever its batch: always so on a CPU, cuda-exact on a GPU");

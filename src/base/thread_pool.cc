@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -19,17 +20,11 @@ constexpr auto kSpin = std::chrono::microseconds(100);
 
 constexpr std::align_val_t kScratchAlignment{64};
 
-std::vector<int> allowed_cpus() {
+void bind_to(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int i = 0; i < CPU_SETSIZE; ++i) {
-      if (CPU_ISSET(i, &set)) cpus.push_back(i);
-    }
-  }
-  if (cpus.empty()) cpus.push_back(0);
-  return cpus;
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
 // The bits of gate_: generation << 32 | closed << 31 | workers that entered << 16 | workers inside.
@@ -55,14 +50,29 @@ bool spin_until(Condition&& done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, bool pin) : gate_(Gate::kClosed) {
+ThreadPool::ThreadPool(int threads, bool pin, int parts) : gate_(Gate::kClosed) {
   CHECK(threads >= 0 && threads <= 4096, "{} threads", threads);
-  const std::vector<int> cpus = allowed_cpus();
+  CHECK(parts >= 1 && parts <= kMaxNumaParts, "{} parts", parts);
+  std::vector<int> cpus;
+  for (const NumaNode& node : numa_nodes()) cpus.insert(cpus.end(), node.cpus.begin(), node.cpus.end());
+  if (parts == 1) std::sort(cpus.begin(), cpus.end());
   if (threads == 0) threads = static_cast<int>(cpus.size());
-  for (int i = 1; i < threads; ++i) {
-    const bool fits = pin && threads <= static_cast<int>(cpus.size());
-    workers_.emplace_back([this, i, cpu = fits ? cpus[i] : -1] { work(i, cpu); });
+  parts_ = std::min(parts, threads);
+  pin_ = pin && threads <= static_cast<int>(cpus.size());
+  std::vector<size_t> taken(numa_nodes().size());  // CPUs of each node
+  for (int i = 0; i < threads; ++i) {
+    const auto node = static_cast<size_t>(i * parts_ / threads) % numa_nodes().size();
+    const std::vector<int>& near = parts_ > 1 ? numa_nodes()[node].cpus : cpus;
+    const int cpu = near[(parts_ > 1 ? taken[node]++ : i) % near.size()];
+    if (i > 0) workers_.emplace_back([this, i, cpu = pin_ ? cpu : -1] { work(i, cpu); });
   }
+}
+
+void ThreadPool::bind_caller() {
+  thread_local const ThreadPool* bound = nullptr;
+  if (bound == this) return;
+  bound = this;
+  bind_to(numa_node_of(0).cpus);
 }
 
 ThreadPool::~ThreadPool() {
@@ -85,6 +95,7 @@ std::byte* ThreadPool::scratch(size_t bytes) {
 void ThreadPool::AlignedDelete::operator()(std::byte* memory) const { ::operator delete(memory, kScratchAlignment); }
 
 void ThreadPool::run_task(Task task, const void* context, bool everyone) {
+  if (parts_ > 1 && pin_) bind_caller();
   task_ = task;
   context_ = context;
   const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
@@ -104,12 +115,7 @@ void ThreadPool::run_task(Task task, const void* context, bool everyone) {
 }
 
 void ThreadPool::work(int worker, int cpu) {
-  if (cpu >= 0) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-  }
+  if (cpu >= 0) bind_to({cpu});
   uint32_t seen = 0;  // the last generation this worker entered or found closed
   const auto called = [&] {
     return Gate::generation(gate_.load(std::memory_order_acquire)) != seen || stop_.load(std::memory_order_relaxed);

@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "engine/frontend.h"
 #include "engine/load.h"
 #include "engine/pooling_engine.h"
@@ -342,7 +343,9 @@ ChatPrompt ChatPrompt::user(std::string_view text) {
 }
 
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
-  auto pool = std::make_unique<ThreadPool>(options.threads);
+  const int parts = parse_numa(options.numa);
+  auto pool = std::make_unique<ThreadPool>(options.threads, /*pin=*/true, parts);
+  set_memory_parts(pool->parts());
   LoadedModel loaded = load_model(options, *pool);
   if (loaded.plan.task != Task::kGenerate) return pooling_engine(options, std::move(pool), std::move(loaded));
   return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded));

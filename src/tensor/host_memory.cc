@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
+#include "base/numa.h"
 #include "sluice/error.h"
 #include "tensor/memory.h"
 
@@ -55,6 +57,10 @@ class HostMemory : public Memory {
     if (head > 0) ::munmap(data, head);
     if (head < kHuge) ::munmap(data + head + size, kHuge - head);
     ::madvise(data + head, size, MADV_HUGEPAGE);
+    if (const int parts = memory_parts(); parts > 1 && !spread_over_nodes(data + head, size, parts)) {
+      log::warning("--numa: memory is not placed on nodes, mbind: {}", std::strerror(errno));
+      set_memory_parts(1);
+    }
     return data + head;
   }
   void release(std::byte* data, size_t bytes) noexcept override {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -50,6 +51,41 @@ TEST(ThreadPool, ParallelForHandsOutEveryPieceOnce) {
       }
     }
   }
+}
+
+TEST(ThreadPool, PartsShareOutEverythingOnce) {
+  for (const auto& [threads, parts] : {std::pair(1, 4), {2, 2}, {4, 3}, {5, 2}, {3, 8}}) {
+    ThreadPool pool(threads, true, parts);
+    ASSERT_EQ(pool.parts(), std::min(threads, parts));
+    std::vector<int> sizes(pool.parts());
+    for (int worker = 0; worker < threads; ++worker) ++sizes.at(pool.part_of(worker));
+    const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+    EXPECT_LE(*most - *least, 1);
+    for (int64_t count : {0, 1, 2, 7, 64, 1000}) {
+      for (int64_t grain : {0, 1, 3, 64, 5000}) {  // 0: in runs
+        std::vector<int> visits(count);
+        const auto visit = [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) ++visits[i];
+        };
+        grain == 0 ? pool.parallel_runs(count, visit) : pool.parallel_for(count, grain, visit);
+        for (int v : visits) ASSERT_EQ(v, 1) << count << " by " << grain;
+      }
+    }
+  }
+}
+
+// A thread that is alone begins with its own part's share, not at the front.
+TEST(ThreadPool, PartsBeginWithTheirOwnShare) {
+  ThreadPool pool(2, false, 2);
+  std::vector<int64_t> begins;
+  for (int round = 0; round < 100 && begins != std::vector<int64_t>{0, 50}; ++round) {  // a thread may come late
+    begins.assign(2, -1);
+    pool.parallel_for(100, 10, [&](int64_t begin, int64_t, int worker) {
+      if (begins[worker] < 0) begins[worker] = begin;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+  }
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 50}));
 }
 
 // The pattern of a step: hundreds of tiny ops one after another, each reading what the one before wrote.

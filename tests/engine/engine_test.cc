@@ -111,6 +111,12 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
   EngineOptions threads = options();
   threads.threads = 1;
   expect_same_in_batch(threads, requests, expected, "one thread");
+  for (const char* parts : {"off", "2", "3"}) {  // more than this machine may have nodes
+    EngineOptions divided = options();
+    divided.threads = 4;
+    divided.numa = parts;
+    expect_same_in_batch(divided, requests, expected, std::string("numa ") + parts);
+  }
 }
 
 TEST(Engine, SeededDrawsDoNotDependOnTheBatch) {
@@ -338,6 +344,7 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
   EXPECT_NE(error_of([](EngineOptions& o) { o.dtype = "int3"; }).find("--dtype"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 4096; }).find("--max-model-len"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 12; }).find("--block-size"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.numa = "both"; }).find("--numa"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.backend = "cpu-z80"; }).find("cpu-z80"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) {
               o.max_model_len = 2048;

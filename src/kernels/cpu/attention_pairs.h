@@ -9,7 +9,6 @@
 #pragma once
 
 #include "kernels/cpu/attention_plan.h"
-#include "tensor/dtype.h"
 
 #ifdef __AVX512BF16__
 namespace sluice::SLUICE_ISA {
@@ -31,38 +30,12 @@ SLUICE_INLINE __m512i load_bf16(const Bf16* p, int64_t count) {
   return _mm512_maskz_loadu_epi16(_cvtu32_mask32((1u << count) - 1), p);
 }
 
-struct Fp8Values {
-  alignas(64) uint16_t bf16[128];
-};
-constexpr Fp8Values fp8_values() {
-  Fp8Values out{};
-  for (int m = 0; m < 127; ++m) {
-    int exponent = m < 8 ? -6 : m / 8 - 7, mantissa = m < 8 ? m : 8 + m % 8;
-    if (m == 0) continue;
-    for (; mantissa < 8; mantissa *= 2) --exponent;
-    out.bf16[m] = static_cast<uint16_t>((exponent + 127) << 7 | (mantissa & 7) << 4);
-  }
-  out.bf16[127] = 0x7fc0;
-  return out;
-}
-inline constexpr Fp8Values kFp8Values = fp8_values();
-
-SLUICE_INLINE __m512i widen_codes(__m256i bytes) {
-  const __m512i code = _mm512_cvtepu8_epi16(bytes);
-  const auto* table = reinterpret_cast<const __m512i*>(kFp8Values.bf16);
-  const __m512i small = _mm512_permutex2var_epi16(table[0], code, table[1]);
-  const __m512i large = _mm512_permutex2var_epi16(table[2], code, table[3]);
-  const __mmask32 above = _mm512_test_epi16_mask(code, _mm512_set1_epi16(0x40));
-  const __m512i magnitude = _mm512_mask_blend_epi16(above, small, large);
-  return _mm512_ternarylogic_epi32(magnitude, _mm512_slli_epi16(code, 8), _mm512_set1_epi16(int16_t(0x8000)),
-                                   0xf8);  // a | (b & c)
-}
 SLUICE_INLINE __m512i load_bf16(const Fp8* p) {
-  return widen_codes(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return fp8_to_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 SLUICE_INLINE __m512i load_bf16(const Fp8* p, int64_t count) {
   if (count >= 32) return load_bf16(p);
-  return widen_codes(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
+  return fp8_to_bf16(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
 }
 
 // 2^x within 3e-6 of itself: weights are rounded to bf16 anyway. Exactly 1 at 0, 0 at -infinity.

@@ -2,6 +2,8 @@
 // own. Weights stay in their blocks; 256 inputs of a group of panels are decoded to fp32 in the cache, once for all
 // rows of a chunk, and multiplied by the tile kernel of the plain types. Bound by the decoding for few rows, by
 // multiply-adds for many.
+#include <type_traits>
+
 #include "base/thread_pool.h"
 #include "kernels/cpu/int8_panels.h"
 #include "kernels/cpu/matmul_tile.h"
@@ -22,20 +24,93 @@ SLUICE_INLINE void transpose(const float (&values)[kPanel][kStep], int64_t count
   }
 }
 
-// `count` inputs of one panel: per 128 of them [kPanel] scales and [128][kPanel] numbers.
-void decode_fp8_panel(const std::byte* blocks, int64_t count, float* panel) {
-  for (const float* end = panel + count * kPanel; panel < end;) {
-    const auto* scales = reinterpret_cast<const float*>(blocks);
-    const auto* numbers = reinterpret_cast<const Fp8*>(scales + kPanel);
-    blocks += kPanel * sizeof(quant::Fp8::Block);
-    for (int64_t i = 0; i < quant::Fp8::kElements; ++i, panel += kPanel, numbers += kPanel) {
+// A panel of 8-bit floats: per 128 inputs [kPanel] scales, then [64][kPanel] pairs of neighbouring inputs.
+constexpr int64_t kFp8Scales = kPanel * int64_t{sizeof(float)};
+constexpr int64_t kFp8Block = kPanel * int64_t{sizeof(quant::Fp8::Block)};
+
+// `count` inputs of one panel.
+void decode_fp8_panel(const std::byte* block, int64_t count, float* panel) {
+  for (const float* end = panel + count * kPanel; panel < end; block += kFp8Block) {
+    const std::byte* pairs = block + kFp8Scales;
+    for (int64_t i = 0; i < quant::Fp8::kElements; i += 2, panel += 2 * kPanel, pairs += 2 * kPanel) {
+      __builtin_prefetch(pairs + kAhead);
       SLUICE_UNROLL
       for (int64_t v = 0; v < kPanel; v += kLanes) {
-        __builtin_prefetch(numbers + kAhead);
-        store(panel + v, load(numbers + v, All{}) * load(scales + v, All{}), All{});
+        const Vec scale = load(reinterpret_cast<const float*>(block) + v, All{});
+        Vec first, second;
+        widen_fp8_pairs(pairs + 2 * v, first, second);
+        store(panel + v, first * scale, All{});
+        store(panel + kPanel + v, second * scale, All{});
       }
     }
   }
+}
+
+// R rows by P panels from `panel` on, decoded in registers: the operations of a tile in the same order.
+template <int R, int P>
+void stream_fp8(const ops::MatmulArgs& args, int64_t panel) {
+  const int64_t k = args.weight->k, panel_bytes = k / quant::Fp8::kElements * kFp8Block;
+  const std::byte* block = args.weight->data + panel * panel_bytes;
+  const auto* x = reinterpret_cast<const float*>(args.x.data);
+  Vec acc[R][P * kVecs];
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < P * kVecs; ++v) acc[r][v] = zero();
+  }
+  for (const float* end = x + k; x < end; block += kFp8Block) {
+    Vec scale[P * kVecs];
+    SLUICE_UNROLL
+    for (int v = 0; v < P * kVecs; ++v) {
+      scale[v] = load(reinterpret_cast<const float*>(block + v / kVecs * panel_bytes) + v % kVecs * kLanes, All{});
+    }
+    for (int64_t i = 0; i < quant::Fp8::kElements; i += 2, x += 2) {
+      SLUICE_UNROLL
+      for (int v = 0; v < P * kVecs; ++v) {
+        const std::byte* pairs = block + v / kVecs * panel_bytes + kFp8Scales + i * kPanel + v % kVecs * 2 * kLanes;
+        __builtin_prefetch(pairs + kAhead);
+        Vec first, second;
+        widen_fp8_pairs(pairs, first, second);
+        first = first * scale[v], second = second * scale[v];
+        SLUICE_UNROLL
+        for (int r = 0; r < R; ++r) {
+          const float* in = x + r * args.x.row_stride;
+          acc[r][v] = fma(second, broadcast(in[1]), fma(first, broadcast(in[0]), acc[r][v]));
+        }
+      }
+    }
+  }
+  finish<R, P>({.partial = nullptr, .first = true, .last = true, .args = &args, .row = 0, .column = panel * kPanel},
+               acc);
+}
+
+// Up to kMaxRows rows, each panel one stream from memory.
+void multiply_few_fp8(ThreadPool& pool, const ops::MatmulArgs& args) {
+  const int64_t panels = (args.weight->n + kPanel - 1) / kPanel;
+  pool.parallel_runs((panels + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
+    const int64_t last = end * kGroup < panels ? end * kGroup : panels;
+    const auto run = [&]<int R>() {
+      constexpr int P = kRegisters == 16 ? 1 : R <= 2 ? kGroup : 2;
+      int64_t panel = begin * kGroup;
+      for (; panel + P <= last; panel += P) stream_fp8<R, P>(args, panel);
+      for (; panel < last; ++panel) stream_fp8<R, 1>(args, panel);
+    };
+    static_assert(kMaxRows == 6);
+    switch (args.x.shape[0]) {
+      case 1:
+        return run.template operator()<1>();
+      case 2:
+        return run.template operator()<2>();
+      case 3:
+        return run.template operator()<3>();
+      case 4:
+        return run.template operator()<4>();
+      case 5:
+        return run.template operator()<5>();
+      case 6:
+        return run.template operator()<6>();
+    }
+  });
 }
 
 // `count` inputs of one panel: blocks are [count / kElements][kPanel], as pack_blocks orders them.
@@ -84,6 +159,9 @@ void multiply(const ops::MatmulArgs& args, Rows<F32> x, int64_t row, int64_t row
 
 template <class Codec>
 void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
+  if constexpr (std::is_same_v<Codec, quant::Fp8>) {
+    if (args.x.shape[0] <= kMaxRows) return multiply_few_fp8(pool, args);
+  }
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
   const int64_t rows = args.x.shape[0], chunks = (rows + kRowChunk - 1) / kRowChunk;
   const Rows<F32> x{reinterpret_cast<const float*>(args.x.data), args.x.row_stride};

@@ -5,7 +5,6 @@
 // Up to kFewRows rows: every panel is one stream from memory, decoded in registers for at most kStreamRows rows at a
 // time. More: a chunk of kGroup panels is decoded once, stays in the first cache, and is multiplied with all rows of a
 // chunk of them.
-#include <atomic>
 #include <type_traits>
 #include <utility>
 
@@ -309,22 +308,6 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
   }
 }
 
-// Hands out [0, count) in runs that shrink from half of a thread's share to one: a thread that reads on where it was is
-// faster, by a fifth where panels are short, than one that jumps behind another's, and short runs end together.
-template <class F>
-void each_run(ThreadPool& pool, int64_t count, F&& body) {
-  const int64_t threads = pool.threads();
-  std::atomic<int64_t> next{0};
-  pool.parallel_for(threads, 1, [&](int64_t, int64_t) {
-    for (int64_t begin = next.load(std::memory_order_relaxed); begin < count;) {
-      const int64_t share = (count - begin) / (2 * threads), end = begin + (share < 1 ? 1 : share);
-      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
-      body(begin, end);
-      begin = next.load(std::memory_order_relaxed);
-    }
-  });
-}
-
 template <class Codec>
 void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
@@ -336,13 +319,13 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
     const auto x = quantize_rows<kTraits<Codec>>(pool, args.x, pass, rows, Codec::kLayout.offset);
     if (total <= kFewRows) {
-      return each_run(pool, panels, [&](int64_t begin, int64_t end) {
+      return pool.parallel_runs(panels, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) stream_rows<Codec>(args, x, rows, panel);
       });
     }
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
     // Chunks of one group of panels follow each other, so that its weights come from memory once.
-    each_run(pool, groups * chunks, [&](int64_t begin, int64_t end) {
+    pool.parallel_runs(groups * chunks, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / chunks, chunk = task % chunks, next = (task + 1) / chunks;
         const int64_t first = chunk * rows / chunks, last = (chunk + 1) * rows / chunks;

@@ -115,13 +115,20 @@ SLUICE_INLINE __m128i narrow_bf16(Vec x) {
 }
 
 // E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
-SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
-  const __m256i bits = _mm256_cvtepu8_epi32(bytes), magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));
+SLUICE_INLINE Vec widen_fp8_lanes(__m256i bits) {
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));
   const Vec moved = _mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)) * _mm256_set1_ps(0x1p120f);
   const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
   const __m256i value = _mm256_blendv_epi8(_mm256_castps_si256(moved), _mm256_set1_epi32(0x7fc00000), nan);
   const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 7), 31);
   return _mm256_castsi256_ps(_mm256_or_si256(value, sign));
+}
+SLUICE_INLINE Vec widen_fp8(__m128i bytes) { return widen_fp8_lanes(_mm256_cvtepu8_epi32(bytes)); }
+// Pairs of neighbours: the first, and the second of each.
+SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
+  const __m256i pairs = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  first = widen_fp8_lanes(_mm256_and_si256(pairs, _mm256_set1_epi32(0xff)));
+  second = widen_fp8_lanes(_mm256_srli_epi32(pairs, 16));
 }
 // To nearest even, beyond the largest to the largest: the bits of float_to_fp8.
 SLUICE_INLINE __m128i narrow_fp8(Vec x) {

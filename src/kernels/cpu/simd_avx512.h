@@ -86,6 +86,36 @@ SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
   return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(value, _mm512_slli_epi32(bits, 24),
                                                        _mm512_set1_epi32(int(0x80000000)), 0xf8));  // a | (b & c)
 }
+// The numbers without sign as bf16.
+struct Fp8Values {
+  alignas(64) uint16_t bf16[128];
+};
+constexpr Fp8Values fp8_values() {
+  Fp8Values out{};
+  for (int m = 1; m < 127; ++m) {
+    int exponent = m < 8 ? -6 : m / 8 - 7, mantissa = m < 8 ? m : 8 + m % 8;
+    for (; mantissa < 8; mantissa *= 2) --exponent;
+    out.bf16[m] = static_cast<uint16_t>((exponent + 127) << 7 | (mantissa & 7) << 4);
+  }
+  out.bf16[127] = 0x7fc0;
+  return out;
+}
+inline constexpr Fp8Values kFp8Values = fp8_values();
+SLUICE_INLINE __m512i fp8_to_bf16(__m256i bytes) {
+  const __m512i code = _mm512_cvtepu8_epi16(bytes);
+  const auto* table = reinterpret_cast<const __m512i*>(kFp8Values.bf16);
+  const __m512i small = _mm512_permutex2var_epi16(table[0], code, table[1]);
+  const __m512i large = _mm512_permutex2var_epi16(table[2], code, table[3]);
+  const __mmask32 above = _mm512_test_epi16_mask(code, _mm512_set1_epi16(0x40));
+  const __m512i magnitude = _mm512_mask_blend_epi16(above, small, large);
+  return _mm512_ternarylogic_epi32(magnitude, _mm512_slli_epi16(code, 8), _mm512_set1_epi16(int16_t(0x8000)),
+                                   0xf8);  // a | (b & c)
+}
+// Pairs of neighbours: the first, and the second of each.
+SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
+  const Vec pairs = _mm512_castsi512_ps(fp8_to_bf16(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+  first = widen_low(pairs, Bf16{}), second = widen_high(pairs, Bf16{});
+}
 // To nearest even, beyond the largest to the largest: the bits of float_to_fp8.
 SLUICE_INLINE __m128i narrow_fp8(Vec x) {
   const __m512i bits = _mm512_castps_si512(x);

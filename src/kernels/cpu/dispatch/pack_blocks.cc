@@ -1,5 +1,6 @@
 // Packing of block formats: whole blocks, those of 16 rows side by side, so that a product reads memory in one
-// direction. Of 8-bit floats, which are decoded many at a time, inputs in rows of 16 behind the scales of a block.
+// direction. Of 8-bit floats, which are decoded many at a time, inputs in pairs, rows of 16 pairs behind the scales of
+// a block.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -22,8 +23,10 @@ void place(const ops::Weight& into, int64_t row, const std::byte* blocks) {
     for (int64_t i = 0; i < count; ++i, panel_block += ops::kWeightPanel * bytes) {
       const auto& block = reinterpret_cast<const Block*>(blocks)[i];
       std::memcpy(panel_block + lane * sizeof block.scale, &block.scale, sizeof block.scale);
-      std::byte* codes = panel_block + ops::kWeightPanel * sizeof block.scale + lane;
-      for (int j = 0; j < quant::Fp8::kElements; ++j) codes[j * ops::kWeightPanel] = std::byte{block.qs[j]};
+      std::byte* codes = panel_block + ops::kWeightPanel * sizeof block.scale + 2 * lane;
+      for (int j = 0; j < quant::Fp8::kElements; ++j) {
+        codes[j / 2 * 2 * ops::kWeightPanel + j % 2] = std::byte{block.qs[j]};
+      }
     }
     return;
   }
