@@ -21,7 +21,7 @@ constexpr int kGroupThreads = 128;  // of a warp group
 constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kOutputs = kConsumers * 64;  // of a block
 constexpr int kChunk = 128;                // bytes of a row that are copied together
-constexpr int kMostBlocks = 8;             // of a cluster
+constexpr int kMostBlocks = 4;             // of a cluster; 8 take longer, at 4096 x 4096 11.3 us instead of 7.9
 constexpr int kBlocksTogether = 2;         // on a multiprocessor
 
 struct Fp8Params {
@@ -216,10 +216,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksTogether)
 }
 
 #ifdef SLUICE_SM90A
-// As few blocks for the same outputs as fill two thirds of the multiprocessors.
+// As few blocks for the same outputs as fill two thirds of the device.
 int blocks_of_cluster(const Launch& l, int tiles, int chunks) {
   int blocks = 1;
-  while (blocks < kMostBlocks && 2 * blocks <= chunks && tiles * blocks * 3 < l.multiprocessors * 2) blocks *= 2;
+  while (blocks < kMostBlocks && 2 * blocks <= chunks && tiles * blocks * 3 < l.multiprocessors * kBlocksTogether * 2)
+    blocks *= 2;
   return blocks;
 }
 

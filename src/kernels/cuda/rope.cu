@@ -1,6 +1,7 @@
 // Rotation of queries and keys, and keys and values into the paged cache. Threads over the pairs and the plain elements
 // of all heads of a token, in more blocks the fewer tokens there are; bound by memory traffic (q read and written once,
 // k, v read and the cache written once).
+#include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/rotation.cuh"
@@ -54,6 +55,52 @@ __global__ void rope_store_kernel(RowsOf q, int heads, RowsOf k, RowsOf v, Rotat
 }
 
 template <class T>
+__device__ inline void store_four(T* to, const float4& v) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float4*>(to) = v;
+  } else if constexpr (sizeof(T) == 2) {
+    *reinterpret_cast<uint2*>(to) = {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w)};
+  } else {
+    *reinterpret_cast<uint32_t*>(to) = pack_fp8(v, 1.0f);
+  }
+}
+
+// The same for heads that are rotated whole, by halves, four pairs or four elements of a value to a thread.
+template <class T>
+__global__ void rope_store_quads(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<T> k_cache,
+                                 Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
+  wait_for_earlier();
+  const int64_t token = blockIdx.x;
+  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int step = static_cast<int>(gridDim.y * blockDim.x);
+  const int head_dim = static_cast<int>(k_cache.dim), half = head_dim / 2, quads = half / 4;
+  const int value_quads = static_cast<int>(v_cache.dim) / 4, kv_heads = static_cast<int>(k_cache.kv_heads);
+  const float* table = rotation.cos_sin + positions[token] * rotation.stride;
+  const int rotations = (heads + (k.data != nullptr ? kv_heads : 0)) * quads;
+  const int64_t slot = k.data != nullptr ? slots[token] : 0;
+  for (int i = first; i < rotations; i += step) {
+    const int head = i / quads, pair = i % quads * 4, kv_head = head - heads;
+    float* low = kv_head < 0 ? q.data + token * q.stride + head * head_dim + pair
+                             : k.data + token * k.stride + kv_head * head_dim + pair;
+    const float4 x = load_four(low), y = load_four(low + half);
+    const float4 c = load_four(table + pair), s = load_four(table + half + pair);
+    const float4 a = {x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y, x.z * c.z - y.z * s.z, x.w * c.w - y.w * s.w};
+    const float4 b = {y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y, y.z * c.z + x.z * s.z, y.w * c.w + x.w * s.w};
+    if (kv_head < 0) {
+      *reinterpret_cast<float4*>(low) = a, *reinterpret_cast<float4*>(low + half) = b;
+    } else {
+      T* to = k_cache.row(slot, kv_head) + pair;
+      store_four(to, a), store_four(to + half, b);
+    }
+  }
+  if (k.data == nullptr) return;
+  for (int i = first; i < kv_heads * value_quads; i += step) {
+    const int head = i / value_quads, at = i % value_quads * 4;
+    store_four(v_cache.row(slot, head) + at, load_four(v.data + token * v.stride + int64_t{head} * v_cache.dim + at));
+  }
+}
+
+template <class T>
 __global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf latent, RowsOf k_rope, Rotation rotation,
                                     Cache<T> cache, const int32_t* positions, const int32_t* slots) {
   const int64_t token = blockIdx.x;
@@ -74,16 +121,29 @@ __global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf l
 
 RowsOf rows_of(const Tensor& t) { return {t.data != nullptr ? t.f32() : nullptr, t.row_stride}; }
 
+bool takes_quads(const ops::RopeStoreArgs& a) {
+  const auto in_fours = [](const Tensor& t) {
+    return t.data == nullptr || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.row_stride % 4 == 0);
+  };
+  const int64_t head_dim = a.k_cache.shape[3];
+  return a.cos_sin.data != nullptr && a.cos_sin.shape[1] == head_dim && !a.interleaved && head_dim % 8 == 0 &&
+         (a.k.data == nullptr || a.v_cache.shape[3] % 4 == 0) && in_fours(a.q) && in_fours(a.k) && in_fours(a.v) &&
+         in_fours(a.cos_sin) && in_fours(a.k_cache) && in_fours(a.v_cache);
+}
+
 template <class T>
 void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
   const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
   // A thread has one pair where there are few tokens, all of its stride of a token where these fill the device.
   const int64_t pairs = std::max<int64_t>(a.q.shape[1] / 2, 1), tokens = a.q.rows();
   const int64_t parts = std::clamp<int64_t>(pieces(int64_t{l.multiprocessors} * 8, tokens), 1, pieces(pairs, kThreads));
-  launch_overlapped(l, "rope_store", rope_store_kernel<T>,
-                    dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(parts)), kThreads, 0, rows_of(a.q), heads,
-                    rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
-                    cache_of<T>(a.v_cache), positions, slots);
+  const int64_t quads = pieces(a.q.shape[1] / 8, kThreads);
+  const bool by_quads = takes_quads(a);
+  launch_overlapped(
+      l, "rope_store", by_quads ? rope_store_quads<T> : rope_store_kernel<T>,
+      dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(by_quads ? std::min(parts, quads) : parts)), kThreads,
+      0, rows_of(a.q), heads, rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
+      cache_of<T>(a.v_cache), positions, slots);
 }
 
 template <class T>
