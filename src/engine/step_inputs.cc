@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ops/draw.h"
+
 namespace sluice {
 namespace {
 

@@ -72,10 +72,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.norm = {.kind = NormSpec::Kind::kLayer, .eps = static_cast<float>(config.get(eps, 1e-12)), .bias = true};
   s.attention = sizes.attention;
   use_fused_qkv(s, "attn.Wqkv", "attn.out_proj", false);
-  std::string activation = config.get(published ? "activation_function" : "hidden_act", std::string("silu"));
-  if (activation == "swiglu") activation = "silu";
+  const char* key = published ? "activation_function" : "hidden_act";
+  const bool swiglu = config.get(key, std::string()) == "swiglu";
   s.mlp = {.inner = sizes.mlp.inner,
-           .activation = ops::parse_activation(activation),
+           .activation = swiglu ? ops::Activation::kSilu : read_activation(config, key, "silu"),
            .in = {"mlp.fc12", "mlp.fc11"},
            .out = "mlp.fc2"};
   s.names.positions = "";

@@ -27,7 +27,10 @@ int read_positive(const Config& config, const char* key, int value) {
 }
 
 ops::Activation read_activation(const Config& config, const char* key, const char* fallback) {
-  return ops::parse_activation(config.get(key, std::string(fallback)));
+  const auto name = config.get(key, std::string(fallback));
+  const std::optional<ops::Activation> activation = ops::parse_activation(name);
+  if (!activation) config.refuse(key, fmt::format("'{}' is no activation that is known", name));
+  return *activation;
 }
 
 NormSpec read_layer_norm(const Config& config, const char* eps_key, bool bias) {

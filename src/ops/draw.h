@@ -1,5 +1,7 @@
 // Drawing tokens from rows of logits where these lie: the op sends back a token, or the few candidates that the host
-// needs to finish, instead of whole rows.
+// needs to finish, instead of whole rows; and what log-probabilities are made of.
+//
+// A row is drawn from after its edits and its mask. Log-probabilities are of the raw logits.
 //
 // A draw from softmax(scale * logits) takes the token of the largest scale * logit + Gumbel noise (Gumbel 1954;
 // Maddison et al. 2014, arXiv:1411.0030). The noise of a token is a function of key, choice, position and the token's
@@ -25,6 +27,22 @@ struct DrawRow {
   int32_t count = 0;   // those of the `count` largest logits
   float mass = 0.0f;   // the largest ones that hold at least this share of the row's weight (1: all)
   float below = 0.0f;  // those whose logit is at most that far below the largest one
+
+  int32_t target = -1;                                         // >= 0: this token instead of a draw
+  int32_t first_edit = 0, edits = 0;                           // of DrawArgs::edits
+  float repetition = 1.0f, presence = 0.0f, frequency = 0.0f;  // penalties, see DrawEdit
+  int32_t mask = -1;                                           // of DrawArgs::masks; -1: all tokens may be drawn
+  int32_t report = -1;  // >= 0: what log-probabilities need, of the token and of so many of the largest raw logits
+};
+
+// What becomes of a token's logit: first the bias is added; then, where the token is one that penalties are for, it is
+// divided by `repetition` if positive, else multiplied; then, where it is in the output, frequency * output + presence
+// is taken off.
+struct DrawEdit {
+  int32_t id = 0;       // each at most once among a row's edits
+  float bias = 0.0f;    // -infinity: cannot be drawn
+  int32_t output = -1;  // occurrences in the output; 0: the prompt alone has it; -1: no penalties
+  float raw = 0.0f;     // the op's own
 };
 
 struct DrawCandidate {
@@ -36,19 +54,36 @@ inline constexpr int kMostCandidates = 512;
 
 // And writes.
 struct DrawnRow {
-  int32_t token = -1;  // the draw, or the largest logit's lowest id; -1: the logits are NaN, +infinity or all masked
+  // The draw, or the largest logit's lowest id, or the target.
+  static constexpr int32_t kBadLogits = -1;  // the raw ones are NaN, +infinity or all -infinity
+  static constexpr int32_t kNoneLeft = -2;   // after edits and mask they are
+  int32_t token = kBadLogits;
   int32_t candidates = 0;  // listed, in any order; a few more than asked for, never fewer
   int32_t listed = 1;      // 0: there are more than kMostCandidates, none is listed
-  float max = 0.0f;        // of the logits
+  float max = 0.0f;        // of the logits that were drawn from
   float total = 0.0f;      // sum of exp(scale * (logit - max)), where candidates are asked for
+
+  // Of the raw logits, where asked for:
+  float raw_max = 0.0f;
+  float raw_total = 0.0f;  // sum of exp(logit - raw_max)
+  float token_logit = 0.0f;
+  int32_t before = 0;  // tokens of larger logits, or of equal ones and lower ids
+  int32_t top = 0;     // listed in `top`, in any order, never fewer than asked for; -1: more than kMostCandidates
 };
 
 struct DrawArgs {
-  Tensor logits;      // [rows, vocabulary] fp32
+  Tensor logits;      // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
+                      // that each must be the row of that draw alone
   Tensor rows;        // bytes of DrawRow [draws]
   Tensor drawn;       // out: bytes of DrawnRow [draws]
   Tensor candidates;  // out: bytes of DrawCandidate [draws, kMostCandidates]
+  // May be empty where no row asks for them:
+  Tensor edits;  // in, out: bytes of DrawEdit
+  Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32: the token may be drawn
+  Tensor top;    // out: bytes of DrawCandidate [draws, kMostCandidates]
 };
+
+constexpr int64_t mask_words(int64_t vocabulary) { return (vocabulary + 31) / 32; }
 
 // Puts the tokens that a step drew into the inputs of the next one, before the host has seen them.
 struct TakeDrawnArgs {

@@ -9,6 +9,7 @@
 
 #include "base/registry.h"
 #include "ops/checks.h"
+#include "ops/draw.h"
 #include "sluice/error.h"
 
 namespace sluice::ops {
@@ -57,6 +58,7 @@ constexpr NamedActivation kActivations[] = {
     {"gelu_python", Activation::kGelu},
     {"gelu_new", Activation::kGeluTanh},
     {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_python_tanh", Activation::kGeluTanh},
     {"gelu_fast", Activation::kGeluTanh},
     {"gelu_accurate", Activation::kGeluTanh},
     {"relu", Activation::kRelu},
@@ -69,11 +71,11 @@ constexpr NamedActivation kActivations[] = {
 
 }  // namespace
 
-Activation parse_activation(std::string_view name) {
+std::optional<Activation> parse_activation(std::string_view name) {
   for (const NamedActivation& known : kActivations) {
     if (known.name == name) return known.activation;
   }
-  throw Error(ErrorCode::kUnsupportedModel, fmt::format("activation '{}' is not supported", name));
+  return std::nullopt;
 }
 
 float activate(Activation activation, float x) {
@@ -335,6 +337,12 @@ void draw(Ctx& ctx, const DrawArgs& args) {
   CHECK(static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow)) >= draws, "{} draws", draws);
   CHECK(static_cast<int64_t>(args.candidates.bytes() / sizeof(DrawCandidate)) >= draws * kMostCandidates, "{} draws",
         draws);
+  const int64_t words = mask_words(args.logits.shape[1]);
+  CHECK(args.masks.data == nullptr || static_cast<int64_t>(args.masks.bytes()) % (words * 4) == 0, "masks of {} words",
+        words);
+  CHECK(args.top.data == nullptr ||
+            static_cast<int64_t>(args.top.bytes() / sizeof(DrawCandidate)) >= draws * kMostCandidates,
+        "{} draws", draws);
   if (draws > 0) ctx.ops.draw(ctx.pool, args);
 }
 

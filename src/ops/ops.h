@@ -11,10 +11,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
-#include "ops/draw.h"
 #include "ops/indices.h"
 #include "tensor/tensor.h"
 
@@ -23,6 +23,9 @@ class ThreadPool;
 }
 
 namespace sluice::ops {
+
+struct DrawArgs;  // ops/draw.h
+struct TakeDrawnArgs;
 
 // What a product may do to its inputs beyond the rounding its kernels do anyway. Kernels of few rows need not.
 enum class InputRounding {
@@ -204,8 +207,8 @@ struct Sequences {
 };
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kTanh, kSigmoid, kIdentity };
-// Hugging Face's names (hidden_act); throws Error(kUnsupportedModel) for an unknown one.
-Activation parse_activation(std::string_view name);
+// Hugging Face's names (hidden_act).
+std::optional<Activation> parse_activation(std::string_view name);
 float activate(Activation activation, float x);  // scalar reference
 
 // Functions of an element and one positive parameter p: x * p, min(max(x, -p), p), p * tanh(x / p).

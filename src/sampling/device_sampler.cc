@@ -5,62 +5,27 @@
 #include <cmath>
 
 namespace sluice {
-namespace {
-
-constexpr const char* kBadLogits = "the model's logits are not finite";
-
-bool cuts(const SamplingParams& p, int vocab) {
-  return (p.top_k > 0 && p.top_k < vocab) || p.top_p < 1.0 || p.min_p > 0.0;
-}
-
-// Needs all logits of its row on the host.
-bool needs_row(const SampleTask& task, int vocab) {
-  const int top_k = task.params->top_k;
-  return task.target >= 0 || task.logprobs >= 0 || edits_logits(task) ||
-         (top_k > ops::kMostCandidates && top_k < vocab);
-}
-
-ops::DrawRow draw_row(const SampleTask& task, int vocab) {
-  const SamplingParams& p = *task.params;
-  ops::DrawRow row{.row = task.row,
-                   .scale = 0.0f,
-                   .key = {static_cast<uint32_t>(task.seed), static_cast<uint32_t>(task.seed >> 32)},
-                   .choice = static_cast<uint32_t>(task.choice),
-                   .position = static_cast<uint32_t>(task.position)};
-  if (p.temperature < Sampler::kGreedyBelow) return row;
-  row.scale = static_cast<float>(1.0 / p.temperature);
-  if (p.top_k > 0 && p.top_k < vocab) {
-    row.count = p.top_k;
-  } else if (p.top_p < 1.0) {
-    row.mass = static_cast<float>(std::min(1.0, p.top_p + 1e-4));  // sums on the device are rounded
-  } else if (p.min_p > 0.0) {
-    row.below = static_cast<float>(-std::log(p.min_p) / row.scale * (1 + 1e-5) + 1e-5);
-  }
-  return row;
-}
-
-}  // namespace
 
 DeviceSampler::DeviceSampler(const ops::Backend& backend, ThreadPool& threads, int rows, int vocab)
-    : backend_(backend),
-      memory_(backend.memory()),
+    : memory_(backend.memory()),
       most_rows_(rows),
-      rows_(mirror(static_cast<size_t>(rows) * sizeof(ops::DrawRow))),
-      drawn_(mirror(static_cast<size_t>(rows) * sizeof(ops::DrawnRow))),
-      candidates_(mirror(static_cast<size_t>(rows) * ops::kMostCandidates * sizeof(ops::DrawCandidate))),
+      inputs_(backend, rows, vocab),
+      drawn_(backend, static_cast<size_t>(rows) * sizeof(ops::DrawnRow)),
+      candidates_(backend, static_cast<size_t>(rows) * ops::kMostCandidates * sizeof(ops::DrawCandidate)),
+      top_(backend, static_cast<size_t>(rows) * ops::kMostCandidates * sizeof(ops::DrawCandidate)),
       whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), backend.staging_memory()),
       sampler_(threads) {}
-
-DeviceSampler::Mirror DeviceSampler::mirror(size_t bytes) const {
-  return {.host = Buffer(bytes, backend_.staging_memory()), .device = Buffer(bytes, memory_)};
-}
 
 bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks) {
   logits_ = logits;
   drawing_.clear(), whole_rows_.clear();
-  for (size_t i = 0; i < tasks.size(); ++i) (needs_row(tasks[i], vocab()) ? whole_rows_ : drawing_).push_back(i);
+  inputs_.clear();
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto same_row = [&](size_t other) { return other < tasks.size() && tasks[other].row == tasks[i].row; };
+    (inputs_.promise(tasks[i], same_row(i - 1) || same_row(i + 1)) ? drawing_ : whole_rows_).push_back(i);
+  }
   draw(c, tasks, drawn_together(0));
-  return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !candidates_asked_;
+  return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !inputs_.candidates_asked();
 }
 
 std::vector<SampleResult> DeviceSampler::finish(ops::Ctx& c, std::span<const SampleTask> tasks) {
@@ -81,52 +46,62 @@ std::span<const size_t> DeviceSampler::drawn_together(size_t begin) const {
 }
 
 void DeviceSampler::draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which) {
-  const auto draws = static_cast<int64_t>(which.size());
-  auto* rows = reinterpret_cast<ops::DrawRow*>(rows_.host.data());
-  candidates_asked_ = false;
-  for (int64_t i = 0; i < draws; ++i) {
-    rows[i] = draw_row(tasks[which[i]], vocab());
-    candidates_asked_ |= rows[i].scale > 0 && cuts(*tasks[which[i]].params, vocab());
-  }
-  const auto bytes = [&](const Mirror& mirror, size_t each) {
-    return Tensor(mirror.device.data(), &kUInt8, {draws * static_cast<int64_t>(each)});
-  };
-  const Tensor in = bytes(rows_, sizeof(ops::DrawRow));
-  const Tensor listed = bytes(candidates_, ops::kMostCandidates * sizeof(ops::DrawCandidate));
-  drawn_rows_ = bytes(drawn_, sizeof(ops::DrawnRow));
-  if (draws > 0) {
-    memory_.copy_later(in.data, rows, in.bytes());
-    ops::draw(c, {.logits = logits_, .rows = in, .drawn = drawn_rows_, .candidates = listed});
-    memory_.copy_later(drawn_.host.data(), drawn_rows_.data, drawn_rows_.bytes());
-    if (candidates_asked_) memory_.copy_later(candidates_.host.data(), listed.data, listed.bytes());
+  constexpr size_t kListBytes = ops::kMostCandidates * sizeof(ops::DrawCandidate);
+  drawn_rows_ = drawn_.on_device(which.size() * sizeof(ops::DrawnRow));
+  inputs_.fill(tasks, which);
+  if (!which.empty()) {
+    ops::DrawArgs args{.logits = logits_,
+                       .rows = {},
+                       .drawn = drawn_rows_,
+                       .candidates = candidates_.on_device(which.size() * kListBytes),
+                       .edits = {},
+                       .masks = {},
+                       .top = top_.on_device(which.size() * kListBytes)};
+    inputs_.send(memory_, args);
+    ops::draw(c, args);
+    memory_.copy_later(drawn_.host.data(), args.drawn.data, args.drawn.bytes());
+    if (inputs_.candidates_asked()) {
+      memory_.copy_later(candidates_.host.data(), args.candidates.data, args.candidates.bytes());
+    }
+    if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());
   }
   launched_ = memory_.mark();
 }
 
-// What the draws of tasks `which` gave. Those whose candidates are too many are added to whole_rows_.
+// What the draws of tasks `which` gave. Those that need whole rows are added to whole_rows_.
 void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const size_t> which,
                             std::vector<SampleResult>& results) {
   memory_.wait_for(launched_);
-  const auto* drawn = reinterpret_cast<const ops::DrawnRow*>(drawn_.host.data());
-  const auto* lists = reinterpret_cast<const ops::DrawCandidate*>(candidates_.host.data());
+  const auto* drawn = drawn_.as<const ops::DrawnRow>();
+  const auto list = [](Mirror& lists, size_t i, int32_t count) {
+    return std::span(lists.as<const ops::DrawCandidate>() + i * ops::kMostCandidates,
+                     static_cast<size_t>(std::max(count, 0)));
+  };
   for (size_t i = 0; i < which.size(); ++i) {
-    if (drawn[i].listed == 0) {
-      whole_rows_.push_back(which[i]);
+    std::optional<SampleResult> result;
+    if (drawn[i].listed != 0) {
+      result =
+          result_of(tasks[which[i]], drawn[i], list(candidates_, i, drawn[i].candidates), list(top_, i, drawn[i].top));
+    }
+    if (result) {
+      results[which[i]] = std::move(*result);
     } else {
-      const std::span list(lists + i * ops::kMostCandidates, static_cast<size_t>(drawn[i].candidates));
-      results[which[i]] = result_of(tasks[which[i]], drawn[i], list);
+      whole_rows_.push_back(which[i]);
     }
   }
 }
 
-SampleResult DeviceSampler::result_of(const SampleTask& task, const ops::DrawnRow& drawn,
-                                      std::span<const ops::DrawCandidate> candidates) {
+std::optional<SampleResult> DeviceSampler::result_of(const SampleTask& task, const ops::DrawnRow& drawn,
+                                                     std::span<const ops::DrawCandidate> candidates,
+                                                     std::span<const ops::DrawCandidate> top) {
   SampleResult result;
-  result.token = drawn.token;
   if (drawn.token < 0) {
-    result.error = kBadLogits;
-    result.bad_logits = true;
-  } else if (!candidates.empty()) {
+    result.bad_logits = drawn.token == ops::DrawnRow::kBadLogits;
+    result.error = result.bad_logits ? kBadLogits : kAllMasked;
+    return result;
+  }
+  result.token = drawn.token;
+  if (!candidates.empty()) {
     const auto scale = static_cast<float>(1.0 / task.params->temperature);
     kept_.clear();
     for (const auto& [id, logit] : candidates) {
@@ -134,7 +109,35 @@ SampleResult DeviceSampler::result_of(const SampleTask& task, const ops::DrawnRo
     }
     result.token = draw_candidate(kept_, drawn.total, vocab(), task, scratch_);
   }
+  const bool reports = task.logprobs >= 0 || task.target >= 0;
+  if (reports && !report(task, drawn, top, result)) return std::nullopt;
   return result;
+}
+
+// Log-probabilities of the result's token and of the most likely ones; false where `top` lacks them.
+bool DeviceSampler::report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::DrawCandidate> top,
+                           SampleResult& result) {
+  const double log_sum = drawn.raw_max + std::log(double{drawn.raw_total});
+  const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };
+  kept_.clear();
+  for (const auto& [id, logit] : top) kept_.push_back({.logit = logit, .weight = 0.0f, .id = id});
+  std::ranges::sort(kept_, before);
+  TokenLogprob& own = result.logprobs.token;
+  if (result.token == drawn.token) {
+    own = {.id = result.token, .logprob = logprob(drawn.token_logit), .rank = drawn.before + 1};
+  } else {
+    const auto found = std::ranges::find(kept_, result.token, &Candidate::id);
+    if (found == kept_.end()) return false;
+    const auto rank = static_cast<int>(found - kept_.begin()) + 1;
+    own = {.id = result.token, .logprob = logprob(found->logit), .rank = rank};
+  }
+  if (drawn.top < 0 && task.logprobs > 0) return false;
+  const size_t listed = std::min(kept_.size(), static_cast<size_t>(std::max(task.logprobs, 0)));
+  for (size_t i = 0; i < listed; ++i) {
+    result.logprobs.top.push_back(
+        {.id = kept_[i].id, .logprob = logprob(kept_[i].logit), .rank = static_cast<int>(i) + 1});
+  }
+  return true;
 }
 
 // Whole rows on the host, as many at a time as there is room for.

@@ -1,10 +1,12 @@
-// Sampling from logits on a device: tokens are drawn where the rows lie (ops/draw.h), or cut down there to the few
-// candidates that the host finishes with. What asks for whole rows (log-probabilities, penalties, bias, a nucleus of
-// many tokens) is copied to the host, row by row, and left to Sampler.
+// Sampling from logits on a device: tokens are drawn where the rows lie (ops/draw.h), with bias, masks and penalties,
+// or cut down there to the few candidates that the host finishes with; log-probabilities come with them. What the
+// device has no room for (a nucleus of many tokens, edits of a row that several choices draw from) is copied to the
+// host, row by row, and left to Sampler.
 #pragma once
 
-#include "ops/ops.h"
-#include "sampling/sampler.h"
+#include <optional>
+
+#include "sampling/draw_inputs.h"
 
 namespace sluice {
 
@@ -24,29 +26,26 @@ class DeviceSampler {
   const Tensor& drawn() const { return drawn_rows_; }
 
  private:
-  // One piece of staging memory and its like on the device.
-  struct Mirror {
-    Buffer host, device;
-  };
-
-  Mirror mirror(size_t bytes) const;
   std::span<const size_t> drawn_together(size_t begin) const;
   void draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which);
   void collect(std::span<const SampleTask> tasks, std::span<const size_t> which, std::vector<SampleResult>& results);
-  SampleResult result_of(const SampleTask& task, const ops::DrawnRow& drawn,
-                         std::span<const ops::DrawCandidate> candidates);
+  // None where the whole row is needed.
+  std::optional<SampleResult> result_of(const SampleTask& task, const ops::DrawnRow& drawn,
+                                        std::span<const ops::DrawCandidate> candidates,
+                                        std::span<const ops::DrawCandidate> top);
+  bool report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::DrawCandidate> top,
+              SampleResult& result);
   void sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results);
   int vocab() const { return static_cast<int>(logits_.shape[1]); }
 
-  const ops::Backend& backend_;
   Memory& memory_;
   int most_rows_;
-  Mirror rows_, drawn_, candidates_;
+  DrawInputs inputs_;
+  Mirror drawn_, candidates_, top_;
   Buffer whole_;  // rows of logits on the host
   // Of the step that was begun:
   Tensor logits_, drawn_rows_;
   std::vector<size_t> drawing_, whole_rows_;  // tasks
-  bool candidates_asked_ = false;             // by the draws that were launched
   uint64_t launched_ = 0;                     // mark behind them
   Sampler sampler_;
   std::vector<Candidate> kept_, scratch_;

@@ -14,18 +14,13 @@ namespace sluice {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr const char* kBadLogits = "the model's logits are not finite";
-constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
 
-}  // namespace
-
+// Does anything change the task's logits before the draw: bias, masks, penalties?
 bool edits_logits(const SampleTask& task) {
   const SamplingParams& params = *task.params;
   return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || task.counts != nullptr ||
          (task.position < params.min_tokens && !task.end_tokens.empty());
 }
-
-namespace {
 
 void apply_penalties(std::span<float> logits, const SamplingParams& params, const PenaltyCounts& counts) {
   const auto repetition = static_cast<float>(params.repetition_penalty);

@@ -47,6 +47,10 @@ struct SampleResult {
   bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
 };
 
+// Errors of results.
+inline constexpr const char* kBadLogits = "the model's logits are not finite";
+inline constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
+
 class Sampler {
  public:
   // Temperatures below this one are greedy.
@@ -70,9 +74,6 @@ class Sampler {
   ThreadPool& threads_;
   std::vector<Scratch> scratch_;  // one per thread
 };
-
-// Does anything change the task's logits before the draw: bias, masks, penalties?
-bool edits_logits(const SampleTask& task);
 
 // The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row of `vocab`
 // logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are

@@ -9,6 +9,7 @@
 
 #include "base/registry.h"
 #include "engine/collect.h"
+#include "ops/draw.h"
 #include "ops/ops.h"
 
 namespace sluice {
@@ -178,6 +179,30 @@ TEST(EngineOnADevice, StepsAheadChangeNothing) {
   tight.block_size = 8;
   tight.kv_cache_memory_bytes = 700 * 2048;  // little more than one context: sequences are preempted
   expect_same(tight, true, "preempted");
+}
+
+// Bias, penalties, min_tokens and log-probabilities are the device's work, too.
+TEST(EngineOnADevice, EditedDrawsRunAhead) {
+  const auto host = Engine::load(options(false)), device = Engine::load(options(true));
+  Request request = question(*host, "Tell me about a boat.", 40);
+  request.sampling.ignore_eos = true;
+  request.sampling.repetition_penalty = 1.1;
+  request.sampling.frequency_penalty = 0.3;
+  request.sampling.logit_bias = {{request.prompt[3], 1.5f}, {request.prompt[4], -2.0f}};
+  request.sampling.logprobs = 5;
+  const Choice wanted = run_alone(*host, request);
+  overlapped_steps = 0;
+  const Choice got = run_alone(*device, request);
+  EXPECT_GT(overlapped_steps, 20);
+  EXPECT_EQ(got.tokens, wanted.tokens);
+  ASSERT_EQ(got.logprobs.size(), wanted.logprobs.size());
+  for (size_t i = 0; i < got.logprobs.size(); ++i) {
+    const TokenLogprobs &a = wanted.logprobs[i], &b = got.logprobs[i];
+    EXPECT_EQ(b.token.rank, a.token.rank) << i;
+    EXPECT_NEAR(b.token.logprob, a.token.logprob, 1e-4) << i;
+    ASSERT_EQ(b.top.size(), a.top.size()) << i;
+    for (size_t j = 0; j < a.top.size(); ++j) EXPECT_NEAR(b.top[j].logprob, a.top[j].logprob, 1e-4) << i;
+  }
 }
 
 TEST(EngineOnADevice, SeededDrawsDoNotDependOnTheBatch) {

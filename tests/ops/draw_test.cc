@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "ops/draw.h"
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -13,15 +14,29 @@ class DrawTest : public OpsTest {
   struct Result {
     std::vector<DrawnRow> rows;
     std::vector<std::set<int>> candidates;
+    std::vector<std::vector<DrawCandidate>> top;  // by id
+  };
+  struct Changes {
+    std::vector<DrawEdit> edits;
+    std::vector<uint32_t> masks;
   };
 
-  Result run(Device& on, const Tensor& logits, const std::vector<DrawRow>& rows) {
+  template <class T>
+  static Owned copied(const std::vector<T>& values) {
+    Owned bytes(&kUInt8, {static_cast<int64_t>(values.size() * sizeof(T))});
+    if (!values.empty()) std::memcpy(bytes->data, values.data(), values.size() * sizeof(T));
+    return bytes;
+  }
+
+  // `logits` are as before when it returns.
+  Result run(Device& on, const Tensor& logits, const std::vector<DrawRow>& rows, const Changes& changes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
-    Owned in(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawRow))});
+    const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
     Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))});
-    Owned listed(&kUInt8, {n * kMostCandidates * static_cast<int64_t>(sizeof(DrawCandidate))});
-    std::memcpy(in->data, rows.data(), rows.size() * sizeof(DrawRow));
-    draw(on.ctx, {.logits = logits, .rows = in, .drawn = out, .candidates = listed});
+    Owned listed(&kUInt8, {n * kMostCandidates * static_cast<int64_t>(sizeof(DrawCandidate))}), top = listed;
+    draw(
+        on.ctx,
+        {.logits = logits, .rows = in, .drawn = out, .candidates = listed, .edits = edits, .masks = masks, .top = top});
     Result result;
     for (int64_t i = 0; i < n; ++i) {
       const DrawnRow& row = out->as<DrawnRow>()[i];
@@ -29,9 +44,14 @@ class DrawTest : public OpsTest {
       result.candidates.emplace_back();
       for (int j = 0; j < row.candidates; ++j) {
         const DrawCandidate& c = listed->as<DrawCandidate>()[i * kMostCandidates + j];
-        EXPECT_EQ(c.logit, logits.f32()[rows[i].row * logits.row_stride + c.id]);
+        if (changes.edits.empty()) {
+          EXPECT_EQ(c.logit, logits.f32()[rows[i].row * logits.row_stride + c.id]);
+        }
         EXPECT_TRUE(result.candidates.back().insert(c.id).second) << "listed twice: " << c.id;
       }
+      const DrawCandidate* begin = top->as<DrawCandidate>() + i * kMostCandidates;
+      result.top.emplace_back(begin, begin + std::max(row.top, 0));
+      std::ranges::sort(result.top.back(), {}, &DrawCandidate::id);
     }
     return result;
   }
@@ -108,6 +128,87 @@ TEST_P(DrawTest, RowsWithoutAnAnswer) {
   for (int row = 0; row < 3; ++row) EXPECT_EQ(got.rows[row].token, -1) << row;
   EXPECT_EQ(got.rows[3].listed, 0) << "999 equal logits";
   EXPECT_EQ(got.rows[4].listed, 1);
+}
+
+// Random edits, masks and reports: tokens, lists and what log-probabilities are made of, and the logits stay.
+TEST_P(DrawTest, EditedRowsMatchTheReference) {
+  for (const int vocab : {1, 5, 63, 1000, 4097}) {
+    constexpr int kRows = 8;
+    Owned logits(&kFloat32, {kRows, vocab}, 3);
+    logits.fill(random, 4.0f);
+    for (int i = 0; i < vocab; i += 3) logits.row(1)[i] = -INFINITY;
+    logits.row(1)[0] = 1.0f;
+    const auto words = static_cast<size_t>(mask_words(vocab));
+    Changes changes;
+    std::vector<DrawRow> rows;
+    for (int row = 0; row < kRows; ++row) {
+      DrawRow asked{.row = row, .scale = row % 2 == 0 ? 0.0f : 1.5f, .key = {3u, static_cast<uint32_t>(row)}};
+      if (row % 4 == 3) asked.count = 7;
+      asked.repetition = 1.3f, asked.presence = 0.4f, asked.frequency = 0.25f;
+      asked.first_edit = static_cast<int32_t>(changes.edits.size());
+      for (int id = static_cast<int>(random() % 4); id < vocab; id += 1 + static_cast<int>(random() % 9)) {
+        const float bias = random() % 3 != 0 ? 0.0f : random() % 4 == 0 ? -INFINITY : 2.5f;
+        changes.edits.push_back({.id = id, .bias = bias, .output = static_cast<int32_t>(random() % 4) - 1});
+      }
+      asked.edits = static_cast<int32_t>(changes.edits.size()) - asked.first_edit;
+      if (row % 3 == 1) {
+        asked.mask = static_cast<int32_t>(changes.masks.size() / words);
+        for (size_t i = 0; i < words; ++i) changes.masks.push_back(static_cast<uint32_t>(random() | 1));
+      }
+      asked.report = row - 2;
+      if (row == 6) asked.target = vocab / 2;
+      rows.push_back(asked);
+    }
+    const Owned before = logits;
+    const Result got = run(device, logits, rows, changes), want = run(reference, logits, rows, changes);
+    for (int row = 0; row < kRows; ++row) {
+      SCOPED_TRACE(std::to_string(vocab) + ", row " + std::to_string(row));
+      EXPECT_EQ(std::memcmp(logits.row(row), before.row(row), static_cast<size_t>(vocab) * sizeof(float)), 0);
+      const DrawnRow &g = got.rows[row], &w = want.rows[row];
+      EXPECT_EQ(g.token, w.token);
+      if (w.token >= 0 && rows[row].target < 0) {
+        EXPECT_EQ(g.max, w.max);
+      }
+      EXPECT_EQ(got.candidates[row], want.candidates[row]);
+      if (rows[row].report < 0) continue;
+      EXPECT_EQ(g.raw_max, w.raw_max);
+      EXPECT_NEAR(g.raw_total, w.raw_total, w.raw_total * 1e-5);
+      EXPECT_EQ(g.top, w.top);
+      for (size_t i = 0; i < want.top[row].size(); ++i) {
+        EXPECT_EQ(got.top[row][i].id, want.top[row][i].id);
+        EXPECT_EQ(got.top[row][i].logit, want.top[row][i].logit);
+      }
+      if (w.token < 0) continue;
+      EXPECT_EQ(g.token_logit, w.token_logit);
+      EXPECT_EQ(g.before, w.before);
+    }
+  }
+}
+
+TEST_P(DrawTest, EditsAndMasksMayLeaveNothing) {
+  constexpr int kVocab = 100;
+  Owned logits(&kFloat32, {5, kVocab});
+  logits.fill(random);
+  logits.row(2)[50] = NAN;
+  for (int i = 0; i < kVocab; ++i) logits.row(3)[i] = i == 50 ? NAN : -INFINITY;
+  Changes changes;
+  for (int id = 0; id < kVocab; ++id) changes.edits.push_back({.id = id, .bias = -INFINITY});
+  changes.edits.push_back({.id = 7, .bias = INFINITY});
+  changes.edits.push_back({.id = 7, .bias = INFINITY});
+  changes.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
+  changes.masks[0] = 2u;
+  std::vector<DrawRow> rows;
+  rows.push_back({.row = 0, .first_edit = 0, .edits = kVocab});
+  rows.push_back({.row = 1, .first_edit = kVocab, .edits = 1});
+  rows.push_back({.row = 2, .first_edit = 0, .edits = kVocab});
+  rows.push_back({.row = 3, .mask = 0});
+  rows.push_back({.row = 4, .first_edit = kVocab + 1, .edits = 1, .mask = 0});  // the mask hides what is infinite
+  const Result got = run(device, logits, rows, changes);
+  EXPECT_EQ(got.rows[0].token, DrawnRow::kNoneLeft);
+  EXPECT_EQ(got.rows[1].token, DrawnRow::kNoneLeft);
+  EXPECT_EQ(got.rows[2].token, DrawnRow::kBadLogits);
+  EXPECT_EQ(got.rows[3].token, DrawnRow::kBadLogits);
+  EXPECT_EQ(got.rows[4].token, 1);
 }
 
 // The noise is that of a draw: frequencies are probabilities, and every part of the key matters.

@@ -9,6 +9,7 @@
 #include "kernels/cuda/panels.h"
 #include "kernels/cuda/step_program.h"
 #include "kernels/cuda/upload.h"
+#include "ops/draw.h"
 
 namespace sluice::cuda {
 namespace {

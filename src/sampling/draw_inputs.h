@@ -1,0 +1,59 @@
+// What the draws of a step need on a device (ops/draw.h): rows, edits of their logits, masks, filled in on the host and
+// copied together.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ops/draw.h"
+#include "ops/ops.h"
+#include "sampling/sampler.h"
+
+namespace sluice {
+
+// Staging memory and its like on the device.
+struct Mirror {
+  Mirror(const ops::Backend& backend, size_t bytes)
+      : host(bytes, backend.staging_memory()), device(bytes, backend.memory()) {}
+
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(host.data());
+  }
+  Tensor on_device(size_t bytes) { return Tensor(device.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
+
+  Buffer host, device;
+};
+
+class DrawInputs {
+ public:
+  DrawInputs(const ops::Backend& backend, int rows, int vocab);
+
+  // Forgets all rows, and what was promised.
+  void clear();
+  // Whether there is room for the task beside those promised before it; promises it, then. Not for tasks with edits
+  // whose row of logits is another's, too.
+  bool promise(const SampleTask& task, bool shares_row);
+  // Tasks of one launch; each was promised. Token ids of the parameters must be below the vocabulary's size.
+  void fill(std::span<const SampleTask> tasks, std::span<const size_t> which);
+  // Begins the copies, and puts what was copied into the arguments.
+  void send(Memory& memory, ops::DrawArgs& args);
+
+  bool candidates_asked() const { return candidates_asked_; }  // by a row of the launch
+  bool top_asked() const { return top_asked_; }
+
+ private:
+  ops::DrawRow row_of(const SampleTask& task);
+  void write_edits(const SampleTask& task);
+  void write_mask(const SampleTask& task);
+
+  int vocab_;
+  size_t most_edits_, most_masks_, mask_words_;
+  Mirror rows_, edits_, masks_;
+  size_t edits_promised_ = 0, masks_promised_ = 0;
+  size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
+  bool candidates_asked_ = false, top_asked_ = false;
+  std::vector<ops::DrawEdit> biased_;  // of the task that is written, by id
+};
+
+}  // namespace sluice
