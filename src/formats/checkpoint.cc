@@ -27,6 +27,15 @@ bool holds_weights(const fs::path& file) {
   return std::ranges::find(kWeightEndings, file.extension().native()) != kWeightEndings.end();
 }
 
+// An adapter's folder looks like a model's, but holds what is added to another one's weights.
+void refuse_adapter(const fs::path& folder) {
+  const fs::path file = folder / "adapter_config.json";
+  if (!fs::exists(file)) return;
+  const auto base = read_config(file.string()).get("base_model_name_or_path", std::string("another model"));
+  throw Error(ErrorCode::kUnsupportedModel,
+              fmt::format("{}: an adapter of {} and no model by itself", folder.string(), base));
+}
+
 [[noreturn]] void refuse_format(const fs::path& path) {
   std::string known;
   for (const CheckpointFormat* format : Registry<CheckpointFormat>::all()) {
@@ -36,6 +45,7 @@ bool holds_weights(const fs::path& file) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("{}: not in a format that is supported yet ({})", path.string(), known));
   }
+  refuse_adapter(path);
   std::vector<std::string> found;
   std::error_code unreadable;
   for (const fs::directory_entry& file : fs::directory_iterator(path, unreadable)) {
@@ -43,7 +53,7 @@ bool holds_weights(const fs::path& file) {
   }
   std::ranges::sort(found);
   if (unreadable) throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", path.string(), unreadable.message()));
-  if (found.empty()) throw Error(ErrorCode::kNotFound, fmt::format("{}: no weights in this folder", path.string()));
+  if (found.empty()) throw Error(ErrorCode::kNotFound, fmt::format("{}: no weights in this folder ({})", path.string(), known));
   throw Error(ErrorCode::kUnsupportedModel,
               fmt::format("{}: {}{}: not in a format that is supported yet ({})", path.string(), found.front(),
                           found.size() > 1 ? fmt::format(" and {} more", found.size() - 1) : "", known));

@@ -48,6 +48,9 @@ struct TensorRule {
 // llama.cpp's numbers of what makes scores of the experts' logits.
 enum class Gating : int64_t { kSoftmax = 1, kSigmoid = 2 };
 
+// Whether tokens see only those before them.
+enum class Causal { kYes, kNo };
+
 // A tensor of one value, whose place in files is among the metadata.
 struct Scalar {
   std::string name;
@@ -98,7 +101,7 @@ class GgufConfig {
   // Sizes that all transformers have: hidden_size, num_hidden_layers, vocab_size, ... under Hugging Face's usual keys,
   // and tie_word_embeddings. The last blocks of a file may be layers that predict further tokens: a means of
   // speculation, without which results are the same. They count as no layers, and their tensors are left out.
-  void sizes();
+  void sizes(Causal wanted = Causal::kYes);
   void heads();                     // num_attention_heads, num_key_value_heads, head_dim
   std::vector<bool> attends();      // the layers with kv heads, once heads() has read how many these are
   void rope() { rope(head_dim_); }  // rope_theta, partial_rotary_factor, rope_scaling

@@ -121,7 +121,7 @@ void GgufConfig::architecture(const char* name, const char* model_type) {
   hf["model_type"] = model_type;
 }
 
-void GgufConfig::sizes() {
+void GgufConfig::sizes(Causal wanted) {
   const TensorEntry* embedding = tensor("token_embd.weight");
   if (embedding == nullptr || embedding->shape.rank() != 2) {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: no matrix token_embd.weight", file_.metadata.file));
@@ -138,7 +138,9 @@ void GgufConfig::sizes() {
   hf["max_position_embeddings"] = context_ = integer("context_length");
   hf["tie_word_embeddings"] = !has_tensor("output.weight");
   ignore({"vocab_size", "tensor_data_layout"});
-  if (!boolean_or("attention.causal", true)) refuse("attention.causal", "is not supported");
+  if (boolean_or("attention.causal", true) != (wanted == Causal::kYes)) {
+    refuse("attention.causal", "is not what this architecture has here");
+  }
 }
 
 void GgufConfig::heads() {

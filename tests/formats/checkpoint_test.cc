@@ -169,6 +169,12 @@ TEST_F(CheckpointTest, OtherFormatsAreNamed) {
   EXPECT_THAT(error_of(folder_ / "tf_model.h5", ErrorCode::kUnsupportedModel), HasSubstr("tf_model.h5"));
 }
 
+TEST_F(CheckpointTest, AdaptersAreNoModels) {
+  write_bytes(folder_ / "adapter_model.safetensors", {{"a", 1}});
+  folder_.write("adapter_config.json", R"({"base_model_name_or_path": "org/base"})");
+  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("an adapter of org/base"));
+}
+
 TEST_F(CheckpointTest, BrokenFilesAreNamed) {
   write_model();
   std::filesystem::resize_file(folder_ / "model.safetensors",
