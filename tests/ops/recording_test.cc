@@ -162,17 +162,17 @@ TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
   std::vector<Sizes> all = {
       {},
       {.rows = 3, .plain = &kFloat16, .bias = true},
-      {.rows = 8, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 96, .head_norms = true},
+      {.rows = 4, .hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 96, .head_norms = true},
       {.rows = 2, .hidden = 1152, .heads = 8, .kv_heads = 2, .head_dim = 128, .inner = 2176, .vocab = 3001},
       {.rows = 1, .hidden = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64, .inner = 4096, .vocab = 500},
-      {.rows = 9, .hidden = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .inner = 512},
+      {.rows = 8, .hidden = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .inner = 512},
   };
   all[1].weights = &kFloat16;
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
     if (type->block_size == 1 || type->encode == nullptr) continue;
     all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});
     all.push_back(
-        {.rows = 5, .hidden = 512, .heads = 8, .kv_heads = 2, .head_dim = 64, .inner = 1280, .weights = type});
+        {.rows = 4, .hidden = 512, .heads = 8, .kv_heads = 2, .head_dim = 64, .inner = 1280, .weights = type});
   }
   for (const Sizes& sizes : all) {
     SCOPED_TRACE(sizes.str());

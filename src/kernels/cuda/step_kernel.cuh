@@ -1,17 +1,19 @@
-// The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type. One
-// block per multiprocessor: kStepWarps warps execute the instructions, all blocks one after the other, and one warp
-// (`Feeder`) copies the weights of every product to come into a ring of stages in shared memory. Blocks wait for each
-// other between instructions at a counter in device memory (arrive, then poll); the feeder does not, so that memory is
-// read all the while.
+// The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type, one
+// block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and two more
+// work for them: the feeder copies the weights of every product to come into a ring of stages in shared memory, the
+// finisher adds up the warps' sums, writes results and fetches instructions. Blocks wait for each other between
+// instructions at a counter in device memory (arrive, then poll); the feeder does not, so that memory is read all the
+// while.
 //
-// A product's unit is a panel of 16 outputs. Its stages are of 16 KiB and take one copy or two: of rows (plain weights,
-// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. Warps share the lines of a
-// stage in turn, and their sums meet in shared memory. Inputs are normalized and rounded into shared memory by every
-// block for itself.
+// A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
+// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by the
+// warp that its place in the ring belongs to, so that a place is waited for by one warp alone, in every round. Inputs
+// are normalized and rounded into shared memory by every block for itself.
 #pragma once
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/step_attention.cuh"
 #include "kernels/cuda/device/step_weights.cuh"
@@ -20,27 +22,20 @@
 
 namespace sluice::cuda::step {
 
-inline constexpr int kThreads = kStepWarps * kWarp;
+inline constexpr int kThreads = kStepWarps * kWarp;  // that calculate
+inline constexpr int kStepThreads = kThreads + 2 * kWarp;
 inline constexpr int kRingAlign = 1024;
-inline constexpr int kRawQuads = kStepRawInputs / 4;
 inline constexpr int kSumsPitch = kMostStepRows + 1;
 inline constexpr int kSums = kStepWarps * kPanelOutputs * kSumsPitch;  // floats
 
-// Bytes of the inputs of a product in scratch: as they come, with the weights of their norm, and as they are
-// multiplied.
-template <class Weights>
-constexpr int input_bytes(int rows, int64_t k, bool normed) {
-  const int lines = static_cast<int>(panel_lines(k));
-  const int sums = Weights::kShifted ? lines * (kPanelLine / Weights::kFold) * kMostStepRows * 4 : 0;
-  return (normed ? 2 : 1) * kStepRawInputs * 4 + rows * input_pitch(lines) + sums;
-}
-
-// The units of a product that are this block's.
+// The units of a product that are this block's: first, first + blocks and so on below count. Of gated ones a unit is
+// two panels, unit and unit + count.
 struct Units {
-  int first, count;
+  int first, count, panels;
   __device__ explicit Units(const StepProduct& p) {
-    const int panels = (p.n + kPanelOutputs - 1) / kPanelOutputs, grid = static_cast<int>(gridDim.x);
-    count = p.gated != nullptr ? panels / 2 : panels;
+    const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, grid = static_cast<int>(gridDim.x);
+    panels = p.gated != nullptr ? 2 : 1;
+    count = all / panels;
     first = (static_cast<int>(blockIdx.x) + grid - p.first_unit % grid) % grid;
   }
 };
@@ -55,10 +50,11 @@ class Feeder {
   template <class Weights>
   __device__ void feed(const StepProduct& p) {
     const Units units(p);
-    const int halves = p.gated != nullptr ? 2 : 1;
-    for (int unit = units.first; unit < units.count; unit += static_cast<int>(gridDim.x)) {
-      for (int half = 0; half < halves; ++half) {
-        for (int line = 0; line < p.lines; line += Weights::kLines) {
+    const typename Weights::Source from(p);
+    const int lines = p.lines, grid = static_cast<int>(gridDim.x);
+    for (int unit = units.first; unit < units.count; unit += grid) {
+      for (int i = 0; i < units.panels; ++i) {
+        for (int line = 0; line < lines; line += Weights::kLines) {
           next_.wait_empty();
           if (ahead_ == most_) {
             arriving_.wait_full();
@@ -66,7 +62,7 @@ class Feeder {
           } else {
             ++ahead_;
           }
-          Weights::fill(p, unit + half * units.count, line, ring_ + next_.offset(), next_.full(), policy_);
+          Weights::fill(from, unit + i * units.count, line, ring_ + next_.offset(), next_.full(), policy_);
           next_.next();
         }
       }
@@ -85,217 +81,250 @@ class Feeder {
 struct Memory {
   std::byte *ring, *scratch;
   float* sums;         // [kStepSums][kSums]
-  float* gates;        // [kStepWarps][kMostStepRows * kPanelOutputs]
-  float* squares;      // [kMostStepRows][kStepWarps]
+  float* gates;        // [kMostStepRows * kPanelOutputs]
+  float* squares;      // [kMostStepRows][kStepWarps], sums of the inputs'
   Instruction* slots;  // [2]
+  UnitPlace* places;   // [2]
 };
 
-// Four inputs into scratch.
-template <class Weights>
-__device__ inline void leave_inputs(std::byte* inputs, int rows, int lines, int row, int quad, const float4& v) {
-  constexpr int kSumLanes = Weights::kFold / 4;
-  using T = typename Weights::Input;
-  const uint2 packed = {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w)};
-  *reinterpret_cast<uint2*>(inputs + row * input_pitch(lines) + Weights::place(quad)) = packed;
-  if constexpr (Weights::kShifted) {
-    float* x_sums = reinterpret_cast<float*>(inputs + rows * input_pitch(lines));
-    const auto sum_of = [](uint32_t pair) { return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u); };
-    float sum = sum_of(packed.x) + sum_of(packed.y);
-    // Quads come in sixteens: the first half of the warp alone, or all of it.
-    const unsigned active = __ballot_sync(__activemask(), true);
-#pragma unroll
-    for (int offset = kSumLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(active, sum, offset);
-    if (threadIdx.x % kSumLanes == 0) x_sums[quad / kSumLanes * kMostStepRows + row] = sum;
-  }
+// Where a product finds its inputs in scratch: behind what take_inputs() has there.
+__device__ inline Inputs inputs_of(const StepProduct& p, const Memory& memory) {
+  return {memory.scratch + (p.norms ? 2 : 1) * kStepRawBytes, p.rows, p.lines};
 }
 
-// The inputs of a product into scratch: as they are into a part of it, as much as there is room for at a time, from
-// there rounded to where the tensor cores look for them. A step passes here once for every product, and what costs is
-// waiting for memory and for instructions: all loads go out at once, and loops are not unrolled.
-template <class Weights>
-__device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team) {
-  const int thread = static_cast<int>(threadIdx.x), rows = p.rows, lines = p.lines, k = p.k;
-  const int quads = lines * (kPanelLine / 4), grid = static_cast<int>(gridDim.x);
-  float* const normed = p.normed;
-  auto* raw = reinterpret_cast<float4*>(memory.scratch);  // [kRawQuads]
-  auto* factors = raw + kRawQuads;                        // [kRawQuads], of norms
-  std::byte* const inputs = memory.scratch + (normed != nullptr ? 2 : 1) * kRawQuads * static_cast<int>(sizeof(float4));
-  const int part = (quads + grid - 1) / grid, part_at = static_cast<int>(blockIdx.x) * part;
-  const int piece = min(quads, kRawQuads),
-            rows_at_once = normed != nullptr || quads <= kRawQuads ? kRawQuads / piece : 1;
+// The inputs of a product from an Exchange to where the tensor cores look for them. Of inputs that are normalized this
+// takes the weights of the norm; the scale of a row, which needs all of it, is the finisher's. A step passes here once
+// for every product, and what costs is waiting for words and for instructions: loads are on their way at once, and what
+// is long is a loop over what they brought to `raw`, which each thread has for itself.
+template <class T, class Weights>
+__device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team, uint32_t tag) {
+  constexpr int kLoads = 8;  // of two words
+  const int thread = static_cast<int>(threadIdx.x), quads = p.lines * (kPanelLine / 4), given = p.k / 4;
+  const bool norms = p.norms, weighted = p.norm_weight != nullptr;
+  const int loads_of_quad = norms ? 2 : 1, quads_at_once = kLoads / loads_of_quad * kThreads;
+  auto* raw = reinterpret_cast<uint2*>(memory.scratch);                       // [kLoads * kThreads]
+  auto* factors = reinterpret_cast<float4*>(memory.scratch + kStepRawBytes);  // as many, of norms
+  const Inputs inputs = inputs_of(p, memory);
 #pragma unroll 1
-  for (int row = 0; row < rows; row += rows_at_once) {
-    const int taken = min(rows_at_once, rows - row);
+  for (int row = 0; row < p.rows; ++row) {
+    const auto* from = reinterpret_cast<const uint4*>(p.in.words + row * p.in.stride);
+    float squares = 0.0f;
 #pragma unroll 1
-    for (int first = 0; first < quads; first += piece) {
-      const int count = min(piece, quads - first);
-      if (row + first > 0) team.sync();
+    for (int first = 0; first < quads; first += quads_at_once) {
+      const int end = min(first + quads_at_once, quads);
+      if (norms && weighted) {
 #pragma unroll 1
-      for (int r = 0; r < taken; ++r) {
-        const float* x = p.x + (row + r) * p.x_stride;
-#pragma unroll 1
-        for (int i = thread; i < count; i += kThreads) {
-          const int at = (first + i) * 4;
-          copy_async(shared_address(raw + r * piece + i), at < k ? x + at : x, at < k);
+        for (int quad = first + thread; quad < min(end, given); quad += kThreads) {
+          copy_async(shared_address(factors + quad - first), p.norm_weight + quad * 4);
         }
       }
-      if (normed != nullptr && p.norm_weight != nullptr && row == 0) {
-#pragma unroll 1
-        for (int i = thread; i < count; i += kThreads) {
-          const int at = (first + i) * 4;
-          copy_async(shared_address(factors + i), at < k ? p.norm_weight + at : p.norm_weight, at < k);
-        }
+      uint4 words[kLoads];
+      const auto at = [&](int i) {  // the i-th load: of a quad, or of one of its halves
+        return norms ? (first + thread + i / 2 * kThreads) * 2 + i % 2 : first + thread + i * kThreads;
+      };
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        words[i] = at(i) < given * loads_of_quad ? look_at_words(from + at(i)) : uint4{0, tag, 0, tag};
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const uint2 pair = wait_for_words(from + at(i), words[i], tag);
+        raw[(i / loads_of_quad * kThreads + thread) * loads_of_quad + i % loads_of_quad] = pair;
+        const float low = __uint_as_float(pair.x), high = __uint_as_float(pair.y);
+        squares += low * low + high * high;
       }
       wait_for_all_copies();
-      if (normed != nullptr) {  // this thread's own copies; rows to warps in turn would leave most of them idle
 #pragma unroll 1
-        for (int r = 0; r < taken; ++r) {
-          float sum = 0.0f;
-#pragma unroll 1
-          for (int i = thread; i < count; i += kThreads) {
-            const float4 v = raw[r * piece + i];
-            sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+      for (int quad = first + thread; quad < end; quad += kThreads) {
+        float4 x;
+        if (norms) {
+          x = reinterpret_cast<const float4*>(raw)[quad - first];
+          if (weighted && quad < given) {
+            const float4 w = factors[quad - first];
+            x = {x.x * (w.x + p.norm_offset), x.y * (w.y + p.norm_offset), x.z * (w.z + p.norm_offset),
+                 x.w * (w.w + p.norm_offset)};
           }
-          sum = warp_sum(sum);
-          if (thread % kWarp == 0) memory.squares[r * kStepWarps + thread / kWarp] = sum;
+        } else {
+          const float2 low = unpack2<T>(raw[quad - first].x), high = unpack2<T>(raw[quad - first].y);
+          x = {low.x, low.y, high.x, high.y};
         }
-        team.sync();
-      }
-#pragma unroll 1
-      for (int r = 0; r < taken; ++r) {
-        float scale = 1.0f;
-        if (normed != nullptr) {
-          float sum = 0.0f;
-#pragma unroll
-          for (int w = 0; w < kStepWarps; ++w) sum += memory.squares[r * kStepWarps + w];
-          scale = rsqrtf(sum / static_cast<float>(k) + p.eps);
-        }
-#pragma unroll 1
-        for (int i = thread; i < count; i += kThreads) {
-          float4 v = raw[r * piece + i];
-          const int quad = first + i;
-          if (normed != nullptr) {
-            float4 w = {1.0f, 1.0f, 1.0f, 1.0f};
-            if (p.norm_weight != nullptr) {
-              w = factors[i];
-              w = {w.x + p.norm_offset, w.y + p.norm_offset, w.z + p.norm_offset, w.w + p.norm_offset};
-            }
-            v = {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
-            if (quad >= part_at && quad < part_at + part && quad * 4 < k) {
-              *reinterpret_cast<float4*>(normed + (row + r) * p.normed_stride + quad * 4) = v;
-            }
-          }
-          leave_inputs<Weights>(inputs, rows, lines, row + r, quad, v);
-        }
+        Weights::leave(inputs, row, quad, x);
       }
     }
+    squares = warp_sum(squares);
+    if (thread % kWarp == 0) memory.squares[row * kStepWarps + thread / kWarp] = squares;
   }
   team.sync();
 }
 
 static __device__ __noinline__ float activated(ops::Activation activation, float x) { return apply(activation, x); }
 
-// Adds up the warps' sums of a panel and writes them, by one warp. `gates` [kMostStepRows * kPanelOutputs]: what the
-// first of two halves gave.
-__device__ inline void finish_panel(const StepProduct& p, const float* sums, int unit, int half, int panel,
-                                    float* gates) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs;
-  const int64_t column = int64_t{panel} * kPanelOutputs + output;
-  if (column >= p.n) return;
-#pragma unroll 1
-  for (int row = lane / kPanelOutputs; row < p.rows; row += kWarp / kPanelOutputs) {
-    float* to = p.out + row * p.out_stride + column;
-    float sum = p.accumulate ? __ldcg(to) : 0.0f;
-    if (p.bias != nullptr) sum += __ldg(p.bias + column);
-    float products = 0.0f;
+// Adds up the warps' sums of a panel and passes them on. `half` is which of the two panels of a gated unit it is; what
+// the first one gave is kept at `gates`.
+template <class T>
+class PanelResult {
+ public:
+  // Asks for what the sums are added to.
+  __device__ PanelResult(const StepProduct& p, int panel)
+      : p_(&p), column_(int64_t{panel} * kPanelOutputs + output()), valid_(column_ < p.n) {
+    if (valid_ && p.bias != nullptr) bias_ = __ldg(p.bias + column_);
+    if (!valid_ || !p.accumulate) return;
 #pragma unroll
-    for (int w = 0; w < kStepWarps; ++w) products += sums[(w * kPanelOutputs + output) * kSumsPitch + row];
-    sum += products;
-    *to = sum;
-    float& gate = gates[row * kPanelOutputs + output];
-    if (half == 0) {
-      gate = sum;
-    } else {
-      p.gated[row * p.gated_stride + int64_t{unit} * kPanelOutputs + output] = activated(p.activation, gate) * sum;
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      if (row(i) >= p.rows) continue;
+      if (p.before.words != nullptr) {
+        before_[i] = look_at_word(word(i));
+      } else {
+        before_[i].x = __float_as_uint(__ldcg(p.out + row(i) * p.out_stride + column_));
+      }
     }
   }
-}
 
-template <class Weights>
-__device__ void multiply(const StepProduct& p, const Memory& memory, RingPlace& place, RingPlace& sums_place,
-                         const Team& team) {
-  take_inputs<Weights>(p, memory, team);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  // Lane i has the scale of row i. Tags of what is put and of what is accumulated to.
+  __device__ void finish(const float* sums, float scale, int unit, int half, float* gates, uint32_t tag,
+                         uint32_t before_tag) const {
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      if (i * kRowsOfWarp >= p_->rows) break;
+      const bool own = valid_ && row(i) < p_->rows;
+      uint32_t before = before_[i].x;
+      if (own && p_->accumulate && p_->before.words != nullptr) before = wait_for_word(word(i), before_[i], before_tag);
+      float products = 0.0f;
+#pragma unroll
+      for (int w = 0; w < kStepWarps; ++w) products += sums[(w * kPanelOutputs + output()) * kSumsPitch + row(i)];
+      float result = fmaf(__shfl_sync(kFullWarp, scale, row(i)), products, __uint_as_float(before) + bias_);
+      if (own && p_->keeps_out) p_->out[row(i) * p_->out_stride + column_] = result;
+      int64_t column = column_;
+      if (p_->gated != nullptr) {
+        float& gate = gates[row(i) * kPanelOutputs + output()];
+        if (half == 0) {
+          gate = result;
+          continue;
+        }
+        result *= activated(p_->activation, gate);
+        column = int64_t{unit} * kPanelOutputs + output();
+        if (own && p_->keeps_gated) p_->gated[row(i) * p_->gated_stride + column] = result;
+      }
+      if (p_->put.words == nullptr) continue;
+      uint2* to = p_->put.words + row(i) * p_->put.stride;
+      if (!p_->puts_pairs) {
+        if (own) put_word(to + column, __float_as_uint(result), tag);
+      } else {
+        const float next = __shfl_down_sync(kFullWarp, result, 1);
+        if (own && column % 2 == 0) put_word(to + column / 2, pack2<T>(result, next), tag);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostStepRows / kRowsOfWarp;
+  static __device__ int output() { return static_cast<int>(threadIdx.x) % kPanelOutputs; }
+  static __device__ int row(int i) { return static_cast<int>(threadIdx.x) % kWarp / kPanelOutputs + i * kRowsOfWarp; }
+
+  __device__ const uint2* word(int i) const { return p_->before.words + row(i) * p_->before.stride + column_; }
+
+  const StepProduct* p_;
+  int64_t column_;
+  bool valid_;
+  float bias_ = 0.0f;
+  uint2 before_[kRowsOfLane] = {};
+};
+
+// The finisher's part of a product.
+template <class T>
+__device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& sums_place, uint32_t epoch,
+                       uint32_t tag) {
   const Units units(p);
-  const int halves = p.gated != nullptr ? 2 : 1;
-  const std::byte* inputs =
-      memory.scratch + (p.normed != nullptr ? 2 : 1) * kRawQuads * static_cast<int>(sizeof(float4));
-  const std::byte* x = inputs + min(lane / 4, p.rows - 1) * input_pitch(p.lines) + lane % 4 * 16;
-  const float* x_sums = reinterpret_cast<const float*>(inputs + p.rows * input_pitch(p.lines));
-  int finisher = 0;  // the warp that adds up this unit's sums
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float scale = 1.0f;
+  PanelResult<T> next(p, units.first);
   for (int unit = units.first; unit < units.count; unit += static_cast<int>(gridDim.x)) {
 #pragma unroll 1
-    for (int half = 0; half < halves; ++half) {
-      float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
-      for (int first = 0; first < p.lines; first += Weights::kLines) {
-        place.wait_full();
-        const typename Weights::Multiplier multiplier(memory.ring + place.offset(), lane);
-        const int lines = min(Weights::kLines, p.lines - first);
-        const std::byte* from = x + first * (kPanelLine * 2);
-        const float* from_sums = x_sums + first * (kPanelLine / Weights::kFold) * kMostStepRows;
-        constexpr int kTogether = Weights::kTogether;
-#pragma unroll 1
-        for (int line = warp * kTogether; line < lines; line += kStepWarps * kTogether) {
-          if (line + kTogether <= lines) {
-            multiplier.template multiply<kTogether>(sums, line, from, from_sums, lane);
-          } else {
-#pragma unroll 1
-            for (int i = line; i < lines; ++i) multiplier.template multiply<1>(sums, i, from, from_sums, lane);
-          }
-        }
-        __syncwarp();
-        if (lane == 0) arrive(place.empty());
-        place.next();
+    for (int half = 0; half < units.panels; ++half) {
+      const PanelResult<T> result = next;
+      next = PanelResult<T>(p, half + 1 < units.panels ? unit + units.count : unit + static_cast<int>(gridDim.x));
+      sums_place.wait_full();
+      if (p.norms && unit == units.first && half == 0 && lane < p.rows) {
+        float squares = 0.0f;
+        for (int w = 0; w < kStepWarps; ++w) squares += memory.squares[lane * kStepWarps + w];
+        scale = rsqrtf(squares / static_cast<float>(p.k) + p.eps);
       }
-      sums_place.wait_empty();
-      float* all = memory.sums + sums_place.offset();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int of = i / 2 * 8 + lane / 4, column = lane % 4 * 2 + i % 2;
-        all[(warp * kPanelOutputs + of) * kSumsPitch + column] = sums[i];
-      }
+      result.finish(memory.sums + sums_place.offset(), scale, unit, half, memory.gates, tag, epoch + p.before.step);
       __syncwarp();
-      if (lane == 0) arrive(sums_place.full());
-      if (warp == finisher) {
-        sums_place.wait_full();
-        const int panel = unit + half * units.count;
-        finish_panel(p, all, unit, half, panel, memory.gates + warp * kMostStepRows * kPanelOutputs);
-        __syncwarp();
-        if (lane == 0) arrive(sums_place.empty());
-      }
+      if (lane == 0) arrive(sums_place.empty());
       sums_place.next();
     }
-    finisher = finisher + 1 == kStepWarps ? 0 : finisher + 1;
   }
 }
 
-__device__ inline void run(const StepNorm& a) {
-  const int lane = threadIdx.x % kWarp, vectors = a.rows * a.groups;
-  for (int i = static_cast<int>(threadIdx.x / kWarp * gridDim.x + blockIdx.x); i < vectors;
-       i += static_cast<int>(gridDim.x) * kStepWarps) {
+// The stages of the ring that are a warp's: those at places warp, warp + kStepWarps and so on. So a place is waited for
+// by one warp alone, in every round.
+struct OwnStages {
+  RingPlace place;
+  int next;  // counted from the begin of the panel that is next
+};
+
+template <class T, class Weights>
+__device__ void multiply(const StepProduct& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
+                         const Team& team, uint32_t epoch) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const Units units(p);
+  if (units.first >= units.count) return;
+  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
+  const Inputs inputs = inputs_of(p, memory);
+  const int lines = p.lines, stages = (lines + Weights::kLines - 1) / Weights::kLines;
+  const int grid = static_cast<int>(gridDim.x);
+  const int panels = ((units.count - 1 - units.first) / grid + 1) * units.panels;
+#pragma unroll 1
+  for (int panel = 0; panel < panels; ++panel) {
+    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+    while (own.next < stages) {
+      const int first = own.next * Weights::kLines;
+      own.place.wait_full();
+      Weights::multiply(sums, memory.ring + own.place.offset(), first, min(Weights::kLines, lines - first), inputs,
+                        lane);
+      __syncwarp();
+      if (lane == 0) arrive(own.place.empty());
+      own.next += own.place.next();
+    }
+    own.next -= stages;
+    sums_place.wait_empty();
+    float* all = memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const SumPlace at = Weights::place(i, lane);
+      if (at.row < kMostStepRows) all[at.output * kSumsPitch + at.row] = sums[i];
+    }
+    __syncwarp();
+    if (lane == 0) arrive(sums_place.full());
+    sums_place.next();
+  }
+}
+
+__device__ inline void run(const StepNorm& a, const Memory& memory, const Team& team) {
+  const int thread = static_cast<int>(threadIdx.x), vectors = a.rows * a.groups;
+  for (int i = static_cast<int>(blockIdx.x); i < vectors; i += static_cast<int>(gridDim.x)) {
     const int row = i / a.groups, group = i % a.groups;
     const float* x = a.x + row * a.x_stride + int64_t{group} * a.columns;
     float* out = a.out + row * a.out_stride + int64_t{group} * a.columns;
-    float sum = 0.0f;
-    for (int c = lane; c < a.columns; c += kWarp) {
+    float squares = 0.0f;
+#pragma unroll 8
+    for (int c = thread; c < a.columns; c += kThreads) {
       const float v = __ldcg(x + c);
-      sum += v * v;
+      squares += v * v;
     }
-    const float scale = rsqrtf(warp_sum(sum) / static_cast<float>(a.columns) + a.eps);
-    for (int c = lane; c < a.columns; c += kWarp) {
+    squares = warp_sum(squares);
+    if (thread % kWarp == 0) memory.squares[thread / kWarp] = squares;
+    team.sync();
+    float sum = 0.0f;
+    for (int w = 0; w < kStepWarps; ++w) sum += memory.squares[w];
+    const float scale = rsqrtf(sum / static_cast<float>(a.columns) + a.eps);
+#pragma unroll 8
+    for (int c = thread; c < a.columns; c += kThreads) {
       out[c] = __ldcg(x + c) * scale * (a.weight != nullptr ? __ldg(a.weight + c) + a.offset : 1.0f);
     }
+    team.sync();
   }
 }
 
@@ -325,6 +354,20 @@ __device__ inline void run(const StepGlu& a) {
 }
 
 template <class T>
+__device__ void run(const StepPut& a, uint32_t tag) {
+  const int words = a.puts_pairs ? a.columns / 2 : a.columns;
+  each_element(a.rows, words, [&](int row, int word) {
+    const float* x = a.x + row * a.x_stride;
+    uint2* to = a.put.words + row * a.put.stride + word;
+    if (a.puts_pairs) {
+      put_word(to, pack2<T>(__ldcg(x + 2 * word), __ldcg(x + 2 * word + 1)), tag);
+    } else {
+      put_word(to, __float_as_uint(__ldcg(x + word)), tag);
+    }
+  });
+}
+
+template <class T>
 __device__ void run(const StepRotation& a, const Team& team) {
   const Rotation rotation = rotation_of(a);
   const int half = a.rotary / 2;
@@ -337,42 +380,50 @@ __device__ void run(const StepRotation& a, const Team& team) {
   }
 }
 
-// Fetches instruction `next`, if there is one, when all blocks are done with what they wrote until now; then all see
-// that. `arrivals` counts up over a launch.
-__device__ inline void meet(const StepLaunch& l, const Memory& memory, int next, const Team& team) {
+// Waits until all blocks have come here, for the `meeting`-th time; then all see what they wrote before. By the
+// finisher's first lane alone, the others of the block wait for it.
+__device__ inline void meet(const StepLaunch& l, int meeting) {
+  const uint32_t all = static_cast<uint32_t>(meeting) * gridDim.x;
+  uint32_t now;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(now) : "l"(l.arrivals) : "memory");
+  for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
+}
+
+// The end of a launch: who comes last leaves things as the next one wants them.
+__device__ inline void leave(const StepLaunch& l, int meetings, uint32_t epoch) {
+  uint32_t before;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
+  if (before + 1 != (meetings + 1) * gridDim.x) return;
+  l.arrivals[0] = 0;
+  l.arrivals[1] = epoch + l.count;
+}
+
+// An instruction to its slot, and where its attention is. By a warp.
+__device__ inline void fetch(const StepLaunch& l, const Memory& memory, int i) {
   constexpr int kPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
   static_assert(kPacks <= kWarp);
-  const bool last = next == l.count;
-  team.sync();
-  if (threadIdx.x == 0) {
-    int before = 0;
-    asm volatile("atom.add.release.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
-    const int all = next * static_cast<int>(gridDim.x);
-    if (last) {
-      if (before == all - 1) *l.arrivals = 0;
-    } else {
-      int now = before + 1;
-      while (now < all) asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
-    }
-  } else if (threadIdx.x >= kWarp && threadIdx.x < kWarp + kPacks && !last) {
-    const int i = static_cast<int>(threadIdx.x) - kWarp;
-    reinterpret_cast<uint4*>(memory.slots + next % 2)[i] = __ldg(reinterpret_cast<const uint4*>(l.program + next) + i);
+  const int pack = static_cast<int>(threadIdx.x) % kWarp;
+  if (i < l.count && pack < kPacks) {
+    reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
   }
-  team.sync();
+  __syncwarp();
+  if (i < l.count && memory.slots[i % 2].kind == Instruction::Kind::kAttention) {
+    find_place(memory.slots[i % 2].attention, static_cast<int>(blockIdx.x), memory.places[i % 2]);
+  }
 }
 
 template <class T, class Quantized>
-__device__ void execute(const Instruction& in, const Memory& memory, RingPlace& place, RingPlace& sums,
-                        const Team& team) {
+__device__ void execute(const Instruction& in, const Memory& memory, OwnStages& own, RingPlace& sums, const Team& team,
+                        uint32_t epoch, int step) {
   using Kind = Instruction::Kind;
   switch (in.kind) {
     case Kind::kProduct:
       if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-        if (in.product.quantized) return multiply<Quantized>(in.product, memory, place, sums, team);
+        if (in.product.quantized) return multiply<T, Quantized>(in.product, memory, own, sums, team, epoch);
       }
-      return multiply<PlainWeights<T>>(in.product, memory, place, sums, team);
+      return multiply<T, PlainWeights<T>>(in.product, memory, own, sums, team, epoch);
     case Kind::kNorm:
-      return run(in.norm);
+      return run(in.norm, memory, team);
     case Kind::kRows:
       return run<T>(in.rows);
     case Kind::kGlu:
@@ -380,7 +431,9 @@ __device__ void execute(const Instruction& in, const Memory& memory, RingPlace& 
     case Kind::kRotation:
       return run<T>(in.rotation, team);
     case Kind::kAttention:
-      return attend<T>(in.attention, memory.scratch, team);
+      return attend<T>(in.attention, memory.scratch, memory.places[step % 2], team, epoch, epoch + step);
+    case Kind::kPut:
+      return run<T>(in.put, epoch + step);
   }
 }
 
@@ -395,6 +448,7 @@ __device__ void feed(const StepLaunch& l, std::byte* ring, const RingPlace& plac
       if (at < p.k) prefetch_to_l2(p.norm_weight + at);
     }
     i = p.next;
+    if (lane == 1 && i >= 0) prefetch_maps(l.program[i].product);
     if (lane != 0) continue;
     if constexpr (!std::is_same_v<Quantized, NoWeights>) {
       if (p.quantized) {
@@ -414,7 +468,7 @@ constexpr int stage_bytes() {
 }
 
 template <class T, class Quantized>
-__global__ void __launch_bounds__(kThreads + kWarp, 1) run_program(const __grid_constant__ StepLaunch l) {
+__global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_constant__ StepLaunch l) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   Memory memory{};
@@ -422,26 +476,43 @@ __global__ void __launch_bounds__(kThreads + kWarp, 1) run_program(const __grid_
   memory.scratch = memory.ring + l.stages * stage_bytes<T, Quantized>();
   memory.sums = reinterpret_cast<float*>(memory.scratch + l.scratch_bytes);
   memory.gates = memory.sums + kStepSums * kSums;
-  memory.squares = memory.gates + kStepWarps * kMostStepRows * kPanelOutputs;
+  memory.squares = memory.gates + kMostStepRows * kPanelOutputs;
   memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostStepRows * kStepWarps);
-  const uint32_t sums_barriers = shared_address(memory.slots + 2), barriers = sums_barriers + 16 * kStepSums;
+  memory.places = reinterpret_cast<UnitPlace*>(memory.slots + 2);
+  static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
+  const uint32_t sums_barriers = shared_address(memory.places + 2), barriers = sums_barriers + 16 * kStepSums;
   if (threadIdx.x == 0) {
-    make_ring(barriers, l.stages, 1, kStepWarps);
+    make_ring(barriers, l.stages, 1, 1);
     make_ring(sums_barriers, kStepSums, kStepWarps, 1);
   }
-  if (threadIdx.x < sizeof(Instruction) / sizeof(uint4)) {
-    reinterpret_cast<uint4*>(memory.slots)[threadIdx.x] =
-        __ldg(reinterpret_cast<const uint4*>(l.program) + threadIdx.x);
-  }
+  if (threadIdx.x < kWarp) fetch(l, memory, 0);
   __syncthreads();
-  RingPlace place(barriers, l.stages, stage_bytes<T, Quantized>());
-  if (threadIdx.x >= kThreads) return feed<T, Quantized>(l, memory.ring, place);
+  constexpr int kStageBytes = stage_bytes<T, Quantized>();
+  const int helper = static_cast<int>(threadIdx.x) / kWarp - kStepWarps;  // the finisher, the feeder
+  if (helper == 1) return feed<T, Quantized>(l, memory.ring, RingPlace(barriers, l.stages, kStageBytes));
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, warp, kStepWarps), .next = warp};
   RingPlace sums(sums_barriers, kStepSums, kSums);
-  const Team team{.warps = kStepWarps};
+  const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + 1, .barrier = 2};
+  // Tags begin behind those of the launch before; step i's is epoch + i.
+  const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
+  int meetings = 0;
   for (int i = 0; i < l.count; ++i) {
-    execute<T, Quantized>(memory.slots[i % 2], memory, place, sums, team);
-    meet(l, memory, i + 1, team);
+    const Instruction& in = memory.slots[i % 2];
+    if (in.meet) {
+      ++meetings;
+      if (threadIdx.x == kThreads) meet(l, meetings);
+      everyone.sync();
+    }
+    if (helper < 0) {
+      execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
+    } else {
+      fetch(l, memory, i + 1);
+      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, sums, epoch, epoch + i);
+    }
+    everyone.sync();
   }
+  if (threadIdx.x == kThreads) leave(l, meetings, epoch - 1);
 #endif
 }
 
@@ -452,7 +523,7 @@ void launch_program(const Launch& l, const StepLaunch& s) {
   check_cuda(allowed, "shared memory of a step");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(l.multiprocessors));
-  config.blockDim = dim3(kThreads + kWarp);
+  config.blockDim = dim3(kStepThreads);
   config.dynamicSmemBytes =
       static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kStepBeside);
   config.stream = l.stream;
@@ -465,11 +536,11 @@ void launch_program(const Launch& l, const StepLaunch& s) {
 }
 
 template <class T, class Quantized>
-int input_bytes_of(int rows, int64_t k, bool quantized, bool normed) {
+ProductInputs inputs_for(bool quantized) {
   if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-    if (quantized) return input_bytes<Quantized>(rows, k, normed);
+    if (quantized) return {.multiple = kScaled, .bytes = Quantized::bytes};
   }
-  return input_bytes<PlainWeights<T>>(rows, k, normed);
+  return {.multiple = 1, .bytes = PlainWeights<T>::bytes};
 }
 
 // T is __nv_bfloat16 or __half, Format a type of src/quant that has panels, or void.
@@ -479,7 +550,7 @@ const StepKernel* kernel() {
   static constexpr StepKernel kernel{.launch = launch_program<T, Quantized>,
                                      .stage_bytes = stage_bytes<T, Quantized>(),
                                      .stage_pieces = kPieces,
-                                     .input_bytes = input_bytes_of<T, Quantized>,
+                                     .inputs = inputs_for<T, Quantized>,
                                      .attention_bytes = static_cast<int>(sizeof(AttentionScratch<T, kStepMostDim>))};
   return &kernel;
 }

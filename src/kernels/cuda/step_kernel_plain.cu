@@ -4,6 +4,5 @@
 namespace sluice::cuda {
 
 template const StepKernel* step::kernel<__nv_bfloat16, void>();
-template const StepKernel* step::kernel<__half, void>();
 
 }  // namespace sluice::cuda

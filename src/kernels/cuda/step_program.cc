@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/panels.h"
+#include "kernels/cuda/step_wiring.h"
 
 namespace sluice::cuda {
 
@@ -26,11 +27,11 @@ namespace {
 
 using Kind = Instruction::Kind;
 
-constexpr size_t kMostInstructions = 4096;  // of a recording
+constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a recording
 // Where they begin on the device, and where the maps of their weights do.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
 static_assert(kMapsAt % alignof(WeightMaps) == 0);
-constexpr int kStagesAhead = 3;     // on their way at a time: more only wait behind each other
+constexpr int kStagesAhead = 6;     // on their way at a time: more only wait behind each other
 constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
@@ -94,7 +95,6 @@ Instruction instruction(Kind kind, T Instruction::*member, const T& value) {
 }  // namespace
 
 const StepKernel* step_kernel(DType plain, DType quantized) {
-  if (plain == &kFloat16) return quantized == nullptr ? step::kernel<__half, void>() : nullptr;
   if (plain != &kBFloat16) return nullptr;
   if (quantized == nullptr) return step::kernel<__nv_bfloat16, void>();
   if (quantized == &quant::Fp8::kType) return step::kernel<__nv_bfloat16, quant::Fp8>();
@@ -104,12 +104,15 @@ const StepKernel* step_kernel(DType plain, DType quantized) {
 
 bool StepProgram::usable(const Launch& l) {
   const char* wanted = std::getenv("SLUICE_CUDA_PROGRAMS");
-  return l.compute_capability >= 90 && wanted != nullptr && std::string_view(wanted) == "1";
+  return l.compute_capability >= 90 && (wanted == nullptr || std::string_view(wanted) != "0");
 }
 
 StepProgram::StepProgram(const Launch& l) : launch_(l) {}
 
-StepProgram::~StepProgram() { cudaFree(device_); }
+StepProgram::~StepProgram() {
+  cudaFree(device_);
+  for (const auto& [memory, words] : exchanges_) cudaFree(memory);
+}
 
 // The run's types with these; null: whatever.
 bool StepProgram::take_type(DType plain, DType quantized) {
@@ -120,9 +123,12 @@ bool StepProgram::take_type(DType plain, DType quantized) {
   return true;
 }
 
-bool StepProgram::fits(int scratch_bytes) const {
+// Makes room for so many bytes, unless that leaves too little for the ring.
+bool StepProgram::take_scratch(int bytes) {
   const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  return kFewestStages * kernel.stage_bytes + align(scratch_bytes) + kStepBeside <= kStepShared;
+  if (kFewestStages * kernel.stage_bytes + align(bytes) + kStepBeside > kStepShared) return false;
+  scratch_ = std::max(scratch_, align(bytes));
+  return true;
 }
 
 void StepProgram::add(const Instruction& instruction, Alone alone) {
@@ -132,7 +138,7 @@ void StepProgram::add(const Instruction& instruction, Alone alone) {
 
 bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* ids, Alone alone) {
   const bool plain = table.dtype == &kFloat32;
-  if (!few_rows(out) || all_.size() >= kMostInstructions) return false;
+  if (!few_rows(out) || all_.size() >= kMostOps) return false;
   if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
   if (!plain && !take_type(table.dtype, nullptr)) return false;
   add(instruction(Kind::kRows, &Instruction::rows,
@@ -150,7 +156,7 @@ bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* i
 
 bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
                            Alone alone) {
-  if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostInstructions) return false;
+  if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostOps) return false;
   add(instruction(Kind::kNorm, &Instruction::norm,
                   StepNorm{.out = out.f32(),
                            .x = x.f32(),
@@ -162,7 +168,7 @@ bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weig
                            .columns = static_cast<int>(x.shape[-1]),
                            .eps = eps,
                            .offset = offset,
-                           .in_fours = in_fours(x) && in_fours(out) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
+                           .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
       std::move(alone));
   return true;
 }
@@ -170,21 +176,17 @@ bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weig
 bool StepProgram::product(const Product& p, Alone alone) {
   if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
     return false;
-  if (all_.size() >= kMostInstructions || maps_.size() >= kMostInstructions) return false;
+  if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
   const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
   const DType plain_before = plain_, quantized_before = quantized_;
   if (!(quantized ? take_type(nullptr, p.type) : take_type(p.type, nullptr))) return false;
   const auto rows = static_cast<int>(p.x.rows());
   const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  // A norm that comes right before becomes a part of the product.
-  const StepNorm* norm = all_.size() > run_ && all_.back().kind == Kind::kNorm ? &all_.back().norm : nullptr;
-  if (norm != nullptr &&
-      (norm->out != p.x.f32() || norm->out_stride != p.x.row_stride || norm->x == norm->out || norm->groups != 1 ||
-       norm->rows != rows || norm->columns != p.k || !norm->in_fours || p.k > kStepRawInputs)) {
-    norm = nullptr;
-  }
-  const int scratch = kernel.input_bytes(rows, p.k, quantized, norm != nullptr);
-  if (!fits(std::max(scratch, scratch_))) {
+  const ProductInputs inputs = kernel.inputs(quantized);
+  // A norm in front of it may become a part of it (step_wiring.h), if there is room.
+  const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
+  const bool takes_norm = p.k <= kMostNormed;
+  if (p.k % inputs.multiple != 0 || !take_scratch((takes_norm ? 2 : 1) * kStepRawBytes + bytes)) {
     plain_ = plain_before, quantized_ = quantized_before;
     return false;
   }
@@ -198,9 +200,7 @@ bool StepProgram::product(const Product& p, Alone alone) {
       .bias = p.bias,
       .x_stride = p.x.row_stride,
       .out_stride = p.out.row_stride,
-      .normed = nullptr,
       .norm_weight = nullptr,
-      .normed_stride = 0,
       .eps = 0.0f,
       .norm_offset = 0.0f,
       .gated = nullptr,
@@ -213,21 +213,21 @@ bool StepProgram::product(const Product& p, Alone alone) {
       .first_unit = 0,
       .next = -1,
       .quantized = quantized,
-      .accumulate = p.accumulate};
-  if (norm != nullptr) {
-    product.x = norm->x, product.x_stride = norm->x_stride;
-    product.normed = norm->out, product.normed_stride = norm->out_stride;
-    product.norm_weight = norm->weight, product.eps = norm->eps, product.norm_offset = norm->offset;
-    all_.pop_back();
-  }
-  scratch_ = std::max(scratch_, scratch);
+      .accumulate = p.accumulate,
+      .norms = false,
+      .keeps_out = true,
+      .keeps_gated = true,
+      .puts_pairs = false,
+      .in = {},
+      .before = {},
+      .put = {}};
   ++products_;
   add(instruction(Kind::kProduct, &Instruction::product, product), std::move(alone));
   return true;
 }
 
 bool StepProgram::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone) {
-  if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostInstructions) return false;
+  if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostOps) return false;
   const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
   if (all_.size() > run_ && all_.back().kind == Kind::kProduct) {
     StepProduct& p = all_.back().product;
@@ -252,7 +252,7 @@ bool StepProgram::glu(const Tensor& out, const Tensor& gate_up, ops::Activation 
 
 bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, Alone alone) {
   const Tensor& cache = a.k_cache;
-  if (!few_rows(a.q) || all_.size() >= kMostInstructions || !take_type(cache.dtype, nullptr)) return false;
+  if (!few_rows(a.q) || all_.size() >= kMostOps || !take_type(cache.dtype, nullptr)) return false;
   const bool stores = a.k.data != nullptr, rotates = a.cos_sin.data != nullptr;
   const auto head_dim = static_cast<int>(cache.shape[3]);
   add(instruction(Kind::kRotation, &Instruction::rotation,
@@ -281,19 +281,17 @@ bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positio
 }
 
 bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
-  if (!few_rows(a.q) || all_.size() >= kMostInstructions || !attention_on_tensor_cores(a)) return false;
+  if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_rows > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
   if (dim > kStepMostDim || !take_type(a.k_cache.dtype, nullptr)) return false;
-  const int scratch = step_kernel(plain_, quantized_)->attention_bytes;
-  if (!fits(std::max(scratch, scratch_))) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
   const int cuts = static_cast<int>(std::max<int64_t>(launch_.multiprocessors / pairs, 1));
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
   if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
-  scratch_ = std::max(scratch_, scratch);
+  if (!take_scratch(step_kernel(plain_, quantized_)->attention_bytes)) return false;
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
   // The rotation of the same rows becomes a part of it.
   StepRotation rotation{};
@@ -308,24 +306,34 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   add(instruction(Kind::kAttention, &Instruction::attention,
                   StepAttention{.params = params,
                                 .rotation = rotation,
+                                .in = {},
+                                .put = {},
+                                .q_at = 0,
+                                .k_at = 0,
+                                .v_at = 0,
+                                .keeps_out = true,
                                 .sequences = at.sequences,
                                 .cuts = cuts,
                                 .values = memory,
                                 .sums = reinterpret_cast<ChunkSum*>(memory + values),
-                                .arrivals = launch_.arrivals}),
+                                .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)}),
       std::move(alone));
   return true;
 }
 
 void StepProgram::launch_run() {
+  WiredProgram wired = wire({all_.begin() + static_cast<int64_t>(run_), all_.end()});
+  place_exchanges(wired, exchange(kExchanges * wired.exchange_words));
+  all_.resize(run_);
+  all_.insert(all_.end(), wired.instructions.begin(), wired.instructions.end());
   const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   StepLaunch l{.program = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
                .count = static_cast<int>(all_.size() - run_),
                .first_product = -1,
                .stages = 0,
                .ahead = 0,
-               .scratch_bytes = align(scratch_),
-               .arrivals = reinterpret_cast<int32_t*>(device())};
+               .scratch_bytes = scratch_,
+               .arrivals = reinterpret_cast<uint32_t*>(device())};
   l.stages = std::min((kStepShared - kStepBeside - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
   l.ahead = std::min(l.stages, kStagesAhead);
   int units = 0;
@@ -365,6 +373,16 @@ std::byte* StepProgram::device() {
   return device_;
 }
 
+// At least so many words.
+uint2* StepProgram::exchange(size_t words) {
+  if (exchanges_.empty() || exchanges_.back().second < words) {
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "program of a step");
+    exchanges_.emplace_back(static_cast<uint2*>(memory), words);
+  }
+  return exchanges_.back().first;
+}
+
 const WeightMaps* StepProgram::keep(const WeightMaps& maps) {
   maps_.push_back(maps);
   return reinterpret_cast<const WeightMaps*>(device() + kMapsAt) + maps_.size() - 1;
@@ -373,6 +391,9 @@ const WeightMaps* StepProgram::keep(const WeightMaps& maps) {
 void StepProgram::finish() {
   if (device_ == nullptr) return;
   check_cuda(cudaMemset(device_, 0, kInstructionsAt), "program of a step");
+  for (const auto& [memory, words] : exchanges_) {
+    check_cuda(cudaMemset(memory, 0, words * sizeof(uint2)), "program of a step");
+  }
   const auto copy = [&](size_t at, const auto& values) {
     check_cuda(cudaMemcpy(device_ + at, values.data(), values.size() * sizeof(values[0]), cudaMemcpyHostToDevice),
                "program of a step");

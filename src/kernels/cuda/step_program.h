@@ -15,7 +15,8 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kMostStepRows = 8;  // rows of x: the columns of one product of the tensor cores
+inline constexpr int kMostStepRows =
+    4;  // rows of x: a product of the tensor cores has eight columns, two for some of them
 
 // How the copies of a product's weights find them. Rows are seen in pieces of 128 bytes: [pieces, n, 128 bytes].
 struct WeightMaps {
@@ -23,7 +24,16 @@ struct WeightMaps {
   CUtensorMap scales;  // of 8-bit floats: [n, scales of a row]
 };
 
-// What the kernel executes. Blocks wait for each other between any two of these.
+// Results that blocks pass on word by word (device/exchange.cuh): [rows, stride] of a word and its tag.
+struct Exchange {
+  uint2* words;    // null: none
+  int64_t stride;  // of a row
+  int step;        // the instruction that puts them there: tags count instructions
+};
+
+// What the kernel executes. Blocks wait for each other before those instructions that say so; what they take from an
+// Exchange they wait for word by word. An Exchange holds fp32 where the product that takes it normalizes, else pairs of
+// the program's type.
 struct StepProduct {
   const WeightMaps* maps;   // of rows, on the device
   const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
@@ -32,10 +42,7 @@ struct StepProduct {
   float* out;
   const float* bias;
   int64_t x_stride, out_stride;
-  // x is normalized first, by rms_norm's formula, and left at `normed`; null: it is taken as it is
-  float* normed;
-  const float* norm_weight;
-  int64_t normed_stride;
+  const float* norm_weight;  // of `norms`: x is normalized first, by rms_norm's formula
   float eps, norm_offset;
   // Beside out: activation(out[:, i]) * out[:, n / 2 + i], or null
   float* gated;
@@ -44,7 +51,19 @@ struct StepProduct {
   int rows, n, k, lines;
   int first_unit;  // units, panels or pairs of them to gate, go round the blocks from product to product
   int next;        // the instruction that is the next product; -1: none
-  bool quantized, accumulate;
+  bool quantized, accumulate, norms;
+  // Which of its results are written: those that nobody reads but from an Exchange are not.
+  bool keeps_out, keeps_gated;
+  bool puts_pairs;
+  Exchange in, before, put;  // x; what is accumulated to, where it is not at out; out or gated
+};
+
+struct StepPut {  // x to an Exchange
+  const float* x;
+  int64_t x_stride;
+  int rows, columns;
+  bool puts_pairs;
+  Exchange put;
 };
 
 struct StepNorm {  // RMSNorm of vectors, a warp for each
@@ -54,7 +73,7 @@ struct StepNorm {  // RMSNorm of vectors, a warp for each
   int64_t out_stride, x_stride;
   int rows, groups, columns;
   float eps, offset;
-  bool in_fours;  // x, out and the weights are rows of whole packs of 16 bytes
+  bool in_fours;  // x and the weights are rows of whole packs of 16 bytes
 };
 
 struct StepRows {  // out[i, :] = fp32(table[ids[i], :])
@@ -87,14 +106,18 @@ struct StepRotation {  // rope_store
 struct StepAttention {  // a row of each sequence
   AttentionParams params;
   StepRotation rotation;  // what comes before it; q is null where nothing does. The queries are left as they are
-  int sequences, cuts;    // keys of a sequence are cut into so many chunks at most
-  float* values;          // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
-  ChunkSum* sums;         // [sequences, kv_heads, cuts, kQueries]
-  int32_t* arrivals;      // [sequences, kv_heads] zeros, and zeros again at the end
+  Exchange in, put;       // fp32 of the product that gives q, k and v; out
+  int q_at, k_at, v_at;   // their columns in that
+  bool keeps_out;
+  int sequences, cuts;  // keys of a sequence are cut into so many chunks at most
+  float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
+  ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
+  uint32_t* arrivals;   // [sequences, kv_heads] zeros, and zeros again at the end
 };
 
 struct alignas(16) Instruction {
-  enum class Kind { kProduct, kNorm, kRows, kGlu, kRotation, kAttention } kind;
+  enum class Kind { kProduct, kNorm, kRows, kGlu, kRotation, kAttention, kPut } kind;
+  bool meet;  // all blocks are done with what is before
   union {
     StepProduct product;
     StepNorm norm;
@@ -102,6 +125,7 @@ struct alignas(16) Instruction {
     StepGlu glu;
     StepRotation rotation;
     StepAttention attention;
+    StepPut put;
   };
 };
 
@@ -110,39 +134,44 @@ struct StepLaunch {
   const Instruction* program;
   int count;
   int first_product;
-  int stages;         // of the ring of weights
-  int ahead;          // of these, on their way at a time
-  int scratch_bytes;  // for inputs of products, and for attention
-  int32_t* arrivals;  // a zero, and a zero again at the end
+  int stages;          // of the ring of weights
+  int ahead;           // of these, on their way at a time
+  int scratch_bytes;   // for inputs of products, and for attention
+  uint32_t* arrivals;  // a zero, and a zero again at the end; the tag of the last instruction before
+};
+
+// What a product takes: a multiple of which k is, and the bytes of the inputs in scratch.
+struct ProductInputs {
+  int multiple;
+  int (*bytes)(int rows, int lines);
 };
 
 // The kernels for a type of plain weights and caches, and a quantized type (null: there is none).
 struct StepKernel {
   void (*launch)(const Launch&, const StepLaunch&);
   int stage_bytes;
-  int stage_pieces;                                                      // of 128 bytes of each row, in a stage
-  int (*input_bytes)(int rows, int64_t k, bool quantized, bool normed);  // of a product's inputs in scratch
-  int attention_bytes;                                                   // of attention in scratch
+  int stage_pieces;  // of 128 bytes of each row, in a stage
+  ProductInputs (*inputs)(bool quantized);
+  int attention_bytes;  // of attention in scratch
 };
 const StepKernel* step_kernel(DType plain, DType quantized);  // null: there are none
 
-inline constexpr int kStepRawInputs =
-    4096;                             // elements that a block takes at a time, and all of a row that it normalizes
-inline constexpr int kStepWarps = 8;  // that calculate
+inline constexpr int kStepWarps = 8;           // that calculate
 inline constexpr int kStepShared = 225 << 10;  // and 1 KiB for the ring to begin at a multiple of that
-inline constexpr int kFewestStages = 4, kMostStages = 64;
-inline constexpr int kStepMostDim = 128;  // of heads
+inline constexpr int kFewestStages = kStepWarps, kMostStages = 64;
+inline constexpr int kStepMostDim = 128;         // of heads
+inline constexpr int kStepPlaceBytes = 1 << 10;  // of a unit of attention
+inline constexpr int kStepRawBytes = 16 << 10;   // of scratch: words on their way to the inputs of a product
 // Panels whose sums may be on their way from the warps to the one that adds them up.
 inline constexpr int kStepSums = 4;
 // Beside the ring and the scratch: these sums, two instructions, barriers.
-inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 +
-                                   kStepWarps * kMostStepRows * 16 * 4 + 2 * static_cast<int>(sizeof(Instruction)) +
-                                   16 * (kMostStages + kStepSums) + kMostStepRows * kStepWarps * 4 + 128;
+inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 + kMostStepRows * 16 * 4 +
+                                   2 * static_cast<int>(sizeof(Instruction)) + 16 * (kMostStages + kStepSums) +
+                                   kMostStepRows * kStepWarps * 4 + 2 * kStepPlaceBytes + 128;
 
 class StepProgram {
  public:
-  // Where the device can, and the environment says SLUICE_CUDA_PROGRAMS=1: whole models have not been checked with it
-  // yet.
+  // Where the device can, and the environment does not say SLUICE_CUDA_PROGRAMS=0.
   static bool usable(const Launch& l);
   // For one recording on the stream of `l`.
   explicit StepProgram(const Launch& l);
@@ -166,15 +195,17 @@ class StepProgram {
 
  private:
   bool take_type(DType plain, DType quantized);
-  bool fits(int scratch_bytes) const;
+  bool take_scratch(int bytes);
   void add(const Instruction& instruction, Alone alone);
   std::byte* device();
   const WeightMaps* keep(const WeightMaps& maps);
+  uint2* exchange(size_t words);
   void launch_run();
 
   const Launch& launch_;
-  std::byte* device_ = nullptr;   // arrivals, instructions, maps
-  std::vector<Instruction> all_;  // those of the launches until now, then the run
+  std::byte* device_ = nullptr;                       // arrivals, instructions, maps
+  std::vector<std::pair<uint2*, size_t>> exchanges_;  // on the device, words; the last one is large enough for the run
+  std::vector<Instruction> all_;                      // those of the launches until now, then the run
   std::vector<WeightMaps> maps_;
   size_t run_ = 0;            // where that begins
   std::vector<Alone> alone_;  // its ops

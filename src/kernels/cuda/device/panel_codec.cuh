@@ -6,7 +6,7 @@
 //   kShifted                 whether base or minimum may differ from zero
 //   struct Line              what a lane holds of a line
 //   Codec(panels, k, lane)
-//   load<From>(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
+//   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
 //   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
 //   factors(line, r, fold)   of output g + 8 r, for inputs [kFold * fold, kFold * (fold + 1)) of the line
 //   quad(step, t)            lane t takes inputs 4 quad .. + 3 of the line at this step
@@ -59,33 +59,16 @@ __device__ inline uint32_t signed_bytes(uint32_t pair) {
   return subtract_bf16x2(masked_or(pair, 0x007f007fu, k128), masked_or(pair, 0x00800080u, k128));
 }
 
-// How a line is read: weights that go past the caches, and scales, of device memory;
-struct FromDevice {
-  static __device__ uint4 weights(const std::byte* from) { return load_streaming(from); }
-  template <class V>
-  static __device__ V scales(const std::byte* from) {
-    return __ldg(reinterpret_cast<const V*>(from));
-  }
-};
-// or of a copy in shared memory.
-struct FromShared {
-  static __device__ uint4 weights(const std::byte* from) { return *reinterpret_cast<const uint4*>(from); }
-  template <class V>
-  static __device__ V scales(const std::byte* from) {
-    return *reinterpret_cast<const V*>(from);
-  }
-};
-
-template <class From, int Words>
+template <int Words>
 __device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) {
   static_assert(Words == 1 || Words == 2 || Words == 4);
   if constexpr (Words == 1) {
-    to[0] = From::template scales<uint32_t>(from);
+    to[0] = __ldg(reinterpret_cast<const uint32_t*>(from));
   } else if constexpr (Words == 2) {
-    const uint2 v = From::template scales<uint2>(from);
+    const uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
     to[0] = v.x, to[1] = v.y;
   } else {
-    const uint4 v = From::template scales<uint4>(from);
+    const uint4 v = __ldg(reinterpret_cast<const uint4*>(from));
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
 }
@@ -126,25 +109,23 @@ class PanelCodec {
     supers_ = panel + panel_layout<Codec>().supers_at(lines) + lane / 4 * 4 * kLayout.super_words;
   }
 
-  template <class From = FromDevice>
   __device__ void load(Line& to, int64_t panel, int line) const {
     constexpr int64_t kLineBytes = kLayout.line_bytes();
     const int64_t at = panel + line * kLineBytes;
     if constexpr (kFormat.low == 2) {
-      load_words<From>(to.low, low_ + at);
+      load_words(to.low, low_ + at);
     } else {
 #pragma unroll
       for (int i = 0; i < kLayout.low / 4; ++i) {
-        const uint4 v = From::weights(low_ + at + 512 * i);
+        const uint4 v = load_streaming(low_ + at + 512 * i);
         to.low[4 * i] = v.x, to.low[4 * i + 1] = v.y, to.low[4 * i + 2] = v.z, to.low[4 * i + 3] = v.w;
       }
     }
-    if constexpr (kLayout.high > 0) load_words<From>(to.high, high_ + at);
-    load_words<From>(to.scales,
-                     scales_ + panel + int64_t{line / kLayout.scale_lines} * (kPairsOfRows * 4 * kLayout.scale_words));
+    if constexpr (kLayout.high > 0) load_words(to.high, high_ + at);
+    load_words(to.scales,
+               scales_ + panel + int64_t{line / kLayout.scale_lines} * (kPairsOfRows * 4 * kLayout.scale_words));
     if constexpr (kLayout.super_words > 0) {
-      load_words<From>(to.supers,
-                       supers_ + panel + int64_t{line / kLinesOfSuper} * (kPairsOfRows * 4 * kLayout.super_words));
+      load_words(to.supers, supers_ + panel + int64_t{line / kLinesOfSuper} * (kPairsOfRows * 4 * kLayout.super_words));
     }
   }
 
@@ -228,9 +209,8 @@ class PanelCodec<quant::Fp8> {
     float scales[2];
   };
 
-  __device__ PanelCodec(const std::byte* panel, int64_t k, int lane) : PanelCodec(panel, k, lane, fp8_row_bytes(k)) {}
-  // Rows `pitch` bytes from one to the next.
-  __device__ PanelCodec(const std::byte* panel, int64_t k, int lane, int64_t pitch) {
+  __device__ PanelCodec(const std::byte* panel, int64_t k, int lane) {
+    const int64_t pitch = fp8_row_bytes(k);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const std::byte* row = panel + (lane / 4 + r * kPairsOfRows) * pitch;
@@ -239,14 +219,13 @@ class PanelCodec<quant::Fp8> {
     }
   }
 
-  template <class From = FromDevice>
   __device__ void load(Line& to, int64_t panel, int line) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint4 v = From::weights(weights_[r] + panel + int64_t{line} * kPanelLine);
+      const uint4 v = load_streaming(weights_[r] + panel + int64_t{line} * kPanelLine);
       to.rows[r][0] = v.x, to.rows[r][1] = v.y, to.rows[r][2] = v.z, to.rows[r][3] = v.w;
       constexpr int kLines = quant::Fp8::kElements / kPanelLine;
-      to.scales[r] = From::template scales<float>(scales_[r] + panel + line / kLines * sizeof(float));
+      to.scales[r] = __ldg(reinterpret_cast<const float*>(scales_[r] + panel) + line / kLines);
     }
   }
 

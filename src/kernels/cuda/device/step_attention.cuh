@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
+#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/team.cuh"
@@ -15,24 +16,57 @@
 namespace sluice::cuda::step {
 
 inline constexpr int kWarpKeys = 16, kTileKeys = kStepWarps * kWarpKeys;
+inline constexpr int kShortestCut = 2 * kTileKeys;  // a tile more takes less time than adding up two results
 
-// The keys of a sequence, cut for the device's blocks.
-struct KeyChunks {
-  int first, length, count, kv_len;
-  __device__ KeyChunks(const StepAttention& a, int sequence) {
-    kv_len = __ldg(a.params.kv_len + sequence);
-    first = first_visible(a.params, kv_len - 1) / kTileKeys * kTileKeys;
-    const int keys = kv_len - first, aim = (keys + a.cuts - 1) / a.cuts;
-    length = (aim + kTileKeys - 1) / kTileKeys * kTileKeys;
-    count = (keys + length - 1) / length;
-  }
+// A unit of attention, the keys of a chunk for one kv head of a sequence, and all of it that does not depend on the
+// step: so that it is there before the queries are.
+struct UnitPlace {
+  static constexpr int kBlocks = 64;
+
+  int kv_head, pair, chunk, chunks;  // chunks: of the sequence; 0: there is no such unit
+  int begin, end, kv_len, token, first_block;
+  int64_t slot, table;      // table: where the sequence's blocks begin
+  int32_t blocks[kBlocks];  // the first ones of the chunk
+  alignas(16) float cos_sin[kStepMostDim];
 };
+
+// By one warp.
+__device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& to) {
+  const AttentionParams& p = a.params;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int pair = unit / a.cuts, chunk = unit % a.cuts, sequence = pair / p.kv_heads;
+  if (sequence >= a.sequences) {
+    if (lane == 0) to.chunks = 0;
+    return;
+  }
+  const int kv_len = __ldg(p.kv_len + sequence), token = __ldg(p.query_start + sequence);
+  const int first = first_visible(p, kv_len - 1) / kTileKeys * kTileKeys, keys = kv_len - first;
+  const int length = (max((keys + a.cuts - 1) / a.cuts, kShortestCut) + kTileKeys - 1) / kTileKeys * kTileKeys;
+  const int begin = first + chunk * length, end = min(begin + length, kv_len);
+  const bool is_one = begin < kv_len, rotates = a.rotation.q != nullptr;
+  if (lane == 0) {
+    to.kv_head = pair % p.kv_heads, to.pair = pair, to.chunk = chunk;
+    to.chunks = is_one ? (keys + length - 1) / length : 0;
+    to.begin = begin, to.end = end, to.kv_len = kv_len, to.token = token;
+    to.first_block = begin / p.block_size, to.table = int64_t{sequence} * p.block_table_stride;
+    to.slot = rotates ? __ldg(a.rotation.slots + token) : -1;
+  }
+  if (!is_one) return;
+  const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride + begin / p.block_size;
+  const int blocks = min((end - 1) / p.block_size - begin / p.block_size + 1, UnitPlace::kBlocks);
+  for (int i = lane; i < blocks; i += kWarp) to.blocks[i] = __ldg(table + i);
+  if (!rotates || a.rotation.rotary == 0) return;
+  const float* cos_sin = a.rotation.cos_sin + __ldg(a.rotation.positions + token) * a.rotation.cos_sin_stride;
+  for (int i = lane; i < a.rotation.rotary; i += kWarp) to.cos_sin[i] = __ldg(cos_sin + i);
+}
 
 // Shared memory of a unit.
 template <class T, int dim>
 struct AttentionScratch {
   static constexpr int kPitch = dim + 8;
-  T queries[kQueries][kPitch];
+  alignas(16) T queries[kQueries][kPitch];
+  alignas(16) T new_key[dim], new_value[dim];   // of the last position, on their way to the cache
+  alignas(16) float raw[(kQueries + 2) * dim];  // queries, key and value before the rotation
   float weights[kStepWarps][kWarpKeys][kQueries];
   float tops[kStepWarps][kQueries], sums[kStepWarps][kQueries];
   float mixed[kStepWarps][kQueries][dim];
@@ -44,12 +78,10 @@ class ChunkAttention {
  public:
   using Scratch = AttentionScratch<T, dim>;
 
-  __device__ ChunkAttention(const StepAttention& a, Scratch& scratch, int sequence, int kv_head,
-                            const KeyChunks& chunks)
-      : p_(a.params), scratch_(scratch), kv_head_(kv_head), kv_len_(chunks.kv_len) {
-    table_ = p_.block_table + int64_t{sequence} * p_.block_table_stride;
-    head_[0] = kv_head * p_.group + min(2 * t(), p_.group - 1);
-    head_[1] = kv_head * p_.group + min(2 * t() + 1, p_.group - 1);
+  __device__ ChunkAttention(const StepAttention& a, Scratch& scratch, const UnitPlace& place)
+      : p_(a.params), scratch_(scratch), place_(place), kv_len_(place.kv_len) {
+    head_[0] = place.kv_head * p_.group + min(2 * t(), p_.group - 1);
+    head_[1] = place.kv_head * p_.group + min(2 * t() + 1, p_.group - 1);
   }
 
   // Asks for the warp's keys and values of the tile from `key` on.
@@ -61,8 +93,9 @@ class ChunkAttention {
       int64_t vector = 0;
       if (group < end) {
         const int block = static_cast<int>(__umulhi(static_cast<unsigned>(group), p_.per_block));
-        vector =
-            (int64_t{__ldg(table_ + block)} * p_.kv_heads + kv_head_) * p_.block_size + group - block * p_.block_size;
+        const int at = block - place_.first_block;
+        const int id = at < UnitPlace::kBlocks ? place_.blocks[at] : __ldg(p_.block_table + place_.table + block);
+        vector = (int64_t{id} * p_.kv_heads + place_.kv_head) * p_.block_size + group - block * p_.block_size;
       }
       const std::byte* k = p_.k + (vector + g()) * p_.head_dim * 2 + t() * 16;
 #pragma unroll
@@ -81,6 +114,27 @@ class ChunkAttention {
           to = __ldcg(reinterpret_cast<const Values*>(v + i * p_.value_stride * 2));
         }
       }
+    }
+  }
+
+  // Takes key and value of the last position, which are not in the cache yet, from shared memory.
+  __device__ void take_new(int key) {
+    const int own = kv_len_ - 1 - key - warp() * kWarpKeys;
+    if (own < 0 || own >= kWarpKeys) return;
+    if (own % 8 == g()) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < dim / 32; ++i) {
+          const uint4 key = *reinterpret_cast<const uint4*>(scratch_.new_key + i * 32 + t() * 8);
+          if (i * 32 + t() * 8 < p_.head_dim) take_if(half == own / 8, keys_[i][half], key);
+        }
+      }
+    }
+    const Values value = *reinterpret_cast<const Values*>(scratch_.new_value + lane() * (dim / 32));
+#pragma unroll
+    for (int i = 0; i < kWarpKeys; ++i) {
+      take_if(i == own, values_[i], value);
     }
   }
 
@@ -126,6 +180,15 @@ class ChunkAttention {
  private:
   using Values = std::conditional_t<dim == 128, uint2, uint32_t>;  // of a lane: dim / 32
 
+  // Word by word, so that nobody makes an index of the condition, and memory of the registers.
+  static __device__ void take_if(bool condition, uint32_t& to, uint32_t from) { to = condition ? from : to; }
+  static __device__ void take_if(bool condition, uint2& to, const uint2& from) {
+    take_if(condition, to.x, from.x), take_if(condition, to.y, from.y);
+  }
+  static __device__ void take_if(bool condition, uint4& to, const uint4& from) {
+    take_if(condition, to.x, from.x), take_if(condition, to.y, from.y);
+    take_if(condition, to.z, from.z), take_if(condition, to.w, from.w);
+  }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
   __device__ static int g() { return lane() / 4; }
@@ -198,8 +261,8 @@ class ChunkAttention {
 
   const AttentionParams& p_;
   Scratch& scratch_;
-  const int32_t* table_;
-  const int kv_head_, kv_len_;
+  const UnitPlace& place_;
+  const int kv_len_;
   int head_[2];
   float top_[2] = {-INFINITY, -INFINITY}, sum_[2] = {0.0f, 0.0f};
   uint4 keys_[dim / 32][2];
@@ -220,14 +283,21 @@ struct PartialResult {
     values = {values.x * keep + v.x * take, values.y * keep + v.y * take, values.z * keep + v.z * take,
               values.w * keep + v.w * take};
   }
-  __device__ void write(const AttentionParams& p, int token, int head, int at) const {
+  template <class T>
+  __device__ void write(const StepAttention& a, int token, int head, int at, uint32_t tag) const {
+    const AttentionParams& p = a.params;
     const float sink = p.sinks != nullptr ? p.sinks[head] * kLog2E : -INFINITY;
     const float highest = fmaxf(top, sink), keep = exp2_fast(top - highest);
     const float factor = keep / (sum * keep + (p.sinks != nullptr ? exp2_fast(sink - highest) : 0.0f));
     if (at >= p.value_dim) return;  // whole packs of eight
-    const int64_t to = token * p.out_stride + int64_t{head} * p.value_dim + at;
-    put_result(p, to, values.x * factor), put_result(p, to + 1, values.y * factor);
-    put_result(p, to + 2, values.z * factor), put_result(p, to + 3, values.w * factor);
+    const int64_t column = int64_t{head} * p.value_dim + at, to = token * p.out_stride + column;
+    const float4 v = {values.x * factor, values.y * factor, values.z * factor, values.w * factor};
+    if (a.put.words != nullptr) {
+      put_words(reinterpret_cast<uint4*>(a.put.words + token * a.put.stride + column / 2), pack2<T>(v.x, v.y),
+                pack2<T>(v.z, v.w), tag);
+    }
+    if (!a.keeps_out) return;
+    put_result(p, to, v.x), put_result(p, to + 1, v.y), put_result(p, to + 2, v.z), put_result(p, to + 3, v.w);
   }
 };
 
@@ -257,37 +327,96 @@ __device__ void store_key(const StepRotation& a, int row, int kv_head, const Tea
   }
 }
 
+// Queries of a unit and, at its end, key and value of the last position as the product before gave them, to
+// shared memory.
+template <class T, int dim>
+__device__ void take_vectors(const StepAttention& a, AttentionScratch<T, dim>& scratch, const UnitPlace& place,
+                             bool last, const Team& team, uint32_t tag) {
+  const AttentionParams& p = a.params;
+  const int token = place.token, kv_head = place.kv_head;
+  const int of_queries = p.group * p.head_dim, with_key = of_queries + (last ? p.head_dim : 0);
+  const int all = with_key + (last ? p.value_dim : 0);
+  // Heads are whole eights of elements.
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) * 2; i < all; i += team.threads() * 2) {
+    int64_t column;
+    const float* from;
+    if (i < of_queries) {
+      column = a.q_at + int64_t{kv_head} * of_queries + i;
+      from = p.q + token * p.q_stride + int64_t{kv_head} * of_queries + i;
+    } else if (i < with_key) {
+      column = a.k_at + int64_t{kv_head} * p.head_dim + i - of_queries;
+      from = a.rotation.k + token * a.rotation.k_stride + int64_t{kv_head} * p.head_dim + i - of_queries;
+    } else {
+      column = a.v_at + int64_t{kv_head} * p.value_dim + i - with_key;
+      from = a.rotation.v + token * a.rotation.v_stride + int64_t{kv_head} * p.value_dim + i - with_key;
+    }
+    if (a.in.words != nullptr) {
+      const auto* words = reinterpret_cast<const uint4*>(a.in.words + token * a.in.stride + column);
+      const uint2 pair = wait_for_words(words, look_at_words(words), tag);
+      *reinterpret_cast<uint2*>(scratch.raw + i) = pair;
+    } else {
+      scratch.raw[i] = __ldcg(from), scratch.raw[i + 1] = __ldcg(from + 1);
+    }
+  }
+  team.sync();
+  // Two elements a thread, which are rotated together or not at all; behind the queries comes the key.
+  const StepRotation& r = a.rotation;
+  T *k = nullptr, *v = nullptr;
+  if (last) {
+    k = Cache<T>{reinterpret_cast<T*>(r.k_cache), r.kv_heads, r.block_size, r.head_dim}.row(place.slot, kv_head);
+    v = Cache<T>{reinterpret_cast<T*>(r.v_cache), r.kv_heads, r.block_size, r.value_dim}.row(place.slot, kv_head);
+  }
+  const int half = r.rotary / 2, heads = p.group + (last ? 1 : 0);
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < heads * (dim / 2); i += team.threads()) {
+    const int head = i / (dim / 2), pair = i % (dim / 2);
+    const bool rotates = pair < half, apart = rotates && !r.interleaved;
+    const int first = apart ? pair : 2 * pair, second = apart ? pair + half : first + 1;
+    float x = 0.0f, y = 0.0f;
+    if (first < p.head_dim) x = scratch.raw[head * p.head_dim + first], y = scratch.raw[head * p.head_dim + second];
+    if (rotates) {
+      const float c = place.cos_sin[pair], s = place.cos_sin[half + pair], before = x;
+      x = before * c - y * s, y = y * c + before * s;
+    }
+    T* to = head < p.group ? scratch.queries[head] : scratch.new_key;
+    to[first] = from_f32<T>(x), to[second] = from_f32<T>(y);
+    if (head == p.group && first < p.head_dim) k[first] = from_f32<T>(x), k[second] = from_f32<T>(y);
+  }
+  if (last) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < r.value_dim; i += team.threads()) {
+      scratch.new_value[i] = v[i] = from_f32<T>(scratch.raw[with_key + i]);
+    }
+  }
+  team.sync();
+}
+
+// `place` is the block's first unit's.
 template <class T, int dim, int heads>
-__device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& scratch, const Team& team) {
+__device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& scratch, UnitPlace& place,
+                             const Team& team, uint32_t epoch, uint32_t tag) {
   const AttentionParams& p = a.params;
   const int thread = threadIdx.x, units = a.sequences * p.kv_heads * a.cuts;
   const int query = thread / kWarp, at = thread % kWarp * 4;  // of the results
+#pragma unroll 1
   for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    const int pair = unit / a.cuts, chunk = unit % a.cuts, sequence = pair / p.kv_heads, kv_head = pair % p.kv_heads;
-    const KeyChunks chunks(a, sequence);
-    if (chunk >= chunks.count) continue;
-    const int token = __ldg(p.query_start + sequence);
-    const int begin = chunks.first + chunk * chunks.length, end = min(begin + chunks.length, chunks.kv_len);
-    ChunkAttention<T, dim, heads> attention(a, scratch, sequence, kv_head, chunks);
-    if (a.rotation.q != nullptr && end == chunks.kv_len) {
-      store_key<T>(a.rotation, token, kv_head, team);
+    if (unit != static_cast<int>(blockIdx.x)) {
+      team.sync();
+      if (thread < kWarp) find_place(a, unit, place);
       team.sync();
     }
+    if (place.chunks == 0) continue;
+    const int kv_head = place.kv_head, token = place.token, pair = place.pair, chunks = place.chunks;
+    const int begin = place.begin, end = place.end;
+    ChunkAttention<T, dim, heads> attention(a, scratch, place);
+    const bool has_new = a.rotation.q != nullptr && end == place.kv_len;
     attention.load(begin, end);
-    const Rotation rotation = rotation_of(a.rotation);
-    const float* table = table_of(a.rotation, token);
-    for (int i = thread; i < p.group * (dim / 2); i += team.threads()) {
-      const int head = i / (dim / 2), column = i % (dim / 2) * 2;
-      float2 q = {0.0f, 0.0f};
-      if (column < p.head_dim) {
-        const float* from = p.q + token * p.q_stride + int64_t{kv_head * p.group + head} * p.head_dim;
-        q = {rotated(rotation, table, from, column), rotated(rotation, table, from, column + 1)};
-      }
-      *reinterpret_cast<uint32_t*>(&scratch.queries[head][column]) = pack2<T>(q.x, q.y);
-    }
-    team.sync();
+    take_vectors<T, dim>(a, scratch, place, has_new, team, epoch + a.in.step);
+#pragma unroll 1
     for (int key = begin; key < end; key += kTileKeys) {
       if (key > begin) attention.load(key, end);
+      if (has_new) attention.take_new(key);
       attention.attend(key, end);
     }
     attention.leave();
@@ -295,55 +424,56 @@ __device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& s
     PartialResult result;
     const bool own = query < p.group && at < dim;
     if (own) {
-#pragma unroll
+#pragma unroll 1
       for (int w = 0; w < kStepWarps; ++w) {
         result.add(scratch.tops[w][query], scratch.sums[w][query],
                    *reinterpret_cast<const float4*>(&scratch.mixed[w][query][at]));
       }
     }
-    if (chunks.count == 1) {
-      if (own) result.write(p, token, kv_head * p.group + query, at);
-      team.sync();
+    if (chunks == 1) {
+      if (own) result.write<T>(a, token, kv_head * p.group + query, at, tag);
       continue;
     }
     // To its slot; who comes last adds up all of them.
     const auto slot = [&](int c) { return (int64_t{pair} * a.cuts + c) * kQueries + query; };
     if (own) {
-      if (at < p.value_dim) *reinterpret_cast<float4*>(a.values + slot(chunk) * dim + at) = result.values;
-      if (at == 0) a.sums[slot(chunk)] = {result.top, result.sum};
+      if (at < p.value_dim) *reinterpret_cast<float4*>(a.values + slot(place.chunk) * dim + at) = result.values;
+      if (at == 0) a.sums[slot(place.chunk)] = {result.top, result.sum};
     }
     team.sync();
     if (thread == 0) {
-      int before = 0;
-      asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(a.arrivals + pair) : "memory");
-      scratch.last = before == chunks.count - 1;
-      if (scratch.last) a.arrivals[pair] = 0;
+      uint32_t before;  // zero again after the last one
+      asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                   : "=r"(before)
+                   : "l"(a.arrivals + pair), "r"(chunks - 1)
+                   : "memory");
+      scratch.last = before == static_cast<uint32_t>(chunks - 1);
     }
     team.sync();
     if (scratch.last && own) {
       PartialResult all;
 #pragma unroll 4
-      for (int c = 0; c < chunks.count; ++c) {
+      for (int c = 0; c < chunks; ++c) {
         const float2 sum = __ldcg(reinterpret_cast<const float2*>(a.sums + slot(c)));
         float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
         if (at < p.value_dim) v = __ldcg(reinterpret_cast<const float4*>(a.values + slot(c) * dim + at));
         all.add(sum.x, sum.y, v);
       }
-      all.write(p, token, kv_head * p.group + query, at);
+      all.write<T>(a, token, kv_head * p.group + query, at, tag);
     }
-    team.sync();
   }
 }
 
 template <class T>
-__device__ void attend(const StepAttention& a, std::byte* scratch, const Team& team) {
+__device__ void attend(const StepAttention& a, std::byte* scratch, UnitPlace& place, const Team& team, uint32_t epoch,
+                       uint32_t tag) {
   const auto run = [&](auto dim_of) {
     constexpr int dim = decltype(dim_of)::value;
     auto& memory = *reinterpret_cast<AttentionScratch<T, dim>*>(scratch);
     if (a.params.group <= 4) {
-      attend_units<T, dim, 4>(a, memory, team);
+      attend_units<T, dim, 4>(a, memory, place, team, epoch, tag);
     } else {
-      attend_units<T, dim, 8>(a, memory, team);
+      attend_units<T, dim, 8>(a, memory, place, team, epoch, tag);
     }
   };
   if (max(a.params.head_dim, a.params.value_dim) <= 64) {

@@ -1,5 +1,17 @@
-// How a program (step_kernel.cuh) multiplies weights: stages of a ring in shared memory, what copies fill them, and the
-// products of a stage's lines.
+// How a program (step_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them, the
+// inputs beside them, and the product of a stage, which is one warp's.
+//
+// A type of weights has
+//   kLines      of a stage
+//   kBytes      of a stage
+//   Source      where a product's weights lie, in registers: what is behind a pointer would be read again for every
+//   stage fill()      the copies of a stage, by one lane bytes()     of the inputs leave()     four inputs to where
+//   multiply() looks for them, by whole warps: lane l has a quad behind lane l - 1's multiply()  adds the products of
+//   `lines` lines of a stage, which is the row's from line `first` on, to sums place()     which output and row of
+//   inputs sums[i] of a lane is of; there may be no such row
+//
+// Of rows, a stage holds kPieces pieces of 128 bytes of 16 outputs each, a piece of all outputs after the other, packs
+// of 16 bytes exchanged within 128 so that eight rows of a column lie in different banks (CU_TENSOR_MAP_SWIZZLE_128B).
 #pragma once
 
 #include "kernels/cuda/device/panel_codec.cuh"
@@ -10,168 +22,311 @@
 
 namespace sluice::cuda::step {
 
-// From a row of inputs in shared memory to the next one, in bytes.
-__host__ __device__ constexpr int input_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
+inline constexpr int kPieces = 4, kPieceBytes = kPanelOutputs * 128;
 
-// sums += lines of quantized weights times inputs, whose sums by scale are `x_sums`; both are those of the first line.
-template <class Weights, int lines>
-__device__ void multiply_lines(float (&sums)[4], const typename Weights::Codec::Line (&weights)[lines],
-                               const std::byte* x, const float* x_sums, int lane);
+// The inputs of a product in shared memory.
+struct Inputs {
+  std::byte* data;
+  int rows, lines;
+};
 
-// Where a codec's steps look for four inputs, in bytes.
-template <class Codec>
-__device__ inline int panel_place(int quad) {
-  const int slot = Codec::slot(quad % 16);
-  return quad / 16 * (kPanelLine * 2) + slot / 8 * 64 + slot % 4 * 16 + slot / 4 % 2 * 8;
+__device__ inline void prefetch_maps(const StepProduct& p) {
+  if (p.maps == nullptr) return;
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&p.maps->rows) : "memory");
+  if (p.quantized) asm volatile("prefetch.tensormap [%0];" ::"l"(&p.maps->scales) : "memory");
 }
 
-// How the weights of one type come into a stage, and out of it:
-//   kLines      of a stage
-//   kBytes      of a stage
-//   fill()      the copies of a stage, by one lane
-//   place()     where four inputs belong in a line of inputs, in bytes
-//   Multiplier  of a lane and a stage: adds the products of lines to sums
-//   kTogether   lines that a warp multiplies side by side
-//
-// Of rows, a stage holds kPieces pieces of 128 bytes of 16 outputs each, a piece of all outputs after the other, packs
-// of 16 bytes exchanged within 128 so that eight rows of a column lie in different banks (CU_TENSOR_MAP_SWIZZLE_128B).
-inline constexpr int kPieces = 8, kPieceBytes = kPanelOutputs * 128;
+struct SumPlace {
+  int output, row;
+};
 
-__device__ inline int pack_at(int row, int pack) { return row * 128 + ((pack ^ row) & 7) * 16; }
+// Rows of 16-bit elements, from one to the next in bytes: off each other's banks.
+__host__ __device__ constexpr int half_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
+
+// Where the a operands of two steps of 16 bytes of each row begin, as ldmatrix asks for them: lane l names row l % 16
+// of pack l / 16; packs 2 i and 2 i + 1 lie at from ^ 32 i.
+struct PackAddress {
+  uint32_t from;
+  __device__ PackAddress(const std::byte* stage, int lane)
+      : from(shared_address(stage) + lane % 16 * 128 + ((lane / 16 ^ lane) & 7) * 16) {}
+  __device__ uint32_t operator()(int piece, int pair) const { return (from + piece * kPieceBytes) ^ 32 * pair; }
+};
+
+__device__ inline SumPlace place_of_mma(int i, int lane) { return {i / 2 * 8 + lane / 4, lane % 4 * 2 + i % 2}; }
 
 // Plain weights of 16 bits: a piece is a line.
 template <class T>
 struct PlainWeights {
-  static constexpr int kLines = kPieces, kBytes = kPieces * kPieceBytes, kTogether = 1;
-  static constexpr int kFold = kPanelLine;
-  static constexpr bool kShifted = false;
-  using Input = T;
+  static constexpr int kLines = kPieces, kBytes = kPieces * kPieceBytes;
 
-  static __device__ void fill(const StepProduct& p, int panel, int first, uint32_t to, uint32_t barrier,
+  struct Source {
+    const WeightMaps* maps;
+    __device__ explicit Source(const StepProduct& p) : maps(p.maps) {}
+  };
+  static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_box(to, p.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
+    copy_box(to, from.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
   }
 
-  static __device__ int place(int quad) { return quad * 8; }
+  static constexpr int bytes(int rows, int lines) { return rows * half_pitch(lines); }
 
-  struct Multiplier {
-    const std::byte *low, *high;
-    int first, second;
-    __device__ Multiplier(const std::byte* stage, int lane)
-        : low(stage),
-          high(stage + kPairsOfRows * 128),
-          first(pack_at(lane / 4, lane % 4)),
-          second(pack_at(lane / 4, lane % 4 + 4)) {}
-    // x: this lane's row of inputs, from the stage's first line on
-    template <int lines>
-    __device__ void multiply(float (&sums)[4], int line, const std::byte* x, const float*, int) const {
+  // A step of 16 inputs is 8 bytes of each of four lanes, lane t's 2t, 2t + 1 and 2t + 8, 2t + 9; two steps are a pack.
+  static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
+    const int step = quad / 4 % 4, pair = quad % 4 * 2;
+    std::byte* to = in.data + row * half_pitch(in.lines) + quad / 16 * (kPanelLine * 2) + step / 2 * 64 +
+                    pair % 4 * 16 + step % 2 * 8 + pair / 4 * 4;
+    *reinterpret_cast<uint32_t*>(to) = pack2<T>(v.x, v.y);
+    *reinterpret_cast<uint32_t*>(to + 16) = pack2<T>(v.z, v.w);
+  }
+
+  static __device__ void multiply(float (&sums)[4], const std::byte* stage, int first, int lines, const Inputs& in,
+                                  int lane) {
+    const PackAddress a(stage, lane);
+    const std::byte* x =
+        in.data + min(lane / 4, in.rows - 1) * half_pitch(in.lines) + first * (kPanelLine * 2) + lane % 4 * 16;
+    float part[kLines][4];
+    if (lines == kLines) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = line * kPieceBytes + (half == 0 ? first : second);
-        const uint4 a = *reinterpret_cast<const uint4*>(low + at), c = *reinterpret_cast<const uint4*>(high + at);
-        const uint4 b = *reinterpret_cast<const uint4*>(x + line * (kPanelLine * 2) + half * 64);
-        mma<T>(sums, a.x, c.x, a.y, c.y, b.x, b.y);
-        mma<T>(sums, a.z, c.z, a.w, c.w, b.z, b.w);
+      for (int line = 0; line < kLines; ++line) multiply_line(part[line], a, x, line);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] += part[0][i] + part[1][i] + (part[2][i] + part[3][i]);
+    } else {
+#pragma unroll 1
+      for (int line = 0; line < lines; ++line) {
+        multiply_line(part[0], a, x, line);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[i] += part[0][i];
       }
     }
-  };
-};
-
-// Quantized weights as PanelCodec reads them.
-template <class Format>
-struct QuantizedWeights {
-  using Codec = PanelCodec<Format>;
-  static constexpr PanelLayout kLayout = panel_layout<Format>();
-  static constexpr int kLines = static_cast<int>((16 << 10) / kLayout.line_bytes()) / kLinesOfSuper * kLinesOfSuper;
-  static constexpr int kBytes = static_cast<int>(kLayout.panel_bytes(kLines * kPanelLine));
-  static constexpr int kFold = Codec::kFold, kTogether = kLines / kStepWarps < 4 ? kLines / kStepWarps : 4;
-  static constexpr bool kShifted = Codec::kShifted;
-  using Input = __nv_bfloat16;
-  static_assert(kLines % kLayout.scale_lines == 0);
-
-  static __device__ void fill(const StepProduct& p, int panel, int first, uint32_t to, uint32_t barrier,
-                              uint64_t policy) {
-    constexpr PanelLayout layout = panel_layout<Format>();
-    constexpr int kLineBytes = static_cast<int>(layout.line_bytes());
-    constexpr int kScaleBytes = layout.scale_words * kPairsOfRows * 4,
-                  kSuperBytes = layout.super_words * kPairsOfRows * 4;
-    constexpr int kScalesAt = static_cast<int>(layout.scales_at(kLines)),
-                  kSupersAt = static_cast<int>(layout.supers_at(kLines)), kScaleLines = layout.scale_lines;
-    const int lines = min(kLines, p.lines - first);
-    const int scales = (lines + kScaleLines - 1) / kScaleLines;
-    const int supers = kSuperBytes == 0 ? 0 : (lines + kLinesOfSuper - 1) / kLinesOfSuper;
-    const std::byte* from = p.panels + panel * p.pitch;
-    expect_bytes(barrier, lines * kLineBytes + scales * kScaleBytes + supers * kSuperBytes);
-    copy_bulk(to, from + int64_t{first} * kLineBytes, lines * kLineBytes, barrier, policy);
-    copy_bulk(to + kScalesAt, from + layout.scales_at(p.lines) + int64_t{first / kScaleLines} * kScaleBytes,
-              scales * kScaleBytes, barrier, policy);
-    if (supers > 0) {
-      copy_bulk(to + kSupersAt, from + layout.supers_at(p.lines) + int64_t{first / kLinesOfSuper} * kSuperBytes,
-                supers * kSuperBytes, barrier, policy);
-    }
   }
 
-  static __device__ int place(int quad) { return panel_place<Codec>(quad); }
+  static __device__ SumPlace place(int i, int lane) { return place_of_mma(i, lane); }
 
-  struct Multiplier {
-    const Codec codec;
-    __device__ Multiplier(const std::byte* stage, int lane) : codec(stage, kLines * kPanelLine, lane) {}
-    template <int lines>
-    __device__ void multiply(float (&sums)[4], int line, const std::byte* x, const float* x_sums, int lane) const {
-      typename Codec::Line weights[lines];
+ private:
+  static __device__ void multiply_line(float (&sums)[4], const PackAddress& a, const std::byte* x, int line) {
+    uint32_t weights[4][4];
 #pragma unroll
-      for (int i = 0; i < lines; ++i) codec.template load<FromShared>(weights[i], 0, line + i);
-      multiply_lines<QuantizedWeights, lines>(sums, weights, x + line * (kPanelLine * 2),
-                                              x_sums + line * (kPanelLine / kFold) * kMostStepRows, lane);
+    for (int step = 0; step < 4; ++step) ldmatrix4(weights[step], a(line, step));
+    uint4 b[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) b[i] = *reinterpret_cast<const uint4*>(x + line * (kPanelLine * 2) + i * 64);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t(&w)[4] = weights[2 * i], (&v)[4] = weights[2 * i + 1];
+      mma<T>(sums, w[0], w[1], w[2], w[3], b[i].x, b[i].y);
+      mma<T>(sums, v[0], v[1], v[2], v[3], b[i].z, b[i].w);
     }
-  };
+  }
 };
+
+// Quantized weights have scales for 128 inputs, and so have their inputs, which take the form that makes a weight an
+// operand with the fewest instructions.
+inline constexpr int kScaled = 128, kLinesOfScaled = kScaled / kPanelLine, kQuadsOfScaled = kScaled / 4;
+static_assert(kQuadsOfScaled == kWarp);
+
+// The largest magnitude of a warp's quads, as bits: those of a NaN are above all others.
+__device__ inline uint32_t largest_bits(const float4& v) {
+  const auto bits = [](float x) { return __float_as_uint(x) & 0x7fffffffu; };
+  return __reduce_max_sync(kFullWarp, max(max(bits(v.x), bits(v.y)), max(bits(v.z), bits(v.w))));
+}
+inline constexpr uint32_t kInfinityBits = 0x7f800000u, kNanBits = 0x7fffffffu;
+
+template <class Format>
+struct QuantizedWeights;
 
 // Rows of 8-bit floats: a piece is two lines and has one scale for each output. The scales follow the pieces,
-// [outputs, kPieces].
+// [outputs, kPieces]. Weights become fp16, which one instruction does for two of them, and inputs are fp16 times the
+// power of two below the largest.
 template <>
 struct QuantizedWeights<quant::Fp8> {
-  using Codec = PanelCodec<quant::Fp8>;
-  static constexpr int kLinesOfPiece = 128 / kPanelLine, kLines = kPieces * kLinesOfPiece;
+  static constexpr int kLines = kPieces * kLinesOfScaled;
   static constexpr int kWeights = kPieces * kPieceBytes;
   static constexpr int kBytes = kWeights + kPieces * kPanelOutputs * static_cast<int>(sizeof(float));
-  static constexpr int kFold = Codec::kFold, kTogether = kLines / kStepWarps < 4 ? kLines / kStepWarps : 4;
-  static constexpr bool kShifted = Codec::kShifted;
-  using Input = __nv_bfloat16;
-  static_assert(quant::Fp8::kElements == 128);
+  static_assert(quant::Fp8::kElements == kScaled);
 
-  static __device__ void fill(const StepProduct& p, int panel, int first, uint32_t to, uint32_t barrier,
+  struct Source {
+    const WeightMaps* maps;
+    __device__ explicit Source(const StepProduct& p) : maps(p.maps) {}
+  };
+  static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_box(to, p.maps->rows, 0, panel * kPanelOutputs, first / kLinesOfPiece, barrier, policy);
-    copy_box(to + kWeights, p.maps->scales, first / kLinesOfPiece, panel * kPanelOutputs, barrier, policy);
+    copy_box(to, from.maps->rows, 0, panel * kPanelOutputs, first / kLinesOfScaled, barrier, policy);
+    copy_box(to + kWeights, from.maps->scales, first / kLinesOfScaled, panel * kPanelOutputs, barrier, policy);
   }
 
-  static __device__ int place(int quad) { return panel_place<Codec>(quad); }
+  static constexpr int bytes(int rows, int lines) {
+    return rows * half_pitch(lines) + lines / kLinesOfScaled * kMostStepRows * static_cast<int>(sizeof(float));
+  }
 
-  struct Multiplier {
-    const std::byte* stage;
-    int lane_row, pack;
-    __device__ Multiplier(const std::byte* stage, int lane) : stage(stage), lane_row(lane / 4), pack(lane % 4) {}
-    template <int lines>
-    __device__ void multiply(float (&sums)[4], int line, const std::byte* x, const float*, int lane) const {
-      typename Codec::Line weights[lines];
+  // A step of 16 inputs is 8 bytes of each of four lanes, lane t's 4t .. 4t + 3; two steps are a pack.
+  static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
+    const uint32_t largest = largest_bits(v), exponent = largest & kInfinityBits;
+    const float up = __uint_as_float((254u << 23) - exponent);  // of one over a power of two
+    const float scale = __uint_as_float(largest < kInfinityBits ? exponent : kNanBits);
+    const int step = quad / 4 % 4;
+    std::byte* to = in.data + row * half_pitch(in.lines) + quad / 16 * (kPanelLine * 2) + step / 2 * 64 +
+                    quad % 4 * 16 + step % 2 * 8;
+    *reinterpret_cast<uint2*>(to) = {pack2<__half>(v.x * up, v.y * up), pack2<__half>(v.z * up, v.w * up)};
+    if (quad % kQuadsOfScaled == 0) scales_of(in)[quad / kQuadsOfScaled * kMostStepRows + row] = scale;
+  }
+
+  static __device__ void multiply(float (&sums)[4], const std::byte* stage, int first, int lines, const Inputs& in,
+                                  int lane) {
+    const PackAddress a(stage, lane);
+    const std::byte* x =
+        in.data + min(lane / 4, in.rows - 1) * half_pitch(in.lines) + first * (kPanelLine * 2) + lane % 4 * 16;
+    // Columns beyond the rows are multiplied by whatever there is.
+    const float* x_scales = scales_of(in) + first / kLinesOfScaled * kMostStepRows + lane % 2 * 2;
+    const float* scales = reinterpret_cast<const float*>(stage + kWeights) + lane / 4 * kPieces;
+#pragma unroll 2
+    for (int piece = 0; piece < lines / kLinesOfScaled; ++piece) {
+      uint32_t words[kLinesOfScaled][2][4];
+      uint4 b[kLinesOfScaled][2];
+      float part[kLinesOfScaled][4] = {};
 #pragma unroll
-      for (int i = 0; i < lines; ++i) {
-        const int piece = (line + i) / kLinesOfPiece, own = (line + i) % kLinesOfPiece * 4 + pack;
+      for (int line = 0; line < kLinesOfScaled; ++line) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int row = lane_row + r * kPairsOfRows;
-          const uint4 v = *reinterpret_cast<const uint4*>(stage + piece * kPieceBytes + pack_at(row, own));
-          uint32_t(&to)[4] = weights[i].rows[r];
-          to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-          weights[i].scales[r] = reinterpret_cast<const float*>(stage + kWeights)[row * kPieces + piece];
+        for (int i = 0; i < 2; ++i) {
+          ldmatrix4(words[line][i], a(piece, line * 2 + i));
+          b[line][i] = *reinterpret_cast<const uint4*>(x + (piece * kLinesOfScaled + line) * (kPanelLine * 2) + i * 64);
         }
       }
-      multiply_lines<QuantizedWeights, lines>(sums, weights, x + line * (kPanelLine * 2), nullptr, lane);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int line = 0; line < kLinesOfScaled; ++line) {
+          const uint32_t(&w)[4] = words[line][i];
+          const uint4& y = b[line][i];
+          mma<__half>(part[line], widen_fp8(w[0]), widen_fp8(w[1]), widen_fp8(w[0] >> 16), widen_fp8(w[1] >> 16), y.x,
+                      y.y);
+          mma<__half>(part[line], widen_fp8(w[2]), widen_fp8(w[3]), widen_fp8(w[2] >> 16), widen_fp8(w[3] >> 16), y.z,
+                      y.w);
+        }
+      }
+      const float2 of_x = *reinterpret_cast<const float2*>(x_scales + piece * kMostStepRows);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float scale = scales[r * kPairsOfRows * kPieces + piece];
+        sums[2 * r] = fmaf(scale * of_x.x, part[0][2 * r] + part[1][2 * r], sums[2 * r]);
+        sums[2 * r + 1] = fmaf(scale * of_x.y, part[0][2 * r + 1] + part[1][2 * r + 1], sums[2 * r + 1]);
+      }
+    }
+  }
+
+  static __device__ SumPlace place(int i, int lane) { return place_of_mma(i, lane); }
+
+ private:
+  static __device__ float* scales_of(const Inputs& in) {
+    return reinterpret_cast<float*>(in.data + in.rows * half_pitch(in.lines));
+  }
+};
+
+// Panels of int4 in groups of 128 (panels.h). Weights become bytes, three instructions for eight of them, and inputs
+// integers of 14 bits in two planes of int8: 128 high + low. Row i of the inputs is columns 2 i and 2 i + 1 of the
+// product, whose sums are exact.
+template <>
+struct QuantizedWeights<quant::Int4G128> {
+  static constexpr PanelLayout kLayout = panel_layout<quant::Int4G128>();
+  static constexpr int kLines = 16;
+  static constexpr int kLineBytes = static_cast<int>(kLayout.line_bytes());
+  static constexpr int kScaleBytes = kLayout.scale_words * kPairsOfRows * 4;
+  static constexpr int kScalesAt = kLines * kLineBytes;
+  static constexpr int kBytes = kScalesAt + kLines / kLinesOfScaled * kScaleBytes;
+  static constexpr uint32_t kBits = 12;  // the largest input of 128 is above 2^12, below 2^13
+  static_assert(kLayout.low == 4 && kLayout.high == 0 && kLayout.super_words == 0);
+  static_assert(kLayout.scale_words == 2 && kLayout.scale_lines == kLinesOfScaled);
+
+  struct Source {
+    const std::byte* panels;
+    int64_t pitch, scales_at;
+    int lines;
+    __device__ explicit Source(const StepProduct& p) : panels(p.panels), pitch(p.pitch), lines(p.lines) {
+      constexpr PanelLayout layout = kLayout;
+      scales_at = layout.scales_at(lines);
     }
   };
+  static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
+                              uint64_t policy) {
+    const int lines = min(kLines, from.lines - first), scales = lines / kLinesOfScaled * kScaleBytes;
+    const std::byte* begin = from.panels + panel * from.pitch;
+    expect_bytes(barrier, lines * kLineBytes + scales);
+    copy_bulk(to, begin + first * kLineBytes, lines * kLineBytes, barrier, policy);
+    copy_bulk(to + kScalesAt, begin + from.scales_at + first / kLinesOfScaled * kScaleBytes, scales, barrier, policy);
+  }
+
+  // Of a plane, from one to the next. Lines are even, so that planes lie off each other's banks.
+  static constexpr __host__ __device__ int pitch(int lines) { return lines * kPanelLine + 64; }
+  static constexpr int bytes(int rows, int lines) {
+    return 2 * rows * pitch(lines) + lines / kLinesOfScaled * kMostStepRows * static_cast<int>(sizeof(Scaled));
+  }
+
+  // Lane t's fours of a line's steps lie side by side, first and third before second and fourth, as nibbles do.
+  static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
+    const uint32_t largest = largest_bits(v), exponent = largest & kInfinityBits;
+    const bool any = exponent > kBits << 23;
+    const float up = any ? __uint_as_float(((254 + kBits) << 23) - exponent) : 0.0f;
+    const auto whole = [&](float x) { return __float_as_int(fmaf(x, up, 0x1.8p23f)) - 0x4b400000; };
+    const int q[4] = {whole(v.x), whole(v.z), whole(v.y), whole(v.w)};
+    const auto bytes = [&](int shift) {
+      return __byte_perm(__byte_perm(q[0] >> shift, q[1] >> shift, 0x0040),
+                         __byte_perm(q[2] >> shift, q[3] >> shift, 0x0040), 0x5410);
+    };
+    std::byte* to = in.data + 2 * row * pitch(in.lines) + quad / 16 * kPanelLine + quad % 4 * 16 + quad / 4 % 4 * 4;
+    *reinterpret_cast<uint32_t*>(to) = bytes(7);
+    *reinterpret_cast<uint32_t*>(to + pitch(in.lines)) = bytes(0) & 0x7f7f7f7fu;
+    const int sum = __reduce_add_sync(kFullWarp, q[0] + q[1] + q[2] + q[3]);
+    if (quad % kQuadsOfScaled == 0) {
+      const uint32_t scale = largest < kInfinityBits ? (any ? exponent - (kBits << 23) : 0) : kNanBits;
+      scaled_of(in)[quad / kQuadsOfScaled * kMostStepRows + row] = {__uint_as_float(scale), sum};
+    }
+  }
+
+  static __device__ void multiply(float (&sums)[4], const std::byte* stage, int first, int lines, const Inputs& in,
+                                  int lane) {
+    constexpr uint32_t kNibbles = 0x0f0f0f0fu;
+    const std::byte *weights = stage + lane * 16, *scales = stage + kScalesAt + lane / 4 * 8;
+    const std::byte* x =
+        in.data + min(lane / 4, 2 * in.rows - 1) * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
+    const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostStepRows + min(lane % 4, in.rows - 1);
+#pragma unroll 4
+    for (int line = 0; line < lines; line += kLinesOfScaled) {
+      int part[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kLinesOfScaled; ++i) {
+        const uint4 a = *reinterpret_cast<const uint4*>(weights + (line + i) * kLineBytes);
+        const uint4 b = *reinterpret_cast<const uint4*>(x + (line + i) * kPanelLine);
+        mma_int8(part, a.x & kNibbles, a.x >> 4 & kNibbles, a.y & kNibbles, a.y >> 4 & kNibbles, b.x, b.y);
+        mma_int8(part, a.z & kNibbles, a.z >> 4 & kNibbles, a.w & kNibbles, a.w >> 4 & kNibbles, b.z, b.w);
+      }
+      const Scaled of_x = scaled[line / kLinesOfScaled * kMostStepRows];
+      const uint2 of_w = *reinterpret_cast<const uint2*>(scales + line / kLinesOfScaled * kScaleBytes);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t word = r == 0 ? of_w.x : of_w.y;
+        const int zero = static_cast<int>(word & quant::Int4G128::kZeroBits);
+        const int sum = part[2 * r] * 128 + part[2 * r + 1] - zero * of_x.sum;
+        const float scale = __uint_as_float(word & ~quant::Int4G128::kZeroBits) * of_x.scale;
+        sums[r] = fmaf(scale, static_cast<float>(sum), sums[r]);
+      }
+    }
+  }
+
+  static __device__ SumPlace place(int i, int lane) {
+    return i < 2 ? SumPlace{i * 8 + lane / 4, lane % 4} : SumPlace{0, kMostStepRows};
+  }
+
+ private:
+  struct Scaled {  // of 128 inputs of a row
+    float scale;
+    int sum;
+  };
+  static __device__ Scaled* scaled_of(const Inputs& in) {
+    return reinterpret_cast<Scaled*>(in.data + 2 * in.rows * pitch(in.lines));
+  }
 };
 
 struct NoWeights {};  // of the kernel without a quantized type
@@ -184,54 +339,5 @@ template <>
 struct WeightsOf<void> {
   using Type = NoWeights;
 };
-
-template <class Weights, int lines>
-__device__ void multiply_lines(float (&sums)[4], const typename Weights::Codec::Line (&weights)[lines],
-                               const std::byte* x, const float* x_sums, int lane) {
-  using Codec = typename Weights::Codec;
-  constexpr int kSteps = Codec::kFold / kPanelStep, kScales = kPanelLine / Codec::kFold;  // steps that share a scale
-  float part[lines][4];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint4 b[lines];
-#pragma unroll
-    for (int n = 0; n < lines; ++n) b[n] = *reinterpret_cast<const uint4*>(x + n * (kPanelLine * 2) + half * 64);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int step = half * 2 + i;
-#pragma unroll
-      for (int n = 0; n < lines; ++n) {
-        uint32_t a[4];
-        Codec::weights(weights[n], step, a);
-        const uint32_t b0 = i == 0 ? b[n].x : b[n].z, b1 = i == 0 ? b[n].y : b[n].w;
-        if (step % kSteps == 0) {
-          mma_first(part[n], a, b0, b1);
-        } else {
-          mma<__nv_bfloat16>(part[n], a[0], a[1], a[2], a[3], b0, b1);
-        }
-      }
-      if (step % kSteps != kSteps - 1) continue;
-#pragma unroll
-      for (int n = 0; n < lines; ++n) {
-        float2 x_sum = {0.0f, 0.0f};
-        if constexpr (Codec::kShifted) {
-          x_sum =
-              *reinterpret_cast<const float2*>(x_sums + (n * kScales + step / kSteps) * kMostStepRows + lane % 4 * 2);
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const Factors f = Codec::factors(weights[n], r, step / kSteps);
-          sums[2 * r] = fmaf(f.scale, part[n][2 * r], sums[2 * r]);
-          sums[2 * r + 1] = fmaf(f.scale, part[n][2 * r + 1], sums[2 * r + 1]);
-          if constexpr (Codec::kShifted) {
-            const float shift = f.minimum - f.scale * f.base;
-            sums[2 * r] = fmaf(shift, x_sum.x, sums[2 * r]);
-            sums[2 * r + 1] = fmaf(shift, x_sum.y, sums[2 * r + 1]);
-          }
-        }
-      }
-    }
-  }
-}
 
 }  // namespace sluice::cuda::step

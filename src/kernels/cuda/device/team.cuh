@@ -1,12 +1,12 @@
-// The first warps of a block, which work together and wait for each other at a barrier of their own.
+// The first warps of a block, which work together and wait for each other at a barrier of their own (1 to 15).
 #pragma once
 
 namespace sluice::cuda {
 
 struct Team {
-  int warps;
+  int warps, barrier;
   __device__ int threads() const { return warps * 32; }
-  __device__ void sync() const { asm volatile("bar.sync 1, %0;" ::"r"(threads()) : "memory"); }
+  __device__ void sync() const { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads()) : "memory"); }
 };
 
 }  // namespace sluice::cuda

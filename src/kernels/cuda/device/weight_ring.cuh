@@ -8,11 +8,12 @@
 
 namespace sluice::cuda {
 
-// Of a ring: which stage is next, and how often the ring has gone round.
+// Of a ring: which stage is next, and how often the ring has gone round. Who takes every step-th stage alone begins
+// each round at stage `first`, below step.
 class RingPlace {
  public:
-  __device__ RingPlace(uint32_t barriers, int stages, int stage_bytes)
-      : barriers_(barriers), stages_(stages), stage_bytes_(stage_bytes) {}
+  __device__ RingPlace(uint32_t barriers, int stages, int stage_bytes, int first = 0, int step = 1)
+      : barriers_(barriers), stages_(stages), stage_bytes_(stage_bytes), first_(first), step_(step), stage_(first) {}
 
   // Bytes from the ring's begin.
   __device__ int offset() const { return stage_ * stage_bytes_; }
@@ -20,14 +21,21 @@ class RingPlace {
   __device__ uint32_t empty() const { return full() + 8; }
   __device__ void wait_full() const { wait_barrier(full(), round_); }
   __device__ void wait_empty() const { wait_barrier(empty(), round_ ^ 1); }
-  __device__ void next() {
-    if (++stage_ == stages_) stage_ = 0, round_ ^= 1;
+  // How many stages on the next one is.
+  __device__ int next() {
+    if (stage_ + step_ < stages_) {
+      stage_ += step_;
+      return step_;
+    }
+    const int on = stages_ - stage_ + first_;
+    stage_ = first_, round_ ^= 1;
+    return on;
   }
 
  private:
   const uint32_t barriers_;
-  const int stages_, stage_bytes_;
-  int stage_ = 0;
+  const int stages_, stage_bytes_, first_, step_;
+  int stage_;
   int round_ = 0;
 };
 
