@@ -105,7 +105,7 @@ struct StepRotation {  // rope_store
 
 struct StepAttention {  // a row of each sequence
   AttentionParams params;
-  StepRotation rotation;  // what comes before it; q is null where nothing does. The queries are left as they are
+  StepRotation rotation;  // what comes before it. The queries are left as they are
   Exchange in, put;       // fp32 of the product that gives q, k and v; out
   int q_at, k_at, v_at;   // their columns in that
   bool keeps_out;
@@ -196,6 +196,7 @@ class StepProgram {
  private:
   bool take_type(DType plain, DType quantized);
   bool take_scratch(int bytes);
+  bool rotated_before(const AttentionParams& params, int sequences) const;
   void add(const Instruction& instruction, Alone alone);
   std::byte* device();
   const WeightMaps* keep(const WeightMaps& maps);
