@@ -1,9 +1,9 @@
 // The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type, one
 // block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and two more
 // work for them: the feeder copies the weights of every product to come into a ring of stages in shared memory, the
-// finisher adds up the warps' sums, writes results and fetches instructions. Blocks wait for each other between
-// instructions at a counter in device memory (arrive, then poll); the feeder does not, so that memory is read all the
-// while.
+// finisher adds up the warps' sums, passes results on and fetches instructions. Blocks wait for the words that they read
+// (device/exchange.cuh), and for each other, at a counter in device memory, before the instructions that say so; the
+// feeder waits for neither, so that memory is read all the while.
 //
 // A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
 // 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by the
@@ -82,7 +82,7 @@ struct Memory {
   std::byte *ring, *scratch;
   float* sums;         // [kStepSums][kSums]
   float* gates;        // [kMostStepRows * kPanelOutputs]
-  float* squares;      // [kMostStepRows][kStepWarps], sums of the inputs'
+  float* squares;      // [kMostStepRows][kStepWarps], sums over the inputs
   Instruction* slots;  // [2]
   UnitPlace* places;   // [2]
 };
