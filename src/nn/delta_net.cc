@@ -37,7 +37,8 @@ std::vector<CausalConv::Part> conv_parts(const DeltaNetSpec& s) {
   return {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}};
 }
 
-// x / sqrt(sum of squares + 1e-6) * scale, spelled as an RMSNorm.
+}  // namespace
+
 Norm unit_length(const LoadContext& context, int dim, float scale) {
   const auto n = static_cast<float>(dim);
   return Norm(context, std::vector<float>(static_cast<size_t>(dim), scale / std::sqrt(n)), {.eps = 1e-6f / n});
@@ -48,8 +49,6 @@ Tensor by_heads(const Tensor& x, int heads) {
   out.shape = {x.shape[0], heads, x.shape[1] / heads};
   return out;
 }
-
-}  // namespace
 
 DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
     : spec_(s),

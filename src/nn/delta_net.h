@@ -13,6 +13,11 @@ enum class DeltaNetLayout {
   kByKeyHeads,  // in_proj_qkvz, in_proj_ba: the rows of one key head and its heads of the values after the other's
 };
 
+// x / sqrt(sum of squares + 1e-6) * scale, spelled as an RMSNorm.
+Norm unit_length(const LoadContext& context, int dim, float scale);
+// [tokens, heads * dim] as [tokens, heads, dim]
+Tensor by_heads(const Tensor& x, int heads);
+
 struct DeltaNetSpec {
   int heads = 0;      // of the values
   int key_heads = 0;  // divides heads

@@ -333,6 +333,27 @@ TEST_F(GgufCheckpointTest, BlocksThatPredictFurtherTokensAreLeftOut) {
   }
 }
 
+TEST_F(GgufCheckpointTest, EncodersMakeVectors) {
+  const auto keys = [](uint8_t causal, uint32_t pooling) {
+    Writer w;
+    w.header(2, 9).key_text("general.architecture", "bert").key_u32("bert.context_length", 64);
+    w.key_u32("bert.embedding_length", 32).key_u32("bert.block_count", 1).key_u32("bert.feed_forward_length", 48);
+    w.key_u32("bert.attention.head_count", 2).key_f32("bert.attention.layer_norm_epsilon", 1e-12f);
+    w.key("bert.attention.causal", 7).number(causal).key_u32("bert.pooling_type", pooling);
+    return with_tensors(w, {{"token_embd.weight", {32, 10}}, {"token_types.weight", {32, 2}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", keys(0, 2)));
+  EXPECT_EQ(checkpoint->pooling, "cls");
+  EXPECT_EQ(checkpoint->config.at<int>("type_vocab_size"), 2);
+  EXPECT_NE(checkpoint->find("embeddings.word_embeddings.weight"), nullptr);
+  for (const auto& [causal, pooling, part] : {std::tuple{1, 1u, "causal"}, {0, 4u, "pooling_type"}}) {
+    const std::string path = write("bad.gguf", keys(static_cast<uint8_t>(causal), pooling));
+    const auto found = failure([&] { open_checkpoint(path); });
+    ASSERT_TRUE(found) << part;
+    EXPECT_THAT(found->message, HasSubstr(part));
+  }
+}
+
 // What sees for a model is no model, and does not stand in a model's way.
 TEST_F(GgufCheckpointTest, ProjectorsAreNoModels) {
   const std::string model = write("m.gguf", with_tensors(llama_keys(11), llama_tensors()));

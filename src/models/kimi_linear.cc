@@ -1,0 +1,114 @@
+// Kimi Linear (arXiv:2510.26692): delta attention with a latent attention now and then, which is not rotated, and
+// DeepSeek-V3's experts.
+#include <fmt/core.h>
+
+#include "base/json.h"
+#include "models/deepseek.h"
+#include "models/mamba.h"
+#include "nn/kimi_delta.h"
+
+namespace sluice {
+namespace {
+
+// The names of published checkpoints, and those that DeepSeek's models have for the same.
+constexpr std::pair<const char*, const char*> kAliases[] = {{"model_max_length", "max_position_embeddings"},
+                                                            {"moe_renormalize", "norm_topk_prob"},
+                                                            {"num_expert_group", "n_group"},
+                                                            {"num_experts_per_token", "num_experts_per_tok"},
+                                                            {"num_shared_experts", "n_shared_experts"},
+                                                            {"num_local_experts", "num_experts"}};
+
+Config with_usual_names(const Config& config) {
+  Json values = config.values();
+  for (const auto& [own, usual] : kAliases) {
+    if (!values.contains(own)) continue;
+    if (values.contains(usual) && values[usual] != values[own])
+      config.refuse(own, fmt::format("contradicts {}", usual));
+    values[usual] = values[own];
+    values.erase(own);
+  }
+  for (const auto& [key, value] : config.values().items()) config.ignore(key);  // the copy is asked what nobody read
+  return Config(std::move(values), config.origin());
+}
+
+// Kinds of layers: "layer_types", or lists of their numbers from 1, or every fourth but the first.
+std::vector<std::string> read_kinds(const Config& config, const Config& own, int depth) {
+  std::vector<std::string> kinds;
+  for (int i = 0; i < depth; ++i) kinds.emplace_back(i > 0 && i % 4 == 0 ? "full_attention" : "linear_attention");
+  const auto full = own.get("full_attn_layers", std::vector<int>{}), delta = own.get("kda_layers", std::vector<int>{});
+  if (!full.empty() || !delta.empty()) {
+    std::ranges::fill(kinds, "");
+    for (const auto& [list, kind] : {std::pair{&full, "full_attention"}, {&delta, "linear_attention"}}) {
+      for (const int layer : *list) {
+        if (layer < 1 || layer > depth || !kinds[layer - 1].empty()) {
+          own.refuse("full_attn_layers", fmt::format("and kda_layers do not divide {} layers: {}", depth, layer));
+        }
+        kinds[layer - 1] = kind;
+      }
+    }
+    if (std::ranges::count(kinds, "") > 0) own.refuse("full_attn_layers", "and kda_layers leave layers out");
+  }
+  return config.get("layer_types", kinds);
+}
+
+KimiDeltaSpec read_delta(const Config& config, const Config& own, const DecoderSpec& s) {
+  const auto size = [&](const char* nested, const char* flat, int fallback) {
+    const Config& from = own.has(nested) ? own : config;
+    const char* key = own.has(nested) ? nested : flat;
+    config.ignore(flat);
+    return read_positive(from, key, from.get(key, fallback));
+  };
+  KimiDeltaSpec d{.heads = size("num_heads", "linear_num_heads", 32),
+                  .dim = size("head_dim", "linear_head_dim", 128),
+                  .conv_width = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
+                  .activation = s.mlp.activation,
+                  .norm_eps = s.norm.eps};
+  if (d.conv_width > ops::kMaxConvWidth) {
+    config.refuse("linear_conv_kernel_dim", fmt::format("{} is above {}", d.conv_width, ops::kMaxConvWidth));
+  }
+  return d;
+}
+
+void read_routing(const Config& config, DecoderSpec& s) {
+  const auto scoring = config.get("moe_router_activation_func", std::string("sigmoid"));
+  if (scoring != "sigmoid") config.refuse("moe_router_activation_func", "'" + scoring + "' is not sigmoid");
+  if (config.get("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq", "is not 1");
+  config.ignore("use_grouped_topk");  // as n_group says
+  read_deepseek_experts(config, s, true,
+                        {.experts = "num_experts", .default_shared = 1, .default_dense = 1, .default_scale = 2.446f});
+  read_mlp_layer_types(config, s);
+  s.moe.gate = "w1";
+  s.moe.up = "w3";
+  s.moe.down = "w2";
+  for (LayerSpec& layer : s.layers) {
+    if (!layer.moe) continue;
+    layer.names = s.names;
+    layer.names->mlp = "block_sparse_moe";
+  }
+}
+
+std::unique_ptr<Model> build(const Config& published, LoadContext& context, int max_len) {
+  const Config config = with_usual_names(published);
+  const Config own = config.object("linear_attn_config");
+  DecoderSpec s = latent_llama_like(config, "kimi_linear", {.norm_eps = 1e-5, .q_rank = 0});
+  s.max_positions = config.get("max_position_embeddings", kNoPositionLimit);
+  if (!config.get("mla_use_nope", true)) config.refuse("mla_use_nope", "false is not supported");
+  s.ropes[0].type = "none";
+  const KimiDeltaSpec delta = read_delta(config, own, s);
+  const std::vector<bool> recurrent =
+      read_recurrent_layers(config, read_kinds(config, own, s.depth()), "layer_types", s.depth());
+  for (int i = 0; i < s.depth(); ++i) {
+    if (recurrent[i]) s.layers[i].mixer = mixer_of<KimiDelta>("self_attn", delta);
+  }
+  read_routing(config, s);
+  ignore_prediction_layers(config, context, s);
+  refuse_unread(own);
+  refuse_unread(config);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "kimi_linear", .architectures = {"KimiLinearForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
