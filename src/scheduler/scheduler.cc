@@ -149,7 +149,8 @@ void Scheduler::write_block_tables(Step& step) const {
   for (const auto& part : step.out.parts) stride = std::max(stride, part.sequence->rows());
   batch.block_table_stride = stride;
   batch.slots.reserve(batch.tokens.size() * options_.groups.size());
-  batch.block_table.reserve(step.out.parts.size() * stride * options_.groups.size());
+  batch.block_table.resize(step.out.parts.size() * stride * options_.groups.size());
+  auto row = batch.block_table.begin();
   for (int group = 0; group < groups(); ++group) {
     const int scale = options_.groups[group].ids_per_block;
     for (const auto& part : step.out.parts) {
@@ -159,8 +160,11 @@ void Scheduler::write_block_tables(Step& step) const {
         CHECK(!pool_.published(block), "a published block would be written");
         batch.slots.push_back(block * scale * size + position % size);
       }
-      for (const BlockId block : blocks) batch.block_table.push_back(block == kNoBlock ? kNoBlock : block * scale);
-      batch.block_table.insert(batch.block_table.end(), stride - blocks.size(), kNoBlock);
+      const auto beyond = std::ranges::transform(blocks, row, [&](BlockId block) {
+                            return block == kNoBlock ? kNoBlock : block * scale;
+                          }).out;
+      row += stride;
+      std::fill(beyond, row, kNoBlock);
     }
   }
 }
