@@ -25,7 +25,9 @@ bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const Sam
     (inputs_.promise(tasks[i], same_row(i - 1) || same_row(i + 1)) ? drawing_ : whole_rows_).push_back(i);
   }
   draw(c, tasks, drawn_together(0));
-  return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !inputs_.candidates_asked();
+  // Lists of candidates and of the largest logits may turn out to be too long: whole rows are needed then.
+  const bool may_need_rows = inputs_.candidates_asked() || (inputs_.top_asked() && vocab() > ops::kMostCandidates);
+  return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !may_need_rows;
 }
 
 std::vector<SampleResult> DeviceSampler::finish(ops::Ctx& c, std::span<const SampleTask> tasks) {
