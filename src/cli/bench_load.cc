@@ -14,6 +14,7 @@
 #include "cli/bench.h"
 #include "engine/load.h"
 #include "kernels/cpu/dispatch/machine.h"
+#include "ops/ops.h"
 #include "sluice/engine.h"
 
 namespace sluice::cli {
@@ -244,6 +245,22 @@ std::function<int()> declare_throughput(CLI::App& app) {
   return [a] { return throughput(*a); };
 }
 
+// What --deterministic costs: medians of `result` over those of the kernels that would be taken without it. Where these
+// are the same, as on every CPU, nothing.
+Json cost_beside_fastest(LoadArguments a, const std::vector<LoadShape>& shapes, const Json& result) {
+  a.engine.deterministic = false;
+  const std::string fastest(ops::select_backend(a.engine.backend).name);
+  Json cost = {{"beside", fastest}, {"ttft", 1.0}, {"tpot", 1.0}};
+  if (result["backend"] == fastest) return cost;
+  const Json without = measure_latency(a, shapes).front();
+  for (const char* name : {"ttft", "tpot"}) {
+    const std::string key = fmt::format("{}_ms", name);
+    const double p50 = without[key]["p50"];
+    if (p50 > 0) cost[name] = result[key]["p50"].get<double>() / p50;
+  }
+  return cost;
+}
+
 std::function<int()> declare_latency(CLI::App& app) {
   auto a = std::make_shared<LoadArguments>();
   add_load_options(app, *a);
@@ -252,7 +269,10 @@ std::function<int()> declare_latency(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--iterations", a->iterations, "measured runs")->check(CLI::PositiveNumber)->capture_default_str();
   return [a] {
-    print_result(measure_latency(*a, {{a->batch_size, a->input_len, a->output_len}}).front());
+    const std::vector<LoadShape> shapes = {{a->batch_size, a->input_len, a->output_len}};
+    Json result = measure_latency(*a, shapes).front();
+    if (a->engine.deterministic) result["deterministic_cost"] = cost_beside_fastest(*a, shapes, result);
+    print_result(result);
     return 0;
   };
 }

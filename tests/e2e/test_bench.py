@@ -48,3 +48,11 @@ def test_mistakes_are_named(server):
     assert "ttft" in bench("--base-url", server.url, *LOAD, "--goodput", "tttf:3", expected=1)
     assert "http" in bench("--base-url", "ftp://nowhere", *LOAD, expected=1)
     assert "127.0.0.1:9" in bench("--base-url", "http://127.0.0.1:9", *LOAD, expected=1)
+
+
+def test_the_cost_of_deterministic_rows_is_printed():
+    args = ["--input-len", "8", "--output-len", "4", "--iterations", "1", "--deterministic", "--backend", "reference"]
+    done = subprocess.run([str(serving.binary()), "bench", "latency", *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    cost = json.loads(done.stdout.strip().splitlines()[-1])["deterministic_cost"]
+    assert cost == {"beside": "reference", "ttft": 1.0, "tpot": 1.0}
