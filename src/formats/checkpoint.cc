@@ -53,7 +53,8 @@ void refuse_adapter(const fs::path& folder) {
   }
   std::ranges::sort(found);
   if (unreadable) throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", path.string(), unreadable.message()));
-  if (found.empty()) throw Error(ErrorCode::kNotFound, fmt::format("{}: no weights in this folder ({})", path.string(), known));
+  if (found.empty())
+    throw Error(ErrorCode::kNotFound, fmt::format("{}: no weights in this folder ({})", path.string(), known));
   throw Error(ErrorCode::kUnsupportedModel,
               fmt::format("{}: {}{}: not in a format that is supported yet ({})", path.string(), found.front(),
                           found.size() > 1 ? fmt::format(" and {} more", found.size() - 1) : "", known));
