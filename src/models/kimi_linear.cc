@@ -51,18 +51,19 @@ std::vector<std::string> read_kinds(const Config& config, const Config& own, int
   return config.get("layer_types", kinds);
 }
 
-KimiDeltaSpec read_delta(const Config& config, const Config& own, const DecoderSpec& s) {
+DeltaSpec read_delta(const Config& config, const Config& own, const DecoderSpec& s) {
   const auto size = [&](const char* nested, const char* flat, int fallback) {
     const Config& from = own.has(nested) ? own : config;
     const char* key = own.has(nested) ? nested : flat;
     config.ignore(flat);
     return read_positive(from, key, from.get(key, fallback));
   };
-  KimiDeltaSpec d{.heads = size("num_heads", "linear_num_heads", 32),
-                  .dim = size("head_dim", "linear_head_dim", 128),
-                  .conv_width = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
-                  .activation = s.mlp.activation,
-                  .norm_eps = s.norm.eps};
+  DeltaSpec d;
+  d.heads = d.key_heads = size("num_heads", "linear_num_heads", 32);
+  d.key_dim = d.value_dim = size("head_dim", "linear_head_dim", 128);
+  d.conv_width = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
+  d.activation = s.mlp.activation;
+  d.norm_eps = s.norm.eps;
   if (d.conv_width > ops::kMaxConvWidth) {
     config.refuse("linear_conv_kernel_dim", fmt::format("{} is above {}", d.conv_width, ops::kMaxConvWidth));
   }
@@ -94,7 +95,7 @@ std::unique_ptr<Model> build(const Config& published, LoadContext& context, int 
   s.max_positions = config.get("max_position_embeddings", kNoPositionLimit);
   if (!config.get("mla_use_nope", true)) config.refuse("mla_use_nope", "false is not supported");
   s.ropes[0].type = "none";
-  const KimiDeltaSpec delta = read_delta(config, own, s);
+  const DeltaSpec delta = read_delta(config, own, s);
   const std::vector<bool> recurrent =
       read_recurrent_layers(config, read_kinds(config, own, s.depth()), "layer_types", s.depth());
   for (int i = 0; i < s.depth(); ++i) {

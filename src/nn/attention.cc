@@ -23,13 +23,6 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   return parts;
 }
 
-// [tokens, heads * head_dim] as [tokens, heads, head_dim].
-Tensor by_heads(const Tensor& x, int heads) {
-  Tensor out = x;
-  out.shape = {x.shape[0], heads, x.shape[1] / heads};
-  return out;
-}
-
 }  // namespace
 
 std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& s) {

@@ -1,8 +1,5 @@
-// Projections, convolution, delta rule, norm and gate.
+// How the projections lie in a checkpoint, and what of them the delta rule gets.
 #include "nn/delta_net.h"
-
-#include <cmath>
-#include <limits>
 
 namespace sluice {
 namespace {
@@ -39,56 +36,23 @@ std::vector<CausalConv::Part> conv_parts(const DeltaNetSpec& s) {
 
 }  // namespace
 
-Norm unit_length(const LoadContext& context, int dim, float scale) {
-  const auto n = static_cast<float>(dim);
-  return Norm(context, std::vector<float>(static_cast<size_t>(dim), scale / std::sqrt(n)), {.eps = 1e-6f / n});
-}
-
-Tensor by_heads(const Tensor& x, int heads) {
-  Tensor out = x;
-  out.shape = {x.shape[0], heads, x.shape[1] / heads};
-  return out;
-}
-
 DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
     : spec_(s),
       in_(w, in_parts(s), hidden, false),
       out_(w, {{s.layout == DeltaNetLayout::kApart ? "o_proj" : "out_proj", hidden}}, s.values(), false),
-      conv_(w, conv_parts(s), s.conv()),
-      q_norm_(unit_length(w.context(), s.key_dim, 1.0f / std::sqrt(static_cast<float>(s.key_dim)))),
-      k_norm_(unit_length(w.context(), s.key_dim, 1.0f)),
-      norm_(w, s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm", s.value_dim, {.eps = s.norm_eps}),
-      a_(w.context(), decay_rates(w.vector("A_log", s.heads))),
-      dt_bias_(w.context(), w.vector("dt_bias", s.heads)) {}
+      rule_(w, s, conv_parts(s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm", w.vector("A_log", s.heads),
+            w.vector("dt_bias", s.heads)) {}
 
 void DeltaNet::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const {
-  const int64_t keys = spec_.keys(), values = spec_.values(), qkv = 2 * keys + values;
-  const int64_t conv_values = spec_.conv().state_values();
+  const int64_t values = spec_.values(), qkv = 2 * spec_.keys() + values;
   const Tensor projected = in_(c, x);
-  const Tensor mixed = conv_(c, step, projected.slice_columns(0, qkv), step.state.slice_columns(0, conv_values));
-  const Tensor q = mixed.slice_columns(0, keys), k = mixed.slice_columns(keys, keys);
-  const Tensor y = mixed.slice_columns(2 * keys, values), gate = projected.slice_columns(qkv, values);
-  const Tensor beta = projected.slice_columns(qkv + values, spec_.heads);
-  const Tensor dt = projected.slice_columns(qkv + values + spec_.heads, spec_.heads);
-  q_norm_.in_place(c, by_heads(q, spec_.key_heads));
-  k_norm_.in_place(c, by_heads(k, spec_.key_heads));
-  ops::unary(c, beta, ops::Activation::kSigmoid);
-  if (spec_.beta_scale != 1.0f) ops::map(c, beta, ops::Map::kScale, spec_.beta_scale);
-  ops::softplus(c, dt, dt_bias_.data(), 0.0f, std::numeric_limits<float>::infinity());
-  ops::delta_rule(c, {.out = y,
-                      .q = q,
-                      .k = k,
-                      .v = y,
-                      .dt = dt,
-                      .beta = beta,
-                      .a = a_.data(),
-                      .heads = spec_.heads,
-                      .key_heads = spec_.key_heads,
-                      .state = step.state.slice_columns(conv_values, values * spec_.key_dim),
-                      .sequences = step.sequences()});
-  norm_.in_place(c, by_heads(y, spec_.heads));
-  ops::multiply(c, y, gate, ops::Activation::kSilu);
+  const Tensor y = rule_(c, step,
+                         {.qkv = projected.slice_columns(0, qkv),
+                          .dt = projected.slice_columns(qkv + values + spec_.heads, spec_.heads),
+                          .beta = projected.slice_columns(qkv + values, spec_.heads),
+                          .gate = projected.slice_columns(qkv, values),
+                          .gate_activation = ops::Activation::kSilu});
   out_.into(c, out, y, accumulate);
 }
 

@@ -227,6 +227,12 @@ void Norm::into(ops::Ctx& c, const Tensor& out, const Tensor& x) const {
   }
 }
 
+Tensor by_heads(const Tensor& x, int heads) {
+  Tensor out = x;
+  out.shape = {x.shape[0], heads, x.shape[1] / heads};
+  return out;
+}
+
 Tensor Norm::operator()(ops::Ctx& c, const Tensor& x, DType type) const {
   const Tensor memory = c.arena.take(&kFloat32, x.shape), out = type == &kFloat32 ? memory : ops::rows_in(memory, type);
   into(c, out, x);

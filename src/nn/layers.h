@@ -97,6 +97,9 @@ class Norm {
   Vector weight_, bias_;
 };
 
+// [tokens, heads * dim] as [tokens, heads, dim], of which norms take each vector by itself.
+Tensor by_heads(const Tensor& x, int heads);
+
 // A table of vectors: the mapped file's where ops read the host's memory, else a copy.
 class Embedding {
  public:
