@@ -25,38 +25,32 @@ constexpr CodeValues offset_by(const int8_t (&levels)[16], int offset) {
   for (int i = 0; i < 16; ++i) out.values[i] = static_cast<uint8_t>(levels[i] + offset);
   return out;
 }
-inline constexpr CodeValues kIq4Values = offset_by(quant::kIq4Levels, kernels::kInt8Layout<quant::IQ4_NL>.offset);
-inline constexpr CodeValues kFp4Values = offset_by(quant::kFp4Levels, kernels::kInt8Layout<quant::MXFP4>.offset);
-inline constexpr CodeValues kIq1Values = offset_by(quant::kIq1Levels, kernels::kInt8Layout<quant::IQ1_S>.offset);
-inline constexpr CodeValues kIq2Values = offset_by(quant::kIq2Levels, kernels::kInt8Layout<quant::IQ2_S>.offset);
-inline constexpr CodeValues kIq3XxsValues =
-    offset_by(quant::kIq3XxsLevels, kernels::kInt8Layout<quant::IQ3_XXS>.offset);
-inline constexpr CodeValues kIq3SValues = offset_by(quant::kIq3SLevels, kernels::kInt8Layout<quant::IQ3_S>.offset);
 struct NoCodeValues {};
+
+template <class Format, class... Formats>
+inline constexpr bool kIsOneOf = (std::is_same_v<Format, Formats> || ...);
+
 template <class Format>
-inline constexpr NoCodeValues kCodeValues{};
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ4_NL> = kIq4Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ4_XS> = kIq4Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::MXFP4> = kFp4Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::NVFP4> = kFp4Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ1_S> = kIq1Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ1_M> = kIq1Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ2_XXS> = kIq2Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ2_XS> = kIq2Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ2_S> = kIq2Values;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ3_XXS> = kIq3XxsValues;
-template <>
-inline constexpr CodeValues kCodeValues<quant::IQ3_S> = kIq3SValues;
+constexpr auto code_values() {
+  namespace q = quant;
+  constexpr int offset = kernels::kInt8Layout<Format>.offset;
+  if constexpr (kIsOneOf<Format, q::IQ4_NL, q::IQ4_XS>)
+    return offset_by(q::kIq4Levels, offset);
+  else if constexpr (kIsOneOf<Format, q::MXFP4, q::NVFP4>)
+    return offset_by(q::kFp4Levels, offset);
+  else if constexpr (kIsOneOf<Format, q::IQ1_S, q::IQ1_M>)
+    return offset_by(q::kIq1Levels, offset);
+  else if constexpr (kIsOneOf<Format, q::IQ2_XXS, q::IQ2_XS, q::IQ2_S>)
+    return offset_by(q::kIq2Levels, offset);
+  else if constexpr (kIsOneOf<Format, q::IQ3_XXS>)
+    return offset_by(q::kIq3XxsLevels, offset);
+  else if constexpr (kIsOneOf<Format, q::IQ3_S>)
+    return offset_by(q::kIq3SLevels, offset);
+  else
+    return NoCodeValues{};
+}
+template <class Format>
+inline constexpr auto kCodeValues = code_values<Format>();
 
 // Decodes panels of one format.
 template <class Format>
