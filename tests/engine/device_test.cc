@@ -15,11 +15,7 @@
 namespace sluice {
 namespace {
 
-using testing::Choice;
-using testing::Collector;
-using testing::metric;
-using testing::run_alone;
-using testing::settles;
+using namespace testing;  // engine/collect.h
 
 class Device : public Memory {
  public:

@@ -12,11 +12,7 @@
 namespace sluice {
 namespace {
 
-using testing::Choice;
-using testing::Collector;
-using testing::metric;
-using testing::run_alone;
-using testing::settles;
+using namespace testing;  // engine/collect.h
 
 EngineOptions options(int kv_mib = 64) {
   EngineOptions o;

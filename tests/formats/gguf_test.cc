@@ -275,14 +275,20 @@ class GgufCheckpointTest : public testing::Test {
     return (root_ / name).string();
   }
 
-  // A Llama of one layer, 64 wide, 2 heads; every tensor holds its row numbers.
-  static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0, uint32_t blocks = 1) {
+  // The sizes of a model with 2 heads, and room for more keys.
+  static Writer sizes(const std::string& architecture, uint64_t tensors, uint64_t more_keys, uint32_t hidden,
+                      uint32_t inner, uint32_t blocks = 1) {
     Writer w;
-    w.header(tensors, 8 + more_keys).key_text("general.architecture", "llama");
-    w.key_u32("llama.context_length", 128).key_u32("llama.embedding_length", 64).key_u32("llama.block_count", blocks);
-    w.key_u32("llama.feed_forward_length", 96).key_u32("llama.attention.head_count", 2);
-    w.key_u32("llama.attention.head_count_kv", 1).key_f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    const std::string a = architecture + ".";
+    w.header(tensors, 8 + more_keys).key_text("general.architecture", architecture);
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", hidden).key_u32(a + "block_count", blocks);
+    w.key_u32(a + "feed_forward_length", inner).key_u32(a + "attention.head_count", 2);
+    w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
     return w;
+  }
+  // A Llama of one layer, 64 wide; every tensor holds its row numbers.
+  static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0, uint32_t blocks = 1) {
+    return sizes("llama", tensors, more_keys, 64, 96, blocks);
   }
   struct Named {
     std::string name;
@@ -496,12 +502,8 @@ TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
 
 // Qwen 3.5: value heads in turn need the key heads as often as these take turns.
 TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
-  Writer w;
-  w.header(4, 16).key_text("general.architecture", "qwen35");
   const std::string a = "qwen35.";
-  w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 32).key_u32(a + "block_count", 1);
-  w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
-  w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-6f);
+  Writer w = sizes("qwen35", 4, 8, 32, 96);
   w.key_u32(a + "ssm.conv_kernel", 4).key_u32(a + "ssm.state_size", 3).key_u32(a + "ssm.group_count", 2);
   w.key_u32(a + "ssm.time_step_rank", 4).key_u32(a + "ssm.inner_size", 20).key_u32(a + "full_attention_interval", 4);
   w.key_u32(a + "attention.key_length", 16).key_u32(a + "attention.value_length", 16);
@@ -530,12 +532,8 @@ TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
 
 // gpt-oss: gates and the other halves of the experts come apart, their biases, too.
 TEST_F(GgufCheckpointTest, HalvesOfExpertsAreStackedWithTheirBiases) {
-  Writer w;
-  w.header(8, 11).key_text("general.architecture", "gpt-oss");
   const std::string a = "gpt-oss.";
-  w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 32).key_u32(a + "block_count", 1);
-  w.key_u32(a + "feed_forward_length", 4).key_u32(a + "attention.head_count", 2);
-  w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+  Writer w = sizes("gpt-oss", 8, 3, 32, 4);
   w.key_u32(a + "attention.sliding_window", 8).key_u32(a + "expert_count", 3).key_u32(a + "expert_used_count", 2);
   const auto path = write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
                                                      {"blk.0.attn_sinks.weight", {2}},

@@ -6,22 +6,15 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <random>
 
-#include "base/mmap.h"
 #include "engine/runner.h"
-#include "formats/safetensors.h"
+#include "golden/arch_golden.h"
 #include "golden/goldens.h"
-#include "support/hashed_weights.h"
-#include "support/temp_folder.h"
 
 namespace sluice {
 namespace {
-
-namespace fs = std::filesystem;
-const fs::path kFolder = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch";
 
 // Worst errors by architecture and way of computing, over all backends; printed when all is done.
 class Table : public ::testing::Environment {
@@ -60,11 +53,8 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
   void SetUp() override {
     const auto& [name, backend] = GetParam();
     name_ = name;
-    const fs::path golden = kFolder / name;
-    testing::write_hashed_checkpoint(golden.string(), folder_.path());
-    file_ = std::make_unique<MappedFile>((golden / "golden.safetensors").string());
-    for (TensorEntry& entry : read_safetensors(file_->bytes(), name)) golden_.emplace(entry.name, entry);
-    options_.model = folder_.path();
+    golden_ = std::make_unique<ArchGolden>(name);
+    options_.model = golden_->checkpoint();
     options_.dtype = "float32";
     options_.backend = backend;
     options_.kv_cache_memory_bytes = 16 << 20;
@@ -73,16 +63,10 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
     runner_ = std::make_unique<Runner>(*loaded_, pool_);
   }
 
-  std::vector<int32_t> ids(const std::string& name) const {
-    const TensorEntry& entry = golden_.at(name);
-    const auto* data = reinterpret_cast<const int32_t*>(entry.data);
-    return {data, data + entry.shape[0]};
-  }
-
   void expect_logits(int sample, int chunk) {
     const std::string index = std::to_string(sample);
-    const Tensor want = golden_.at("logits_" + index).view();
-    for_each_logits(*runner_, loaded_->plan, options_.block_size, ids("ids_" + index), chunk,
+    const Tensor want = golden_->logits("logits_" + index);
+    for_each_logits(*runner_, loaded_->plan, options_.block_size, golden_->ids("ids_" + index), chunk,
                     [&](int position, std::span<const float> row) {
                       ASSERT_EQ(static_cast<int64_t>(row.size()), want.shape[1]);
                       check_row(row, want, position, chunk == 1 ? "tokens" : chunk == 5 ? "chunks" : "one piece");
@@ -96,9 +80,7 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
   }
 
   std::string name_;
-  testing::TempFolder folder_;
-  std::unique_ptr<MappedFile> file_;
-  std::map<std::string, TensorEntry> golden_;
+  std::unique_ptr<ArchGolden> golden_;
   EngineOptions options_;
   ThreadPool pool_{2};
   std::unique_ptr<LoadedModel> loaded_;
@@ -130,7 +112,7 @@ TEST_P(Arch, LogitsInABatchOfMixedLengths) {
   std::vector<Text> texts;
   for (const char* index : {"0", "1", "0"}) {
     texts.push_back(
-        {.tokens = ids(std::string("ids_") + index), .want = golden_.at(std::string("logits_") + index).view()});
+        {.tokens = golden_->ids(std::string("ids_") + index), .want = golden_->logits(std::string("logits_") + index)});
   }
   const int size = options_.block_size, count = static_cast<int>(texts.size());
   const int stride = (64 + size - 1) / size;
@@ -175,8 +157,8 @@ TEST_P(Arch, LogitsInABatchOfMixedLengths) {
 
 TEST_P(Arch, GreedyTokens) {
   for (const char* index : {"0", "1"}) {
-    std::vector<int32_t> tokens = ids(std::string("ids_") + index);
-    for (const int32_t want : ids(std::string("gen_") + index)) {
+    std::vector<int32_t> tokens = golden_->ids(std::string("ids_") + index);
+    for (const int32_t want : golden_->ids(std::string("gen_") + index)) {
       int32_t got = -1;
       for_each_logits(*runner_, loaded_->plan, options_.block_size, tokens, 64, [&](int, std::span<const float> row) {
         got = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
@@ -188,7 +170,7 @@ TEST_P(Arch, GreedyTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Arch,
-                         ::testing::Combine(::testing::ValuesIn(golden_names(kFolder)),
+                         ::testing::Combine(::testing::ValuesIn(golden_names(arch_goldens())),
                                             ::testing::ValuesIn(golden_backends())),
                          [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 

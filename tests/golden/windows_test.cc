@@ -6,11 +6,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <map>
 #include <random>
 
 #include "engine/runner.h"
+#include "golden/arch_golden.h"
 #include "golden/goldens.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
@@ -20,13 +19,10 @@
 namespace sluice {
 namespace {
 
-namespace fs = std::filesystem;
-const fs::path kFolder = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch";
-
 class Windows : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    testing::write_hashed_checkpoint((kFolder / GetParam()).string(), folder_.path());
+    testing::write_hashed_checkpoint((arch_goldens() / GetParam()).string(), folder_.path());
     options_.model = folder_.path();
     options_.dtype = "float32";
     options_.kv_cache_memory_bytes = 64 << 20;
@@ -127,7 +123,7 @@ TEST_P(Windows, EveryTokenIsThatOfTheWholeTextAtOnce) {
 TEST(WindowsPlan, OneSequenceAlwaysFits) {
   for (const char* name : {"mistral", "gemma3_text", "gpt_oss", "gemma4_text-shared"}) {
     const testing::TempFolder folder;
-    testing::write_hashed_checkpoint((kFolder / name).string(), folder.path());
+    testing::write_hashed_checkpoint((arch_goldens() / name).string(), folder.path());
     ThreadPool pool(1);
     EngineOptions options;
     options.model = folder.path();

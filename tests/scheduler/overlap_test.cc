@@ -3,8 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
+#include "scheduler/requests.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {
@@ -28,14 +27,6 @@ class OverlapTest : public ::testing::Test {
     return o;
   }
 
-  static Request request(int length, int max_tokens) {
-    Request r;
-    r.prompt.resize(length);
-    std::iota(r.prompt.begin(), r.prompt.end(), 1000);
-    r.sampling.max_tokens = max_tokens;
-    return r;
-  }
-
   void add(RequestId id, Request r) {
     ASSERT_TRUE(scheduler_.queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
     scheduler_.add(id, std::move(r));
@@ -51,11 +42,11 @@ class OverlapTest : public ::testing::Test {
 };
 
 TEST_F(OverlapTest, UnknownTokensComeFromTheDrawsOfTheStepBefore) {
-  add(1, request(3, 5));
-  add(2, request(6, 5));
+  add(1, numbered_request(3, 5));
+  add(2, numbered_request(6, 5));
   ScheduledBatch first = scheduler_.next();
   EXPECT_THAT(first.batch.from_draw, IsEmpty());
-  add(3, request(2, 5));
+  add(3, numbered_request(2, 5));
   ScheduledBatch second = scheduler_.next();
   EXPECT_THAT(second.batch.from_draw, ElementsAre(0, 1, -1, -1));
   EXPECT_THAT(second.batch.positions, ElementsAre(3, 6, 0, 1));
@@ -68,7 +59,7 @@ TEST_F(OverlapTest, UnknownTokensComeFromTheDrawsOfTheStepBefore) {
 }
 
 TEST_F(OverlapTest, WhatHasEndedKeepsItsBlocksUntilTheSecondStepIsDone) {
-  add(1, request(4, 5));
+  add(1, numbered_request(4, 5));
   ScheduledBatch first = scheduler_.next(), second = scheduler_.next();
   commit(std::move(first), {kEos});
   const std::vector<SequenceEvent> events = scheduler_.drain();
@@ -85,8 +76,8 @@ TEST_F(OverlapTest, WhatHasEndedKeepsItsBlocksUntilTheSecondStepIsDone) {
 }
 
 TEST_F(OverlapTest, EndsByLengthAreKnownAhead) {
-  add(1, request(4, 2));
-  Request to_the_end = request(58, 2);
+  add(1, numbered_request(4, 2));
+  Request to_the_end = numbered_request(58, 2);
   to_the_end.sampling.max_tokens.reset();
   add(2, to_the_end);
   ScheduledBatch first = scheduler_.next();
@@ -101,19 +92,19 @@ TEST_F(OverlapTest, EndsByLengthAreKnownAhead) {
 
 // Blocks are found by their tokens: one whose last token is not known yet cannot be.
 TEST_F(OverlapTest, OnlyKnownTokensArePublished) {
-  add(1, request(3, 9));
+  add(1, numbered_request(3, 9));
   ScheduledBatch first = scheduler_.next(), second = scheduler_.next();  // the second fills the block
   commit(std::move(first), {7});
   commit(std::move(second), {8});
   scheduler_.cancel(1);
-  Request like_it = request(3, 1);
+  Request like_it = numbered_request(3, 1);
   like_it.prompt.insert(like_it.prompt.end(), {7, 8});
   add(2, like_it);
   EXPECT_THAT(scheduler_.next().batch.tokens, ElementsAre(8)) << "the block of 3 + 1 tokens is reused";
 }
 
 TEST_F(OverlapTest, StepsThatForkOrScoreMustBeCommittedFirst) {
-  Request twice = request(3, 5);
+  Request twice = numbered_request(3, 5);
   twice.n = 2;
   add(1, twice);
   ScheduledBatch step = scheduler_.next();
@@ -123,7 +114,7 @@ TEST_F(OverlapTest, StepsThatForkOrScoreMustBeCommittedFirst) {
   step = scheduler_.next();
   EXPECT_TRUE(step.can_overlap);
   commit(std::move(step), {7, 8});
-  Request scored = request(3, 5);
+  Request scored = numbered_request(3, 5);
   scored.sampling.prompt_logprobs = 0;
   add(2, scored);
   step = scheduler_.next();
@@ -137,7 +128,7 @@ TEST_F(OverlapTest, ARecurrentModelWithSnapshotsIsNotScheduledAhead) {
     o.prefix_caching = caching;
     Scheduler recurrent(o);
     ASSERT_TRUE(recurrent.queue_limit().try_enter(3));
-    recurrent.add(1, request(3, 5));
+    recurrent.add(1, numbered_request(3, 5));
     EXPECT_EQ(recurrent.next().can_overlap, !caching);
   }
 }

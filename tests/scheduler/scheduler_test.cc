@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
+
+#include "scheduler/requests.h"
 
 namespace sluice {
 namespace {
@@ -36,15 +37,6 @@ class SchedulerTest : public ::testing::Test {
   Scheduler& scheduler() {
     if (!scheduler_) scheduler_.emplace(options_);
     return *scheduler_;
-  }
-
-  // `length` tokens, all different from those of another `first`.
-  static Request request(int length, int max_tokens, TokenId first = 1000) {
-    Request r;
-    r.prompt.resize(length);
-    std::iota(r.prompt.begin(), r.prompt.end(), first);
-    r.sampling.max_tokens = max_tokens;
-    return r;
   }
 
   RequestId add(Request r) {
@@ -87,7 +79,7 @@ class SchedulerTest : public ::testing::Test {
 
 TEST_F(SchedulerTest, PrefillIsChunkedByTheTokenBudget) {
   options_.max_num_batched_tokens = 4;
-  add(request(10, 2));
+  add(numbered_request(10, 2));
   EXPECT_THAT(step(), AllOf(Field(&Batch::tokens, ElementsAre(1000, 1001, 1002, 1003)),
                             Field(&Batch::kv_len, ElementsAre(4)), Field(&Batch::sample_rows, IsEmpty())));
   EXPECT_THAT(step().positions, ElementsAre(4, 5, 6, 7));
@@ -103,22 +95,22 @@ TEST_F(SchedulerTest, PrefillIsChunkedByTheTokenBudget) {
 
 TEST_F(SchedulerTest, DecodesComeBeforePrefills) {
   options_.max_num_batched_tokens = 5;
-  add(request(20, 9, 1000));
+  add(numbered_request(20, 9, 1000));
   for (int i = 0; i < 3; ++i) step();
-  add(request(3, 9, 2000));  // it prefills beside the last chunk, then both decode
+  add(numbered_request(3, 9, 2000));  // it prefills beside the last chunk, then both decode
   step();
   EXPECT_THAT(step().tokens, ElementsAre(kWord, 2000, 2001, 2002));
-  add(request(20, 5, 3000));
+  add(numbered_request(20, 5, 3000));
   for (int i = 0; i < 2; ++i) EXPECT_THAT(step().query_start, ElementsAre(0, 1, 2, 5));
 }
 
 TEST_F(SchedulerTest, APrefixIsReusedButForTheLastToken) {
-  add(request(8, 1));
+  add(numbered_request(8, 1));
   run_to_end();
-  add(request(8, 1));
+  add(numbered_request(8, 1));
   EXPECT_THAT(step().positions, ElementsAre(4, 5, 6, 7));
   EXPECT_EQ(events_.back().usage.cached_tokens, 4);
-  add(request(9, 1));
+  add(numbered_request(9, 1));
   EXPECT_THAT(step().positions, ElementsAre(8));
   EXPECT_EQ(events_.back().usage.cached_tokens, 8);
   EXPECT_EQ(scheduler().pool().stats().hit_tokens, 12u);
@@ -126,11 +118,11 @@ TEST_F(SchedulerTest, APrefixIsReusedButForTheLastToken) {
 }
 
 TEST_F(SchedulerTest, APrefixIsNotReusedAcrossSaltsOrForPromptLogprobsOrWhenSwitchedOff) {
-  add(request(9, 1));
+  add(numbered_request(9, 1));
   run_to_end();
-  Request salted = request(9, 1);
+  Request salted = numbered_request(9, 1);
   salted.cache_salt = "tenant";
-  Request scored = request(9, 1);
+  Request scored = numbered_request(9, 1);
   scored.sampling.prompt_logprobs = 0;
   for (Request* r : {&salted, &scored}) {
     add(*r);
@@ -140,23 +132,23 @@ TEST_F(SchedulerTest, APrefixIsNotReusedAcrossSaltsOrForPromptLogprobsOrWhenSwit
   options_.prefix_caching = false;
   scheduler_.emplace(options_);
   for (int i = 0; i < 2; ++i) {
-    add(request(9, 1));
+    add(numbered_request(9, 1));
     EXPECT_THAT(step().tokens, SizeIs(9));
   }
   EXPECT_EQ(scheduler().pool().stats().cached, 0);
 }
 
 TEST_F(SchedulerTest, GeneratedTokensAreReusedToo) {
-  add(request(4, 5));
+  add(numbered_request(4, 5));
   run_to_end();
-  Request conversation = request(4, 1);
+  Request conversation = numbered_request(4, 1);
   conversation.prompt.insert(conversation.prompt.end(), 5, kWord);
   add(conversation);
   EXPECT_THAT(step().tokens, SizeIs(1));
 }
 
 TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
-  Request r = request(6, 3);
+  Request r = numbered_request(6, 3);
   r.n = 3;
   add(r);
   const ScheduledBatch prefill = scheduler().next();
@@ -181,7 +173,7 @@ TEST_F(SchedulerTest, BlocksThatSlidOutOfTheWindowAreGivenBack) {
   options_.groups = {{.window = 10}};
   options_.max_num_batched_tokens = 8;
   options_.blocks = 7;  // of 4 tokens: what a step and its window need, not the 16 of the context
-  add(request(50, 10));
+  add(numbered_request(50, 10));
   int most = 0;
   while (!scheduler().idle()) {
     const Batch batch = step();
@@ -201,9 +193,9 @@ TEST_F(SchedulerTest, BlocksThatSlidOutOfTheWindowAreGivenBack) {
 
 TEST_F(SchedulerTest, APrefixIsReusedWhereOnlyItsWindowIsHeld) {
   options_.groups = {{.window = 6}};
-  add(request(40, 1));
+  add(numbered_request(40, 1));
   run_to_end();
-  add(request(40, 8));
+  add(numbered_request(40, 8));
   const Batch batch = step();
   EXPECT_EQ(batch.positions.front(), 36);
   EXPECT_EQ(batch.block_table[0], kNoBlock);
@@ -214,12 +206,12 @@ TEST_F(SchedulerTest, APrefixIsReusedWhereOnlyItsWindowIsHeld) {
 
 TEST_F(SchedulerTest, ARecurrentPrefixIsReusedFromTheLastSnapshot) {
   options_.state_slots = 12;
-  add(request(10, 1));
+  add(numbered_request(10, 1));
   EXPECT_THAT(step().positions, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(step().positions, ElementsAre(8, 9));
   EXPECT_EQ(scheduler().states().snapshots(), 1);
   EXPECT_EQ(scheduler().states().live(), 0);
-  add(request(10, 1));
+  add(numbered_request(10, 1));
   const Batch reuse = step();
   EXPECT_THAT(reuse.positions, ElementsAre(8, 9));
   ASSERT_THAT(reuse.state_copies, SizeIs(1));
@@ -231,7 +223,7 @@ TEST_F(SchedulerTest, ARecurrentPrefixIsReusedFromTheLastSnapshot) {
 TEST_F(SchedulerTest, ARecurrentPromptIsCutWhereItPartsFromAnother) {
   options_.state_slots = 12;
   const auto ask = [&](TokenId own) {
-    Request r = request(16, 1);
+    Request r = numbered_request(16, 1);
     std::fill(r.prompt.begin() + 6, r.prompt.end(), own);
     add(std::move(r));
   };
@@ -246,10 +238,10 @@ TEST_F(SchedulerTest, ARecurrentPromptIsCutWhereItPartsFromAnother) {
 
 TEST_F(SchedulerTest, AConversationGoesOnFromTheStateOfItsAnswer) {
   options_.state_slots = 12;
-  add(request(5, 20));
+  add(numbered_request(5, 20));
   run_to_end();
   EXPECT_EQ(scheduler().states().snapshots(), 2);  // of the prompt and the last of the answer
-  Request next = request(5, 1);
+  Request next = numbered_request(5, 1);
   next.prompt.resize(5 + 20, kWord);
   next.prompt.push_back(1);
   add(std::move(next));
@@ -258,11 +250,11 @@ TEST_F(SchedulerTest, AConversationGoesOnFromTheStateOfItsAnswer) {
 
 TEST_F(SchedulerTest, SnapshotsGiveWayToSequences) {
   options_.state_slots = options_.max_num_seqs = 2;
-  add(request(9, 1, 1000));
+  add(numbered_request(9, 1, 1000));
   run_to_end();
   EXPECT_EQ(scheduler().states().snapshots(), 1);
-  add(request(9, 9, 2000));
-  add(request(9, 9, 3000));
+  add(numbered_request(9, 9, 2000));
+  add(numbered_request(9, 9, 3000));
   step();
   EXPECT_EQ(scheduler().states().live(), 2);
   EXPECT_EQ(scheduler().states().snapshots(), 0);
@@ -271,7 +263,7 @@ TEST_F(SchedulerTest, SnapshotsGiveWayToSequences) {
 }
 
 TEST_F(SchedulerTest, ChoicesEndOnTheirOwn) {
-  Request r = request(4, 10);
+  Request r = numbered_request(4, 10);
   r.n = 2;
   const RequestId id = add(r);
   step();
@@ -285,8 +277,8 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
   options_.blocks = 6;
   options_.max_model_len = 24;
   options_.prefix_caching = false;
-  const RequestId old = add(request(8, 8, 1000));
-  const RequestId young = add(request(8, 8, 2000));
+  const RequestId old = add(numbered_request(8, 8, 1000));
+  const RequestId young = add(numbered_request(8, 8, 2000));
   while (scheduler().stats().preemptions == 0) step();
   EXPECT_EQ(scheduler().stats().running, 1);
   EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->groups.empty());
@@ -304,10 +296,10 @@ TEST_F(SchedulerTest, NobodyIsAdmittedWhoseTokensDoNotFitBesideTheOthers) {
   options_.blocks = 8;
   options_.max_model_len = 32;
   options_.max_logit_rows = 4;
-  Request slow = request(20, 2, 1000);  // 5 blocks, filled one by one
+  Request slow = numbered_request(20, 2, 1000);  // 5 blocks, filled one by one
   slow.sampling.prompt_logprobs = 0;
   add(slow);
-  add(request(16, 2, 2000));  // 4 blocks: 7 are free after the first chunk, but 4 of them are promised
+  add(numbered_request(16, 2, 2000));  // 4 blocks: 7 are free after the first chunk, but 4 of them are promised
   EXPECT_EQ(step().sequences(), 1);
   EXPECT_EQ(scheduler().stats().running, 1);
   run_to_end();
@@ -317,11 +309,11 @@ TEST_F(SchedulerTest, NobodyIsAdmittedWhoseTokensDoNotFitBesideTheOthers) {
 TEST_F(SchedulerTest, CachedBlocksAPromptReusesDoNotCountAsRoomForTheRest) {
   options_.blocks = 6;
   options_.max_model_len = 24;
-  add(request(8, 1, 1000));
+  add(numbered_request(8, 1, 1000));
   run_to_end();  // leaves 2 cached blocks
-  add(request(12, 4, 2000));
+  add(numbered_request(12, 4, 2000));
   step();
-  add(request(13, 1, 1000));  // 2 hits and 2 blocks more, but none is free
+  add(numbered_request(13, 1, 1000));  // 2 hits and 2 blocks more, but none is free
   step();
   EXPECT_EQ(scheduler().stats().running, 1);
   run_to_end();
@@ -336,27 +328,28 @@ TEST_F(SchedulerTest, EveryWayToEnd) {
     EXPECT_TRUE(events_.back().finish);
     return events_.back().finish.value_or(Finish{});
   };
-  EXPECT_EQ(finish_of(request(4, 9), {kWord, kEos}).reason, FinishReason::kStop);
-  EXPECT_EQ(finish_of(request(4, 2), {kWord, kWord}).reason, FinishReason::kLength);
-  EXPECT_EQ(finish_of(request(4, 1), {kEos}).reason, FinishReason::kStop);  // the token counts, not its being the last
+  EXPECT_EQ(finish_of(numbered_request(4, 9), {kWord, kEos}).reason, FinishReason::kStop);
+  EXPECT_EQ(finish_of(numbered_request(4, 2), {kWord, kWord}).reason, FinishReason::kLength);
+  EXPECT_EQ(finish_of(numbered_request(4, 1), {kEos}).reason,
+            FinishReason::kStop);  // the token counts, not its being the last
 
-  Request stops = request(4, 9);
+  Request stops = numbered_request(4, 9);
   stops.sampling.stop_token_ids = {5, kEos};
   EXPECT_EQ(finish_of(stops, {kWord, 5}).stop_token, 5);
   EXPECT_EQ(finish_of(stops, {kEos}).stop_token, std::nullopt);  // as end-of-sequence
   stops.sampling.ignore_eos = true;
   EXPECT_EQ(finish_of(stops, {kEos}).stop_token, kEos);
 
-  Request ignores = request(4, 3);
+  Request ignores = numbered_request(4, 3);
   ignores.sampling.ignore_eos = true;
   EXPECT_EQ(finish_of(ignores, {kEos, kEos, kEos}).reason, FinishReason::kLength);
 
-  Request at_least = request(4, 9);
+  Request at_least = numbered_request(4, 9);
   at_least.sampling.min_tokens = 2;
   EXPECT_EQ(finish_of(at_least, {kEos, kEos, kEos}).reason, FinishReason::kStop);
   EXPECT_EQ(events_.back().usage.completion_tokens, 3);
 
-  Request unlimited = request(62, 1);
+  Request unlimited = numbered_request(62, 1);
   unlimited.sampling.max_tokens.reset();
   EXPECT_EQ(finish_of(unlimited, {kWord, kWord}).reason, FinishReason::kLength);  // the context is full
 }
@@ -370,8 +363,8 @@ TEST_F(SchedulerTest, CancelInEveryState) {
     EXPECT_EQ(events[0].request, id);
     EXPECT_EQ(events[0].finish->reason, FinishReason::kAbort);
   };
-  const RequestId prefilling = add(request(8, 4, 1000));
-  const RequestId waiting = add(request(8, 4, 2000));
+  const RequestId prefilling = add(numbered_request(8, 4, 1000));
+  const RequestId waiting = add(numbered_request(8, 4, 2000));
   step();
   scheduler().cancel(waiting);
   expect_abort(waiting);
@@ -380,13 +373,13 @@ TEST_F(SchedulerTest, CancelInEveryState) {
   expect_abort(prefilling);
   EXPECT_EQ(used_blocks(), 0);
 
-  const RequestId decoding = add(request(4, 4, 3000));
+  const RequestId decoding = add(numbered_request(4, 4, 3000));
   step();
   scheduler().cancel(decoding);
   expect_abort(decoding);
   EXPECT_EQ(used_blocks(), 0);
 
-  const RequestId in_flight = add(request(4, 4, 4000));
+  const RequestId in_flight = add(numbered_request(4, 4, 4000));
   ScheduledBatch next = scheduler().next();
   scheduler().cancel(in_flight);
   expect_abort(in_flight);
@@ -403,7 +396,7 @@ TEST_F(SchedulerTest, CancelInEveryState) {
 
 TEST_F(SchedulerTest, EveryChoiceOfACancelledPromptEnds) {
   options_.max_num_batched_tokens = 4;
-  Request r = request(8, 4);
+  Request r = numbered_request(8, 4);
   r.n = 3;
   const RequestId id = add(r);
   step();
@@ -416,10 +409,10 @@ TEST_F(SchedulerTest, EveryChoiceOfACancelledPromptEnds) {
 }
 
 TEST_F(SchedulerTest, DeadlinesEndRequestsBeforeTheNextStep) {
-  Request late = request(4, 50, 1000);
+  Request late = numbered_request(4, 50, 1000);
   late.deadline = now_ + milliseconds(10);
   add(late);
-  add(request(4, 50, 2000));
+  add(numbered_request(4, 50, 2000));
   EXPECT_EQ(step().sequences(), 2);
   EXPECT_EQ(scheduler().next_deadline(), now_ + milliseconds(10));
   now_ += milliseconds(10);
@@ -432,8 +425,8 @@ TEST_F(SchedulerTest, DeadlinesEndRequestsBeforeTheNextStep) {
 }
 
 TEST_F(SchedulerTest, AFaultEndsItsChoiceOnlyAndForgetsTheCache) {
-  add(request(8, 4, 1000));
-  add(request(8, 4, 2000));
+  add(numbered_request(8, 4, 1000));
+  add(numbered_request(8, 4, 2000));
   ScheduledBatch next = scheduler().next();
   auto all = results(next);
   all[0].error = "not finite";
@@ -450,7 +443,7 @@ TEST_F(SchedulerTest, AFaultEndsItsChoiceOnlyAndForgetsTheCache) {
 
 TEST_F(SchedulerTest, PromptLogprobsAreBoundedByTheLogitRows) {
   options_.max_logit_rows = 3;
-  Request r = request(8, 2);
+  Request r = numbered_request(8, 2);
   r.sampling.prompt_logprobs = 0;
   add(r);
   std::vector<size_t> rows;
@@ -469,7 +462,7 @@ TEST_F(SchedulerTest, PriorityOrdersTheQueueUntilOneWasOvertakenTooOften) {
   options_.max_num_seqs = 1;
   options_.max_overtaken = 3;
   const auto add_with = [&](int priority, TokenId first) {
-    Request r = request(2, 1, first);
+    Request r = numbered_request(2, 1, first);
     r.priority = priority;
     return add(r);
   };
@@ -509,16 +502,16 @@ TEST_F(SchedulerTest, RequestsThatNeverFitAreRefused) {
     }
     return std::string();
   };
-  EXPECT_EQ(error_of(request(60, 4)), "");
-  EXPECT_EQ(error_of(request(60, 5)), "prompt context_length_exceeded");
-  EXPECT_EQ(error_of(request(60, std::numeric_limits<int>::max())), "prompt context_length_exceeded");
-  Request open = request(64, 1);
+  EXPECT_EQ(error_of(numbered_request(60, 4)), "");
+  EXPECT_EQ(error_of(numbered_request(60, 5)), "prompt context_length_exceeded");
+  EXPECT_EQ(error_of(numbered_request(60, std::numeric_limits<int>::max())), "prompt context_length_exceeded");
+  Request open = numbered_request(64, 1);
   open.sampling.max_tokens.reset();
   open.prompt_param = "messages";
   EXPECT_EQ(error_of(open), "messages context_length_exceeded");
-  EXPECT_EQ(error_of(request(0, 1)), "prompt invalid_value");
-  EXPECT_EQ(error_of(request(4, 0)), "max_tokens integer_below_min_value");
-  Request many = request(4, 1);
+  EXPECT_EQ(error_of(numbered_request(0, 1)), "prompt invalid_value");
+  EXPECT_EQ(error_of(numbered_request(4, 0)), "max_tokens integer_below_min_value");
+  Request many = numbered_request(4, 1);
   many.n = 9;
   EXPECT_EQ(error_of(many), "n integer_above_max_value");
   many.n = 0;
@@ -527,8 +520,8 @@ TEST_F(SchedulerTest, RequestsThatNeverFitAreRefused) {
 
 TEST_F(SchedulerTest, SeedsComeFromTheRequestOrItsArrival) {
   options_.seed = 42;
-  add(request(2, 1));
-  Request seeded = request(2, 1);
+  add(numbered_request(2, 1));
+  Request seeded = numbered_request(2, 1);
   seeded.sampling.seed = -3;
   add(seeded);
   const ScheduledBatch next = scheduler().next();

@@ -1,0 +1,40 @@
+// An architecture of tests/goldens/arch: a checkpoint with the weights that its golden was made with, and what
+// transformers computed from them in fp32.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/mmap.h"
+#include "formats/safetensors.h"
+#include "support/hashed_weights.h"
+#include "support/temp_folder.h"
+
+namespace sluice {
+
+inline std::filesystem::path arch_goldens() { return std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch"; }
+
+class ArchGolden {
+ public:
+  explicit ArchGolden(const std::string& name) : file_((arch_goldens() / name / "golden.safetensors").string()) {
+    testing::write_hashed_checkpoint((arch_goldens() / name).string(), folder_.path());
+    for (TensorEntry& entry : read_safetensors(file_.bytes(), name)) entries_.emplace(entry.name, entry);
+  }
+
+  std::string checkpoint() const { return folder_.path(); }
+  std::vector<int32_t> ids(const std::string& name) const {
+    const TensorEntry& entry = entries_.at(name);
+    const auto* data = reinterpret_cast<const int32_t*>(entry.data);
+    return {data, data + entry.shape[0]};
+  }
+  Tensor logits(const std::string& name) const { return entries_.at(name).view(); }
+
+ private:
+  testing::TempFolder folder_;
+  MappedFile file_;
+  std::map<std::string, TensorEntry> entries_;
+};
+
+}  // namespace sluice
