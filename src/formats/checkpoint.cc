@@ -72,14 +72,20 @@ std::optional<T> in_range(const Config& config, std::string_view key, T least, T
 
 }  // namespace
 
+std::vector<Tensor> TensorEntry::rows_in_memory(int64_t begin, int64_t count, ThreadPool& pool, Buffer& memory) const {
+  if (!compute) return rows(begin, count);
+  const int64_t columns = shape[-1];
+  const size_t row_bytes = bytes / static_cast<size_t>(shape.elements() / columns);
+  memory = Buffer(static_cast<size_t>(count) * row_bytes);
+  pool.parallel_for(count, 64, [&](int64_t from, int64_t to) {
+    compute(begin + from, to - from, memory.data() + static_cast<size_t>(from) * row_bytes);
+  });
+  return {Tensor(memory.data(), dtype, {count, columns})};
+}
+
 TensorEntry TensorEntry::in_memory(ThreadPool& pool, Buffer& memory) const {
   if (!compute) return *this;
-  const int64_t rows = shape[0];
-  const size_t row_bytes = bytes / static_cast<size_t>(rows);
-  memory = Buffer(bytes);
-  pool.parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
-    compute(begin, end - begin, memory.data() + static_cast<size_t>(begin) * row_bytes);
-  });
+  rows_in_memory(0, shape.elements() / shape[-1], pool, memory);
   TensorEntry out = *this;
   out.compute = nullptr;
   out.data = memory.data();

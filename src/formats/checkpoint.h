@@ -78,6 +78,8 @@ struct TensorEntry {
   std::function<void(int64_t begin, int64_t count, std::byte* to)> compute{};
   // The entry as one with data: itself, or computed into `memory`, which has to outlive it.
   TensorEntry in_memory(ThreadPool& pool, Buffer& memory) const;
+  // Rows of it alone, computed likewise: runs of rows as in rows().
+  std::vector<Tensor> rows_in_memory(int64_t begin, int64_t count, ThreadPool& pool, Buffer& memory) const;
 
   Tensor view() const;  // of dense memory
   // Runs of rows that are [begin, begin + count) of the matrix [rows, columns] in memory (of its transpose, when it is

@@ -1,11 +1,17 @@
 // Rows of quantized matrices as blocks, or as plain numbers where there is no such block.
 #include "formats/group_matrix.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "formats/quantized_tensors.h"
+#include "quant/fp4.h"
 #include "quant/groups.h"
+#include "quant/nf4.h"
 
 namespace sluice {
 namespace {
@@ -66,6 +72,71 @@ std::pair<DType, WriteRow> form_of(const GroupMatrix& m) {
   return {&kFloat32, write_plain};
 }
 
+bool is_nf4(const LevelMatrix& m) {
+  if (m.group % quant::NF4::kElements != 0 || m.inputs % quant::NF4::kElements != 0) return false;
+  return std::ranges::equal(m.levels, quant::kNf4Levels);
+}
+
+// Places of `count` elements from `first` on.
+void unpack_places(const LevelMatrix& m, int64_t first, int64_t count, uint8_t* to) {
+  for (int64_t e = first; e < first + count; ++e) {
+    const auto pair = std::to_integer<uint8_t>(m.data[e / 2]);
+    *to++ = e % 2 == 0 ? pair >> 4 : pair & 15;
+  }
+}
+
+void write_nf4(const LevelMatrix& m, int64_t row, const uint8_t* places, std::byte* to) {
+  for (int64_t i = 0; i < m.inputs; i += quant::NF4::kElements, to += sizeof(quant::NF4::Block)) {
+    quant::NF4::Block block;
+    block.scale = m.scales[static_cast<size_t>((row * m.inputs + i) / m.group)];
+    for (int j = 0; j < quant::NF4::kElements / 2; ++j) {
+      const uint8_t* pair = places + i + j / 16 * 32 + j % 16;
+      block.qs[j] = static_cast<uint8_t>(pair[0] | pair[16] << 4);
+    }
+    std::memcpy(to, &block, sizeof block);
+  }
+}
+
+void write_levels(const LevelMatrix& m, int64_t row, const uint8_t* places, std::byte* to) {
+  for (int64_t i = 0; i < m.inputs; ++i, to += sizeof(float)) {
+    const float value = m.scales[static_cast<size_t>((row * m.inputs + i) / m.group)] * m.levels[places[i]];
+    std::memcpy(to, &value, sizeof value);
+  }
+}
+
+// One group of 4-bit floats in the order of GGUF's blocks: the first half of it in low halves of bytes.
+void reorder_fp4(const std::byte* from, int elements, uint8_t* to) {
+  const auto at = [&](int i) { return std::to_integer<uint8_t>(from[i / 2]) >> (i % 2 * 4) & 15; };
+  for (int i = 0; i < elements / 2; ++i) to[i] = static_cast<uint8_t>(at(i) | at(i + elements / 2) << 4);
+}
+
+// Rows of the blocks that `write` makes of a number of inputs from one on; as fp32 where inputs are no whole blocks.
+template <class Codec, class Write>
+TensorEntry fp4_rows(std::string name, int64_t outputs, int64_t inputs, const Write& write) {
+  using Block = typename Codec::Block;
+  const bool blocks = inputs % Codec::kElements == 0;
+  TensorEntry out = entry(std::move(name), blocks ? &Codec::kType : &kFloat32, outputs, inputs);
+  const size_t row_bytes = out.bytes / static_cast<size_t>(outputs);
+  out.compute = [=](int64_t begin, int64_t count, std::byte* to) {
+    for (int64_t row = begin; row < begin + count; ++row, to += row_bytes) {
+      for (int64_t i = 0; i < inputs; i += Codec::kElements) {
+        const int64_t width = std::min<int64_t>(Codec::kElements, inputs - i);
+        Block block{};
+        write(row, i, width, block);
+        if (blocks) {
+          std::memcpy(to + i / Codec::kElements * sizeof block, &block, sizeof block);
+        } else {
+          std::array<float, Codec::kElements> values;
+          Codec::dequantize(block, values.data());
+          std::memcpy(to + static_cast<size_t>(i) * sizeof(float), values.data(),
+                      static_cast<size_t>(width) * sizeof(float));
+        }
+      }
+    }
+  };
+  return out;
+}
+
 }  // namespace
 
 TensorEntry entry_of(std::string name, GroupMatrix matrix) {
@@ -108,6 +179,85 @@ TensorEntry entry_of(std::string name, Fp8Matrix matrix) {
       }
     }
   };
+  return out;
+}
+
+GroupMatrix int8_rows(const TensorEntry& weight) {
+  constexpr int kOffset = 128;
+  const int64_t inputs = weight.shape[1];
+  GroupMatrix m{.bits = 8, .outputs = weight.shape[0], .inputs = inputs};
+  m.quants = [data = weight.data, inputs](int64_t output, int64_t count, uint8_t* to) {
+    for (int64_t i = 0; i < count * inputs; ++i) to[i] = static_cast<uint8_t>(data[output * inputs + i]) ^ kOffset;
+  };
+  m.zero = [](int64_t, int64_t) { return kOffset; };
+  return m;
+}
+
+TensorEntry entry_of(std::string name, LevelMatrix matrix) {
+  const bool blocks = is_nf4(matrix);
+  TensorEntry out = entry(std::move(name), blocks ? &quant::NF4::kType : &kFloat32, matrix.outputs, matrix.inputs);
+  const size_t row_bytes = out.bytes / static_cast<size_t>(matrix.outputs);
+  out.compute = [matrix = std::move(matrix), blocks, row_bytes](int64_t begin, int64_t count, std::byte* to) {
+    std::vector<uint8_t> places(static_cast<size_t>(matrix.inputs));
+    for (int64_t row = begin; row < begin + count; ++row, to += row_bytes) {
+      unpack_places(matrix, row * matrix.inputs, matrix.inputs, places.data());
+      (blocks ? write_nf4 : write_levels)(matrix, row, places.data(), to);
+    }
+  };
+  return out;
+}
+
+TensorEntry fp4_entry(std::string name, const TensorEntry& packed, const TensorEntry& scales, float factor) {
+  const int64_t outputs = packed.shape[0], inputs = packed.shape[1] * 2;
+  const bool nvidia = scales.dtype == &kFloat8E4M3;
+  if (!nvidia && scales.dtype != &kUInt8 && scales.dtype != &kFloat8E8M0) {
+    refuse(scales, fmt::format("is {}, expected 8-bit floats", scales.dtype->name));
+  }
+  const int64_t group = nvidia ? 16 : 32, groups = inputs / group;
+  if (inputs % group != 0 || !(scales.shape == Shape{outputs, groups})) {
+    refuse(scales, fmt::format("expected [{}, {} / {}]", outputs, inputs, group));
+  }
+  const std::byte *from = packed.data, *scale = scales.data;
+  if (!nvidia) {
+    if (factor != 1.0f) refuse(scales, "powers of two with a scale of the tensor are not supported");
+    return fp4_rows<quant::MXFP4>(std::move(name), outputs, inputs,
+                                  [=](int64_t row, int64_t i, int64_t, quant::MXFP4::Block& block) {
+                                    block.e = std::to_integer<uint8_t>(scale[row * groups + i / group]);
+                                    reorder_fp4(from + (row * inputs + i) / 2, quant::MXFP4::kElements, block.qs);
+                                  });
+  }
+  return fp4_rows<quant::ScaledNVFP4>(
+      std::move(name), outputs, inputs, [=](int64_t row, int64_t i, int64_t width, quant::ScaledNVFP4::Block& block) {
+        block.scale = factor;
+        for (int64_t g = 0; g < width / group; ++g) {
+          block.groups.d[g] = std::to_integer<uint8_t>(scale[row * groups + i / group + g]);
+          reorder_fp4(from + (row * inputs + i + g * group) / 2, static_cast<int>(group), block.groups.qs + g * 8);
+        }
+      });
+}
+
+TensorEntry mxfp4_experts(std::string name, const TensorEntry& blocks, const TensorEntry& scales, bool in_turn) {
+  for (const TensorEntry* entry : {&blocks, &scales}) {
+    if (entry->dtype != &kUInt8) refuse(*entry, fmt::format("is {}, expected uint8", entry->dtype->name));
+  }
+  const Shape& s = scales.shape;
+  if (s.rank() != 3 || s.elements() == 0 || !(blocks.shape == Shape{s[0], s[1], s[2], 16})) {
+    refuse(blocks, fmt::format("does not fit scales of {}", s.str()));
+  }
+  const int64_t experts = s[0], rows = s[1], groups = s[2];
+  if (in_turn && rows % 2 != 0) refuse(blocks, "an odd number of rows in turn");
+  const auto stored = [=](int64_t row) {
+    const int64_t i = row % rows;
+    return in_turn ? row - i + (i < rows / 2 ? 2 * i : 2 * i - rows + 1) : row;
+  };
+  TensorEntry out = fp4_rows<quant::MXFP4>(
+      std::move(name), experts * rows, groups * 32,
+      [=, from = blocks.data, scale = scales.data](int64_t row, int64_t i, int64_t, quant::MXFP4::Block& block) {
+        const int64_t b = stored(row) * groups + i / 32;
+        block.e = std::to_integer<uint8_t>(scale[b]);
+        reorder_fp4(from + b * 16, 32, block.qs);
+      });
+  out.shape = {experts, rows, groups * 32};
   return out;
 }
 

@@ -1,6 +1,8 @@
-// Quantized matrices in the forms of quantizers, seen alike: small integers or 8-bit floats with scales.
+// Quantized matrices in the forms of quantizers, seen alike: small integers, places in a table of levels, or floats of
+// 8 or 4 bits, with scales.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -29,9 +31,29 @@ struct Fp8Matrix {
   std::function<float(int64_t output, int64_t input)> scale;
 };
 
+// A matrix of places in a table: weight number e, rows in order, is scales[e / group] times the level of its place. Two
+// to a byte, the first in its high half.
+struct LevelMatrix {
+  const std::byte* data = nullptr;
+  int64_t outputs = 0, inputs = 0, group = 0;
+  std::array<float, 16> levels{};
+  std::vector<float> scales{};
+};
+
+// All but the groups and scales of signed 8-bit integers as they lie in an entry [outputs, inputs]; zero is zero.
+GroupMatrix int8_rows(const TensorEntry& weight);
+
 // Entries that are computed when they are read: as blocks, or as fp32 where no block format fits (groups in disorder or
 // of odd sizes), which is then packed like any plain matrix.
 TensorEntry entry_of(std::string name, GroupMatrix matrix);
 TensorEntry entry_of(std::string name, Fp8Matrix matrix);
+TensorEntry entry_of(std::string name, LevelMatrix matrix);
+// 4-bit floats (E2M1) [outputs, inputs / 2], the even input in the low half of a byte, times `factor` and the scale of
+// a group: E4M3, above zero, for 16 inputs (NVFP4) or a power of two, E8M0, for 32 (MXFP4). Throws for others.
+TensorEntry fp4_entry(std::string name, const TensorEntry& packed, const TensorEntry& scales, float factor);
+
+// Experts in MXFP4: blocks [experts, rows, groups, 16] and scales [experts, rows, groups] of uint8, as one entry
+// [experts, rows, 32 * groups]. With `in_turn` its rows are the even ones of every expert before the odd ones.
+TensorEntry mxfp4_experts(std::string name, const TensorEntry& blocks, const TensorEntry& scales, bool in_turn);
 
 }  // namespace sluice

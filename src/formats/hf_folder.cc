@@ -63,6 +63,7 @@ class HfFolder : public Checkpoint {
     folder = root.empty() ? "." : root.string();
     config = read_config((root / "config.json").string());
     if (config.has("auto_map")) log::info("{}: auto_map ignored: no code of a checkpoint is run", config.origin());
+    add_quantization_of(root);
     generation = read_generation_of(root);
 
     if (single_file) {
@@ -80,6 +81,19 @@ class HfFolder : public Checkpoint {
   }
 
  private:
+  // NVIDIA's Model Optimizer has a file of its own for what others write into config.json.
+  void add_quantization_of(const fs::path& root) {
+    const fs::path file = root / "hf_quant_config.json";
+    if (config.values().contains("quantization_config") || !present(file)) return;
+    const Config beside = read_config(file.string());
+    const Json* quantization = beside.find("quantization");
+    if (quantization == nullptr || !quantization->is_object()) corrupt(file, "'quantization' is no object");
+    Json values = config.values();
+    values["quantization_config"] = *quantization;
+    values["quantization_config"]["quant_method"] = "modelopt";
+    config = Config(std::move(values), config.origin());
+  }
+
   // generation_config.json, as transformers does it: when there is none, or it names no end, config.json speaks.
   GenerationConfig read_generation_of(const fs::path& root) const {
     const GenerationConfig from_model = read_generation(config);

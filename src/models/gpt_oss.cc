@@ -7,16 +7,6 @@
 namespace sluice {
 namespace {
 
-// Experts are found in either form (ExpertLayout::kTransposed); other quantizations are refused.
-void read_quantization(const Config& config) {
-  if (!config.has("quantization_config")) return;
-  const Config quantization = config.object("quantization_config");
-  const auto method = quantization.get("quant_method", std::string());
-  if (method != "mxfp4") quantization.refuse("quant_method", "'" + method + "' is not supported here, mxfp4 is");
-  for (const char* key : {"modules_to_not_convert", "dequantize"}) quantization.ignore(key);
-  refuse_unread(quantization);
-}
-
 // What the configuration of transformers says when config.json has no rotation.
 RopeSpec default_rope(int head_dim) {
   RopeSpec rope{.type = "yarn", .theta = 150000.0, .rotary_dim = head_dim, .factor = 32.0, .truncate = false};
@@ -43,7 +33,6 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.glu_alpha = config.get("swiglu_alpha", 1.702f);
   s.moe.glu_limit = config.get("swiglu_limit", 7.0f);
   if (!(s.moe.glu_limit > 0)) config.refuse("swiglu_limit", "is not positive");
-  read_quantization(config);
   // Said twice in the published files.
   if (config.get("experts_per_token", s.moe.top_k) != s.moe.top_k) {
     config.refuse("experts_per_token", "contradicts num_experts_per_tok");

@@ -53,7 +53,7 @@ class Loader {
   }
 
   void stacked_parameters() {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // as GGUF files have them
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files and MXFP4
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
     plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
@@ -64,6 +64,7 @@ class Loader {
   }
 
   void flat() {
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files
     plan(context_.dtype, context_.dtype);
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
@@ -76,9 +77,8 @@ class Loader {
   }
 
   void transposed(bool in_turn) {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // as GGUF files have them
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files and MXFP4
     plan(context_.dtype, context_.dtype);
-    if (in_turn && w_.has(spec_.gate + "_blocks")) return mxfp4();
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
     for (int e = 0; !context_.dry && e < spec_.experts && in != nullptr && out != nullptr; ++e) {
@@ -133,58 +133,6 @@ class Loader {
     if (matrix.data == nullptr || context_.dry) return;
     Buffer memory;
     into.pack(context_, e, 0, transpose(matrix, memory));
-  }
-
-  struct Mxfp4 {
-    const TensorEntry *blocks, *scales;
-    int64_t rows, columns;
-  };
-
-  // A stack of matrices [rows, columns] of 4-bit floats (E2M1), the even column of a byte in its low half, with a power
-  // of two for every 32 columns (OCP Microscaling Formats 1.0).
-  Mxfp4 mxfp4_tensors(const std::string& name, int64_t rows, int64_t columns) {
-    if (columns % 32 != 0) {
-      context_.problems.push_back(
-          fmt::format("tensor '{}{}_blocks': {} columns are no blocks of 32", w_.prefix(), name, columns));
-    }
-    const Mxfp4 found{w_.tensor(name + "_blocks", {spec_.experts, rows, columns / 32, 16}),
-                      w_.tensor(name + "_scales", {spec_.experts, rows, columns / 32}), rows, columns};
-    for (const TensorEntry* entry : {found.blocks, found.scales}) {
-      if (entry != nullptr && entry->dtype != &kUInt8) {
-        context_.problems.push_back(fmt::format("tensor '{}' is {}, expected uint8", entry->name, entry->dtype->name));
-      }
-    }
-    return found;
-  }
-
-  static Tensor decode(const Mxfp4& m, int64_t expert, Buffer& memory) {
-    static constexpr float kValues[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
-    memory = Buffer(static_cast<size_t>(m.rows * m.columns) * sizeof(float));
-    const Tensor out(memory.data(), &kFloat32, {m.rows, m.columns});
-    const int64_t blocks = m.rows * m.columns / 32;
-    const auto* bytes = reinterpret_cast<const uint8_t*>(m.blocks->data) + expert * blocks * 16;
-    const auto* scales = reinterpret_cast<const uint8_t*>(m.scales->data) + expert * blocks;
-    float* to = out.f32();
-    for (int64_t b = 0; b < blocks; ++b) {
-      const float scale = scales[b] == 255 ? NAN : std::ldexp(1.0f, scales[b] - 127);
-      for (int i = 0; i < 16; ++i, ++bytes) {
-        *to++ = kValues[*bytes & 15] * scale;
-        *to++ = kValues[*bytes >> 4] * scale;
-      }
-    }
-    return out;
-  }
-
-  void mxfp4() {
-    const size_t problems = context_.problems.size();
-    const Mxfp4 in = mxfp4_tensors(spec_.gate, 2 * inner_, hidden_);
-    const Mxfp4 out = mxfp4_tensors(spec_.down, hidden_, inner_);
-    if (context_.dry || context_.problems.size() != problems) return;
-    for (int e = 0; e < spec_.experts; ++e) {
-      Buffer memory;
-      pack_in_turn(e, decode(in, e, memory));
-      out_.pack(context_, e, 0, decode(out, e, memory));
-    }
   }
 
   const Weights& w_;

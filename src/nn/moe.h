@@ -18,9 +18,7 @@ enum class ExpertLayout {
   kStackedParameters,  // the same as tensors gate and down, not gate.weight and down.weight
   kFlat,               // gate, up, down [experts * inner, hidden], the last one transposed
   kTransposedHalves,   // gate [experts, hidden, 2 * inner], gate columns first; down [experts, inner, hidden]
-  kTransposed,  // gate [experts, hidden, 2 * inner], gate and up columns in turn; down [experts, inner, hidden]; or
-                // both as MXFP4: gate_blocks [experts, 2 * inner, hidden / 32, 16], gate_scales [experts, 2 * inner,
-                // hidden / 32] and the same of down (gpt-oss)
+  kTransposed,         // gate [experts, hidden, 2 * inner], gate and up columns in turn; down [experts, inner, hidden]
 };
 
 enum class ExpertBias {

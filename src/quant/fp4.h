@@ -57,4 +57,19 @@ struct NVFP4 {
   static constexpr TypeInfo kType = read_only_type<NVFP4, Block>("nvfp4", 40, kElements);
 };
 
+// NVFP4 as checkpoints for NVIDIA's GPUs have it: with a scale of the whole tensor, which every block repeats.
+struct ScaledNVFP4 {
+  static constexpr int kElements = NVFP4::kElements;
+  struct [[gnu::packed]] Block {
+    float scale;
+    NVFP4::Block groups;
+  };
+  SLUICE_CODEC void dequantize(const Block& block, float* out) {
+    NVFP4::dequantize(block.groups, out);
+    const float d = block.scale;
+    for (int i = 0; i < kElements; ++i) out[i] *= d;
+  }
+  static constexpr TypeInfo kType = read_only_type<ScaledNVFP4, Block>("nvfp4_scaled", -1, kElements);
+};
+
 }  // namespace sluice::quant

@@ -1,8 +1,9 @@
-// Quantizers of integers in groups and of 8-bit floats.
+// Quantizers of integers in groups, of NF4 and of 8-bit floats.
 #include <algorithm>
 #include <cmath>
 
 #include "quant/groups.h"
+#include "quant/nf4.h"
 
 namespace sluice::quant {
 
@@ -38,6 +39,24 @@ template struct IntGroup<4, 32>;
 template struct IntGroup<4, 64>;
 template struct IntGroup<4, 128>;
 template struct IntGroup<8, 128>;
+
+void NF4::quantize(const float* in, Block& block) {
+  float most = 0;
+  for (int i = 0; i < kElements; ++i) {
+    if (std::isfinite(in[i])) most = std::max(most, std::abs(in[i]));
+  }
+  block.scale = most;
+  const auto place = [&](int i) {
+    const float x = most > 0 ? in[i] / most : 0.0f;  // NaN becomes the highest level, as the comparisons go
+    int nearest = 0;
+    while (nearest < 15 && !(x <= (kNf4Levels[nearest] + kNf4Levels[nearest + 1]) / 2)) ++nearest;
+    return static_cast<uint8_t>(nearest);
+  };
+  for (int i = 0; i < kElements / 2; ++i) {
+    const int first = i / 16 * 32 + i % 16;
+    block.qs[i] = static_cast<uint8_t>(place(first) | place(first + 16) << 4);
+  }
+}
 
 void Fp8::quantize_row(const float* in, Block* blocks, size_t count) {
   float most = 0;

@@ -10,7 +10,9 @@
 #include <random>
 
 #include "golden/folder_model.h"
+#include "quant/fp4.h"
 #include "quant/groups.h"
+#include "quant/nf4.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -95,19 +97,22 @@ using Field = std::function<int(int64_t row, int64_t column)>;
 // columns takes.
 std::vector<int32_t> packed_columns(int64_t rows, int64_t columns, int bits, const Field& field,
                                     const std::vector<int>& order = {}) {
-  const int64_t per = 32 / bits;
-  std::vector<int32_t> words(static_cast<size_t>(rows * ((columns + per - 1) / per)));
+  const int64_t per = 32 / bits, words = (columns * bits + 31) / 32;
+  std::vector<uint32_t> out(static_cast<size_t>(rows * words));
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
-      const int64_t place = order.empty() ? c % per : order[static_cast<size_t>(c % per)];
-      auto& word = reinterpret_cast<uint32_t&>(words[static_cast<size_t>(r * ((columns + per - 1) / per) + c / per)]);
-      word |= static_cast<uint32_t>(field(r, c)) << (place * bits);
+      const int64_t place = order.empty() ? c : c / per * per + order[static_cast<size_t>(c % per)];
+      for (int64_t bit = 0; bit < bits; ++bit) {
+        const int64_t at = place * bits + bit;
+        const auto one = static_cast<uint32_t>(field(r, c) >> bit & 1);
+        out[static_cast<size_t>(r * words + at / 32)] |= one << (at % 32);
+      }
     }
   }
-  return words;
+  return {out.begin(), out.end()};
 }
 std::vector<int32_t> packed_rows(int64_t rows, int64_t columns, int bits, const Field& field) {
-  const int64_t per = 32 / bits, words = (rows + per - 1) / per;
+  const int64_t words = (rows * bits + 31) / 32;
   const std::vector<int32_t> turned =
       packed_columns(columns, rows, bits, [&](int64_t c, int64_t r) { return field(r, c); });
   std::vector<int32_t> out(turned.size());
@@ -200,6 +205,92 @@ Writer fp8(int64_t block_outputs, int64_t block_inputs, const std::string& scale
     put(to, name + ".weight", &kFloat8E4M3, {m.n, m.k}, values);
     put_floats(to, name + scale_name, &kFloat32, scale_shape.rank() > 0 ? scale_shape : Shape{rows, columns}, scales);
     put_floats(to, name + ".input_scale", &kFloat32, {1}, {0.5f});
+  };
+}
+
+// bitsandbytes: places of levels in blocks of `block` numbers of the whole matrix, the scales themselves quantized in
+// blocks of 256 if `nested`.
+Writer levels(const std::string& kind, const std::array<float, 16>& levels, int64_t block, bool nested) {
+  return [=](Tensors& to, const std::string& name, Matrix& m) {
+    const auto count = static_cast<int64_t>(m.values.size()), blocks = (count + block - 1) / block;
+    std::vector<float> scales(static_cast<size_t>(blocks)), map(256), outer;
+    for (int64_t i = 0; i < count; ++i) {
+      float& scale = scales[static_cast<size_t>(i / block)];
+      scale = std::max(scale, std::abs(m.values[static_cast<size_t>(i)]));
+    }
+    const float offset = 0.05f;
+    std::vector<uint8_t> codes;
+    for (int i = 0; i < 256; ++i) map[static_cast<size_t>(i)] = static_cast<float>(i - 128) / 128.0f;
+    for (int64_t i = 0; nested && i < blocks; ++i) {
+      if (i % 256 == 0) outer.push_back(0.11f + 0.01f * static_cast<float>(i / 256));
+      float& scale = scales[static_cast<size_t>(i)];
+      codes.push_back(
+          static_cast<uint8_t>(std::clamp(std::round((scale - offset) / outer.back() * 128), -127.0f, 127.0f) + 128));
+      scale = map[codes.back()] * outer.back() + offset;
+    }
+    std::vector<uint8_t> packed(static_cast<size_t>((count + 1) / 2));
+    for (int64_t i = 0; i < count; ++i) {
+      float& value = m.values[static_cast<size_t>(i)];
+      const float scale = scales[static_cast<size_t>(i / block)];
+      const auto best =
+          std::ranges::min_element(levels, {}, [&](float level) { return std::abs(level * scale - value); });
+      packed[static_cast<size_t>(i / 2)] |= static_cast<uint8_t>((best - levels.begin()) << (i % 2 == 0 ? 4 : 0));
+      value = *best * scale;
+    }
+    const std::string weight = name + ".weight";
+    put(to, weight, &kUInt8, {(count + 1) / 2, 1}, packed);
+    put_floats(to, weight + ".quant_map", &kFloat32, {16}, {levels.begin(), levels.end()});
+    Json state = {{"quant_type", kind}, {"blocksize", block}, {"dtype", "bfloat16"}, {"shape", {m.n, m.k}}};
+    if (nested) {
+      put(to, weight + ".absmax", &kUInt8, {blocks}, codes);
+      put_floats(to, weight + ".nested_absmax", &kFloat32, {static_cast<int64_t>(outer.size())}, outer);
+      put_floats(to, weight + ".nested_quant_map", &kFloat32, {256}, map);
+      state.update(Json{{"nested_blocksize", 256}, {"nested_dtype", "float32"}, {"nested_offset", offset}});
+    } else {
+      put_floats(to, weight + ".absmax", &kFloat32, {blocks}, scales);
+    }
+    const std::string text = dump_json(state);
+    put(to, weight + ".quant_state.bitsandbytes__" + kind, &kUInt8, {static_cast<int64_t>(text.size())},
+        std::vector<char>(text.begin(), text.end()));
+  };
+}
+
+void llm_int8(Tensors& to, const std::string& name, Matrix& m) {
+  const Integers q = quantize(m, 8, m.k, true, &kFloat32);
+  std::vector<int8_t> values;
+  for (const int v : q.q) values.push_back(static_cast<int8_t>(v - 128));
+  std::vector<float> most;
+  for (const float scale : q.scale) most.push_back(scale * 127);
+  put(to, name + ".weight", &kInt8, {m.n, m.k}, values);
+  put_floats(to, name + ".SCB", &kFloat32, {m.n}, most);
+  put(to, name + ".weight_format", &kUInt8, {}, std::vector<uint8_t>{0});
+}
+
+// 4-bit floats with the scale of a group: 16 inputs and E4M3 behind a scale of the tensor, or 32 and powers of two.
+Writer fp4(const std::string& weight, bool nvidia, const std::string& whole_name, bool divides) {
+  return [=](Tensors& to, const std::string& name, Matrix& m) {
+    const int64_t group = nvidia ? 16 : 32;
+    const float whole = nvidia ? 0x1.2p-9f : 1.0f;
+    std::vector<uint8_t> packed(static_cast<size_t>(m.n * m.k / 2)), scales;
+    for (int64_t first = 0; first < m.n * m.k; first += group) {
+      float* values = &m.values[static_cast<size_t>(first)];
+      float most = 0;
+      for (int64_t i = 0; i < group; ++i) most = std::max(most, std::abs(values[i]));
+      const int exponent = static_cast<int>(std::floor(std::log2(most))) - 2;
+      scales.push_back(nvidia ? quant::Fp8::nearest(most / 6 / whole) : static_cast<uint8_t>(exponent + 127));
+      const float scale = nvidia ? quant::Fp8::value(scales.back()) * whole : std::exp2f(static_cast<float>(exponent));
+      for (int64_t i = 0; i < group; ++i) {
+        const auto best = std::ranges::min_element(
+            quant::kFp4Levels, {}, [&](int8_t twice) { return std::abs(0.5f * twice * scale - values[i]); });
+        packed[static_cast<size_t>((first + i) / 2)] |=
+            static_cast<uint8_t>((best - quant::kFp4Levels) << (i % 2 == 0 ? 0 : 4));
+        values[i] = 0.5f * *best * scale;
+      }
+    }
+    put(to, name + weight, &kUInt8, {m.n, m.k / 2}, packed);
+    put(to, name + ".weight_scale", nvidia ? &kFloat8E4M3 : &kUInt8, {m.n, m.k / group}, scales);
+    if (!whole_name.empty()) put_floats(to, name + whole_name, &kFloat32, {}, {divides ? 1 / whole : whole});
+    put_floats(to, name + ".input_scale", &kFloat32, {}, {0.5f});
   };
 }
 
@@ -313,6 +404,69 @@ TEST(Quantized, Gptq) {
   expect_equal(json(4, 32, false, "gptq_v2"), gptq(4, 32, true, 0), 2);
   expect_equal(json(8, -1, false, "gptq"), gptq(8, -1, false, 1), 1.4);
   expect_equal(json(4, 64, true, "gptq"), gptq(4, 64, false, 1, true), 0.9);
+  expect_equal(json(2, 32, false, "gptq"), gptq(2, 32, false, 1), 2);
+  expect_equal(json(3, 64, false, "gptq"), gptq(3, 64, false, 1), 2);
+}
+
+TEST(Quantized, AutoRound) {
+  const Json good = {{"quant_method", "auto-round"},
+                     {"packing_format", "auto_round:auto_gptq"},
+                     {"bits", 4},
+                     {"group_size", 64},
+                     {"sym", true},
+                     {"data_type", "int"},
+                     {"autoround_version", "0.5.1"},
+                     {"extra_config", {{"lm_head", {{"bits", 16}, {"data_type", "float"}}}}}};
+  expect_equal(good, gptq(4, 64, true, 1), 2);
+  Json awq_form = good;
+  awq_form["packing_format"] = "auto_round:auto_awq";
+  expect_equal(awq_form, awq, 2);
+}
+
+TEST(Quantized, BitsAndBytes) {
+  const Json four = {{"quant_method", "bitsandbytes"},
+                     {"load_in_4bit", true},
+                     {"_load_in_4bit", true},
+                     {"bnb_4bit_quant_type", "nf4"},
+                     {"bnb_4bit_compute_dtype", "bfloat16"},
+                     {"llm_int8_skip_modules", {"lm_head"}}};
+  expect_equal(four, levels("nf4", quant::kNf4Levels, 64, true), 2);
+  expect_equal(four, levels("nf4", quant::kNf4Levels, 128, false), 2);
+  expect_equal(four, levels("nf4", quant::kNf4Levels, 4096, false), 2);
+  expect_equal(four, levels("nf4", quant::kNf4Levels, 96, true), 0.9);  // blocks across rows
+  constexpr std::array<float, 16> kFp4 = {0.0f,  0.0052f,  0.6667f,  1.0f,  0.3333f,  0.5f,  0.1667f,  0.25f,
+                                          -0.0f, -0.0052f, -0.6667f, -1.0f, -0.3333f, -0.5f, -0.1667f, -0.25f};
+  expect_equal(four, levels("fp4", kFp4, 64, true), 0.9);
+  expect_equal({{"load_in_8bit", true}, {"llm_int8_threshold", 6.0}}, llm_int8, 1.4);
+}
+
+TEST(Quantized, ModelOptimizer) {
+  expect_equal({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"exclude_modules", {"lm_head"}}},
+               fp8(0, 0, ".weight_scale", {1}), 1.4);
+  expect_equal({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"group_size", 16}, {"ignore", {"lm_head"}}},
+               fp4(".weight", true, ".weight_scale_2", false), 2);
+}
+
+TEST(Quantized, OtherFloats) {
+  expect_equal({{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", 1200.0}}, fp8(1, 0, ".weight_scale"), 1.4);
+  const auto quark = [](const char* type) {
+    return Json{{"quant_method", "quark"},
+                {"global_quant_config", {{"weight", {{"dtype", type}, {"qscheme", "per_tensor"}}}, {"bias", nullptr}}},
+                {"layer_quant_config", Json::object()}};
+  };
+  expect_equal(quark("fp8_e4m3"), fp8(0, 0, ".weight_scale", {1}), 1.4);
+  expect_equal(quark("fp4"), fp4(".weight", false, "", false), 2);
+}
+
+// What NVIDIA's tool leaves beside config.json counts where that says nothing.
+TEST(Quantized, ConfigurationInAFileOfItsOwn) {
+  Pair tensors = make_tensors(fp4(".weight", true, ".weight_scale_2", false));
+  const TempFolder quantized, plain;
+  write(quantized, config(), tensors.quantized);
+  write(plain, config(), tensors.plain);
+  quantized.write("hf_quant_config.json", dump_json({{"producer", {{"name", "modelopt"}}},
+                                                     {"quantization", {{"quant_algo", "NVFP4"}, {"group_size", 16}}}}));
+  EXPECT_LE(relative_error(some_logits(quantized, "none", "reference"), some_logits(plain)), 2e-4);
 }
 
 TEST(Quantized, Awq) {
@@ -338,6 +492,9 @@ TEST(Quantized, CompressedTensors) {
   expect_equal(compressed("int-quantized", "int", 8, "channel"), int8, 1.4);
   expect_equal(compressed("float-quantized", "float", 8, "channel"), fp8(1, 0, ".weight_scale"), 1.4);
   expect_equal(compressed("float-quantized", "float", 8, "tensor"), fp8(0, 0, ".weight_scale", {1}), 1.4);
+  expect_equal(compressed("nvfp4-pack-quantized", "float", 4, "tensor_group"),
+               fp4(".weight_packed", true, ".weight_global_scale", true), 2);
+  expect_equal(compressed("mxfp4-pack-quantized", "float", 4, "group"), fp4(".weight_packed", false, "", false), 2);
 }
 
 // Inputs of 8-bit floats where the checkpoint means them and the device multiplies them: an error of two percent or so
@@ -406,7 +563,7 @@ TEST(Quantized, RefusesByNameWhatItDoesNotKnow) {
     return refusal(changed, nothing, write);
   };
   EXPECT_THAT(with("quant_method", "hqq"), AllOf(HasSubstr("quant_method"), HasSubstr("hqq")));
-  EXPECT_THAT(with("bits", 3), HasSubstr("bits"));
+  EXPECT_THAT(with("bits", 5), HasSubstr("bits"));
   EXPECT_THAT(with("checkpoint_format", "marlin"), HasSubstr("checkpoint_format"));
   EXPECT_THAT(with("rotation", "hadamard"), HasSubstr("rotation"));
   EXPECT_THAT(refusal(

@@ -5,7 +5,9 @@
 #include <deque>
 #include <random>
 
+#include "base/json.h"
 #include "base/thread_pool.h"
+#include "formats/quantized.h"
 #include "nn/moe.h"
 #include "sluice/error.h"
 
@@ -25,6 +27,9 @@ class MadeUp : public Checkpoint {
   void add(const std::string& name, DType type, const Shape& shape, void* data) {
     const Tensor t(data, type, shape);
     tensors_[name] = {.name = name, .dtype = type, .shape = shape, .data = t.data, .bytes = t.bytes()};
+  }
+  void read_as(const char* method) {
+    read_quantized(Config(Json{{"quantization_config", {{"quant_method", method}}}}, "config.json"), tensors_);
   }
 
  private:
@@ -171,13 +176,15 @@ TEST_F(ExpertLayouts, TransposedInTurnAndMxfp4) {
   MoeSpec spec = plain_spec();
   spec.layout = ExpertLayout::kTransposed;
   spec.router = "router";
+  spec.gate = "gate_up_proj";
   const auto add_biases = [&](MadeUp& made) {
-    std::copy(source.gate_up_bias.begin(), source.gate_up_bias.end(), made.add("gate_bias", {kExperts, 2 * kInner}));
+    std::copy(source.gate_up_bias.begin(), source.gate_up_bias.end(),
+              made.add("gate_up_proj_bias", {kExperts, 2 * kInner}));
     std::copy(source.down_bias.begin(), source.down_bias.end(), made.add("down_bias", {kExperts, kHidden}));
   };
   MadeUp transposed;
   add_router(transposed, "router.weight");
-  float* in = transposed.add("gate", {kExperts, kHidden, 2 * kInner});
+  float* in = transposed.add("gate_up_proj", {kExperts, kHidden, 2 * kInner});
   float* out = transposed.add("down", {kExperts, kInner, kHidden});
   for (int e = 0; e < kExperts; ++e) {
     for (int c = 0; c < kHidden; ++c) {
@@ -202,26 +209,32 @@ TEST_F(ExpertLayouts, TransposedInTurnAndMxfp4) {
   MadeUp mxfp4;
   add_router(mxfp4, "router.weight");
   add_biases(mxfp4);
-  mxfp4.add("gate_blocks", &kUInt8, {kExperts, 2 * kInner, kHidden / 32, 16}, gate_up.data());
-  mxfp4.add("gate_scales", &kUInt8, {kExperts, 2 * kInner, kHidden / 32}, source.gate_up_scales.data());
+  mxfp4.add("gate_up_proj_blocks", &kUInt8, {kExperts, 2 * kInner, kHidden / 32, 16}, gate_up.data());
+  mxfp4.add("gate_up_proj_scales", &kUInt8, {kExperts, 2 * kInner, kHidden / 32}, source.gate_up_scales.data());
   mxfp4.add("down_blocks", &kUInt8, {kExperts, kHidden, kInner / 32, 16}, down.data());
   mxfp4.add("down_scales", &kUInt8, {kExperts, kHidden, kInner / 32}, source.down_scales.data());
+  mxfp4.read_as("mxfp4");
   EXPECT_EQ(run(mxfp4, spec), with_bias);
 
   MadeUp broken;
   add_router(broken, "router.weight");
   add_biases(broken);
-  broken.add("gate_blocks", &kInt8, {kExperts, 2 * kInner, kHidden / 32, 16}, gate_up.data());
-  broken.add("gate_scales", &kUInt8, {kExperts, 2 * kInner, kHidden / 32}, source.gate_up_scales.data());
   broken.add("down_blocks", &kUInt8, {kExperts, kHidden, kInner / 32, 15}, down.data());
-  try {
-    run(broken, spec);
-    FAIL();
-  } catch (const Error& e) {
-    for (const char* part : {"'gate_blocks' is int8", "down_blocks", "'down_scales'"}) {
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  const auto refusal = [&] {
+    try {
+      broken.read_as("mxfp4");
+    } catch (const Error& e) {
+      return std::string(e.what());
     }
-  }
+    return std::string();
+  };
+  EXPECT_NE(refusal().find("'down_scales' is missing"), std::string::npos) << refusal();
+  broken.add("down_blocks", &kUInt8, {kExperts, kHidden, kInner / 32, 15}, down.data());
+  broken.add("down_scales", &kUInt8, {kExperts, kHidden, kInner / 32}, source.down_scales.data());
+  EXPECT_NE(refusal().find("'down_blocks' [5, 64, 3, 15]"), std::string::npos) << refusal();
+  broken.add("down_blocks", &kInt8, {kExperts, kHidden, kInner / 32, 16}, down.data());
+  broken.add("down_scales", &kUInt8, {kExperts, kHidden, kInner / 32}, source.down_scales.data());
+  EXPECT_NE(refusal().find("'down_blocks' [5, 64, 3, 16]: is int8"), std::string::npos) << refusal();
 }
 
 TEST_F(ExpertLayouts, TheBiasOfASumIsAddedOnce) {

@@ -69,7 +69,7 @@ TEST(ModelErrors, ConfigurationKeysAreNamed) {
   expect_error(set("hidden_act", "swish_of_tomorrow"), "swish_of_tomorrow");
   expect_error(set("some_new_switch", true), "unread some_new_switch");
   expect_error(set("quantization_config", {{"quant_method", "awq"}}), "bits");
-  expect_error(set("quantization_config", {{"quant_method", "mxfp4"}}), "unread quantization_config");
+  expect_error(set("quantization_config", {{"quant_method", "mxfp4"}, {"block", 32}}), "block");
 }
 
 TEST(ModelErrors, RopeSettingsAreChecked) {
@@ -125,7 +125,7 @@ TEST(ModelErrors, LatentAttentionAndItsExpertsAreChecked) {
   expect_error(set("norm_topk_prob", true), "norm_topk_prob", "deepseek_v2");
   expect_error(set("topk_method", "noaux_tc"), "topk_method", "deepseek_v2");
   expect_error(set("kv_lora_rank", 0), "kv_lora_rank", "deepseek_v2");
-  expect_error(set("quantization_config", {{"quant_method", "quark"}}), "quant_method", "gpt_oss");
+  expect_error(set("quantization_config", {{"quant_method", "hqq"}}), "quant_method", "gpt_oss");
   expect_error(set("experts_per_token", 3), "experts_per_token", "gpt_oss");
   expect_error(set("num_experts_per_tok", 1), "num_experts_per_tok", "phimoe");
   expect_error(set("num_attention_heads", 2), "num_attention_heads", "jetmoe");
