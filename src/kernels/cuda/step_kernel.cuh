@@ -1,9 +1,9 @@
 // The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type, one
 // block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and two more
 // work for them: the feeder copies the weights of every product to come into a ring of stages in shared memory, the
-// finisher adds up the warps' sums, passes results on and fetches instructions. Blocks wait for the words that they read
-// (device/exchange.cuh), and for each other, at a counter in device memory, before the instructions that say so; the
-// feeder waits for neither, so that memory is read all the while.
+// finisher adds up the warps' sums, passes results on and fetches instructions. Blocks wait for the words that they
+// read (device/exchange.cuh), and for each other, at a counter in device memory, before the instructions that say so;
+// the feeder waits for neither, so that memory is read all the while.
 //
 // A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
 // 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by the
@@ -81,178 +81,174 @@ class Feeder {
 struct Memory {
   std::byte *ring, *scratch;
   float* sums;         // [kStepSums][kSums]
-  float* gates;        // [kMostStepRows * kPanelOutputs]
   float* squares;      // [kMostStepRows][kStepWarps], sums over the inputs
   Instruction* slots;  // [2]
   UnitPlace* places;   // [2]
 };
 
-// Where a product finds its inputs in scratch: behind what take_inputs() has there.
+// The inputs of a product lie at the begin of the scratch.
 __device__ inline Inputs inputs_of(const StepProduct& p, const Memory& memory) {
-  return {memory.scratch + (p.norms ? 2 : 1) * kStepRawBytes, p.rows, p.lines};
+  return {memory.scratch, p.rows, p.lines};
 }
 
-// The inputs of a product from an Exchange to where the tensor cores look for them. Of inputs that are normalized this
-// takes the weights of the norm; the scale of a row, which needs all of it, is the finisher's. A step passes here once
-// for every product, and what costs is waiting for words and for instructions: loads are on their way at once, and what
-// is long is a loop over what they brought to `raw`, which each thread has for itself.
+// The inputs of a product from an Exchange to where the tensor cores look for them. A step passes here once for every
+// product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
 template <class T, class Weights>
 __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team, uint32_t tag) {
-  constexpr int kLoads = 8;  // of two words
-  const int thread = static_cast<int>(threadIdx.x), quads = p.lines * (kPanelLine / 4), given = p.k / 4;
-  const bool norms = p.norms, weighted = p.norm_weight != nullptr;
-  const int loads_of_quad = norms ? 2 : 1, quads_at_once = kLoads / loads_of_quad * kThreads;
-  auto* raw = reinterpret_cast<uint2*>(memory.scratch);                       // [kLoads * kThreads]
-  auto* factors = reinterpret_cast<float4*>(memory.scratch + kStepRawBytes);  // as many, of norms
+  constexpr int kBatch = 4;
+  const int thread = static_cast<int>(threadIdx.x), rows = p.rows, quads = p.lines * (kPanelLine / 4), given = p.k / 4;
+  const int64_t stride = p.in.stride;
+  const uint2* const from = p.in.words + thread * 2;
   const Inputs inputs = inputs_of(p, memory);
-#pragma unroll 1
-  for (int row = 0; row < p.rows; ++row) {
-    const auto* from = reinterpret_cast<const uint4*>(p.in.words + row * p.in.stride);
-    float squares = 0.0f;
-#pragma unroll 1
-    for (int first = 0; first < quads; first += quads_at_once) {
-      const int end = min(first + quads_at_once, quads);
-      if (norms && weighted) {
-#pragma unroll 1
-        for (int quad = first + thread; quad < min(end, given); quad += kThreads) {
-          copy_async(shared_address(factors + quad - first), p.norm_weight + quad * 4);
-        }
-      }
-      uint4 words[kLoads];
-      const auto at = [&](int i) {  // the i-th load: of a quad, or of one of its halves
-        return norms ? (first + thread + i / 2 * kThreads) * 2 + i % 2 : first + thread + i * kThreads;
-      };
+  int row = 0, first = 0;  // of the next batch
+  Quad next[kBatch];
+  const auto ask = [&] {
+    const uint2* at = from + row * stride + first * 2;
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        words[i] = at(i) < given * loads_of_quad ? look_at_words(from + at(i)) : uint4{0, tag, 0, tag};
-      }
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const uint2 pair = wait_for_words(from + at(i), words[i], tag);
-        raw[(i / loads_of_quad * kThreads + thread) * loads_of_quad + i % loads_of_quad] = pair;
-        const float low = __uint_as_float(pair.x), high = __uint_as_float(pair.y);
-        squares += low * low + high * high;
-      }
-      wait_for_all_copies();
-#pragma unroll 1
-      for (int quad = first + thread; quad < end; quad += kThreads) {
-        float4 x;
-        if (norms) {
-          x = reinterpret_cast<const float4*>(raw)[quad - first];
-          if (weighted && quad < given) {
-            const float4 w = factors[quad - first];
-            x = {x.x * (w.x + p.norm_offset), x.y * (w.y + p.norm_offset), x.z * (w.z + p.norm_offset),
-                 x.w * (w.w + p.norm_offset)};
-          }
-        } else {
-          const float2 low = unpack2<T>(raw[quad - first].x), high = unpack2<T>(raw[quad - first].y);
-          x = {low.x, low.y, high.x, high.y};
-        }
-        Weights::leave(inputs, row, quad, x);
-      }
+    for (int i = 0; i < kBatch; ++i) {
+      next[i] = first + thread + i * kThreads < given ? look_at_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
     }
+  };
+  ask();
+  float squares = 0.0f;
+#pragma unroll 1
+  while (row < rows) {
+    Quad now[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) now[i] = next[i];
+    const int own_row = row, own_first = first;
+    first += kBatch * kThreads;
+    if (first >= quads) first = 0, ++row;
+    if (row < rows) ask();
+    const uint2* at = from + own_row * stride + own_first * 2;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int quad = own_first + thread + i * kThreads;
+      if (quad >= quads) break;
+      const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
+      squares += q.squares;
+      const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
+      Weights::leave(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
+    }
+    if (row == own_row) continue;
     squares = warp_sum(squares);
-    if (thread % kWarp == 0) memory.squares[row * kStepWarps + thread / kWarp] = squares;
+    if (thread % kWarp == 0) memory.squares[own_row * kStepWarps + thread / kWarp] = squares;
+    squares = 0.0f;
   }
   team.sync();
 }
 
-static __device__ __noinline__ float activated(ops::Activation activation, float x) { return apply(activation, x); }
+static __device__ __noinline__ float activated_otherwise(ops::Activation activation, float x) {
+  return apply(activation, x);
+}
+__device__ inline float activated(ops::Activation activation, float x) {
+  if (activation == ops::Activation::kSilu) return apply(ops::Activation::kSilu, x);
+  return activated_otherwise(activation, x);
+}
 
-// Adds up the warps' sums of a panel and passes them on. `half` is which of the two panels of a gated unit it is; what
-// the first one gave is kept at `gates`.
+// The finisher's part of a product: adds up the warps' sums of a panel, a lane for an output and every other row, and
+// passes them on. All of the instruction that it needs is in registers, and what sums are added to or multiplied by is
+// asked for a panel ahead: a panel's results should not wait for it.
 template <class T>
-class PanelResult {
- public:
-  // Asks for what the sums are added to.
-  __device__ PanelResult(const StepProduct& p, int panel)
-      : p_(&p), column_(int64_t{panel} * kPanelOutputs + output()), valid_(column_ < p.n) {
-    if (valid_ && p.bias != nullptr) bias_ = __ldg(p.bias + column_);
-    if (!valid_ || !p.accumulate) return;
-#pragma unroll
-    for (int i = 0; i < kRowsOfLane; ++i) {
-      if (row(i) >= p.rows) continue;
-      if (p.before.words != nullptr) {
-        before_[i] = look_at_word(word(i));
-      } else {
-        before_[i].x = __float_as_uint(__ldcg(p.out + row(i) * p.out_stride + column_));
-      }
-    }
-  }
-
-  // Lane i has the scale of row i. Tags of what is put and of what is accumulated to.
-  __device__ void finish(const float* sums, float scale, int unit, int half, float* gates, uint32_t tag,
-                         uint32_t before_tag) const {
-#pragma unroll
-    for (int i = 0; i < kRowsOfLane; ++i) {
-      if (i * kRowsOfWarp >= p_->rows) break;
-      const bool own = valid_ && row(i) < p_->rows;
-      uint32_t before = before_[i].x;
-      if (own && p_->accumulate && p_->before.words != nullptr) before = wait_for_word(word(i), before_[i], before_tag);
-      float products = 0.0f;
-#pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) products += sums[(w * kPanelOutputs + output()) * kSumsPitch + row(i)];
-      float result = fmaf(__shfl_sync(kFullWarp, scale, row(i)), products, __uint_as_float(before) + bias_);
-      if (own && p_->keeps_out) p_->out[row(i) * p_->out_stride + column_] = result;
-      int64_t column = column_;
-      if (p_->gated != nullptr) {
-        float& gate = gates[row(i) * kPanelOutputs + output()];
-        if (half == 0) {
-          gate = result;
-          continue;
-        }
-        result *= activated(p_->activation, gate);
-        column = int64_t{unit} * kPanelOutputs + output();
-        if (own && p_->keeps_gated) p_->gated[row(i) * p_->gated_stride + column] = result;
-      }
-      if (p_->put.words == nullptr) continue;
-      uint2* to = p_->put.words + row(i) * p_->put.stride;
-      if (!p_->puts_pairs) {
-        if (own) put_word(to + column, __float_as_uint(result), tag);
-      } else {
-        const float next = __shfl_down_sync(kFullWarp, result, 1);
-        if (own && column % 2 == 0) put_word(to + column / 2, pack2<T>(result, next), tag);
-      }
-    }
-  }
-
- private:
-  static constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostStepRows / kRowsOfWarp;
-  static __device__ int output() { return static_cast<int>(threadIdx.x) % kPanelOutputs; }
-  static __device__ int row(int i) { return static_cast<int>(threadIdx.x) % kWarp / kPanelOutputs + i * kRowsOfWarp; }
-
-  __device__ const uint2* word(int i) const { return p_->before.words + row(i) * p_->before.stride + column_; }
-
-  const StepProduct* p_;
-  int64_t column_;
-  bool valid_;
-  float bias_ = 0.0f;
-  uint2 before_[kRowsOfLane] = {};
-};
-
-// The finisher's part of a product.
-template <class T>
-__device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& sums_place, uint32_t epoch,
-                       uint32_t tag) {
+__device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& sums_place, uint32_t tag) {
+  constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostStepRows / kRowsOfWarp;
   const Units units(p);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float scale = 1.0f;
-  PanelResult<T> next(p, units.first);
-  for (int unit = units.first; unit < units.count; unit += static_cast<int>(gridDim.x)) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
+            first_row = lane / kPanelOutputs;
+  const int grid = static_cast<int>(gridDim.x), rows = p.rows, n = p.n;
+  const bool accumulates = p.accumulate, is_gated = p.gated != nullptr, quads = p.put.quads;
+  const bool keeps_out = p.keeps_out, keeps_gated = p.keeps_gated;
+  const ops::Activation activation = p.activation;
+  const int64_t out_stride = p.out_stride, gated_stride = p.gated_stride, put_stride = p.put.to.stride;
+  float* const out = p.out + first_row * out_stride + output;
+  float* const gated = p.gated + first_row * gated_stride + output;
+  uint2* put = p.put.to.words;
+  if (put != nullptr) put += first_row * put_stride + (quads ? output / 4 * 2 : output);
+  const float *const bias = p.bias, *const weight = p.put.weight;
+  const float offset = p.put.offset;
+
+  struct Beside {  // what is added to the sums, and what is multiplied with what is put
+    float added[kRowsOfLane], factor;
+  };
+  const auto ask = [&](int panel, int column) {
+    Beside b{{0.0f, 0.0f}, 1.0f};
+    if (panel * kPanelOutputs + output >= n) return b;
+    const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      b.added[i] = of_all;
+      if (accumulates && first_row + i * kRowsOfWarp < rows) {
+        b.added[i] += __ldcg(out + i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs);
+      }
+    }
+    if (weight != nullptr) b.factor = __ldg(weight + column * kPanelOutputs + output) + offset;
+    return b;
+  };
+
+  float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
+  bool first = p.norms;
+  Beside next = ask(units.first, units.first);
+#pragma unroll 1
+  for (int unit = units.first; unit < units.count; unit += grid) {
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
-      const PanelResult<T> result = next;
-      next = PanelResult<T>(p, half + 1 < units.panels ? unit + units.count : unit + static_cast<int>(gridDim.x));
+      const int panel = unit + half * units.count;
+      const Beside beside = next;
+      const bool ends = half + 1 == units.panels;
+      if (!ends || unit + grid < units.count)
+        next = ask(ends ? unit + grid : unit + units.count, ends ? unit + grid : unit);
       sums_place.wait_full();
-      if (p.norms && unit == units.first && half == 0 && lane < p.rows) {
-        float squares = 0.0f;
-        for (int w = 0; w < kStepWarps; ++w) squares += memory.squares[lane * kStepWarps + w];
-        scale = rsqrtf(squares / static_cast<float>(p.k) + p.eps);
+      if (first) {
+        first = false;
+#pragma unroll
+        for (int i = 0; i < kRowsOfLane; ++i) {
+          float squares = 0.0f;
+          for (int w = 0; w < kStepWarps; ++w) {
+            squares += memory.squares[min(first_row + i * kRowsOfWarp, rows - 1) * kStepWarps + w];
+          }
+          scales[i] = rsqrtf(squares / static_cast<float>(p.k) + p.eps);
+        }
       }
-      result.finish(memory.sums + sums_place.offset(), scale, unit, half, memory.gates, tag, epoch + p.before.step);
+      const float* sums = memory.sums + sums_place.offset() + output * kSumsPitch + first_row;
+      float products[kRowsOfLane];
+#pragma unroll
+      for (int i = 0; i < kRowsOfLane; ++i) {
+        products[i] = 0.0f;
+        if (i * kRowsOfWarp >= rows) break;
+#pragma unroll
+        for (int w = 0; w < kStepWarps; ++w) products[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
+      }
       __syncwarp();
       if (lane == 0) arrive(sums_place.empty());
       sums_place.next();
+#pragma unroll
+      for (int i = 0; i < kRowsOfLane; ++i) {
+        if (i * kRowsOfWarp >= rows) break;
+        const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
+        float result = fmaf(scales[i], products[i], beside.added[i]);
+        if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
+        if (is_gated) {
+          if (half == 0) {
+            gates[i] = result;
+            continue;
+          }
+          result *= activated(activation, gates[i]);
+          if (own && keeps_gated) gated[i * kRowsOfWarp * gated_stride + int64_t{unit} * kPanelOutputs] = result;
+        }
+        if (put == nullptr) continue;
+        uint2* const to = put + i * kRowsOfWarp * put_stride + unit * kPanelOutputs / (quads ? 2 : 1);
+        if (!quads) {
+          if (own) put_word(to, __float_as_uint(result), tag);
+          continue;
+        }
+        float squares = result * result;
+        squares += __shfl_xor_sync(kFullWarp, squares, 1);
+        squares += __shfl_xor_sync(kFullWarp, squares, 2);
+        const float value = result * beside.factor;
+        const uint32_t low = pack2<T>(value, __shfl_down_sync(kFullWarp, value, 1));
+        const uint32_t high = __shfl_down_sync(kFullWarp, low, 2);
+        if (own && output % 4 == 0) put_quad(to, {low, high, squares, tag});
+      }
     }
   }
 }
@@ -355,15 +351,17 @@ __device__ inline void run(const StepGlu& a) {
 
 template <class T>
 __device__ void run(const StepPut& a, uint32_t tag) {
-  const int words = a.puts_pairs ? a.columns / 2 : a.columns;
-  each_element(a.rows, words, [&](int row, int word) {
-    const float* x = a.x + row * a.x_stride;
-    uint2* to = a.put.words + row * a.put.stride + word;
-    if (a.puts_pairs) {
-      put_word(to, pack2<T>(__ldcg(x + 2 * word), __ldcg(x + 2 * word + 1)), tag);
-    } else {
-      put_word(to, __float_as_uint(__ldcg(x + word)), tag);
+  each_element(a.rows, a.columns / 4, [&](int row, int quad) {
+    const float* x = a.x + row * a.x_stride + quad * 4;
+    float v[4], squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] = __ldcg(x + i);
+      squares += v[i] * v[i];
+      if (a.put.weight != nullptr) v[i] *= __ldg(a.put.weight + quad * 4 + i) + a.put.offset;
     }
+    put_quad(a.put.to.words + row * a.put.to.stride + quad * 2,
+             {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), squares, tag});
   });
 }
 
@@ -443,9 +441,9 @@ __device__ void feed(const StepLaunch& l, std::byte* ring, const RingPlace& plac
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int i = l.first_product; i >= 0;) {
     const StepProduct& p = l.program[i].product;
-    if (p.norm_weight != nullptr) {  // of which every block asks for a share
+    if (p.put.weight != nullptr) {  // of which every block asks for a share
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
-      if (at < p.k) prefetch_to_l2(p.norm_weight + at);
+      if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
     i = p.next;
     if (lane == 1 && i >= 0) prefetch_maps(l.program[i].product);
@@ -475,8 +473,7 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   memory.ring = shared + (kRingAlign - shared_address(shared) % kRingAlign) % kRingAlign;
   memory.scratch = memory.ring + l.stages * stage_bytes<T, Quantized>();
   memory.sums = reinterpret_cast<float*>(memory.scratch + l.scratch_bytes);
-  memory.gates = memory.sums + kStepSums * kSums;
-  memory.squares = memory.gates + kMostStepRows * kPanelOutputs;
+  memory.squares = memory.sums + kStepSums * kSums;
   memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostStepRows * kStepWarps);
   memory.places = reinterpret_cast<UnitPlace*>(memory.slots + 2);
   static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
@@ -508,7 +505,7 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
       fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, sums, epoch, epoch + i);
+      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, sums, epoch + i);
     }
     everyone.sync();
   }

@@ -189,10 +189,8 @@ bool StepProgram::product(const Product& p, Alone alone) {
   const auto rows = static_cast<int>(p.x.rows());
   const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   const ProductInputs inputs = kernel.inputs(quantized);
-  // A norm in front of it may become a part of it (step_wiring.h), if there is room.
   const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
-  const bool takes_norm = p.k <= kMostNormed;
-  if (p.k % inputs.multiple != 0 || !take_scratch((takes_norm ? 2 : 1) * kStepRawBytes + bytes)) {
+  if (p.k % inputs.multiple != 0 || !take_scratch(bytes)) {
     plain_ = plain_before, quantized_ = quantized_before;
     return false;
   }
@@ -223,9 +221,7 @@ bool StepProgram::product(const Product& p, Alone alone) {
       .norms = false,
       .keeps_out = true,
       .keeps_gated = true,
-      .puts_pairs = false,
       .in = {},
-      .before = {},
       .put = {}};
   ++products_;
   add(instruction(Kind::kProduct, &Instruction::product, product), std::move(alone));
@@ -349,7 +345,8 @@ void StepProgram::launch_run() {
   for (size_t i = run_; i < all_.size(); ++i) {
     if (all_[i].kind != Kind::kProduct) continue;
     StepProduct& p = all_[i].product;
-    p.first_unit = units % launch_.multiprocessors;
+    // Results that are accumulated to stay with their block.
+    if (!p.accumulate) p.first_unit = units % launch_.multiprocessors;
     units = p.first_unit + static_cast<int>(pieces(p.n, kPanelOutputs)) / (p.gated != nullptr ? 2 : 1);
     *next = static_cast<int>(i - run_);
     next = &p.next;

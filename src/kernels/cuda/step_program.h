@@ -24,16 +24,26 @@ struct WeightMaps {
   CUtensorMap scales;  // of 8-bit floats: [n, scales of a row]
 };
 
-// Results that blocks pass on word by word (device/exchange.cuh): [rows, stride] of a word and its tag.
+// Results that blocks pass on without waiting for each other (device/exchange.cuh), each with a tag beside it: for
+// attention words of fp32, [rows, stride]; for products quads, two of these places each: four columns in the program's
+// type and the sum of their squares.
 struct Exchange {
   uint2* words;    // null: none
   int64_t stride;  // of a row
   int step;        // the instruction that puts them there: tags count instructions
 };
 
+// Where an instruction puts its results. What a product takes that normalizes has the weights of the norm applied; the
+// scale of the row, for which the squares are, is that product's.
+struct Put {
+  Exchange to;
+  bool quads;
+  const float* weight;  // of quads, or null
+  float offset;         // added to the weights
+};
+
 // What the kernel executes. Blocks wait for each other before those instructions that say so; what they take from an
-// Exchange they wait for word by word. An Exchange holds fp32 where the product that takes it normalizes, else pairs of
-// the program's type.
+// Exchange they wait for piece by piece.
 struct StepProduct {
   const WeightMaps* maps;   // of rows, on the device
   const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
@@ -42,7 +52,7 @@ struct StepProduct {
   float* out;
   const float* bias;
   int64_t x_stride, out_stride;
-  const float* norm_weight;  // of `norms`: x is normalized first, by rms_norm's formula
+  const float* norm_weight;  // of `norms`: x is normalized first, by rms_norm's formula. For who puts x
   float eps, norm_offset;
   // Beside out: activation(out[:, i]) * out[:, n / 2 + i], or null
   float* gated;
@@ -52,18 +62,18 @@ struct StepProduct {
   int first_unit;  // units, panels or pairs of them to gate, go round the blocks from product to product
   int next;        // the instruction that is the next product; -1: none
   bool quantized, accumulate, norms;
-  // Which of its results are written: those that nobody reads but from an Exchange are not.
+  // Which of its results are written: those that nobody reads but from an Exchange are not. What is accumulated to
+  // is always at out.
   bool keeps_out, keeps_gated;
-  bool puts_pairs;
-  Exchange in, before, put;  // x; what is accumulated to, where it is not at out; out or gated
+  Exchange in;  // x
+  Put put;      // out, or gated
 };
 
 struct StepPut {  // x to an Exchange
   const float* x;
   int64_t x_stride;
   int rows, columns;
-  bool puts_pairs;
-  Exchange put;
+  Put put;
 };
 
 struct StepNorm {  // RMSNorm of vectors, a warp for each
@@ -106,7 +116,7 @@ struct StepRotation {  // rope_store
 struct StepAttention {  // a row of each sequence
   AttentionParams params;
   StepRotation rotation;  // what comes before it. The queries are left as they are
-  Exchange in, put;       // fp32 of the product that gives q, k and v; out
+  Exchange in, put;       // words of the product that gives q, k and v; quads of out
   int q_at, k_at, v_at;   // their columns in that
   bool keeps_out;
   int sequences, cuts;  // keys of a sequence are cut into so many chunks at most
@@ -161,11 +171,10 @@ inline constexpr int kStepShared = 225 << 10;  // and 1 KiB for the ring to begi
 inline constexpr int kFewestStages = kStepWarps, kMostStages = 64;
 inline constexpr int kStepMostDim = 128;         // of heads
 inline constexpr int kStepPlaceBytes = 1 << 10;  // of a unit of attention
-inline constexpr int kStepRawBytes = 16 << 10;   // of scratch: words on their way to the inputs of a product
 // Panels whose sums may be on their way from the warps to the one that adds them up.
 inline constexpr int kStepSums = 4;
 // Beside the ring and the scratch: these sums, two instructions, barriers.
-inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 + kMostStepRows * 16 * 4 +
+inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 +
                                    2 * static_cast<int>(sizeof(Instruction)) + 16 * (kMostStages + kStepSums) +
                                    kMostStepRows * kStepWarps * 4 + 2 * kStepPlaceBytes + 128;
 

@@ -89,7 +89,7 @@ std::vector<Span> reads_of(const Instruction& in) {
       const StepProduct& p = in.product;
       std::vector<Span> all;
       if (p.in.stride == 0) all.push_back(input_of(p));
-      if (p.accumulate && p.before.stride == 0) all.push_back(out_of(p));
+      if (p.accumulate) all.push_back(out_of(p));
       return all;
     }
     case Kind::kAttention: {
@@ -138,8 +138,8 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
     if (pair) {
       const StepNorm norm = run[i].norm;
       StepProduct& p = run[i + 1].product;
-      if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && p.k <= kMostNormed &&
-          out_of(norm) == input_of(p) && !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
+      if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && out_of(norm) == input_of(p) &&
+          !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
         p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
         p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;
         continue;
@@ -158,22 +158,16 @@ class Wiring {
     bool linked = false;
     if (in.kind == Kind::kProduct) {
       StepProduct& p = in.product;
-      const Span x = input_of(p);
-      if (!put_by_last(x, !p.norms)) {
+      p.in = put_by_last(input_of(p), p);
+      if (p.in.stride == 0) {
         Instruction put;
         std::memset(static_cast<void*>(&put), 0, sizeof put);
         put.kind = Kind::kPut, put.meet = !all().empty();
-        put.put = {.x = p.x,
-                   .x_stride = p.x_stride,
-                   .rows = p.rows,
-                   .columns = p.k,
-                   .puts_pairs = !p.norms,
-                   .put = exchange(p.norms ? p.k : p.k / 2, p.rows)};
+        put.put = {.x = p.x, .x_stride = p.x_stride, .rows = p.rows, .columns = p.k, .put = quads_for(p)};
+        p.in = put.put.put.to;
         all().push_back(put);
       }
-      p.in = *put_of(all().back());
       linked = true;
-      if (p.accumulate) p.before = latest(out_of(p));
     } else if (in.kind == Kind::kAttention) {
       linked = link(in.attention);
     }
@@ -196,29 +190,26 @@ class Wiring {
     program_.exchange_words = std::max(program_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
     return {.words = nullptr, .stride = words_of_row, .step = static_cast<int>(all().size())};
   }
-  static Exchange* put_of(Instruction& in) {
-    if (in.kind == Kind::kProduct) return &in.product.put;
-    if (in.kind == Kind::kAttention) return &in.attention.put;
-    return in.kind == Kind::kPut ? &in.put.put : nullptr;
+  // What the instruction that comes next puts for a product.
+  Put quads_for(const StepProduct& p) {
+    return {.to = exchange(p.k / 2, p.rows), .quads = true, .weight = p.norm_weight, .offset = p.norm_offset};
   }
 
-  // What the last instruction computed is `x`: it puts that, as pairs or as fp32, unless it puts the other already.
-  bool put_by_last(const Span& x, bool pairs) {
-    if (all().empty()) return false;
+  // What the last instruction computed is `x`, the input of `p`: it puts that. Else the stride is 0.
+  Exchange put_by_last(const Span& x, const StepProduct& p) {
+    if (all().empty()) return {};
     Instruction& last = all().back();
     const int step = static_cast<int>(all().size()) - 1;
-    const int64_t words = pairs ? x.columns / 2 : x.columns;
     if (last.kind == Kind::kProduct) {
-      StepProduct& p = last.product;
-      if (x != (p.gated != nullptr ? gated_of(p) : out_of(p))) return false;
-      if (p.put.stride != 0 && p.puts_pairs != pairs) return false;
-      p.put = exchange(words, x.rows), p.put.step = step, p.puts_pairs = pairs;
-      return true;
+      StepProduct& from = last.product;
+      if (from.put.to.stride != 0 || x != (from.gated != nullptr ? gated_of(from) : out_of(from))) return {};
+      from.put = quads_for(p), from.put.to.step = step;
+      return from.put.to;
     }
-    if (last.kind != Kind::kAttention || !pairs || last.attention.params.out_type != ResultType::kFloat) return false;
-    if (x != result_of(last.attention)) return false;
-    last.attention.put = exchange(words, x.rows), last.attention.put.step = step;
-    return true;
+    if (last.kind != Kind::kAttention || p.norms || last.attention.params.out_type != ResultType::kFloat) return {};
+    if (x != result_of(last.attention)) return {};
+    last.attention.put = quads_for(p).to, last.attention.put.step = step;
+    return last.attention.put;
   }
 
   // The vectors of an attention that rotates them are the last product's.
@@ -226,7 +217,6 @@ class Wiring {
     const StepRotation& r = a.rotation;
     if (r.q == nullptr || all().empty() || all().back().kind != Kind::kProduct) return false;
     StepProduct& p = all().back().product;
-    const Span out = out_of(p);
     const auto column = [&](const float* data, int64_t stride, int64_t columns) {
       const int64_t at = data - p.out;
       return data >= p.out && stride == p.out_stride && at % 2 == 0 && at + columns <= p.n ? static_cast<int>(at) : -1;
@@ -236,24 +226,9 @@ class Wiring {
     a.v_at = column(r.v, r.v_stride, int64_t{r.kv_heads} * r.value_dim);
     const bool all_of_it = p.n == (int64_t{r.heads} + r.kv_heads) * r.head_dim + int64_t{r.kv_heads} * r.value_dim;
     if (a.q_at < 0 || a.k_at < 0 || a.v_at < 0 || !all_of_it || p.rows != r.rows || p.gated != nullptr) return false;
-    if (!put_by_last(out, false)) return false;
-    a.in = p.put;
+    p.put.to = exchange(p.n, p.rows), p.put.to.step = static_cast<int>(all().size()) - 1;
+    a.in = p.put.to;
     return true;
-  }
-
-  // The Exchange with the latest of `x`, if it is there as fp32 and not too old; else its stride is 0.
-  Exchange latest(const Span& x) {
-    for (int i = static_cast<int>(all().size()) - 1; i >= 0; --i) {
-      Instruction& in = all()[i];
-      const std::vector<Write> writes = writes_of(in);
-      const auto touches = [&](const Write& w) { return w.span.overlaps(x); };
-      if (std::ranges::none_of(writes, touches)) continue;
-      if (in.kind != Kind::kProduct || static_cast<int>(all().size()) - i > kOldest) return {};
-      const StepProduct& p = in.product;
-      const bool is_it = x == out_of(p) && p.gated == nullptr && p.put.stride != 0 && !p.puts_pairs;
-      return is_it ? p.put : Exchange{};
-    }
-    return {};
   }
 
   // Results that are written again before anybody reads them are not kept.
@@ -270,14 +245,20 @@ class Wiring {
   bool conflicts(size_t i) {
     for (size_t j = i; j > 0 && !all()[j].meet;) {
       --j;
+      if (same_blocks(all()[i], all()[j])) continue;
       for (const Write& w : writes_[i]) {
-        if (w.kept() && (overlap(reads_[j], w.span) || writes(j, w.span))) return true;
+        if (w.kept() && ((i - j < kDone && overlap(reads_[j], w.span)) || writes(j, w.span))) return true;
       }
       for (const Span& read : reads_[i]) {
         if (writes(j, read)) return true;
       }
     }
     return false;
+  }
+  // Both accumulate to the same: each block to what it has itself.
+  static bool same_blocks(const Instruction& a, const Instruction& b) {
+    const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kProduct && in.product.accumulate; };
+    return accumulates(a) && accumulates(b) && out_of(a.product) == out_of(b.product);
   }
   bool writes(size_t i, const Span& x) const {
     return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
@@ -301,9 +282,9 @@ void place_exchanges(WiredProgram& program, uint2* memory) {
     if (e.stride != 0) e.words = memory + e.step % kExchanges * program.exchange_words;
   };
   for (Instruction& in : program.instructions) {
-    if (in.kind == Kind::kProduct) place(in.product.in), place(in.product.before), place(in.product.put);
+    if (in.kind == Kind::kProduct) place(in.product.in), place(in.product.put.to);
     if (in.kind == Kind::kAttention) place(in.attention.in), place(in.attention.put);
-    if (in.kind == Kind::kPut) place(in.put.put);
+    if (in.kind == Kind::kPut) place(in.put.put.to);
   }
 }
 

@@ -1,11 +1,13 @@
 // How the instructions of a program (step_program.h) get at each other's results. A product or an attention that takes
-// the results of the instruction right before it takes them from an Exchange, word by word, without waiting for all
-// blocks. All else is written and read as plain tensors, and instructions between which that would go wrong have a
+// the results of the instruction right before it takes them from an Exchange, piece by piece, without waiting for all
+// blocks. What products accumulate to one after the other stays with the blocks that have it, which are the same for
+// all of them. All else is written and read as plain tensors, and instructions between which that would go wrong have a
 // meeting of all blocks between them.
 //
 // That a block may overwrite an Exchange follows from this: an instruction without a meeting takes *all* results of the
 // one before, so that what it puts shows that every block is done with what came before that one. kExchanges
-// instructions later nobody reads an Exchange any more, since what is read is at most kOldest instructions old.
+// instructions later nobody reads an Exchange any more. In the same way what was read kDone instructions ago, with no
+// meeting since, may be written.
 #pragma once
 
 #include <vector>
@@ -14,8 +16,7 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kExchanges = 8, kOldest = 5;
-inline constexpr int64_t kMostNormed = 8192;  // inputs of a product that a norm becomes a part of
+inline constexpr int kExchanges = 8, kDone = 3;
 
 struct WiredProgram {
   std::vector<Instruction> instructions;

@@ -115,8 +115,8 @@ TEST(StepWiring, LayersPassTheirResultsOnWithoutMeetings) {
                           Kind::kProduct, Kind::kProduct, Kind::kAttention, Kind::kProduct, Kind::kProduct,
                           Kind::kProduct, Kind::kProduct, Kind::kAttention, Kind::kProduct, Kind::kNorm, Kind::kPut,
                           Kind::kProduct, Kind::kProduct));
-  // After the embedding, and round the last norm, before which x has to be written at last.
-  EXPECT_THAT(meetings(program), ElementsAre(1, 14, 15, 16));
+  // After the embedding, and round the last norm.
+  EXPECT_THAT(meetings(program), ElementsAre(1, 15, 16));
   for (size_t i = 2; i < 14; ++i) {
     const Instruction& in = program.instructions[i];
     const Exchange& from = in.kind == Kind::kProduct ? in.product.in : in.attention.in;
@@ -124,16 +124,49 @@ TEST(StepWiring, LayersPassTheirResultsOnWithoutMeetings) {
   }
 }
 
-TEST(StepWiring, ResidualsComeFromTheProductThatMadeThem) {
+TEST(StepWiring, ResidualsStayWithTheirBlocks) {
   Recorded run;
   run.embed();
   run.layer(), run.layer();
   const std::vector<Instruction> all = wire(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 gate and up, 6 down, 7 qkv, 8 attention, 9 out
-  EXPECT_EQ(all[4].product.before.stride, 0) << "the embedding's x is a plain tensor";
-  EXPECT_EQ(all[6].product.before.step, 4);
-  EXPECT_EQ(all[9].product.before.step, 6);
-  EXPECT_EQ(all[9].product.before.stride, kHidden);
+  for (const int i : {4, 6, 9}) {
+    EXPECT_TRUE(all[i].product.keeps_out) << i;
+    EXPECT_FALSE(all[i].meet) << i;
+  }
+}
+
+TEST(StepWiring, OthersMeetBeforeTheyTouchAResidual) {
+  Recorded run;
+  run.embed();
+  run.layer();
+  run.product(run.x, run.mixed);  // written anew
+  run.product(run.x, run.gated, true);
+  const std::vector<Instruction> all = wire(run.ops).instructions;
+  // ..., down, put, the new x, put, what is added to it
+  const size_t last = all.size() - 1;
+  ASSERT_TRUE(all[last].product.accumulate);
+  EXPECT_TRUE(all[last].meet || all[last - 1].meet);
+  EXPECT_TRUE(all[last - 2].meet || all[last - 3].meet);
+}
+
+TEST(StepWiring, WeightsOfANormAreAppliedByWhoPutsItsInput) {
+  Recorded run;
+  run.embed();
+  run.layer(), run.layer();
+  for (Instruction& in : run.ops) {
+    if (in.kind == Kind::kNorm) in.norm.weight = run.last.data(), in.norm.offset = 1.0f;
+  }
+  const std::vector<Instruction> all = wire(run.ops).instructions;
+  // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 gate and up, 6 down
+  for (const Put& put : {all[1].put.put, all[4].product.put}) {
+    EXPECT_TRUE(put.quads);
+    EXPECT_EQ(put.weight, run.last.data());
+    EXPECT_EQ(put.offset, 1.0f);
+  }
+  EXPECT_FALSE(all[2].product.put.quads) << "attention takes fp32";
+  EXPECT_TRUE(all[5].product.put.quads);
+  EXPECT_EQ(all[5].product.put.weight, nullptr);
 }
 
 TEST(StepWiring, OnlyWhatIsReadIsWritten) {
@@ -144,7 +177,6 @@ TEST(StepWiring, OnlyWhatIsReadIsWritten) {
   const std::vector<Instruction> all = wire(run.ops).instructions;
   EXPECT_FALSE(all[2].product.keeps_out) << "qkv is written again in the next layer";
   EXPECT_FALSE(all[3].attention.keeps_out);
-  EXPECT_FALSE(all[4].product.keeps_out);
   EXPECT_FALSE(all[5].product.keeps_gated);
   ASSERT_EQ(all[7].kind, Kind::kProduct);
   EXPECT_TRUE(all[7].product.keeps_out) << "somebody may read the last qkv behind the program";
@@ -196,11 +228,9 @@ TEST(StepWiring, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& in = program.instructions[i];
     if (in.kind != Kind::kProduct) continue;
-    for (const Exchange& from : {in.product.in, in.product.before}) {
-      if (from.stride == 0) continue;
-      EXPECT_LE(static_cast<int>(i) - from.step, kOldest);
-      EXPECT_EQ(from.words, memory.data() + from.step % kExchanges * program.exchange_words);
-    }
+    const Exchange& from = in.product.in;
+    EXPECT_EQ(from.step, static_cast<int>(i) - 1);
+    EXPECT_EQ(from.words, memory.data() + from.step % kExchanges * program.exchange_words);
   }
 }
 

@@ -1,6 +1,6 @@
 // Results that the blocks of a running kernel pass to each other without waiting for all of them: every word lies
-// beside a tag, in one store of eight bytes, and who reads it looks again until the tag is the one of the step that it
-// wants.
+// beside a tag, in one store of eight bytes, every quad in one of sixteen, and who reads them looks again until the tag
+// is the one of the step that it wants. (PTX ISA, memory consistency model: vectors are no single accesses, b128 is.)
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,39 @@ namespace sluice::cuda::step {
 __device__ inline void put_word(uint2* to, uint32_t word, uint32_t tag) {
   asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(word), "r"(tag) : "memory");
 }
-__device__ inline void put_words(uint4* to, uint32_t first, uint32_t second, uint32_t tag) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(first), "r"(tag), "r"(second)
-               : "memory");
+
+// Four elements of 16 bits, and the sum of the squares of what they were rounded from.
+struct Quad {
+  uint32_t low, high;
+  float squares;
+  uint32_t tag;
+};
+__device__ inline void put_quad(uint2* to, const Quad& q) {
+  asm volatile(
+      "{ .reg .b64 a, b; .reg .b128 q;\n"
+      "mov.b64 a, {%1, %2}; mov.b64 b, {%3, %4}; mov.b128 q, {a, b};\n"
+      "st.relaxed.gpu.global.b128 [%0], q; }" ::"l"(to),
+      "r"(q.low), "r"(q.high), "r"(__float_as_uint(q.squares)), "r"(q.tag)
+      : "memory");
+}
+__device__ inline Quad look_at_quad(const uint2* from) {
+  Quad q;
+  uint32_t squares;
+  asm volatile(
+      "{ .reg .b64 a, b; .reg .b128 q;\n"
+      "ld.relaxed.gpu.global.b128 q, [%4];\n"
+      "mov.b128 {a, b}, q; mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b; }"
+      : "=r"(q.low), "=r"(q.high), "=r"(squares), "=r"(q.tag)
+      : "l"(from));
+  q.squares = __uint_as_float(squares);
+  return q;
+}
+__device__ inline Quad wait_for_quad(const uint2* from, Quad q, uint32_t tag) {
+  while (q.tag != tag) {
+    __nanosleep(20);
+    q = look_at_quad(from);
+  }
+  return q;
 }
 
 // Two words with their tags, as they are now,
@@ -33,20 +63,6 @@ __device__ inline uint2 wait_for_words(const uint4* from, uint4 v, uint32_t tag)
     v = look_at_words(from);
   }
   return {v.x, v.z};
-}
-
-// The same of one word.
-__device__ inline uint2 look_at_word(const uint2* from) {
-  uint2 v;
-  asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
-  return v;
-}
-__device__ inline uint32_t wait_for_word(const uint2* from, uint2 v, uint32_t tag) {
-  while (v.y != tag) {
-    __nanosleep(20);
-    v = look_at_word(from);
-  }
-  return v.x;
 }
 
 // Two elements of 16 bits as they are stored in a word.

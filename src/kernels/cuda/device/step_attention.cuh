@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/team.cuh"
+#include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/step_program.h"
 
 namespace sluice::cuda::step {
@@ -54,7 +55,16 @@ __device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& t
   if (!is_one) return;
   const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride + begin / p.block_size;
   const int blocks = min((end - 1) / p.block_size - begin / p.block_size + 1, UnitPlace::kBlocks);
-  for (int i = lane; i < blocks; i += kWarp) to.blocks[i] = __ldg(table + i);
+  // Their keys and values had better be in the L2 cache by then: device memory answers late while weights stream.
+  const int of_keys = p.block_size * p.head_dim * 2,
+            of_values = static_cast<int>((p.block_size - 1) * p.value_stride + p.value_dim) * 2;
+  for (int i = lane; i < blocks; i += kWarp) {
+    const int32_t id = __ldg(table + i);
+    to.blocks[i] = id;
+    const int64_t vector = (int64_t{id} * p.kv_heads + pair % p.kv_heads) * p.block_size;
+    prefetch_to_l2(p.k + vector * p.head_dim * 2, of_keys);
+    prefetch_to_l2(p.v + vector * p.value_stride * 2, of_values);
+  }
   if (!rotates || a.rotation.rotary == 0) return;
   const float* cos_sin = a.rotation.cos_sin + __ldg(a.rotation.positions + token) * a.rotation.cos_sin_stride;
   for (int i = lane; i < a.rotation.rotary; i += kWarp) to.cos_sin[i] = __ldg(cos_sin + i);
@@ -69,7 +79,7 @@ struct AttentionScratch {
   alignas(16) float raw[(kQueries + 2) * dim];  // queries, key and value before the rotation
   float weights[kStepWarps][kWarpKeys][kQueries];
   float tops[kStepWarps][kQueries], sums[kStepWarps][kQueries];
-  float mixed[kStepWarps][kQueries][dim];
+  alignas(16) float mixed[kStepWarps][kQueries][dim];
   int last;
 };
 
@@ -172,8 +182,12 @@ class ChunkAttention {
     }
 #pragma unroll
     for (int q = 0; q < heads; ++q) {
-#pragma unroll
-      for (int i = 0; i < dim / 32; ++i) scratch_.mixed[warp()][q][lane() * (dim / 32) + i] = mixed_[q][i];
+      float* to = &scratch_.mixed[warp()][q][lane() * (dim / 32)];
+      if constexpr (dim == 128) {
+        *reinterpret_cast<float4*>(to) = {mixed_[q][0], mixed_[q][1], mixed_[q][2], mixed_[q][3]};
+      } else {
+        *reinterpret_cast<float2*>(to) = {mixed_[q][0], mixed_[q][1]};
+      }
     }
   }
 
@@ -270,13 +284,18 @@ class ChunkAttention {
   float mixed_[heads][dim / 32] = {};
 };
 
-// Results of `count` parts become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32. part(i) gives top,
-// sum and values of part i.
+// Results of parts become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
 struct PartialResult {
   float top = -INFINITY, sum = 0.0f;
   float4 values = {0.0f, 0.0f, 0.0f, 0.0f};
 
-  __device__ void add(float other_top, float other_sum, const float4& v) {
+  // Of a part whose top is lower by what makes this factor.
+  __device__ void add(float factor, float other_sum, const float4& v) {
+    sum = fmaf(other_sum, factor, sum);
+    values = {fmaf(v.x, factor, values.x), fmaf(v.y, factor, values.y), fmaf(v.z, factor, values.z),
+              fmaf(v.w, factor, values.w)};
+  }
+  __device__ void merge(float other_top, float other_sum, const float4& v) {
     const float highest = fmaxf(top, other_top), base = highest == -INFINITY ? 0.0f : highest;
     const float keep = exp2_fast(top - base), take = exp2_fast(other_top - base);
     top = highest, sum = sum * keep + other_sum * take;
@@ -293,8 +312,7 @@ struct PartialResult {
     const int64_t column = int64_t{head} * p.value_dim + at, to = token * p.out_stride + column;
     const float4 v = {values.x * factor, values.y * factor, values.z * factor, values.w * factor};
     if (a.put.words != nullptr) {
-      put_words(reinterpret_cast<uint4*>(a.put.words + token * a.put.stride + column / 2), pack2<T>(v.x, v.y),
-                pack2<T>(v.z, v.w), tag);
+      put_quad(a.put.words + token * a.put.stride + column / 2, {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w), 0.0f, tag});
     }
     if (!a.keeps_out) return;
     put_result(p, to, v.x), put_result(p, to + 1, v.y), put_result(p, to + 2, v.z), put_result(p, to + 3, v.w);
@@ -327,47 +345,87 @@ __device__ void store_key(const StepRotation& a, int row, int kv_head, const Tea
   }
 }
 
-// Queries of a unit and, at its end, key and value of the last position as the product before gave them, to
-// shared memory.
+// Queries of a unit and, at its end, key and value of the last position, as the product before gives them. Asked for
+// when this is made: before keys and values are, which take longer.
 template <class T, int dim>
-__device__ void take_vectors(const StepAttention& a, AttentionScratch<T, dim>& scratch, const UnitPlace& place,
-                             bool last, const Team& team, uint32_t tag) {
-  const AttentionParams& p = a.params;
-  const int token = place.token, kv_head = place.kv_head;
-  const int of_queries = p.group * p.head_dim, with_key = of_queries + (last ? p.head_dim : 0);
-  const int all = with_key + (last ? p.value_dim : 0);
-  // Heads are whole eights of elements.
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x) * 2; i < all; i += team.threads() * 2) {
-    int64_t column;
-    const float* from;
-    if (i < of_queries) {
-      column = a.q_at + int64_t{kv_head} * of_queries + i;
-      from = p.q + token * p.q_stride + int64_t{kv_head} * of_queries + i;
-    } else if (i < with_key) {
-      column = a.k_at + int64_t{kv_head} * p.head_dim + i - of_queries;
-      from = a.rotation.k + token * a.rotation.k_stride + int64_t{kv_head} * p.head_dim + i - of_queries;
-    } else {
-      column = a.v_at + int64_t{kv_head} * p.value_dim + i - with_key;
-      from = a.rotation.v + token * a.rotation.v_stride + int64_t{kv_head} * p.value_dim + i - with_key;
+class Vectors {
+ public:
+  __device__ Vectors(const StepAttention& a, const UnitPlace& place, bool last, uint32_t tag)
+      : a_(a), place_(place), last_(last), tag_(tag) {
+    const AttentionParams& p = a.params;
+    of_queries_ = p.group * p.head_dim, with_key_ = of_queries_ + (last ? p.head_dim : 0);
+    all_ = with_key_ + (last ? p.value_dim : 0);
+#pragma unroll
+    for (int i = 0; i < kAsked; ++i) {
+      asked_[i] = {0, tag, 0, tag};
+      if (at(i) >= all_) break;
+      if (a.in.words != nullptr) {
+        asked_[i] = look_at_words(words(i));
+      } else {
+        const float* from = memory(i);
+        asked_[i].x = __float_as_uint(__ldcg(from)), asked_[i].z = __float_as_uint(__ldcg(from + 1));
+      }
     }
-    if (a.in.words != nullptr) {
-      const auto* words = reinterpret_cast<const uint4*>(a.in.words + token * a.in.stride + column);
-      const uint2 pair = wait_for_words(words, look_at_words(words), tag);
-      *reinterpret_cast<uint2*>(scratch.raw + i) = pair;
+  }
+
+  // To shared memory, rotated; the new key and value also to the cache.
+  __device__ void take(AttentionScratch<T, dim>& scratch, const Team& team) const;
+
+ private:
+  static constexpr int kThreads = kStepWarps * kWarp, kAsked = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
+
+  // The element of the i-th pair. Heads are whole eights of elements.
+  static __device__ int at(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) * 2; }
+  __device__ const uint4* words(int i) const {
+    const AttentionParams& p = a_.params;
+    int column = at(i);
+    if (column < of_queries_) {
+      column += a_.q_at + place_.kv_head * of_queries_;
+    } else if (column < with_key_) {
+      column += a_.k_at + place_.kv_head * p.head_dim - of_queries_;
     } else {
-      scratch.raw[i] = __ldcg(from), scratch.raw[i + 1] = __ldcg(from + 1);
+      column += a_.v_at + place_.kv_head * p.value_dim - with_key_;
     }
+    return reinterpret_cast<const uint4*>(a_.in.words + place_.token * a_.in.stride + column);
+  }
+  __device__ const float* memory(int i) const {
+    const AttentionParams& p = a_.params;
+    const StepRotation& r = a_.rotation;
+    if (at(i) < of_queries_) return p.q + place_.token * p.q_stride + int64_t{place_.kv_head} * of_queries_ + at(i);
+    if (at(i) < with_key_) {
+      return r.k + place_.token * r.k_stride + int64_t{place_.kv_head} * p.head_dim + at(i) - of_queries_;
+    }
+    return r.v + place_.token * r.v_stride + int64_t{place_.kv_head} * p.value_dim + at(i) - with_key_;
+  }
+
+  const StepAttention& a_;
+  const UnitPlace& place_;
+  const bool last_;
+  const uint32_t tag_;
+  int of_queries_, with_key_, all_;
+  uint4 asked_[kAsked];
+};
+
+template <class T, int dim>
+__device__ void Vectors<T, dim>::take(AttentionScratch<T, dim>& scratch, const Team& team) const {
+  const AttentionParams& p = a_.params;
+  const int kv_head = place_.kv_head;
+#pragma unroll
+  for (int i = 0; i < kAsked; ++i) {
+    if (at(i) >= all_) break;
+    const bool waits = a_.in.words != nullptr;
+    const uint2 pair = waits ? wait_for_words(words(i), asked_[i], tag_) : uint2{asked_[i].x, asked_[i].z};
+    *reinterpret_cast<uint2*>(scratch.raw + at(i)) = pair;
   }
   team.sync();
   // Two elements a thread, which are rotated together or not at all; behind the queries comes the key.
-  const StepRotation& r = a.rotation;
+  const StepRotation& r = a_.rotation;
   T *k = nullptr, *v = nullptr;
-  if (last) {
-    k = Cache<T>{reinterpret_cast<T*>(r.k_cache), r.kv_heads, r.block_size, r.head_dim}.row(place.slot, kv_head);
-    v = Cache<T>{reinterpret_cast<T*>(r.v_cache), r.kv_heads, r.block_size, r.value_dim}.row(place.slot, kv_head);
+  if (last_) {
+    k = Cache<T>{reinterpret_cast<T*>(r.k_cache), r.kv_heads, r.block_size, r.head_dim}.row(place_.slot, kv_head);
+    v = Cache<T>{reinterpret_cast<T*>(r.v_cache), r.kv_heads, r.block_size, r.value_dim}.row(place_.slot, kv_head);
   }
-  const int half = r.rotary / 2, heads = p.group + (last ? 1 : 0);
+  const int half = r.rotary / 2, heads = p.group + (last_ ? 1 : 0);
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < heads * (dim / 2); i += team.threads()) {
     const int head = i / (dim / 2), pair = i % (dim / 2);
@@ -376,17 +434,17 @@ __device__ void take_vectors(const StepAttention& a, AttentionScratch<T, dim>& s
     float x = 0.0f, y = 0.0f;
     if (first < p.head_dim) x = scratch.raw[head * p.head_dim + first], y = scratch.raw[head * p.head_dim + second];
     if (rotates) {
-      const float c = place.cos_sin[pair], s = place.cos_sin[half + pair], before = x;
+      const float c = place_.cos_sin[pair], s = place_.cos_sin[half + pair], before = x;
       x = before * c - y * s, y = y * c + before * s;
     }
     T* to = head < p.group ? scratch.queries[head] : scratch.new_key;
     to[first] = from_f32<T>(x), to[second] = from_f32<T>(y);
     if (head == p.group && first < p.head_dim) k[first] = from_f32<T>(x), k[second] = from_f32<T>(y);
   }
-  if (last) {
+  if (last_) {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < r.value_dim; i += team.threads()) {
-      scratch.new_value[i] = v[i] = from_f32<T>(scratch.raw[with_key + i]);
+      scratch.new_value[i] = v[i] = from_f32<T>(scratch.raw[with_key_ + i]);
     }
   }
   team.sync();
@@ -409,10 +467,11 @@ __device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& s
     if (place.chunks == 0) continue;
     const int kv_head = place.kv_head, token = place.token, pair = place.pair, chunks = place.chunks;
     const int begin = place.begin, end = place.end;
-    ChunkAttention<T, dim, heads> attention(a, scratch, place);
     const bool has_new = a.rotation.q != nullptr && end == place.kv_len;
+    const Vectors<T, dim> vectors(a, place, has_new, epoch + a.in.step);
+    ChunkAttention<T, dim, heads> attention(a, scratch, place);
     attention.load(begin, end);
-    take_vectors<T, dim>(a, scratch, place, has_new, team, epoch + a.in.step);
+    vectors.take(scratch, team);
 #pragma unroll 1
     for (int key = begin; key < end; key += kTileKeys) {
       if (key > begin) attention.load(key, end);
@@ -424,9 +483,16 @@ __device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& s
     PartialResult result;
     const bool own = query < p.group && at < dim;
     if (own) {
-#pragma unroll 1
+      float tops[kStepWarps];
+#pragma unroll
       for (int w = 0; w < kStepWarps; ++w) {
-        result.add(scratch.tops[w][query], scratch.sums[w][query],
+        tops[w] = scratch.tops[w][query];
+        result.top = fmaxf(result.top, tops[w]);
+      }
+      const float base = result.top == -INFINITY ? 0.0f : result.top;
+#pragma unroll
+      for (int w = 0; w < kStepWarps; ++w) {
+        result.add(exp2_fast(tops[w] - base), scratch.sums[w][query],
                    *reinterpret_cast<const float4*>(&scratch.mixed[w][query][at]));
       }
     }
@@ -457,7 +523,7 @@ __device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& s
         const float2 sum = __ldcg(reinterpret_cast<const float2*>(a.sums + slot(c)));
         float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
         if (at < p.value_dim) v = __ldcg(reinterpret_cast<const float4*>(a.values + slot(c) * dim + at));
-        all.add(sum.x, sum.y, v);
+        all.merge(sum.x, sum.y, v);
       }
       all.write<T>(a, token, kv_head * p.group + query, at, tag);
     }

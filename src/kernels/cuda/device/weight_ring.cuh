@@ -89,5 +89,9 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int c0, int
 }
 
 __device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+// A multiple of 16 bytes from an address that is one.
+__device__ inline void prefetch_to_l2(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 
 }  // namespace sluice::cuda
