@@ -55,13 +55,7 @@ class Feeder {
     for (int unit = units.first; unit < units.count; unit += grid) {
       for (int i = 0; i < units.panels; ++i) {
         for (int line = 0; line < lines; line += Weights::kLines) {
-          next_.wait_empty();
-          if (ahead_ == most_) {
-            arriving_.wait_full();
-            arriving_.next();
-          } else {
-            ++ahead_;
-          }
+          wait_for_room();
           Weights::fill(from, unit + i * units.count, line, ring_ + next_.offset(), next_.full(), policy_);
           next_.next();
         }
@@ -69,7 +63,56 @@ class Feeder {
     }
   }
 
+  // Keys and values of the block's unit. By the whole warp, of which the first lane copies.
+  __device__ void feed(const AttentionParams& p, const UnitPlace& place) {
+    if (place.chunks == 0) return;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = place.begin, end = place.end;
+    const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head;
+    const int key_bytes = p.head_dim * 2, value_bytes = p.value_dim * 2;
+    const std::byte *const k = p.k, *const v = p.v;
+    const uint32_t per_block = p.per_block;
+    const int32_t* table = p.block_table + place.table + place.first_block;
+    const int blocks = place.blocks;
+    const auto ids_from = [&](int block) { return block + lane < blocks ? __ldg(table + block + lane) : 0; };
+    int window = 0, ids = place.ids[lane], later = ids_from(kWarp);
+    for (int key = begin; key < end; key += kStageKeys) {
+      // Both groups of eight keys lie in one block, or in the two that come next.
+      const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
+      if (block - place.first_block >= window + kWarp) {
+        window += kWarp;
+        ids = later, later = ids_from(window + kWarp);
+      }
+      const int at = block - place.first_block - window;
+      const int id[2] = {__shfl_sync(kFullWarp, ids, at), __shfl_sync(kFullWarp, ids, min(at + 1, kWarp - 1))};
+      if (lane != 0) continue;
+      wait_for_room();
+      const uint32_t to = ring_ + next_.offset(), full = next_.full();
+      const int groups = end - key > 8 ? 2 : 1;
+      expect_bytes(full, groups * 8 * (key_bytes + value_bytes));
+      for (int i = 0; i < groups; ++i) {
+        const int in_block = key + i * 8 - block * block_size;
+        const bool same = in_block < block_size;
+        const int64_t vector = (int64_t{same ? id[0] : id[1]} * kv_heads + kv_head) * block_size +
+                               (same ? in_block : in_block - block_size);
+        copy_bulk(to + i * 8 * key_bytes, k + vector * key_bytes, 8 * key_bytes, full, policy_);
+        copy_bulk(to + kStageKeys * key_bytes + i * 8 * value_bytes, v + vector * value_bytes, 8 * value_bytes, full,
+                  policy_);
+      }
+      next_.next();
+    }
+  }
+
  private:
+  __device__ void wait_for_room() {
+    next_.wait_empty();
+    if (ahead_ < most_) {
+      ++ahead_;
+      return;
+    }
+    arriving_.wait_full();
+    arriving_.next();
+  }
+
   const uint32_t ring_;
   const uint64_t policy_;
   const int most_;
@@ -83,7 +126,8 @@ struct Memory {
   float* sums;         // [kStepSums][kSums]
   float* squares;      // [kMostStepRows][kStepWarps], sums over the inputs
   Instruction* slots;  // [2]
-  UnitPlace* places;   // [2]
+  Instruction* fed;    // [2], of the feeder
+  UnitPlace* places;   // [kMostPlaces]
 };
 
 // The inputs of a product lie at the begin of the scratch.
@@ -236,7 +280,8 @@ __device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& su
           if (own && keeps_gated) gated[i * kRowsOfWarp * gated_stride + int64_t{unit} * kPanelOutputs] = result;
         }
         if (put == nullptr) continue;
-        uint2* const to = put + i * kRowsOfWarp * put_stride + unit * kPanelOutputs / (quads ? 2 : 1);
+        uint2* const to =
+            put + i * kRowsOfWarp * put_stride + (quads ? unit * (kPanelOutputs / 2) : unit * kPanelOutputs);
         if (!quads) {
           if (own) put_word(to, __float_as_uint(result), tag);
           continue;
@@ -252,13 +297,6 @@ __device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& su
     }
   }
 }
-
-// The stages of the ring that are a warp's: those at places warp, warp + kStepWarps and so on. So a place is waited for
-// by one warp alone, in every round.
-struct OwnStages {
-  RingPlace place;
-  int next;  // counted from the begin of the panel that is next
-};
 
 template <class T, class Weights>
 __device__ void multiply(const StepProduct& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
@@ -396,18 +434,14 @@ __device__ inline void leave(const StepLaunch& l, int meetings, uint32_t epoch) 
   l.arrivals[1] = epoch + l.count;
 }
 
-// An instruction to its slot, and where its attention is. By a warp.
+constexpr int kInstructionPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
+static_assert(kInstructionPacks <= kWarp);
+
+// An instruction to its slot. By a warp.
 __device__ inline void fetch(const StepLaunch& l, const Memory& memory, int i) {
-  constexpr int kPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
-  static_assert(kPacks <= kWarp);
   const int pack = static_cast<int>(threadIdx.x) % kWarp;
-  if (i < l.count && pack < kPacks) {
-    reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
-  }
-  __syncwarp();
-  if (i < l.count && memory.slots[i % 2].kind == Instruction::Kind::kAttention) {
-    find_place(memory.slots[i % 2].attention, static_cast<int>(blockIdx.x), memory.places[i % 2]);
-  }
+  if (i >= l.count || pack >= kInstructionPacks) return;
+  reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
 }
 
 template <class T, class Quantized>
@@ -429,32 +463,56 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
     case Kind::kRotation:
       return run<T>(in.rotation, team);
     case Kind::kAttention:
-      return attend<T>(in.attention, memory.scratch, memory.places[step % 2], team, epoch, epoch + step);
+      return attend<T>(in.attention, memory.scratch, memory.ring, own, memory.places[in.attention.place], team, epoch,
+                       epoch + step);
     case Kind::kPut:
       return run<T>(in.put, epoch + step);
   }
 }
 
+// The feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
 template <class T, class Quantized>
-__device__ void feed(const StepLaunch& l, std::byte* ring, const RingPlace& place) {
-  Feeder feeder(l, ring, place);
+__device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace& first) {
+  Feeder feeder(l, memory.ring, first);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int i = l.first_product; i >= 0;) {
-    const StepProduct& p = l.program[i].product;
+  const auto ask = [&](int i) {
+    uint4 v = {0, 0, 0, 0};
+    const auto* from = reinterpret_cast<const uint4*>(l.program + i) + lane;
+    if (i >= 0 && lane < kInstructionPacks) {
+      asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "l"(from));
+    }
+    return v;
+  };
+  uint4 next = ask(l.first_fed);
+  int turn = 0;
+  for (int i = l.first_fed; i >= 0; turn ^= 1) {
+    Instruction& in = memory.fed[turn];
+    if (lane < kInstructionPacks) reinterpret_cast<uint4*>(&in)[lane] = next;
+    __syncwarp();
+    i = in.next;
+    next = ask(i);
+    if (in.kind == Instruction::Kind::kAttention) {
+      feeder.feed(in.attention.params, memory.places[in.attention.place]);
+      __syncwarp();
+      continue;
+    }
+    const StepProduct& p = in.product;
     if (p.put.weight != nullptr) {  // of which every block asks for a share
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
-    i = p.next;
-    if (lane == 1 && i >= 0) prefetch_maps(l.program[i].product);
-    if (lane != 0) continue;
-    if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-      if (p.quantized) {
-        feeder.template feed<Quantized>(p);
-        continue;
+    if (lane == 0) {
+      bool fed = false;
+      if constexpr (!std::is_same_v<Quantized, NoWeights>) {
+        if (p.quantized) feeder.template feed<Quantized>(p), fed = true;
       }
+      if (!fed) feeder.template feed<PlainWeights<T>>(p);
+    } else if (lane == 1 && i >= 0 && l.program[i].kind == Instruction::Kind::kProduct) {
+      prefetch_maps(l.program[i].product);
     }
-    feeder.template feed<PlainWeights<T>>(p);
+    __syncwarp();
   }
 }
 
@@ -475,19 +533,25 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   memory.sums = reinterpret_cast<float*>(memory.scratch + l.scratch_bytes);
   memory.squares = memory.sums + kStepSums * kSums;
   memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostStepRows * kStepWarps);
-  memory.places = reinterpret_cast<UnitPlace*>(memory.slots + 2);
+  memory.fed = memory.slots + 2;
+  memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2);
   static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
-  const uint32_t sums_barriers = shared_address(memory.places + 2), barriers = sums_barriers + 16 * kStepSums;
+  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kStepSums;
   if (threadIdx.x == 0) {
     make_ring(barriers, l.stages, 1, 1);
     make_ring(sums_barriers, kStepSums, kStepWarps, 1);
   }
-  if (threadIdx.x < kWarp) fetch(l, memory, 0);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (warp == 0) fetch(l, memory, 0);
+  if (warp > 0 && warp <= kMostPlaces && l.places[warp - 1] >= 0) {
+    // Blocks from the last one on: the first ones may have a panel more of every product that accumulates.
+    find_place(l.program[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
+               memory.places[warp - 1]);
+  }
   __syncthreads();
   constexpr int kStageBytes = stage_bytes<T, Quantized>();
-  const int helper = static_cast<int>(threadIdx.x) / kWarp - kStepWarps;  // the finisher, the feeder
-  if (helper == 1) return feed<T, Quantized>(l, memory.ring, RingPlace(barriers, l.stages, kStageBytes));
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int helper = warp - kStepWarps;  // the finisher, the feeder
+  if (helper == 1) return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes));
   OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, warp, kStepWarps), .next = warp};
   RingPlace sums(sums_barriers, kStepSums, kSums);
   const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + 1, .barrier = 2};

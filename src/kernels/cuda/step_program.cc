@@ -215,7 +215,6 @@ bool StepProgram::product(const Product& p, Alone alone) {
       .k = static_cast<int>(p.k),
       .lines = static_cast<int>(panel_lines(p.k)),
       .first_unit = 0,
-      .next = -1,
       .quantized = quantized,
       .accumulate = p.accumulate,
       .norms = false,
@@ -291,25 +290,47 @@ bool StepProgram::rotated_before(const AttentionParams& params, int sequences) c
          r.v_cache == params.v && r.k != nullptr && !r.interleaved && r.rotary == r.head_dim;
 }
 
+// Among the places of the run, with those of the attention that comes next. -1: there are too many.
+int StepProgram::place_of(const AttentionParams& params, const StepRotation& rotation, int cuts) {
+  const Place place{.query_start = params.query_start,
+                    .kv_len = params.kv_len,
+                    .block_table = params.block_table,
+                    .positions = rotation.positions,
+                    .slots = rotation.slots,
+                    .cos_sin = rotation.cos_sin,
+                    .block_table_stride = params.block_table_stride,
+                    .block_size = params.block_size,
+                    .kv_heads = params.kv_heads,
+                    .rotary = rotation.rotary,
+                    .cuts = cuts,
+                    .window = params.window,
+                    .chunk = params.chunk};
+  const auto known = std::ranges::find(places_, place);
+  if (known == places_.end() && places_.size() == kMostPlaces) return -1;
+  const auto at = static_cast<int>(known - places_.begin());
+  if (known == places_.end()) places_.push_back(place);
+  return at;
+}
+
 bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
   if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_rows > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
-  if (dim > kStepMostDim || !is_plain(params) || !rotated_before(params, at.sequences)) return false;
+  if (dim > kStepMostDim || params.value_stride != params.value_dim || !is_plain(params) ||
+      !rotated_before(params, at.sequences))
+    return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
-  const int cuts = static_cast<int>(std::max<int64_t>(launch_.multiprocessors / pairs, 1));
+  if (pairs > launch_.multiprocessors) return false;  // a block has one unit
+  const int cuts = static_cast<int>(launch_.multiprocessors / pairs);
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
   if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
   if (!take_scratch(step_kernel(plain_, quantized_)->attention_bytes)) return false;
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
-  const StepRotation rotation = all_.back().rotation;
-  all_.pop_back();
-  add(instruction(Kind::kAttention, &Instruction::attention,
-                  StepAttention{.params = params,
-                                .rotation = rotation,
+  const StepAttention attention{.params = params,
+                                .rotation = all_.back().rotation,
                                 .in = {},
                                 .put = {},
                                 .q_at = 0,
@@ -318,10 +339,13 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
                                 .keeps_out = true,
                                 .sequences = at.sequences,
                                 .cuts = cuts,
+                                .place = place_of(params, all_.back().rotation, cuts),
                                 .values = memory,
                                 .sums = reinterpret_cast<ChunkSum*>(memory + values),
-                                .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)}),
-      std::move(alone));
+                                .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
+  if (attention.place < 0) return false;
+  all_.pop_back();
+  add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(alone));
   return true;
 }
 
@@ -333,23 +357,34 @@ void StepProgram::launch_run() {
   const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   StepLaunch l{.program = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
                .count = static_cast<int>(all_.size() - run_),
-               .first_product = -1,
+               .first_fed = -1,
+               .places = {},
                .stages = 0,
                .ahead = 0,
                .scratch_bytes = scratch_,
                .arrivals = reinterpret_cast<uint32_t*>(device())};
   l.stages = std::min((kStepShared - kStepBeside - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
   l.ahead = std::min(l.stages, kStagesAhead);
+  std::ranges::fill(l.places, -1);
   int units = 0;
-  int* next = &l.first_product;
+  int* next = &l.first_fed;
   for (size_t i = run_; i < all_.size(); ++i) {
-    if (all_[i].kind != Kind::kProduct) continue;
-    StepProduct& p = all_[i].product;
-    // Results that are accumulated to stay with their block.
-    if (!p.accumulate) p.first_unit = units % launch_.multiprocessors;
-    units = p.first_unit + static_cast<int>(pieces(p.n, kPanelOutputs)) / (p.gated != nullptr ? 2 : 1);
-    *next = static_cast<int>(i - run_);
-    next = &p.next;
+    Instruction& in = all_[i];
+    const auto at = static_cast<int>(i - run_);
+    if (in.kind == Kind::kAttention) {
+      int& place = l.places[in.attention.place];
+      if (place < 0) place = at;
+    } else if (in.kind == Kind::kProduct) {
+      StepProduct& p = in.product;
+      // Results that are accumulated to stay with their block.
+      p.first_unit = p.accumulate ? 0 : units % launch_.multiprocessors;
+      units = p.first_unit + static_cast<int>(pieces(p.n, kPanelOutputs)) / (p.gated != nullptr ? 2 : 1);
+    } else {
+      continue;
+    }
+    *next = at;
+    next = &in.next;
+    *next = -1;
   }
   kernel.launch(launch_, l);
 }
@@ -363,6 +398,7 @@ void StepProgram::flush() {
   }
   run_ = all_.size();
   plain_ = quantized_ = nullptr;
+  places_.clear();
   scratch_ = products_ = 0;
   const std::vector<Alone> ops = std::exchange(alone_, {});
   if (worth) return;

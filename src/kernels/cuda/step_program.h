@@ -60,7 +60,6 @@ struct StepProduct {
   ops::Activation activation;
   int rows, n, k, lines;
   int first_unit;  // units, panels or pairs of them to gate, go round the blocks from product to product
-  int next;        // the instruction that is the next product; -1: none
   bool quantized, accumulate, norms;
   // Which of its results are written: those that nobody reads but from an Exchange are not. What is accumulated to
   // is always at out.
@@ -120,6 +119,7 @@ struct StepAttention {  // a row of each sequence
   int q_at, k_at, v_at;   // their columns in that
   bool keeps_out;
   int sequences, cuts;  // keys of a sequence are cut into so many chunks at most
+  int place;            // where a block's unit is: of those that the launch finds (StepLaunch)
   float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
   ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
   uint32_t* arrivals;   // [sequences, kv_heads] zeros, and zeros again at the end
@@ -128,6 +128,7 @@ struct StepAttention {  // a row of each sequence
 struct alignas(16) Instruction {
   enum class Kind { kProduct, kNorm, kRows, kGlu, kRotation, kAttention, kPut } kind;
   bool meet;  // all blocks are done with what is before
+  int next;   // the instruction that is the next one with stages of the ring, after one that has some; -1: none
   union {
     StepProduct product;
     StepNorm norm;
@@ -139,15 +140,19 @@ struct alignas(16) Instruction {
   };
 };
 
+// Attentions that cut the same sequences in the same way share their places. So many are different in a launch at most.
+inline constexpr int kMostPlaces = 2;
+
 // A run of instructions for one launch.
 struct StepLaunch {
   const Instruction* program;
   int count;
-  int first_product;
-  int stages;          // of the ring of weights
-  int ahead;           // of these, on their way at a time
-  int scratch_bytes;   // for inputs of products, and for attention
-  uint32_t* arrivals;  // a zero, and a zero again at the end; the tag of the last instruction before
+  int first_fed;            // the first instruction with stages of the ring
+  int places[kMostPlaces];  // attentions that tell them; -1: none
+  int stages;               // of the ring of weights
+  int ahead;                // of these, on their way at a time
+  int scratch_bytes;        // for inputs of products, and for attention
+  uint32_t* arrivals;       // a zero, and a zero again at the end; the tag of the last instruction before
 };
 
 // What a product takes: a multiple of which k is, and the bytes of the inputs in scratch.
@@ -173,10 +178,10 @@ inline constexpr int kStepMostDim = 128;         // of heads
 inline constexpr int kStepPlaceBytes = 1 << 10;  // of a unit of attention
 // Panels whose sums may be on their way from the warps to the one that adds them up.
 inline constexpr int kStepSums = 4;
-// Beside the ring and the scratch: these sums, two instructions, barriers.
+// Beside the ring and the scratch: these sums, instructions at hand and for the feeder, barriers.
 inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 +
-                                   2 * static_cast<int>(sizeof(Instruction)) + 16 * (kMostStages + kStepSums) +
-                                   kMostStepRows * kStepWarps * 4 + 2 * kStepPlaceBytes + 128;
+                                   4 * static_cast<int>(sizeof(Instruction)) + 16 * (kMostStages + kStepSums) +
+                                   kMostStepRows * kStepWarps * 4 + kMostPlaces * kStepPlaceBytes + 128;
 
 class StepProgram {
  public:
@@ -203,9 +208,18 @@ class StepProgram {
   void finish();
 
  private:
+  // What places of attention are found by.
+  struct Place {
+    const int32_t *query_start, *kv_len, *block_table, *positions, *slots;
+    const float* cos_sin;
+    int block_table_stride, block_size, kv_heads, rotary, cuts, window, chunk;
+    bool operator==(const Place&) const = default;
+  };
+
   bool take_type(DType plain, DType quantized);
   bool take_scratch(int bytes);
   bool rotated_before(const AttentionParams& params, int sequences) const;
+  int place_of(const AttentionParams& params, const StepRotation& rotation, int cuts);
   void add(const Instruction& instruction, Alone alone);
   std::byte* device();
   const WeightMaps* keep(const WeightMaps& maps);
@@ -220,6 +234,7 @@ class StepProgram {
   size_t run_ = 0;            // where that begins
   std::vector<Alone> alone_;  // its ops
   DType plain_ = nullptr, quantized_ = nullptr;
+  std::vector<Place> places_;
   int scratch_ = 0, products_ = 0;
 };
 

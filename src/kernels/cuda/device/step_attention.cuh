@@ -1,8 +1,9 @@
 // Attention of one row per sequence inside a program (step_kernel.cuh), where what counts is how soon the result is
-// there: a unit, the keys of a chunk for one kv head, is a block's, and each of its warps takes 16 keys at a time
-// straight from the cache into registers. Scores are products of the tensor cores, keys by queries, with the inputs in
-// the order of their packs of 16 bytes; values are mixed in fp32. Warps keep maxima and sums of their own, which meet
-// in shared memory at the end of the unit, those of chunks in device memory.
+// there: a unit, the keys of a chunk for one kv head, is a block's. Keys and values come through the ring as weights
+// do, 16 of each in a stage, long before the queries; a stage is the warp's that its place belongs to. Scores are
+// products of the tensor cores, keys by queries, with the inputs in the order of their packs of 16 bytes; values are
+// mixed in fp32. Warps keep maxima and sums of their own, which meet in shared memory at the end of the unit, those of
+// chunks in device memory.
 #pragma once
 
 #include "kernels/cuda/decode_plan.h"
@@ -16,18 +17,18 @@
 
 namespace sluice::cuda::step {
 
-inline constexpr int kWarpKeys = 16, kTileKeys = kStepWarps * kWarpKeys;
-inline constexpr int kShortestCut = 2 * kTileKeys;  // a tile more takes less time than adding up two results
+inline constexpr int kStageKeys = 16;
+// Chunks begin at multiples of kCutKeys and are kShortestCut keys at least, where there are so many: a few stages more
+// take less time than adding up two results.
+inline constexpr int kCutKeys = 128, kShortestCut = 256;
 
-// A unit of attention, the keys of a chunk for one kv head of a sequence, and all of it that does not depend on the
-// step: so that it is there before the queries are.
+// A block's unit of attention, the keys of a chunk for one kv head of a sequence, and all of it that does not depend on
+// the layer: found once at the begin of a launch.
 struct UnitPlace {
-  static constexpr int kBlocks = 64;
-
-  int kv_head, pair, chunk, chunks;  // chunks: of the sequence; 0: there is no such unit
-  int begin, end, kv_len, token, first_block;
-  int64_t slot, table;      // table: where the sequence's blocks begin
-  int32_t blocks[kBlocks];  // the first ones of the chunk
+  int kv_head, pair, chunk, chunks;  // chunks: of the sequence; 0: the block has no unit
+  int begin, end, kv_len, token, first_block, blocks;
+  int64_t slot, table;  // table: where the sequence's blocks begin
+  int32_t ids[kWarp];   // the first ones of its blocks
   alignas(16) float cos_sin[kStepMostDim];
 };
 
@@ -41,34 +42,31 @@ __device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& t
     return;
   }
   const int kv_len = __ldg(p.kv_len + sequence), token = __ldg(p.query_start + sequence);
-  const int first = first_visible(p, kv_len - 1) / kTileKeys * kTileKeys, keys = kv_len - first;
-  const int length = (max((keys + a.cuts - 1) / a.cuts, kShortestCut) + kTileKeys - 1) / kTileKeys * kTileKeys;
+  const int first = first_visible(p, kv_len - 1) / kCutKeys * kCutKeys, keys = kv_len - first;
+  const int length = (max((keys + a.cuts - 1) / a.cuts, kShortestCut) + kCutKeys - 1) / kCutKeys * kCutKeys;
   const int begin = first + chunk * length, end = min(begin + length, kv_len);
-  const bool is_one = begin < kv_len, rotates = a.rotation.q != nullptr;
+  const bool is_one = begin < kv_len;
+  const int64_t table = int64_t{sequence} * p.block_table_stride;
+  const int first_block = begin / p.block_size, blocks = is_one ? (end - 1) / p.block_size - first_block + 1 : 0;
   if (lane == 0) {
     to.kv_head = pair % p.kv_heads, to.pair = pair, to.chunk = chunk;
     to.chunks = is_one ? (keys + length - 1) / length : 0;
     to.begin = begin, to.end = end, to.kv_len = kv_len, to.token = token;
-    to.first_block = begin / p.block_size, to.table = int64_t{sequence} * p.block_table_stride;
-    to.slot = rotates ? __ldg(a.rotation.slots + token) : -1;
+    to.first_block = first_block, to.blocks = blocks, to.table = table;
+    to.slot = __ldg(a.rotation.slots + token);
   }
-  if (!is_one) return;
-  const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride + begin / p.block_size;
-  const int blocks = min((end - 1) / p.block_size - begin / p.block_size + 1, UnitPlace::kBlocks);
-  // Their keys and values had better be in the L2 cache by then: device memory answers late while weights stream.
-  const int of_keys = p.block_size * p.head_dim * 2,
-            of_values = static_cast<int>((p.block_size - 1) * p.value_stride + p.value_dim) * 2;
-  for (int i = lane; i < blocks; i += kWarp) {
-    const int32_t id = __ldg(table + i);
-    to.blocks[i] = id;
-    const int64_t vector = (int64_t{id} * p.kv_heads + pair % p.kv_heads) * p.block_size;
-    prefetch_to_l2(p.k + vector * p.head_dim * 2, of_keys);
-    prefetch_to_l2(p.v + vector * p.value_stride * 2, of_values);
-  }
-  if (!rotates || a.rotation.rotary == 0) return;
+  to.ids[lane] = lane < blocks ? __ldg(p.block_table + table + first_block + lane) : 0;
+  if (!is_one || a.rotation.rotary == 0) return;
   const float* cos_sin = a.rotation.cos_sin + __ldg(a.rotation.positions + token) * a.rotation.cos_sin_stride;
   for (int i = lane; i < a.rotation.rotary; i += kWarp) to.cos_sin[i] = __ldg(cos_sin + i);
 }
+
+// The stages of the ring that are a warp's: those at places warp, warp + kStepWarps and so on. So a place is waited for
+// by one warp alone, in every round.
+struct OwnStages {
+  RingPlace place;
+  int next;  // counted from the begin of the panel, or of the keys, that are next
+};
 
 // Shared memory of a unit.
 template <class T, int dim>
@@ -77,7 +75,7 @@ struct AttentionScratch {
   alignas(16) T queries[kQueries][kPitch];
   alignas(16) T new_key[dim], new_value[dim];   // of the last position, on their way to the cache
   alignas(16) float raw[(kQueries + 2) * dim];  // queries, key and value before the rotation
-  float weights[kStepWarps][kWarpKeys][kQueries];
+  float weights[kStepWarps][kStageKeys][kQueries];
   float tops[kStepWarps][kQueries], sums[kStepWarps][kQueries];
   alignas(16) float mixed[kStepWarps][kQueries][dim];
   int last;
@@ -89,84 +87,39 @@ class ChunkAttention {
   using Scratch = AttentionScratch<T, dim>;
 
   __device__ ChunkAttention(const StepAttention& a, Scratch& scratch, const UnitPlace& place)
-      : p_(a.params), scratch_(scratch), place_(place), kv_len_(place.kv_len) {
+      : p_(a.params), scratch_(scratch), kv_len_(place.kv_len), end_(place.end) {
     head_[0] = place.kv_head * p_.group + min(2 * t(), p_.group - 1);
     head_[1] = place.kv_head * p_.group + min(2 * t() + 1, p_.group - 1);
   }
 
-  // Asks for the warp's keys and values of the tile from `key` on.
-  __device__ void load(int key, int end) {
-    const int first = key + warp() * kWarpKeys;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int group = first + half * 8;
-      int64_t vector = 0;
-      if (group < end) {
-        const int block = static_cast<int>(__umulhi(static_cast<unsigned>(group), p_.per_block));
-        const int at = block - place_.first_block;
-        const int id = at < UnitPlace::kBlocks ? place_.blocks[at] : __ldg(p_.block_table + place_.table + block);
-        vector = (int64_t{id} * p_.kv_heads + place_.kv_head) * p_.block_size + group - block * p_.block_size;
-      }
-      const std::byte* k = p_.k + (vector + g()) * p_.head_dim * 2 + t() * 16;
-#pragma unroll
-      for (int i = 0; i < dim / 32; ++i) {
-        keys_[i][half] = {0, 0, 0, 0};
-        if (group < end && i * 32 + t() * 8 < p_.head_dim) {
-          keys_[i][half] = __ldcg(reinterpret_cast<const uint4*>(k + i * 64));
-        }
-      }
-      const std::byte* v = p_.v + (vector * p_.value_stride + lane() * (dim / 32)) * 2;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        Values& to = values_[half * 8 + i];
-        to = {};
-        if (group + i < end && lane() * (dim / 32) < p_.value_dim) {
-          to = __ldcg(reinterpret_cast<const Values*>(v + i * p_.value_stride * 2));
-        }
-      }
-    }
-  }
-
-  // Takes key and value of the last position, which are not in the cache yet, from shared memory.
-  __device__ void take_new(int key) {
-    const int own = kv_len_ - 1 - key - warp() * kWarpKeys;
-    if (own < 0 || own >= kWarpKeys) return;
-    if (own % 8 == g()) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int i = 0; i < dim / 32; ++i) {
-          const uint4 key = *reinterpret_cast<const uint4*>(scratch_.new_key + i * 32 + t() * 8);
-          if (i * 32 + t() * 8 < p_.head_dim) take_if(half == own / 8, keys_[i][half], key);
-        }
-      }
-    }
-    const Values value = *reinterpret_cast<const Values*>(scratch_.new_value + lane() * (dim / 32));
-#pragma unroll
-    for (int i = 0; i < kWarpKeys; ++i) {
-      take_if(i == own, values_[i], value);
-    }
-  }
-
-  // What was loaded, for the keys from `key` on; queries are in shared memory.
-  __device__ void attend(int key, int end) {
+  // The keys from `first` on that a stage has; queries, and key and value of the last position, which the cache did not
+  // have yet, are in shared memory.
+  __device__ void attend(const std::byte* stage, int first) {
     float scores[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     const T* query = scratch_.queries[min(g(), p_.group - 1)] + t() * 8;
+    const int last = kv_len_ - 1 - first;  // where that position is among these keys
+    const std::byte* keys = stage + (g() * p_.head_dim + t() * 8) * 2;
+    const std::byte* new_key = reinterpret_cast<const std::byte*>(scratch_.new_key + t() * 8);
 #pragma unroll
     for (int i = 0; i < dim / 32; ++i) {
       const uint4 q = *reinterpret_cast<const uint4*>(query + i * 32);
-      const uint4 &a = keys_[i][0], &c = keys_[i][1];
+      uint4 a = {0, 0, 0, 0}, c = {0, 0, 0, 0};  // what is behind the keys' dims is multiplied, too
+      if (i * 32 + t() * 8 < p_.head_dim) {
+        a = *reinterpret_cast<const uint4*>((last == g() ? new_key : keys) + i * 64);
+        c = *reinterpret_cast<const uint4*>((last == g() + 8 ? new_key : keys + 16 * p_.head_dim) + i * 64);
+      }
       mma<T>(scores, a.x, c.x, a.y, c.y, q.x, q.y);
       mma<T>(scores, a.z, c.z, a.w, c.w, q.z, q.w);
     }
-    const int first = key + warp() * kWarpKeys, position[2] = {kv_len_ - 1, kv_len_ - 1};
+    const int position[2] = {kv_len_ - 1, kv_len_ - 1};
     const auto row = [](int i) { return i % 2; };
     const auto key_of = [&](int i) { return first + i / 2 * 8 + g(); };
     if (!plain_scores(p_)) adjust(p_, scores, head_, position, row, key_of);
-    if (first + kWarpKeys > end || first < first_visible(p_, kv_len_ - 1))
+    if (first + kStageKeys > end_ || first < first_visible(p_, kv_len_ - 1)) {
       mask(p_, scores, position, kv_len_, row, key_of);
+    }
     soften(scores);
-    mix();
+    mix(stage + kStageKeys * p_.head_dim * 2, last, min(end_ - first, kStageKeys));
   }
 
   // The unit's results to shared memory.
@@ -194,15 +147,6 @@ class ChunkAttention {
  private:
   using Values = std::conditional_t<dim == 128, uint2, uint32_t>;  // of a lane: dim / 32
 
-  // Word by word, so that nobody makes an index of the condition, and memory of the registers.
-  static __device__ void take_if(bool condition, uint32_t& to, uint32_t from) { to = condition ? from : to; }
-  static __device__ void take_if(bool condition, uint2& to, const uint2& from) {
-    take_if(condition, to.x, from.x), take_if(condition, to.y, from.y);
-  }
-  static __device__ void take_if(bool condition, uint4& to, const uint4& from) {
-    take_if(condition, to.x, from.x), take_if(condition, to.y, from.y);
-    take_if(condition, to.z, from.z), take_if(condition, to.w, from.w);
-  }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
   __device__ static int g() { return lane() / 4; }
@@ -241,11 +185,16 @@ class ChunkAttention {
     }
   }
 
-  __device__ void mix() {
+  // What is behind the last key may be no numbers.
+  __device__ void mix(const std::byte* values, int last, int count) {
+    const bool own = lane() * (dim / 32) < p_.value_dim;
+    const std::byte* new_value = reinterpret_cast<const std::byte*>(scratch_.new_value);
 #pragma unroll
-    for (int key = 0; key < kWarpKeys; ++key) {
+    for (int key = 0; key < kStageKeys; ++key) {
+      if (key >= count) break;
+      const std::byte* from = key == last ? new_value : values + key * p_.value_dim * 2;
       float v[dim / 32];
-      unpack_values(values_[key], v);
+      unpack_values(own ? *reinterpret_cast<const Values*>(from + lane() * (dim / 32) * 2) : Values{}, v);
       float weights[heads];
 #pragma unroll
       for (int q = 0; q < heads; q += 4) {
@@ -275,12 +224,9 @@ class ChunkAttention {
 
   const AttentionParams& p_;
   Scratch& scratch_;
-  const UnitPlace& place_;
-  const int kv_len_;
+  const int kv_len_, end_;
   int head_[2];
   float top_[2] = {-INFINITY, -INFINITY}, sum_[2] = {0.0f, 0.0f};
-  uint4 keys_[dim / 32][2];
-  Values values_[kWarpKeys];
   float mixed_[heads][dim / 32] = {};
 };
 
@@ -450,96 +396,88 @@ __device__ void Vectors<T, dim>::take(AttentionScratch<T, dim>& scratch, const T
   team.sync();
 }
 
-// `place` is the block's first unit's.
 template <class T, int dim, int heads>
-__device__ void attend_units(const StepAttention& a, AttentionScratch<T, dim>& scratch, UnitPlace& place,
-                             const Team& team, uint32_t epoch, uint32_t tag) {
+__device__ void attend_unit(const StepAttention& a, AttentionScratch<T, dim>& scratch, const std::byte* ring,
+                            OwnStages& own_stages, const UnitPlace& place, const Team& team, uint32_t epoch,
+                            uint32_t tag) {
+  if (place.chunks == 0) return;
   const AttentionParams& p = a.params;
-  const int thread = threadIdx.x, units = a.sequences * p.kv_heads * a.cuts;
-  const int query = thread / kWarp, at = thread % kWarp * 4;  // of the results
+  const int thread = threadIdx.x, query = thread / kWarp, at = thread % kWarp * 4;  // of the results
+  const int kv_head = place.kv_head, token = place.token, pair = place.pair, chunks = place.chunks;
+  const Vectors<T, dim> vectors(a, place, place.end == place.kv_len, epoch + a.in.step);
+  ChunkAttention<T, dim, heads> attention(a, scratch, place);
+  vectors.take(scratch, team);
+  const int stages = (place.end - place.begin + kStageKeys - 1) / kStageKeys;
 #pragma unroll 1
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    if (unit != static_cast<int>(blockIdx.x)) {
-      team.sync();
-      if (thread < kWarp) find_place(a, unit, place);
-      team.sync();
-    }
-    if (place.chunks == 0) continue;
-    const int kv_head = place.kv_head, token = place.token, pair = place.pair, chunks = place.chunks;
-    const int begin = place.begin, end = place.end;
-    const bool has_new = a.rotation.q != nullptr && end == place.kv_len;
-    const Vectors<T, dim> vectors(a, place, has_new, epoch + a.in.step);
-    ChunkAttention<T, dim, heads> attention(a, scratch, place);
-    attention.load(begin, end);
-    vectors.take(scratch, team);
-#pragma unroll 1
-    for (int key = begin; key < end; key += kTileKeys) {
-      if (key > begin) attention.load(key, end);
-      if (has_new) attention.take_new(key);
-      attention.attend(key, end);
-    }
-    attention.leave();
-    team.sync();
-    PartialResult result;
-    const bool own = query < p.group && at < dim;
-    if (own) {
-      float tops[kStepWarps];
+  while (own_stages.next < stages) {
+    own_stages.place.wait_full();
+    attention.attend(ring + own_stages.place.offset(), place.begin + own_stages.next * kStageKeys);
+    __syncwarp();
+    if (thread % kWarp == 0) arrive(own_stages.place.empty());
+    own_stages.next += own_stages.place.next();
+  }
+  own_stages.next -= stages;
+  attention.leave();
+  team.sync();
+  PartialResult result;
+  const bool own = query < p.group && at < dim;
+  if (own) {
+    float tops[kStepWarps];
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) {
-        tops[w] = scratch.tops[w][query];
-        result.top = fmaxf(result.top, tops[w]);
-      }
-      const float base = result.top == -INFINITY ? 0.0f : result.top;
+    for (int w = 0; w < kStepWarps; ++w) {
+      tops[w] = scratch.tops[w][query];
+      result.top = fmaxf(result.top, tops[w]);
+    }
+    const float base = result.top == -INFINITY ? 0.0f : result.top;
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) {
-        result.add(exp2_fast(tops[w] - base), scratch.sums[w][query],
-                   *reinterpret_cast<const float4*>(&scratch.mixed[w][query][at]));
-      }
+    for (int w = 0; w < kStepWarps; ++w) {
+      result.add(exp2_fast(tops[w] - base), scratch.sums[w][query],
+                 *reinterpret_cast<const float4*>(&scratch.mixed[w][query][at]));
     }
-    if (chunks == 1) {
-      if (own) result.write<T>(a, token, kv_head * p.group + query, at, tag);
-      continue;
-    }
-    // To its slot; who comes last adds up all of them.
-    const auto slot = [&](int c) { return (int64_t{pair} * a.cuts + c) * kQueries + query; };
-    if (own) {
-      if (at < p.value_dim) *reinterpret_cast<float4*>(a.values + slot(place.chunk) * dim + at) = result.values;
-      if (at == 0) a.sums[slot(place.chunk)] = {result.top, result.sum};
-    }
-    team.sync();
-    if (thread == 0) {
-      uint32_t before;  // zero again after the last one
-      asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
-                   : "=r"(before)
-                   : "l"(a.arrivals + pair), "r"(chunks - 1)
-                   : "memory");
-      scratch.last = before == static_cast<uint32_t>(chunks - 1);
-    }
-    team.sync();
-    if (scratch.last && own) {
-      PartialResult all;
+  }
+  if (chunks == 1) {
+    if (own) result.write<T>(a, token, kv_head * p.group + query, at, tag);
+    return;
+  }
+  // To its slot; who comes last adds up all of them.
+  const auto slot = [&](int c) { return (int64_t{pair} * a.cuts + c) * kQueries + query; };
+  if (own) {
+    if (at < p.value_dim) *reinterpret_cast<float4*>(a.values + slot(place.chunk) * dim + at) = result.values;
+    if (at == 0) a.sums[slot(place.chunk)] = {result.top, result.sum};
+  }
+  team.sync();
+  if (thread == 0) {
+    uint32_t before;  // zero again after the last one
+    asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(a.arrivals + pair), "r"(chunks - 1)
+                 : "memory");
+    scratch.last = before == static_cast<uint32_t>(chunks - 1);
+  }
+  team.sync();
+  if (scratch.last && own) {
+    PartialResult all;
 #pragma unroll 4
-      for (int c = 0; c < chunks; ++c) {
-        const float2 sum = __ldcg(reinterpret_cast<const float2*>(a.sums + slot(c)));
-        float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (at < p.value_dim) v = __ldcg(reinterpret_cast<const float4*>(a.values + slot(c) * dim + at));
-        all.merge(sum.x, sum.y, v);
-      }
-      all.write<T>(a, token, kv_head * p.group + query, at, tag);
+    for (int c = 0; c < chunks; ++c) {
+      const float2 sum = __ldcg(reinterpret_cast<const float2*>(a.sums + slot(c)));
+      float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (at < p.value_dim) v = __ldcg(reinterpret_cast<const float4*>(a.values + slot(c) * dim + at));
+      all.merge(sum.x, sum.y, v);
     }
+    all.write<T>(a, token, kv_head * p.group + query, at, tag);
   }
 }
 
 template <class T>
-__device__ void attend(const StepAttention& a, std::byte* scratch, UnitPlace& place, const Team& team, uint32_t epoch,
-                       uint32_t tag) {
+__device__ void attend(const StepAttention& a, std::byte* scratch, const std::byte* ring, OwnStages& own,
+                       const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
   const auto run = [&](auto dim_of) {
     constexpr int dim = decltype(dim_of)::value;
     auto& memory = *reinterpret_cast<AttentionScratch<T, dim>*>(scratch);
     if (a.params.group <= 4) {
-      attend_units<T, dim, 4>(a, memory, place, team, epoch, tag);
+      attend_unit<T, dim, 4>(a, memory, ring, own, place, team, epoch, tag);
     } else {
-      attend_units<T, dim, 8>(a, memory, place, team, epoch, tag);
+      attend_unit<T, dim, 8>(a, memory, ring, own, place, team, epoch, tag);
     }
   };
   if (max(a.params.head_dim, a.params.value_dim) <= 64) {
