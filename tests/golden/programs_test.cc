@@ -1,10 +1,11 @@
 // Decode steps in bfloat16 on a GPU, where those of few sequences are programs of one kernel: every architecture of
 // tests/goldens/arch token by token, with programs and with launches, against transformers' fp32 logits. Rounding to
 // bfloat16 makes errors that no bound fits which holds for all architectures, so those of programs are held to those of
-// launches.
+// launches: in the middle of the rows, since rounding can also send a row to another expert.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "engine/runner.h"
@@ -16,8 +17,8 @@ namespace {
 
 class Programs : public ::testing::TestWithParam<std::string> {};
 
-// Mean over the rows of the first text.
-double mean_error(const ArchGolden& golden, const char* programs) {
+// Of the rows of the first text, the one in the middle.
+double middle_error(const ArchGolden& golden, const char* programs) {
   setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
   EngineOptions options;
   options.model = golden.checkpoint();
@@ -29,12 +30,14 @@ double mean_error(const ArchGolden& golden, const char* programs) {
   Runner runner(loaded, pool);
   const std::vector<int32_t> ids = golden.ids("ids_0");
   const Tensor want = golden.logits("logits_0");
-  double sum = 0;
+  std::vector<double> errors;
   for_each_logits(runner, loaded.plan, options.block_size, ids, 1, [&](int position, std::span<const float> row) {
-    sum += relative_error(row.data(), want.f32() + position * want.row_stride, want.shape[1]);
+    errors.push_back(relative_error(row.data(), want.f32() + position * want.row_stride, want.shape[1]));
   });
   unsetenv("SLUICE_CUDA_PROGRAMS");
-  return sum / static_cast<double>(ids.size());
+  const auto middle = errors.begin() + static_cast<int64_t>(errors.size() / 2);
+  std::ranges::nth_element(errors, middle);
+  return *middle;
 }
 
 bool records() { return ops::select_backend("").record != nullptr; }
@@ -42,7 +45,7 @@ bool records() { return ops::select_backend("").record != nullptr; }
 TEST_P(Programs, AreAsExactAsLaunches) {
   if (!records()) GTEST_SKIP() << "this machine's best backend records nothing";
   const ArchGolden golden(GetParam());
-  const double launches = mean_error(golden, "0"), programs = mean_error(golden, "1");
+  const double launches = middle_error(golden, "0"), programs = middle_error(golden, "1");
   fmt::print("{}: {:.1e} launches, {:.1e} programs\n", GetParam(), launches, programs);
   EXPECT_LE(programs, 1.5 * launches + 0.01);
 }

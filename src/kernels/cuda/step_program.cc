@@ -37,12 +37,6 @@ int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
 bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostStepRows; }
 
-// Other attentions are launches between programs: in programs no device has run them yet.
-bool is_plain(const AttentionParams& p) {
-  return p.causal && p.window == 0 && p.chunk == 0 && p.soft_cap == 0 && p.sinks == nullptr &&
-         p.alibi_slopes == nullptr && p.relative_bias == nullptr;
-}
-
 // A tensor of dimensions and strides (of all but the first, in bytes), innermost first, in boxes.
 template <size_t rank>
 CUtensorMap tensor_map(CUtensorMapDataType type, const std::byte* data, const std::array<cuuint64_t, rank>& size,
@@ -281,13 +275,12 @@ bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positio
   return true;
 }
 
-// The rotation of the same rows, all of each head and in halves, comes right before, and becomes a part of the
-// attention.
+// The rotation of the same rows comes right before, and becomes a part of the attention.
 bool StepProgram::rotated_before(const AttentionParams& params, int sequences) const {
   if (all_.size() <= run_ || all_.back().kind != Kind::kRotation) return false;
   const StepRotation& r = all_.back().rotation;
   return r.q == params.q && r.q_stride == params.q_stride && r.rows == sequences && r.k_cache == params.k &&
-         r.v_cache == params.v && r.k != nullptr && !r.interleaved && r.rotary == r.head_dim;
+         r.v_cache == params.v && r.k != nullptr;
 }
 
 // Among the places of the run, with those of the attention that comes next. -1: there are too many.
@@ -317,8 +310,7 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_rows > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
-  if (dim > kStepMostDim || params.value_stride != params.value_dim || !is_plain(params) ||
-      !rotated_before(params, at.sequences))
+  if (dim > kStepMostDim || params.value_stride != params.value_dim || !rotated_before(params, at.sequences))
     return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
