@@ -1,4 +1,5 @@
-// sluice logits: the raw logits of a token sequence, for comparison with other implementations.
+// sluice logits: the raw logits of a token sequence, or its vector or scores, for comparison with other
+// implementations.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -57,14 +58,17 @@ int logits(Arguments a) {
       throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} is not below the vocabulary's {}", id, vocab));
   }
   Runner runner(loaded, pool);
-  std::vector<float> all(static_cast<size_t>(length) * vocab);
+  const bool pooled = loaded.plan.task != Task::kGenerate;
+  if (pooled && a.chunk < length) throw Error(ErrorCode::kInvalidRequest, "--chunk: texts of this model come whole");
+  const int rows = pooled ? 1 : length, width = pooled ? loaded.plan.shape.width : vocab;
+  std::vector<float> all(static_cast<size_t>(rows) * static_cast<size_t>(width));
   for_each_logits(runner, loaded.plan, a.engine.block_size, ids, a.chunk,
                   [&](int position, std::span<const float> row) {
-                    std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * vocab);
+                    std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * width);
                   });
-  const NamedTensor out{"logits", Tensor(all.data(), &kFloat32, {length, vocab})};
+  const NamedTensor out{pooled ? "vector" : "logits", Tensor(all.data(), &kFloat32, {rows, width})};
   write_safetensors(a.output, {&out, 1});
-  fmt::print("{}: logits fp32 [{}, {}]\n", a.output, length, vocab);
+  fmt::print("{}: {} fp32 [{}, {}]\n", a.output, out.name, rows, width);
   return 0;
 }
 
@@ -78,7 +82,7 @@ std::function<int()> declare(CLI::App& app) {
   return [a] { return logits(*a); };
 }
 
-const Command command{"logits", "write the logits of a token sequence to a safetensors file", declare};
+const Command command{"logits", "write the logits of a token sequence, or its vector, to a safetensors file", declare};
 const Registry<Command> registered{command};
 
 }  // namespace

@@ -112,7 +112,7 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   if (plan.task == Task::kEmbed) {
     Pooler pooler{
         .pooling = plan.embedding.pooling.value_or(family.encoder ? ops::Pooling::kMean : ops::Pooling::kLast),
-        .dense = load_dense_folders(plan.embedding, context, model->shape().width)};
+        .dense = load_dense(plan.embedding, context, model->shape().width)};
     model = pooled_model(std::move(model), std::move(pooler));
   }
   check_all_used(config, context);

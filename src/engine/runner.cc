@@ -61,6 +61,7 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
       batch.slots.push_back(begin + i);  // blocks in order: block * block_size + offset is the position
       batch.sample_rows.push_back(i);
     }
+    if (plan.task != Task::kGenerate) batch.types.assign(static_cast<size_t>(count), 0);
     batch.query_start = {0, count};
     batch.kv_len = {begin + count};
     batch.prompt_len = {total};
@@ -69,7 +70,7 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
     for (int b = 0; b < batch.block_table_stride; ++b) batch.block_table.push_back(b);
     spread_over(batch, plan.kv.groups, block_size);
     const Tensor logits = runner.forward(batch);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < logits.rows(); ++i) {
       row(begin + i, {logits.f32() + i * logits.row_stride, static_cast<size_t>(logits.shape[1])});
     }
   }

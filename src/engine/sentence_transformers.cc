@@ -169,8 +169,10 @@ EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
   const fs::path folder = checkpoint.folder;
   EmbeddingFiles files;
   if (!checkpoint.pooling.empty()) {  // one file has all; its vectors are of length 1, as llama.cpp's are
-    return {
-        .present = true, .pooling = parse_pooling(checkpoint.config, "pooling", checkpoint.pooling), .normalize = true};
+    return {.present = true,
+            .pooling = parse_pooling(checkpoint.config, "pooling", checkpoint.pooling),
+            .dense_tensors = checkpoint.config.get("sentence_transformers_dense", std::vector<std::string>{}),
+            .normalize = true};
   }
   files.present = present(folder / "modules.json");
   if (!files.present) return files;
@@ -185,8 +187,14 @@ EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
   return files;
 }
 
-std::vector<Dense> load_dense_folders(const EmbeddingFiles& files, LoadContext& context, int inputs) {
+std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context, int inputs) {
   std::vector<Dense> layers;
+  for (const std::string& name : files.dense_tensors) {
+    const TensorEntry* weight = context.checkpoint.find(name + ".weight");
+    const int outputs = weight != nullptr && weight->shape.rank() == 2 ? static_cast<int>(weight->shape[0]) : inputs;
+    layers.emplace_back(Weights(context), DenseSpec{.name = name, .outputs = outputs, .bias = false}, inputs);
+    inputs = outputs;
+  }
   for (const std::string& folder : files.dense_folders) {
     const std::unique_ptr<Checkpoint> checkpoint = open_checkpoint(folder);
     LoadContext own{.checkpoint = *checkpoint,

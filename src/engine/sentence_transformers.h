@@ -15,6 +15,7 @@ struct EmbeddingFiles {
   bool present = false;                      // there is a modules.json
   std::optional<ops::Pooling> pooling{};     // none: left to the model
   std::vector<std::string> dense_folders{};  // in order
+  std::vector<std::string> dense_tensors{};  // in order, of layers without activation that the checkpoint holds
   bool normalize = false;                    // to length 1
   int max_seq_length = 0;                    // tokens; 0: not said
   int truncate_dim = 0;                      // how many dimensions are given unless asked otherwise; 0: all
@@ -34,7 +35,7 @@ ScoreActivation read_score_activation(const Config& config);
 // and field of what is there and not supported.
 EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint);
 
-// The dense layers of the folders, the first one of `inputs` columns. Their weights count as the model's.
-std::vector<Dense> load_dense_folders(const EmbeddingFiles& files, LoadContext& context, int inputs);
+// The dense layers of tensors and folders, the first one of `inputs` columns. Their weights count as the model's.
+std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context, int inputs);
 
 }  // namespace sluice

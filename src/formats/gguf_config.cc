@@ -87,6 +87,8 @@ std::vector<double> GgufConfig::unprefixed_numbers(std::string_view key) const {
 std::string GgufConfig::pooling() {
   constexpr const char* kNames[] = {"", "mean", "cls", "lasttoken"};  // llama.cpp's numbers
   const int64_t type = integer_or("pooling_type", 0);
+  constexpr int64_t kRank = 4;  // scores of a classifier
+  if (type == kRank && hf["architectures"][0].get<std::string>().ends_with("ForSequenceClassification")) return "";
   if (type < 0 || type >= static_cast<int64_t>(std::size(kNames))) {
     refuse("pooling_type", fmt::format("{} is not supported", type));
   }

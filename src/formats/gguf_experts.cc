@@ -44,6 +44,20 @@ constexpr TensorRule kAfmoe[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.expert_bias", kWholeName},
 };
 
+constexpr TensorRule kDbrx[] = {
+    {"token_embd", "transformer.wte"},
+    {"output_norm", "transformer.norm_f"},
+    {"output", "lm_head"},
+    {"blk.{}.attn_norm", "transformer.blocks.{}.norm_attn_norm.norm_1"},
+    {"blk.{}.attn_qkv", "transformer.blocks.{}.norm_attn_norm.attn.Wqkv"},
+    {"blk.{}.attn_output", "transformer.blocks.{}.norm_attn_norm.attn.out_proj"},
+    {"blk.{}.attn_output_norm", "transformer.blocks.{}.norm_attn_norm.norm_2"},
+    {"blk.{}.ffn_gate_inp", "transformer.blocks.{}.ffn.router.layer"},
+    {"blk.{}.ffn_gate_exps", "transformer.blocks.{}.ffn.experts.mlp.w1", kGateRows},
+    {"blk.{}.ffn_up_exps", "transformer.blocks.{}.ffn.experts.mlp.w1", kUpRows},
+    {"blk.{}.ffn_down_exps", "transformer.blocks.{}.ffn.experts.mlp.w2"},
+};
+
 constexpr TensorRule kLlama4[] = {
     {"blk.{}.ffn_gate", "model.layers.{}.feed_forward.gate_proj"},
     {"blk.{}.ffn_up", "model.layers.{}.feed_forward.up_proj"},
@@ -189,10 +203,36 @@ void configure_llama4(GgufConfig& c) {
   c.tensors = {kLlama4, kLlamaTensors};
 }
 
-constexpr GgufArchitecture kArchitectures[] = {{"gpt-oss", configure_gpt_oss},     {"deepseek", configure_deepseek},
-                                               {"deepseek2", configure_deepseek2}, {"minimax-m2", configure_minimax_m2},
-                                               {"minicpm3", configure_minicpm3},   {"exaone-moe", configure_exaone_moe},
-                                               {"afmoe", configure_afmoe},         {"llama4", configure_llama4}};
+// Weights of the chosen add up to one, in all of its models.
+void configure_dbrx(GgufConfig& c) {
+  configure_llama_like(c, "DbrxForCausalLM", "dbrx");
+  c.ignore({"attention.layer_norm_epsilon"});  // always 1e-5
+  c.experts("moe_num_experts", nullptr);
+  c.hf["attn_config"] = {{"kv_n_heads", c.hf["num_key_value_heads"]}, {"rope_theta", c.hf["rope_theta"]}};
+  if (const double clip = c.number_or("attention.clamp_kqv", 0.0); clip != 0) c.hf["attn_config"]["clip_qkv"] = clip;
+  c.hf["ffn_config"] = {{"ffn_hidden_size", c.hf["intermediate_size"]},
+                        {"moe_num_experts", c.hf["moe_num_experts"]},
+                        {"moe_top_k", c.hf["num_experts_per_tok"]},
+                        {"moe_normalize_expert_weights", 1.0}};
+  for (const auto& [from, to] : {std::pair{"hidden_size", "d_model"},
+                                 {"num_hidden_layers", "n_layers"},
+                                 {"num_attention_heads", "n_heads"},
+                                 {"max_position_embeddings", "max_seq_len"},
+                                 {"intermediate_size", ""},
+                                 {"num_key_value_heads", ""},
+                                 {"rope_theta", ""},
+                                 {"head_dim", ""},
+                                 {"moe_num_experts", ""},
+                                 {"num_experts_per_tok", ""}}) {
+    c.rename(from, to);
+  }
+  c.tensors = {kDbrx};
+}
+
+constexpr GgufArchitecture kArchitectures[] = {
+    {"gpt-oss", configure_gpt_oss},       {"deepseek", configure_deepseek},     {"dbrx", configure_dbrx},
+    {"deepseek2", configure_deepseek2},   {"minimax-m2", configure_minimax_m2}, {"minicpm3", configure_minicpm3},
+    {"exaone-moe", configure_exaone_moe}, {"afmoe", configure_afmoe},           {"llama4", configure_llama4}};
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace

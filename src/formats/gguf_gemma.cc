@@ -18,6 +18,9 @@ constexpr TensorRule kNorms[] = {
     {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm", kPlusOne},
     {"blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm", kPlusOne},
 };
+// The layers that sentence-transformers puts behind EmbeddingGemma's mean.
+constexpr TensorRule kDense[] = {{"dense_2", "2_Dense.linear"}, {"dense_3", "3_Dense.linear"}};
+
 constexpr TensorRule kFourNorms[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm", kPlusOne},
     {"blk.{}.ffn_norm", "model.layers.{}.pre_feedforward_layernorm", kPlusOne},
@@ -89,6 +92,28 @@ void configure_gemma3(GgufConfig& c) {
   read_later_gemma(c, 62);
   c.windows(6);
   c.hf["rope_local_base_freq"] = c.number_or("rope.freq_base_swa", 10000.0);
+}
+
+// EmbeddingGemma. Rows see half of the window to either side.
+void configure_gemma_embedding(GgufConfig& c) {
+  c.hf["use_bidirectional_attention"] = true;
+  c.ignore({"attention.causal"});
+  c.architecture("Gemma3TextModel", "gemma3_text");
+  c.sizes(c.boolean_or("attention.causal", true) ? Causal::kYes : Causal::kNo);
+  c.heads();
+  c.rope();
+  c.integer("feed_forward_length", "intermediate_size");
+  c.rms_norm();
+  read_later_gemma(c, 62);
+  c.windows(6);
+  c.hf["rope_local_base_freq"] = c.number_or("rope.freq_base_swa", 10000.0);
+  c.ignore({"dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out"});  // shapes of the tensors
+  Json dense = Json::array();
+  for (const TensorRule& layer : kDense) {
+    if (c.has_tensor(fmt::format("{}.weight", layer.gguf))) dense.push_back(layer.hf);
+  }
+  c.hf["sentence_transformers_dense"] = std::move(dense);
+  c.tensors.insert(c.tensors.begin(), kDense);
 }
 
 // Rows of a matrix that the file must have.
@@ -204,11 +229,10 @@ void configure_gemma4(GgufConfig& c) {
   c.tensors = {kGemma4, kGemma3n, kLlamaTensors};
 }
 
-constexpr GgufArchitecture kArchitectures[] = {{"gemma", configure_gemma},
-                                               {"gemma2", configure_gemma2},
-                                               {"gemma3", configure_gemma3},
-                                               {"gemma3n", configure_gemma3n},
-                                               {"gemma4", configure_gemma4}};
+constexpr GgufArchitecture kArchitectures[] = {
+    {"gemma", configure_gemma},     {"gemma2", configure_gemma2},
+    {"gemma3", configure_gemma3},   {"gemma-embedding", configure_gemma_embedding},
+    {"gemma3n", configure_gemma3n}, {"gemma4", configure_gemma4}};
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace

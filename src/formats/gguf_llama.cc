@@ -62,6 +62,11 @@ constexpr TensorRule kApertus[] = {
     {"blk.{}.ffn_norm", "model.layers.{}.feedforward_layernorm"},
 };
 
+constexpr TensorRule kBitnet[] = {
+    {"blk.{}.attn_sub_norm", "model.layers.{}.self_attn.attn_sub_norm"},
+    {"blk.{}.ffn_sub_norm", "model.layers.{}.mlp.ffn_sub_norm"},
+};
+
 constexpr TensorRule kPostNorms[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
     {"blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm"},
@@ -110,10 +115,22 @@ void configure_orion(GgufConfig& c) {
   if (c.has("attention.layer_norm_epsilon")) c.layer_norm("rms_norm_eps");
 }
 
+// The 13B models have ALiBi; nothing but their depth tells them, nor does the vocabulary of the second generation's
+// head, whose rows the converter leaves as they are.
 void configure_baichuan(GgufConfig& c) {
-  configure_llama_paired(c);
-  constexpr int64_t kAlibiDepth = 40;  // nothing else in the file tells the 13B models
-  if (c.layers() == kAlibiDepth) c.refuse("block_count", "is that of Baichuan 13B, whose ALiBi is not supported");
+  configure_paired(c, "BaichuanForCausalLM", "baichuan");
+  constexpr int64_t kAlibiDepth = 40;
+  if (c.layers() == kAlibiDepth) {
+    c.rename("max_position_embeddings", "model_max_length");
+    for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) c.rename(key, "");
+  }
+}
+
+// BitNet of the first publications, whose activation is Llama's. Its head is the embedding.
+void configure_bitnet(GgufConfig& c) {
+  configure_llama_like(c, "BitNetForCausalLM", "bitnet");
+  c.hf["hidden_act"] = "silu";
+  c.tensors = {kBitnet, kLlama};
 }
 
 // MiniCPM is Granite by other names. Older files lack the factors, which were the same in all its models then.
@@ -221,6 +238,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"exaone", configure_exaone},
     {"orion", configure_orion},
     {"baichuan", configure_baichuan},
+    {"bitnet", configure_bitnet},
     {"minicpm", configure_minicpm},
     {"apertus", configure_apertus},
     {"xverse", configure_llama_paired},

@@ -319,6 +319,53 @@ class GgufCheckpointTest : public testing::Test {
   fs::path root_ = fs::path(testing::TempDir()) / ("gguf_" + std::to_string(::getpid()));
 };
 
+TEST_F(GgufCheckpointTest, RerankersHaveAHead) {
+  Writer w;
+  w.header(6, 9).key_text("general.architecture", "bert").key_u32("bert.context_length", 64);
+  w.key_u32("bert.embedding_length", 32).key_u32("bert.block_count", 1).key_u32("bert.feed_forward_length", 48);
+  w.key_u32("bert.attention.head_count", 2).key_f32("bert.attention.layer_norm_epsilon", 1e-12f);
+  w.key("bert.attention.causal", 7).number<uint8_t>(0).key_u32("bert.pooling_type", 4);
+  const auto checkpoint = open_checkpoint(write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
+                                                                           {"token_types.weight", {32, 2}},
+                                                                           {"cls.weight", {32, 32}},
+                                                                           {"cls.bias", {32}},
+                                                                           {"cls.output.weight", {32, 3}},
+                                                                           {"cls.output.bias", {3}}})));
+  EXPECT_EQ(checkpoint->config.at<std::vector<std::string>>("architectures"),
+            std::vector<std::string>{"BertForSequenceClassification"});
+  EXPECT_TRUE(checkpoint->config.object("id2label").has("2"));
+  EXPECT_EQ(checkpoint->pooling, "");
+  for (const char* name : {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias"}) {
+    EXPECT_NE(checkpoint->find(name), nullptr) << name;
+  }
+}
+
+TEST_F(GgufCheckpointTest, EmbeddingGemmaHasDenseLayersBehindItsMean) {
+  Writer w = sizes("gemma-embedding", 3, 3, 64, 96);
+  w.key_u32("gemma-embedding.pooling_type", 1).key_u32("gemma-embedding.attention.sliding_window", 8);
+  w.key("gemma-embedding.attention.causal", 7).number<uint8_t>(0);
+  const auto checkpoint = open_checkpoint(write(
+      "m.gguf",
+      with_tensors(w, {{"token_embd.weight", {64, 10}}, {"dense_2.weight", {64, 96}}, {"dense_3.weight", {96, 64}}})));
+  EXPECT_EQ(checkpoint->pooling, "mean");
+  EXPECT_TRUE(checkpoint->config.at<bool>("use_bidirectional_attention"));
+  EXPECT_EQ(checkpoint->config.at<std::vector<std::string>>("sentence_transformers_dense"),
+            (std::vector<std::string>{"2_Dense.linear", "3_Dense.linear"}));
+  EXPECT_NE(checkpoint->find("3_Dense.linear.weight"), nullptr);
+}
+
+TEST_F(GgufCheckpointTest, BaichuansPositionsFollowFromItsDepth) {
+  const auto open = [&](uint32_t blocks) {
+    const std::string bytes = with_tensors(sizes("baichuan", 1, 0, 64, 96, blocks), {{"token_embd.weight", {64, 10}}});
+    return open_checkpoint(write("m.gguf", bytes));
+  };
+  EXPECT_EQ(open(32)->config.at<int>("max_position_embeddings"), 128);
+  const auto larger = open(40);
+  EXPECT_FALSE(larger->config.has("max_position_embeddings"));
+  EXPECT_FALSE(larger->config.has("rope_theta"));
+  EXPECT_EQ(larger->config.at<int>("model_max_length"), 128);
+}
+
 TEST_F(GgufCheckpointTest, BlocksThatPredictFurtherTokensAreLeftOut) {
   auto tensors = llama_tensors();
   tensors.push_back({"blk.1.nextn.eh_proj.weight", {128, 64}});

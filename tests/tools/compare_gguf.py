@@ -1,4 +1,5 @@
-"""Logits of GGUF files made of the goldens of tests/goldens/arch: Sluice's and llama.cpp's against the goldens.
+"""Logits of GGUF files made of the goldens of tests/goldens/arch, vectors and scores of those of tests/goldens/embedding:
+Sluice's and llama.cpp's against the goldens.
 
 usage: compare_gguf.py [--sluice build/release/bin/sluice] [NAME...]
 
@@ -45,6 +46,31 @@ def llama_logits(path, ids):
     return np.array(rows)
 
 
+def llama_vector(path, ids):
+    import llama_cpp as L
+    L.llama_log_set(quiet(), None)
+    model = L.llama_model_load_from_file(str(path).encode(), L.llama_model_default_params())
+    if not model:
+        return None
+    params = L.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 256
+    params.embeddings = True
+    params.flash_attn_type = 0
+    context = L.llama_init_from_model(model, params)
+    batch = L.llama_batch_init(len(ids), 0, 1)
+    for i, token in enumerate(ids):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = int(token), i, 1, 1
+        batch.seq_id[i][0] = 0
+    batch.n_tokens = len(ids)
+    assert L.llama_decode(context, batch) == 0
+    scores = L.llama_pooling_type(context) == L.LLAMA_POOLING_TYPE_RANK
+    size = L.llama_model_n_cls_out(model) if scores else L.llama_model_n_embd(model)
+    vector = np.ctypeslib.as_array(L.llama_get_embeddings_seq(context, 0), shape=(size,)).copy()
+    L.llama_free(context)
+    L.llama_model_free(model)
+    return vector[None]
+
+
 def quiet(kept=[]):
     import llama_cpp
     if not kept:
@@ -69,9 +95,10 @@ def main():
     a = parser.parse_args()
     sys.path.insert(0, str(pathlib.Path(os.environ["SLUICE_GOLDENS"]).parent / "tools"))
     import hashed_weights
-    arch, failed = ROOT / "tests/goldens/arch", False
+    goldens, failed = ROOT / "tests/goldens", False
     with tempfile.TemporaryDirectory() as temporary:
-        for folder in sorted(arch.iterdir()):
+        for folder in sorted((goldens / "arch").iterdir()) + sorted((goldens / "embedding").iterdir()):
+            vectors = folder.parent.name == "embedding"
             config = json.loads((folder / "config.json").read_text())
             known = config["architectures"][0] in make_gguf.ARCHS
             if not known or (a.names and folder.name not in a.names):
@@ -85,14 +112,19 @@ def main():
                 print(f"{folder.name:20} not converted: {e}")
                 continue
             golden = read_any(folder / "golden.safetensors")
-            ids = golden["ids_0"].ravel()
-            wanted = golden["logits_0"].reshape(len(ids), -1)
+            text = next((i for i in "012" if not golden.get(f"types_{i}", np.zeros(1)).any()), None)
+            if text is None:
+                print(f"{folder.name:20} has token types in all texts")
+                continue
+            ids = golden[f"ids_{text}"].ravel()
+            wanted = golden[f"mean_{text}" if vectors and "logits_0" not in golden else f"logits_{text}"]
+            wanted = wanted.reshape(1 if vectors else len(ids), -1)
 
             def error(rows):
                 return float((np.abs(rows - wanted) / np.abs(wanted).max(1, keepdims=True)).max())
 
             try:
-                peer = llama_logits(path, ids)
+                peer = (llama_vector if vectors else llama_logits)(path, ids)
                 theirs = f"{error(peer):.1e}" if peer is not None else "refused"
             except ImportError:
                 theirs = "-"
@@ -102,7 +134,7 @@ def main():
             if run.returncode != 0:
                 ours, failed = run.stderr.strip()[-300:], True
             else:
-                value = error(read_any(work / "out.safetensors")["logits"])
+                value = error(read_any(work / "out.safetensors")["vector" if vectors else "logits"])
                 ours, failed = f"{value:.1e}", failed or value > 1e-3
             print(f"{folder.name:20} llama.cpp {theirs:8}  sluice {ours}", flush=True)
     sys.exit(failed)

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter does to recurrent layers, latent attention and gpt-oss's experts; used by make_gguf.py."""
+"""What llama.cpp's converter does to recurrent layers, latent attention, experts and encoders; used by make_gguf.py."""
 import re
 import statistics
 
@@ -12,8 +12,14 @@ ARCHS = {
     "FalconH1ForCausalLM": "falcon-h1", "GraniteMoeHybridForCausalLM": "granitehybrid",
     "NemotronHForCausalLM": "nemotron_h", "Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe",
     "Qwen3NextForCausalLM": "qwen3next", "Gemma3nForCausalLM": "gemma3n", "Qwen3_5ForCausalLM": "qwen35",
-    "Qwen3_5MoeForCausalLM": "qwen35moe",
+    "Qwen3_5MoeForCausalLM": "qwen35moe", "DbrxForCausalLM": "dbrx", "BitNetForCausalLM": "bitnet",
+    "Gemma3TextModel": "gemma-embedding", "ModernBertModel": "modern-bert",
+    "ModernBertForSequenceClassification": "modern-bert", "EuroBertModel": "eurobert", "BertModel": "bert",
+    "BertForSequenceClassification": "bert", "XLMRobertaModel": "bert", "RobertaModel": "bert",
+    "RobertaForSequenceClassification": "bert", "XLMRobertaForSequenceClassification": "bert",
+    "JinaEmbeddingsV3Model": "jina-bert-v3", "NomicBertModel": "nomic-bert",
 }
+ENCODERS = {"gemma-embedding", "modern-bert", "eurobert", "bert", "jina-bert-v3", "nomic-bert"}
 RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h"}
 
 
@@ -194,6 +200,46 @@ def apertus(name, w, c):
     return []
 
 
+def dbrx(name, w, c):
+    if name.endswith((".w1", ".v1", ".w2")):
+        part = {"w1": "gate", "v1": "up", "w2": "down"}[name[-2:]]
+        w = w.reshape(c["ffn_config"]["moe_num_experts"], -1, w.shape[-1])
+        return [(f"blk.{name.split('.')[2]}.ffn_{part}_exps.weight", w.swapaxes(1, 2) if part == "down" else w)]
+    return None
+
+
+def encoder(arch, name, w, c):
+    """Bodies lose their prefix, heads become "cls"; positions of RoBERTa begin at 0."""
+    if name.endswith("position_ids"):
+        return []
+    for prefix in ("bert.", "roberta.", "model."):
+        name = name.removeprefix(prefix)
+    if arch == "gemma-embedding" and name.endswith("norm.weight"):
+        w = w + np.float32(1)
+    if name == "embeddings.position_embeddings.weight" and "oberta" in c["architectures"][0]:
+        w = w[c["pad_token_id"] + 1:]
+    if name == "embeddings.token_type_embeddings.weight" and w.shape[0] == 1:
+        w = w.reshape(-1)
+    if "pooler.dense" in name and "Classification" not in c["architectures"][0]:
+        return []
+    dense = ("pooler.dense.", "classifier.dense.", "head.dense.")
+    if any(name.startswith(d) for d in dense):
+        return [("cls." + name.rsplit(".", 1)[1], w)]
+    for head, into in (("head.norm.", "cls.norm."), ("classifier.out_proj.", "cls.output."),
+                       ("classifier.", "cls.output.")):
+        if name.startswith(head):
+            return [(into + name.rsplit(".", 1)[1], w)]
+    if arch == "jina-bert-v3":
+        for old, new in (("mixer.Wqkv", "attn_qkv"), ("mixer.out_proj", "attn_output"), ("norm1", "attn_output_norm"),
+                         ("mlp.fc1", "ffn_up"), ("mlp.fc2", "ffn_down"), ("norm2", "layer_output_norm")):
+            m = re.match(rf"encoder\.layers\.(\d+)\.{re.escape(old)}\.(\w+)$", name)
+            if m:
+                return [(f"blk.{m[1]}.{new}.{m[2]}", w)]
+    if arch in ("gemma-embedding", "eurobert"):
+        name = "model." + name
+    return [(name, w)]
+
+
 def moe_statics(name, w):
     if not name.endswith("e_score_correction_bias"):
         return None
@@ -202,8 +248,14 @@ def moe_statics(name, w):
 
 def convert(arch, name, w, c, s):
     """What a tensor becomes: pairs of a name, still Hugging Face's or already GGUF's, and values; None for itself."""
+    if arch in ENCODERS:
+        return encoder(arch, name, w, c)
     if arch == "gemma4":
         return gemma4(name, w)
+    if arch == "dbrx":
+        return dbrx(name, w, c)
+    if arch == "bitnet" and "_sub_norm" in name:
+        return [(f"blk.{name.split('.')[2]}.{name.split('.', 4)[4]}", w)]
     if arch == "llama4":
         return llama4(name, w)
     if arch == "apertus":
@@ -269,6 +321,12 @@ def refuse_unsayable(arch, c, s):
              "layer_types"),
             (arch == "qwen3next" and (c.get("mlp_only_layers") or not c.get("norm_topk_prob", True)), "mlp_only_layers"),
             (arch == "gemma3n" and not c.get("altup_correct_scale", True), "altup_correct_scale"),
+            (arch == "dbrx" and c["ffn_config"].get("moe_normalize_expert_weights", 1) != 1,
+             "moe_normalize_expert_weights"),
+            (arch == "bitnet" and (c.get("hidden_act", "relu2") != "silu" or not c.get("tie_word_embeddings")),
+             "hidden_act or tie_word_embeddings"),
+            (arch == "modern-bert" and c.get("classifier_pooling") == "mean", "classifier_pooling"),
+            (arch == "modern-bert" and (c.get("norm_bias") or c.get("classifier_bias")), "norm_bias or classifier_bias"),
             (arch == "llama4" and any(c.get(k, v) != v for k, v in LLAMA4.items()), "attention_chunk_size and others"),
             (arch == "afmoe" and not c.get("mup_enabled"), "mup_enabled"),
             (arch == "afmoe" and [kind == "full_attention" for kind in kinds] !=
@@ -334,6 +392,17 @@ def metadata(w, arch, c, s):
         w.add_feed_forward_length(c["intermediate_size_mlp"])
         w.add_expert_feed_forward_length(c["intermediate_size"])
         w.add_interleave_moe_layer_step(c["interleave_moe_layer_step"])
+    if arch == "dbrx":
+        ffn, attention = c["ffn_config"], c["attn_config"]
+        w.add_feed_forward_length(ffn["ffn_hidden_size"])
+        w.add_expert_count(ffn["moe_num_experts"])
+        w.add_expert_used_count(ffn["moe_top_k"])
+        w.add_head_count_kv(attention["kv_n_heads"])
+        if not c.get("rope_parameters"):
+            w.add_rope_freq_base(attention["rope_theta"])
+        w.add_clamp_kqv(attention.get("clip_qkv") or 0.0)
+    if arch in ENCODERS:
+        encoder_metadata(w, arch, c, s)
     if arch == "minicpm3":
         w.add_key_length(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
         w.add_value_length(c["v_head_dim"])
@@ -354,6 +423,26 @@ def metadata(w, arch, c, s):
         w.add_attn_temperature_scale(params["llama_4_scaling_beta"])
     if arch == "deepseek2":
         deepseek(w, c)
+
+
+def encoder_metadata(w, arch, c, s):
+    w.add_causal_attention(False)
+    scores = "Classification" in c["architectures"][0]
+    if c.get("type_vocab_size") is not None:
+        w.add_token_type_count(c["type_vocab_size"])
+    if scores and len(c.get("id2label", {})) > 1:
+        w.add_classifier_output_labels(list(c["id2label"].values()))
+    w.add_pooling_type(gguf.PoolingType.RANK if scores else gguf.PoolingType.MEAN)
+    if "oberta" in c["architectures"][0]:
+        w.add_context_length(c["max_position_embeddings"] - c["pad_token_id"] - 1)
+    if arch == "modern-bert":
+        w.add_layer_norm_eps(c["norm_eps"])
+        w.add_sliding_window(c["local_attention"])
+        w.add_sliding_window_pattern(c.get("global_attn_every_n_layers", 3))
+        w.add_rope_freq_base(c["rope_parameters"]["full_attention"]["rope_theta"])
+        w.add_rope_freq_base_swa(c["rope_parameters"]["sliding_attention"]["rope_theta"])
+    if arch == "gemma-embedding":
+        w.add_sliding_window(c["sliding_window"])
 
 
 def gemma3n_metadata(w, c):

@@ -212,7 +212,7 @@ def metadata(w, arch, c, s):
     else:
         eps = c.first("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps", default=1e-5)
         (w.add_layer_norm_rms_eps if arch in RMS else w.add_layer_norm_eps)(eps)
-    if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba"):
+    if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba", "bert"):
         rope(w, arch, c, s)
     if c.get("sliding_window") and c.get("use_sliding_window", True) and arch in (
             "gemma2", "gemma3", "gemma4", "cohere2", "olmo2", "exaone4", "exaone-moe", "afmoe", "phi3", "phimoe"):
