@@ -1,9 +1,10 @@
 // The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type, one
-// block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and two more
-// work for them: the feeder copies the weights of every product to come into a ring of stages in shared memory, the
-// finisher adds up the warps' sums, passes results on and fetches instructions. Blocks wait for the words that they
-// read (device/exchange.cuh), and for each other, at a counter in device memory, before the instructions that say so;
-// the feeder waits for neither, so that memory is read all the while.
+// block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and four more
+// work for them: two feeders copy the weights of every product to come into a ring of stages in shared memory, two
+// finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage or a unit
+// is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave for it.
+// Blocks wait for the words that they read (device/exchange.cuh), and for each other, at a counter in device memory,
+// before the instructions that say so; feeders wait for neither, so that memory is read all the while.
 //
 // A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
 // 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by the
@@ -23,42 +24,50 @@
 namespace sluice::cuda::step {
 
 inline constexpr int kThreads = kStepWarps * kWarp;  // that calculate
-inline constexpr int kStepThreads = kThreads + 2 * kWarp;
+inline constexpr int kStepThreads = kThreads + (kFinishers + kFeeders) * kWarp;
 inline constexpr int kRingAlign = 1024;
 inline constexpr int kSumsPitch = kMostStepRows + 1;
 inline constexpr int kSums = kStepWarps * kPanelOutputs * kSumsPitch;  // floats
 
 // The units of a product that are this block's: first, first + blocks and so on below count. Of gated ones a unit is
-// two panels, unit and unit + count.
+// two panels, unit and unit + count. Every instruction begins with these: they take no division.
 struct Units {
   int first, count, panels;
   __device__ explicit Units(const StepProduct& p) {
-    const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, grid = static_cast<int>(gridDim.x);
-    panels = p.gated != nullptr ? 2 : 1;
-    count = all / panels;
-    first = (static_cast<int>(blockIdx.x) + grid - p.first_unit % grid) % grid;
+    const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, gated = p.gated != nullptr ? 1 : 0;
+    panels = 1 + gated;
+    count = all >> gated;
+    first = static_cast<int>(blockIdx.x) - p.first_unit;
+    if (first < 0) first += static_cast<int>(gridDim.x);
   }
 };
 
-// Fills the ring, with no more stages on their way than keep memory busy: whatever else a block reads has to wait
-// behind them.
+// Fills its stages of the ring, with no more on their way than keep memory busy: whatever else a block reads has to
+// wait behind them.
 class Feeder {
  public:
-  __device__ Feeder(const StepLaunch& l, std::byte* ring, const RingPlace& first)
-      : ring_(shared_address(ring)), policy_(evicted_first()), most_(l.ahead), next_(first), arriving_(first) {}
+  __device__ Feeder(const StepLaunch& l, std::byte* ring, const RingPlace& own, int index)
+      : ring_(shared_address(ring)),
+        policy_(evicted_first()),
+        most_(l.ahead),
+        next_(index),
+        place_(own),
+        arriving_(own) {}
 
   template <class Weights>
   __device__ void feed(const StepProduct& p) {
     const Units units(p);
     const typename Weights::Source from(p);
-    const int lines = p.lines, grid = static_cast<int>(gridDim.x);
+    const int stages = (p.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
     for (int unit = units.first; unit < units.count; unit += grid) {
       for (int i = 0; i < units.panels; ++i) {
-        for (int line = 0; line < lines; line += Weights::kLines) {
+        for (; next_ < stages; next_ += kFeeders) {
           wait_for_room();
-          Weights::fill(from, unit + i * units.count, line, ring_ + next_.offset(), next_.full(), policy_);
-          next_.next();
+          Weights::fill(from, unit + i * units.count, next_ * Weights::kLines, ring_ + place_.offset(), place_.full(),
+                        policy_);
+          place_.next();
         }
+        next_ -= stages;
       }
     }
   }
@@ -75,7 +84,10 @@ class Feeder {
     const int blocks = place.blocks;
     const auto ids_from = [&](int block) { return block + lane < blocks ? __ldg(table + block + lane) : 0; };
     int window = 0, ids = place.ids[lane], later = ids_from(kWarp);
-    for (int key = begin; key < end; key += kStageKeys) {
+    const int stages = (end - begin + kStageKeys - 1) / kStageKeys;
+    next_ = __shfl_sync(kFullWarp, next_, 0);
+    for (; next_ < stages; next_ += kFeeders) {
+      const int key = begin + next_ * kStageKeys;
       // Both groups of eight keys lie in one block, or in the two that come next.
       const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
       if (block - place.first_block >= window + kWarp) {
@@ -83,10 +95,11 @@ class Feeder {
         ids = later, later = ids_from(window + kWarp);
       }
       const int at = block - place.first_block - window;
-      const int id[2] = {__shfl_sync(kFullWarp, ids, at), __shfl_sync(kFullWarp, ids, min(at + 1, kWarp - 1))};
+      const int id[2] = {__shfl_sync(kFullWarp, ids, at),
+                         __shfl_sync(kFullWarp, at + 1 < kWarp ? ids : later, (at + 1) % kWarp)};
       if (lane != 0) continue;
       wait_for_room();
-      const uint32_t to = ring_ + next_.offset(), full = next_.full();
+      const uint32_t to = ring_ + place_.offset(), full = place_.full();
       const int groups = end - key > 8 ? 2 : 1;
       expect_bytes(full, groups * 8 * (key_bytes + value_bytes));
       for (int i = 0; i < groups; ++i) {
@@ -98,13 +111,14 @@ class Feeder {
         copy_bulk(to + kStageKeys * key_bytes + i * 8 * value_bytes, v + vector * value_bytes, 8 * value_bytes, full,
                   policy_);
       }
-      next_.next();
+      place_.next();
     }
+    next_ -= stages;
   }
 
  private:
   __device__ void wait_for_room() {
-    next_.wait_empty();
+    place_.wait_empty();
     if (ahead_ < most_) {
       ++ahead_;
       return;
@@ -117,7 +131,8 @@ class Feeder {
   const uint64_t policy_;
   const int most_;
   int ahead_ = 0;
-  RingPlace next_, arriving_;
+  int next_;  // its next stage, counted from the begin of the panel, or of the keys, that are next
+  RingPlace place_, arriving_;
 };
 
 // Shared memory of a block.
@@ -126,7 +141,7 @@ struct Memory {
   float* sums;         // [kStepSums][kSums]
   float* squares;      // [kMostStepRows][kStepWarps], sums over the inputs
   Instruction* slots;  // [2]
-  Instruction* fed;    // [2], of the feeder
+  Instruction* fed;    // [kFeeders][2]
   UnitPlace* places;   // [kMostPlaces]
 };
 
@@ -165,13 +180,15 @@ __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Te
     if (first >= quads) first = 0, ++row;
     if (row < rows) ask();
     const uint2* at = from + own_row * stride + own_first * 2;
+    // All of them first: then one's arithmetic fills the other's waits.
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) now[i] = wait_for_quad(at + i * kThreads * 2, now[i], tag);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int quad = own_first + thread + i * kThreads;
-      if (quad >= quads) break;
-      const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
-      squares += q.squares;
-      const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
+      if (quad >= quads) continue;  // the same for a whole warp: lines are even
+      squares += now[i].squares;
+      const float2 low = unpack2<T>(now[i].low), high = unpack2<T>(now[i].high);
       Weights::leave(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
     }
     if (row == own_row) continue;
@@ -190,11 +207,11 @@ __device__ inline float activated(ops::Activation activation, float x) {
   return activated_otherwise(activation, x);
 }
 
-// The finisher's part of a product: adds up the warps' sums of a panel, a lane for an output and every other row, and
-// passes them on. All of the instruction that it needs is in registers, and what sums are added to or multiplied by is
-// asked for a panel ahead: a panel's results should not wait for it.
+// A finisher's part of a product: of every kFinishers-th unit, adds up the warps' sums of a panel, a lane for an output
+// and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums are
+// added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
 template <class T>
-__device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& sums_place, uint32_t tag) {
+__device__ void finish(const StepProduct& p, const Memory& memory, int finisher, RingPlace& sums_place, uint32_t tag) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostStepRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
@@ -231,16 +248,24 @@ __device__ void finish(const StepProduct& p, const Memory& memory, RingPlace& su
 
   float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
   bool first = p.norms;
-  Beside next = ask(units.first, units.first);
+  const int first_unit = units.first + finisher * grid;
+  int turn = finisher;  // 0: the unit is this one's
+  Beside next = ask(first_unit, first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
+    const bool others = turn != 0;
+    turn = others ? turn - 1 : kFinishers - 1;
+    if (others) {
+      for (int half = 0; half < units.panels; ++half) sums_place.next();
+      continue;
+    }
+    const int next_unit = unit + kFinishers * grid;
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
       const int panel = unit + half * units.count;
       const Beside beside = next;
       const bool ends = half + 1 == units.panels;
-      if (!ends || unit + grid < units.count)
-        next = ask(ends ? unit + grid : unit + units.count, ends ? unit + grid : unit);
+      if (!ends || next_unit < units.count) next = ask(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
       sums_place.wait_full();
       if (first) {
         first = false;
@@ -417,7 +442,7 @@ __device__ void run(const StepRotation& a, const Team& team) {
 }
 
 // Waits until all blocks have come here, for the `meeting`-th time; then all see what they wrote before. By the
-// finisher's first lane alone, the others of the block wait for it.
+// first finisher's first lane alone, the others of the block wait for it.
 __device__ inline void meet(const StepLaunch& l, int meeting) {
   const uint32_t all = static_cast<uint32_t>(meeting) * gridDim.x;
   uint32_t now;
@@ -470,10 +495,10 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
   }
 }
 
-// The feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
+// A feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
 template <class T, class Quantized>
-__device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace& first) {
-  Feeder feeder(l, memory.ring, first);
+__device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace& own, int index) {
+  Feeder feeder(l, memory.ring, own, index);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto ask = [&](int i) {
     uint4 v = {0, 0, 0, 0};
@@ -488,7 +513,7 @@ __device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace&
   uint4 next = ask(l.first_fed);
   int turn = 0;
   for (int i = l.first_fed; i >= 0; turn ^= 1) {
-    Instruction& in = memory.fed[turn];
+    Instruction& in = memory.fed[2 * index + turn];
     if (lane < kInstructionPacks) reinterpret_cast<uint4*>(&in)[lane] = next;
     __syncwarp();
     i = in.next;
@@ -499,7 +524,7 @@ __device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace&
       continue;
     }
     const StepProduct& p = in.product;
-    if (p.put.weight != nullptr) {  // of which every block asks for a share
+    if (index == 0 && p.put.weight != nullptr) {  // of which every block asks for a share
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
@@ -534,7 +559,7 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   memory.squares = memory.sums + kStepSums * kSums;
   memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostStepRows * kStepWarps);
   memory.fed = memory.slots + 2;
-  memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2);
+  memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2 * kFeeders);
   static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
   const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kStepSums;
   if (threadIdx.x == 0) {
@@ -550,11 +575,13 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   }
   __syncthreads();
   constexpr int kStageBytes = stage_bytes<T, Quantized>();
-  const int helper = warp - kStepWarps;  // the finisher, the feeder
-  if (helper == 1) return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes));
+  const int helper = warp - kStepWarps;  // the finishers, the feeders
+  if (const int index = helper - kFinishers; index >= 0) {
+    return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kFeeders), index);
+  }
   OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, warp, kStepWarps), .next = warp};
   RingPlace sums(sums_barriers, kStepSums, kSums);
-  const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + 1, .barrier = 2};
+  const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + kFinishers, .barrier = 2};
   // Tags begin behind those of the launch before; step i's is epoch + i.
   const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
   int meetings = 0;
@@ -568,8 +595,8 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
     if (helper < 0) {
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
-      fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, sums, epoch + i);
+      if (helper == 0) fetch(l, memory, i + 1);
+      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, helper, sums, epoch + i);
     }
     everyone.sync();
   }

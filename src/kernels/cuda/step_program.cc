@@ -31,7 +31,7 @@ constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a rec
 // Where they begin on the device, and where the maps of their weights do.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
 static_assert(kMapsAt % alignof(WeightMaps) == 0);
-constexpr int kStagesAhead = 6;     // on their way at a time: more only wait behind each other
+constexpr int kStagesAhead = 3;     // of a feeder, on their way at a time: more only wait behind each other
 constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
@@ -356,7 +356,8 @@ void StepProgram::launch_run() {
                .scratch_bytes = scratch_,
                .arrivals = reinterpret_cast<uint32_t*>(device())};
   l.stages = std::min((kStepShared - kStepBeside - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
-  l.ahead = std::min(l.stages, kStagesAhead);
+  l.stages -= l.stages % kFeeders;
+  l.ahead = std::min(l.stages / kFeeders, kStagesAhead);
   std::ranges::fill(l.places, -1);
   int units = 0;
   int* next = &l.first_fed;

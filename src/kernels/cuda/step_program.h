@@ -1,6 +1,6 @@
 // Decode steps of few sequences as programs: runs of ops of a recording that one kernel executes (step_kernel.cuh),
-// where launches of their own would each begin by waiting for memory. The kernel stays on every multiprocessor; a warp
-// of each block copies weights into shared memory ahead of the ops that need them, from op to op, so that memory is
+// where launches of their own would each begin by waiting for memory. The kernel stays on every multiprocessor; warps
+// of each block copy weights into shared memory ahead of the ops that need them, from op to op, so that memory is
 // read while the blocks wait for each other, attend or normalize.
 #pragma once
 
@@ -59,7 +59,8 @@ struct StepProduct {
   int64_t gated_stride;
   ops::Activation activation;
   int rows, n, k, lines;
-  int first_unit;  // units, panels or pairs of them to gate, go round the blocks from product to product
+  // Units, panels or pairs of them to gate, go round the blocks from product to product. Below the number of blocks.
+  int first_unit;
   bool quantized, accumulate, norms;
   // Which of its results are written: those that nobody reads but from an Exchange are not. What is accumulated to
   // is always at out.
@@ -149,8 +150,8 @@ struct StepLaunch {
   int count;
   int first_fed;            // the first instruction with stages of the ring
   int places[kMostPlaces];  // attentions that tell them; -1: none
-  int stages;               // of the ring of weights
-  int ahead;                // of these, on their way at a time
+  int stages;               // of the ring of weights, a multiple of kFeeders
+  int ahead;                // of a feeder's stages, on their way at a time
   int scratch_bytes;        // for inputs of products, and for attention
   uint32_t* arrivals;       // a zero, and a zero again at the end; the tag of the last instruction before
 };
@@ -171,17 +172,18 @@ struct StepKernel {
 };
 const StepKernel* step_kernel(DType plain, DType quantized);  // null: there are none
 
-inline constexpr int kStepWarps = 8;           // that calculate
-inline constexpr int kStepShared = 225 << 10;  // and 1 KiB for the ring to begin at a multiple of that
+inline constexpr int kStepWarps = 8;                // that calculate
+inline constexpr int kFinishers = 2, kFeeders = 2;  // the warps beside them
+inline constexpr int kStepShared = 225 << 10;       // and 1 KiB for the ring to begin at a multiple of that
 inline constexpr int kFewestStages = kStepWarps, kMostStages = 64;
 inline constexpr int kStepMostDim = 128;         // of heads
 inline constexpr int kStepPlaceBytes = 1 << 10;  // of a unit of attention
 // Panels whose sums may be on their way from the warps to the one that adds them up.
 inline constexpr int kStepSums = 4;
 // Beside the ring and the scratch: these sums, instructions at hand and for the feeder, barriers.
-inline constexpr int kStepBeside = kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 +
-                                   4 * static_cast<int>(sizeof(Instruction)) + 16 * (kMostStages + kStepSums) +
-                                   kMostStepRows * kStepWarps * 4 + kMostPlaces * kStepPlaceBytes + 128;
+inline constexpr int kStepBeside =
+    kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 + (2 + 2 * kFeeders) * static_cast<int>(sizeof(Instruction)) +
+    16 * (kMostStages + kStepSums) + kMostStepRows * kStepWarps * 4 + kMostPlaces * kStepPlaceBytes + 128;
 
 class StepProgram {
  public:
