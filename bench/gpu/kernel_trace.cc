@@ -2,7 +2,8 @@
 // each, as CUPTI records them. An injection library:
 //   g++ -O2 -std=c++17 -shared -fPIC -o kernel_trace.so kernel_trace.cc -I$CUDA/include -L$CUDA/lib64 -lcupti
 //   CUDA_INJECTION64_PATH=$PWD/kernel_trace.so KERNEL_TRACE_LAST_MS=200 sluice bench latency ...
-// Of the last KERNEL_TRACE_LAST_MS milliseconds of device work (default: all), when the program ends, on stderr.
+// Of the last KERNEL_TRACE_LAST_MS milliseconds of device work (default: all), when the program ends, on stderr; with
+// KERNEL_TRACE_EVENTS=N, the last N of these one by one as well, with their begin.
 #include <cupti.h>
 
 #include <algorithm>
@@ -52,6 +53,14 @@ void report() {
   const char* last_ms = std::getenv("KERNEL_TRACE_LAST_MS");
   const uint64_t span = last_ms != nullptr ? static_cast<uint64_t>(std::atof(last_ms) * 1e6) : UINT64_MAX;
   const uint64_t until = events.back().end, from = until > span ? until - span : 0;
+  if (const char* listed = std::getenv("KERNEL_TRACE_EVENTS")) {
+    const size_t count = std::min(events.size(), static_cast<size_t>(std::atoll(listed)));
+    for (size_t i = events.size() - count; i < events.size(); ++i) {
+      const Event& e = events[i];
+      std::fprintf(stderr, "%12.2f us %9.2f us  %s\n", (e.begin - events[events.size() - count].begin) / 1e3,
+                   (e.end - e.begin) / 1e3, e.name.substr(0, 90).c_str());
+    }
+  }
   struct Sum {
     uint64_t busy = 0, idle = 0, count = 0;
   };

@@ -40,11 +40,12 @@ class OnDevice : public Memory {
   }
   void release(std::byte* data, size_t) noexcept override { cudaFree(data); }
   void copy(void* to, const void* from, size_t bytes) override {
-    copy_later(to, from, bytes);
+    start_copy(to, from, bytes);
     wait();
   }
   void copy_later(void* to, const void* from, size_t bytes) override {
-    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, DeviceContext::get().launch().stream), "copy");
+    if (bytes > kSmallCopy) return start_copy(to, from, bytes);
+    if (bytes > 0) copy_small(DeviceContext::get().launch(), to, from, bytes);
   }
   void wait() override { DeviceContext::get().wait(); }
   uint64_t mark() override { return DeviceContext::get().mark(); }
@@ -54,6 +55,9 @@ class OnDevice : public Memory {
   size_t total() const override { return info().second; }
 
  private:
+  static void start_copy(void* to, const void* from, size_t bytes) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, DeviceContext::get().launch().stream), "copy");
+  }
   static std::pair<size_t, size_t> info() {
     DeviceContext::get();
     size_t free = 0, total = 0;

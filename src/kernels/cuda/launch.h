@@ -135,6 +135,10 @@ void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIn
 // Workspace with which decoding a row of each of `sequences` sequences of up to `most_keys` keys cuts them as is best.
 size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t most_keys);
 
+// copy.cu: up to kSmallCopy bytes between device memory and pinned memory of the host, either way.
+inline constexpr size_t kSmallCopy = size_t{64} << 10;
+void copy_small(const Launch&, void* to, const void* from, size_t bytes);
+
 // draw.cu
 void draw(const Launch&, const ops::DrawArgs&);
 void take_drawn(const Launch&, const ops::TakeDrawnArgs&, const int32_t* from);

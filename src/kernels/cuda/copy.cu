@@ -1,0 +1,35 @@
+// Copies of a few KiB between the device and pinned memory of the host, which kernels reach as well: a copy engine and
+// the multiprocessors take several microseconds to hand over to each other, and a step of decoding has three of these.
+#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// The host's side is read past the caches: it changes between launches.
+__global__ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, size_t in_packs) {
+  wait_for_earlier();
+  const size_t thread = size_t{blockIdx.x} * kThreads + threadIdx.x, threads = size_t{gridDim.x} * kThreads;
+  for (size_t at = thread * sizeof(uint4); at < in_packs; at += threads * sizeof(uint4)) {
+    *reinterpret_cast<uint4*>(to + at) = __ldcv(reinterpret_cast<const uint4*>(from + at));
+  }
+  for (size_t at = in_packs + thread; at < bytes; at += threads) {
+    to[at] = static_cast<std::byte>(__ldcv(reinterpret_cast<const unsigned char*>(from) + at));
+  }
+}
+
+}  // namespace
+
+void copy_small(const Launch& l, void* to, const void* from, size_t bytes) {
+  constexpr size_t kPack = sizeof(uint4);
+  const bool aligned = (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % kPack == 0;
+  const size_t in_packs = aligned ? bytes / kPack * kPack : 0;
+  const auto items = static_cast<int64_t>(std::max(in_packs / kPack, bytes - in_packs));
+  launch_overlapped(l, "copy", copy_bytes, dim3(blocks_for(l, items, kThreads)), kThreads, 0,
+                    static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, in_packs);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,39 @@
+// Memory of every backend: copies to and from the host's staging memory, in order with each other.
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+class MemoryTest : public testing::TestWithParam<const Backend*> {};
+
+// Of every size that a step has, and beyond: small copies are a kernel's on devices. Begins are off packs of 16 bytes
+// as well.
+TEST_P(MemoryTest, CopiesBothWaysInOrder) {
+  std::mt19937 random(7);
+  Memory& memory = GetParam()->memory();
+  constexpr size_t kMost = 300'000, kMargin = 64;
+  Buffer device(kMost + kMargin, memory), there(kMost + kMargin, GetParam()->staging_memory()),
+      back(kMost + kMargin, GetParam()->staging_memory());
+  const auto bytes_of = [](Buffer& b) { return reinterpret_cast<unsigned char*>(b.data()); };
+  for (const size_t bytes : {1, 3, 16, 17, 100, 4096, 65'535, 65'536, 65'537, 300'000}) {
+    for (const size_t from : {size_t{0}, size_t{4}, size_t{random() % 16}}) {
+      const size_t to = from % 4 == 0 ? from : random() % 16;
+      SCOPED_TRACE(fmt::format("{} bytes from {} to {}", bytes, from, to));
+      for (size_t i = 0; i < kMost + kMargin; ++i) {
+        bytes_of(there)[i] = static_cast<unsigned char>(random());
+        bytes_of(back)[i] = static_cast<unsigned char>(i);
+      }
+      memory.copy_later(device.data() + to, there.data() + from, bytes);
+      memory.copy_later(back.data() + to, device.data() + to, bytes);
+      memory.wait();
+      EXPECT_EQ(std::memcmp(back.data() + to, there.data() + from, bytes), 0);
+      for (size_t i = 0; i < to; ++i) ASSERT_EQ(bytes_of(back)[i], static_cast<unsigned char>(i));
+      for (size_t i = to + bytes; i < kMost + kMargin; ++i) ASSERT_EQ(bytes_of(back)[i], static_cast<unsigned char>(i));
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(MemoryTest);
+
+}  // namespace
+}  // namespace sluice::ops
