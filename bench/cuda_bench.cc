@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
@@ -365,32 +366,40 @@ void bench_quantized_matmuls(const std::vector<DType>& types, bool others) {
   }
 }
 
-// Decode steps of some layers of an 8B model, recorded: as a program of one kernel and as launches of their own, with
-// the share of the ceiling that reading the weights would take.
+struct StepShape {
+  const char* name;
+  int hidden, kv, inner, dim, layers, vocab;  // kv: of all heads together; vocab 0: without the head
+};
+
+// Decode steps of some layers of a model, recorded: as a program of one kernel and as launches of their own, with the
+// share of the ceiling that reading the weights would take.
 class Steps {
  public:
-  Steps(DType type, int rows, int keys) : type_(type), rows_(rows), keys_(keys) {
-    const auto& kernels = ops_.matmul.at(type);
-    for (int i = 0; i < kLayers; ++i) {
+  Steps(const StepShape& shape, DType type, int rows, int keys) : shape_(shape), type_(type), rows_(rows), keys_(keys) {
+    const auto [name, hidden, kv, inner, dim, layers, vocab] = shape;
+    const auto matrix = [&](ops::Weight& w, DType of, int64_t n, int64_t k) {
+      w = {.dtype = of, .n = n, .k = k};
+      storage_.emplace_back(ops_.matmul.at(of).packed_bytes(n, k), device_memory());
+      w.data = storage_.back().data();
+      bytes_ += static_cast<double>(storage_.back().size());
+    };
+    for (int i = 0; i < layers; ++i) {
       Layer& l = layers_.emplace_back();
-      const auto matrix = [&](ops::Weight& w, int64_t n, int64_t k) {
-        w = {.dtype = type, .n = n, .k = k};
-        l.storage.emplace_back(kernels.packed_bytes(n, k), device_memory());
-        w.data = l.storage.back().data();
-        bytes_ += static_cast<double>(l.storage.back().size());
-      };
-      matrix(l.qkv, kHidden + 2 * kKv, kHidden), matrix(l.out, kHidden, kHidden);
-      matrix(l.gate_up, 2 * kInner, kHidden), matrix(l.down, kHidden, kInner);
-      for (Tensor* cache : {&l.k, &l.v}) *cache = make(&kBFloat16, {rows * blocks(), kKv / kDim, kBlock, kDim});
+      matrix(l.qkv, type, hidden + 2 * kv, hidden), matrix(l.out, type, hidden, hidden);
+      matrix(l.gate_up, type, 2 * inner, hidden), matrix(l.down, type, hidden, inner);
+      for (Tensor* cache : {&l.k, &l.v}) *cache = make(&kBFloat16, {rows * blocks(), kv / dim, kBlock, dim});
     }
-    bytes_ += double{kLayers} * rows * keys * kKv * 2 * 2;
-    std::vector<int32_t> lengths(rows, keys), starts(rows + 1), positions(rows, keys - 1), slots(rows), table;
+    if (vocab > 0) matrix(head_, &kBFloat16, vocab, hidden);
+    bytes_ += double(layers) * rows * keys * kv * 2 * 2;
+    std::vector<int32_t> lengths(rows, keys), starts(rows + 1), positions(rows, keys - 1), slots(rows), table,
+        sampled(rows);
+    std::iota(sampled.begin(), sampled.end(), 0);
     for (int r = 0; r < rows; ++r) {
       starts[r + 1] = r + 1;
       slots[r] = (r * blocks() + (keys - 1) / kBlock) * kBlock + (keys - 1) % kBlock;
       for (int b = 0; b < blocks(); ++b) table.push_back(r * blocks() + b);
     }
-    host_ = {lengths, starts, positions, slots, table};
+    host_ = {lengths, starts, positions, slots, table, sampled};
     for (const std::vector<int32_t>& values : host_) {
       device_.emplace_back(values);
       indices_.emplace_back(std::span<const int32_t>(values), device_.back().data());
@@ -402,18 +411,18 @@ class Steps {
       setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
       forward();
       const auto recording = record([&] { forward(); });
-      const double s = seconds([&] { recording->launch(); }) / kLayers;
-      fmt::print("{:>10} {} x {:5} keys {}: {:8.2f} us a layer, {:.2f} TB/s\n", type_->name, rows_, keys_,
-                 *programs == '1' ? "program " : "launches", s * 1e6, bytes_ / kLayers / s * 1e-12);
+      const double s = seconds([&] { recording->launch(); });
+      fmt::print("{} {:>10} {} x {:5} keys, {:2} layers{} {}: {:8.1f} us, {:7.2f} a layer, {:.2f} TB/s\n", shape_.name,
+                 type_->name, rows_, keys_, shape_.layers, shape_.vocab > 0 ? " and head" : "",
+                 *programs == '1' ? "program " : "launches", s * 1e6, s * 1e6 / shape_.layers, bytes_ / s * 1e-12);
     }
     unsetenv("SLUICE_CUDA_PROGRAMS");
   }
 
  private:
-  static constexpr int kLayers = 6, kHidden = 4096, kKv = 1024, kInner = 14336, kDim = 128, kBlock = 16;
+  static constexpr int kBlock = 16;
   struct Layer {
     ops::Weight qkv, out, gate_up, down;
-    std::vector<Buffer> storage;
     Tensor k, v;
   };
 
@@ -427,10 +436,10 @@ class Steps {
     for (const Layer& l : layers_) {
       ops::rms_norm(ctx_, normed_, x_, norm_.f32(), 1e-5f);
       ops::matmul(ctx_, {.out = qkv_, .x = normed_, .weight = &l.qkv});
-      const Tensor q = qkv_.slice_columns(0, kHidden);
+      const Tensor q = qkv_.slice_columns(0, shape_.hidden);
       ops::rope_store(ctx_, {.q = q,
-                             .k = qkv_.slice_columns(kHidden, kKv),
-                             .v = qkv_.slice_columns(kHidden + kKv, kKv),
+                             .k = qkv_.slice_columns(shape_.hidden, shape_.kv),
+                             .v = qkv_.slice_columns(shape_.hidden + shape_.kv, shape_.kv),
                              .cos_sin = rotations_,
                              .k_cache = l.k,
                              .v_cache = l.v,
@@ -444,7 +453,7 @@ class Steps {
                             .kv_len = indices_[0],
                             .block_table = indices_[4],
                             .block_table_stride = blocks(),
-                            .heads = kHidden / kDim,
+                            .heads = shape_.hidden / shape_.dim,
                             .scale = 0.1f});
       ops::matmul(ctx_, {.out = x_, .x = mixed_, .weight = &l.out, .accumulate = true});
       ops::rms_norm(ctx_, normed_, x_, norm_.f32(), 1e-5f);
@@ -452,8 +461,13 @@ class Steps {
       ops::glu(ctx_, gated_, gate_up_, ops::Activation::kSilu);
       ops::matmul(ctx_, {.out = x_, .x = gated_, .weight = &l.down, .accumulate = true});
     }
+    if (shape_.vocab == 0) return;
+    ops::gather_rows(ctx_, last_, x_, indices_[5]);
+    ops::rms_norm(ctx_, normed_, last_, norm_.f32(), 1e-5f);
+    ops::matmul(ctx_, {.out = logits_, .x = normed_, .weight = &head_});
   }
 
+  const StepShape shape_;
   const DType type_;
   const int rows_, keys_;
   const ops::Ops& ops_ = ops::select_backend("cuda").table();
@@ -463,23 +477,42 @@ class Steps {
   double bytes_ = 0;
   std::vector<Buffer> memory_;
   std::vector<Layer> layers_;
+  std::vector<Buffer> storage_;
+  ops::Weight head_;
   std::vector<Device> device_;
   std::vector<std::vector<int32_t>> host_;
   std::vector<ops::Indices> indices_;
-  const Tensor x_ = make(&kFloat32, {rows_, kHidden}), normed_ = make(&kFloat32, {rows_, kHidden});
-  const Tensor norm_ = make(&kFloat32, {1, kHidden}), rotations_ = make(&kFloat32, {keys_, kDim});
-  const Tensor qkv_ = make(&kFloat32, {rows_, kHidden + 2 * kKv}), mixed_ = make(&kFloat32, {rows_, kHidden});
-  const Tensor gate_up_ = make(&kFloat32, {rows_, 2 * kInner}), gated_ = make(&kFloat32, {rows_, kInner});
+  Tensor floats(int columns) { return make(&kFloat32, {rows_, columns}); }
+  const Tensor x_ = floats(shape_.hidden), normed_ = floats(shape_.hidden), last_ = floats(shape_.hidden);
+  const Tensor norm_ = make(&kFloat32, {1, shape_.hidden}), rotations_ = make(&kFloat32, {keys_, shape_.dim});
+  const Tensor qkv_ = floats(shape_.hidden + 2 * shape_.kv), mixed_ = floats(shape_.hidden);
+  const Tensor gate_up_ = floats(2 * shape_.inner), gated_ = floats(shape_.inner);
+  const Tensor logits_ = floats(std::max(shape_.vocab, 1));
 };
 
 void bench_steps() {
+  const auto of_8b = [](int layers, int vocab) { return StepShape{"8B", 4096, 1024, 14336, 128, layers, vocab}; };
   for (const DType type : {&kBFloat16, &quant::Fp8::kType, &quant::Int4G128::kType}) {
-    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}}) Steps(type, rows, keys).report();
+    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}}) {
+      Steps(of_8b(6, 0), type, rows, keys).report();
+    }
+  }
+}
+
+// Of whole models, beside some layers of them: what a step takes beside its layers.
+void bench_whole_steps() {
+  for (const DType type : {&kBFloat16, &quant::Fp8::kType, &quant::Int4G128::kType}) {
+    for (const auto& [layers, vocab] : {std::pair{8, 0}, {32, 0}, {32, 128256}}) {
+      Steps({"8B", 4096, 1024, 14336, 128, layers, vocab}, type, 1, 130).report();
+    }
+  }
+  for (const auto& [layers, vocab] : {std::pair{4, 0}, {16, 0}, {16, 128256}}) {
+    Steps({"1B", 2048, 512, 8192, 64, layers, vocab}, &kBFloat16, 1, 130).report();
   }
 }
 
 // Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats),
-// attention (attention8: over caches of 8-bit floats), steps, rows.
+// attention (attention8: over caches of 8-bit floats), steps (whole: of whole models), rows.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
@@ -496,6 +529,7 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("attention")) bench_attentions();
   if (wanted("attention8")) bench_fp8_attentions();
   if (wanted("steps")) bench_steps();
+  if (wanted("whole")) bench_whole_steps();
   for (const int64_t rows : {1, 32, 256, 8192}) {
     if (wanted("rows")) bench_rows(rows);
   }

@@ -180,15 +180,13 @@ __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Te
     if (first >= quads) first = 0, ++row;
     if (row < rows) ask();
     const uint2* at = from + own_row * stride + own_first * 2;
-    // All of them first: then one's arithmetic fills the other's waits.
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) now[i] = wait_for_quad(at + i * kThreads * 2, now[i], tag);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int quad = own_first + thread + i * kThreads;
-      if (quad >= quads) continue;  // the same for a whole warp: lines are even
-      squares += now[i].squares;
-      const float2 low = unpack2<T>(now[i].low), high = unpack2<T>(now[i].high);
+      if (quad >= quads) break;
+      const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
+      squares += q.squares;
+      const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
       Weights::leave(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
     }
     if (row == own_row) continue;
