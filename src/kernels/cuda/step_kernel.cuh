@@ -154,7 +154,7 @@ __device__ inline Inputs inputs_of(const StepProduct& p, const Memory& memory) {
 // product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
 template <class T, class Weights>
 __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team, uint32_t tag) {
-  constexpr int kBatch = 4;
+  constexpr int kBatch = 8;
   const int thread = static_cast<int>(threadIdx.x), rows = p.rows, quads = p.lines * (kPanelLine / 4), given = p.k / 4;
   const int64_t stride = p.in.stride;
   const uint2* const from = p.in.words + thread * 2;
