@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
-  if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + 2 * s.kv_width(), s.qkv_rows, s.transposed}};
+  if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + s.kv_width() + s.v_width(), s.qkv_rows, s.transposed}};
   const bool gate_in_q = s.output_gate && s.gate.empty();
   std::vector<RowRange> q_rows;  // all queries, then all gates
   for (int i = 0; gate_in_q && i < 2 * s.heads; ++i) {
@@ -19,7 +19,7 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   if (!s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
   if (s.shared_kv) return parts;
   parts.push_back({s.qkv[1], s.kv_width(), {}, s.transposed});
-  parts.push_back({s.qkv[2], s.kv_width(), {}, s.transposed});
+  parts.push_back({s.qkv[2], s.v_width(), {}, s.transposed});
   return parts;
 }
 
@@ -81,16 +81,16 @@ void HeadNorm::operator()(ops::Ctx& c, const Tensor& x) const {
 Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
     : spec_(s),
       qkv_(w, qkv_parts(s), hidden, s.qkv_bias),
-      out_(w, {{s.out, hidden, {}, s.transposed}}, s.q_width(), s.out_bias),
+      out_(w, {{s.out, hidden, {}, s.transposed}}, s.out_width(), s.out_bias),
       q_norm_(w, s.q_norm, s.heads, s) {
   if (!s.shared_kv) k_norm_ = HeadNorm(w, s.k_norm, s.kv_heads, s);
   if (s.value_norm) value_norm_ = Norm(w.context(), {}, {.eps = s.qk_norm_spec.eps, .weight = false});
-  if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.q_width(), s.sub_norm_spec);
+  if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.out_width(), s.sub_norm_spec);
   LoadContext& context = w.context();
-  if (s.sinks) sinks_ = Vector(context, w.vector("sinks", s.heads));
+  if (s.sinks) sinks_ = Vector(context, w.vector(s.sink, s.heads));
   slopes_ = Vector(context, s.alibi_slopes);
   relative_bias_ = Vector(context, s.relative_bias);
-  context.note_attention(s.heads, s.head_dim);
+  context.note_attention(s.heads, static_cast<int>(s.value_columns()));
 }
 
 void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k,
@@ -130,7 +130,8 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
   if (!spec_.shared_kv) {
     const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
     k = qkv.slice_columns(keys, spec_.kv_width());
-    v = qkv.slice_columns(keys + spec_.kv_width(), spec_.kv_width());
+    v = qkv.slice_columns(keys + spec_.kv_width(), spec_.v_width());
+    if (spec_.value_scale != 1.0f) ops::map(c, v, ops::Map::kScale, spec_.value_scale);
   }
   if (spec_.qk_norm != QkNorm::kHeadAfterRope) {
     q_norm_(c, q);
@@ -142,7 +143,7 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
   // In 16 bits where nothing but the projection sees it, and that wants them.
   DType type = spec_.output_gate || spec_.sub_norm ? &kFloat32 : out_.input_type(c, x.rows());
   if (type == &kFloat8E4M3) type = &kFloat32;  // whose scales are of whole rows
-  const Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.q_width());
+  const Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.out_width());
   ops::AttentionArgs args = step.attention(mixed, q);
   args.heads = spec_.heads, args.scale = spec_.scale;
   args.causal = spec_.causal, args.window = spec_.window, args.chunk = spec_.chunk;

@@ -23,7 +23,9 @@ struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  float scale = 1.0f;  // of the scores
+  int value_dim = 0;         // of a head's values, 0: head_dim
+  float scale = 1.0f;        // of the scores
+  float value_scale = 1.0f;  // of the values
   bool causal = true;
   int window = 0;         // > 0: a row sees only positions less than that far away
   int chunk = 0;          // > 0: only positions of its own chunk, see ops::AttentionArgs
@@ -37,7 +39,7 @@ struct AttentionSpec {
                              // each head's query
   bool value_norm = false;   // every head's values are normed as qk_norm_spec says, without a weight
   bool shared_kv = false;    // keys and values are those that another layer cached (LayerSpec::kv_from)
-  bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor "sinks")
+  bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor `sink`)
   QkNorm qk_norm = QkNorm::kNone;
   NormSpec qk_norm_spec{};
   bool sub_norm = false;  // norm of the heads' results before the output projection (tensor "attn_sub_norm")
@@ -54,11 +56,15 @@ struct AttentionSpec {
   std::string gate{};  // [heads * head_dim, hidden]; see output_gate
   std::string out = "o_proj";
   std::string q_norm = "q_norm", k_norm = "k_norm";
+  std::string sink = "sinks";
   bool norm_per_head_tensors =
       false;  // kEachHead: q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
+  int64_t value_columns() const { return value_dim > 0 ? value_dim : head_dim; }
+  int64_t v_width() const { return kv_heads * value_columns(); }
+  int64_t out_width() const { return heads * value_columns(); }
 };
 
 // Rows of a fused projection stored group by group: the queries of one kv head, its key, its value (GPT-NeoX, Falcon).
@@ -87,13 +93,13 @@ class Attention final : public Mixer {
                   bool accumulate) const override;
   DType input_type(const ops::Ctx& c, int64_t rows) const override { return qkv_.input_type(c, rows); }
   int64_t floats_per_token() const override {
-    return (spec_.output_gate ? 3 : 2) * spec_.q_width() + 2 * spec_.kv_width();
+    return (spec_.output_gate ? 2 : 1) * spec_.q_width() + spec_.out_width() + spec_.kv_width() + spec_.v_width();
   }
   std::optional<KvShape> kv_shape() const override {
     if (spec_.shared_kv) return std::nullopt;
     return KvShape{.kv_heads = spec_.kv_heads,
                    .head_dim = spec_.head_dim,
-                   .value_dim = spec_.head_dim,
+                   .value_dim = static_cast<int>(spec_.value_columns()),
                    .window = spec_.chunk > 0 ? spec_.chunk : spec_.window};
   }
 
