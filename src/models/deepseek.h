@@ -12,6 +12,8 @@ struct LatentDefaults {
   int nope_dim = 128, rope_dim = 64;
   int value_dim = 128;  // 0: hidden_size / num_attention_heads
   bool interleaved_rope = true;
+  bool rope_is_part = false;  // partial_rotary_factor is of nope_dim and rope_dim together
+  RopeDefaults rope{};
 };
 // Sizes, norm, activation, head, and latent attention in all layers (nn/latent_attention.h).
 DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {});

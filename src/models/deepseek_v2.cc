@@ -26,7 +26,10 @@ DecoderSpec latent_llama_like(const Config& config, std::string family, const La
   a.interleaved_rope = config.get("rope_interleave", d.interleaved_rope);
   // Follow from the others, and transformers writes them; every head has keys and values of its own.
   for (const char* key : {"head_dim", "qk_head_dim", "num_key_value_heads"}) config.ignore(key);
-  const RopeSpec rope = read_rope(config, a.rope_dim, s.max_positions);
+  const int head_dim = (d.rope_is_part ? a.nope_dim : 0) + a.rope_dim;
+  RopeDefaults rope_defaults = d.rope;
+  if (d.rope_is_part) rope_defaults.partial = static_cast<double>(a.rope_dim) / head_dim;
+  const RopeSpec rope = read_rope(config, head_dim, s.max_positions, rope_defaults);
   if (rope.rotary_dim != a.rope_dim) {
     config.refuse("partial_rotary_factor", "rotates a part of qk_rope_head_dim, which is rotated as a whole");
   }

@@ -70,6 +70,15 @@ int64_t LatentAttention::floats_per_token() const {
   return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim;
 }
 
+// By their positions: a rotation of no angle, whose cosines are the factors.
+void LatentAttention::scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const {
+  const Tensor shape(q.data, &kFloat32, {1, 1, 8, rope.cos_sin.shape[1]});  // of caches that are not touched
+  ops::RopeStoreArgs args;
+  args.q = q, args.cos_sin = rope.cos_sin, args.positions = rope.rows;
+  args.k_cache = args.v_cache = shape;
+  ops::rope_store(c, args);
+}
+
 void LatentAttention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                                  bool accumulate) const {
   const LatentAttentionSpec& s = spec_;
@@ -80,6 +89,7 @@ void LatentAttention::operator()(ops::Ctx& c, const MixerStep& step, const Tenso
     q_norm_.in_place(c, q_in);
   }
   const Tensor q = q_b_(c, q_in);
+  if (step.query_rope != nullptr) scale_queries(c, *step.query_rope, q);
   const Tensor latent_and_key = kv_a_(c, x);
   const Tensor latent = latent_and_key.slice_columns(0, s.kv_rank);
   kv_norm_.in_place(c, latent);

@@ -33,6 +33,7 @@ class LatentAttention final : public Mixer {
 
  private:
   void load_kv_b(const Weights& w);
+  void scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const;
   void pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows, int64_t columns) const;
 
   LatentAttentionSpec spec_;

@@ -1,0 +1,38 @@
+// A.X K1 (SK Telecom): DeepSeek-V3 with a norm of what the experts add.
+#include <fmt/core.h>
+
+#include "models/deepseek.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = latent_llama_like(config, "axk1");
+  if (config.has("scoring_func") && config.at<std::string>("scoring_func") != "sigmoid") {
+    config.refuse("scoring_func", "is not sigmoid");
+  }
+  read_deepseek_experts(config, s, true, {.default_shared = 1, .default_dense = 1, .default_scale = 2.5f});
+  const int every = read_positive(config, "moe_layer_freq", config.get("moe_layer_freq", 1));
+  for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = s.layers[i].moe && i % every == 0;
+  read_mlp_layer_types(config, s);
+  bool corrected = false;
+  for (int i = 0; i < s.depth(); ++i) {
+    const std::string layer = fmt::format("{}.{}.{}.", s.names.body, s.names.layers, i);
+    if (!s.layers[i].moe) {
+      ignore_tensors(context, layer + "post_mlp_layernorm.");  // stored, but not computed
+      continue;
+    }
+    s.layers[i].names = s.names;
+    s.layers[i].names->mlp_post_norm = "post_mlp_layernorm";
+    corrected |= context.checkpoint.find(layer + "mlp." + s.moe.correction) != nullptr;
+  }
+  if (!corrected) s.moe.correction = "";  // the published checkpoint has none
+  ignore_prediction_layers(config, context, s);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "axk1", .architectures = {"AXK1ForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
