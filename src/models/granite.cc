@@ -3,8 +3,8 @@
 
 namespace sluice {
 
-DecoderSpec granite_like(const Config& config, std::string family) {
-  DecoderSpec s = llama_like(config, std::move(family));
+DecoderSpec granite_like(const Config& config, std::string family, const LlamaDefaults& defaults) {
+  DecoderSpec s = llama_like(config, std::move(family), defaults);
   read_attention_bias(config, s, true);
   s.attention.scale = config.get("attention_multiplier", 1.0f);
   s.embedding_scale = config.get("embedding_multiplier", 1.0f);

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-DecoderSpec granite_like(const Config& config, std::string family);
+DecoderSpec granite_like(const Config& config, std::string family, const LlamaDefaults& defaults = {});
 // Experts in all layers, below "block_sparse_moe".
 void read_granite_experts(const Config& config, DecoderSpec& spec);
 // Beside them, "shared_mlp" of that width for all rows.

@@ -1,0 +1,66 @@
+// Cohere 2 with experts in all but the first layers.
+#include "models/cohere.h"
+
+namespace sluice {
+namespace {
+
+// Windows, and which layers are rotated: those with one, and dense ones where no dense layer has one by its pattern.
+void read_layers(const Config& config, DecoderSpec& s) {
+  const int dense = config.get("first_k_dense_replace", 0);
+  for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense;
+  read_mlp_layer_types(config, s);
+  const auto positive = [&](const char* key, int fallback) {
+    return read_positive(config, key, config.get(key, fallback));
+  };
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
+  const int pattern = positive("sliding_window_pattern", 4);
+  const int dense_pattern = positive("prefix_dense_sliding_window_pattern", 1);
+  const auto sliding = read_windows(config, s, window, [=](int i) {
+    return i < dense ? (i + 1) % dense_pattern != 0 : (i - dense + 1) % pattern != 0;
+  });
+  MlpSpec prefix = s.mlp;
+  prefix.inner = positive("prefix_dense_intermediate_size", s.mlp.inner);
+  for (int i = 0; i < s.depth(); ++i) {
+    LayerSpec& layer = s.layers[i];
+    layer.rope = sliding[i] || (!layer.moe && dense_pattern == 1) ? 0 : -1;
+    if (!layer.moe) layer.mlp = prefix;
+  }
+}
+
+void read_routing(const Config& config, DecoderSpec& s) {
+  read_experts(config, s, "num_experts", "num_experts_per_tok", s.mlp.inner);
+  const auto score = config.get("expert_selection_fn", std::string("softmax"));
+  if (score != "softmax" && score != "sigmoid") {
+    config.refuse("expert_selection_fn", "'" + score + "' is neither softmax nor sigmoid");
+  }
+  const bool normalize = config.get("norm_topk_prob", true);
+  if (score == "sigmoid") s.moe.score = ops::Routing::Score::kSigmoid;
+  s.moe.normalize = score == "softmax" || normalize;  // a softmax over the chosen ones
+  const int shared = config.get("num_shared_experts", 0);
+  if (shared < 0) config.refuse("num_shared_experts", "is negative");
+  const auto strategy = config.get("shared_expert_combination_strategy", std::string("average"));
+  if (strategy != "average" && strategy != "sum") {
+    config.refuse("shared_expert_combination_strategy", "'" + strategy + "' is neither average nor sum");
+  }
+  s.moe.shared_inner = shared * s.mlp.inner;
+  if (shared == 0 || strategy == "sum") return;
+  for (LayerSpec& layer : s.layers) layer.mlp_blend.added = 0.5f;
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  if (!config.has("head_dim")) config.refuse("head_dim", "is missing");
+  DecoderSpec s = cohere_like(config, "cohere2_moe", 10000.0);
+  if (config.has("rms_norm_eps")) s.norm = {.eps = config.at<float>("rms_norm_eps")};
+  read_routing(config, s);
+  read_layers(config, s);
+  for (LayerSpec& layer : s.layers) {
+    if (!layer.moe) layer.mlp_blend = {};
+  }
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "cohere2_moe", .architectures = {"Cohere2MoeForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
