@@ -11,7 +11,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "llama", .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "llama",
+    .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM", "AquilaModel", "AquilaForCausalLM", "XverseForCausalLM"},
+    .build = build};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

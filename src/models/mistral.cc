@@ -10,7 +10,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "mistral", .architectures = {"MistralForCausalLM"}, .build = build};
+const ModelFamily family{.name = "mistral", .architectures = {"MistralForCausalLM", "GritLM"}, .build = build};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

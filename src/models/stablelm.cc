@@ -5,8 +5,8 @@ namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "stablelm", {.rope = {.partial = 0.25}});
-  s.norm = read_layer_norm(config, "layer_norm_eps");
+  DecoderSpec s = llama_like(config, "stablelm", {.rope = {.partial = config.get("rope_pct", 0.25)}});
+  s.norm = read_layer_norm(config, config.has("norm_eps") ? "norm_eps" : "layer_norm_eps");
   s.attention.qkv_bias = config.get("use_qkv_bias", false);
   s.parallel = config.get("use_parallel_residual", false);
   if (s.parallel) s.names.mlp_norm = "";
@@ -20,7 +20,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "stablelm", .architectures = {"StableLmForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "stablelm", .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"}, .build = build};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
