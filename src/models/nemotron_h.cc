@@ -60,12 +60,53 @@ void read_layers(const Config& config, DecoderSpec& s, const Mamba2Spec& mamba) 
   }
 }
 
+// Experts of a narrower stream: a projection before them and one behind their sum. The router and the shared expert see
+// the whole one (Nemotron 3, arXiv:2512.20856).
+class LatentExperts final : public FeedForward {
+ public:
+  LatentExperts(const Weights& w, MoeSpec spec, int latent, int hidden)
+      : latent_(latent),
+        spec_(std::move(spec)),
+        router_(w, {{spec_.router, spec_.experts}}, hidden, false),
+        narrow_(w, {{"fc1_latent_proj", latent}}, hidden, false),
+        wide_(w, {{"fc2_latent_proj", hidden}}, latent, false),
+        shared_spec_{
+            .inner = spec_.shared_inner, .gated = false, .activation = spec_.activation, .in = spec_.shared_in} {
+    if (shared_spec_.inner > 0) shared_ = Mlp(w / spec_.shared, shared_spec_, hidden);
+    spec_.shared_inner = 0;
+    spec_.router = "";
+    experts_ = Moe(w, spec_, latent);
+  }
+
+  int64_t floats_per_token() const override {
+    const int64_t routed = spec_.experts + 2 * int64_t{latent_} + Moe::floats_per_token(spec_, latent_);
+    return std::max(routed, Mlp::floats_per_token(shared_spec_));
+  }
+
+  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const override {
+    if (shared_spec_.inner > 0) {
+      Arena::Scope scope(c.arena);
+      shared_(c, out, x, accumulate);
+    }
+    const Tensor logits = router_(c, x), inputs = narrow_(c, x);
+    const Tensor sum = c.arena.take(&kFloat32, {x.rows(), latent_});
+    experts_(c, sum, inputs, logits, false);
+    wide_.into(c, out, sum, accumulate || shared_spec_.inner > 0);
+  }
+
+ private:
+  int latent_;
+  MoeSpec spec_;
+  Linear router_, narrow_, wide_;
+  MlpSpec shared_spec_;
+  Mlp shared_;
+  Moe experts_;
+};
+
 // DeepSeek-V3's routing, experts without gates, a shared expert of its own width.
 void read_moe(const Config& config, DecoderSpec& s) {
   const bool used = std::any_of(s.layers.begin(), s.layers.end(), [](const LayerSpec& layer) { return layer.moe; });
   if (used) {
-    if (config.has("moe_latent_size"))
-      config.refuse("moe_latent_size", "experts behind a projection are not supported");
     std::vector<LayerSpec> layers = s.layers;
     read_deepseek_experts(config, s, true);
     s.layers = std::move(layers);
@@ -73,6 +114,15 @@ void read_moe(const Config& config, DecoderSpec& s) {
     s.moe.shared_in = {"up_proj"};
     const int shared = config.get("moe_shared_expert_intermediate_size", 0);
     s.moe.shared_inner = config.get("n_shared_experts", 1) * shared;
+    if (config.has("moe_latent_size")) {
+      const int latent = read_positive(config, "moe_latent_size", config.at<int>("moe_latent_size"));
+      for (LayerSpec& layer : s.layers) {
+        if (!layer.moe) continue;
+        layer.feed_forward = [spec = s.moe, latent](const Weights& w, int hidden) {
+          return std::make_unique<LatentExperts>(w / "mixer", spec, latent, hidden);
+        };
+      }
+    }
   }
   for (const char* key : {"moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size",
                           "moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts",
