@@ -1,8 +1,11 @@
 // Configurations inside configurations, and prefixes of tensors.
 #include "formats/text_part.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,8 +24,12 @@ struct TextDecoder {
 
 // Decoders that compute the same for text alone, whatever else their model understands.
 constexpr auto kDecoders = std::to_array<TextDecoder>({
+    {"aria_text", "AriaTextForCausalLM"},
+    {"cohere", "CohereForCausalLM"},
     {"cohere2", "Cohere2ForCausalLM"},
+    {"deepseek_v2", "DeepseekV2ForCausalLM"},
     {"deepseek_v3", "DeepseekV3ForCausalLM"},
+    {"ernie4_5", "Ernie4_5ForCausalLM"},
     {"exaone4", "Exaone4ForCausalLM"},
     {"gemma2", "Gemma2ForCausalLM"},
     {"gemma3_text", "Gemma3ForCausalLM",
@@ -30,7 +37,15 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
          "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072})"},
     {"gemma3n_text", "Gemma3nForCausalLM"},
     {"gemma4_text", "Gemma4ForCausalLM"},
+    {"glm4v_moe_text", "Glm4MoeForCausalLM", R"({"attention_bias": true})"},
+    {"glm4v_text", "Glm4ForCausalLM", R"({"attention_bias": true})"},
     {"granite", "GraniteForCausalLM"},
+    {"hyperclovax", "HyperCLOVAXForCausalLM"},
+    {"internlm2", "InternLM2ForCausalLM"},
+    {"internlm3", "InternLM3ForCausalLM"},
+    {"kimi_k2", "DeepseekV3ForCausalLM"},
+    {"lfm2", "Lfm2ForCausalLM"},
+    {"lfm2_moe", "Lfm2MoeForCausalLM"},
     {"llama", "LlamaForCausalLM", R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
          "num_hidden_layers": 32, "num_attention_heads": 32})"},
     {"llama4_text", "Llama4ForCausalLM"},
@@ -38,8 +53,12 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
     {"mistral", "MistralForCausalLM", R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
          "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
          "max_position_embeddings": 131072})"},
+    {"mistral4", "Mistral4ForCausalLM"},
+    {"mllama_text_model", "LlamaForCausalLM"},
+    {"nemotron_h", "NemotronHForCausalLM"},
     {"phi3", "Phi3ForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen2_5_omni_text", "Qwen2ForCausalLM"},
     {"qwen2_5_vl", "Qwen2ForCausalLM"},
     {"qwen2_5_vl_text", "Qwen2ForCausalLM"},
     {"qwen2_vl", "Qwen2ForCausalLM"},
@@ -47,6 +66,9 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
     {"qwen3", "Qwen3ForCausalLM"},
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
     {"qwen3_5_text", "Qwen3_5ForCausalLM"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"qwen3_omni_moe_text", "Qwen3MoeForCausalLM", R"({"norm_topk_prob": true})"},
+    {"qwen3_vl_moe_text", "Qwen3VLMoeTextForCausalLM"},
     {"qwen3_vl_text", "Qwen3ForCausalLM"},
     {"smollm3", "SmolLM3ForCausalLM"},
 });
@@ -57,6 +79,12 @@ constexpr auto kPrefixes = std::to_array<std::pair<std::string_view, std::string
     {"language_model.lm_head.", "lm_head."},
     {"model.language_model.", "model."},
     {"model.text_model.", "model."},
+    {"thinker.model.", "model."},
+    {"thinker.lm_head.", "lm_head."},
+    {"language_model.", ""},  // which has names of its own
+    {"model.embed_tokens.", "model.embed_tokens."},
+    {"model.layers.", "model.layers."},
+    {"model.norm.", "model.norm."},
     {"lm_head.", "lm_head."},
     {"mtp.", "mtp."},
 });
@@ -68,20 +96,42 @@ const TextDecoder* find_decoder(const Json& values) {
   return found == kDecoders.end() ? nullptr : &*found;
 }
 
+// Architectures with a decoder inside whose name does not say so.
+constexpr auto kWrappers = std::to_array<std::string_view>(
+    {"H2OVLChatModel", "InternVLChatModel", "NemotronH_Nano_VL_V2", "Qwen2_5OmniModel", "Qwen3OmniMoeModel"});
+
 bool conditional(const Config& config) {
   const auto names = config.get("architectures", std::vector<std::string>{});
-  return !names.empty() && names.front().ends_with("ForConditionalGeneration");
+  return !names.empty() && (names.front().ends_with("ForConditionalGeneration") ||
+                            std::ranges::find(kWrappers, names.front()) != kWrappers.end());
+}
+
+// Where a decoder's configuration lies inside another.
+constexpr auto kPlaces =
+    std::to_array<std::string_view>({"/text_config", "/llm_config", "/language_config", "/thinker_config/text_config"});
+
+// The path of an object that is there; empty where the decoder's keys are among the others'.
+std::string_view place_of(const Json& whole) {
+  const auto found = std::ranges::find_if(kPlaces, [&](std::string_view place) {
+    const Json::json_pointer path{std::string(place)};
+    return whole.contains(path) && whole.at(path).is_object();
+  });
+  return found == kPlaces.end() ? std::string_view() : *found;
 }
 
 // The decoder's configuration, whether it lies in an object of its own or among the others' keys.
-Json text_values(const Json& whole, bool apart) {
-  Json values = apart ? whole["text_config"] : Json::object();
+Json text_values(const Json& whole, std::string_view place, bool stored_head) {
+  const bool apart = !place.empty();
+  Json values = apart ? whole.at(Json::json_pointer(std::string(place))) : Json::object();
   for (const auto& [key, value] : whole.items()) {
     const bool of_others = key.starts_with("vision_") || key.starts_with("image_") || key.starts_with("video_");
     if (apart ? key == "tie_word_embeddings" || key == "quantization_config" : !of_others) {
       if (!values.contains(key)) values[key] = value;
     }
   }
+  // Where the two contradict each other, versions of transformers do as well; what is stored tells.
+  const std::string_view tied = "tie_word_embeddings";
+  if (apart && whole.contains(tied) && values[tied] != whole[tied]) values[tied] = !stored_head;
   return values;
 }
 
@@ -93,20 +143,57 @@ std::optional<std::string> text_name(std::string_view name, bool apart) {
   return std::nullopt;
 }
 
+// Of decoders that do not ask the configuration.
+int hidden_per_head(const Json& values) {
+  const int hidden = values.value("hidden_size", 0), heads = values.value("num_attention_heads", 0);
+  return heads > 0 ? hidden / heads : 0;
+}
+
+// Llama 3.2 Vision: layers that attend to images are skipped where there are none, and the embedding has rows for
+// tokens that stand for images, which the head has not.
+void leave_out_cross_attention(Json& values, Tensors& tensors) {
+  const auto cross = values.value("cross_attention_layers", std::vector<int>{});
+  values.erase("cross_attention_layers");
+  const int depth = values.value("num_hidden_layers", 0);
+  std::map<std::string, std::string> renamed;  // prefixes, the old ones first
+  int kept = 0;
+  for (int i = 0; i < depth; ++i) {
+    const bool skipped = std::ranges::find(cross, i) != cross.end();
+    renamed[fmt::format("model.layers.{}.", i)] = skipped ? "" : fmt::format("model.layers.{}.", kept++);
+  }
+  values["num_hidden_layers"] = kept;
+  Tensors left;
+  for (auto& [name, entry] : tensors) {
+    std::string own = name;
+    const size_t end = own.starts_with("model.layers.") ? own.find('.', std::strlen("model.layers.")) : own.npos;
+    if (const auto found = renamed.find(own.substr(0, end == own.npos ? end : end + 1)); found != renamed.end()) {
+      if (found->second.empty()) continue;
+      own = found->second + own.substr(end + 1);
+    }
+    entry.name = own;
+    left.emplace(own, std::move(entry));
+  }
+  const auto embedding = left.find("model.embed_tokens.weight");
+  const int64_t vocab = values.value("vocab_size", int64_t{0});
+  if (embedding != left.end() && embedding->second.data != nullptr && embedding->second.shape.rank() == 2) {
+    TensorEntry& entry = embedding->second;
+    if (vocab > 0 && entry.shape[0] > vocab) {
+      entry.bytes = entry.bytes / static_cast<size_t>(entry.shape[0]) * static_cast<size_t>(vocab);
+      entry.shape = {vocab, entry.shape[1]};
+    }
+  }
+  tensors = std::move(left);
+}
+
 }  // namespace
 
 void take_text_part(Config& config, Tensors& tensors) {
   if (!conditional(config)) return;
   const Json& whole = config.values();
-  const bool apart = whole.contains("text_config");
-  const TextDecoder* decoder = find_decoder(apart ? whole["text_config"] : whole);
+  const std::string_view place = place_of(whole);
+  const bool apart = !place.empty();
+  const TextDecoder* decoder = find_decoder(apart ? whole.at(Json::json_pointer(std::string(place))) : whole);
   if (decoder == nullptr) return;
-  Json values = text_values(whole, apart);
-  const Json defaults = parse_json(decoder->defaults);
-  for (const auto& [key, value] : defaults.items()) {
-    if (!values.contains(key)) values[key] = value;
-  }
-  values["architectures"] = Json::array({decoder->architecture});
   Tensors text;
   size_t others = 0;
   for (auto& [name, entry] : tensors) {
@@ -118,9 +205,18 @@ void take_text_part(Config& config, Tensors& tensors) {
     entry.name = *own;
     text.emplace(*own, std::move(entry));
   }
+  Json values = text_values(whole, place, text.contains("lm_head.weight"));
+  const Json defaults = parse_json(decoder->defaults);
+  for (const auto& [key, value] : defaults.items()) {
+    if (!values.contains(key)) values[key] = value;
+  }
+  values["architectures"] = Json::array({decoder->architecture});
+  if (decoder->model_type == "glm4v_text") values["head_dim"] = hidden_per_head(values);
+  if (decoder->model_type == "mllama_text_model") leave_out_cross_attention(values, text);
   log::info("{}: the text decoder, {}; {} tensors of other parts are left out", config.origin(), decoder->architecture,
             others);
-  config = Config(std::move(values), apart ? config.origin() + ": text_config" : config.origin());
+  const std::string origin = apart ? fmt::format("{}: {}", config.origin(), place.substr(1)) : config.origin();
+  config = Config(std::move(values), origin);
   tensors = std::move(text);
 }
 

@@ -1,0 +1,25 @@
+// Aria's decoder (arXiv:2410.05993): Llama's graph with experts, and one for all rows beside them.
+#include "nn/decoder_config.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = llama_like(config, "aria_text");
+  read_attention_bias(config, s, true);
+  if (config.get("mlp_bias", false)) config.refuse("mlp_bias", "true is not supported: experts have none");
+  read_experts(config, s, "moe_num_experts", "moe_topk", s.mlp.inner);
+  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.shared_inner = s.mlp.inner * config.get("moe_num_shared_experts", 2);
+  s.moe.layout = ExpertLayout::kTransposedHalves;
+  s.moe.router = "router";
+  s.moe.gate = "experts.fc1.weight";
+  s.moe.down = "experts.fc2.weight";
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const ModelFamily family{.name = "aria_text", .architectures = {"AriaTextForCausalLM"}, .build = build};
+const Registry<ModelFamily> registered{family};
+
+}  // namespace
+}  // namespace sluice
