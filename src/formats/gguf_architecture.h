@@ -34,8 +34,9 @@ enum class TensorForm {
   kOneRow,      // [n]; there [1, n]
   kWholeOneRow,  // the same, and the name there is given with its ending
   kFlat,         // [n, 1] or [groups, n]; there one row of all
-  kDepthwise,    // [channels, width]; there [channels, 1, width]
+  kDepthwise,    // [channels, width] or [1, channels, 1, width]; there [channels, 1, width]
   kDecays,       // -e^a for a, there without a name's ending; the last dimension may be 1 and is none there
+  kHeadDecays,   // the same; there [1, 1, n, 1]
   kRead,         // part of the configuration
 };
 

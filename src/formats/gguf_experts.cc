@@ -27,6 +27,29 @@ constexpr TensorRule kLatent[] = {
     {"blk.{}.attn_v_b", "model.layers.{}.self_attn.v_b_proj"},
 };
 
+// Kimi Linear: delta attention beside a latent one, experts under names of their own.
+constexpr TensorRule kKimi[] = {
+    {"blk.{}.ssm_conv1d_q", "model.layers.{}.self_attn.q_conv1d", kDepthwise},
+    {"blk.{}.ssm_conv1d_k", "model.layers.{}.self_attn.k_conv1d", kDepthwise},
+    {"blk.{}.ssm_conv1d_v", "model.layers.{}.self_attn.v_conv1d", kDepthwise},
+    {"blk.{}.ssm_f_a", "model.layers.{}.self_attn.f_a_proj"},
+    {"blk.{}.ssm_f_b", "model.layers.{}.self_attn.f_b_proj"},
+    {"blk.{}.ssm_g_a", "model.layers.{}.self_attn.g_a_proj"},
+    {"blk.{}.ssm_g_b", "model.layers.{}.self_attn.g_b_proj"},
+    {"blk.{}.ssm_beta", "model.layers.{}.self_attn.b_proj"},
+    {"blk.{}.ssm_a", "model.layers.{}.self_attn.A_log", kHeadDecays},
+    {"blk.{}.ssm_dt", "model.layers.{}.self_attn.dt_bias", kWholeName},
+    {"blk.{}.ssm_norm", "model.layers.{}.self_attn.o_norm"},
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.gate"},
+    {"blk.{}.exp_probs_b", "model.layers.{}.block_sparse_moe.gate.e_score_correction_bias", kWholeName},
+    {"blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w1", kExperts},
+    {"blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w3", kExperts},
+    {"blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w2", kExperts},
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.block_sparse_moe.shared_experts.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.block_sparse_moe.shared_experts.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.block_sparse_moe.shared_experts.down_proj"},
+};
+
 constexpr TensorRule kMinimax[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.block_sparse_moe.e_score_correction_bias", kWholeName},
 };
@@ -122,6 +145,28 @@ void configure_deepseek2(GgufConfig& c) {
     c.integer("expert_group_used_count", "topk_group", false);
   }
   c.tensors.insert(c.tensors.begin(), kLatent);
+}
+
+// Layers without kv heads have delta attention, with as many heads as the others. Nothing is rotated.
+void configure_kimi_linear(GgufConfig& c) {
+  c.architecture("KimiLinearForCausalLM", "kimi_linear");
+  c.sizes();
+  c.integer("attention.head_count", "num_attention_heads");
+  const std::vector<int64_t> kv_heads = c.of_layers("attention.head_count_kv");
+  read_latent_sizes(c);
+  c.rms_norm();
+  c.integer("feed_forward_length", "intermediate_size");
+  read_deepseek_experts(c);
+  c.rename("n_routed_experts", "num_experts");
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", true);
+  Json full = Json::array(), delta = Json::array();
+  for (size_t i = 0; i < kv_heads.size(); ++i) (kv_heads[i] != 0 ? full : delta).push_back(i + 1);
+  Json linear = {{"full_attn_layers", std::move(full)}, {"kda_layers", std::move(delta)}};
+  linear["num_heads"] = c.hf["num_attention_heads"];
+  linear["head_dim"] = c.integer("kda.head_dim");
+  linear["short_conv_kernel_size"] = c.integer("ssm.conv_kernel");
+  c.hf["linear_attn_config"] = std::move(linear);
+  c.tensors = {kKimi, kLatent, kLlamaTensors};
 }
 
 void configure_minimax_m2(GgufConfig& c) {
@@ -230,9 +275,10 @@ void configure_dbrx(GgufConfig& c) {
 }
 
 constexpr GgufArchitecture kArchitectures[] = {
-    {"gpt-oss", configure_gpt_oss},       {"deepseek", configure_deepseek},     {"dbrx", configure_dbrx},
-    {"deepseek2", configure_deepseek2},   {"minimax-m2", configure_minimax_m2}, {"minicpm3", configure_minicpm3},
-    {"exaone-moe", configure_exaone_moe}, {"afmoe", configure_afmoe},           {"llama4", configure_llama4}};
+    {"gpt-oss", configure_gpt_oss},        {"deepseek", configure_deepseek},     {"dbrx", configure_dbrx},
+    {"deepseek2", configure_deepseek2},    {"minimax-m2", configure_minimax_m2}, {"minicpm3", configure_minicpm3},
+    {"exaone-moe", configure_exaone_moe},  {"afmoe", configure_afmoe},           {"llama4", configure_llama4},
+    {"kimi-linear", configure_kimi_linear}};
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace

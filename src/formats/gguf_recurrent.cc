@@ -31,6 +31,17 @@ constexpr TensorRule kMixer[] = {
     {"blk.{}.ffn_up", "backbone.layers.{}.mixer.up_proj"},
     {"blk.{}.ffn_down", "backbone.layers.{}.mixer.down_proj"},
 };
+// Nemotron-H's experts.
+constexpr TensorRule kMixerExperts[] = {
+    {"blk.{}.ffn_gate_inp", "backbone.layers.{}.mixer.gate"},
+    {"blk.{}.exp_probs_b", "backbone.layers.{}.mixer.gate.e_score_correction_bias", kWholeName},
+    {"blk.{}.ffn_up_exps", "backbone.layers.{}.mixer.experts.{e}.up_proj", kExperts},
+    {"blk.{}.ffn_down_exps", "backbone.layers.{}.mixer.experts.{e}.down_proj", kExperts},
+    {"blk.{}.ffn_up_shexp", "backbone.layers.{}.mixer.shared_experts.up_proj"},
+    {"blk.{}.ffn_down_shexp", "backbone.layers.{}.mixer.shared_experts.down_proj"},
+    {"blk.{}.ffn_latent_down", "backbone.layers.{}.mixer.fc1_latent_proj"},
+    {"blk.{}.ffn_latent_up", "backbone.layers.{}.mixer.fc2_latent_proj"},
+};
 constexpr TensorRule kMixerStep[] = {{"blk.{}.ssm_dt", "backbone.layers.{}.mixer.dt_proj"}};
 constexpr TensorRule kMixer2Step[] = {{"blk.{}.ssm_dt", "backbone.layers.{}.mixer.dt_bias", kWholeName}};
 
@@ -256,8 +267,8 @@ void configure_granitehybrid(GgufConfig& c) {
   c.tensors = {kHybrid2Step, kHybrid, kGraniteMlps, kGraniteExpertTensors, kPairedTensors, kLlamaTensors};
 }
 
-// A layer has one half: attention where there are kv heads, an MLP where it has a width, else Mamba 2.
-void configure_nemotron_h(GgufConfig& c) {
+// A layer has one half: attention where there are kv heads, an MLP, or experts, where it has a width, else Mamba 2.
+void configure_nemotron_h_with(GgufConfig& c, const char* mlp) {
   c.architecture("NemotronHForCausalLM", "nemotron_h");
   c.sizes();
   c.heads();
@@ -276,12 +287,29 @@ void configure_nemotron_h(GgufConfig& c) {
   for (size_t i = 0; i < attends.size(); ++i) {
     if (widths[i] != 0 && inner != 0 && widths[i] != inner) c.refuse("feed_forward_length", "differs between layers");
     if (widths[i] != 0) inner = widths[i];
-    kinds.push_back(attends[i] ? "attention" : widths[i] != 0 ? "mlp" : "mamba");
+    kinds.push_back(attends[i] ? "attention" : widths[i] != 0 ? mlp : "mamba");
   }
   c.hf["intermediate_size"] = inner;
   c.hf["layers_block_type"] = std::move(kinds);
   c.ignore({"rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned"});  // nothing is rotated
   c.tensors = {kMixer2Step, kMixer};
+}
+
+void configure_nemotron_h(GgufConfig& c) { configure_nemotron_h_with(c, "mlp"); }
+
+// Chosen by sigmoids, which files need not say.
+void configure_nemotron_h_moe(GgufConfig& c) {
+  configure_nemotron_h_with(c, "moe");
+  if (c.has("expert_gating_func")) c.require_gating(Gating::kSigmoid);
+  c.experts("n_routed_experts", "moe_intermediate_size");
+  c.integer("expert_shared_count", "n_shared_experts");
+  c.integer("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size");
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", true);
+  c.number("expert_weights_scale", "routed_scaling_factor", false);
+  c.integer("expert_group_count", "n_group", false);
+  c.integer("expert_group_used_count", "topk_group", false);
+  c.integer("moe_latent_size", "moe_latent_size", false);
+  c.tensors = {kMixerExperts, kMixer2Step, kMixer};
 }
 
 void configure_lfm2_body(GgufConfig& c, const char* architecture, const char* model_type) {
@@ -316,6 +344,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"falcon-h1", configure_falcon_h1},
     {"granitehybrid", configure_granitehybrid},
     {"nemotron_h", configure_nemotron_h},
+    {"nemotron_h_moe", configure_nemotron_h_moe},
     {"lfm2", configure_lfm2},
     {"lfm2moe", configure_lfm2moe},
 };

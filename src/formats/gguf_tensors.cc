@@ -151,9 +151,13 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
       return add(std::move(entry), name);
     case TensorForm::kDepthwise:
       if (entry.shape.rank() == 2) entry.shape = {entry.shape[0], 1, entry.shape[1]};
+      if (entry.shape.rank() == 4 && entry.shape[0] == 1)
+        entry.shape = {entry.shape[1], entry.shape[2], entry.shape[3]};
       return add(std::move(entry), name);
-    case TensorForm::kDecays: {
+    case TensorForm::kDecays:
+    case TensorForm::kHeadDecays: {
       if (entry.shape.rank() == 2 && entry.shape[1] == 1) entry.shape = {entry.shape[0]};
+      if (rule.form == TensorForm::kHeadDecays) entry.shape = {1, 1, entry.shape.elements(), 1};
       return add_computed(std::move(entry), name, [](float a) { return std::log(-a); });
     }
   }

@@ -17,10 +17,17 @@ ARCHS = {
     "ModernBertForSequenceClassification": "modern-bert", "EuroBertModel": "eurobert", "BertModel": "bert",
     "BertForSequenceClassification": "bert", "XLMRobertaModel": "bert", "RobertaModel": "bert",
     "RobertaForSequenceClassification": "bert", "XLMRobertaForSequenceClassification": "bert",
-    "JinaEmbeddingsV3Model": "jina-bert-v3", "NomicBertModel": "nomic-bert",
+    "JinaEmbeddingsV3Model": "jina-bert-v3", "NomicBertModel": "nomic-bert", "KimiLinearForCausalLM": "kimi-linear",
 }
 ENCODERS = {"gemma-embedding", "modern-bert", "eurobert", "bert", "jina-bert-v3", "nomic-bert"}
-RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h"}
+RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"}
+
+
+def architecture(arch, c):
+    """Of two for one architecture there, the one that has experts."""
+    kinds = c.get("layers_block_type") or c.get("hybrid_override_pattern") or []
+    return "nemotron_h_moe" if arch == "nemotron_h" and ("moe" in kinds or "E" in kinds) else arch
+
 
 
 def attends(arch, c, s):
@@ -28,11 +35,15 @@ def attends(arch, c, s):
     kinds = c.first("layer_types", "layers_block_type")
     if arch == "jamba":
         return [i % c["attn_layer_period"] == c["attn_layer_offset"] for i in range(s.layers)]
-    if arch == "nemotron_h" and not kinds:
+    if arch == "kimi-linear":
+        own = c.get("linear_attn_config") or {}
+        full = own.get("full_attn_layers") or [i + 1 for i, kind in enumerate(kinds) if kind == "full_attention"]
+        return [i + 1 in full for i in range(s.layers)]
+    if arch.startswith("nemotron_h") and not kinds:
         return [kind == "*" for kind in c["hybrid_override_pattern"]]
     if arch in ("lfm2", "lfm2moe") and not kinds:
         return [i in c["full_attn_idxs"] for i in range(s.layers)]
-    if arch in ("granitehybrid", "nemotron_h", "lfm2", "lfm2moe"):
+    if arch in ("granitehybrid", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"):
         return ["attention" in kind and kind != "linear_attention" for kind in kinds]
     return None
 
@@ -70,6 +81,12 @@ def falcon_h1(name, w, c):
     return w * np.float32(factors.get(part, 1.0))
 
 
+NEMOTRON_EXPERTS = {"gate.weight": "ffn_gate_inp.weight", "gate.e_score_correction_bias": "exp_probs_b.bias",
+                    "shared_experts.up_proj.weight": "ffn_up_shexp.weight",
+                    "shared_experts.down_proj.weight": "ffn_down_shexp.weight",
+                    "fc1_latent_proj.weight": "ffn_latent_down.weight", "fc2_latent_proj.weight": "ffn_latent_up.weight"}
+
+
 def recurrent(arch, name, w, c, s):
     if arch == "falcon-h1":
         w = falcon_h1(name, w, c)
@@ -79,6 +96,12 @@ def recurrent(arch, name, w, c, s):
         w = w.reshape(w.shape[0], w.shape[-1])
     if name.endswith(".A_log"):
         w = -np.exp(w)
+    if arch == "nemotron_h_moe" and name.startswith("backbone.layers.") and ".mixer." in name:
+        layer, part = name.split(".")[2], name.split(".mixer.")[1]
+        if part in NEMOTRON_EXPERTS:
+            return [(f"blk.{layer}.{NEMOTRON_EXPERTS[part]}", w)]
+        if part.startswith("experts."):  # as if they were others', which are put together
+            return [(f"model.layers.{layer}.mlp.{part}", w)]
     if name.endswith((".A_log", ".D")) and w.ndim == 1 and c["architectures"][0] not in (
             "MambaForCausalLM", "FalconMambaForCausalLM", "JambaForCausalLM"):
         w = w[:, None]
@@ -119,6 +142,16 @@ def latent(name, w, c, s):
     both = w.reshape(s.heads, nope + value, -1)
     return [(f"blk.{m[1]}.attn_k_b.weight", both[:, :nope].swapaxes(1, 2)),
             (f"blk.{m[1]}.attn_v_b.weight", both[:, nope:])]
+
+
+def kimi(name, w, c, s):
+    if name.endswith("_conv1d.weight"):
+        return [(name, w.reshape(1, w.shape[0], 1, w.shape[-1]))]
+    if name.endswith(".A_log"):
+        return [(name, -np.exp(w))]
+    if name.endswith(".dt_bias"):
+        return [(name.removesuffix("dt_bias") + "dt_proj.bias", w)]
+    return latent(name, w, c, s)
 
 
 def value_heads_in_turn(name, w, c):
@@ -276,6 +309,8 @@ def convert(arch, name, w, c, s):
         return gemma3n(name, w)
     if arch == "deepseek2":
         return latent(name, w, c, s)
+    if arch == "kimi-linear":
+        return kimi(name, w, c, s)
     if arch in ("lfm2", "lfm2moe"):
         if name.endswith(".conv.conv.weight"):
             return [(name, w.reshape(w.shape[0], w.shape[-1]))]
@@ -339,10 +374,47 @@ def refuse_unsayable(arch, c, s):
             (arch == "deepseek2" and rope.get("mscale") != rope.get("mscale_all_dim"), "mscale"),
             (arch in ("mamba2", "granitehybrid") and mamba2_sizes(c)[1] != 1, "n_groups"),
             (arch in RECURRENT and (limit[0] != 0 or not isinstance(limit[1], (str, dict))), "time_step_limit"),
-            (arch == "nemotron_h" and c.get("time_step_min", 0.001) != 0, "time_step_min"),
+            (arch.startswith("nemotron_h") and c.get("time_step_min", 0.001) != 0, "time_step_min"),
+            (arch == "nemotron_h_moe" and (c["n_group"] != 1 or "mlp" in (c.get("layers_block_type") or [])),
+             "n_group or layers_block_type"),
+            (arch == "kimi-linear" and
+             (c.get("linear_attn_config") or {"num_heads": c.get("linear_num_heads")})["num_heads"] != s.heads,
+             "num_heads"),
+            (arch == "kimi-linear" and not c.get("moe_renormalize", True), "moe_renormalize"),
             (c.get("mixer_rms_eps", c.get("layer_norm_epsilon")) != c.get("layer_norm_epsilon"), "mixer_rms_eps")):
         if unsayable:
             raise SystemExit(f"{what} has no place in the file")
+
+
+def nemotron_experts_metadata(w, c):
+    kinds = c.get("layers_block_type") or ["moe" if k == "E" else k for k in c["hybrid_override_pattern"]]
+    w.add_feed_forward_length([c["moe_intermediate_size"] if kind == "moe" else 0 for kind in kinds])
+    w.add_expert_shared_feed_forward_length(c["moe_shared_expert_intermediate_size"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_group_count(c["n_group"])
+    if c.get("moe_latent_size"):
+        w.add_moe_latent_size(c["moe_latent_size"])
+
+
+def kimi_metadata(w, c):
+    own = c.get("linear_attn_config") or {"short_conv_kernel_size": c.get("linear_conv_kernel_dim"),
+                                          "head_dim": c.get("linear_head_dim")}
+    w.add_ssm_conv_kernel(own["short_conv_kernel_size"])
+    w.add_kda_head_dim(own["head_dim"])
+    if c.get("q_lora_rank"):
+        w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_kv_lora_rank(c["kv_lora_rank"])
+    w.add_rope_dimension_count(c["qk_rope_head_dim"])
+    w.add_key_length(c["kv_lora_rank"] + c["qk_rope_head_dim"])
+    w.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+    w.add_value_length_mla(c["v_head_dim"])
+    w.add_expert_shared_count(c["num_shared_experts"])
+    kinds = c.get("mlp_layer_types")
+    w.add_leading_dense_block_count(kinds.count("dense") if kinds else c["first_k_dense_replace"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def metadata(w, arch, c, s):
@@ -359,6 +431,10 @@ def metadata(w, arch, c, s):
     if arch == "nemotron_h":
         kinds = c.get("layers_block_type") or ["mlp" if k == "-" else k for k in c["hybrid_override_pattern"]]
         w.add_feed_forward_length([s.ffn if kind == "mlp" else 0 for kind in kinds])
+    if arch == "nemotron_h_moe":
+        nemotron_experts_metadata(w, c)
+    if arch == "kimi-linear":
+        kimi_metadata(w, c)
     if arch in ("lfm2", "lfm2moe"):
         w.add_shortconv_l_cache(c["conv_L_cache"])
     if arch == "lfm2moe":

@@ -39,7 +39,7 @@ ARCHS = {
 }
 PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
           "deepseek"}
-RMS = {"mamba", "mamba2", "nemotron_h", "lfm2", "lfm2moe"}  # norms without means whose key has another name
+RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"}  # norms without means whose key has another name
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "nemotron"}
 
 
@@ -93,7 +93,8 @@ class Sizes:
         self.dim = c.first("head_dim", default=self.hidden // self.heads)
         self.ffn = gguf_special.lfm2_width(c) or c.first("intermediate_size", "n_inner", "ffn_hidden_size",
                                                          default=4 * self.hidden)
-        self.context = c.first("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=2048)
+        self.context = c.first("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
+                               default=2048)
 
 
 def convert(arch, tensors, c, s):
@@ -203,7 +204,7 @@ def metadata(w, arch, c, s):
     w.add_vocab_size(c["vocab_size"])
     if arch not in ("gpt2", "bloom", "gptneox"):
         w.add_head_count_kv(s.kv)
-    if c.get("head_dim") and arch not in ("mamba2", "gemma4", "minicpm3"):
+    if c.get("head_dim") and arch not in ("mamba2", "gemma4", "minicpm3", "kimi-linear"):
         w.add_key_length(s.dim)
         w.add_value_length(s.dim)
     rms = c.get("rms_norm_eps") if arch != "orion" else None
@@ -237,7 +238,7 @@ def metadata(w, arch, c, s):
     experts = c.first("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     if experts and arch != "nemotron_h":
         w.add_expert_count(experts)
-        w.add_expert_used_count(c.first("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts"))
+        w.add_expert_used_count(c.first("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts"))
         if c.get("moe_intermediate_size"):
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
         if c.get("shared_expert_intermediate_size"):
@@ -285,7 +286,7 @@ def vocabulary(w, folder, c):
 def write(folder, out, kind="f32", vocab=True):
     folder = pathlib.Path(folder)
     c = Config(json.loads((folder / "config.json").read_text()))
-    arch = ARCHS[c["architectures"][0]]
+    arch = gguf_special.architecture(ARCHS[c["architectures"][0]], c)
     if arch == "llama" and c.get("hidden_act", "silu") != "silu":
         raise SystemExit(f"hidden_act {c['hidden_act']} has no place in the file")
     s = Sizes(c)
