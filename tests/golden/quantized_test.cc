@@ -584,5 +584,112 @@ TEST(Quantized, RefusesByNameWhatItDoesNotKnow) {
               HasSubstr("model.layers.0.mlp.down_proj.weight_scale"));
 }
 
+// Options that no matrix tells of, each method with one it does not know.
+TEST(Quantized, RefusesOptionsOfEveryMethodByName) {
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  struct Case {
+    Json quantization;
+    const char *key, *value;
+  };
+  const Json auto_round = {{"quant_method", "auto-round"}, {"bits", 4}};
+  const auto with = [](Json json, const char* key, const Json& value) {
+    json[key] = value;
+    return json;
+  };
+  const Json floats = compressed("float-quantized", "float", 8, "tensor");
+  Json six = floats, sparse = floats;
+  six["config_groups"]["group_0"]["weights"]["num_bits"] = 6;
+  sparse["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
+  const auto quark = [](const Json& weight) {
+    return Json{{"quant_method", "quark"}, {"global_quant_config", {{"weight", weight}}}};
+  };
+  const Case cases[] = {
+      {with(auto_round, "packing_format", "auto_round:llm_compressor"), "packing_format", "llm_compressor"},
+      {with(auto_round, "data_type", "mx_fp"), "data_type", "mx_fp"},
+      {with(auto_round, "act_bits", 8), "act_bits", "fewer"},
+      {with(auto_round, "extra_config", {{"model.layers.0.mlp.up_proj", {{"bits", 2}}}}), "extra_config", "up_proj"},
+      {with(auto_round, "rotation_config", {{"kind", "hadamard"}}), "rotation_config", "not understood"},
+      {{{"quant_method", "bitsandbytes"}, {"load_in_2bit", true}}, "load_in_2bit", "not understood"},
+      {{{"quant_method", "modelopt"}, {"quant_algo", "W4A8_AWQ"}}, "quant_algo", "W4A8_AWQ"},
+      {{{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"pre_quant_scale", true}}, "pre_quant_scale", ""},
+      {{{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"has_zero_point", true}}, "has_zero_point", ""},
+      {{{"quant_method", "fp8"}, {"fmt", "e5m2"}}, "fmt", "e5m2"},
+      {{{"quant_method", "fp8"}, {"weight_block_size", {128, 100}}}, "weight_block_size", "128"},
+      {{{"quant_method", "fbgemm_fp8"}, {"group_size", 128}}, "group_size", "not understood"},
+      {quark({{"dtype", "int4"}}), "dtype", "int4"},
+      {quark({{"dtype", "fp4"}, {"scale_format", "float32"}}), "scale_format", "float32"},
+      {with(quark({{"dtype", "fp4"}}), "layer_quant_config", {{"*.mlp", {{"weight", {{"dtype", "int8"}}}}}}),
+       "layer_quant_config", "alike"},
+      {with(floats, "format", "marlin-24"), "format", "marlin-24"},
+      {with(floats, "transform_config", {{"r1", 1}}), "transform_config", ""},
+      {six, "num_bits", "6"},
+      {sparse, "format", "sparse-24-bitmask"},
+      {{{"quant_method", "mxfp4"}, {"swizzled", true}}, "swizzled", "not understood"},
+      {{{"bits", 4}}, "quant_method", ""},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(dump_json(one.quantization));
+    const std::string said = refusal(
+        one.quantization, [](Tensors&) {}, fp8(0, 0, ".weight_scale", {1}));
+    EXPECT_THAT(said, AllOf(HasSubstr(one.key), HasSubstr(one.value)));
+  }
+}
+
+// Tensors that do not go together: the one that is wrong, or missing, is named.
+TEST(Quantized, RefusesTensorsThatDoNotFitByName) {
+  using ::testing::HasSubstr;
+  const std::string name = "model.layers.0.mlp.up_proj";
+  const auto shape = [&](const char* part, Shape to) { return [=](Tensors& t) { t.at(name + part).shape = to; }; };
+  const auto without = [&](const char* part) { return [=](Tensors& t) { t.erase(name + part); }; };
+  const auto numbers = [&](const char* part, std::vector<float> values) {
+    return [=](Tensors& t) { put_floats(t, name + part, &kFloat32, {static_cast<int64_t>(values.size())}, values); };
+  };
+  const auto state = [&](const std::string& text) {
+    return [=](Tensors& t) {
+      const std::vector<char> bytes(text.begin(), text.end());
+      put(t, name + ".weight.quant_state.bitsandbytes__nf4", &kUInt8, {static_cast<int64_t>(text.size())}, bytes);
+    };
+  };
+  struct Case {
+    Json quantization;
+    Writer writer;
+    std::function<void(Tensors&)> change;
+    const char* wrong;
+  };
+  const Json bnb = {{"quant_method", "bitsandbytes"}};
+  const Json nvidia = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+  const Json packed4 = compressed("pack-quantized", "int", 4, "group");
+  const Writer nf4 = levels("nf4", quant::kNf4Levels, 64, true);
+  const Writer nvfp4 = fp4(".weight", true, ".weight_scale_2", false);
+  const Case cases[] = {
+      {bnb, nf4, without(".weight.absmax"), ".weight.absmax"},
+      {bnb, nf4, without(".weight.quant_map"), ".weight.quant_map"},
+      {bnb, nf4, without(".weight.nested_quant_map"), ".weight.nested_quant_map"},
+      {bnb, nf4, numbers(".weight.quant_map", std::vector<float>(15)), ".weight.quant_map"},
+      {bnb, nf4, numbers(".weight.nested_quant_map", std::vector<float>(255)), ".weight.nested_quant_map"},
+      {bnb, nf4, numbers(".weight.nested_absmax", std::vector<float>(99)), ".weight.nested_absmax"},
+      {bnb, nf4, numbers(".weight.absmax", std::vector<float>(3)), ".weight.absmax"},
+      {bnb, nf4, state("{"), "quant_state"},
+      {bnb, nf4, state(R"({"shape": [1], "blocksize": 64})"), "shape"},
+      {bnb, nf4, state(R"({"shape": [2147483647, 2147483647], "blocksize": 64})"), ".weight"},
+      {bnb, nf4, state(R"({"shape": [128, 128], "blocksize": 0})"), "blocksize"},
+      {bnb, llm_int8, numbers(".SCB", std::vector<float>(3)), ".SCB"},
+      {bnb, llm_int8, [&](Tensors& t) { put(t, name + ".weight_format", &kUInt8, {}, std::vector<uint8_t>{1}); },
+       ".weight_format"},
+      {nvidia, nvfp4, shape(".weight_scale", {4, 4}), ".weight_scale"},
+      {nvidia, nvfp4, numbers(".weight_scale_2", {1, 2}), ".weight_scale_2"},
+      {packed4, packed(4, 32, true), without(".weight_shape"), ".weight_shape"},
+      {packed4, packed(4, 32, true), without(".weight_scale"), ".weight_scale"},
+      {packed4, packed(4, 32, false), shape(".weight_zero_point", {1, 1}), ".weight_zero_point"},
+      {{{"quant_method", "awq"}, {"bits", 4}}, awq, without(".scales"), ".scales"},
+      {{{"quant_method", "awq"}, {"bits", 4}}, awq, shape(".qzeros", {1, 1}), ".qzeros"},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.wrong);
+    EXPECT_THAT(refusal(one.quantization, one.change, one.writer), HasSubstr(one.wrong));
+  }
+}
+
 }  // namespace
 }  // namespace sluice
