@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/registry.h"
+#include "nn/published.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
@@ -82,7 +83,7 @@ void check_all_used(const Config& config, const LoadContext& context) {
     problems = e.what();
   }
   std::string names;
-  for (const std::string& key : config.unread()) names += (names.empty() ? "'" : ", '") + key + "'";
+  for (const std::string& key : unsettled(config, find_family(config).name)) names += (names.empty() ? "" : ", ") + key;
   if (!names.empty()) {
     problems += fmt::format("{}{}: {} not understood for this architecture", problems.empty() ? "" : "\n",
                             config.origin(), names);

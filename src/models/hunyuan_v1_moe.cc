@@ -1,12 +1,38 @@
 // Hunyuan A13B: norms of queries and keys after the rotation, experts and one for all rows.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/json.h"
 #include "models/hunyuan.h"
 
 namespace sluice {
 namespace {
 
+// A number, or a list with the same for every layer, as published files have it.
+int read_uniform(const Config& config, const char* key, int fallback) {
+  const Json* value = config.find(key);
+  if (value == nullptr || !value->is_array()) return config.get(key, fallback);
+  const auto list = config.at<std::vector<int>>(key);
+  if (list.empty() || std::ranges::count(list, list.front()) != std::ssize(list)) {
+    config.refuse(key, "differs between layers, which is not supported");
+  }
+  return list.front();
+}
+
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = hunyuan_like(config, "hunyuan_v1_moe");
-  read_experts(config, s, "num_experts", "moe_topk", s.mlp.inner);
+  MoeSpec& m = s.moe;
+  m.experts = read_positive(config, "num_experts", config.at<int>("num_experts"));
+  m.top_k = read_positive(config, "moe_topk", read_uniform(config, "moe_topk", 1));
+  if (m.top_k > m.experts) config.refuse("moe_topk", fmt::format("{} of {} experts", m.top_k, m.experts));
+  m.inner = s.mlp.inner;
+  m.activation = s.mlp.activation;
+  for (LayerSpec& layer : s.layers) layer.moe = true;
+  if (read_uniform(config, "moe_intermediate_size", m.inner) != m.inner) {
+    config.refuse("moe_intermediate_size", "is not intermediate_size");
+  }
+  if (read_uniform(config, "num_shared_expert", 1) != 1) config.refuse("num_shared_expert", "is not 1");
   s.moe.normalize = true;
   s.moe.router = "gate.wg";
   s.moe.shared = "shared_mlp";

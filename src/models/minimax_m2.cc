@@ -24,6 +24,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.score = ops::Routing::Score::kSigmoid;
   s.moe.correction = "e_score_correction_bias";
   s.moe.correction_shape = {s.moe.experts};
+  for (const int kind : config.get("attn_type_list", std::vector<int>{})) {
+    if (kind != 1) config.refuse("attn_type_list", "has other attention than that of MiniMax M2");
+  }
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/mmap.h"
 #include "golden/folder_model.h"
+#include "sluice/error.h"
 #include "support/hashed_weights.h"
 
 namespace sluice {
@@ -346,6 +347,154 @@ TEST(Renamed, CwmSlidesLikeMistral) {
     const std::vector<std::string> kinds(m.config.at("num_hidden_layers").get<size_t>(), "sliding_attention");
     m.set({{"architectures", {"CwmForCausalLM"}}, {"layer_types", kinds}});
   });
+}
+
+TEST(Renamed, LlamaAndMistralUnderOtherNames) {
+  const auto named = [](const char* architecture) {
+    return [=](Model& m) { m.set({{"architectures", {architecture}}}); };
+  };
+  for (const char* architecture : {"AquilaForCausalLM", "AquilaModel", "XverseForCausalLM"}) {
+    expect_golden("llama-llama3", named(architecture));
+  }
+  expect_golden("mistral", named("GritLM"));
+}
+
+// StableLM before transformers knew it.
+TEST(Renamed, StableLmEpochSpellsTwoKeysOtherwise) {
+  expect_golden("stablelm", [](Model& m) {
+    const Json rope = m.config.at("rope_parameters");
+    m.config.erase("rope_parameters");
+    m.move("layer_norm_eps", "norm_eps");
+    m.set({{"architectures", {"StableLMEpochForCausalLM"}},
+           {"rope_theta", rope.at("rope_theta")},
+           {"rope_pct", rope.at("partial_rotary_factor")},
+           {"num_heads", m.config.at("num_attention_heads")},
+           {"rotary_scaling_factor", 1.0}});
+  });
+}
+
+// Decoders in objects of other names, and behind other prefixes.
+TEST(Renamed, TextInsideOfOtherWrappers) {
+  const auto inside = [](const char* place, const char* architecture, const char* body, const char* head) {
+    return [=](Model& m) {
+      Json text = m.config, whole = {{"architectures", {architecture}}, {"vision_config", {{"depth", 1}}}};
+      whole[Json::json_pointer(place)] = std::move(text);
+      m.config = std::move(whole);
+      m.rename("model.", body);  // first: heads may get a name with it
+      m.rename("lm_head.", head);
+      m.tensors["vision_model.encoder.weight"] = {.shape = {1, 2}, .values = {1, 2}};
+    };
+  };
+  expect_golden("qwen2",
+                inside("/llm_config", "InternVLChatModel", "language_model.model.", "language_model.lm_head."));
+  expect_golden("deepseek_v3", inside("/text_config", "KimiVLForConditionalGeneration", "language_model.model.",
+                                      "language_model.lm_head."));
+  expect_golden("qwen3_moe", [&](Model& m) {
+    m.set({{"model_type", "qwen3_omni_moe_text"}});
+    inside("/thinker_config/text_config", "Qwen3OmniMoeForConditionalGeneration", "thinker.model.",
+           "thinker.lm_head.")(m);
+  });
+  expect_golden("nemotron_h", [&](Model& m) {
+    inside("/llm_config", "NemotronH_Nano_VL_V2", "model.", "language_model.lm_head.")(m);
+    m.rename("backbone.", "language_model.backbone.");
+  });
+}
+
+// What is said of heads twice, and not the same: the stored one counts.
+TEST(Renamed, AStoredHeadIsUsedWhereTheConfigurationContradictsItself) {
+  expect_golden("qwen2", [](Model& m) {
+    m.config = {{"architectures", {"LlavaForConditionalGeneration"}}, {"text_config", m.config}};
+    m.config["text_config"]["tie_word_embeddings"] = true;
+    m.config["tie_word_embeddings"] = false;
+  });
+}
+
+struct Published {
+  const char* golden;
+  Json more;
+};
+
+// Keys of published files that say nothing, or what the family has anyway.
+TEST(Renamed, PublishedConfigurationsCarryMoreThanTheModel) {
+  const Published files[] = {
+      {"cohere2", Json{{"cache_implementation", "hybrid"},
+                       {"layer_switch", 4},
+                       {"order_of_interleaved_layers", "local_attn_first"},
+                       {"position_embedding_type", "rope_gptj"},
+                       {"rotary_pct", 1.0},
+                       {"use_embedding_sharding", true},
+                       {"use_gated_activation", true},
+                       {"use_parallel_block", true},
+                       {"use_parallel_embedding", true}}},
+      {"gemma2", Json{{"cache_implementation", "hybrid"}, {"hidden_act", "gelu_pytorch_tanh"}}},
+      {"llama", Json{{"max_sequence_length", 2048}, {"is_llama_config", true}, {"rope_interleaved", false}}},
+      {"qwen2", Json{{"use_mrope", false}}},
+      {"qwen3_moe", Json{{"qkv_bias", false}, {"shared_expert_intermediate_size", 0}, {"use_qk_norm", true}}},
+      {"phi3",
+       Json{{"attention_bias", false}, {"lm_head_bias", false}, {"full_attn_mod", 1}, {"interpolate_factor", 1}}},
+      {"starcoder2", Json{{"layer_norm_eps", 1e-5}, {"mlp_type", "default"}, {"norm_type", "layer_norm"}}},
+      {"falcon", Json{{"apply_residual_connection_post_layernorm", false}}},
+      {"gptj", Json{{"rotary", true}}},
+      {"apertus", Json{{"qk_norm", true}, {"post_norm", false}, {"mlp_bias", false}}},
+      {"minimax_m2", Json{{"attn_type_list", {1, 1, 1}},
+                          {"qk_norm_type", "per_layer"},
+                          {"use_qk_norm", true},
+                          {"use_routing_bias", true},
+                          {"scoring_func", "sigmoid"},
+                          {"shared_intermediate_size", 0},
+                          {"num_mtp_modules", 3},
+                          {"use_mtp", true}}},
+      {"nemotron_h", Json{{"rms_norm_eps", 1e-5}, {"rope_theta", 10000}, {"partial_rotary_factor", 1.0}}},
+      {"ernie4_5_moe",
+       Json{{"moe_capacity", {64, 64, 64}}, {"moe_use_aux_free", true}, {"num_nextn_predict_layers", 1}}},
+      {"dots1", Json{{"scoring_func", "noaux_tc"}, {"moe_layer_freq", 1}, {"use_sliding_window", false}}},
+  };
+  for (const Published& file : files) {
+    expect_golden(file.golden, [&](Model& m) { m.set(file.more); });
+  }
+  expect_golden("hunyuan_v1_moe", [](Model& m) {
+    const std::vector<int> each(m.config.at("num_hidden_layers").get<size_t>(), 1);
+    Json top = Json::array(), inner = Json::array();
+    for (size_t i = 0; i < each.size(); ++i) {
+      top.push_back(m.config.at("moe_topk"));
+      inner.push_back(m.config.at("intermediate_size"));
+    }
+    m.set({{"moe_topk", top}, {"moe_intermediate_size", inner}, {"num_shared_expert", each}, {"use_qk_norm", true}});
+  });
+}
+
+TEST(Renamed, OtherValuesOfThoseKeysAreRefusedByName) {
+  const auto refusal = [](const char* golden, const Json& more) -> std::string {
+    const testing::TempFolder folder;
+    Model model = read_golden(fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / golden);
+    model.set(more);
+    write(model, folder);
+    const std::vector<int32_t> ids = {3, 4};
+    try {
+      logits_of(folder, ids);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const Published files[] = {
+      {"cohere2", Json{{"rotary_pct", 0.5}}},
+      {"cohere2", Json{{"order_of_interleaved_layers", "global_attn_first"}}},
+      {"llama", Json{{"rope_interleaved", true}}},
+      {"qwen2", Json{{"use_mrope", true}}},
+      {"qwen3_moe", Json{{"use_qk_norm", false}}},
+      {"phi3", Json{{"full_attn_mod", 2}}},
+      {"starcoder2", Json{{"norm_type", "rms_norm"}}},
+      {"minimax_m2", Json{{"attn_type_list", {1, 0, 1}}}},
+      {"minimax_m2", Json{{"layernorm_mlp_beta", 3.5}}},
+      {"hunyuan_v1_moe", Json{{"num_shared_expert", {1, 2, 1}}}},
+      {"hunyuan_v1_moe", Json{{"use_cla", true}}},
+      {"llama", Json{{"use_novelty", false}}},
+  };
+  for (const Published& file : files) {
+    const std::string said = refusal(file.golden, file.more), key = file.more.begin().key();
+    EXPECT_NE(said.find("'" + key + "'"), std::string::npos) << file.golden << " " << key << ": " << said;
+  }
 }
 
 }  // namespace
