@@ -1,5 +1,6 @@
 // JetMoE (arXiv:2404.07413): experts twice. In attention they hold the projections of queries and results, and all of
 // them share the keys and values.
+#include <algorithm>
 #include <cmath>
 
 #include "nn/decoder_config.h"
@@ -23,6 +24,8 @@ class MixtureOfAttention final : public Mixer {
         router_(w / "experts", {{"router.layer", s.experts}}, hidden, false),
         queries_(w / "experts", "input_linear", s.experts, s.width(), hidden),
         results_(w / "experts", "output_linear", s.experts, hidden, s.width()) {
+    int64_t& widest = w.context().widest_product;
+    widest = std::max(widest, s.routing.top_k * std::max<int64_t>(hidden, s.width()));
     results_.set_bias_of_sum(w.context(), (w / "experts").vector("bias", hidden));
   }
 

@@ -34,7 +34,7 @@ struct LoadContext {
   // Filled while building.
   size_t weight_bytes = 0;          // memory of packed matrices, vectors and tables
   size_t mapped_bytes = 0;          // read in place from the file (embedding tables)
-  int64_t widest_product = 0;       // inputs
+  int64_t widest_product = 0;       // inputs of a token, of all experts that it takes
   int attention_heads = 0;          // the most of any layer
   int64_t attention_value_dim = 0;  // likewise
   int64_t parameters = 0;
