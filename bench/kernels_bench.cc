@@ -90,7 +90,8 @@ void attention_row(ops::Ctx& ctx, const Limits& limits, DType type, int sequence
   constexpr int kHeads = 32, kKvHeads = 4, kHeadDim = 64, kBlock = 16;
   const int blocks = (context + kBlock - 1) / kBlock;
   const Shape cache{int64_t{sequences} * blocks, kKvHeads, kBlock, kHeadDim};
-  const Owned k(type, cache), v(type, cache);
+  const Owned k(type, cache), v(type, cache), scales(&kFloat32, {cache.elements() / kHeadDim});
+  float* scaled = type == &kInt8 ? scales.tensor.f32() : nullptr;
   const Owned q(&kFloat32, {int64_t{sequences} * rows, kHeads * kHeadDim});
   const Owned out(&kFloat32, {int64_t{sequences} * rows, kHeads * kHeadDim});
   std::vector<int32_t> start = {0}, kv_len, table;
@@ -102,8 +103,8 @@ void attention_row(ops::Ctx& ctx, const Limits& limits, DType type, int sequence
   const double seconds = fastest(0.25, [&] {
     ops::attention(ctx, {.out = out.tensor,
                          .q = q.tensor,
-                         .k_cache = k.tensor,
-                         .v_cache = v.tensor,
+                         .k_cache = {k.tensor, scaled},
+                         .v_cache = {v.tensor, scaled},
                          .query_start = start,
                          .kv_len = kv_len,
                          .block_table = table,
@@ -111,7 +112,7 @@ void attention_row(ops::Ctx& ctx, const Limits& limits, DType type, int sequence
                          .heads = kHeads,
                          .scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim))});
   });
-  const double bytes = 2.0 * static_cast<double>(k.tensor.bytes());
+  const double bytes = 2.0 * static_cast<double>(k.tensor.bytes() + (scaled != nullptr ? scales.tensor.bytes() : 0));
   const double pairs = static_cast<double>(sequences) * rows * (context - (rows - 1) / 2.0);
   const double flops = 4.0 * pairs * kHeads * kHeadDim / seconds;
   fmt::print("{:>9} {:>4} x {:>4} rows, context {:>5} {:>9.1f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", type->name,
@@ -132,7 +133,7 @@ void matmuls(ops::Ctx& ctx, const std::vector<DType>& types) {
 void attentions(ops::Ctx& ctx) {
   fmt::print("\n{:>9} {:>33} {:>9} {:>8} {:>6} {:>9} {:>6}\n", "attention", "32 heads, 4 kv heads, 64", "us", "GB/s",
              "limit", "GFLOP/s", "peak");
-  for (DType type : {&kBFloat16, &kFloat8E4M3, &kFloat16, &kFloat32}) {
+  for (DType type : {&kBFloat16, &kFloat8E4M3, &kInt8, &kFloat16, &kFloat32}) {
     const Limits limits = measure(ctx.pool);
     for (int context : {128, 1024, 8192, 32768}) {
       attention_row(ctx, limits, type, 1, 1, context);

@@ -21,13 +21,14 @@ struct EngineOptions {
   // Inputs of products with fp8_e4m3 weights: auto (as the checkpoint or --quantization fp8 says), none, fp8 (8-bit
   // floats, where the backend multiplies them)
   std::string activation_quantization = "auto";
-  std::string kv_cache_dtype = "auto";  // auto (the compute type), float32, bfloat16, float16, fp8 (E4M3, on a GPU)
-  int max_model_len = 0;                // tokens per sequence; 0: the model's, as far as the memory plan allows
-  int max_num_seqs = 0;                 // sequences in one step; 0: 256 on a CPU, 512 on a GPU
-  int max_num_batched_tokens = 0;       // token budget of one step; 0: 512 on a CPU, 8192 on a GPU
-  int max_num_queued_reqs = 1024;       // waiting requests; more are refused with 503
-  int64_t max_num_queued_tokens = 0;    // prompt tokens waiting; 0: no limit of its own
-  int block_size = 16;                  // tokens per cache block: 8, 16, 32, 64
+  // auto (the compute type), float32, bfloat16, float16, fp8 (E4M3 without scales), int8 (a scale per vector)
+  std::string kv_cache_dtype = "auto";
+  int max_model_len = 0;              // tokens per sequence; 0: the model's, as far as the memory plan allows
+  int max_num_seqs = 0;               // sequences in one step; 0: 256 on a CPU, 512 on a GPU
+  int max_num_batched_tokens = 0;     // token budget of one step; 0: 512 on a CPU, 8192 on a GPU
+  int max_num_queued_reqs = 1024;     // waiting requests; more are refused with 503
+  int64_t max_num_queued_tokens = 0;  // prompt tokens waiting; 0: no limit of its own
+  int block_size = 16;                // tokens per cache block: 8, 16, 32, 64
   // 0: a quarter of the free memory of a host, all that is left of a GPU's; at most what max_num_seqs full contexts
   // need
   int64_t kv_cache_memory_bytes = 0;
@@ -76,8 +77,9 @@ void visit(V&& v, EngineOptions& o) {
   v("activation-quantization", o.activation_quantization,
     "inputs of products with fp8_e4m3 weights; auto: as the checkpoint or --quantization fp8 says",
     {"auto", "none", "fp8"});
-  v("kv-cache-dtype", o.kv_cache_dtype, "type of cached keys and values; fp8: E4M3 without scales",
-    {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"});
+  v("kv-cache-dtype", o.kv_cache_dtype,
+    "type of cached keys and values; fp8: E4M3 without scales; int8: a scale per vector",
+    {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"});
   v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
   v("max-num-seqs", o.max_num_seqs, "sequences in one step (0: 256 on a CPU, 512 on a GPU)");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step (0: 512 on a CPU, 8192 on a GPU)");

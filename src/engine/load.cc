@@ -22,13 +22,13 @@ constexpr size_t kBookkeeping = 512;      // of a block, besides keys and values
 constexpr int64_t kMostNames = 1 << 17;   // blocks of a model without keys and values
 constexpr size_t kHeadroom = 256u << 20;  // left for text, connections, thread stacks; on a device for its driver
 
-DType parse_dtype(std::string_view option, const std::string& name, DType automatic) {
+DType parse_dtype(std::string_view option, const std::string& name, DType automatic, std::string_view others = "") {
   if (name == "auto") return automatic;
   for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
     if (type->name == name) return type;
   }
   throw Error(ErrorCode::kInvalidRequest,
-              fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16", option, name));
+              fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16{}", option, name, others));
 }
 
 // Keys and values are cached in the type of compute; in bfloat16 instead of float16 where a CPU multiplies pairs of it,
@@ -36,10 +36,11 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
 DType parse_cache_dtype(const std::string& name, DType compute, const ops::Backend& backend) {
   const bool pairs = backend.memory().on_host() && backend.table().rounding_attention;
   const DType automatic = compute == &kFloat16 && pairs ? &kBFloat16 : compute;
-  if (name != "fp8" && name != "fp8_e4m3") return parse_dtype("kv-cache-dtype", name, automatic);
-  if (backend.fp8_cache) return &kFloat8E4M3;
+  const DType narrow = name == "fp8" || name == "fp8_e4m3" ? &kFloat8E4M3 : name == "int8" ? &kInt8 : nullptr;
+  if (narrow == nullptr) return parse_dtype("kv-cache-dtype", name, automatic, ", fp8, int8");
+  if (backend.caches(narrow)) return narrow;
   throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("--kv-cache-dtype {}: backend {} has no caches of 8-bit floats", name, backend.name));
+              fmt::format("--kv-cache-dtype {}: backend {} has no caches of that type", name, backend.name));
 }
 
 DType parse_quantization(const std::string& name) {

@@ -86,7 +86,23 @@ int64_t choose_places(const Kinds& kinds, int longest) {
 size_t KvLayout::block_bytes() const {
   size_t sum = 0;
   for (const Place& place : places) sum += bytes_of(dtype, place.k) + bytes_of(dtype, place.v);
+  for (const Scales& of : scales()) sum += bytes_of(&kFloat32, of.count);
   return sum;
+}
+
+KvLayout::Scales KvLayout::scales_of(size_t layer, bool values) const {
+  const Layer& where = layers[layer];
+  const int64_t vectors = int64_t{shapes[layer].kv_heads} * block_size;
+  return {.place = where.place, .count = vectors * groups[where.group].ids_per_block, .values = values};
+}
+
+std::set<KvLayout::Scales> KvLayout::scales() const {
+  std::set<Scales> all;
+  for (size_t i = 0; dtype == &kInt8 && i < layers.size(); ++i) {
+    all.insert(scales_of(i, false));
+    if (shapes[i].value_dim > 0) all.insert(scales_of(i, true));
+  }
+  return all;
 }
 
 KvLayout one_group(const std::vector<KvShape>& layers, DType dtype, int block_size) {
@@ -147,27 +163,34 @@ KvLayout groups_by_window(const std::vector<KvShape>& layers, DType dtype, int b
 }
 
 KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
-    : memory_(layout.block_bytes() * blocks + layout.places.size() * 2 * kAlign, memory) {
+    : memory_(layout.block_bytes() * blocks + (layout.places.size() * 2 + layout.scales().size()) * kAlign, memory) {
   size_t at = 0;
+  const auto take = [&](DType dtype, int64_t elements) {
+    const Tensor region(memory_.data() + at, dtype, Shape{blocks, elements});
+    at += align(region.bytes());
+    return regions_.emplace_back(region);
+  };
   for (const KvLayout::Place& place : layout.places) {
-    for (const int64_t elements : {place.k, place.v}) {
-      regions_.emplace_back(memory_.data() + at, layout.dtype, Shape{blocks, elements});
-      at += align(regions_.back().bytes());
-    }
+    for (const int64_t elements : {place.k, place.v}) take(layout.dtype, elements);
   }
+  std::map<KvLayout::Scales, Tensor> scales;
+  for (const KvLayout::Scales& of : layout.scales()) scales[of] = take(&kFloat32, of.count);
   CHECK(at <= memory_.size());
   for (size_t i = 0; i < layout.layers.size(); ++i) {
     const KvLayout::Layer& where = layout.layers[i];
     const KvShape& shape = layout.shapes[i];
     const int64_t parts = layout.groups[where.group].ids_per_block;
-    const auto tensor = [&](const Tensor& region, int dim) {
+    const auto tensor = [&](const Tensor& region, int dim, bool values) {
       const size_t part = bytes_of(layout.dtype, region.shape[1] / parts);
-      return Tensor(region.data + part * where.part, layout.dtype,
-                    {blocks * parts - where.part, shape.kv_heads, layout.block_size, dim});
+      ops::CacheTensor cache(Tensor(region.data + part * where.part, layout.dtype,
+                                    {blocks * parts - where.part, shape.kv_heads, layout.block_size, dim}));
+      const auto of = scales.find(layout.scales_of(i, values));
+      if (of != scales.end()) cache.scales = of->second.f32() + of->second.shape[1] / parts * where.part;
+      return cache;
     };
     const size_t place = static_cast<size_t>(where.place) * 2;
-    layers_.push_back({.k = tensor(regions_[place], shape.head_dim),
-                       .v = tensor(regions_[place + 1], shape.value_dim),
+    layers_.push_back({.k = tensor(regions_[place], shape.head_dim, false),
+                       .v = tensor(regions_[place + 1], shape.value_dim, true),
                        .group = where.group});
   }
 }

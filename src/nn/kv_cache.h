@@ -1,7 +1,10 @@
-// Memory of the paged KV cache: for every layer keys and values [blocks, kv_heads, block_size, head_dim]. Which block
-// belongs to whom is decided elsewhere (cache/block_pool.h); this is only where the bytes lie.
+// Memory of the paged KV cache: for every layer keys and values [blocks, kv_heads, block_size, head_dim], of int8 with
+// their scales. Which block belongs to whom is decided elsewhere (cache/block_pool.h); this is only where the bytes
+// lie.
 #pragma once
 
+#include <compare>
+#include <set>
 #include <vector>
 
 #include "nn/batch.h"
@@ -40,6 +43,17 @@ struct KvLayout {
   std::vector<KvShape> shapes;  // per layer
   std::vector<Layer> layers;
 
+  // Scales lie apart from keys and values, so that vectors stay dense: those of all layers of a place that have equally
+  // many of them in a block, side by side.
+  struct Scales {
+    int place = 0;
+    int64_t count = 0;  // in a block
+    bool values = false;
+    auto operator<=>(const Scales&) const = default;
+  };
+  Scales scales_of(size_t layer, bool values) const;
+  std::set<Scales> scales() const;  // none but of int8
+
   size_t block_bytes() const;
 };
 
@@ -55,7 +69,7 @@ KvLayout groups_by_window(const std::vector<KvShape>& layers, DType dtype, int b
 class KvCache {
  public:
   struct Layer {
-    Tensor k, v;
+    ops::CacheTensor k, v;
     int group = 0;
   };
 
@@ -66,7 +80,7 @@ class KvCache {
 
  private:
   Buffer memory_;
-  std::vector<Tensor> regions_;  // [blocks, elements]: the keys of every place, the values of every place
+  std::vector<Tensor> regions_;  // [blocks, elements]: the keys of every place, the values of every place, all scales
   std::vector<Layer> layers_;
 };
 

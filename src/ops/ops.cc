@@ -21,10 +21,15 @@ void check_same_shape(const Tensor& a, const Tensor& b) {
   CHECK(a.shape == b.shape, "{} against {}", a.shape.str(), b.shape.str());
 }
 
-void check_cache(const Tensor& k_cache, const Tensor& v_cache) {
+void check_scales(const CacheTensor& cache) {
+  CHECK((cache.dtype == &kInt8) == (cache.scales != nullptr), "scales of a cache of {}", cache.dtype->name);
+}
+
+void check_cache(const CacheTensor& k_cache, const CacheTensor& v_cache) {
   CHECK(k_cache.shape.rank() == 4 && v_cache.shape.rank() == 4, "k {}, v {}", k_cache.shape.str(), v_cache.shape.str());
   for (int i = 0; i < 3; ++i) CHECK(k_cache.shape[i] == v_cache.shape[i]);
   CHECK(k_cache.dense() && v_cache.dense() && k_cache.dtype == v_cache.dtype);
+  check_scales(k_cache), check_scales(v_cache);
 }
 
 // Columns of a value: of the values' own cache, or the first ones of the keys.
@@ -32,6 +37,7 @@ int64_t check_values(const AttentionArgs& args) {
   if (args.v_cache.data == nullptr) {
     CHECK(args.k_cache.shape.rank() == 4 && args.k_cache.dense(), "k {}", args.k_cache.shape.str());
     CHECK(args.value_dim > 0 && args.value_dim <= args.k_cache.shape[3], "value_dim {}", args.value_dim);
+    check_scales(args.k_cache);
     return args.value_dim;
   }
   check_cache(args.k_cache, args.v_cache);
@@ -272,6 +278,7 @@ void latent_store(Ctx& ctx, const LatentStoreArgs& args) {
   const auto tokens = static_cast<int64_t>(args.positions.size());
   CHECK(args.k_cache.shape.rank() == 4 && args.k_cache.dense() && args.k_cache.shape[1] == 1, "k {}",
         args.k_cache.shape.str());
+  check_scales(args.k_cache);
   check_matrix(args.latent, "latent", tokens, -1);
   check_matrix(args.k_rope, "k_rope", tokens, args.cos_sin.shape[1]);
   const int64_t rotary = args.k_rope.shape[1], head_dim = args.latent.shape[1] + rotary;

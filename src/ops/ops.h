@@ -7,6 +7,7 @@
 // order that depends only on the row's own data. That is what makes prefix reuse, chunking and batching exact.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "ops/indices.h"
 #include "tensor/tensor.h"
@@ -129,6 +131,16 @@ struct CombineArgs {
   bool accumulate = false;
 };
 
+// Keys or values in the paged cache, [blocks, kv_heads, block_size, dim] fp32, bf16 or fp16, or as
+// Backend::narrow_caches says: E4M3, or int8, of which every vector has a scale: its numbers times this. The scale is
+// the vector's largest magnitude / 127, NaN where an element is not finite.
+struct CacheTensor : Tensor {
+  float* scales = nullptr;  // of int8: [blocks, kv_heads, block_size]
+
+  CacheTensor() = default;
+  CacheTensor(const Tensor& tensor, float* scales = nullptr) : Tensor(tensor), scales(scales) {}
+};
+
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
 // Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
 struct RopeStoreArgs {
@@ -137,8 +149,8 @@ struct RopeStoreArgs {
   Tensor v;        // [tokens, kv_heads * value_dim] fp32
   Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
   bool interleaved = false;  // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
-  Tensor k_cache;            // [blocks, kv_heads, block_size, head_dim] fp32, bf16, fp16 or E4M3 (Backend::fp8_cache)
-  Tensor v_cache;            // [blocks, kv_heads, block_size, value_dim]
+  CacheTensor k_cache;       // [blocks, kv_heads, block_size, head_dim]
+  CacheTensor v_cache;       // [blocks, kv_heads, block_size, value_dim]
   Indices positions;         // [tokens] rows of cos_sin
   Indices slots;             // [tokens] block * block_size + offset
 };
@@ -152,9 +164,9 @@ struct LatentStoreArgs {
   Tensor k_rope;   // [tokens, rotary] fp32
   Tensor cos_sin;  // [positions, rotary] fp32, as above
   bool interleaved = false;
-  Tensor k_cache;     // [blocks, 1, block_size, latent + rotary], as above
-  Indices positions;  // [tokens] rows of cos_sin
-  Indices slots;      // [tokens]
+  CacheTensor k_cache;  // [blocks, 1, block_size, latent + rotary]
+  Indices positions;    // [tokens] rows of cos_sin
+  Indices slots;        // [tokens]
 };
 
 // Attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
@@ -164,8 +176,8 @@ struct LatentStoreArgs {
 struct AttentionArgs {
   Tensor out;             // [tokens, heads * value_dim] fp32, or of take_rows() in 16 bits that input_type() says
   Tensor q;               // [tokens, heads * head_dim] fp32, rotated
-  Tensor k_cache;         // [blocks, kv_heads, block_size (a multiple of 8), head_dim]
-  Tensor v_cache;         // [blocks, kv_heads, block_size, value_dim]; empty: values are the
+  CacheTensor k_cache;    // [blocks, kv_heads, block_size (a multiple of 8), head_dim]
+  CacheTensor v_cache;    // [blocks, kv_heads, block_size, value_dim]; empty: values are the
   int64_t value_dim = 0;  // first value_dim columns of the keys
   Indices query_start;    // [sequences + 1]
   Indices kv_len;         // [sequences] tokens in the cache after this step
@@ -354,7 +366,7 @@ struct Ops {
   void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
-  bool rounding_attention = false;        // rounds queries and softmax weights to bf16 where the cache is bf16 or E4M3
+  bool rounding_attention = false;  // rounds queries and softmax weights to bf16 where the cache is bf16 or narrower
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };
 
@@ -396,7 +408,10 @@ struct Backend {
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;
   std::string_view exact{};  // the backend on the same device that does not, where there is one
-  bool fp8_cache = false;    // keys and values may be cached as kFloat8E4M3, without scales
+  // Types of 8 bits that keys and values may be cached in: kFloat8E4M3 without scales, kInt8 with one per vector.
+  std::vector<DType> narrow_caches{};
+
+  bool caches(DType type) const { return std::ranges::find(narrow_caches, type) != narrow_caches.end(); }
 };
 // Usable backend of that name, or the best one for an empty name. `deterministic`: one whose rows keep their bits in
 // any batch. Throws Error(kUnsupportedModel) listing the names.

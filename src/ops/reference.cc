@@ -247,7 +247,11 @@ const Ops& table() {
   return ops;
 }
 
-const Backend backend{.name = "reference", .rank = 0, .usable = [] { return true; }, .table = table, .fp8_cache = true};
+const Backend backend{.name = "reference",
+                      .rank = 0,
+                      .usable = [] { return true; },
+                      .table = table,
+                      .narrow_caches = {&kFloat8E4M3, &kInt8}};
 const Registry<Backend> registered{backend};
 
 }  // namespace

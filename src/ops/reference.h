@@ -5,6 +5,8 @@
 
 namespace sluice::ops::reference {
 
+// Codes of a vector in an int8 cache; returns their scale.
+float encode_int8(const float* from, int8_t* to, int64_t count);
 void rope_store(ThreadPool&, const RopeStoreArgs& args);
 void latent_store(ThreadPool&, const LatentStoreArgs& args);
 void attention(ThreadPool&, const AttentionArgs& args);

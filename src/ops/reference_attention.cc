@@ -10,11 +10,30 @@
 namespace sluice::ops::reference {
 namespace {
 
-// The vector of one kv head at `slot` in a cache [blocks, kv_heads, block_size, dim].
-std::byte* cache_row(const Tensor& cache, int64_t slot, int64_t head) {
-  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2], dim = cache.shape[3];
-  const int64_t row = (slot / block_size * kv_heads + head) * block_size + slot % block_size;
-  return cache.data + row * dim * cache.dtype->block_bytes;
+// Which vector of a cache [blocks, kv_heads, block_size, dim] is that of one kv head at `slot`.
+int64_t vector_of(const CacheTensor& cache, int64_t slot, int64_t head) {
+  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2];
+  return (slot / block_size * kv_heads + head) * block_size + slot % block_size;
+}
+std::byte* address(const CacheTensor& cache, int64_t vector) {
+  return cache.data + vector * cache.shape[3] * cache.dtype->block_bytes;
+}
+
+void store(const CacheTensor& cache, int64_t slot, int64_t head, const float* from) {
+  const int64_t vector = vector_of(cache, slot, head);
+  if (cache.dtype == &kInt8) {
+    cache.scales[vector] = encode_int8(from, reinterpret_cast<int8_t*>(address(cache, vector)), cache.shape[3]);
+  } else {
+    from_float(cache.dtype, from, address(cache, vector), static_cast<size_t>(cache.shape[3]));
+  }
+}
+
+// The vector's first elements.
+void load(const CacheTensor& cache, int64_t slot, int64_t head, std::vector<float>& to) {
+  const int64_t vector = vector_of(cache, slot, head);
+  if (cache.dtype != &kInt8) return to_float(cache.dtype, address(cache, vector), to.data(), to.size());
+  const auto* codes = reinterpret_cast<const int8_t*>(address(cache, vector));
+  for (size_t i = 0; i < to.size(); ++i) to[i] = cache.scales[vector] * static_cast<float>(codes[i]);
 }
 
 void rotate(float* head, const float* cos_sin, int64_t rotary_dim, bool interleaved) {
@@ -52,11 +71,11 @@ class Row {
     }
     double sum = args_.sinks ? std::exp(args_.sinks[head] - top) : 0.0;
     for (double& weight : weights) sum += weight = std::exp(weight - top);
-    const Tensor& values = args_.v_cache.data != nullptr ? args_.v_cache : args_.k_cache;
+    const CacheTensor& values = args_.v_cache.data != nullptr ? args_.v_cache : args_.k_cache;
     std::vector<double> mixed(args_.v_cache.data != nullptr ? values.shape[3] : args_.value_dim);
     std::vector<float> value(mixed.size());
     for (int64_t i = 0; i < keys; ++i) {
-      to_float(values.dtype, cache_row(values, slot(first_ + i), kv_head), value.data(), value.size());
+      load(values, slot(first_ + i), kv_head, value);
       for (size_t d = 0; d < mixed.size(); ++d) mixed[d] += weights[i] * value[d];
     }
     for (size_t d = 0; d < mixed.size(); ++d) out[d] = static_cast<float>(mixed[d] / sum);
@@ -70,7 +89,7 @@ class Row {
 
   double score(const float* q, int64_t head, int64_t kv_head, int64_t key) const {
     std::vector<float> k(args_.k_cache.shape[3]);
-    to_float(args_.k_cache.dtype, cache_row(args_.k_cache, slot(key), kv_head), k.data(), k.size());
+    load(args_.k_cache, slot(key), kv_head, k);
     double dot = 0;
     for (size_t d = 0; d < k.size(); ++d) dot += double(q[d]) * k[d];
     dot *= args_.scale;
@@ -90,6 +109,21 @@ class Row {
 
 }  // namespace
 
+float encode_int8(const float* from, int8_t* to, int64_t count) {
+  float top = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {
+    finite = finite && std::isfinite(from[i]);
+    top = std::max(top, std::abs(from[i]));
+  }
+  std::fill_n(to, count, int8_t{0});
+  if (!finite) return NAN;
+  const float inverse = 127.0f / top;  // infinite where the scale is next to nothing, as are the elements
+  if (top == 0 || std::isinf(inverse)) return 0;
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<int8_t>(std::nearbyint(from[i] * inverse));
+  return top / 127.0f;
+}
+
 void rope_store(ThreadPool&, const RopeStoreArgs& args) {
   const int64_t kv_heads = args.k_cache.shape[1], head_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
   const int64_t heads = args.q.shape[1] / head_dim;
@@ -105,8 +139,8 @@ void rope_store(ThreadPool&, const RopeStoreArgs& args) {
       const float* v = args.v.f32() + t * args.v.row_stride + h * value_dim;
       key.assign(k, k + head_dim);
       rotate(key.data(), cos_sin, rotary_dim, args.interleaved);
-      from_float(args.k_cache.dtype, key.data(), cache_row(args.k_cache, args.slots[t], h), head_dim);
-      from_float(args.v_cache.dtype, v, cache_row(args.v_cache, args.slots[t], h), value_dim);
+      store(args.k_cache, args.slots[t], h, key.data());
+      store(args.v_cache, args.slots[t], h, v);
     }
   }
 }
@@ -125,7 +159,7 @@ void latent_store(ThreadPool&, const LatentStoreArgs& args) {
     std::copy_n(args.latent.f32() + t * args.latent.row_stride, latent, key.data());
     std::copy_n(args.k_rope.f32() + t * args.k_rope.row_stride, rotary, key.data() + latent);
     rotate(key.data() + latent, cos_sin, rotary, args.interleaved);
-    from_float(args.k_cache.dtype, key.data(), cache_row(args.k_cache, args.slots[t], 0), head_dim);
+    store(args.k_cache, args.slots[t], 0, key.data());
   }
 }
 

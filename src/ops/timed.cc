@@ -48,9 +48,10 @@ double bytes_of(const HeadMatmulArgs& args) {
 double bytes_of(const AttentionArgs& args) {
   int64_t positions = 0;
   for (const int32_t kv_len : args.kv_len) positions += args.window > 0 ? std::min(args.window, kv_len) : kv_len;
-  const auto of_position = [](const Tensor& cache) {
+  const auto of_position = [](const CacheTensor& cache) {
     if (cache.data == nullptr) return 0.0;
-    return static_cast<double>(cache.shape[1] * cache.shape[3] * cache.dtype->block_bytes);
+    const int64_t scale = cache.scales != nullptr ? sizeof(float) : 0;
+    return static_cast<double>(cache.shape[1] * (cache.shape[3] * cache.dtype->block_bytes + scale));
   };
   return static_cast<double>(positions) * (of_position(args.k_cache) + of_position(args.v_cache)) + bytes_of(args.q) +
          bytes_of(args.out);

@@ -141,10 +141,24 @@ TEST_P(Minnow, PerplexityInFp8) {
   const Json reference = read_json_file(kGoldens + "reference.json");
   EngineOptions o = options(GetParam(), "bfloat16");
   o.quantization = "fp8";
-  if (ops::select_backend().fp8_cache) o.kv_cache_dtype = "fp8";
+  o.kv_cache_dtype = "fp8";
   const double ratio = perplexity(o) / reference[GetParam()]["chat_test_perplexity"].get<double>();
   fmt::print("{}: perplexity in fp8 {:.5f} of the reference's\n", GetParam(), ratio);
   EXPECT_NEAR(ratio, 1.0, 0.005);
+}
+
+// Keys and values of 8 bits, everything else in bf16.
+TEST_P(Minnow, PerplexityWithNarrowCaches) {
+  if (kSanitized) GTEST_SKIP() << "takes minutes under a sanitizer";
+  EngineOptions o = options(GetParam(), "bfloat16");
+  const double plain = perplexity(o);
+  for (const char* type : {"int8", "fp8"}) {
+    if (!ops::select_backend().caches(find_dtype(std::string_view(type) == "fp8" ? "float8_e4m3fn" : type))) continue;
+    o.kv_cache_dtype = type;
+    const double narrow = perplexity(o);
+    fmt::print("{}: perplexity {:.4f} with a cache of bfloat16, {:.4f} of {}\n", GetParam(), plain, narrow, type);
+    EXPECT_NEAR(narrow / plain, 1.0, std::string_view(type) == "int8" ? 0.001 : 0.005);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Minnow, ::testing::Values("minnow-6m", "minnow-1m-draft"),

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <random>
 
+#include "base/thread_pool.h"
+
 namespace sluice {
 namespace {
 
@@ -110,6 +112,54 @@ TEST(KvCache, LayersOfAllGroupsKeepTheirBytes) {
     };
     each([](float& at, float value) { at = value; });
     each([&](const float& at, float value) { ASSERT_EQ(at, value) << "run " << run; });
+  }
+}
+
+// Scales of int8 are a part of a block, and no layer's are another's, whatever shares a place.
+TEST(KvCache, Int8HasAScalePerVector) {
+  constexpr int kBlocks = 36;
+  const KvShape small{.kv_heads = 1, .head_dim = 512, .value_dim = 512}, latent{.kv_heads = 1, .head_dim = 72};
+  EXPECT_EQ(one_group({kHeads, latent}, &kInt8, 16).block_bytes(), 2u * 4 * 16 * (256 + 4) + 16 * (72 + 4));
+  for (const auto& layers : {layers_of(10, 512, 2, kHeads, small), layers_of(2, 64, 1, kHeads, kHeads),
+                             std::vector<KvShape>{latent, kHeads, small}}) {
+    const KvLayout layout = groups_by_window(layers, &kInt8, 8, 10000);
+    const int groups = static_cast<int>(layout.groups.size());
+    const KvCache cache(layout, kBlocks);
+    // Every block belongs to a group; a value for every scale, by block, layer and place.
+    const auto each = [&](const auto& visit) {
+      float value = 1;
+      for (size_t i = 0; i < layers.size(); ++i) {
+        const KvCache::Layer& layer = cache.layer(static_cast<int>(i));
+        const int64_t vectors = int64_t{layers[i].kv_heads} * 8;
+        for (int block = layer.group; block < kBlocks; block += groups) {
+          const int64_t id = int64_t{block} * layout.groups[layer.group].ids_per_block;
+          for (const ops::CacheTensor* t : {&layer.k, &layer.v}) {
+            if (t->shape[3] == 0) {
+              EXPECT_EQ(t->scales, nullptr);
+              continue;
+            }
+            for (int64_t v = 0; v < vectors; ++v) visit(t->scales[id * vectors + v], value++);
+          }
+        }
+      }
+    };
+    each([](float& at, float value) { at = value; });
+    each([](const float& at, float value) { ASSERT_EQ(at, value); });
+    // A block's scales go where its codes go.
+    const ops::Backend& reference = ops::select_backend("reference");
+    ThreadPool pool(1);
+    Arena arena(0);
+    ops::Ctx ctx{reference.table(), pool, arena};
+    const KvCache::Layer& first = cache.layer(0);
+    const int64_t vectors = int64_t{layers[0].kv_heads} * 8, from = first.group, to = kBlocks - 1;
+    const int64_t ids = layout.groups[first.group].ids_per_block;
+    first.k.as<int8_t>()[from * ids * vectors * first.k.shape[3]] = 77;
+    const std::vector<int32_t> pairs = {static_cast<int32_t>(from), static_cast<int32_t>(to)};
+    cache.copy_blocks(ctx, pairs);
+    EXPECT_EQ(first.k.as<int8_t>()[to * ids * vectors * first.k.shape[3]], 77);
+    EXPECT_EQ(std::memcmp(first.k.scales + from * ids * vectors, first.k.scales + to * ids * vectors,
+                          static_cast<size_t>(vectors) * sizeof(float)),
+              0);
   }
 }
 

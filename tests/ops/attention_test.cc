@@ -71,7 +71,7 @@ class Scene {
     attention(ctx, {.out = result,
                     .q = q,
                     .k_cache = k_,
-                    .v_cache = config_.values_in_keys ? Tensor() : *v_,
+                    .v_cache = config_.values_in_keys ? CacheTensor() : v_,
                     .value_dim = config_.values_in_keys ? config_.value_dim : 0,
                     .query_start = start,
                     .kv_len = kv_len,
@@ -108,33 +108,36 @@ class Scene {
     return out;
   }
 
-  // The vectors of a position, for a test to spoil.
-  std::byte* key(int sequence, int position) const { return vector(k_, sequence, position); }
-  std::byte* value(int sequence, int position) const { return vector(v_, sequence, position); }
+  // Writes the key and the value of a position.
+  void put(int sequence, int position, const std::vector<float>& values) {
+    const int64_t block = table_[sequence * stride_ + position / config_.block_size];
+    const int64_t vector = block * config_.kv_heads * config_.block_size + position % config_.block_size;
+    k_.put(vector, values), v_.put(vector, values);
+  }
   // Moves every block elsewhere.
   void relocate(std::mt19937& random) {
     std::vector<int32_t> to(blocks_);
     for (int i = 0; i < blocks_; ++i) to[i] = i;
     std::shuffle(to.begin(), to.end(), random);
-    for (Owned* cache : {&k_, &v_}) {
-      const Owned old(*cache);
+    const int64_t vectors = int64_t{config_.kv_heads} * config_.block_size;
+    for (OwnedCache* cache : {&k_, &v_}) {
+      const OwnedCache old(*cache);
       const size_t bytes = (*cache)->row_elements() * config_.type->block_bytes;
-      for (int i = 0; i < blocks_; ++i) std::memcpy((*cache)->data + to[i] * bytes, old->data + i * bytes, bytes);
+      for (int i = 0; i < blocks_; ++i) {
+        std::memcpy((*cache)->data + to[i] * bytes, old->data + i * bytes, bytes);
+        if (old.scales() != nullptr)
+          std::copy_n(old.scales() + i * vectors, vectors, cache->scales() + to[i] * vectors);
+      }
     }
     for (int32_t& block : table_) block = to[block];
   }
 
  private:
-  std::byte* vector(const Owned& cache, int sequence, int position) const {
-    const int64_t block = table_[sequence * stride_ + position / config_.block_size];
-    const int64_t row = block * config_.kv_heads * config_.block_size + position % config_.block_size;
-    return cache->data + row * cache->shape[3] * config_.type->block_bytes;
-  }
-
   Config config_;
   std::vector<int> lengths_;
   int stride_, blocks_;
-  Owned k_, v_, sinks_, slopes_, bias_;
+  OwnedCache k_, v_;
+  Owned sinks_, slopes_, bias_;
   std::vector<int32_t> table_;
   std::vector<Owned> q_;
 };
@@ -217,7 +220,9 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
   if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";
   constexpr int kLength = sized(1100, 530);  // more than one thread takes of one sequence
   std::vector<Config> configs(std::begin(kConfigs), std::end(kConfigs));
-  if (GetParam()->fp8_cache) configs.push_back({.heads = 14, .head_dim = 72, .type = &kFloat8E4M3, .window = 333});
+  for (const DType type : GetParam()->narrow_caches) {
+    configs.push_back({.heads = 14, .head_dim = 72, .type = type, .window = 333});
+  }
   for (const Config& config : configs) {
     SCOPED_TRACE(config.str());
     Scene scene(config, {kLength, 70, 3}, random);
@@ -251,16 +256,16 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
 
 // A token whose key and value are not numbers spoils the rows that see it, and no other.
 TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
-  for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
-    if (type == &kFloat8E4M3 && !GetParam()->fp8_cache) continue;
+  std::vector<DType> types = {&kFloat32, &kBFloat16, &kFloat16};
+  types.insert(types.end(), GetParam()->narrow_caches.begin(), GetParam()->narrow_caches.end());
+  for (DType type : types) {
     for (const auto& [window, causal] : {std::pair(0, true), {9, true}, {9, false}, {1, false}}) {
       const Config config{.block_size = 8, .type = type, .window = window, .causal = causal};
       SCOPED_TRACE(config.str());
       Scene scene(config, {75, 40}, random);
       const std::vector<Owned> clean = scene.whole(device.ctx);
       const std::vector<float> nan(config.head_dim, std::nanf(""));
-      from_float(type, nan.data(), scene.key(0, 44), nan.size());
-      from_float(type, nan.data(), scene.value(0, 44), nan.size());
+      scene.put(0, 44, nan);
       const std::vector<Owned> out = scene.whole(device.ctx);
       // Tensor cores multiply what a row does not see by zero (docs/cuda.md).
       const bool exact = std::string_view(GetParam()->name) != "cuda";
@@ -296,8 +301,8 @@ TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
       std::fill_n(kept.begin(), (kLength - rows - kWindow + 1) / kBlock, kBlocks);
       AttentionArgs args{.out = a,
                          .q = q,
-                         .k_cache = k,
-                         .v_cache = v,
+                         .k_cache = *k,
+                         .v_cache = *v,
                          .query_start = start,
                          .kv_len = kv_len,
                          .block_table = all,
@@ -313,28 +318,34 @@ TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
   }
 }
 
-// Caches of 8-bit floats: the reference reads the same ones.
-TEST_P(AttentionTest, Fp8CachesMatchTheReference) {
-  if (!GetParam()->fp8_cache) GTEST_SKIP() << "has no caches of 8-bit floats";
-  for (Config config :
-       {Config{}, Config{.heads = 8, .head_dim = 128, .value_dim = 128},
-        Config{.heads = 6, .kv_heads = 1, .head_dim = 256, .value_dim = 256, .window = 45},
-        Config{.heads = 5, .kv_heads = 1, .head_dim = 80, .value_dim = 80, .block_size = 8, .sinks = true},
-        Config{.heads = 24, .kv_heads = 3, .head_dim = 96, .value_dim = 64, .block_size = 32},
-        Config{.heads = 3, .kv_heads = 3, .head_dim = 20, .value_dim = 36, .alibi = true},
-        Config{.heads = 5, .kv_heads = 1, .head_dim = 72, .value_dim = 56, .values_in_keys = true},
-        Config{.heads = 8, .kv_heads = 1, .soft_cap = 3.0f, .causal = false}}) {
-    config.type = &kFloat8E4M3;
-    SCOPED_TRACE(config.str());
-    const float tolerance = attention_tolerance(GetParam()->rounds ? &kFloat16 : &kFloat8E4M3);
-    const Scene scene(config, {1300, 70, 131, 1, 512}, random);
-    std::vector<Owned> out = scene.results(), expected = scene.results();
-    for (const std::vector<Scene::Span>& spans :
-         {std::vector<Scene::Span>{{0, 1299, 1300}, {1, 60, 70}, {2, 129, 131}, {3, 0, 1}, {4, 511, 512}},
-          std::vector<Scene::Span>{{0, 1000, 1300}, {1, 0, 70}, {2, 0, 131}, {4, 508, 512}}}) {
-      scene.attend(device.ctx, spans, out);
-      scene.attend(reference.ctx, spans, expected);
-      for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], tolerance);
+// Caches of 8 bits: the reference reads the same ones.
+TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
+  const Config configs[] = {
+      {},
+      {.heads = 8, .head_dim = 128, .value_dim = 128},
+      {.heads = 6, .kv_heads = 1, .head_dim = 256, .value_dim = 256, .window = 45},
+      {.heads = 5, .kv_heads = 1, .head_dim = 80, .value_dim = 80, .block_size = 8, .sinks = true},
+      {.heads = 24, .kv_heads = 3, .head_dim = 96, .value_dim = 64, .block_size = 32},
+      {.heads = 3, .kv_heads = 3, .head_dim = 20, .value_dim = 36, .alibi = true},
+      {.heads = 2, .kv_heads = 1, .head_dim = 33, .value_dim = 47, .block_size = 8, .chunk = 100},
+      {.heads = 5, .kv_heads = 1, .head_dim = 72, .value_dim = 56, .values_in_keys = true},
+      {.heads = 4, .kv_heads = 2, .relative_reach = 40},
+      {.heads = 8, .kv_heads = 1, .soft_cap = 3.0f, .causal = false}};
+  for (const DType type : GetParam()->narrow_caches) {
+    for (Config config : configs) {
+      config.type = type;
+      SCOPED_TRACE(config.str());
+      const float tolerance = std::max(attention_tolerance(GetParam()->rounds && type != &kInt8 ? &kFloat16 : type),
+                                       3e-5f);  // scores of slopes are large
+      const Scene scene(config, {1300, 70, 131, 1, 512}, random);
+      std::vector<Owned> out = scene.results(), expected = scene.results();
+      for (const std::vector<Scene::Span>& spans :
+           {std::vector<Scene::Span>{{0, 1299, 1300}, {1, 60, 70}, {2, 129, 131}, {3, 0, 1}, {4, 511, 512}},
+            std::vector<Scene::Span>{{0, 1200, 1300}, {1, 0, 70}, {2, 0, 131}, {4, 508, 512}}}) {
+        scene.attend(device.ctx, spans, out);
+        scene.attend(reference.ctx, spans, expected);
+        for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], tolerance);
+      }
     }
   }
 }

@@ -245,8 +245,8 @@ TEST_P(RoundedTest, AttentionGivesSixteenBits) {
       for (int i = 0; i < kBlocks; ++i) table[i] = kBlocks - 1 - i;
       AttentionArgs args{.out = exact,
                          .q = q,
-                         .k_cache = k,
-                         .v_cache = v,
+                         .k_cache = *k,
+                         .v_cache = *v,
                          .query_start = start,
                          .kv_len = kv_len,
                          .block_table = table,

@@ -14,6 +14,7 @@
 #include "base/registry.h"
 #include "base/thread_pool.h"
 #include "ops/ops.h"
+#include "ops/reference.h"
 #include "support/sanitized.h"
 
 namespace sluice::ops {
@@ -70,6 +71,51 @@ class Owned {
   Tensor tensor_;
   int64_t gap_;
   Buffer buffer_;
+};
+
+// Keys or values in the paged cache, of int8 with their scales.
+class OwnedCache : public Owned {
+ public:
+  OwnedCache(DType type, Shape shape) : Owned(type, shape), scales_(&kFloat32, {vectors()}) {}
+  operator CacheTensor() const { return {**this, scales()}; }
+  float* scales() const { return (*this)->dtype == &kInt8 ? scales_->f32() : nullptr; }
+  int64_t vectors() const { return (*this)->shape.elements() / (*this)->shape[-1]; }
+
+  OwnedCache& fill(std::mt19937& random) {
+    if ((*this)->dtype != &kInt8) {
+      Owned::fill(random);
+      return *this;
+    }
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<size_t>((*this)->shape[-1]));
+    for (int64_t i = 0; i < vectors(); ++i) {
+      for (float& v : values) v = normal(random);
+      put(i, values);
+    }
+    return *this;
+  }
+  void put(int64_t vector, const std::vector<float>& values) {
+    std::byte* to = (*this)->data + vector * (*this)->shape[-1] * (*this)->dtype->block_bytes;
+    if ((*this)->dtype != &kInt8) return from_float((*this)->dtype, values.data(), to, values.size());
+    scales()[vector] =
+        reference::encode_int8(values.data(), reinterpret_cast<int8_t*>(to), static_cast<int64_t>(values.size()));
+  }
+  // All elements.
+  std::vector<float> numbers() const {
+    const auto elements = static_cast<size_t>((*this)->shape.elements());
+    std::vector<float> values(elements);
+    if ((*this)->dtype != &kInt8) {
+      to_float((*this)->dtype, (*this)->data, values.data(), elements);
+      return values;
+    }
+    for (size_t i = 0; i < elements; ++i) {
+      values[i] = static_cast<float>((*this)->as<int8_t>()[i]) * scales()[i / static_cast<size_t>((*this)->shape[-1])];
+    }
+    return values;
+  }
+
+ private:
+  Owned scales_;
 };
 
 inline std::vector<const Backend*> usable_backends() {

@@ -2,8 +2,6 @@
 // widened and transposed, scores = Q K^T, online softmax, then O = O * correction + P V. Included by attention.cc only.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cpu/attention_plan.h"
 
 namespace sluice::SLUICE_ISA {
@@ -165,7 +163,7 @@ template <class T>
 class Fp32Tiles {
  public:
   static int64_t floats(const Plan& plan) {
-    return kMaxRows * (plan.key_stride + kTile + 1) + kTile * (plan.key_stride + plan.value_stride);
+    return kMaxRows * (plan.key_stride + kTile + 1) + kTile * (plan.key_stride + plan.value_stride + 2);
   }
 
   // In floats(plan) of memory; rounds nothing.
@@ -175,7 +173,9 @@ class Fp32Tiles {
     keys_ = queries_ + kMaxRows * plan.key_stride;
     values_ = keys_ + kTile * plan.key_stride;
     scores_ = values_ + kTile * plan.value_stride;
-    correction_ = scores_ + kMaxRows * kTile;
+    key_scales_ = scores_ + kMaxRows * kTile;
+    value_scales_ = key_scales_ + kTile;
+    correction_ = value_scales_ + kTile;
     for (int64_t row = 0; row < task.rows(); ++row) {
       const float* q = query_of(args, plan, task, row);
       each_vec(plan.head_dim,
@@ -208,6 +208,14 @@ class Fp32Tiles {
     for (int64_t i = max_of(end, 0); i < kTile; ++i) rows[i] = nullptr;
   }
 
+  // The scales of the same vectors, 0 for those outside.
+  void find_scales(const ops::CacheTensor& cache, int64_t tile, int64_t first, int64_t last, float* scales) const {
+    for (int64_t i = 0; i < kTile; ++i) {
+      const bool inside = tile + i >= first && tile + i <= last;
+      scales[i] = inside ? cache.scales[vector_of(args_, cache, task_, tile + i)] : 0.0f;
+    }
+  }
+
   // Where the tile at `tile` lies. What the task does not need of it points at memory that is in the cache anyway.
   void look_ahead(int64_t tile, Ahead<T>& ahead) const {
     locate(args_.k_cache, tile, tile, last_key(args_, task_), ahead.keys);
@@ -228,6 +236,7 @@ class Fp32Tiles {
     SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       x[v] = load(scores + v * kLanes, All{}) * broadcast(args_.scale);
+      if constexpr (kScaled<T>) x[v] = x[v] * load(key_scales_ + v * kLanes, All{});
       if (args_.soft_cap > 0.0f) x[v] = broadcast(args_.soft_cap) * tanh(x[v] / broadcast(args_.soft_cap));
       if (args_.alibi_slopes != nullptr) {
         const Vec away = lane_numbers() + broadcast(static_cast<float>(v * kLanes + distance));
@@ -254,6 +263,7 @@ class Fp32Tiles {
     for (int v = 0; v < kVecs; ++v) {
       x[v] = exp(x[v] - broadcast(after));
       sum = sum + x[v];
+      if constexpr (kScaled<T>) x[v] = x[v] * load(value_scales_ + v * kLanes, All{});
       store(scores + v * kLanes, x[v], All{});
     }
     store(state_.sums + row * kLanes, sum, All{});
@@ -305,6 +315,10 @@ class Fp32Tiles {
     const int64_t seen = first_key(args_, from);
     locate(args_.k_cache, tile, seen, end, vectors);
     load_keys(vectors, plan_.head_dim, keys_);
+    if constexpr (kScaled<T>) {
+      find_scales(args_.k_cache, tile, seen, end, key_scales_);
+      find_scales(values_of(args_), tile, seen, end, value_scales_);
+    }
     each_rows<kRegisters == 32 ? 8 : 2>(last - first, [&]<int R>(int64_t r) {
       const auto run = [&](auto next) {
         multiply_keys<R>({.queries = queries_ + (first + r) * plan_.key_stride,
@@ -342,7 +356,9 @@ class Fp32Tiles {
   float* queries_;     // [kMaxRows][key_stride]
   float* keys_;        // [key_stride][kTile], transposed
   float* values_;      // [kTile][value_stride]
-  float* scores_;      // [kMaxRows][kTile], then their exponentials
+  float* scores_;      // [kMaxRows][kTile], then their exponentials, times the scales of the values
+  float* key_scales_;  // [kTile], where the cache has some
+  float* value_scales_;
   float* correction_;  // [kMaxRows] of what was summed before this tile
 };
 

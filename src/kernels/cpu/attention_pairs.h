@@ -1,5 +1,5 @@
-// Attention in pairs of bf16 (vdpbf16ps), for caches of bf16, and of 8-bit floats that bf16 holds exactly: queries and
-// softmax weights are rounded to bf16, products and sums are fp32. Included by attention.cc only.
+// Attention in pairs of bf16 (vdpbf16ps), for caches of bf16, and of 8-bit floats and int8 that bf16 holds exactly:
+// queries and softmax weights are rounded to bf16, products and sums are fp32. Included by attention.cc only.
 //
 // Keys run in spans of kSpan at absolute positions, rows in groups of kGroupRows. Nothing is transposed: scores have
 // the rows in their lanes, two lanes each, since a broadcast of four elements of a key meets four of every row's query,
@@ -36,6 +36,14 @@ SLUICE_INLINE __m512i load_bf16(const Fp8* p) {
 SLUICE_INLINE __m512i load_bf16(const Fp8* p, int64_t count) {
   if (count >= 32) return load_bf16(p);
   return fp8_to_bf16(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
+}
+
+SLUICE_INLINE __m512i load_bf16(const Int8* p) {
+  return int8_to_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+SLUICE_INLINE __m512i load_bf16(const Int8* p, int64_t count) {
+  if (count >= 32) return load_bf16(p);
+  return int8_to_bf16(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
 }
 
 // 2^x within 3e-6 of itself: weights are rounded to bf16 anyway. Exactly 1 at 0, 0 at -infinity.
@@ -92,7 +100,7 @@ class PairTiles {
  public:
   static int64_t floats(const Plan& plan) {
     return kGroups * (query_floats(plan) + kSpan * kLanes + 3 * kLanes) + kKeys * kKeyStride +
-           kSpan / 2 * (kLanes + kGroupRows) + kMaxRows * mixed_stride(plan);
+           kSpan / 2 * (kLanes + kGroupRows) + kMaxRows * mixed_stride(plan) + 2 * kSpan;
   }
 
   PairTiles(const ops::AttentionArgs& args, const Plan& plan, const Task& task, float* memory)
@@ -105,7 +113,9 @@ class PairTiles {
     softened_ = correction_ + kGroups * kLanes;
     weights_ = softened_ + kSpan / 2 * kLanes;
     mixed_ = weights_ + kSpan / 2 * kGroupRows;
-    keys_ = reinterpret_cast<Bf16*>(mixed_ + kMaxRows * mixed_stride(plan));
+    key_scales_ = mixed_ + kMaxRows * mixed_stride(plan);
+    value_scales_ = key_scales_ + kSpan;
+    keys_ = reinterpret_cast<Bf16*>(value_scales_ + kSpan);
     load_queries();
   }
 
@@ -130,6 +140,7 @@ class PairTiles {
   struct Runs {  // of kRun keys each; null where no row sees any
     const T* keys[kSpan / kRun];
     const T* values[kSpan / kRun];
+    const float *key_scales[kSpan / kRun], *value_scales[kSpan / kRun];  // where the cache has some
   };
   // What the rows of a group see of a span: each the keys [low, high), all of them [all_low, all_high), whole pairs.
   struct Sight {
@@ -160,7 +171,7 @@ class PairTiles {
   }
 
   void find_runs(int64_t span, Runs& runs) const {
-    const Tensor &keys = args_.k_cache, &values = values_of(args_);
+    const ops::CacheTensor &keys = args_.k_cache, &values = values_of(args_);
     const int64_t first = first_key(args_, task_.first_position), last = last_key(args_, task_);
     const int64_t kv_heads = keys.shape[1], block_size = keys.shape[2];
     const int32_t* block = args_.block_table.data() + task_.sequence * args_.block_table_stride + span / block_size;
@@ -172,6 +183,7 @@ class PairTiles {
       const int64_t row = seen ? (*block * kv_heads + task_.kv_head) * block_size + offset : 0;
       runs.keys[i] = seen ? reinterpret_cast<const T*>(keys.data) + row * keys.shape[3] : nullptr;
       runs.values[i] = seen ? reinterpret_cast<const T*>(values.data) + row * values.shape[3] : nullptr;
+      if constexpr (kScaled<T>) runs.key_scales[i] = keys.scales + row, runs.value_scales[i] = values.scales + row;
     }
   }
 
@@ -204,7 +216,27 @@ class PairTiles {
     return sight.most > sight.least;
   }
 
+  // Of what no row sees: any number.
+  void load_scales() const {
+    for (int64_t i = 0; i < kSpan / kRun; ++i) {
+      __builtin_memcpy(key_scales_ + i * kRun, span_runs_.key_scales[i], kRun * sizeof(float));
+      __builtin_memcpy(value_scales_ + i * kRun, span_runs_.value_scales[i], kRun * sizeof(float));
+    }
+  }
+  // Of a pair of keys, lane by lane.
+  SLUICE_INLINE static Vec scales_of(const float* pair) {
+    double both;
+    __builtin_memcpy(&both, pair, sizeof both);
+    return _mm512_permute_ps(_mm512_castpd_ps(_mm512_set1_pd(both)), 0x50);
+  }
+  // Weights of values times their scales; what no row sees keeps the weight 0.
+  SLUICE_INLINE static Vec scaled_weights(Vec weights, const float* pair) {
+    const Mask seen = _mm512_cmp_ps_mask(weights, zero(), _CMP_NEQ_UQ);
+    return _mm512_maskz_mul_ps(seen, weights, scales_of(pair));
+  }
+
   void attend_span(int64_t span) {
+    if constexpr (kScaled<T>) load_scales();
     Sight sights[kGroups];
     bool sees[kGroups];
     int32_t least = kSpan, most = 0;
@@ -325,6 +357,7 @@ class PairTiles {
     Vec top = broadcast(kMinusInfinity);
     for (int64_t pair = first; pair < last; ++pair) {
       Vec x = products_of(raw + 2 * pair * kLanes);
+      if constexpr (kScaled<T>) x = x * scales_of(key_scales_ + 2 * pair);
       x = scaled ? x * scale : scores_of(x, span + 2 * pair, group);
       if (2 * pair < sight.all_low || 2 * pair >= sight.all_high) {
         const __m512i key =
@@ -344,10 +377,13 @@ class PairTiles {
         _mm512_set_epi64(0x0f0e0b0a0d0c0908, 0x0706030205040100, 0x0f0e0b0a0d0c0908, 0x0706030205040100,
                          0x0f0e0b0a0d0c0908, 0x0706030205040100, 0x0f0e0b0a0d0c0908, 0x0706030205040100);
     for (int64_t pair = first; pair < last; pair += 2) {
-      const Vec a = exp2(load(softened + pair * kLanes, All{}) - base);
-      const Vec b = exp2(load(softened + (pair + 1) * kLanes, All{}) - base);
+      Vec a = exp2(load(softened + pair * kLanes, All{}) - base);
+      Vec b = exp2(load(softened + (pair + 1) * kLanes, All{}) - base);
       sum = sum + a;
       sum = sum + b;
+      if constexpr (kScaled<T>) {
+        a = scaled_weights(a, value_scales_ + 2 * pair), b = scaled_weights(b, value_scales_ + 2 * pair + 2);
+      }
       const __m512i narrow = _mm512_castps_si512(narrow_pairs(a, b));
       _mm512_storeu_si512(weights + pair * kGroupRows, _mm512_shuffle_epi8(narrow, neighbours));
     }
@@ -487,7 +523,9 @@ class PairTiles {
   float* softened_;    // [kSpan / 2][kLanes]: scores of one group
   float* weights_;     // [kSpan / 2][kGroupRows]: of one group, pairs of bf16
   float* mixed_;       // [kMaxRows][mixed_stride], each 32 columns permuted
-  Bf16* keys_;         // [2][kKeys][kKeyStride]
+  float* key_scales_;  // [kSpan], where the cache has some
+  float* value_scales_;
+  Bf16* keys_;  // [2][kKeys][kKeyStride]
 };
 
 }  // namespace

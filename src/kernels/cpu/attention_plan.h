@@ -2,6 +2,8 @@
 // attention.cc and its tiles only.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -74,7 +76,7 @@ Task task_at(const ops::AttentionArgs& args, const Plan& plan, int64_t sequence,
 }
 
 // The cache whose rows begin with the values.
-const Tensor& values_of(const ops::AttentionArgs& args) {
+const ops::CacheTensor& values_of(const ops::AttentionArgs& args) {
   return args.v_cache.data != nullptr ? args.v_cache : args.k_cache;
 }
 
@@ -112,13 +114,19 @@ const float* query_of(const ops::AttentionArgs& args, const Plan& plan, const Ta
          (task.first_head + row % task.heads) * plan.head_dim;
 }
 
-// The vector of a key that is in the cache; the next ones of its block follow.
+template <class T>
+inline constexpr bool kScaled = std::is_same_v<T, Int8>;
+
+// Which vector of the cache is that of a key; the next ones of its block follow.
+int64_t vector_of(const ops::AttentionArgs& args, const Tensor& cache, const Task& task, int64_t key) {
+  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2];
+  const int32_t block = args.block_table.data()[task.sequence * args.block_table_stride + key / block_size];
+  return (block * kv_heads + task.kv_head) * block_size + key % block_size;
+}
+
 template <class T>
 const T* cached(const ops::AttentionArgs& args, const Tensor& cache, const Task& task, int64_t key) {
-  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2], dim = cache.shape[3];
-  const int32_t block = args.block_table.data()[task.sequence * args.block_table_stride + key / block_size];
-  const int64_t row = (block * kv_heads + task.kv_head) * block_size + key % block_size;
-  return reinterpret_cast<const T*>(cache.data) + row * dim;
+  return reinterpret_cast<const T*>(cache.data) + vector_of(args, cache, task, key) * cache.shape[3];
 }
 
 // Calls body<R>(row) for tiles of at most Max rows of [0, rows).

@@ -1,8 +1,10 @@
 // Rotary embedding of q (in place) and k, and the append of k and v to the paged cache in the cache's type.
 // One token at a time; bound by memory traffic.
+#include <type_traits>
+
 #include "base/thread_pool.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_int8.h"
 
 namespace sluice::SLUICE_ISA {
 namespace {
@@ -47,15 +49,68 @@ void rotate(const float* from, T* to, int64_t head_dim, const Rotation& r) {
   copy(from + rest, to + rest, head_dim - rest);
 }
 
+// A vector of the cache, written part by part: in the cache, or in fp32 where its scale is not known before its end.
 template <class T>
-T* cache_row(const Tensor& cache, int64_t slot, int64_t head) {
-  const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2], dim = cache.shape[3];
-  return reinterpret_cast<T*>(cache.data) +
-         ((slot / block_size * kv_heads + head) * block_size + slot % block_size) * dim;
+class CachedVector {
+ public:
+  CachedVector(const ops::CacheTensor& cache, int64_t slot, int64_t head, float* whole)
+      : dim_(cache.shape[3]), whole_(whole) {
+    const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2];
+    const int64_t vector = (slot / block_size * kv_heads + head) * block_size + slot % block_size;
+    to_ = reinterpret_cast<T*>(cache.data) + vector * dim_;
+    if constexpr (kScaled) scale_ = cache.scales + vector;
+  }
+  auto* at(int64_t i) const {
+    if constexpr (kScaled) {
+      return whole_ + i;
+    } else {
+      return to_ + i;
+    }
+  }
+  void finish() const {
+    if constexpr (kScaled) encode();
+  }
+
+ private:
+  static constexpr bool kScaled = std::is_same_v<T, Int8>;
+
+  // As ops::reference::encode_int8. Magnitudes order as integers; NaN is above all.
+  void encode() const {
+    Bytes tops = broadcast_lane(0);
+    each_vec(dim_, [&](int64_t i, auto n) { tops = max_lanes(tops, magnitude_bits(load(whole_ + i, n))); });
+    const int bits = reduce_max_lanes(tops);
+    float top;
+    __builtin_memcpy(&top, &bits, sizeof top);
+    const float inverse = top == 0.0f ? 0.0f : 127.0f / top;
+    const bool any = inverse < __builtin_inff();
+    *scale_ = any ? top / 127.0f + (top - top) : top - top;
+    const Vec by = broadcast(any && top < __builtin_inff() ? inverse : 0.0f);
+    each_vec(dim_, [&](int64_t i, auto n) {
+      const Vec x = load(whole_ + i, n) * by;
+      store(to_ + i, select(less(abs(x), broadcast(128.0f)), x, zero()), n);
+    });
+  }
+
+  int64_t dim_;
+  float* whole_;
+  T* to_;
+  float* scale_ = nullptr;
+};
+
+// Calls body(token, memory for a vector) for all tokens.
+template <class T, class F>
+void each_token(ThreadPool& pool, int64_t tokens, int64_t dim, F&& body) {
+  float* memory = nullptr;
+  if constexpr (std::is_same_v<T, Int8>) {
+    memory = reinterpret_cast<float*>(pool.scratch(static_cast<size_t>(pool.threads() * dim) * sizeof(float)));
+  }
+  pool.parallel_for(tokens, kGrain, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t token = begin; token < end; ++token) body(token, memory != nullptr ? memory + worker * dim : nullptr);
+  });
 }
 
 template <class T>
-void rope_store_token(const ops::RopeStoreArgs& args, int64_t token) {
+void rope_store_token(const ops::RopeStoreArgs& args, int64_t token, float* memory) {
   const int64_t head_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3], kv_heads = args.k_cache.shape[1];
   Rotation rotation{.interleaved = args.interleaved};
   if (args.cos_sin.data != nullptr) {
@@ -71,20 +126,24 @@ void rope_store_token(const ops::RopeStoreArgs& args, int64_t token) {
   const float* v = reinterpret_cast<const float*>(args.v.data) + token * args.v.row_stride;
   const int64_t slot = args.slots.data()[token];
   for (int64_t head = 0; head < kv_heads; ++head) {
-    rotate(k + head * head_dim, cache_row<T>(args.k_cache, slot, head), head_dim, rotation);
-    copy(v + head * value_dim, cache_row<T>(args.v_cache, slot, head), value_dim);
+    const CachedVector<T> key(args.k_cache, slot, head, memory), value(args.v_cache, slot, head, memory);
+    rotate(k + head * head_dim, key.at(0), head_dim, rotation);
+    key.finish();
+    copy(v + head * value_dim, value.at(0), value_dim);
+    value.finish();
   }
 }
 
 template <class T>
 void rope_store_as(ThreadPool& pool, const ops::RopeStoreArgs& args) {
-  pool.parallel_for(static_cast<int64_t>(args.positions.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) rope_store_token<T>(args, token);
-  });
+  const int64_t key_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
+  const int64_t dim = key_dim > value_dim ? key_dim : value_dim;
+  each_token<T>(pool, static_cast<int64_t>(args.positions.size()), dim,
+                [&](int64_t token, float* memory) { rope_store_token<T>(args, token, memory); });
 }
 
 template <class T>
-void latent_store_token(const ops::LatentStoreArgs& args, int64_t token) {
+void latent_store_token(const ops::LatentStoreArgs& args, int64_t token, float* memory) {
   const int64_t latent = args.latent.shape[1], rotary = args.k_rope.shape[1], head_dim = latent + rotary;
   const auto row = [&](const Tensor& x) { return reinterpret_cast<float*>(x.data) + token * x.row_stride; };
   const float* cos =
@@ -95,16 +154,16 @@ void latent_store_token(const ops::LatentStoreArgs& args, int64_t token) {
   for (int64_t at = 0; at < args.q_rope.shape[1]; at += rotary, q += head_dim) {
     rotate(q_rope + at, q, rotary, rotation);
   }
-  T* key = cache_row<T>(args.k_cache, args.slots.data()[token], 0);
-  copy(row(args.latent), key, latent);
-  rotate(row(args.k_rope), key + latent, rotary, rotation);
+  const CachedVector<T> key(args.k_cache, args.slots.data()[token], 0, memory);
+  copy(row(args.latent), key.at(0), latent);
+  rotate(row(args.k_rope), key.at(latent), rotary, rotation);
+  key.finish();
 }
 
 template <class T>
 void latent_store_as(ThreadPool& pool, const ops::LatentStoreArgs& args) {
-  pool.parallel_for(static_cast<int64_t>(args.positions.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) latent_store_token<T>(args, token);
-  });
+  each_token<T>(pool, static_cast<int64_t>(args.positions.size()), args.k_cache.shape[3],
+                [&](int64_t token, float* memory) { latent_store_token<T>(args, token, memory); });
 }
 
 }  // namespace
@@ -113,6 +172,7 @@ void latent_store(ThreadPool& pool, const ops::LatentStoreArgs& args) {
   if (args.k_cache.dtype == &kBFloat16) return latent_store_as<Bf16>(pool, args);
   if (args.k_cache.dtype == &kFloat16) return latent_store_as<Fp16>(pool, args);
   if (args.k_cache.dtype == &kFloat8E4M3) return latent_store_as<Fp8>(pool, args);
+  if (args.k_cache.dtype == &kInt8) return latent_store_as<Int8>(pool, args);
   latent_store_as<float>(pool, args);
 }
 
@@ -120,6 +180,7 @@ void rope_store(ThreadPool& pool, const ops::RopeStoreArgs& args) {
   if (args.k_cache.dtype == &kBFloat16) return rope_store_as<Bf16>(pool, args);
   if (args.k_cache.dtype == &kFloat16) return rope_store_as<Fp16>(pool, args);
   if (args.k_cache.dtype == &kFloat8E4M3) return rope_store_as<Fp8>(pool, args);
+  if (args.k_cache.dtype == &kInt8) return rope_store_as<Int8>(pool, args);
   rope_store_as<float>(pool, args);
 }
 

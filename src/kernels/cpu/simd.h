@@ -30,6 +30,10 @@ struct Fp16 {
 struct Fp8 {  // E4M3
   uint8_t bits;
 };
+// Integers, whose scale lies elsewhere.
+struct Int8 {
+  int8_t code;
+};
 
 #ifdef __AVX512F__
 #include "kernels/cpu/simd_avx512.h"
@@ -50,6 +54,10 @@ SLUICE_INLINE Vec load(const Fp8* p, Extent n) {
   return widen_fp8(load_8(p, n));
 }
 template <class Extent>
+SLUICE_INLINE Vec load(const Int8* p, Extent n) {
+  return widen_int8(load_8(p, n));
+}
+template <class Extent>
 SLUICE_INLINE void store(Bf16* p, Vec x, Extent n) {
   store_16(p, narrow_bf16(x), n);
 }
@@ -60,6 +68,11 @@ SLUICE_INLINE void store(Fp16* p, Vec x, Extent n) {
 template <class Extent>
 SLUICE_INLINE void store(Fp8* p, Vec x, Extent n) {
   store_8(p, narrow_fp8(x), n);
+}
+
+template <class Extent>
+SLUICE_INLINE void store(Int8* p, Vec x, Extent n) {  // rounded; from -128 to 127
+  store_8(p, narrow_int8(x), n);
 }
 
 // Calls body(offset, extent) for the vectors of [0, count).

@@ -114,6 +114,13 @@ SLUICE_INLINE __m128i narrow_bf16(Vec x) {
   return _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
 }
 
+SLUICE_INLINE Vec widen_int8(__m128i codes) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)); }
+SLUICE_INLINE __m128i narrow_int8(Vec x) {
+  const __m256i lanes = _mm256_cvtps_epi32(x);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+  return _mm_packs_epi16(words, words);
+}
+
 // E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
 SLUICE_INLINE Vec widen_fp8_lanes(__m256i bits) {
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));

@@ -77,6 +77,9 @@ SLUICE_INLINE __m256i narrow_bf16(Vec x) {
   return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
 }
 
+SLUICE_INLINE Vec widen_int8(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
+SLUICE_INLINE __m128i narrow_int8(Vec x) { return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)); }
+
 // E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
 SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
   const __m512i bits = _mm512_cvtepu8_epi32(bytes), magnitude = _mm512_and_epi32(bits, _mm512_set1_epi32(0x7f));
@@ -159,4 +162,9 @@ SLUICE_INLINE Vec dot_pairs(Vec sums, Vec a, Vec b) {
 }
 // Elements of two vectors as bf16, those of `a` first: neighbours are pairs.
 SLUICE_INLINE Vec narrow_pairs(Vec a, Vec b) { return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(b, a)); }
+// Exactly.
+SLUICE_INLINE __m512i int8_to_bf16(__m256i codes) {
+  return _mm512_castps_si512(
+      narrow_pairs(widen_int8(_mm256_castsi256_si128(codes)), widen_int8(_mm256_extracti128_si256(codes, 1))));
+}
 #endif
