@@ -38,7 +38,8 @@ void read_fp8(QuantizedTensors& t) {
   t.block = config.get("weight_block_size", std::vector<int>{});
   t.check_block("weight_block_size", config);
   t.fp8_activations = true;  // with scales per tensor that were measured, or dynamic ones
-  ignore(config, {"activation_scheme", "modules_to_not_convert", "ignored_layers", "scale_fmt", "kv_cache_scheme"});
+  ignore(config, {"activation_scheme", "modules_to_not_convert", "ignored_layers", "packed_modules_mapping",
+                  "scale_fmt", "kv_cache_scheme"});
   check_read(config);
   t.floats();
 }

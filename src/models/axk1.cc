@@ -8,12 +8,11 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = latent_llama_like(config, "axk1");
-  if (config.has("scoring_func") && config.at<std::string>("scoring_func") != "sigmoid") {
-    config.refuse("scoring_func", "is not sigmoid");
+  for (const auto& [key, wanted] : {std::pair{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}}) {
+    if (config.get(key, std::string(wanted)) != wanted) config.refuse(key, fmt::format("is not {}", wanted));
   }
   read_deepseek_experts(config, s, true, {.default_shared = 1, .default_dense = 1, .default_scale = 2.5f});
-  const int every = read_positive(config, "moe_layer_freq", config.get("moe_layer_freq", 1));
-  for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = s.layers[i].moe && i % every == 0;
+  if (!config.has("mlp_layer_types") && config.has("first_k_dense_replace")) read_deepseek_layers(config, s);
   read_mlp_layer_types(config, s);
   bool corrected = false;
   for (int i = 0; i < s.depth(); ++i) {
@@ -27,6 +26,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
     corrected |= context.checkpoint.find(layer + "mlp." + s.moe.correction) != nullptr;
   }
   if (!corrected) s.moe.correction = "";  // the published checkpoint has none
+  for (const char* key : {"aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux"}) config.ignore(key);
   ignore_prediction_layers(config, context, s);
   return decoder_lm(std::move(s), context, max_len);
 }

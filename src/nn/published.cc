@@ -106,6 +106,7 @@ constexpr auto kSettled = std::to_array<Setting>({
     {"hunyuan_v1_moe", "use_qk_norm", "true"},
     {"hunyuan_v1_moe", "use_recompute"},
     {"hunyuan_v1_moe", "use_rotary_pos_emb", "true"},
+    {"hy_v3", "use_grouped_mm"},
     {"llama", "activation", "\"swiglu\""},
     {"mamba2", "intermediate_size"},  // expand
     {"minimax_m2", "layernorm_full_attention_beta", "1.0"},

@@ -547,6 +547,93 @@ TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
   for (int row = 0; row < 48; ++row) EXPECT_EQ(values[row * 64], static_cast<float>(row % 24));
 }
 
+// Kimi Linear: delta attention where there are no kv heads, its tensors with the dimensions that the converter adds.
+TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
+  const std::string a = "kimi-linear.";
+  const auto file = [&](uint32_t gating) {
+    Writer w;
+    w.header(8, 20).key_text("general.architecture", "kimi-linear");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 2);
+    w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
+    w.key(a + "attention.head_count_kv", 9).number(4u).number<uint64_t>(2).number(0u).number(1u);
+    w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "ssm.conv_kernel", 4);
+    w.key_u32(a + "kda.head_dim", 16).key_u32(a + "attention.kv_lora_rank", 24).key_u32(a + "rope.dimension_count", 8);
+    w.key_u32(a + "attention.key_length_mla", 24).key_u32(a + "attention.value_length_mla", 12);
+    w.key_u32(a + "expert_count", 4).key_u32(a + "expert_used_count", 2).key_u32(a + "expert_gating_func", gating);
+    w.key_u32(a + "expert_feed_forward_length", 8).key_u32(a + "expert_shared_count", 1);
+    w.key_u32(a + "leading_dense_block_count", 1);
+    return with_tensors(w, {{"token_embd.weight", {64, 10}},
+                            {"output_norm.weight", {64}},
+                            {"blk.0.ssm_conv1d_q.weight", {4, 1, 32, 1}},
+                            {"blk.0.ssm_conv1d_k.weight", {4, 1, 32}},
+                            {"blk.0.ssm_a", {1, 2}},
+                            {"blk.0.ssm_dt.bias", {32}},
+                            {"blk.1.exp_probs_b.bias", {4}},
+                            {"blk.1.ffn_gate_exps.weight", {64, 8, 4}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(2)));
+  const Config& config = checkpoint->config;
+  const Config linear = config.object("linear_attn_config");
+  EXPECT_EQ(linear.at<std::vector<int>>("kda_layers"), std::vector<int>{1});
+  EXPECT_EQ(linear.at<std::vector<int>>("full_attn_layers"), std::vector<int>{2});
+  EXPECT_EQ(linear.at<int>("num_heads"), 2);
+  EXPECT_EQ(config.at<int>("qk_nope_head_dim"), 16);
+  EXPECT_EQ(config.at<int>("v_head_dim"), 12);
+  EXPECT_TRUE(config.at<bool>("norm_topk_prob"));
+  const auto shape = [&](const std::string& name) {
+    const TensorEntry* entry = checkpoint->find("model.layers." + name);
+    return entry != nullptr ? entry->shape.str() : name;
+  };
+  EXPECT_EQ(shape("0.self_attn.q_conv1d.weight"), "[32, 1, 4]");
+  EXPECT_EQ(shape("0.self_attn.k_conv1d.weight"), "[32, 1, 4]");
+  EXPECT_EQ(shape("0.self_attn.A_log"), "[1, 1, 2, 1]");
+  EXPECT_EQ(shape("0.self_attn.dt_bias"), "[32]");
+  EXPECT_EQ(shape("1.block_sparse_moe.gate.e_score_correction_bias"), "[4]");
+  EXPECT_EQ(shape("1.block_sparse_moe.experts.3.w1.weight"), "[8, 64]");
+  const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(1))); });
+  EXPECT_THAT(refused ? refused->message : "", HasSubstr("expert_gating_func"));
+}
+
+// Nemotron 3: a width makes a layer one of experts, with a latent stream where the file has one.
+TEST_F(GgufCheckpointTest, NemotronsExpertsAreWhereThereIsAWidth) {
+  const std::string a = "nemotron_h_moe.";
+  const auto file = [&](uint32_t second_width) {
+    Writer w;
+    w.header(6, 21).key_text("general.architecture", "nemotron_h_moe");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 4);
+    w.key(a + "feed_forward_length", 9).number(4u).number<uint64_t>(4).number(0u).number(40u).number(second_width);
+    w.number(0u);
+    w.key_u32(a + "attention.head_count", 2);
+    w.key(a + "attention.head_count_kv", 9).number(4u).number<uint64_t>(4).number(0u).number(0u).number(0u);
+    w.number(1u);
+    w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "ssm.conv_kernel", 4);
+    w.key_u32(a + "ssm.inner_size", 128).key_u32(a + "ssm.state_size", 16).key_u32(a + "ssm.group_count", 2);
+    w.key_u32(a + "ssm.time_step_rank", 4).key_u32(a + "expert_count", 4).key_u32(a + "expert_used_count", 2);
+    w.key_u32(a + "expert_feed_forward_length", 40).key_u32(a + "expert_shared_feed_forward_length", 48);
+    w.key_u32(a + "expert_shared_count", 1).key_f32(a + "expert_weights_scale", 2.5f);
+    w.key_u32(a + "moe_latent_size", 24).key_u32(a + "expert_group_count", 1);
+    return with_tensors(w, {{"token_embd.weight", {64, 10}},
+                            {"blk.1.ffn_up_exps.weight", {24, 40, 4}},
+                            {"blk.1.ffn_latent_down.weight", {64, 24}},
+                            {"blk.1.ffn_latent_up.weight", {24, 64}},
+                            {"blk.1.exp_probs_b.bias", {4}},
+                            {"blk.1.ffn_up_shexp.weight", {64, 48}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(40)));
+  const Config& config = checkpoint->config;
+  EXPECT_EQ(config.at<std::vector<std::string>>("layers_block_type"),
+            (std::vector<std::string>{"mamba", "moe", "moe", "attention"}));
+  EXPECT_EQ(config.at<int>("moe_latent_size"), 24);
+  EXPECT_EQ(config.at<int>("moe_shared_expert_intermediate_size"), 48);
+  EXPECT_EQ(config.at<double>("routed_scaling_factor"), 2.5);
+  for (const char* name : {"experts.3.up_proj.weight", "fc1_latent_proj.weight", "fc2_latent_proj.weight",
+                           "gate.e_score_correction_bias", "shared_experts.up_proj.weight"}) {
+    EXPECT_NE(checkpoint->find(std::string("backbone.layers.1.mixer.") + name), nullptr) << name;
+  }
+  const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(48))); });
+  EXPECT_THAT(refused ? refused->message : "", HasSubstr("feed_forward_length"));
+}
+
 // Qwen 3.5: value heads in turn need the key heads as often as these take turns.
 TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
   const std::string a = "qwen35.";

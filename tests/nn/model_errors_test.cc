@@ -57,6 +57,25 @@ void expect_error(const Change& change, const std::string& part, const char* nam
   EXPECT_NE(error.find(part), std::string::npos) << "wanted " << part << ", got: " << error;
 }
 
+// Beyond index_topk tokens an indexer would choose among them, which is not supported.
+TEST(ModelErrors, ContextsEndWhereAnIndexerWouldChoose) {
+  const testing::TempFolder folder;
+  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch/deepseek_v32-1";
+  testing::write_hashed_checkpoint(golden.string(), folder.path().string());
+  const auto checkpoint = open_checkpoint(folder.path().string());
+  ThreadPool pool(1);
+  LoadContext context{.checkpoint = *checkpoint,
+                      .ops = ops::select_backend("reference").table(),
+                      .pool = pool,
+                      .dtype = &kFloat32,
+                      .dry = true};
+  const auto model = find_family(checkpoint->config).build(checkpoint->config, context, 0);
+  EXPECT_EQ(checkpoint->config.at<int>("max_position_embeddings"), 256);
+  EXPECT_EQ(model->shape().max_positions, 128);
+  expect_error(set("layer_types", {"indexed_attention", "sliding_attention", "indexed_attention"}), "layer_types",
+               "deepseek_v32-1");
+}
+
 TEST(ModelErrors, TheUnchangedModelLoads) { EXPECT_EQ(error_of({}), ""); }
 
 TEST(ModelErrors, ConfigurationKeysAreNamed) {
