@@ -1,7 +1,11 @@
-// Drawing tokens from rows of logits where these lie: the op sends back a token, or the few candidates that the host
-// needs to finish, instead of whole rows; and what log-probabilities are made of.
+// Drawing tokens from rows of logits where these lie: the op sends back tokens instead of whole rows, and what
+// log-probabilities are made of.
 //
 // A row is drawn from after its edits and its mask. Log-probabilities are of the raw logits.
+//
+// What top-k, top-p and min-p keep is exact, however many tokens that are: tokens have an order (higher logit first,
+// among equal ones the lower id), and weights of draws are integers, whose sums do not depend on the order in which a
+// device adds them up.
 //
 // A draw from softmax(scale * logits) takes the token of the largest scale * logit + Gumbel noise (Gumbel 1954;
 // Maddison et al. 2014, arXiv:1411.0030). The noise of a token is a function of key, choice, position and the token's
@@ -23,10 +27,10 @@ struct DrawRow {
   float scale = 0.0f;  // 1 / temperature; 0: no draw, the largest logit
   uint32_t key[2] = {};
   uint32_t choice = 0, position = 0;
-  // Which tokens are candidates. All zero: none, the op draws. Else, and only one of these:
-  int32_t count = 0;   // those of the `count` largest logits
-  float mass = 0.0f;   // the largest ones that hold at least this share of the row's weight (1: all)
-  float below = 0.0f;  // those whose logit is at most that far below the largest one
+  // Which tokens a draw keeps, each of these of what the one before has kept:
+  int32_t count = 0;   // > 0: the first so many in order (top-k)
+  float least = 0.0f;  // those of at least this weight, the largest logit's being 1 (min-p); the last of the three
+  double mass = 1.0;   // < 1: the shortest prefix in order that holds at least this share of the weight (top-p)
 
   int32_t target = -1;                                         // >= 0: this token instead of a draw
   int32_t first_edit = 0, edits = 0;                           // of DrawArgs::edits
@@ -45,12 +49,13 @@ struct DrawEdit {
   float raw = 0.0f;     // the op's own
 };
 
-struct DrawCandidate {
+// One of the largest logits.
+struct TopLogit {
   int32_t id = 0;
   float logit = 0.0f;
 };
 
-inline constexpr int kMostCandidates = 512;
+inline constexpr int kMostTop = 512;
 
 // And writes.
 struct DrawnRow {
@@ -58,29 +63,24 @@ struct DrawnRow {
   static constexpr int32_t kBadLogits = -1;  // the raw ones are NaN, +infinity or all -infinity
   static constexpr int32_t kNoneLeft = -2;   // after edits and mask they are
   int32_t token = kBadLogits;
-  int32_t candidates = 0;  // listed, in any order; a few more than asked for, never fewer
-  int32_t listed = 1;      // 0: there are more than kMostCandidates, none is listed
-  float max = 0.0f;        // of the logits that were drawn from
-  float total = 0.0f;      // sum of exp(scale * (logit - max)), where candidates are asked for
 
   // Of the raw logits, where asked for:
   float raw_max = 0.0f;
   float raw_total = 0.0f;  // sum of exp(logit - raw_max)
   float token_logit = 0.0f;
   int32_t before = 0;  // tokens of larger logits, or of equal ones and lower ids
-  int32_t top = 0;     // listed in `top`, in any order, never fewer than asked for; -1: more than kMostCandidates
+  int32_t top = 0;     // listed in `top`, in any order, never fewer than asked for; -1: more than kMostTop
 };
 
 struct DrawArgs {
-  Tensor logits;      // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
-                      // that each must be the row of that draw alone
-  Tensor rows;        // bytes of DrawRow [draws]
-  Tensor drawn;       // out: bytes of DrawnRow [draws]
-  Tensor candidates;  // out: bytes of DrawCandidate [draws, kMostCandidates]
+  Tensor logits;  // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
+                  // that each must be the row of that draw alone
+  Tensor rows;    // bytes of DrawRow [draws]
+  Tensor drawn;   // out: bytes of DrawnRow [draws]
   // May be empty where no row asks for them:
   Tensor edits;  // in, out: bytes of DrawEdit
   Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32: the token may be drawn
-  Tensor top;    // out: bytes of DrawCandidate [draws, kMostCandidates]
+  Tensor top;    // out: bytes of TopLogit [draws, kMostTop]
 };
 
 constexpr int64_t mask_words(int64_t vocabulary) { return (vocabulary + 31) / 32; }
@@ -101,7 +101,10 @@ constexpr std::array<uint32_t, 4> draw_bits(const DrawRow& row, uint32_t block) 
   return philox4x32({row.position, row.choice, block, 2}, {row.key[0], row.key[1]});
 }
 
-// Candidates are found by bins of equal width below the maximum.
+// The weight of a token, exp(scale * (logit - max)), in units that leave room for the sum of 2^20 of them.
+inline constexpr double kDrawWeightUnits = 0x1p43;
+
+// The largest logits are found by bins of equal width below the maximum.
 inline constexpr int kDrawBins = 2048;
 inline constexpr float kDrawBinsPerLogit = 32.0f;
 

@@ -342,13 +342,11 @@ void draw(Ctx& ctx, const DrawArgs& args) {
   check_matrix(args.logits, "logits", -1, -1);
   const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
   CHECK(static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow)) >= draws, "{} draws", draws);
-  CHECK(static_cast<int64_t>(args.candidates.bytes() / sizeof(DrawCandidate)) >= draws * kMostCandidates, "{} draws",
-        draws);
+  CHECK(args.logits.shape[1] <= 1 << 20, "a vocabulary of {}", args.logits.shape[1]);
   const int64_t words = mask_words(args.logits.shape[1]);
   CHECK(args.masks.data == nullptr || static_cast<int64_t>(args.masks.bytes()) % (words * 4) == 0, "masks of {} words",
         words);
-  CHECK(args.top.data == nullptr ||
-            static_cast<int64_t>(args.top.bytes() / sizeof(DrawCandidate)) >= draws * kMostCandidates,
+  CHECK(args.top.data == nullptr || static_cast<int64_t>(args.top.bytes() / sizeof(TopLogit)) >= draws * kMostTop,
         "{} draws", draws);
   if (draws > 0) ctx.ops.draw(ctx.pool, args);
 }

@@ -21,45 +21,49 @@ int bin_of(float max, float logit) {
   return static_cast<int>(std::min((max - logit) * kDrawBinsPerLogit, static_cast<float>(kDrawBins - 1)));
 }
 
-// Of the tokens of a row, those asked for: at least `count` of the largest, or of `mass` of the weight, or not further
-// `below` the maximum.
-struct Wanted {
-  float scale;
-  int32_t count;
-  float mass, below;
-};
-
-// The last bin whose tokens are candidates.
-int last_bin(const Wanted& wanted, const float* logits, int64_t vocab, float max, double total) {
-  if (wanted.below > 0) return bin_of(max, max - wanted.below);
-  double sum = 0;
-  const double enough = wanted.count > 0 ? wanted.count : double{wanted.mass} * total;
-  for (int bin = 0; bin < kDrawBins; ++bin) {
-    for (int64_t i = 0; i < vocab; ++i) {
-      if (logits[i] == kMasked || bin_of(max, logits[i]) != bin) continue;
-      sum += wanted.count > 0 ? 1.0 : std::exp(wanted.scale * (logits[i] - max));
-    }
-    if (sum >= enough) return bin;
+// Lists at least `count` of the largest logits: those of whole bins. Returns how many there are; only so many as there
+// is room for are written.
+int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, TopLogit* to) {
+  std::vector<int64_t> bins(kDrawBins);
+  for (int64_t i = 0; i < vocab; ++i) {
+    if (logits[i] != kMasked) ++bins[static_cast<size_t>(bin_of(max, logits[i]))];
   }
-  return kDrawBins - 1;
-}
-
-double weight_of(const float* logits, int64_t vocab, float max, float scale) {
-  double total = 0;
-  for (int64_t i = 0; i < vocab; ++i) total += std::exp(scale * (logits[i] - max));
-  return total;
-}
-
-// Returns how many there are; only so many as there is room for are written.
-int32_t list(const Wanted& wanted, const float* logits, int64_t vocab, float max, double total, DrawCandidate* to) {
-  const int last = last_bin(wanted, logits, vocab, max, total);
+  int last = 0;
+  for (int64_t sum = bins[0]; sum < wanted && last < kDrawBins - 1;) sum += bins[static_cast<size_t>(++last)];
   int32_t count = 0;
   for (int64_t i = 0; i < vocab; ++i) {
     if (logits[i] == kMasked || bin_of(max, logits[i]) > last) continue;
-    if (count < kMostCandidates) to[count] = {static_cast<int32_t>(i), logits[i]};
+    if (count < kMostTop) to[count] = {static_cast<int32_t>(i), logits[i]};
     ++count;
   }
   return count;
+}
+
+// What a draw keeps of a row, by id.
+std::vector<bool> kept(const DrawRow& row, const std::vector<float>& logits, float max) {
+  struct Token {
+    size_t id;
+    float logit;
+    uint64_t weight;
+  };
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kMasked) continue;
+    const double weight = std::exp(row.scale * (logits[i] - max));
+    tokens.push_back({i, logits[i], static_cast<uint64_t>(std::llrint(weight * kDrawWeightUnits))});
+  }
+  std::ranges::stable_sort(tokens, [](const Token& a, const Token& b) { return a.logit > b.logit; });
+  if (row.count > 0 && tokens.size() > static_cast<size_t>(row.count)) tokens.resize(static_cast<size_t>(row.count));
+  uint64_t total = 0, before = 0;
+  for (const Token& token : tokens) total += token.weight;
+  const auto enough = static_cast<uint64_t>(std::ceil(row.mass * static_cast<double>(total)));
+  std::vector<bool> keeps(logits.size());
+  for (const Token& token : tokens) {
+    if (row.mass < 1 && before >= enough) break;
+    before += token.weight;
+    keeps[token.id] = std::exp(row.scale * (token.logit - max)) >= row.least;
+  }
+  return keeps;
 }
 
 // The largest logit; NaN and +infinity are so, too.
@@ -93,23 +97,30 @@ std::vector<float> edit(const DrawArgs& args, const DrawRow& row, const float* r
   return logits;
 }
 
-int32_t choose(const DrawRow& row, const std::vector<float>& logits) {
+int32_t choose(const DrawRow& row, const std::vector<float>& logits, float max) {
+  const bool all = row.scale == 0 || (row.count == 0 && row.mass >= 1 && row.least <= 0);
+  const std::vector<bool> keeps = all ? std::vector<bool>(logits.size(), true) : kept(row, logits, max);
   int32_t token = DrawnRow::kNoneLeft;
   float best = kMasked;
   for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kMasked || !keeps[i]) continue;
     const float value = row.scale > 0 ? score(row, logits[i], static_cast<int64_t>(i)) : logits[i];
-    if (logits[i] != kMasked && value > best) best = value, token = static_cast<int32_t>(i);
+    if (value > best) best = value, token = static_cast<int32_t>(i);
   }
   return token;
 }
 
-void report(const DrawRow& row, const float* raw, int64_t vocab, DrawnRow& drawn, DrawCandidate* top) {
-  const double total = weight_of(raw, vocab, drawn.raw_max, 1.0f);
-  drawn.raw_total = static_cast<float>(total);
+double weight_of(const float* logits, int64_t vocab, float max) {
+  double total = 0;
+  for (int64_t i = 0; i < vocab; ++i) total += std::exp(logits[i] - max);
+  return total;
+}
+
+void report(const DrawRow& row, const float* raw, int64_t vocab, DrawnRow& drawn, TopLogit* top) {
+  drawn.raw_total = static_cast<float>(weight_of(raw, vocab, drawn.raw_max));
   if (row.report > 0) {
-    const Wanted largest{.scale = 1.0f, .count = row.report, .mass = 0, .below = 0};
-    drawn.top = list(largest, raw, vocab, drawn.raw_max, total, top);
-    if (drawn.top > kMostCandidates) drawn.top = -1;
+    drawn.top = list_top(row.report, raw, vocab, drawn.raw_max, top);
+    if (drawn.top > kMostTop) drawn.top = -1;
   }
   if (drawn.token < 0) return;
   drawn.token_logit = raw[drawn.token];
@@ -123,25 +134,16 @@ DrawnRow draw_row(const DrawArgs& args, int64_t index) {
   const float* raw = args.logits.f32() + row.row * args.logits.row_stride;
   const int64_t vocab = args.logits.shape[1];
   DrawnRow drawn{.raw_max = worst_or_max(raw, vocab)};
-  drawn.max = drawn.raw_max;
   if (drawn.raw_max == INFINITY || drawn.raw_max == kMasked) return drawn;
   if (row.target >= 0) {
     drawn.token = row.target;
   } else {
     const std::vector<float> logits = edit(args, row, raw, vocab);
-    drawn.max = worst_or_max(logits.data(), vocab);
-    drawn.token = drawn.max == INFINITY ? DrawnRow::kNoneLeft : choose(row, logits);
-    if (drawn.token >= 0 && (row.count > 0 || row.mass > 0 || row.below > 0)) {
-      const Wanted wanted{.scale = row.scale, .count = row.count, .mass = row.mass, .below = row.below};
-      const double total = weight_of(logits.data(), vocab, drawn.max, row.scale);
-      drawn.total = static_cast<float>(total);
-      drawn.candidates = list(wanted, logits.data(), vocab, drawn.max, total,
-                              args.candidates.as<DrawCandidate>() + index * kMostCandidates);
-      if (drawn.candidates > kMostCandidates) drawn.candidates = 0, drawn.listed = 0;
-    }
+    const float max = worst_or_max(logits.data(), vocab);
+    drawn.token = max == INFINITY ? DrawnRow::kNoneLeft : choose(row, logits, max);
   }
   if (row.report >= 0) {
-    report(row, raw, vocab, drawn, row.report > 0 ? args.top.as<DrawCandidate>() + index * kMostCandidates : nullptr);
+    report(row, raw, vocab, drawn, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);
   }
   return drawn;
 }

@@ -11,8 +11,7 @@ DeviceSampler::DeviceSampler(const ops::Backend& backend, ThreadPool& threads, i
       most_rows_(rows),
       inputs_(backend, rows, vocab),
       drawn_(backend, static_cast<size_t>(rows) * sizeof(ops::DrawnRow)),
-      candidates_(backend, static_cast<size_t>(rows) * ops::kMostCandidates * sizeof(ops::DrawCandidate)),
-      top_(backend, static_cast<size_t>(rows) * ops::kMostCandidates * sizeof(ops::DrawCandidate)),
+      top_(backend, static_cast<size_t>(rows) * ops::kMostTop * sizeof(ops::TopLogit)),
       whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), backend.staging_memory()),
       sampler_(threads) {}
 
@@ -25,8 +24,8 @@ bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const Sam
     (inputs_.promise(tasks[i], same_row(i - 1) || same_row(i + 1)) ? drawing_ : whole_rows_).push_back(i);
   }
   draw(c, tasks, drawn_together(0));
-  // Lists of candidates and of the largest logits may turn out to be too long: whole rows are needed then.
-  const bool may_need_rows = inputs_.candidates_asked() || (inputs_.top_asked() && vocab() > ops::kMostCandidates);
+  // Lists of the largest logits may turn out to be too long: whole rows are needed then.
+  const bool may_need_rows = inputs_.top_asked() && vocab() > ops::kMostTop;
   return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !may_need_rows;
 }
 
@@ -48,23 +47,19 @@ std::span<const size_t> DeviceSampler::drawn_together(size_t begin) const {
 }
 
 void DeviceSampler::draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which) {
-  constexpr size_t kListBytes = ops::kMostCandidates * sizeof(ops::DrawCandidate);
+  constexpr size_t kListBytes = ops::kMostTop * sizeof(ops::TopLogit);
   drawn_rows_ = drawn_.on_device(which.size() * sizeof(ops::DrawnRow));
   inputs_.fill(tasks, which);
   if (!which.empty()) {
     ops::DrawArgs args{.logits = logits_,
                        .rows = {},
                        .drawn = drawn_rows_,
-                       .candidates = candidates_.on_device(which.size() * kListBytes),
                        .edits = {},
                        .masks = {},
                        .top = top_.on_device(which.size() * kListBytes)};
     inputs_.send(memory_, args);
     ops::draw(c, args);
     memory_.copy_later(drawn_.host.data(), args.drawn.data, args.drawn.bytes());
-    if (inputs_.candidates_asked()) {
-      memory_.copy_later(candidates_.host.data(), args.candidates.data, args.candidates.bytes());
-    }
     if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());
   }
   launched_ = memory_.mark();
@@ -75,16 +70,10 @@ void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const s
                             std::vector<SampleResult>& results) {
   memory_.wait_for(launched_);
   const auto* drawn = drawn_.as<const ops::DrawnRow>();
-  const auto list = [](Mirror& lists, size_t i, int32_t count) {
-    return std::span(lists.as<const ops::DrawCandidate>() + i * ops::kMostCandidates,
-                     static_cast<size_t>(std::max(count, 0)));
-  };
   for (size_t i = 0; i < which.size(); ++i) {
-    std::optional<SampleResult> result;
-    if (drawn[i].listed != 0) {
-      result =
-          result_of(tasks[which[i]], drawn[i], list(candidates_, i, drawn[i].candidates), list(top_, i, drawn[i].top));
-    }
+    const std::span top(top_.as<const ops::TopLogit>() + i * ops::kMostTop,
+                        static_cast<size_t>(std::max(drawn[i].top, 0)));
+    std::optional<SampleResult> result = result_of(tasks[which[i]], drawn[i], top);
     if (result) {
       results[which[i]] = std::move(*result);
     } else {
@@ -94,8 +83,7 @@ void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const s
 }
 
 std::optional<SampleResult> DeviceSampler::result_of(const SampleTask& task, const ops::DrawnRow& drawn,
-                                                     std::span<const ops::DrawCandidate> candidates,
-                                                     std::span<const ops::DrawCandidate> top) {
+                                                     std::span<const ops::TopLogit> top) {
   SampleResult result;
   if (drawn.token < 0) {
     result.bad_logits = drawn.token == ops::DrawnRow::kBadLogits;
@@ -103,41 +91,25 @@ std::optional<SampleResult> DeviceSampler::result_of(const SampleTask& task, con
     return result;
   }
   result.token = drawn.token;
-  if (!candidates.empty()) {
-    const auto scale = static_cast<float>(1.0 / task.params->temperature);
-    kept_.clear();
-    for (const auto& [id, logit] : candidates) {
-      kept_.push_back({.logit = logit, .weight = relative_weight(logit, drawn.max, scale), .id = id});
-    }
-    result.token = draw_candidate(kept_, drawn.total, vocab(), task, scratch_);
-  }
   const bool reports = task.logprobs >= 0 || task.target >= 0;
   if (reports && !report(task, drawn, top, result)) return std::nullopt;
   return result;
 }
 
 // Log-probabilities of the result's token and of the most likely ones; false where `top` lacks them.
-bool DeviceSampler::report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::DrawCandidate> top,
+bool DeviceSampler::report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
                            SampleResult& result) {
   const double log_sum = drawn.raw_max + std::log(double{drawn.raw_total});
   const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };
-  kept_.clear();
-  for (const auto& [id, logit] : top) kept_.push_back({.logit = logit, .weight = 0.0f, .id = id});
-  std::ranges::sort(kept_, before);
-  TokenLogprob& own = result.logprobs.token;
-  if (result.token == drawn.token) {
-    own = {.id = result.token, .logprob = logprob(drawn.token_logit), .rank = drawn.before + 1};
-  } else {
-    const auto found = std::ranges::find(kept_, result.token, &Candidate::id);
-    if (found == kept_.end()) return false;
-    const auto rank = static_cast<int>(found - kept_.begin()) + 1;
-    own = {.id = result.token, .logprob = logprob(found->logit), .rank = rank};
-  }
+  listed_.clear();
+  for (const auto& [id, logit] : top) listed_.push_back({.logit = logit, .weight = 0.0f, .id = id});
+  std::ranges::sort(listed_, before);
+  result.logprobs.token = {.id = result.token, .logprob = logprob(drawn.token_logit), .rank = drawn.before + 1};
   if (drawn.top < 0 && task.logprobs > 0) return false;
-  const size_t listed = std::min(kept_.size(), static_cast<size_t>(std::max(task.logprobs, 0)));
+  const size_t listed = std::min(listed_.size(), static_cast<size_t>(std::max(task.logprobs, 0)));
   for (size_t i = 0; i < listed; ++i) {
     result.logprobs.top.push_back(
-        {.id = kept_[i].id, .logprob = logprob(kept_[i].logit), .rank = static_cast<int>(i) + 1});
+        {.id = listed_[i].id, .logprob = logprob(listed_[i].logit), .rank = static_cast<int>(i) + 1});
   }
   return true;
 }

@@ -1,7 +1,7 @@
-// Sampling from logits on a device: tokens are drawn where the rows lie (ops/draw.h), with bias, masks and penalties,
-// or cut down there to the few candidates that the host finishes with; log-probabilities come with them. What the
-// device has no room for (a nucleus of many tokens, edits of a row that several choices draw from) is copied to the
-// host, row by row, and left to Sampler.
+// Sampling from logits on a device: tokens are drawn where the rows lie (ops/draw.h), with bias, masks, penalties,
+// top-k, top-p and min-p; log-probabilities come with them. What the device has no room for (many edits, edits of a row
+// that several choices draw from, alternatives among very many equal logits) is copied to the host, row by row, and
+// left to Sampler.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ class DeviceSampler {
   DeviceSampler(const ops::Backend& backend, ThreadPool& threads, int rows, int vocab);
 
   // Begins what finish() ends; logits [rows, vocab] lie in the backend's memory. Seeds give the same draws whatever the
-  // other tasks are, but not those of the host: plain draws add Gumbel noise. True when the device draws every token,
+  // other tasks are, but not those of the host: draws add Gumbel noise. True when the device draws every token,
   // task i as row i of drawn(): the next step may be launched before finish(). Else finish() must come before the
   // logits are written over.
   bool begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks);
@@ -31,9 +31,8 @@ class DeviceSampler {
   void collect(std::span<const SampleTask> tasks, std::span<const size_t> which, std::vector<SampleResult>& results);
   // None where the whole row is needed.
   std::optional<SampleResult> result_of(const SampleTask& task, const ops::DrawnRow& drawn,
-                                        std::span<const ops::DrawCandidate> candidates,
-                                        std::span<const ops::DrawCandidate> top);
-  bool report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::DrawCandidate> top,
+                                        std::span<const ops::TopLogit> top);
+  bool report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
               SampleResult& result);
   void sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results);
   int vocab() const { return static_cast<int>(logits_.shape[1]); }
@@ -41,14 +40,14 @@ class DeviceSampler {
   Memory& memory_;
   int most_rows_;
   DrawInputs inputs_;
-  Mirror drawn_, candidates_, top_;
+  Mirror drawn_, top_;
   Buffer whole_;  // rows of logits on the host
   // Of the step that was begun:
   Tensor logits_, drawn_rows_;
   std::vector<size_t> drawing_, whole_rows_;  // tasks
   uint64_t launched_ = 0;                     // mark behind them
   Sampler sampler_;
-  std::vector<Candidate> kept_, scratch_;
+  std::vector<Candidate> listed_;  // of a row's largest logits
 };
 
 }  // namespace sluice

@@ -3,7 +3,6 @@
 #include "sampling/draw_inputs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/check.h"
@@ -14,8 +13,6 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // room for; rows share it
 constexpr size_t kMasks = 64;
-// Where the host ends a draw, log-probabilities of its token are found among so many of the largest, mostly.
-constexpr int kReported = 64;
 
 bool masks_ends(const SampleTask& task) { return task.position < task.params->min_tokens; }
 
@@ -40,8 +37,6 @@ DrawInputs::DrawInputs(const ops::Backend& backend, int rows, int vocab)
 void DrawInputs::clear() { edits_promised_ = masks_promised_ = 0; }
 
 bool DrawInputs::promise(const SampleTask& task, bool shares_row) {
-  const int top_k = task.params->top_k;
-  if (top_k > ops::kMostCandidates && top_k < vocab_) return false;
   const size_t edits = task.target >= 0 ? 0 : most_edits_of(task), asked = masks(task) ? 1 : 0;
   if (edits > 0 && shares_row) return false;
   if (edits_promised_ + edits > most_edits_ || masks_promised_ + asked > most_masks_) return false;
@@ -69,16 +64,9 @@ ops::DrawRow DrawInputs::row_of(const SampleTask& task) {
   }
   if (p.temperature < Sampler::kGreedyBelow) return row;
   row.scale = static_cast<float>(1.0 / p.temperature);
-  if (p.top_k > 0 && p.top_k < vocab_) {
-    row.count = p.top_k;
-  } else if (p.top_p < 1.0) {
-    row.mass = static_cast<float>(std::min(1.0, p.top_p + 1e-4));  // sums on the device are rounded
-  } else if (p.min_p > 0.0) {
-    row.below = static_cast<float>(-std::log(p.min_p) / row.scale * (1 + 1e-5) + 1e-5);
-  }
-  const bool ends_here = row.count > 0 || row.mass > 0 || row.below > 0;
-  candidates_asked_ |= ends_here;
-  if (ends_here && task.logprobs >= 0) row.report = std::max(row.report, kReported);
+  if (p.top_k > 0 && p.top_k < vocab_) row.count = p.top_k;
+  row.mass = p.top_p;
+  row.least = static_cast<float>(p.min_p);
   return row;
 }
 
@@ -131,7 +119,7 @@ void DrawInputs::write_mask(const SampleTask& task) {
 
 void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t> which) {
   rows_written_ = edits_written_ = masks_written_ = 0;
-  candidates_asked_ = top_asked_ = false;
+  top_asked_ = false;
   for (const size_t i : which) {
     const SampleTask& task = tasks[i];
     ops::DrawRow row = row_of(task);

@@ -39,8 +39,7 @@ class DrawInputs {
   // Begins the copies, and puts what was copied into the arguments.
   void send(Memory& memory, ops::DrawArgs& args);
 
-  bool candidates_asked() const { return candidates_asked_; }  // by a row of the launch
-  bool top_asked() const { return top_asked_; }
+  bool top_asked() const { return top_asked_; }  // by a row of the launch
 
  private:
   ops::DrawRow row_of(const SampleTask& task);
@@ -52,7 +51,7 @@ class DrawInputs {
   Mirror rows_, edits_, masks_;
   size_t edits_promised_ = 0, masks_promised_ = 0;
   size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
-  bool candidates_asked_ = false, top_asked_ = false;
+  bool top_asked_ = false;
   std::vector<ops::DrawEdit> biased_;  // of the task that is written, by id
 };
 

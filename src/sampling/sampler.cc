@@ -93,6 +93,30 @@ TokenId draw_from(const std::vector<Candidate>& candidates, double u) {
   return last;
 }
 
+// The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row of `vocab`
+// logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
+// overwritten.
+TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
+                       std::vector<Candidate>& scratch) {
+  const SamplingParams& params = *task.params;
+  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
+  if (params.top_k > 0 && params.top_k < vocab) {
+    const auto most = static_cast<size_t>(params.top_k);
+    if (candidates.size() > most) {
+      std::ranges::nth_element(candidates, candidates.begin() + params.top_k, before);
+      candidates.resize(most);
+    }
+    total = 0.0;
+    for (const Candidate& candidate : candidates) total += candidate.weight;
+  }
+  std::ranges::sort(candidates, by_id);
+  if (params.top_p < 1.0) keep_nucleus(candidates, params.top_p * total, scratch);
+  if (params.min_p > 0.0) {
+    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });
+  }
+  return draw_from(candidates, uniform_draw(task.seed, task.choice, task.position));
+}
+
 }  // namespace
 
 // What one thread works with.
@@ -211,27 +235,6 @@ std::vector<SampleResult> Sampler::sample(const LogitsView& logits, std::span<co
     }
   });
   return results;
-}
-
-TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
-                       std::vector<Candidate>& scratch) {
-  const SamplingParams& params = *task.params;
-  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
-  if (params.top_k > 0 && params.top_k < vocab) {
-    const auto most = static_cast<size_t>(params.top_k);
-    if (candidates.size() > most) {
-      std::ranges::nth_element(candidates, candidates.begin() + params.top_k, before);
-      candidates.resize(most);
-    }
-    total = 0.0;
-    for (const Candidate& candidate : candidates) total += candidate.weight;
-  }
-  std::ranges::sort(candidates, by_id);
-  if (params.top_p < 1.0) keep_nucleus(candidates, params.top_p * total, scratch);
-  if (params.min_p > 0.0) {
-    std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });
-  }
-  return draw_from(candidates, uniform_draw(task.seed, task.choice, task.position));
 }
 
 uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival) {

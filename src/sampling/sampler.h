@@ -75,12 +75,6 @@ class Sampler {
   std::vector<Scratch> scratch_;  // one per thread
 };
 
-// The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row of `vocab`
-// logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
-// overwritten.
-TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
-                       std::vector<Candidate>& scratch);
-
 // Seed of a request that brings none: depends on the engine's seed and the request's arrival number.
 uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival);
 

@@ -13,8 +13,7 @@ class DrawTest : public OpsTest {
  protected:
   struct Result {
     std::vector<DrawnRow> rows;
-    std::vector<std::set<int>> candidates;
-    std::vector<std::vector<DrawCandidate>> top;  // by id
+    std::vector<std::vector<TopLogit>> top;  // by id
   };
   struct Changes {
     std::vector<DrawEdit> edits;
@@ -33,27 +32,26 @@ class DrawTest : public OpsTest {
     const auto n = static_cast<int64_t>(rows.size());
     const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
     Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))});
-    Owned listed(&kUInt8, {n * kMostCandidates * static_cast<int64_t>(sizeof(DrawCandidate))}), top = listed;
-    draw(
-        on.ctx,
-        {.logits = logits, .rows = in, .drawn = out, .candidates = listed, .edits = edits, .masks = masks, .top = top});
+    Owned top(&kUInt8, {n * kMostTop * static_cast<int64_t>(sizeof(TopLogit))});
+    draw(on.ctx, {.logits = logits, .rows = in, .drawn = out, .edits = edits, .masks = masks, .top = top});
     Result result;
     for (int64_t i = 0; i < n; ++i) {
       const DrawnRow& row = out->as<DrawnRow>()[i];
       result.rows.push_back(row);
-      result.candidates.emplace_back();
-      for (int j = 0; j < row.candidates; ++j) {
-        const DrawCandidate& c = listed->as<DrawCandidate>()[i * kMostCandidates + j];
-        if (changes.edits.empty()) {
-          EXPECT_EQ(c.logit, logits.f32()[rows[i].row * logits.row_stride + c.id]);
-        }
-        EXPECT_TRUE(result.candidates.back().insert(c.id).second) << "listed twice: " << c.id;
-      }
-      const DrawCandidate* begin = top->as<DrawCandidate>() + i * kMostCandidates;
+      const TopLogit* begin = top->as<TopLogit>() + i * kMostTop;
       result.top.emplace_back(begin, begin + std::max(row.top, 0));
-      std::ranges::sort(result.top.back(), {}, &DrawCandidate::id);
+      std::ranges::sort(result.top.back(), {}, &TopLogit::id);
     }
     return result;
+  }
+
+  // Which tokens turn up in so many draws of a row; the choice is what differs.
+  std::set<int> drawn_in(const Tensor& logits, DrawRow row, int draws, const Changes& changes = {}) {
+    std::vector<DrawRow> rows(static_cast<size_t>(draws), row);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].choice = static_cast<uint32_t>(i);
+    std::set<int> tokens;
+    for (const DrawnRow& one : run(device, logits, rows, changes).rows) tokens.insert(one.token);
+    return tokens;
   }
 };
 
@@ -73,47 +71,67 @@ TEST_P(DrawTest, MatchesTheReference) {
     const Result got = run(device, logits, rows), want = run(reference, logits, rows);
     for (size_t i = 0; i < rows.size(); ++i) {
       EXPECT_EQ(got.rows[i].token, want.rows[i].token) << "row " << rows[i].row << ", scale " << rows[i].scale;
-      EXPECT_EQ(got.rows[i].max, want.rows[i].max);
-      EXPECT_EQ(got.rows[i].candidates, 0);
     }
   }
 }
 
-TEST_P(DrawTest, CandidatesHoldWhatIsKept) {
-  constexpr int kVocab = 3001;
-  Owned logits(&kFloat32, {3, kVocab}, 1);
-  logits.fill(random, 3.0f);
-  for (int i = 1; i < kVocab; i += 5) logits.row(1)[i] = -INFINITY;
-  std::vector<DrawRow> rows;
-  for (int row = 0; row < 3; ++row) {
-    rows.push_back({.row = row, .scale = 2.0f, .count = 40});
-    rows.push_back({.row = row, .scale = 2.0f, .mass = 0.8f});
-    rows.push_back({.row = row, .scale = 1.0f, .below = 2.5f});
-  }
-  const Result got = run(device, logits, rows);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const DrawRow& row = rows[i];
-    const float* from = logits.row(row.row);
-    std::vector<int> order(kVocab);
-    for (int id = 0; id < kVocab; ++id) order[id] = id;
-    std::ranges::sort(order, [&](int a, int b) { return from[a] != from[b] ? from[a] > from[b] : a < b; });
-    const float max = from[order[0]];
-    double total = 0, held = 0;
-    for (int id = 0; id < kVocab; ++id) total += std::exp(row.scale * (from[id] - max));
-    EXPECT_EQ(got.rows[i].listed, 1);
-    EXPECT_NEAR(got.rows[i].total, row.count > 0 || row.mass > 0 || row.below > 0 ? total : 0, total * 1e-5);
-    const std::set<int>& listed = got.candidates[i];
-    size_t must = 0;
-    for (; must < order.size(); ++must) {
-      const float logit = from[order[must]];
-      if (row.count > 0 && must == static_cast<size_t>(row.count)) break;
-      if (row.mass > 0 && held >= row.mass * (1 - 1e-5) * total) break;
-      if (row.below > 0 && logit < max - row.below) break;
-      EXPECT_TRUE(listed.contains(order[must])) << "draw " << i << " lacks number " << must;
-      held += std::exp(row.scale * (logit - max));
+// Every cut and all of them together, of few tokens and of many: the same tokens as the reference's.
+TEST_P(DrawTest, CutsMatchTheReference) {
+  for (const float spread : {3.0f, 0.5f, 0.002f}) {
+    constexpr int kVocab = 6007;
+    Owned logits(&kFloat32, {2, kVocab}, 1);
+    logits.fill(random, spread);
+    for (int i = 1; i < kVocab; i += 5) logits.row(1)[i] = i % 2 == 0 ? -INFINITY : logits.row(1)[i - 1];
+    std::vector<DrawRow> rows;
+    for (const int count : {0, 1, 40, 1500, kVocab + 5}) {
+      for (const double mass : {1.0, 0.8, 0.3, 1e-9, 0.99999}) {
+        for (const float least : {0.0f, 0.05f, 1.0f}) {
+          for (uint32_t choice = 0; choice < 3; ++choice) {
+            rows.push_back({.row = static_cast<int32_t>(choice % 2),
+                            .scale = 1.3f,
+                            .key = {5u, 6u},
+                            .choice = choice,
+                            .position = static_cast<uint32_t>(rows.size()),
+                            .count = count,
+                            .least = least,
+                            .mass = mass});
+          }
+        }
+      }
     }
-    EXPECT_LE(listed.size(), must + 64) << "draw " << i;
+    const Result got = run(device, logits, rows), want = run(reference, logits, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(got.rows[i].token, want.rows[i].token) << "spread " << spread << ", count " << rows[i].count
+                                                       << ", mass " << rows[i].mass << ", least " << rows[i].least;
+    }
   }
+}
+
+// The set that is kept, by drawing from it until all of it has turned up.
+TEST_P(DrawTest, KeepsWhatItIsToldTo) {
+  constexpr int kVocab = 40, kDraws = 800;
+  Owned logits(&kFloat32, {1, kVocab});
+  for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = i % 4 == 1 ? 1.0f : -INFINITY;  // ten of weight 1, by id
+  const auto first = [](int n) {
+    std::set<int> ids;
+    for (int i = 0; i < n; ++i) ids.insert(4 * i + 1);
+    return ids;
+  };
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f}, kDraws), first(10));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 3}, kDraws), first(3)) << "among equal ones the lower ids";
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .mass = 0.5}, kDraws), first(5));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .mass = 0.51}, kDraws), first(6));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 4, .mass = 0.5}, kDraws), first(2)) << "of what top-k keeps";
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .least = 1.0f}, kDraws), first(10));
+  logits.row(0)[1] = 2.0f;
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .least = 0.5f}, kDraws), first(1));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 1}, 50), first(1)) << "top-k of one is greedy";
+  EXPECT_EQ(drawn_in(logits, {.scale = 0.5f, .least = 0.6f}, kDraws), first(10)) << "weights are of the temperature";
+  Changes one_left;
+  one_left.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
+  one_left.masks[0] = 1u << 9;
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 5, .least = 0.1f, .mass = 0.9, .mask = 0}, 50, one_left),
+            std::set<int>{9});
 }
 
 TEST_P(DrawTest, RowsWithoutAnAnswer) {
@@ -123,11 +141,11 @@ TEST_P(DrawTest, RowsWithoutAnAnswer) {
   logits.row(1)[998] = INFINITY;
   for (int i = 0; i < 999; ++i) logits.row(2)[i] = -INFINITY, logits.row(3)[i] = 0.25f;
   std::vector<DrawRow> rows;
-  for (int row = 0; row < 5; ++row) rows.push_back({.row = row, .scale = 1.0f, .count = 5});
+  for (int row = 0; row < 5; ++row) rows.push_back({.row = row, .scale = 1.0f, .count = 5, .mass = 0.5});
   const Result got = run(device, logits, rows);
   for (int row = 0; row < 3; ++row) EXPECT_EQ(got.rows[row].token, -1) << row;
-  EXPECT_EQ(got.rows[3].listed, 0) << "999 equal logits";
-  EXPECT_EQ(got.rows[4].listed, 1);
+  EXPECT_LT(got.rows[3].token, 3) << "999 equal logits";
+  EXPECT_GE(got.rows[4].token, 0);
 }
 
 // Random edits, masks and reports: tokens, lists and what log-probabilities are made of, and the logits stay.
@@ -143,7 +161,7 @@ TEST_P(DrawTest, EditedRowsMatchTheReference) {
     std::vector<DrawRow> rows;
     for (int row = 0; row < kRows; ++row) {
       DrawRow asked{.row = row, .scale = row % 2 == 0 ? 0.0f : 1.5f, .key = {3u, static_cast<uint32_t>(row)}};
-      if (row % 4 == 3) asked.count = 7;
+      if (row % 4 == 3) asked.count = 7, asked.mass = 0.7;
       asked.repetition = 1.3f, asked.presence = 0.4f, asked.frequency = 0.25f;
       asked.first_edit = static_cast<int32_t>(changes.edits.size());
       for (int id = static_cast<int>(random() % 4); id < vocab; id += 1 + static_cast<int>(random() % 9)) {
@@ -166,10 +184,6 @@ TEST_P(DrawTest, EditedRowsMatchTheReference) {
       EXPECT_EQ(std::memcmp(logits.row(row), before.row(row), static_cast<size_t>(vocab) * sizeof(float)), 0);
       const DrawnRow &g = got.rows[row], &w = want.rows[row];
       EXPECT_EQ(g.token, w.token);
-      if (w.token >= 0 && rows[row].target < 0) {
-        EXPECT_EQ(g.max, w.max);
-      }
-      EXPECT_EQ(got.candidates[row], want.candidates[row]);
       if (rows[row].report < 0) continue;
       EXPECT_EQ(g.raw_max, w.raw_max);
       EXPECT_NEAR(g.raw_total, w.raw_total, w.raw_total * 1e-5);
@@ -230,6 +244,32 @@ TEST_P(DrawTest, FrequenciesAreProbabilities) {
       EXPECT_NEAR(counts[i], kDraws * probabilities[i], 5 * sigma) << "token " << i << ", part " << part;
     }
   }
+}
+
+// Chi-square of draws that are cut: those kept have their probabilities, divided by the sum of what is kept.
+TEST_P(DrawTest, CutDrawsHaveTheirProbabilities) {
+  constexpr int kVocab = 300, kDraws = 8000;
+  Owned logits(&kFloat32, {1, kVocab});
+  for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = -0.25f * static_cast<float>(i % 50) - (i < 50 ? 0.0f : 14.0f);
+  // Kept are the first ids in this order: exp(-i / 4) of 50, the others weigh next to nothing.
+  const auto expect_first = [&](DrawRow row, int kept) {
+    std::vector<DrawRow> rows(kDraws, row);
+    for (uint32_t i = 0; i < kDraws; ++i) rows[i].position = i;
+    std::vector<int> counts(kVocab);
+    for (const DrawnRow& one : run(device, logits, rows).rows) ++counts[static_cast<size_t>(one.token)];
+    double total = 0, chi = 0;
+    for (int i = 0; i < kept; ++i) total += std::exp(-0.25 * i);
+    for (int i = 0; i < kept; ++i) {
+      const double want = kDraws * std::exp(-0.25 * i) / total;
+      chi += (counts[i] - want) * (counts[i] - want) / want;
+    }
+    for (int i = kept; i < kVocab; ++i) EXPECT_EQ(counts[i], 0) << i;
+    EXPECT_LT(chi, kept + 5 * std::sqrt(2.0 * kept));
+  };
+  expect_first({.scale = 1.0f, .count = 10}, 10);
+  expect_first({.scale = 1.0f, .mass = 1 - 1.001 * std::exp(-0.25 * 9)}, 9);
+  expect_first({.scale = 1.0f, .least = 0.2f}, 7);  // exp(-6 / 4) = 0.22
+  expect_first({.scale = 1.0f, .count = 12, .least = 0.2f}, 7);
 }
 
 TEST_P(DrawTest, DrawnTokensAreTakenWhereTheyAreAskedFor) {

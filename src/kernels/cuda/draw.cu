@@ -1,9 +1,9 @@
-// Drawing tokens: a block per row. One pass over the row finds the largest logit and the draw; rows that ask for
-// candidates get two more, a histogram of bins below the maximum and the listing of those down to the last bin. A row
-// whose log-probabilities are asked for gets three of these before its edits, and one after them that counts the logits
-// above its token's. A row of 128 k logits stays in the L2 cache between its passes.
-// 256 rows of 151936 logits on an H200: 64 us for the largest, 92 with a thousand edits a row, 156 for a draw, 340 with
-// twenty log-probabilities, 364 with a nucleus.
+// Drawing tokens: a block per row. One pass over the row finds the largest logit and, where all tokens are kept, the
+// draw. Top-k and top-p take two more: a histogram of bins below the maximum, and the listing of the tokens down to the
+// bin where they end, which are ranked in shared memory. Where these are more than there is room for, the end is found
+// in histograms of ever fewer bits of the tokens' order, and the row is drawn from in a pass of its own, as it is for
+// min-p alone. A row whose log-probabilities are asked for gets three passes before its edits, and one after them that
+// counts the logits above its token's. A row of 128 k logits stays in the L2 cache between its passes.
 #include <cfloat>
 
 #include "kernels/cuda/launch.h"
@@ -12,10 +12,11 @@
 namespace sluice::cuda {
 namespace {
 
-using ops::DrawCandidate;
 using ops::DrawEdit;
 using ops::DrawnRow;
 using ops::DrawRow;
+using ops::TopLogit;
+using Sum = unsigned long long;  // of weights, or of tokens
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
@@ -34,6 +35,15 @@ __device__ Best best_of_warp(Best b) {
   for (int lane = 16; lane > 0; lane /= 2) {
     b.take(__shfl_xor_sync(~0u, b.value, lane), __shfl_xor_sync(~0u, b.id, lane));
   }
+  return b;
+}
+
+__device__ Best best_of_block(Best (&of_warps)[kWarps], Best b) {
+  b = best_of_warp(b);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = b;
+  __syncthreads();
+  for (const Best& other : of_warps) b.take(other.value, other.id);
+  __syncthreads();
   return b;
 }
 
@@ -74,89 +84,101 @@ struct Row {
   }
 };
 
-// What is asked of a row's tokens, see ops::DrawRow.
-struct Wanted {
-  float scale;
-  int count;
-  float mass, below;
-};
-
 __device__ int bin_of(float max, float logit) {
   return static_cast<int>(fminf((max - logit) * ops::kDrawBinsPerLogit, static_cast<float>(ops::kDrawBins - 1)));
 }
 
+constexpr int kListed = 1024;  // tokens that are ranked in shared memory
+static_assert(kListed == kThreads);
+
 struct Shared {
   Best max[kWarps], drawn[kWarps];
-  float bins[ops::kDrawBins];
-  float sums[kWarps];
+  Sum bins[ops::kDrawBins];
+  Sum keys[kListed], weights[kListed];
+  Sum sums[kWarps];
+  float raw_sums[kWarps];
   int bad, alive, spoiled;  // raw logits that are no numbers, or any at all; edited ones that are no numbers
-  int last_bin, listed, before;
+  int listed, before;
+  int last_bin;         // kDrawBins: none
+  Sum in_earlier_bins;  // than the last one
+  Sum total;
 };
 
-// The last bin of the candidates: bins' counts or weights add up to enough there.
-__device__ void find_last_bin(Shared& s, const Wanted& wanted, float total) {
+__device__ void clear_bins(Shared& s) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < ops::kDrawBins; i += kThreads) s.bins[i] = 0;
+  if (threadIdx.x == 0) s.last_bin = ops::kDrawBins, s.listed = 0;
+  __syncthreads();
+}
+
+// The first bin where `start` and all bins up to it add up to enough(the sum of all bins).
+template <class F>
+__device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   constexpr int kMine = ops::kDrawBins / kThreads;
   static_assert(ops::kDrawBins % kThreads == 0);
-  const float enough = wanted.count > 0 ? static_cast<float>(wanted.count) : wanted.mass * total;
-  float mine = 0;
+  __syncthreads();
+  Sum mine = 0;
   for (int i = 0; i < kMine; ++i) mine += s.bins[threadIdx.x * kMine + i];
-  float before = mine;  // an inclusive prefix sum, then without its own part
+  Sum before = mine;  // an inclusive prefix sum, then without its own part
 #pragma unroll
   for (int lane = 1; lane < 32; lane *= 2) {
-    const float other = __shfl_up_sync(~0u, before, lane);
+    const Sum other = __shfl_up_sync(~0u, before, lane);
     if (threadIdx.x % 32 >= lane) before += other;
   }
   if (threadIdx.x % 32 == 31) s.sums[threadIdx.x / 32] = before;
   __syncthreads();
-  for (int warp = 0; warp < static_cast<int>(threadIdx.x) / 32; ++warp) before += s.sums[warp];
-  before -= mine;
+  before += start - mine;
+  Sum total = 0;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (warp < static_cast<int>(threadIdx.x) / 32) before += s.sums[warp];
+    total += s.sums[warp];
+  }
+  const Sum wanted = enough(total);
   for (int i = 0; i < kMine; ++i) {
-    const float here = s.bins[threadIdx.x * kMine + i];
-    // Several may be the first beyond by rounding: the smallest counts.
-    if (before < enough && before + here >= enough) atomicMin(&s.last_bin, static_cast<int>(threadIdx.x) * kMine + i);
+    const Sum here = s.bins[threadIdx.x * kMine + i];
+    if (before < wanted && before + here >= wanted) {
+      s.last_bin = static_cast<int>(threadIdx.x) * kMine + i;
+      s.in_earlier_bins = before;
+    }
     before += here;
   }
+  if (threadIdx.x == 0) s.total = total;
   __syncthreads();
 }
 
-// Lists the tokens that are wanted, where there is a list; s.listed says how many there are. Returns the row's weight.
-__device__ float list(Shared& s, const Wanted& wanted, const Row& row, float max, DrawCandidate* to) {
-  for (int i = threadIdx.x; i < ops::kDrawBins; i += kThreads) s.bins[i] = 0;
-  if (threadIdx.x == 0) s.listed = 0, s.last_bin = ops::kDrawBins - 1;
-  __syncthreads();
+// Lists at least `count` of the largest raw logits, those of whole bins; s.listed says how many there are. Returns the
+// sum of exp(logit - max).
+__device__ float list_top(Shared& s, int count, const Row& row, float max, TopLogit* to) {
+  clear_bins(s);
   float total = 0;
-  each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
-    row.hide(block, four);
+  each_logit(row.logits, row.vocab, [&](int, const float(&four)[4]) {
     for (const float logit : four) {
       if (logit == -INFINITY) continue;
-      const float weight = expf(wanted.scale * (logit - max));
-      total += weight;
-      atomicAdd(&s.bins[bin_of(max, logit)], wanted.count > 0 ? 1.0f : weight);
+      total += expf(logit - max);
+      if (count > 0) atomicAdd(&s.bins[bin_of(max, logit)], Sum{1});
     }
   });
   total = sum_of_warp(total);
-  if (threadIdx.x % 32 == 0) s.sums[threadIdx.x / 32] = total;
+  if (threadIdx.x % 32 == 0) s.raw_sums[threadIdx.x / 32] = total;
   __syncthreads();
   total = 0;
-  for (const float sum : s.sums) total += sum;
-  __syncthreads();
-  if (wanted.below > 0) {
-    if (threadIdx.x == 0) s.last_bin = bin_of(max, max - wanted.below);
-    __syncthreads();
-  } else {
-    find_last_bin(s, wanted, total);
-  }
+  for (const float sum : s.raw_sums) total += sum;
+  if (count == 0) return total;
+  find_last_bin(s, 0, [&](Sum all) { return min(static_cast<Sum>(count), all); });
   const int last = s.last_bin;
-  each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
-    row.hide(block, four);
+  each_logit(row.logits, row.vocab, [&](int block, const float(&four)[4]) {
     for (int i = 0; i < 4; ++i) {
       if (four[i] == -INFINITY || bin_of(max, four[i]) > last) continue;
       const int at = atomicAdd(&s.listed, 1);
-      if (to != nullptr && at < ops::kMostCandidates) to[at] = {block * 4 + i, four[i]};
+      if (at < ops::kMostTop) to[at] = {block * 4 + i, four[i]};
     }
   });
   __syncthreads();
   return total;
+}
+
+__device__ float noisy(const DrawRow& asked, float logit, uint32_t bits) {
+  return asked.scale * logit - logf(-logf(ops::open_uniform(bits)));
 }
 
 struct Chosen {
@@ -178,23 +200,13 @@ __device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool d
     for (int i = 0; i < 4; ++i) {
       const float logit = four[i];
       max.take(logit, block * 4 + i);
-      if (drawing && logit != -INFINITY) {
-        best.take(asked.scale * logit - logf(-logf(ops::open_uniform(bits[i]))), block * 4 + i);
-      }
+      if (drawing && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
     }
   });
-  max = best_of_warp(max), best = best_of_warp(best);
-  const int warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) s.max[warp] = max, s.drawn[warp] = best;
   if (bad) s.bad = 1;
   if (alive) s.alive = 1;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) {
-    max.take(s.max[w].value, s.max[w].id);
-    best.take(s.drawn[w].value, s.drawn[w].id);
-  }
-  __syncthreads();
-  return {max, best};
+  max = best_of_block(s.max, max);
+  return {max, drawing ? best_of_block(s.drawn, best) : max};
 }
 
 // ops::DrawEdit's formula, each operation rounded by itself as on the host.
@@ -223,6 +235,147 @@ __device__ void apply_edits(Shared& s, const DrawRow& asked, const Row& row, flo
   __syncthreads();
 }
 
+// The order of tokens as numbers: higher logits first, among equal ones the lower id.
+__device__ Sum key_of(float logit, int id) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.0f));  // -0 is 0
+  return Sum{(bits >> 31) != 0 ? bits : 0x7fffffffu - bits} << 32 | static_cast<uint32_t>(id);
+}
+__device__ float logit_of(Sum key) {
+  const auto bits = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
+}
+
+// What a draw keeps of a row, see ops::DrawRow.
+struct Kept {
+  const DrawRow& asked;
+  const Row& row;
+  float max;
+
+  __device__ float weight(float logit) const { return expf(asked.scale * (logit - max)); }
+  __device__ Sum units(float logit) const {
+    return __float2ull_rn(weight(logit) * static_cast<float>(ops::kDrawWeightUnits));
+  }
+  __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(asked.mass * static_cast<double>(total))); }
+
+  // f(logit, id) for the tokens of the thread's share.
+  template <class F>
+  __device__ void each(F&& f) const {
+    each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
+      row.hide(block, four);
+      for (int i = 0; i < 4; ++i) {
+        if (four[i] != -INFINITY) f(four[i], block * 4 + i);
+      }
+    });
+  }
+};
+
+// The last key of the shortest prefix in order whose amounts add up to `enough`; ~0 where all are too little.
+template <class F>
+__device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
+  constexpr int kBits = 11;
+  static_assert(1 << kBits == ops::kDrawBins);
+  Sum prefix = 0, before = 0;  // the key's highest bits; what keys with lower ones add up to
+  for (int high = 64; high > 0;) {
+    const int low = max(high - kBits, 0);
+    clear_bins(s);
+    kept.each([&](float logit, int id) {
+      const Sum key = key_of(logit, id);
+      if (high < 64 && key >> high != prefix) return;
+      atomicAdd(&s.bins[key >> low & ((1u << (high - low)) - 1)], amount(logit));
+    });
+    find_last_bin(s, before, [&](Sum) { return enough; });
+    if (s.last_bin == ops::kDrawBins) return ~Sum{0};
+    prefix = prefix << (high - low) | static_cast<Sum>(s.last_bin);
+    before = s.in_earlier_bins;
+    high = low;
+  }
+  return prefix;
+}
+
+// The draw among the tokens up to a key, in a pass of its own.
+__device__ int draw_up_to(Shared& s, const Kept& kept, Sum cut) {
+  Best best{-INFINITY, INT32_MAX};
+  kept.each([&](float logit, int id) {
+    if (key_of(logit, id) > cut || (kept.asked.least > 0 && kept.weight(logit) < kept.asked.least)) return;
+    const std::array<uint32_t, 4> bits = ops::draw_bits(kept.asked, static_cast<uint32_t>(id) / 4);
+    best.take(noisy(kept.asked, logit, bits[id % 4]), id);
+  });
+  return best_of_block(s.drawn, best).id;
+}
+
+// The draw among the tokens that are listed, which hold all that are kept: a thread has one of them.
+__device__ int draw_listed(Shared& s, const Kept& kept) {
+  const DrawRow& asked = kept.asked;
+  const int listed = s.listed;
+  bool keep = static_cast<int>(threadIdx.x) < listed;
+  const Sum key = keep ? s.keys[threadIdx.x] : 0, weight = keep ? s.weights[threadIdx.x] : 0;
+  Sum before = 0;
+  if (keep) {
+    int rank = 0;
+    for (int i = 0; i < listed; ++i) {
+      const bool earlier = s.keys[i] < key;
+      rank += earlier ? 1 : 0;
+      before += earlier ? s.weights[i] : 0;
+    }
+    keep = asked.count == 0 || rank < asked.count;
+  }
+  if (asked.count > 0) {
+    if (threadIdx.x == 0) s.total = 0;
+    __syncthreads();
+    if (keep) atomicAdd(&s.total, weight);
+    __syncthreads();
+  }
+  Best best{-INFINITY, INT32_MAX};
+  if (keep && (asked.mass >= 1 || before < kept.enough(s.total))) {
+    const float logit = logit_of(key);
+    const auto id = static_cast<int>(key & 0xffffffffu);
+    if (kept.weight(logit) >= asked.least) {
+      const std::array<uint32_t, 4> bits = ops::draw_bits(asked, static_cast<uint32_t>(id) / 4);
+      best.take(noisy(asked, logit, bits[id % 4]), id);
+    }
+  }
+  return best_of_block(s.drawn, best).id;
+}
+
+__device__ int draw_kept(Shared& s, const Kept& kept) {
+  const DrawRow& asked = kept.asked;
+  const bool counts = asked.count > 0, nucleus = asked.mass < 1;
+  if (!counts && !nucleus) return draw_up_to(s, kept, ~Sum{0});
+  if (asked.count <= kListed) {
+    clear_bins(s);
+    kept.each([&](float logit, int) {
+      const Sum amount = counts ? 1 : kept.units(logit);
+      if (amount != 0) atomicAdd(&s.bins[bin_of(kept.max, logit)], amount);
+    });
+    find_last_bin(s, 0,
+                  [&](Sum total) { return counts ? min(static_cast<Sum>(asked.count), total) : kept.enough(total); });
+    const int last = s.last_bin;
+    kept.each([&](float logit, int id) {
+      if (bin_of(kept.max, logit) > last) return;
+      const int at = atomicAdd(&s.listed, 1);
+      if (at < kListed) s.keys[at] = key_of(logit, id), s.weights[at] = kept.units(logit);
+    });
+    __syncthreads();
+    if (s.listed <= kListed) return draw_listed(s, kept);
+  }
+  Sum cut = ~Sum{0};
+  if (counts)
+    cut = find_cut(
+        s, kept, [](float) { return Sum{1}; }, static_cast<Sum>(asked.count));
+  if (nucleus) {
+    if (threadIdx.x == 0) s.total = 0;
+    __syncthreads();
+    Sum mine = 0;
+    kept.each([&](float logit, int id) { mine += key_of(logit, id) <= cut ? kept.units(logit) : 0; });
+    atomicAdd(&s.total, mine);
+    __syncthreads();
+    const Sum enough = kept.enough(s.total);
+    cut = min(cut, find_cut(
+                       s, kept, [&](float logit) { return kept.units(logit); }, enough));
+  }
+  return draw_up_to(s, kept, cut);
+}
+
 struct Pointers {
   float* logits;
   int64_t stride;
@@ -231,16 +384,15 @@ struct Pointers {
   DrawEdit* edits;
   const uint32_t* masks;
   DrawnRow* drawn;
-  DrawCandidate *candidates, *top;
+  TopLogit* top;
 };
 
 // The raw row's part of what log-probabilities need.
-__device__ void report_row(Shared& s, const DrawRow& asked, const Row& raw, DrawnRow& drawn, DrawCandidate* top) {
+__device__ void report_row(Shared& s, const DrawRow& asked, const Row& raw, DrawnRow& drawn, TopLogit* top) {
   drawn.raw_max = choose(s, asked, raw, false).max.value;
   if (s.bad != 0 || s.alive == 0) return;
-  const Wanted largest{.scale = 1.0f, .count = max(asked.report, 1), .mass = 0, .below = 0};
-  drawn.raw_total = list(s, largest, raw, drawn.raw_max, asked.report > 0 ? top : nullptr);
-  drawn.top = asked.report == 0 ? 0 : s.listed <= ops::kMostCandidates ? s.listed : -1;
+  drawn.raw_total = list_top(s, asked.report, raw, drawn.raw_max, top);
+  if (asked.report > 0) drawn.top = s.listed <= ops::kMostTop ? s.listed : -1;
 }
 
 // And the token's.
@@ -263,7 +415,7 @@ __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
   __shared__ Shared s;
   const DrawRow asked = p.rows[blockIdx.x];
   float* logits = p.logits + asked.row * p.stride;
-  const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostCandidates;
+  const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostTop;
   const Row raw{logits, nullptr, p.vocab},
       row{logits, asked.mask < 0 ? nullptr : p.masks + asked.mask * words, p.vocab};
   DrawEdit* edits = p.edits + asked.first_edit;
@@ -275,18 +427,17 @@ __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
     if (s.bad == 0 && s.alive != 0) drawn.token = asked.target;
   } else {
     apply_edits(s, asked, row, logits, edits);
-    const Chosen chosen = choose(s, asked, row, asked.scale > 0);
-    drawn.max = chosen.max.value;
+    const bool cut = asked.scale > 0 && (asked.count > 0 || asked.mass < 1 || asked.least > 0);
+    const Chosen chosen = choose(s, asked, row, asked.scale > 0 && !cut);
+    const float max = chosen.max.value;
     if (s.bad == 0 && s.alive != 0) {
-      const bool none = s.spoiled != 0 || drawn.max == -INFINITY;
-      drawn.token = none ? DrawnRow::kNoneLeft : asked.scale > 0 ? chosen.drawn.id : chosen.max.id;
-      if (!none && (asked.count > 0 || asked.mass > 0 || asked.below > 0)) {
-        const Wanted wanted{.scale = asked.scale, .count = asked.count, .mass = asked.mass, .below = asked.below};
-        drawn.total = list(s, wanted, row, drawn.max, p.candidates + lists);
-        drawn.listed = s.listed <= ops::kMostCandidates ? 1 : 0;
-        drawn.candidates = drawn.listed != 0 ? s.listed : 0;
+      if (s.spoiled != 0 || max == -INFINITY) {
+        drawn.token = DrawnRow::kNoneLeft;
+      } else {
+        drawn.token = cut ? draw_kept(s, {asked, row, max}) : chosen.drawn.id;
       }
     }
+    __syncthreads();
     for (int i = threadIdx.x; i < asked.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
     __syncthreads();
   }
@@ -310,8 +461,7 @@ void draw(const Launch& l, const ops::DrawArgs& args) {
                           .edits = args.edits.as<DrawEdit>(),
                           .masks = args.masks.as<const uint32_t>(),
                           .drawn = args.drawn.as<DrawnRow>(),
-                          .candidates = args.candidates.as<DrawCandidate>(),
-                          .top = args.top.as<DrawCandidate>()};
+                          .top = args.top.as<TopLogit>()};
   draw_rows<<<draws, kThreads, 0, l.stream>>>(pointers);
   check_launch("draw");
 }
