@@ -228,7 +228,10 @@ void bench_attention(const AttentionShape& s) {
   const int64_t blocks = int64_t{sequences} * stride, tokens = int64_t{sequences} * rows;
   const DType type = s.type;
   const int64_t cache = blocks * s.kv_heads * s.block_size * s.dim;
-  const Random k(type, cache, 1.0f, 3), v(type, cache, 1.0f, 4), q(&kFloat32, tokens * s.heads * s.dim, 1.0f, 5);
+  // Of int8, the codes of bytes at random, with scales that make numbers of about one.
+  const bool scaled = type == &kInt8;
+  const Random k(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 3), v(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 4);
+  const Random scales(&kFloat32, scaled ? cache / s.dim : 1, 0.01f, 7), q(&kFloat32, tokens * s.heads * s.dim, 1.0f, 5);
   Buffer memory(static_cast<size_t>(2 * tokens * s.heads * s.dim) * sizeof(float), device_memory());
   std::vector<int32_t> start = {0}, len, table(static_cast<size_t>(blocks));
   AttentionIndices at{.sequences = sequences};
@@ -236,18 +239,19 @@ void bench_attention(const AttentionShape& s) {
   for (const int keys : s.keys) {
     start.push_back(start.back() + rows), len.push_back(keys);
     at.count(rows, keys, s.heads / s.kv_heads);
-    bytes += 2.0 * keys * s.kv_heads * s.dim * type->block_bytes;
+    bytes += 2.0 * keys * s.kv_heads * (s.dim * type->block_bytes + (scaled ? 4 : 0));
     pairs += static_cast<double>(rows) * (keys - (rows - 1) / 2.0);
   }
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
   std::shuffle(table.begin(), table.end(), std::mt19937(6));
   const Device start_on(start), len_on(len), table_on(table);
+  float* scale_data = scaled ? reinterpret_cast<float*>(scales.data()) : nullptr;
   const Shape cache_shape{blocks, s.kv_heads, s.block_size, s.dim};
   const int64_t width = int64_t{s.heads} * s.dim;
   ops::AttentionArgs args{.out = Tensor(memory.data(), &kFloat32, {tokens, width}),
                           .q = Tensor(q.data(), &kFloat32, {tokens, width}),
-                          .k_cache = Tensor(k.data(), type, cache_shape),
-                          .v_cache = Tensor(v.data(), type, cache_shape),
+                          .k_cache = {Tensor(k.data(), type, cache_shape), scale_data},
+                          .v_cache = {Tensor(v.data(), type, cache_shape), scale_data},
                           .query_start = start,
                           .kv_len = len,
                           .block_table = table,
@@ -277,9 +281,9 @@ void bench_attention(const AttentionShape& s) {
 
 std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }
 
-// Caches of 8-bit floats, each beside one of 16 bits.
-void bench_fp8_attentions() {
-  for (DType type : {&kBFloat16, &kFloat8E4M3}) {
+// Caches of 8 bits, each beside one of 16.
+void bench_narrow_attentions() {
+  for (DType type : {&kBFloat16, &kFloat8E4M3, &kInt8}) {
     bench_attention({.type = type, .keys = all(1, 131072)});
     bench_attention({.type = type, .keys = all(32, 1024)});
     bench_attention({.type = type, .keys = all(32, 4096)});
@@ -542,7 +546,7 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("quantized")) bench_quantized_matmuls({&quant::Int4G128::kType, &quant::Fp8::kType}, true);
   if (!parts.empty() && wanted("fp8")) bench_quantized_matmuls({&quant::Fp8::kType}, false);
   if (wanted("attention")) bench_attentions();
-  if (wanted("attention8")) bench_fp8_attentions();
+  if (wanted("attention8")) bench_narrow_attentions();
   if (wanted("steps")) bench_steps();
   if (wanted("whole")) bench_whole_steps();
   for (const int64_t rows : {1, 32, 256, 8192}) {

@@ -41,7 +41,8 @@ void AttentionIndices::count(int rows, int keys, int group) {
 
 bool attention_on_tensor_cores(const ops::AttentionArgs& args) {
   const Tensor& k = args.k_cache;
-  if ((k.dtype != &kBFloat16 && k.dtype != &kFloat16 && k.dtype != &kFloat8E4M3) || !whole_packs(k)) return false;
+  const bool narrow = k.dtype == &kFloat8E4M3 || k.dtype == &kInt8;
+  if ((k.dtype != &kBFloat16 && k.dtype != &kFloat16 && !narrow) || !whole_packs(k)) return false;
   const bool apart = args.v_cache.data != nullptr;
   if (apart ? !whole_packs(args.v_cache) : args.value_dim * k.dtype->block_bytes % 16 != 0) return false;
   // Keys are copied in groups of eight; vectors are counted in 32 bits.
@@ -56,6 +57,7 @@ bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const Att
   if (at.prefill_rows > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
   if (type == &kBFloat16) return run<__nv_bfloat16>(l, p, at);
   if (type == &kFloat16) return run<__half>(l, p, at);
+  if (type == &kInt8) return run<int8_t>(l, p, at);
   return run<__nv_fp8_e4m3>(l, p, at);
 }
 

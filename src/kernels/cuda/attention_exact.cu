@@ -1,6 +1,8 @@
 // Paged attention in fp32 for every shape, type and mask. One block per row and head; each warp takes every kWarps-th
 // key with an online softmax of its own, and the warps' results meet in their order: a row's bits depend on its own
 // keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
+#include <type_traits>
+
 #include "kernels/cuda/device/attention_results.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -33,6 +35,7 @@ __device__ int sequence_of(const int32_t* query_start, int sequences, int row) {
 
 template <class T>
 __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ AttentionParams p, int sequences) {
+  constexpr bool kScaled = std::is_same_v<T, int8_t>;
   extern __shared__ float shared[];  // [kWarps][value_dim], then the partials
   auto* partials = reinterpret_cast<Partial*>(shared + kWarps * p.value_dim);
   const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -59,13 +62,16 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
       if (d < p.head_dim) dot = fmaf(query[i], to_f32(keys[slot * p.head_dim + d]), dot);
     }
     float score = warp_sum(dot) * p.scale;
+    if constexpr (kScaled) score *= p.k_scales[slot];
     if (p.soft_cap > 0) score = p.soft_cap * tanhf(score / p.soft_cap);
     if (p.alibi_slopes != nullptr) score += p.alibi_slopes[head] * static_cast<float>(key - position);
     if (p.relative_bias != nullptr) score += distance_bias(p, head, position, key);
     const bool higher = !(score <= own.top);  // NaN is: it shall reach the result
     const float top = higher ? score : own.top;
-    const float keep = higher ? expf(own.top - top) : 1.0f, weight = expf(score - top);
+    const float keep = higher ? expf(own.top - top) : 1.0f;
+    float weight = expf(score - top);
     own = {top, own.sum * keep + weight};
+    if constexpr (kScaled) weight *= p.v_scales[slot];
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int d = lane + i * kWarp;
@@ -105,6 +111,8 @@ void attention_exact(const Launch& l, const ops::AttentionArgs& args, const Atte
     attend<__nv_bfloat16><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else if (type == &kFloat16) {
     attend<__half><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+  } else if (type == &kInt8) {
+    attend<int8_t><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else {
     CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
     attend<__nv_fp8_e4m3><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);

@@ -1,6 +1,6 @@
 // The attention kernels on the tensor cores, each in a file of its own; attention.cu chooses among them. T is the
-// cache's type, __nv_bfloat16, __half or __nv_fp8_e4m3 (which attention_prefill does not take); dimensions are whole
-// packs of 16 bytes, 256 at most.
+// cache's type, __nv_bfloat16, __half, or __nv_fp8_e4m3 and int8_t, which attention_prefill does not take; dimensions
+// are whole packs of 16 bytes, 256 at most.
 #pragma once
 
 #include "kernels/cuda/attention_params.h"

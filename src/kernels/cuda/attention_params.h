@@ -11,7 +11,8 @@ struct AttentionParams {
   void* out;
   ResultType out_type;
   const float* q;
-  const std::byte *k, *v;  // v is k where values are a part of the keys
+  const std::byte *k, *v;            // v is k where values are a part of the keys
+  const float *k_scales, *v_scales;  // of int8, one per vector
   const int32_t *query_start, *kv_len, *block_table;
   const float *sinks, *alibi_slopes, *relative_bias;
   int64_t out_stride, q_stride;
@@ -40,6 +41,8 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .q = a.q.f32(),
           .k = a.k_cache.data,
           .v = apart ? a.v_cache.data : a.k_cache.data,
+          .k_scales = a.k_cache.scales,
+          .v_scales = apart ? a.v_cache.scales : a.k_cache.scales,
           .query_start = at.query_start,
           .kv_len = at.kv_len,
           .block_table = at.block_table,

@@ -6,8 +6,11 @@
 // values of one tile are mixed, the scores of the next one are already calculated and softened. Tiles are walked from
 // the last keys to the first. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
 //
-// Keys and values of 8-bit floats are copied as they are, two tiles ahead, and become fp16, exactly, on their way
-// through the registers of the copying warp group.
+// Keys and values of 8 bits are copied as they are, two tiles ahead, and become fp16, int8 bf16, exactly, on their way
+// through the registers of the copying warp group. Scales of int8 come with the keys; scores are multiplied by those of
+// the keys, softmax weights by those of the values.
+#include <type_traits>
+
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -31,9 +34,9 @@ struct Roles {
   using Product = T;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
-template <>
-struct Roles<__nv_fp8_e4m3> {
-  using Product = __half;
+template <class T>
+requires(sizeof(T) == 1) struct Roles<T> {
+  using Product = typename WideOf<T>::Type;
   static constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 };
 
@@ -50,15 +53,18 @@ struct Layout {
   static constexpr uint32_t kTilePanel = kTileKeys<dim> * kPanel * 2, kQueryPanel = kGroupRows * kPanel * 2;
   static constexpr uint32_t kBarriers = kConsumers * kQuery + kStages * 2 * kTile;
   static constexpr uint32_t kBytes = kBarriers + kStages * 4 * 8;
-  // Of 8-bit floats, tiles of keys and values in turn that were copied and not widened yet.
+  // Of 8 bits, tiles of keys and values in turn that were copied and not widened yet.
   static constexpr int kNarrowTiles = dim > 128 ? 2 : 4;
-  static constexpr uint32_t kNarrowTile = kTileKeys<dim> * dim, kFp8Bytes = kBytes + kNarrowTiles * kNarrowTile;
+  static constexpr uint32_t kNarrowTile = kTileKeys<dim> * dim, kNarrowBytes = kBytes + kNarrowTiles * kNarrowTile;
+  static constexpr uint32_t kScales = kTileKeys<dim> * 4, kScaledBytes = kNarrowBytes + kStages * 2 * kScales;
   uint32_t base;
 
   __device__ uint32_t query(int consumer) const { return base + consumer * kQuery; }
   __device__ uint32_t keys(int stage) const { return base + kConsumers * kQuery + stage * 2 * kTile; }
   __device__ uint32_t values(int stage) const { return keys(stage) + kTile; }
   __device__ uint32_t narrow(int i) const { return base + kBytes + i % kNarrowTiles * kNarrowTile; }
+  __device__ uint32_t key_scales(int stage) const { return base + kNarrowBytes + stage * 2 * kScales; }
+  __device__ uint32_t value_scales(int stage) const { return key_scales(stage) + kScales; }
   __device__ uint32_t barrier(int i) const { return base + kBarriers + i * 8; }
   __device__ uint32_t keys_full(int stage) const { return barrier(stage * 4); }
   __device__ uint32_t values_full(int stage) const { return barrier(stage * 4 + 1); }
@@ -129,8 +135,8 @@ __device__ inline uint4 load_shared(uint32_t from) {
 
 // A lane's part of a tile of 8-bit keys or values: packs of 16 elements of the groups of its warp, whose lanes share
 // them as CopyLane says of vectors half as long. It copies and widens the same ones.
-template <int dim>
-class Fp8Packs {
+template <class T, int dim>
+class NarrowPacks {
  public:
   using Lane = CopyLane<dim / 2>;
 
@@ -156,7 +162,8 @@ class Fp8Packs {
       for (int h = 0; h < 2; ++h) {
         const bool high = (h ^ second) != 0;
         const uint32_t a = high ? v.z : v.x, b = high ? v.w : v.y;
-        const uint4 wide = {widen_fp8(a & 0xffff), widen_fp8(a >> 16), widen_fp8(b & 0xffff), widen_fp8(b >> 16)};
+        using Wide = WideOf<T>;
+        const uint4 wide = {Wide::low(a), Wide::high(a), Wide::low(b), Wide::high(b)};
         store_shared(tile + pack_at(row, 2 * Lane::pack() + (h ^ second), panel_bytes), wide);
       }
     }
@@ -169,9 +176,58 @@ class Fp8Packs {
   __device__ static uint32_t pack(uint32_t narrow, int i) { return narrow + (i * kGroupThreads + threadIdx.x) * 16; }
 };
 
-template <int dim>
-__device__ void produce_fp8(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
-  using Packs = Fp8Packs<dim>;
+__device__ inline void store_scale(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ inline float2 load_shared_pair(uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+  return v;
+}
+
+// Scales of the tiles to come, whose keys are on their way: a lane has a key of its warp's. There are none but of int8.
+template <class T, int dim, int depth>
+class ScalesAhead {
+ public:
+  __device__ ScalesAhead(const AttentionParams&, const Block&) {}
+  __device__ void load(int, int, int) {}
+  __device__ void give(const Layout<dim>&, int) {}
+};
+
+template <int dim, int depth>
+class ScalesAhead<int8_t, dim, depth> {
+ public:
+  __device__ ScalesAhead(const AttentionParams& p, const Block& b) : p_(p), b_(b) {}
+
+  // Those of the warp's keys from `first` on, to place `i` of the queue.
+  __device__ void load(int i, int vector, int first) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, key = first + lane;
+    const int at = __shfl_sync(kFullWarp, vector, lane / 8) + lane % 8;
+    scales_[i] = {0.0f, 0.0f};
+    if (lane < kKeys && key >= b_.begin && key < b_.end) scales_[i] = {p_.k_scales[at], p_.v_scales[at]};
+  }
+  // The first in the queue to a stage.
+  __device__ void give(const Layout<dim>& shared, int stage) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, at = static_cast<int>(threadIdx.x) / kWarp * kKeys + lane;
+    if (lane < kKeys) {
+      store_scale(shared.key_scales(stage) + at * 4, scales_[0].x);
+      store_scale(shared.value_scales(stage) + at * 4, scales_[0].y);
+    }
+#pragma unroll
+    for (int i = 0; i + 1 < depth; ++i) scales_[i] = scales_[i + 1];
+  }
+
+ private:
+  static constexpr int kKeys = kTileKeys<dim> / 4;
+
+  const AttentionParams& p_;
+  const Block& b_;
+  float2 scales_[depth];
+};
+
+template <class T, int dim>
+__device__ void produce_narrow(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
+  using Packs = NarrowPacks<T, dim>;
   constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8;
   constexpr int kAhead = Layout<dim>::kNarrowTiles - 1;
   const typename Packs::Lane keys(p.k, p.head_dim / 2, p.head_dim / 2),
@@ -183,13 +239,15 @@ __device__ void produce_fp8(const AttentionParams& p, const Block& b, const Layo
   GroupPlace place;
   place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
   int vector = 0;
+  ScalesAhead<T, dim, kAhead / 2 + 1> scales(p, b);
   // Copies are counted: 2 i is that of the keys of tile i from the last one, the next one that of its values.
-  const auto copy_keys = [&](int i) {
+  const auto copy_keys = [&](int i, int place_of_scales) {
     const int key = (last_tile - i) * kKeys;
     if (i < tiles) {
       vector = place.vector(p, b.kv_head);
       if (i + 1 < tiles) place.look_up(p, table, key - kKeys + group_key, b.begin, b.end);
       Packs::copy(shared.narrow(2 * i), keys, vector, key + warp_key, b.begin, b.end);
+      scales.load(place_of_scales, vector, key + warp_key);
     }
     commit_copies();
   };
@@ -202,24 +260,26 @@ __device__ void produce_fp8(const AttentionParams& p, const Block& b, const Layo
     wait_for_copies<kAhead>();
     wait_barrier(empty, parity);
     Packs::widen(shared.narrow(copy), tile, warp_key, Layout<dim>::kTilePanel);
+    if (copy % 2 == 0) scales.give(shared, copy / 2 % kStages);
     fence_for_products();
     arrive(full);
   };
   static_assert(kAhead % 2 == 1);
-  copy_keys(0);
+  copy_keys(0, 0);
 #pragma unroll
-  for (int i = 1; i < kAhead; i += 2) copy_values(i / 2), copy_keys(i / 2 + 1);
+  for (int i = 1; i < kAhead; i += 2) copy_values(i / 2), copy_keys(i / 2 + 1, i / 2 + 1);
   for (int i = 0; i < tiles; ++i) {
     const int stage = i % kStages, parity = i / kStages % 2 ^ 1;
     copy_values(i + kAhead / 2);
     give(2 * i, shared.keys(stage), shared.keys_empty(stage), shared.keys_full(stage), parity);
-    copy_keys(i + kAhead / 2 + 1);
+    copy_keys(i + kAhead / 2 + 1, kAhead / 2);
     give(2 * i + 1, shared.values(stage), shared.values_empty(stage), shared.values_full(stage), parity);
   }
 }
 
 // The 64 rows of a consumer. Lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
-template <class T, int dim>
+// `scaled`: scores and weights have the scales of keys and values.
+template <class T, int dim, bool scaled>
 class Consumer {
  public:
   static constexpr int kKeys = kTileKeys<dim>;
@@ -276,9 +336,8 @@ class Consumer {
     multiply_keys(scores, 0);
     wait_for_products<0>();
     hold(scores);
-    release(shared_.keys_empty(0));
     float keep[2];
-    soften(p_, rows_, scores, last * kKeys, b_.kv_len, keep);
+    soften_tile(scores, 0, last * kKeys, keep);
     pack<T>(weights, scores);
     // The consumers' products take turns, so that one softens scores while the other's products run.
     if (index_ == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
@@ -292,8 +351,7 @@ class Consumer {
       arrive_threads(kTurn + (index_ ^ 1), kConsumers * kGroupThreads);
       wait_for_products<1>();
       hold(scores);
-      release(shared_.keys_empty(stage));
-      soften(p_, rows_, scores, tile * kKeys, b_.kv_len, keep);
+      soften_tile(scores, stage, tile * kKeys, keep);
       wait_for_products<0>();
       hold_mixed();
       release(shared_.values_empty(before));
@@ -362,6 +420,27 @@ class Consumer {
     commit_products();
   }
 
+  // Gives the stage of the keys back, with their scales once these are used.
+  __device__ void soften_tile(float (&scores)[kKeys / 2], int stage, int first_key, float (&keep)[2]) {
+    if constexpr (!scaled) release(shared_.keys_empty(stage));
+    if constexpr (scaled) multiply_by(scores, shared_.key_scales(stage));
+    soften(p_, rows_, scores, first_key, b_.kv_len, keep);
+    if constexpr (scaled) {
+      multiply_by(scores, shared_.value_scales(stage));
+      __syncwarp();
+      release(shared_.keys_empty(stage));
+    }
+  }
+
+  __device__ static void multiply_by(float (&scores)[kKeys / 2], uint32_t scales) {
+#pragma unroll
+    for (int i = 0; i < kKeys / 8; ++i) {
+      const float2 pair = load_shared_pair(scales + (i * 8 + 2 * t()) * 4);
+      scores[4 * i] *= pair.x, scores[4 * i + 1] *= pair.y;
+      scores[4 * i + 2] *= pair.x, scores[4 * i + 3] *= pair.y;
+    }
+  }
+
   __device__ void mix(const uint32_t (&weights)[kKeys / 16][4], int stage) {
     fence_for_products();
     begin_products();
@@ -425,13 +504,13 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ A
   if (threadIdx.x < kGroupThreads) {
     fewer_registers<Roles<T>::kProducerRegisters>();
     if constexpr (sizeof(T) == 1) {
-      produce_fp8<dim>(p, b, shared);
+      produce_narrow<T, dim>(p, b, shared);
     } else {
       produce<dim>(p, b, shared);
     }
   } else {
     more_registers<Roles<T>::kConsumerRegisters>();
-    Consumer<typename Roles<T>::Product, dim> consumer(p, b, shared);
+    Consumer<typename Roles<T>::Product, dim, std::is_same_v<T, int8_t>> consumer(p, b, shared);
     consumer.load_queries();
     consumer.attend();
     consumer.write();
@@ -441,7 +520,11 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ A
 
 template <class T, int dim>
 void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  constexpr int kBytes = sizeof(T) == 1 ? Layout<dim>::kFp8Bytes : Layout<dim>::kBytes;
+  using Shared = Layout<dim>;
+  constexpr int kBytes = std::is_same_v<T, int8_t> ? Shared::kScaledBytes
+                         : sizeof(T) == 1          ? Shared::kNarrowBytes
+                                                   : Shared::kBytes;
+  static_assert(kBytes <= 227 << 10);
   static const bool allowed = (allow_shared(prefill<T, dim>, kBytes), true);
   static_cast<void>(allowed);
   const dim3 grid(static_cast<unsigned>(pieces(int64_t{at.prefill_rows} * p.group, kBlockRows)),
@@ -474,5 +557,6 @@ bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] cons
 template bool attention_warpgroup<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_warpgroup<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_warpgroup<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_warpgroup<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda

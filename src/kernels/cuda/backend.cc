@@ -308,7 +308,7 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .record = record,
           .rounds = rounds,
           .exact = "cuda-exact",
-          .narrow_caches = {&kFloat8E4M3}};
+          .narrow_caches = {&kFloat8E4M3, &kInt8}};
 }
 
 // The first choice where there is a device; the exact one only by name.

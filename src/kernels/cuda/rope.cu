@@ -1,9 +1,12 @@
 // Rotation of queries and keys, and keys and values into the paged cache. Threads over the pairs and the plain elements
 // of all heads of a token, in more blocks the fewer tokens there are; bound by memory traffic (q read and written once,
 // k, v read and the cache written once).
+#include <type_traits>
+
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -19,8 +22,8 @@ Rotation rotation_of(const Tensor& cos_sin, bool interleaved) {
 }
 
 template <class T>
-Cache<T> cache_of(const Tensor& t) {
-  return {t.as<T>(), t.shape[1], t.shape[2], t.shape[3]};
+Cache<T> cache_of(const ops::CacheTensor& t) {
+  return {t.as<T>(), t.shape[1], t.shape[2], t.shape[3], t.scales};
 }
 
 struct RowsOf {
@@ -100,6 +103,51 @@ __global__ void rope_store_quads(RowsOf q, int heads, RowsOf k, RowsOf v, Rotati
   }
 }
 
+// A warp writes a vector and its scale, as ops::reference::encode_int8 does.
+template <class F>
+__device__ inline void store_int8(const Cache<int8_t>& cache, int64_t slot, int64_t head, F&& element) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, dim = static_cast<int>(cache.dim);
+  unsigned bits = 0;  // magnitudes order as integers; NaN is above all
+  for (int i = lane; i < dim; i += kWarp) bits = max(bits, __float_as_uint(element(i)) & 0x7fffffffu);
+  const float top = __uint_as_float(__reduce_max_sync(kFullWarp, bits));
+  const float inverse = top == 0.0f ? 0.0f : 127.0f / top;
+  const bool any = inverse < INFINITY;
+  const float by = any && top < INFINITY ? inverse : 0.0f;
+  const int64_t vector = cache.vector(slot, head);
+  if (lane == 0) cache.scales[vector] = any ? top / 127.0f + (top - top) : top - top;
+  int8_t* to = cache.data + vector * dim;
+  for (int i = lane; i < dim; i += kWarp) {
+    const float x = element(i) * by;
+    to[i] = fabsf(x) < 128.0f ? static_cast<int8_t>(__float2int_rn(x)) : int8_t{0};
+  }
+}
+
+// Into a cache of int8: a warp takes a head of the queries, of the keys or of the values.
+__global__ void rope_store_int8(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<int8_t> k_cache,
+                                Cache<int8_t> v_cache, const int32_t* positions, const int32_t* slots) {
+  wait_for_earlier();
+  const int64_t token = blockIdx.x;
+  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / kWarp;
+  const int step = static_cast<int>(gridDim.y * blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int head_dim = static_cast<int>(k_cache.dim), value_dim = static_cast<int>(v_cache.dim);
+  const int kv_heads = static_cast<int>(k_cache.kv_heads), all = heads + (k.data != nullptr ? 2 * kv_heads : 0);
+  const float* table = rotation.cos_sin != nullptr ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
+  for (int i = first; i < all; i += step) {
+    if (i < heads) {
+      float* head = q.data + token * q.stride + i * head_dim;
+      for (int pair = lane; pair < rotation.rotary / 2; pair += kWarp) rotate_pair(rotation, table, head, pair);
+    } else if (i < heads + kv_heads) {
+      const int head = i - heads;
+      const float* from = k.data + token * k.stride + head * head_dim;
+      store_int8(k_cache, slots[token], head, [&](int d) { return rotated(rotation, table, from, d); });
+    } else {
+      const int head = i - heads - kv_heads;
+      const float* from = v.data + token * v.stride + head * value_dim;
+      store_int8(v_cache, slots[token], head, [&](int d) { return from[d]; });
+    }
+  }
+}
+
 template <class T>
 __global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf latent, RowsOf k_rope, Rotation rotation,
                                     Cache<T> cache, const int32_t* positions, const int32_t* slots) {
@@ -110,12 +158,19 @@ __global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf l
     const float* from = q_rope.data + token * q_rope.stride + i / rotary * rotary;
     q.data[token * q.stride + i / rotary * head_dim + plain + i % rotary] = rotated(rotation, table, from, i % rotary);
   }
-  T* to = cache.row(slots[token], 0);
-  for (int i = threadIdx.x; i < plain; i += blockDim.x) {
-    to[i] = from_f32<T>(latent.data[token * latent.stride + i]);
-  }
-  for (int i = threadIdx.x; i < rotary; i += blockDim.x) {
-    to[plain + i] = from_f32<T>(rotated(rotation, table, k_rope.data + token * k_rope.stride, i));
+  if constexpr (std::is_same_v<T, int8_t>) {
+    if (threadIdx.x >= kWarp) return;
+    const float *plain_from = latent.data + token * latent.stride, *turned = k_rope.data + token * k_rope.stride;
+    store_int8(cache, slots[token], 0,
+               [&](int i) { return i < plain ? plain_from[i] : rotated(rotation, table, turned, i - plain); });
+  } else {
+    T* to = cache.row(slots[token], 0);
+    for (int i = threadIdx.x; i < plain; i += blockDim.x) {
+      to[i] = from_f32<T>(latent.data[token * latent.stride + i]);
+    }
+    for (int i = threadIdx.x; i < rotary; i += blockDim.x) {
+      to[plain + i] = from_f32<T>(rotated(rotation, table, k_rope.data + token * k_rope.stride, i));
+    }
   }
 }
 
@@ -146,6 +201,17 @@ void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* position
       cache_of<T>(a.v_cache), positions, slots);
 }
 
+template <>
+void store<int8_t>(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
+  const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
+  const int64_t tokens = a.q.rows(), vectors = heads + (a.k.data != nullptr ? 2 * a.k_cache.shape[1] : 0);
+  const int64_t most = pieces(vectors, kThreads / kWarp);
+  const int64_t parts = std::clamp<int64_t>(pieces(int64_t{l.multiprocessors} * 8, tokens), 1, most);
+  launch_overlapped(l, "rope_store", rope_store_int8, dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(parts)),
+                    kThreads, 0, rows_of(a.q), heads, rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved),
+                    cache_of<int8_t>(a.k_cache), cache_of<int8_t>(a.v_cache), positions, slots);
+}
+
 template <class T>
 void store(const Launch& l, const ops::LatentStoreArgs& a, const int32_t* positions, const int32_t* slots) {
   const int heads = static_cast<int>(a.q_rope.shape[1] / a.k_rope.shape[1]);
@@ -165,6 +231,8 @@ void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, 
     store<__nv_bfloat16>(l, args, positions, slots);
   } else if (type == &kFloat16) {
     store<__half>(l, args, positions, slots);
+  } else if (type == &kInt8) {
+    store<int8_t>(l, args, positions, slots);
   } else {
     CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
     store<__nv_fp8_e4m3>(l, args, positions, slots);

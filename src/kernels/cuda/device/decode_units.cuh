@@ -2,6 +2,8 @@
 // in shared memory for each of them, the products with them, and how the results of a sequence's chunks become one.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/device/decode_work.cuh"
 
 namespace sluice::cuda {
@@ -9,18 +11,20 @@ namespace sluice::cuda {
 inline constexpr int kMerged = 16;  // results of chunks that are added up at a time
 inline constexpr int kStages = 3;   // of a warp's ring
 
-// What a cache of T holds. Products are of 16 bits; 8-bit floats become fp16 in the registers, exactly. In shared
-// memory vectors lie as ones of kUnits<T, dim> units of 16 bits, rows of 128 bytes at least.
+// What a cache of T holds. Products are of 16 bits; 8-bit floats become fp16 in the registers, int8 bf16, exactly. In
+// shared memory vectors lie as ones of kUnits<T, dim> units of 16 bits, rows of 128 bytes at least.
 template <class T>
 struct Cached {
   using Product = T;
   static constexpr int kPerUnit = 1;  // elements
 };
-template <>
-struct Cached<__nv_fp8_e4m3> {
-  using Product = __half;
+template <class T>
+requires(sizeof(T) == 1) struct Cached<T> {
+  using Product = typename WideOf<T>::Type;
   static constexpr int kPerUnit = 2;
 };
+template <class T>
+inline constexpr bool kScaled = std::is_same_v<T, int8_t>;
 template <class T, int dim>
 inline constexpr int kUnits = dim / Cached<T>::kPerUnit < 64 ? 64 : dim / Cached<T>::kPerUnit;
 
@@ -28,6 +32,10 @@ template <class T, int dim>
 inline constexpr int kStageKeys = kUnits<T, dim> <= 64 ? 32 : 16;  // that a warp takes at a time
 template <class T, int dim>
 inline constexpr int kRingBytes = kStages* kStageKeys<T, dim>* kUnits<T, dim> * 2 * 2;  // of a warp
+
+// Scales of the ring's keys and values: of every stage those of the keys, then those of the values.
+template <class T, int dim>
+inline constexpr int kScaleBytes = kScaled<T> ? kStages* kStageKeys<T, dim> * 2 * 4 : 0;
 
 // Units that a warp's copies may be ahead of its arithmetic, the one after the last included.
 inline constexpr int kQueue = 8;
@@ -40,12 +48,14 @@ class Stream {
   static constexpr int dim = kUnits<T, elements>, per_unit = Cached<T>::kPerUnit;
 
  public:
-  __device__ Stream(const AttentionParams& p, const Work& work, uint32_t base, int warps, int32_t* tickets, Unit* queue)
+  __device__ Stream(const AttentionParams& p, const Work& work, uint32_t base, float* scales, int warps,
+                    int32_t* tickets, Unit* queue)
       : p_(p),
         work_(work),
         keys_(p.k, p.head_dim / per_unit, p.head_dim / per_unit),
         values_(p.v, p.value_stride / per_unit, p.value_dim / per_unit),
         base_(base + threadIdx.x / kWarp * kRingBytes<T, elements>),
+        scales_(scales + threadIdx.x / kWarp * (kScaleBytes<T, elements> / 4)),
         warps_of_all_(static_cast<int>(gridDim.x) * warps),
         tickets_(tickets),
         queue_(queue + threadIdx.x / kWarp * kQueue) {
@@ -62,6 +72,7 @@ class Stream {
 
   __device__ SharedRows<dim> keys(int stage) const { return {base_ + stage * 2 * kBytes}; }
   __device__ SharedRows<dim> values(int stage) const { return {base_ + (stage * 2 + 1) * kBytes}; }
+  __device__ const float* scales(int stage) const { return scales_ + stage * 2 * kKeys; }
 
   // Starts to copy the next keys; zeros for those that no row of the unit sees. One group of copies, empty at the end.
   __device__ void fetch(int stage) {
@@ -72,6 +83,7 @@ class Stream {
       const uint32_t to = keys(stage).pack(Lane::key(), Lane::pack());
       copy_groups<dim, kGroups, kPitch>(to, keys_, vector, next_, begin_, end_);
       copy_groups<dim, kGroups, kPitch>(to + kBytes, values_, vector, next_, begin_, end_);
+      if constexpr (kScaled<T>) copy_scales(stage, vector);
       next_ += kKeys;
       if (next_ < stop_) {
         look_up();
@@ -85,6 +97,17 @@ class Stream {
  private:
   static constexpr int kKeys = kStageKeys<T, elements>;
   static constexpr uint32_t kBytes = kKeys * dim * 2;
+
+  // A lane has a key.
+  __device__ void copy_scales(int stage, int vector) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, key = next_ + lane;
+    const int at = __shfl_sync(kFullWarp, vector, lane / 8) + lane % 8;
+    if (lane >= kKeys) return;
+    const bool valid = key >= begin_ && key < end_;
+    const uint32_t to = shared_address(scales(stage)) + lane * 4;
+    copy_async_word(to, p_.k_scales + (valid ? at : 0), valid);
+    copy_async_word(to + kKeys * 4, p_.v_scales + (valid ? at : 0), valid);
+  }
 
   __device__ void begin_unit(int index) {
     const bool first_lane = threadIdx.x % kWarp == 0;
@@ -113,6 +136,7 @@ class Stream {
   const Work& work_;
   const CopyLane<dim> keys_, values_;
   const uint32_t base_;
+  float* const scales_;
   const int warps_of_all_;
   int32_t* const tickets_;
   Unit* const queue_;
@@ -124,7 +148,7 @@ class Stream {
 
 // The packed rows of a unit, `tiles` times eight: queries as the tensor cores take them, scores' running maxima and
 // sums, mixed values. Lane l of a warp holds, with g = l / 4 and t = l % 4, scores of the queries 2t and 2t + 1 of each
-// tile with keys g and g + 8, and their values of dimensions g and g + 8 of every 16. Of a cache of 8-bit floats a lane
+// tile with keys g and g + 8, and their values of dimensions g and g + 8 of every 16. Of a cache of 8 bits a lane
 // reads four dimensions of a key side by side, and two of a value: it has queries of 4t .. 4t + 3 of every 16 instead
 // of 2t, 2t + 1 and eight further, and values of 2g and 2g + 1.
 template <class Cache, int dim, int tiles>
@@ -132,6 +156,7 @@ class Queries {
   using T = typename Cached<Cache>::Product;
   static constexpr bool kEight = Cached<Cache>::kPerUnit == 2;
   using Rows = SharedRows<kUnits<Cache, dim>>;
+  using Wide = WideOf<Cache>;  // of caches of 8 bits
 
  public:
   __device__ Queries(const AttentionParams& p, const Work& work, const Unit& unit) : p_(p), kv_len_(unit.kv_len) {
@@ -166,15 +191,16 @@ class Queries {
     }
   }
 
-  // Keys and values [first_key, first_key + keys) of the sequence lie in the rows of k and v.
+  // Keys and values [first_key, first_key + keys) of the sequence lie in the rows of k and v; `scales`, where the cache
+  // has some, are those of the keys, then those of the values.
   template <int keys>
-  __device__ void attend(const Rows& k, const Rows& v, int first_key) {
+  __device__ void attend(const Rows& k, const Rows& v, const float* scales, int first_key) {
     float scores[tiles][keys / 4];
     multiply_keys<keys>(scores, k);
     const bool all = first_key >= all_see_from_ && first_key + keys - 1 <= all_see_to_;
     uint32_t weights[tiles][keys / 16][2];
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) soften<keys>(n, scores[n], weights[n], first_key, all);
+    for (int n = 0; n < tiles; ++n) soften<keys>(n, scores[n], weights[n], scales, first_key, all);
     mix<keys>(weights, v);
   }
 
@@ -258,8 +284,7 @@ class Queries {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const uint32_t low = a[2 * i], high = a[2 * i + 1];  // keys g and g + 8
-            multiply(step + i, m, widen_fp8(low & 0xffff), widen_fp8(high & 0xffff), widen_fp8(low >> 16),
-                     widen_fp8(high >> 16));
+            multiply(step + i, m, Wide::low(low), Wide::low(high), Wide::high(low), Wide::high(high));
           }
         } else {
           multiply(step, m, a[0], a[1], a[2], a[3]);
@@ -276,7 +301,12 @@ class Queries {
 
   // Scores to softmax weights relative to the running maximum; what was mixed before is scaled to a new maximum.
   template <int keys>
-  __device__ void soften(int n, float (&scores)[keys / 4], uint32_t (&weights)[keys / 16][2], int first_key, bool all) {
+  __device__ void soften(int n, float (&scores)[keys / 4], uint32_t (&weights)[keys / 16][2],
+                         [[maybe_unused]] const float* scales, int first_key, bool all) {
+    if constexpr (kScaled<Cache>) {
+#pragma unroll
+      for (int i = 0; i < keys / 4; ++i) scores[i] *= scales[i / 2 * 8 + g()];
+    }
     const auto row = [](int i) { return i % 2; };
     const auto key = [&](int i) { return first_key + i / 2 * 8 + g(); };
     if (!plain_scores(p_)) adjust(p_, scores, head_[n], position_[n], row, key);
@@ -300,6 +330,10 @@ class Queries {
     for (int i = 0; i < keys / 4; ++i) {
       scores[i] = exp2_fast(fmaf(scores[i], unit, -base[i % 2]));
       sum[i % 2] += scores[i];
+    }
+    if constexpr (kScaled<Cache>) {
+#pragma unroll
+      for (int i = 0; i < keys / 4; ++i) scores[i] *= scales[keys + i / 2 * 8 + g()];
     }
 #pragma unroll
     for (int i = 0; i < keys / 8; ++i) weights[i / 2][i % 2] = transpose(pack2<T>(scores[2 * i], scores[2 * i + 1]));
@@ -332,8 +366,7 @@ class Queries {
           for (int j = 0; j < 2; ++j) {
             // Keys 2t and 2t + 1, then 8 more, each with dimensions 2g and 2g + 1: brought together by dimension.
             const uint32_t low = __byte_perm(a[2 * j], 0, 0x3120), high = __byte_perm(a[2 * j + 1], 0, 0x3120);
-            add(m, i + j, widen_fp8(low & 0xffff), widen_fp8(low >> 16), widen_fp8(high & 0xffff),
-                widen_fp8(high >> 16));
+            add(m, i + j, Wide::low(low), Wide::high(low), Wide::low(high), Wide::high(high));
           }
         }
       } else {
@@ -443,20 +476,21 @@ __device__ inline void merge_complete(const AttentionParams& p, const Work& work
 }
 
 // Decodes all units, by the first `team.warps` warps of every block of the grid. `memory`, aligned to 128 bytes: the
-// warps' rings, their queues, the sequences (decode_bytes).
+// warps' rings, their scales, their queues, the sequences (decode_bytes).
 template <class T, int dim, int tiles>
 __device__ inline void decode_units(const AttentionParams& p, const Partials& partials, int sequences, const Cut& cut,
                                     uint4* memory, const Team& team) {
   constexpr int kVector = kUnits<T, dim>, kPerUnit = Cached<T>::kPerUnit, kKeys = kStageKeys<T, dim>;
   const int rings = team.warps * kRingBytes<T, dim>;
-  auto* queue = reinterpret_cast<Unit*>(memory + rings / 16);
+  auto* scales = reinterpret_cast<float*>(memory + rings / 16);
+  auto* queue = reinterpret_cast<Unit*>(memory + (rings + team.warps * kScaleBytes<T, dim>) / 16);
   auto* all = reinterpret_cast<SequenceWork*>(queue + team.warps * kQueue);
   if (p.head_dim < dim) {
     clear_beyond<kVector>(memory, rings / (kVector * 2), min(p.head_dim, p.value_dim) / kPerUnit, team.threads());
   }
   const Work work(p, all, sequences, tiles * kQueries, cut, team);
   team.sync();
-  Stream<T, dim> stream(p, work, shared_address(memory), team.warps, partials.tickets, queue);
+  Stream<T, dim> stream(p, work, shared_address(memory), scales, team.warps, partials.tickets, queue);
   int stage = 0;
   for (Unit unit = stream.next_unit(); unit.index >= 0; unit = stream.next_unit()) {
     Queries<T, dim, tiles> queries(p, work, unit);
@@ -464,7 +498,7 @@ __device__ inline void decode_units(const AttentionParams& p, const Partials& pa
       wait_for_copies<kStages - 2>();
       __syncwarp();
       stream.fetch(stage == 0 ? kStages - 1 : stage - 1);
-      queries.template attend<kKeys>(stream.keys(stage), stream.values(stage), key);
+      queries.template attend<kKeys>(stream.keys(stage), stream.values(stage), stream.scales(stage), key);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     if (unit.chunks == 1) {
@@ -480,7 +514,7 @@ __device__ inline void decode_units(const AttentionParams& p, const Partials& pa
 }
 
 template <int dim, class T = __nv_bfloat16>
-constexpr int kDecodeBytesOfWarp = kRingBytes<T, dim> + kQueue* static_cast<int>(sizeof(Unit));
+constexpr int kDecodeBytesOfWarp = kRingBytes<T, dim> + kScaleBytes<T, dim> + kQueue* static_cast<int>(sizeof(Unit));
 template <int dim, class T = __nv_bfloat16>
 constexpr int decode_bytes(int warps, int sequences) {
   return warps * kDecodeBytesOfWarp<dim, T> + sequences * static_cast<int>(sizeof(SequenceWork));

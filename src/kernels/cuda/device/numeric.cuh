@@ -14,6 +14,7 @@ __device__ inline float to_f32(double x) { return static_cast<float>(x); }
 __device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_f32(__half x) { return __half2float(x); }
 __device__ inline float to_f32(__nv_fp8_e4m3 x) { return static_cast<float>(x); }
+__device__ inline float to_f32(int8_t x) { return static_cast<float>(x); }
 
 template <class T>
 __device__ inline T from_f32(float x);
@@ -53,6 +54,32 @@ __device__ inline uint32_t widen_fp8(uint32_t pair) {
   const __half2_raw v = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return v.x | static_cast<uint32_t>(v.y) << 16;
 }
+
+// The first two, or the last two, of four elements of 8 bits as 32 bits of two of Wide<T>, which hold them exactly.
+template <class T>
+struct WideOf;
+template <>
+struct WideOf<__nv_fp8_e4m3> {
+  using Type = __half;
+  __device__ static uint32_t low(uint32_t four) { return widen_fp8(four & 0xffff); }
+  __device__ static uint32_t high(uint32_t four) { return widen_fp8(four >> 16); }
+};
+// 128 + (c & 127) and, by the sign, 128 or 256 are bf16 with the bits 0x43 above a byte; their difference is c.
+template <>
+struct WideOf<int8_t> {
+  using Type = __nv_bfloat16;
+  __device__ static uint32_t low(uint32_t four) { return widen(four, 0x4140); }
+  __device__ static uint32_t high(uint32_t four) { return widen(four, 0x4342); }
+
+ private:
+  __device__ static uint32_t widen(uint32_t four, uint32_t bytes) {
+    const uint32_t rest = __byte_perm(four & 0x7f7f7f7f, 0x43, bytes),
+                   sign = __byte_perm(four & 0x80808080, 0x43, bytes);
+    const __nv_bfloat162 c =
+        __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&rest), *reinterpret_cast<const __nv_bfloat162*>(&sign));
+    return *reinterpret_cast<const uint32_t*>(&c);
+  }
+};
 
 // 2^x of the special function unit: 0 for -inf, results below 2^-126 are flushed to 0.
 __device__ inline float exp2_fast(float x) {

@@ -38,9 +38,11 @@ template <class T>
 struct Cache {
   T* data;
   int64_t kv_heads, block_size, dim;
-  __device__ T* row(int64_t slot, int64_t head) const {
-    return data + ((slot / block_size * kv_heads + head) * block_size + slot % block_size) * dim;
+  float* scales = nullptr;  // of int8, one per vector
+  __device__ int64_t vector(int64_t slot, int64_t head) const {
+    return (slot / block_size * kv_heads + head) * block_size + slot % block_size;
   }
+  __device__ T* row(int64_t slot, int64_t head) const { return data + vector(slot, head) * dim; }
 };
 
 }  // namespace sluice::cuda

@@ -81,6 +81,11 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
 __device__ inline void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
+// Four bytes, likewise.
+__device__ inline void copy_async_word(uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
 template <int Pending>
 __device__ inline void wait_for_copies() {
