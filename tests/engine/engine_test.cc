@@ -338,6 +338,10 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
   EXPECT_NE(error_of([](EngineOptions& o) { o.model = "/nonexistent/model"; }).find("/nonexistent/model"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.dtype = "int3"; }).find("--dtype"), std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) {
+              o.kv_cache_dtype = "int9";
+            }).find("--kv-cache-dtype: 'int9' is none of auto, float32, bfloat16, float16, fp8, int8"),
+            std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 4096; }).find("--max-model-len"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 12; }).find("--block-size"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.numa = "both"; }).find("--numa"), std::string::npos);
@@ -347,6 +351,28 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
               o.kv_cache_memory_bytes = 4096;
             }).find("KV cache"),
             std::string::npos);
+}
+
+// Blocks that are shared and computed again take their scales along.
+TEST(Engine, AnswersOverInt8CachesDoNotDependOnTheBatch) {
+  EngineOptions o = options();
+  o.kv_cache_dtype = "int8";
+  const auto roomy = Engine::load(o);
+  o.max_model_len = 640;
+  o.block_size = 8;
+  o.kv_cache_memory_bytes = 700 * 1100;  // little more than one context: sequences are preempted
+  const auto tight = Engine::load(o);
+  std::vector<Request> requests;
+  for (const char* text : kQuestions) {
+    requests.push_back(question(*roomy, text, 80));
+    requests.back().sampling.ignore_eos = true;
+  }
+  Collector crowd(*tight);
+  for (const Request& request : requests) crowd.submit(request);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(crowd.answer(i)[0].tokens, run_alone(*roomy, requests[i]).tokens) << "request " << i;
+  }
+  EXPECT_GT(metric(*tight, "vllm:num_preemptions"), 0);
 }
 
 }  // namespace
