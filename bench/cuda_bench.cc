@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/matmul_fp8.h"
 #include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
@@ -154,29 +155,35 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
   }
 }
 
+// Random weights of a quantized type, `copies` of the same matrix.
+Buffer quantized_weights(DType type, int64_t n, int64_t k, int copies) {
+  const PanelKernels& kernels = *panel_kernels(type);
+  const size_t bytes = kernels.packed_bytes(n, k);
+  Buffer weights(static_cast<size_t>(copies) * bytes, device_memory());
+  constexpr int64_t kRows = 64;  // repeated
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  std::vector<float> values(static_cast<size_t>(kRows * k));
+  for (float& v : values) v = normal(random);
+  std::vector<std::byte> blocks(values.size() / type->block_size * type->block_bytes);
+  from_float(type, values.data(), blocks.data(), values.size());
+  ThreadPool pool(4, false);
+  const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
+  for (int64_t row = 0; row < n; row += kRows) {
+    kernels.pack(pool, into, row, Tensor(blocks.data(), type, {std::min(kRows, n - row), k}));
+  }
+  for (int i = 1; i < copies; ++i) {
+    device_memory().copy(weights.data() + static_cast<size_t>(i) * bytes, weights.data(), bytes);
+  }
+  return weights;
+}
+
 // Quantized weights; errors are against the same weights unpacked, in fp32.
 void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t>& row_counts) {
   const PanelKernels& kernels = *panel_kernels(type);
   const auto bytes = static_cast<int64_t>(kernels.packed_bytes(n, k));
   const int copies = static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(kRotated) / bytes));
-  const Buffer weights(static_cast<size_t>(copies * bytes), device_memory());
-  {
-    constexpr int64_t kRows = 64;  // of random weights, repeated
-    std::mt19937 random(1);
-    std::normal_distribution<float> normal(0.0f, 0.02f);
-    std::vector<float> values(static_cast<size_t>(kRows * k));
-    for (float& v : values) v = normal(random);
-    std::vector<std::byte> blocks(values.size() / type->block_size * type->block_bytes);
-    from_float(type, values.data(), blocks.data(), values.size());
-    ThreadPool pool(4, false);
-    const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
-    for (int64_t row = 0; row < n; row += kRows) {
-      kernels.pack(pool, into, row, Tensor(blocks.data(), type, {std::min(kRows, n - row), k}));
-    }
-    for (int i = 1; i < copies; ++i) {
-      device_memory().copy(weights.data() + i * bytes, weights.data(), static_cast<size_t>(bytes));
-    }
-  }
+  const Buffer weights = quantized_weights(type, n, k, copies);
   for (const int64_t rows : row_counts) {
     const Random x(&kFloat32, rows * k, 1.0f, 2);
     const Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
@@ -200,15 +207,98 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     bool done = true;
     const double s = seconds_per_call(calls, [&](int i) { done &= multiply_by_unpacking(launch(), product(i, out)); });
     if (done) report("unpack", s);
+    done = true;
+    const double t =
+        seconds_per_call(calls, [&](int i) { done &= kernels.multiply_by_tiles(launch(), product(i, out)); });
+    if (done) report("tiles", t);
     if (type != &quant::Fp8::kType) continue;
-    for (const auto rounding : {ops::InputRounding::kFp8PerRow, ops::InputRounding::kFp8PerGroup}) {
+    // With the rounding of the inputs: what is chosen, cuBLASLt, and scales of groups.
+    using enum ops::InputRounding;
+    for (const auto& [name, rounding, capability] :
+         {std::tuple{"fp8", kFp8PerRow, 90}, {"fp8lib", kFp8PerRow, 89}, {"fp8/128", kFp8PerGroup, 90}}) {
+      Launch l = launch();
+      l.compute_capability = capability;
       const double seconds = seconds_per_call(calls, [&](int i) {
         Product p = product(i, out);
         p.rounding = rounding;
-        done &= multiply_fp8(launch(), p);
+        done &= multiply_fp8(l, p);
       });
-      if (done) report(rounding == ops::InputRounding::kFp8PerRow ? "fp8" : "fp8/128", seconds);
+      if (done) report(name, seconds);
     }
+    if (rows > 256) continue;
+    const Buffer scales(static_cast<size_t>(rows) * sizeof(float), device_memory());
+    const Buffer eighths(static_cast<size_t>(rows * k), device_memory());
+    round_to_fp8(launch(), eighths.data(), reinterpret_cast<float*>(scales.data()),
+                 Tensor(x.data(), &kFloat32, {rows, k}), false);
+    report("fp8own", seconds_per_call(calls, [&](int i) {
+             multiply_fp8_rows(launch(), product(i, out), eighths.data(), reinterpret_cast<float*>(scales.data()));
+           }));
+  }
+}
+
+// Products with the matrices of `experts` experts, of which every token takes `top_k`: the kernel of few rows and
+// tiles. A call walks through matrices that no cache holds.
+void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, const std::vector<int64_t>& token_counts) {
+  const PanelKernels* panels = panel_kernels(type);
+  const int64_t all = experts * ops::stacked_outputs(n);
+  const auto plain_bytes = static_cast<size_t>(all * padded_k(k)) * type->block_bytes;
+  const size_t bytes = panels != nullptr ? panels->packed_bytes(all, k) : plain_bytes;
+  const int copies = static_cast<int>(std::max<size_t>(1, kRotated / bytes));
+  const Buffer quantized = panels != nullptr ? quantized_weights(type, all, k, copies) : Buffer();
+  const Random plain(panels != nullptr ? &kBFloat16 : type, panels != nullptr ? 8 : copies * all * padded_k(k), 0.02f);
+  const std::byte* weights = panels != nullptr ? quantized.data() : plain.data();
+  for (const int64_t tokens : token_counts) {
+    const int64_t rows = tokens * top_k;
+    std::mt19937 random(7);
+    std::vector<int32_t> order(static_cast<size_t>(experts)), starts(static_cast<size_t>(experts) + 1);
+    for (int i = 0; i < experts; ++i) order[static_cast<size_t>(i)] = i;
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::shuffle(order.begin(), order.end(), random);
+      for (int j = 0; j < top_k; ++j) ++starts[static_cast<size_t>(order[static_cast<size_t>(j)]) + 1];
+    }
+    int used = 0;
+    for (int i = 0; i < experts; ++i) {
+      used += starts[static_cast<size_t>(i) + 1] > 0 ? 1 : 0;
+      starts[static_cast<size_t>(i) + 1] += starts[static_cast<size_t>(i)];
+    }
+    const Device starts_on(starts);
+    const Random x(&kFloat32, rows * k, 1.0f, 2);
+    const Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
+    const Tensor out(memory.data(), &kFloat32, {rows, n});
+    const Tensor other(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
+    const auto product = [&](int i, const Tensor& to) {
+      Product p = product_of(type, weights + static_cast<size_t>(i % copies) * bytes,
+                             Tensor(x.data(), &kFloat32, {rows, k}), to);
+      p.matrices = experts, p.weight_rows = ops::stacked_outputs(n), p.starts = starts_on.data();
+      return p;
+    };
+    const int calls = rows > 4096 ? 2 : std::max(copies, 4);
+    const double few = seconds_per_call(calls, [&](int i) {
+      const Product p = product(i, other);
+      panels != nullptr ? panels->multiply(launch(), p) : multiply_streamed(launch(), p);
+    });
+    bool done = true;
+    const double many = seconds_per_call(calls, [&](int i) {
+      const Product p = product(i, out);
+      done &= panels != nullptr ? panels->multiply_by_tiles(launch(), p) : multiply_plain_by_tiles(launch(), p);
+    });
+    const double apart = !done ? INFINITY : rows <= 8192 ? relative_error(out, other) : 0.0;
+    std::string eighths;
+    if (type == &quant::Fp8::kType) {
+      bool taken = true;
+      const double s = seconds_per_call(calls, [&](int i) {
+        Product p = product(i, out);
+        p.rounding = ops::InputRounding::kFp8PerRow;
+        taken &= multiply_fp8(launch(), p);
+      });
+      if (taken) eighths = fmt::format("  8-bit inputs {:9.1f} us", s * 1e6);
+    }
+    const double moved = static_cast<double>(bytes) * used / experts, flops = 2.0 * static_cast<double>(rows * n * k);
+    fmt::print(
+        "{:>9} {:3} x [{:5}, {:5}] {:5} tokens, {:6} rows: few {:9.1f} us {:6.1f} TFLOP/s  tiles {:9.1f} us {:6.1f} "
+        "TFLOP/s {:5.2f} TB/s of weights  apart {:.1e}{}\n",
+        type->name, experts, n, k, tokens, rows, few * 1e6, flops / few * 1e-12, many * 1e6, flops / many * 1e-12,
+        moved / many * 1e-12, apart, eighths);
   }
 }
 
@@ -368,6 +458,26 @@ void bench_quantized_matmuls(const std::vector<DType>& types, bool others) {
       bench_quantized(type, n, k, {1, 8, 32, 128});
     }
   }
+}
+
+// 32 to 512 rows: where tiles take less time than the kernels of few rows and than unpacking for cuBLASLt.
+void bench_tiles(const std::vector<DType>& types) {
+  for (DType type : types) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 4096}, {14336, 4096}, {4096, 14336}}) {
+      bench_quantized(type, n, k, {16, 32, 64, 128, 256, 512, 1024});
+    }
+  }
+}
+
+void bench_all_experts() {
+  const std::vector<int64_t> tokens = {32, 128, 256, 512, 1024, 2048, 8192};
+  for (DType type : {&kBFloat16, &quant::Int4G128::kType, &quant::Fp8::kType}) {
+    bench_experts(type, 128, 8, 1536, 2048, tokens);
+    bench_experts(type, 128, 8, 2048, 768, {1024, 8192});
+  }
+  bench_experts(&kBFloat16, 8, 2, 14336, 4096, {16, 64, 256, 2048});
+  bench_experts(&quant::MXFP4::kType, 32, 4, 5760, 2880, {64, 256, 1024, 8192});
+  bench_experts(&quant::Q4_K::kType, 128, 8, 1536, 2048, {256, 8192});
 }
 
 struct StepShape {
@@ -531,7 +641,7 @@ void bench_whole_steps() {
 }
 
 // Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats),
-// attention (attention8: over caches of 8-bit floats), steps (whole: of whole models), rows.
+// attention (attention8: over caches of 8-bit floats), steps (whole: of whole models), rows; tiles, experts: many rows.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
@@ -545,6 +655,8 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("plain")) bench_plain_matmuls();
   if (wanted("quantized")) bench_quantized_matmuls({&quant::Int4G128::kType, &quant::Fp8::kType}, true);
   if (!parts.empty() && wanted("fp8")) bench_quantized_matmuls({&quant::Fp8::kType}, false);
+  if (wanted("tiles")) bench_tiles({&quant::Int4G128::kType, &quant::Q4_K::kType, &quant::Fp8::kType});
+  if (wanted("experts")) bench_all_experts();
   if (wanted("attention")) bench_attentions();
   if (wanted("attention8")) bench_narrow_attentions();
   if (wanted("steps")) bench_steps();

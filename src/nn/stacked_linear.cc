@@ -1,12 +1,25 @@
 // Planning and packing of stacked matrices, and the two ops on them.
 #include "nn/stacked_linear.h"
 
+#include "quant/groups.h"
+
 namespace sluice {
+
+namespace {
+
+// Matrices that become fp8_e4m3 here have a scale per row.
+ops::InputRounding rounding_of(const LoadContext& context, DType type, int64_t inputs) {
+  const bool becomes = type != &quant::Fp8::kType && context.matrix_type(type, inputs) == &quant::Fp8::kType;
+  return context.fp8_activations && becomes ? ops::InputRounding::kFp8PerRow : ops::InputRounding::kNone;
+}
+
+}  // namespace
 
 StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs)
     : count_(count),
       outputs_(outputs),
-      weight_(context, context.matrix_type(type, inputs), count * ops::stacked_outputs(outputs), inputs) {}
+      weight_(context, context.matrix_type(type, inputs), count * ops::stacked_outputs(outputs), inputs,
+              rounding_of(context, type, inputs)) {}
 
 StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs) {
   const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs}, Weights::Stored::kAnyWay);

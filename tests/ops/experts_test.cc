@@ -192,6 +192,78 @@ TEST_P(ExpertsTest, MatmulMatchesTheReference) {
   }
 }
 
+// Rows of every number that tiles are cut at, for experts with none and with many, in every type of weights.
+TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
+  std::vector<int> many(70, 0);  // experts, most of them without rows
+  many[3] = 1, many[33] = 260, many[34] = 2, many[64] = 257, many[69] = 190;
+  struct Case {
+    std::vector<int> counts;
+    int64_t n, k;
+  };
+  const Case cases[] = {{{0, 1, 300, 0, 64, 65, 128, 129, 0}, 70, 256},
+                        {{0, 0, 2, 90, 17, 0}, 130, 512},
+                        {{127, 256, 257, 0}, 33, 128},
+                        {{40}, 260, 384},
+                        {{300}, 16, 1280},
+                        {many, 36, 256}};
+  std::vector<DType> types;
+  for (DType type : Registry<TypeInfo>::all()) {
+    const bool encodes = type->block_size == 1 || type->encode != nullptr;
+    if (device.ctx.ops.matmul.contains(type) && encodes) types.push_back(type);
+  }
+  int turn = 0;
+  for (DType stored : types) {
+    for (const Case& c : cases) {
+      const int64_t n = c.n, k = c.k, experts = static_cast<int64_t>(c.counts.size());
+      if (k % stored->block_size != 0) continue;
+      SCOPED_TRACE(fmt::format("{}: {} experts, n {}, k {}", stored->name, experts, n, k));
+      Owned starts(&kInt32, {experts + 1});
+      auto* start = starts->as<int32_t>();
+      start[0] = 0;
+      std::partial_sum(c.counts.begin(), c.counts.end(), start + 1);
+      const int64_t rows = start[experts];
+      const std::vector<Owned> all = matrices(stored, static_cast<int>(experts), n, k);
+      // Rows that lie so that four of them are read and written at a time, and others.
+      const int gap = ++turn % 2 == 0 ? 0 : 3;
+      Owned x(&kFloat32, {rows, k}, gap), bias(&kFloat32, {experts, n}), out(&kFloat32, {rows, n}, gap), expected(out);
+      x.fill(random), bias.fill(random);
+      const auto multiply = [&](Device& d, const Owned& to) {
+        const Packed weight = stacked(d.ctx, stored, all);
+        expert_matmul(
+            d.ctx,
+            {.out = to, .x = x, .starts = starts, .weight = &weight, .bias = turn % 3 == 0 ? bias->f32() : nullptr});
+      };
+      multiply(device, out), multiply(reference, expected);
+      // Inputs rounded to bf16, or to int8 on a CPU, and weights rounded to bf16.
+      const bool plain = stored == &kFloat32 || stored == &kFloat16;
+      const int64_t int8_block = device.ctx.ops.matmul.at(stored).int8_block;
+      const double most = int8_block != 0                  ? 0.02
+                          : !plain && stored == &kBFloat16 ? 5e-3
+                          : GetParam()->rounds && !plain   ? 1e-2
+                          : GetParam()->rounds             ? 1e-3
+                                                           : 1e-5;
+      for (int64_t r = 0; r < rows; ++r) {
+        double error = 0, size = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          error += std::pow(double{out.row(r)[i]} - expected.row(r)[i], 2), size += std::pow(expected.row(r)[i], 2);
+        }
+        ASSERT_LT(std::sqrt(error / size), most) << "row " << r;
+      }
+      // A row that is not a number leaves all others as they are.
+      const Owned clean(out);
+      const int64_t bad = rows / 2;
+      x.row(bad)[k - 1] = std::nanf("");
+      multiply(device, out);
+      for (int64_t r = 0; r < rows; ++r) {
+        if (r != bad) {
+          ASSERT_TRUE(same_bits(out.row(r), clean.row(r), n)) << "row " << r;
+        }
+      }
+      EXPECT_TRUE(std::isnan(out.row(bad)[0]));
+    }
+  }
+}
+
 TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
   if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";
   const int experts = 5, top_k = 2, total = 60;

@@ -1,5 +1,7 @@
 // Rows in the types that products round their inputs to (ops::input_type): who writes them, and products with inputs
 // rounded to 8-bit floats. Backends without such types have nothing to show here but that they say so.
+#include <numeric>
+
 #include "ops/testing.h"
 #include "quant/groups.h"
 
@@ -195,6 +197,44 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
         product(reference, wanted, as_fp8(normed, k));
         EXPECT_LT(distance(again, wanted), 5e-3);
       }
+    }
+  }
+}
+
+// The same of experts, whose inputs are rounded where there are many rows of each.
+TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
+  const auto kernels = device.ctx.ops.matmul.find(&quant::Fp8::kType);
+  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
+  const std::vector<std::vector<int>> cases = {
+      {0, 40, 1, 0, 60}, {300, 0, 2, 17, 256}, {130, 100, 65}, {16, 15, 18, 33}, {900}};
+  for (const std::vector<int>& counts : cases) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{36, 128}, {160, 1152}, {50, 256}}) {
+      const auto experts = static_cast<int64_t>(counts.size());
+      SCOPED_TRACE(fmt::format("{} experts, n {}, k {}", experts, n, k));
+      Owned starts(&kInt32, {experts + 1});
+      auto* start = starts->as<int32_t>();
+      start[0] = 0;
+      std::partial_sum(counts.begin(), counts.end(), start + 1);
+      const int64_t rows = start[experts];
+      Owned x(&kFloat32, {rows, k}, 4), out(&kFloat32, {rows, n}), rounded(out), exact(out);
+      x.fill(random);
+      std::vector<Owned> matrices;
+      for (int64_t e = 0; e < experts; ++e) matrices.emplace_back(&kFloat32, Shape{n, k}).fill(random);
+      const auto multiply = [&](Device& d, const Owned& to, const Owned& from) {
+        const MatmulKernels& own = d.ctx.ops.matmul.at(&quant::Fp8::kType);
+        const int64_t all = experts * stacked_outputs(n);
+        const Buffer memory(own.packed_bytes(all, k), test_memory());
+        const Weight weight{
+            .dtype = &quant::Fp8::kType, .n = all, .k = k, .data = memory.data(), .inputs = InputRounding::kFp8PerRow};
+        for (int64_t e = 0; e < experts; ++e) {
+          own.pack(d.ctx.pool, weight, e * stacked_outputs(n), matrices[static_cast<size_t>(e)]);
+        }
+        expert_matmul(d.ctx, {.out = to, .x = from, .starts = starts, .weight = &weight});
+      };
+      multiply(device, out, x), multiply(reference, rounded, as_fp8(x, k)), multiply(reference, exact, x);
+      const double close = distance(out, rounded), far = distance(out, exact);
+      EXPECT_LT(std::min(close, far), 5e-3) << close << " and " << far;
+      EXPECT_LT(far, 0.05);
     }
   }
 }

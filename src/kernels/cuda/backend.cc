@@ -128,6 +128,8 @@ void multiply_by(const Product& p) {
   if (multiply_quantized(launch(), p, arithmetic)) return;
   const bool tensor = arithmetic == Arithmetic::kTensor;
   if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p.type, p.n * p.k) && multiply_dense(launch(), p)) return;
+  const bool tiles = tensor && p.starts != nullptr && p.x.rows() >= kTiledExpertRows * p.matrices;
+  if (tiles && multiply_plain_by_tiles(launch(), p)) return;
   if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);
   multiply_exact(launch(), p);
 }
@@ -177,7 +179,8 @@ void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertM
                              .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
                              .weight_rows = ops::stacked_outputs(n),
                              .bias_step = n,
-                             .starts = args.starts.as<const int32_t>()});
+                             .starts = args.starts.as<const int32_t>(),
+                             .rounding = args.weight->inputs});
   });
 }
 

@@ -88,6 +88,10 @@ void multiply_exact(const Launch&, const Product&);
 // matmul_stream.cu: weights of 16 bits through the tensor cores, read once for up to kMostStreamedRows rows of x.
 inline constexpr int64_t kMostStreamedRows = 64;
 void multiply_streamed(const Launch&, const Product&);
+// matmul_tiles.cuh: the same weights in tiles of up to 256 rows, for experts of many rows. False where it cannot;
+// nothing is done then.
+bool multiply_plain_by_tiles(const Launch&, const Product&);
+inline constexpr int64_t kTiledExpertRows = 8;  // of an expert, on average, from which tiles are taken
 // x rounded to `type` into `to`, rows of padded_k(k) elements.
 void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x);
 // matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.

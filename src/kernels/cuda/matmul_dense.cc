@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul_fp8.h"
 #include "kernels/cuda/panels.h"
@@ -232,7 +233,31 @@ bool multiply_dense(const Launch& l, const Product& p) {
   return true;
 }
 
+namespace {
+
+// Products of experts of many rows, without cuBLASLt.
+bool multiply_fp8_experts(const Launch& l, const Product& p) {
+  const int64_t rows = p.x.rows();
+  const size_t x_bytes = whole_lines(rows * p.k);
+  if (p.rounding != ops::InputRounding::kFp8PerRow || p.bias != nullptr || p.x.dtype != &kFloat32) return false;
+  if (alignment(p.x.data) < 16 || p.x.row_stride % 4 != 0 || rows < kTiledExpertRows * p.matrices) return false;
+  if (!takes_fp8_rows(l, p) || x_bytes + whole_lines(rows * 4) > l.workspace_bytes) return false;
+  auto* scales = reinterpret_cast<float*>(l.workspace + x_bytes);
+  round_to_fp8(l, l.workspace, scales, p.x, false);
+  multiply_fp8_rows(l, p, l.workspace, scales);
+  return true;
+}
+
+// Where cuBLASLt, which does not cut k for such scales, would leave half of the device idle.
+bool is_narrow(const Launch& l, const Product& p) {
+  constexpr int64_t kTile = 128;
+  return pieces(p.n, kTile) * pieces(p.x.rows(), kTile) * 2 <= l.multiprocessors;
+}
+
+}  // namespace
+
 bool multiply_fp8(const Launch& l, const Product& p) {
+  if (p.starts != nullptr) return multiply_fp8_experts(l, p);
   const Scaling scaling = scaling_of(p.rounding);
   const int64_t rows = p.x.rows(), k = p.k;
   if (scaling == Scaling::kNone || rows < kFp8Rows || p.matrices != 1) return false;
@@ -256,7 +281,12 @@ bool multiply_fp8(const Launch& l, const Product& p) {
   scaled.accumulate = p.accumulate || p.bias != nullptr;
   const std::byte* x = rounds ? l.workspace : p.x.data;
   if (!rounds) x_scales = ops::row_scales(p.x);
-  if (!groups && multiply_fp8_rows(l, scaled, x, x_scales)) return true;
+  const bool own =
+      !groups && takes_fp8_rows(l, p) && (rows <= kMostFp8RowsOfAny || (rows <= kMostFp8Rows && is_narrow(l, p)));
+  if (own) {
+    multiply_fp8_rows(l, scaled, x, x_scales);
+    return true;
+  }
   launch_plan(
       *lib, *plan, l, scaled,
       {.x = x,

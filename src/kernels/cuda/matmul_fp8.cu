@@ -1,5 +1,6 @@
-// Products of up to 64 rows with weights and inputs of 8-bit floats and a scale per row of each, on compute capability
-// 9.0 (sm_90a). Bound by memory traffic: the weights once, the inputs once per 128 outputs out of the L2 cache.
+// Products with weights and inputs of 8-bit floats and a scale per row of each, of up to 256 rows or of experts, on
+// compute capability 9.0 (sm_90a). Bound by memory traffic: the weights once, the inputs once per 128 outputs out of
+// the L2 cache.
 //
 // A block takes 128 outputs and a part of k. One warp group copies weights and inputs of 128 bytes per row into shared
 // memory, two multiply, 64 outputs each: out^T = weight * x^T, so that the outputs fill the 64 rows of an instruction,
@@ -7,22 +8,25 @@
 // other's shared memory. The tensor cores add up with fewer bits than fp32 has, as in matmul_dense.cc.
 #include "kernels/cuda/matmul_fp8.h"
 
+#include "kernels/cuda/clusters.h"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/rows_out.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
+#ifdef SLUICE_SM90A
 namespace {
 
 constexpr int kGroupThreads = 128;  // of a warp group
 constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kOutputs = kConsumers * 64;  // of a block
 constexpr int kChunk = 128;                // bytes of a row that are copied together
-constexpr int kMostBlocks = 4;             // of a cluster; 8 take longer, at 4096 x 4096 11.3 us instead of 7.9
-constexpr int kBlocksTogether = 2;         // on a multiprocessor
+constexpr int kAtOnce = 128;               // rows of an instruction, at most
 
 struct Fp8Params {
   const std::byte* weight;
@@ -30,14 +34,18 @@ struct Fp8Params {
   const float* weight_scales;
   const std::byte* x;
   const float* x_scales;
+  const int32_t* starts;  // of the rows of matrices, or null
+  int matrices;
+  int64_t weight_rows;  // from a matrix to the next one
   int n, rows, chunks;
   bool accumulate;
 };
 
-// Shared memory of a block, in bytes from a multiple of 1024. Two blocks share a multiprocessor.
+// Shared memory of a block, in bytes from a multiple of 1024.
 template <int rows>
 struct Fp8Layout {
-  static constexpr int kStages = rows > 32 ? 4 : 5;
+  static constexpr int kTogether = rows > 64 ? 1 : 2;  // blocks of a multiprocessor
+  static constexpr int kStages = rows > 128 ? 4 : rows > 64 ? 6 : rows > 32 ? 4 : 5;
   static constexpr uint32_t kWeights = kOutputs * kChunk, kStage = kWeights + rows * kChunk;
   static constexpr uint32_t kSumPitch = (kOutputs + 4) * 4;  // so that lanes meet all banks
   static constexpr uint32_t kBytes = kStages * (kStage + 2 * 8);
@@ -66,17 +74,20 @@ __device__ inline Part part_of(const Fp8Params& p) {
 template <int rows>
 class ChunkCopy {
  public:
-  // From row `first` of `count`; the last one stands in for those beyond.
-  __device__ ChunkCopy(const std::byte* from, int64_t pitch, int first, int count, int first_chunk)
+  // Of `count` rows from `from` on; the last one stands in for those beyond.
+  __device__ ChunkCopy(const std::byte* from, int64_t pitch, int count, int first_chunk)
       : to_(static_cast<uint32_t>(row() * kChunk + ((pack() ^ row()) & 7) * 16)) {
 #pragma unroll
     for (int i = 0; i < rows / 16; ++i) {
-      from_[i] = from + min(first + row() + 16 * i, count - 1) * pitch + first_chunk * kChunk + pack() * 16;
+      from_[i] = from + min(row() + 16 * i, count - 1) * pitch + first_chunk * kChunk + pack() * 16;
     }
   }
-  __device__ void copy(uint32_t matrix, int chunk) const {
+  // Only the rows that are needed, all of them where `used` is `rows`.
+  __device__ void copy(uint32_t matrix, int chunk, int used = rows) const {
 #pragma unroll
-    for (int i = 0; i < rows / 16; ++i) copy_async(matrix + to_ + i * 16 * kChunk, from_[i] + chunk * kChunk);
+    for (int i = 0; i < rows / 16; ++i) {
+      if (16 * i < used) copy_async(matrix + to_ + i * 16 * kChunk, from_[i] + chunk * kChunk);
+    }
   }
 
  private:
@@ -87,35 +98,53 @@ class ChunkCopy {
   const std::byte* from_[rows / 16];
 };
 
-// Weights are asked for before the kernel in front has written the inputs.
+// Weights of a single matrix are asked for before the kernel in front has written the inputs.
 template <int rows>
 __device__ void produce(const Fp8Params& p, const Part& part, const Fp8Layout<rows>& shared) {
   constexpr int kStages = Fp8Layout<rows>::kStages;
-  const ChunkCopy<kOutputs> weights(p.weight, p.weight_pitch, static_cast<int>(blockIdx.x) * kOutputs, p.n, part.begin);
-  const ChunkCopy<rows> inputs(p.x, int64_t{p.chunks} * kChunk, 0, p.rows, part.begin);
-  const int early = min(part.chunks, kStages);
-  for (int i = 0; i < early; ++i) weights.copy(shared.weights(i), i);
+  const int early = p.starts == nullptr ? min(part.chunks, kStages) : 0,
+            output = static_cast<int>(blockIdx.x) * kOutputs;
+  const auto weights_of = [&](int matrix) {
+    return ChunkCopy<kOutputs>(p.weight + (matrix * p.weight_rows + output) * p.weight_pitch, p.weight_pitch,
+                               p.n - output, part.begin);
+  };
+  const auto first = weights_of(0);
+  for (int i = 0; i < early; ++i) first.copy(shared.weights(i), i);
   wait_for_earlier();
+  const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
+  if (tile.count == 0) return;
+  const auto weights = weights_of(tile.matrix);
+  const int64_t pitch = int64_t{p.chunks} * kChunk;
+  const ChunkCopy<rows> inputs(p.x + tile.row * pitch, pitch, tile.count, part.begin);
   for (int i = 0; i < part.chunks; ++i) {
     const int stage = i % kStages;
     if (i >= early) {
       wait_barrier(shared.empty(stage), i / kStages % 2 ^ 1);
       weights.copy(shared.weights(stage), i);
     }
-    inputs.copy(shared.inputs(stage), i);
+    inputs.copy(shared.inputs(stage), i, tile.count);
     arrive_after_copies(shared.full(stage));
   }
   wait_for_all_copies();
 }
 
-// sums[4 * i + 2 * h + j] of lane l of warp w, with g = l / 4 and t = l % 4: output 16 w + g + 8 h of the consumer's
-// 64, row 8 i + 2 t + j.
+// sums[p][4 * i + 2 * h + j] of lane l of warp w, with g = l / 4 and t = l % 4: output 16 w + g + 8 h of the consumer's
+// 64, row 128 p + 8 i + 2 t + j.
 template <int rows>
-__device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int consumer, float (&sums)[rows / 2]) {
-  constexpr int kStages = Fp8Layout<rows>::kStages;
+struct Sums {
+  static constexpr int kRows = rows < kAtOnce ? rows : kAtOnce, kProducts = rows / kRows;
+  float of[kProducts][kRows / 2];
+};
+
+template <int rows>
+__device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int consumer, Sums<rows>& sums) {
+  constexpr int kStages = Fp8Layout<rows>::kStages, kRows = Sums<rows>::kRows;
   const bool first_lane = threadIdx.x % kWarp == 0;
 #pragma unroll
-  for (float& sum : sums) sum = 0.0f;
+  for (auto& some : sums.of) {
+#pragma unroll
+    for (float& sum : some) sum = 0.0f;
+  }
   for (int i = 0; i < part.chunks; ++i) {
     const int stage = i % kStages;
     wait_barrier(shared.full(stage), i / kStages % 2);
@@ -123,46 +152,37 @@ __device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int con
     begin_products();
 #pragma unroll
     for (int step = 0; step < kChunk / 32; ++step) {
-      Fp8WarpgroupProduct<rows>::from_shared(sums, matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32),
-                                             matrix(shared.inputs(stage) + step * 32), 1);
+      const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
+#pragma unroll
+      for (int j = 0; j < Sums<rows>::kProducts; ++j) {
+        Fp8WarpgroupProduct<kRows>::from_shared(sums.of[j], weights,
+                                                matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
+      }
     }
     commit_products();
     wait_for_products<1>();
     if (i > 0 && first_lane) arrive(shared.empty((i - 1) % kStages));
   }
   wait_for_products<0>();
-  hold(sums);
-}
-
-// Of another block of the cluster.
-__device__ inline float4 load_shared_of(int block, uint32_t address) {
-  uint32_t there = 0;
-  float4 v;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(there)
-               : "memory");
-  return v;
-}
-__device__ inline void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#pragma unroll
+  for (auto& some : sums.of) hold(some);
 }
 
 // The rows are dealt out to the warps of the cluster; a lane has four outputs.
 template <int rows, class Out>
-__device__ void write(const Fp8Params& p, const Fp8Layout<rows>& shared, const RowsOut<Out>& out) {
+__device__ void write(const Fp8Params& p, const RowTile& tile, const Fp8Layout<rows>& shared, const RowsOut<Out>& out) {
   const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int output = static_cast<int>(blockIdx.x) * kOutputs + 4 * lane;
   if (output >= p.n) return;
-  const float4 scales = *reinterpret_cast<const float4*>(p.weight_scales + output);
-  for (int row = block + blocks * warp; row < p.rows; row += blocks * kThreads / kWarp) {
+  const float4 scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
+  for (int i = block + blocks * warp; i < tile.count; i += blocks * kThreads / kWarp) {
     float4 sum{};
     for (int other = 0; other < blocks; ++other) {
-      const float4 v = load_shared_of(other, shared.sum(row, 4 * lane));
+      const float4 v = load_shared_of(other, shared.sum(i, 4 * lane));
       sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }
+    const int row = tile.row + i;
     const float scale = p.x_scales[row];
     sum = {sum.x * scales.x * scale, sum.y * scales.y * scale, sum.z * scales.z * scale, sum.w * scales.w * scale};
     if constexpr (sizeof(Out) == 4) {
@@ -175,9 +195,9 @@ __device__ void write(const Fp8Params& p, const Fp8Layout<rows>& shared, const R
   }
 }
 
-// Blocks: (128 outputs, parts of k), a cluster for each of the former.
+// Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts.
 template <int rows, class Out>
-__global__ void __launch_bounds__(kThreads, kBlocksTogether)
+__global__ void __launch_bounds__(kThreads, Fp8Layout<rows>::kTogether)
     multiply_rows(const __grid_constant__ Fp8Params p, const RowsOut<Out> out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
@@ -192,36 +212,33 @@ __global__ void __launch_bounds__(kThreads, kBlocksTogether)
   fence_for_products();
   __syncthreads();
   const int consumer = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
-  float sums[rows / 2];
+  Sums<rows> sums;
   if (consumer < 0) {
     produce<rows>(p, part, shared);
   } else {
     wait_for_earlier();
-    consume<rows>(part, shared, consumer, sums);
   }
+  const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
+  if (tile.count == 0) return;
+  if (consumer >= 0) consume<rows>(part, shared, consumer, sums);
   __syncthreads();  // nobody needs the stages any more
   if (consumer >= 0) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, t = thread % 4;
     const int output = consumer * 64 + thread / kWarp * 16 + thread % kWarp / 4;
+    constexpr int kRows = Sums<rows>::kRows;
 #pragma unroll
-    for (int i = 0; i < rows / 2; ++i) {
-      const uint32_t to = shared.sum(i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(sums[i]) : "memory");
+    for (int j = 0; j < Sums<rows>::kProducts; ++j) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        const uint32_t to = shared.sum(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(sums.of[j][i]) : "memory");
+      }
     }
   }
   sync_cluster();
-  write<rows>(p, shared, out);
+  write<rows>(p, tile, shared, out);
   sync_cluster();  // others may still read these sums
 #endif
-}
-
-#ifdef SLUICE_SM90A
-// As few blocks for the same outputs as fill two thirds of the device.
-int blocks_of_cluster(const Launch& l, int tiles, int chunks) {
-  int blocks = 1;
-  while (blocks < kMostBlocks && 2 * blocks <= chunks && tiles * blocks * 3 < l.multiprocessors * kBlocksTogether * 2)
-    blocks *= 2;
-  return blocks;
 }
 
 template <int rows, class Out>
@@ -230,15 +247,20 @@ void launch_rows(const Launch& l, const Fp8Params& p, const RowsOut<Out>& out) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(multiply_rows<rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check_cuda(allowed, "shared memory of a product");
-  const int tiles = static_cast<int>(pieces(p.n, kOutputs));
-  const auto blocks = static_cast<unsigned>(blocks_of_cluster(l, tiles, p.chunks));
+  const auto outputs = static_cast<unsigned>(pieces(p.n, kOutputs));
+  const unsigned tiles = most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows);
+  static const ClusterCapacity capacity(multiply_rows<rows, Out>, kThreads, kBytes);
+  // Of few rows 8 take longer, at 4096 x 4096 11.3 us instead of 7.9.
+  constexpr int kFixed = 4, kMostBlocks = rows > 64 ? 8 : 4;
+  const auto blocks = static_cast<unsigned>(
+      p.starts != nullptr ? 1 : capacity.best(int64_t{outputs} * tiles, p.chunks, kMostBlocks, kFixed));
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {1, blocks, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(tiles), blocks);
+  config.gridDim = dim3(outputs, blocks, tiles);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = l.stream;
@@ -249,24 +271,30 @@ void launch_rows(const Launch& l, const Fp8Params& p, const RowsOut<Out>& out) {
 
 template <class Out>
 void launch_any(const Launch& l, const Fp8Params& p, const RowsOut<Out>& out) {
-  if (p.rows <= 16) return launch_rows<16>(l, p, out);
-  if (p.rows <= 32) return launch_rows<32>(l, p, out);
-  launch_rows<64>(l, p, out);
+  const int likely = p.starts != nullptr ? p.rows / p.matrices : p.rows;  // rows of a matrix
+  if (likely <= 16) return launch_rows<16>(l, p, out);
+  if (likely <= 32) return launch_rows<32>(l, p, out);
+  if (likely <= 64) return launch_rows<64>(l, p, out);
+  if (likely <= 128) return launch_rows<128>(l, p, out);
+  launch_rows<256>(l, p, out);
 }
-#endif
 
 }  // namespace
 
-bool multiply_fp8_rows([[maybe_unused]] const Launch& l, [[maybe_unused]] const Product& p,
-                       [[maybe_unused]] const std::byte* x, [[maybe_unused]] const float* x_scales) {
-#ifdef SLUICE_SM90A
-  const int64_t rows = p.x.rows();
-  if (l.compute_capability != 90 || rows > kMostFp8Rows || !in_quads(p.out)) return false;
+bool takes_fp8_rows(const Launch& l, const Product& p) {
+  return l.compute_capability == 90 && in_quads(p.out) && (p.matrices == 1 || p.starts != nullptr);
+}
+
+void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, const float* x_scales) {
+  const int64_t rows = p.x.rows(), all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
   const Fp8Params params{.weight = p.weight,
                          .weight_pitch = fp8_row_bytes(p.k),
-                         .weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(p.n, p.k)),
+                         .weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k)),
                          .x = x,
                          .x_scales = x_scales,
+                         .starts = p.starts,
+                         .matrices = p.matrices,
+                         .weight_rows = p.weight_rows,
                          .n = static_cast<int>(p.n),
                          .rows = static_cast<int>(rows),
                          .chunks = static_cast<int>(p.k / kChunk),
@@ -276,10 +304,12 @@ bool multiply_fp8_rows([[maybe_unused]] const Launch& l, [[maybe_unused]] const 
   } else {
     launch_any(l, params, RowsOut<__nv_bfloat16>{p.out.as<__nv_bfloat16>(), p.out.row_stride});
   }
-  return true;
-#else
-  return false;
-#endif
 }
+#else
+bool takes_fp8_rows(const Launch&, const Product&) { return false; }
+void multiply_fp8_rows(const Launch&, const Product&, const std::byte*, const float*) {
+  CHECK(false, "8-bit floats without sm_90a");
+}
+#endif
 
 }  // namespace sluice::cuda

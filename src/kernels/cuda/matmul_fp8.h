@@ -5,10 +5,12 @@
 
 namespace sluice::cuda {
 
-// A product as multiply_fp8 takes it, of up to kMostFp8Rows rows (p.x tells their number), with a scale per output and
-// per row: `x` is rounded already, dense. p.bias is not looked at. False on devices or for outputs that it cannot take;
-// nothing is done then.
-bool multiply_fp8_rows(const Launch&, const Product& p, const std::byte* x, const float* x_scales);
-inline constexpr int64_t kMostFp8Rows = 64;
+// Can this device, and can results be written where p.out is?
+bool takes_fp8_rows(const Launch&, const Product& p);
+// A product as multiply_fp8 takes it, or one of experts (p.starts), with a scale per output and per row: `x` is rounded
+// already, dense; p.x tells the number of rows. p.bias is not looked at.
+void multiply_fp8_rows(const Launch&, const Product& p, const std::byte* x, const float* x_scales);
+// Rows up to which that takes less time than cuBLASLt: of products with few outputs, and of all.
+inline constexpr int64_t kMostFp8Rows = 128, kMostFp8RowsOfAny = 64;
 
 }  // namespace sluice::cuda

@@ -124,6 +124,7 @@ constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
                                .panel_bytes = panel_bytes<Codec>,
                                .pack = pack<Codec>,
                                .multiply = multiply_panels<Codec>,
+                               .multiply_by_tiles = multiply_panels_by_tiles<Codec>,
                                .unpack = unpack_panels<Codec>};
 
 template <class... Codecs>
@@ -141,6 +142,15 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 // Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
 // (docs/performance.md).
 constexpr int64_t kUnpackedRows = 64;
+// Rows for which tiles are taken instead; of matrices of no more elements than kSmallMatrix up to fewer.
+constexpr int64_t kTiledRows = 32, kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
+
+bool wants_tiles(const Product& p) {
+  const int64_t rows = p.x.rows();
+  if (p.starts != nullptr) return rows >= kTiledExpertRows * p.matrices;
+  const int64_t most = p.n * p.k <= kSmallMatrix ? kMostTiledRowsSmall : kMostTiledRows;
+  return p.matrices == 1 && rows >= kTiledRows && rows <= most;
+}
 
 // Matrix `m` of a product with several.
 Product matrix_of(const Product& p, int m, int64_t matrix_bytes) {
@@ -200,6 +210,7 @@ bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic
     return true;
   }
   if (multiply_fp8(l, p)) return true;
+  if (wants_tiles(p) && kernels->multiply_by_tiles(l, p)) return true;
   if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
   kernels->multiply(l, p);
   return true;

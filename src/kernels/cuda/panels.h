@@ -108,6 +108,9 @@ inline constexpr bool kHasPanels = quant::kIntegers<Codec>.low != 0 || std::is_s
 // matmul_panels.cuh; see PanelKernels.
 template <class Codec>
 void multiply_panels(const Launch&, const Product&);
+// matmul_tiles.cuh
+template <class Codec>
+bool multiply_panels_by_tiles(const Launch&, const Product&);
 template <class Codec>
 void unpack_panels(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
                    int64_t k);
@@ -120,6 +123,8 @@ struct PanelKernels {
   void (*pack)(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
   // Any number of rows; the weights are read once for up to 32.
   void (*multiply)(const Launch&, const Product&) = nullptr;
+  // The same in tiles of up to 256 rows with weights rounded to bf16; false where it cannot, and nothing is done then.
+  bool (*multiply_by_tiles)(const Launch&, const Product&) = nullptr;
   // Outputs [begin, begin + count) of the matrix as rows of padded_k(k) elements of fp32 or bf16; begin is a multiple
   // of kPanelOutputs.
   void (*unpack)(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,

@@ -17,7 +17,8 @@ __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
 
 // d[64, n] (+)= a[64, 16] * b: fp32 sums. Lane l of warp w of the group holds, with g = l / 4 and t = l % 4, in
 // d[4 * i + 2 * h + j] row 16 w + g + 8 h, column 8 i + 2 t + j, and of a in registers what mma takes of its 16 rows.
-// `from_shared`: a is a matrix [64, 16], b one [n, 16]. `from_registers`: b is [16, n], read transposed.
+// `from_shared`: a is a matrix [64, 16], b one [n, 16]. `from_registers`: b is [16, n], read transposed; `by_rows`: the
+// same with b as in from_shared.
 template <class T, int n>
 struct WarpgroupProduct;
 
@@ -54,6 +55,13 @@ struct WarpgroupProduct;
                    : SLUICE_SUMS_##n                                                                                  \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
     }                                                                                                                 \
+    __device__ static void by_rows(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                           \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type        \
+                   "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                \
+                                                  ", p, 1, 1, 0; }"                                                   \
+                   : SLUICE_SUMS_##n                                                                                  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
+    }                                                                                                                 \
   };
 SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 64, 32, 33, 34, 35, 36)
 SLUICE_WARPGROUP_PRODUCT(__half, "f16", 64, 32, 33, 34, 35, 36)
@@ -77,6 +85,7 @@ struct Fp8WarpgroupProduct;
 SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10)
 SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18)
 SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34)
+SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66)
 #undef SLUICE_FP8_WARPGROUP_PRODUCT
 #undef SLUICE_WARPGROUP_PRODUCT
 #undef SLUICE_NAMES_16
@@ -97,11 +106,18 @@ template <int Pending>
 __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// The compiler moves no use of these registers across this point: they are written by products that were waited for.
+// The compiler moves no use of these registers across this point, and none of what makes them: they are written by
+// products that were waited for, or read by those to come.
 template <int count>
 __device__ inline void hold(float (&registers)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+template <int count>
+__device__ inline void hold(uint32_t (&registers)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
 // Barriers of `arrivals` threads (or copies) in shared memory, 8 bytes each; phases alternate between 0 and 1.
@@ -114,6 +130,16 @@ __device__ inline void arrive(uint32_t barrier) {
 // Arrives for this thread when all of its asynchronous copies so far are done.
 __device__ inline void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase end only when `bytes` more of bulk copies have come.
+__device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// `bytes` to shared memory at once, a multiple of 16 as both addresses are, by one thread; counted by a barrier.
+__device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 // Until the phase of this parity is complete.
 __device__ inline void wait_barrier(uint32_t barrier, int parity) {

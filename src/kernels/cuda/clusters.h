@@ -1,0 +1,49 @@
+// Products whose tiles are fewer than the multiprocessors: how many blocks of a cluster share the inputs of each.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+
+inline constexpr int kMostClusterBlocks = 8;  // that every device can have
+
+// How a kernel is launched, and how many clusters of 1, 2, ... blocks the device runs at once.
+struct ClusterCapacity {
+  std::array<int, kMostClusterBlocks + 1> clusters{};
+
+  template <class... Parameters>
+  ClusterCapacity(void (*kernel)(Parameters...), int threads, int shared) {
+    for (int blocks = 1; blocks <= kMostClusterBlocks; ++blocks) {
+      cudaLaunchAttribute cluster{};
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(1, static_cast<unsigned>(blocks));
+      config.blockDim = dim3(static_cast<unsigned>(threads));
+      config.dynamicSmemBytes = static_cast<size_t>(shared);
+      config.attrs = &cluster;
+      config.numAttrs = 1;
+      check_cuda(cudaOccupancyMaxActiveClusters(&clusters[static_cast<size_t>(blocks)], kernel, &config), "clusters");
+    }
+  }
+
+  // Blocks, at most `most`, with which `tiles` tiles of `steps` steps of work end soonest. `fixed`: what beginning and
+  // ending takes, in steps; a quarter of it for every other block's sums.
+  int best(int64_t tiles, int steps, int most, int fixed) const {
+    int best = 1;
+    int64_t least = 0;
+    for (int blocks = 1; blocks <= std::min({most, steps, kMostClusterBlocks}); ++blocks) {
+      const int64_t at_once = clusters[static_cast<size_t>(blocks)];
+      if (at_once == 0) break;
+      const int64_t time = pieces(tiles, at_once) * (pieces(steps, blocks) + fixed) + fixed * (blocks - 1) / 4;
+      if (blocks == 1 || time < least) best = blocks, least = time;
+    }
+    return best;
+  }
+};
+
+}  // namespace sluice::cuda

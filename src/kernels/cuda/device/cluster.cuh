@@ -1,0 +1,24 @@
+// Blocks of a cluster, which see each other's shared memory (compute capability 9.0).
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::cuda {
+
+// Of another block of the cluster; `address` in the caller's.
+__device__ inline float4 load_shared_of(int block, uint32_t address) {
+  uint32_t there = 0;
+  float4 v;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(there)
+               : "memory");
+  return v;
+}
+
+__device__ inline void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,538 @@
+// Products of many rows with weights of any type, one matrix or one per expert: a template over what reads the weights
+// (the codecs of device/panel_codec.cuh, or PlainWeights for those of 16 bits). Tiles are 128 outputs by up to 256
+// rows: out^T = weight * x^T.
+//
+// Every warp loads lines of 64 weights of 16 outputs from device memory into registers, some lines ahead, and makes of
+// them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the tile. The inputs were
+// rounded before (tile_rows.cu) and lie as the tensor cores want them, a line of all rows of a tile in one piece. On
+// compute capability 9.0 (sm_90a) one thread brings them by bulk copies into stages of shared memory, and two warp
+// groups multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up
+// their sums, in order, out of each other's shared memory. On other devices eight warps multiply 16 outputs each by
+// mma.sync.
+//
+// Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts' from where
+// their rows begin. The grid has as many as there may be; those that have none end at once.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/clusters.h"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/panel_codec.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/matmul_tiles.h"
+#include "kernels/cuda/panels.h"
+
+namespace sluice::cuda {
+
+namespace tiles {
+
+inline constexpr int kThreads = 256;                                                  // two warp groups
+inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;  // of a block
+inline constexpr int kSteps = kPanelLine / kPanelStep;
+inline constexpr int kMostBlocks = 4;  // of a cluster
+#ifdef SLUICE_SM90A
+inline constexpr bool kWarpgroups = true;
+#else
+inline constexpr bool kWarpgroups = false;
+#endif
+
+// Weights of 16 bits, rows of whole lines. A lane loads 16 bytes of 32 inputs at a time.
+template <class T>
+class PlainWeights {
+ public:
+  struct Line {
+    uint4 packs[2][2];  // of outputs g and g + 8, in two halves
+  };
+
+  __device__ PlainWeights(const std::byte* weight, int64_t k, int lane) {
+    const int64_t pitch = padded_k(k) * static_cast<int64_t>(sizeof(T));
+    rows_[0] = weight + lane / 4 * pitch + lane % 4 * 16;
+    rows_[1] = rows_[0] + kPairsOfRows * pitch;
+  }
+  __device__ void load(Line& to, int64_t panel, int line) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        to.packs[r][half] = load_streaming(rows_[r] + panel + line * kTileRowBytes + half * 64);
+      }
+    }
+  }
+  static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
+    const uint4 &low = line.packs[0][step / 2], &high = line.packs[1][step / 2];
+    a[0] = step % 2 == 0 ? low.x : low.z, a[1] = step % 2 == 0 ? high.x : high.z;
+    a[2] = step % 2 == 0 ? low.y : low.w, a[3] = step % 2 == 0 ? high.y : high.w;
+  }
+  static __device__ constexpr int quad(int step, int t) { return step / 2 * 8 + step % 2 + 2 * t; }
+
+ private:
+  const std::byte* rows_[2];
+};
+
+// The 16 bits that weights become.
+template <class Codec>
+struct Operand {
+  using Type = __nv_bfloat16;
+  static constexpr bool kScaled = true;
+};
+template <class T>
+struct Operand<PlainWeights<T>> {
+  using Type = T;
+  static constexpr bool kScaled = false;
+};
+
+struct Arguments {
+  const std::byte* weight;
+  const std::byte* x;  // see tile_rows.cu
+  float* out;
+  const float* bias;
+  const int32_t* starts;
+  int64_t weight_step, bias_step, panel_bytes;  // from a matrix to the next one; weights in bytes
+  int64_t x_rows, out_stride;
+  int matrices, rows, n, k, lines;
+  bool accumulate, quads;  // quads: results may be written four at a time
+  uint32_t zero = 0;       // that the compiler does not know
+};
+
+// Where the tile's inputs lie.
+__device__ inline int64_t tile_place_of(const RowTile& tile) {
+  return tile_place(tile.start, tile.matrix) + tile.row - tile.start;
+}
+
+// Of k: the lines of this block.
+struct Part {
+  int begin, lines;
+};
+__device__ inline Part part_of(const Arguments& a) {
+  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
+  const int begin = a.lines * block / blocks;
+  return {begin, a.lines * (block + 1) / blocks - begin};
+}
+
+// The a operand of a step: weights as they count.
+template <class Codec>
+__device__ void operand(const typename Codec::Line& line, int step, uint32_t (&to)[4]) {
+  Codec::weights(line, step, to);
+  if constexpr (Operand<Codec>::kScaled) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
+      const float shift = Codec::kShifted ? f.minimum - f.scale * f.base : 0.0f;
+#pragma unroll
+      for (int p = r; p < 4; p += 2) {
+        const float low = __uint_as_float(to[p] << 16), high = __uint_as_float(to[p] & 0xffff0000u);
+        to[p] = pack2<__nv_bfloat16>(fmaf(f.scale, low, shift), fmaf(f.scale, high, shift));
+      }
+    }
+  }
+}
+
+// A warp's lines of a panel on their way.
+template <class Codec, int ahead>
+class WeightLines {
+ public:
+  __device__ WeightLines(const Arguments& a, const Part& part)
+      : codec_(a.weight, a.k, static_cast<int>(threadIdx.x) % kWarp), part_(part) {
+    const int panel = static_cast<int>(blockIdx.x) * kPanels + static_cast<int>(threadIdx.x) / kWarp;
+    panel_ = min(panel, (a.n - 1) / kPanelOutputs) * a.panel_bytes;
+  }
+
+  __device__ void begin(int64_t matrix_bytes) {
+    panel_ += matrix_bytes;
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      if (i < part_.lines) codec_.load(ring_[i], panel_, part_.begin + i);
+    }
+  }
+  // The operands of line `number` of the part, number % ahead being `slot`; asks for the line that takes its place.
+  __device__ void take(int number, int slot, uint32_t (&to)[kSteps][4]) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) operand<Codec>(ring_[slot], step, to[step]);
+    if (number + ahead < part_.lines) codec_.load(ring_[slot], panel_, part_.begin + number + ahead);
+  }
+
+ private:
+  const Codec codec_;
+  const Part part_;
+  int64_t panel_;
+  typename Codec::Line ring_[ahead];
+};
+
+// Lines in flight per warp: about as many bytes for every type, an even number.
+template <class Codec>
+constexpr int lines_ahead() {
+  return sizeof(typename Codec::Line) <= 32 ? 4 : 2;
+}
+
+// Four results of a row from `output` on, as many of them as there are.
+__device__ inline void put(const Arguments& a, const RowTile& tile, int row, int output, const float4& sum) {
+  float v[4] = {sum.x, sum.y, sum.z, sum.w};
+  const int count = min(4, a.n - output);
+  if (a.bias != nullptr) {
+    const float* bias = a.bias + tile.matrix * a.bias_step + output;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] += i < count ? bias[i] : 0.0f;
+  }
+  float* to = a.out + int64_t{tile.row + row} * a.out_stride + output;
+  if (a.quads) {
+    const float4 before = a.accumulate ? *reinterpret_cast<const float4*>(to) : float4{};
+    *reinterpret_cast<float4*>(to) = {v[0] + before.x, v[1] + before.y, v[2] + before.z, v[3] + before.w};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) to[i] = a.accumulate ? to[i] + v[i] : v[i];
+  }
+}
+
+inline constexpr uint32_t kSumPitch = (kOutputs + 4) * 4;  // of sums in shared memory, so that lanes meet all banks
+
+// Leaves sums c of 16 outputs and 8 rows, as mma lays them out (device/tensor_core.cuh), in shared memory: `to` is
+// where those of the first output and row go.
+__device__ inline void store_sums(uint32_t to, const float* c) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t at = to + (lane % 4 * 2 + i % 2) * kSumPitch + (lane / 4 + i / 2 * 8) * 4;
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(c[i]) : "memory");
+  }
+}
+
+// Of `blocks` blocks that share a tile this is number `block`; the rows are dealt out to their warps, a lane has four
+// outputs. sum(row, output): four of them, those of all blocks together.
+template <class F>
+__device__ void write(const Arguments& a, const RowTile& tile, int blocks, int block, F&& sum) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, four = static_cast<int>(threadIdx.x) % kWarp * 4;
+  const int output = static_cast<int>(blockIdx.x) * kOutputs + four;
+  if (output >= a.n) return;
+  for (int row = block + blocks * warp; row < tile.count; row += blocks * kPanels) {
+    put(a, tile, row, output, sum(row, four));
+  }
+}
+
+// Shared memory of a block, in bytes from a multiple of 1024.
+template <int rows>
+struct Layout {
+  static constexpr int kStages = rows > 64 ? 5 : 8;
+  static constexpr uint32_t kStage = rows * kTileRowBytes;
+  static constexpr uint32_t kBytes = kStages * (kStage + 2 * 8);
+  static_assert(rows * kSumPitch <= kStages * kStage);
+  uint32_t base;
+
+  __device__ uint32_t inputs(int stage) const { return base + stage * kStage; }
+  __device__ uint32_t full(int stage) const { return base + kStages * kStage + stage * 2 * 8; }
+  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
+  // In place of the stages.
+  __device__ uint32_t sum(int row, int output) const { return base + row * kSumPitch + output * 4; }
+};
+
+// One thread brings the inputs: those of a line wait until all warps are done with the one that had their stage, which
+// was two lines ago at the least.
+template <int rows>
+class InputCopies {
+ public:
+  static constexpr int kStages = Layout<rows>::kStages, kLag = 2;
+
+  __device__ InputCopies(const Arguments& a, const RowTile& tile, const Part& part, const Layout<rows>& shared)
+      : shared_(shared),
+        from_(a.x + (part.begin * a.x_rows + tile_place_of(tile)) * kTileRowBytes),
+        line_bytes_(a.x_rows * kTileRowBytes),
+        bytes_(static_cast<uint32_t>((tile.count + 7) / 8 * 8 * kTileRowBytes)),
+        lines_(part.lines) {}
+
+  __device__ void begin() {
+    for (int line = 0; line < min(lines_, kStages); ++line) copy(line);
+  }
+  // Before line `now` is multiplied.
+  __device__ void go_on(int now) {
+    const int next = now - kLag + kStages;
+    if (now < kLag || next >= lines_) return;
+    wait_barrier(shared_.empty(next % kStages), (next / kStages - 1) % 2);
+    copy(next);
+  }
+
+ private:
+  __device__ void copy(int line) {
+    const int stage = line % kStages;
+    arrive_expecting(shared_.full(stage), bytes_);
+    copy_bulk(shared_.inputs(stage), from_ + line * line_bytes_, bytes_, shared_.full(stage));
+  }
+
+  const Layout<rows>& shared_;
+  const std::byte* from_;
+  const int64_t line_bytes_;
+  const uint32_t bytes_;
+  const int lines_;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Multiplies `used` rows of a tile of `rows`, by 128 at most at a time, and leaves the sums in place of the stages:
+// sums[j][4 * i + 2 * h + c] of lane l of warp w, with g = l / 4 and t = l % 4, is that of output 16 w + g + 8 h of the
+// group's 64 and row 128 j + 8 i + 2 t + c.
+template <int used, class Codec, int ahead, int rows>
+__device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& inputs, const Part& part,
+                         const Layout<rows>& shared, uint32_t zero) {
+  constexpr int kStages = Layout<rows>::kStages, kAtOnce = used < 128 ? used : 128, kProducts = used / kAtOnce;
+  using Product = WarpgroupProduct<typename Operand<Codec>::Type, kAtOnce>;
+  const bool first_lane = threadIdx.x % kWarp == 0;
+  float sums[kProducts][kAtOnce / 2];
+#pragma unroll
+  for (int j = 0; j < kProducts; ++j) {
+#pragma unroll
+    for (float& sum : sums[j]) sum = 0.0f;
+  }
+  uint32_t made[kSteps][4], a[kSteps][4];
+  for (int line = 0; line < part.lines; line += ahead) {
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      const int now = line + i;
+      if (now >= part.lines) break;
+      const int stage = now % kStages;
+      weights.take(now, i, made);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) hold(made[step]);
+      wait_for_products<0>();
+      if (now > 0 && first_lane) arrive(shared.empty((now - 1) % kStages));
+        // The tensor cores' registers may not be written before. The compiler makes no copies where it sees one.
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) a[step][p] = made[step][p] ^ zero;
+      }
+      if (threadIdx.x == 0) inputs.go_on(now);
+      __syncwarp();
+      wait_barrier(shared.full(stage), now / kStages % 2);
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int j = 0; j < kProducts; ++j) {
+          Product::by_rows(sums[j], a[step],
+                           matrix(shared.inputs(stage) + j * kAtOnce * static_cast<int>(kTileRowBytes) + step * 32));
+        }
+      }
+      commit_products();
+    }
+  }
+  wait_for_products<0>();
+#pragma unroll
+  for (int j = 0; j < kProducts; ++j) hold(sums[j]);
+  __syncthreads();  // nobody needs the stages any more
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int j = 0; j < kProducts; ++j) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 8; ++i) store_sums(shared.sum(j * kAtOnce + i * 8, warp * 16), &sums[j][4 * i]);
+  }
+}
+#endif
+
+// Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts. Tiles that are half full cost half.
+template <class Codec, int rows, int together>
+__global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __grid_constant__ Arguments a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint4 memory[];
+  constexpr int kAhead = lines_ahead<Codec>();
+  const Layout<rows> shared{shared_address(memory)};
+  const Part part = part_of(a);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Layout<rows>::kStages; ++stage) {
+      init_barrier(shared.full(stage), 1);
+      init_barrier(shared.empty(stage), kThreads / kWarp);
+    }
+  }
+  fence_for_products();
+  __syncthreads();
+  WeightLines<Codec, kAhead> weights(a, part);
+  if (a.starts == nullptr) weights.begin(0);
+  wait_for_earlier();
+  const RowTile tile = find_row_tile(a.starts, a.matrices, a.rows, static_cast<int>(blockIdx.z), rows);
+  if (tile.count == 0) return;
+  InputCopies<rows> inputs(a, tile, part, shared);
+  if (threadIdx.x == 0) inputs.begin();
+  if (a.starts != nullptr) weights.begin(tile.matrix * a.weight_step);
+  constexpr int kSmall = rows > 64 ? rows / 2 : rows;
+  if (tile.count <= kSmall) {
+    multiply<kSmall>(weights, inputs, part, shared, a.zero);
+  } else if constexpr (kSmall < rows) {
+    multiply<rows>(weights, inputs, part, shared, a.zero);
+  }
+  sync_cluster();
+  const int blocks_of_tile = static_cast<int>(gridDim.y);
+  write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y), [&](int row, int output) {
+    float4 sum{};
+    for (int block = 0; block < blocks_of_tile; ++block) {
+      const float4 v = load_shared_of(block, shared.sum(row, output));
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+    return sum;
+  });
+  sync_cluster();  // others may still read these sums
+#endif
+}
+
+// The same by mma.sync, with all of k.
+inline constexpr int kSyncRows = 128, kSyncStages = 4;
+inline constexpr uint32_t kSyncStage = kSyncRows * kTileRowBytes;
+inline constexpr uint32_t kSyncBytes = std::max(kSyncStages * kSyncStage, kSyncRows* kSumPitch);
+
+template <class Codec>
+__global__ void __launch_bounds__(kThreads, 1) multiply_tiles_sync(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) uint4 memory[];
+  constexpr int kAhead = 2;
+  const uint32_t shared = shared_address(memory);
+  const Part part{0, a.lines};
+  WeightLines<Codec, kAhead> weights(a, part);
+  wait_for_earlier();
+  const RowTile tile = find_row_tile(a.starts, a.matrices, a.rows, static_cast<int>(blockIdx.z), kSyncRows);
+  if (tile.count == 0) return;
+  weights.begin(tile.matrix * a.weight_step);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int packs = (tile.count + 7) / 8 * 8 * static_cast<int>(kTileRowBytes) / 16;
+  const auto copy = [&](int line) {
+    if (line < a.lines) {
+      const std::byte* from = a.x + (line * a.x_rows + tile_place_of(tile)) * kTileRowBytes;
+      for (int i = thread; i < packs; i += kThreads) {
+        copy_async(shared + line % kSyncStages * kSyncStage + i * 16, from + i * 16);
+      }
+    }
+    commit_copies();
+  };
+  for (int line = 0; line < kSyncStages - 1; ++line) copy(line);
+  float sums[kSyncRows / 8][4] = {};
+  // Of 16 rows: eight and their low and high inputs, then the other eight.
+  const int b_row = lane % 8 + lane / 16 * 8, b_pack = lane / 8 % 2;
+  for (int line = 0; line < a.lines; line += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int now = line + i;
+      if (now >= a.lines) break;
+      uint32_t w[kSteps][4];
+      weights.take(now, i, w);
+      wait_for_copies<kSyncStages - 2>();
+      __syncthreads();  // everybody's copies are there, and nobody needs the stage before this one
+      copy(now + kSyncStages - 1);
+      const uint32_t x = shared + now % kSyncStages * kSyncStage + b_row * static_cast<int>(kTileRowBytes);
+#pragma unroll
+      for (int j = 0; j < kSyncRows / 16; ++j) {
+        if (j * 16 >= tile.count) break;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          uint32_t b[4];
+          ldmatrix4(b, x + j * 16 * static_cast<int>(kTileRowBytes) + ((2 * step + b_pack) ^ (b_row % 8)) * 16);
+          using Type = typename Operand<Codec>::Type;
+          mma<Type>(sums[2 * j], w[step][0], w[step][1], w[step][2], w[step][3], b[0], b[1]);
+          mma<Type>(sums[2 * j + 1], w[step][0], w[step][1], w[step][2], w[step][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSyncRows / 8; ++i) store_sums(shared + i * 8 * kSumPitch + warp * 16 * 4, sums[i]);
+  __syncthreads();
+  write(a, tile, 1, 0, [&](int row, int output) {
+    return reinterpret_cast<const float4*>(memory)[(row * kSumPitch + output * 4) / 16];
+  });
+}
+
+template <class Codec>
+void launch_sync(const Launch& l, const Arguments& a) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(multiply_tiles_sync<Codec>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSyncBytes);
+  check_cuda(allowed, "shared memory of a product");
+  const dim3 grid(static_cast<unsigned>(pieces(a.n, kOutputs)), 1,
+                  most_row_tiles(a.starts != nullptr, a.matrices, a.rows, kSyncRows));
+  launch_overlapped(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
+}
+
+#ifdef SLUICE_SM90A
+template <class Codec, int rows, int together>
+void launch(const Launch& l, const Arguments& a) {
+  constexpr int kBytes = Layout<rows>::kBytes;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(multiply_tiles<Codec, rows, together>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  check_cuda(allowed, "shared memory of a product");
+  static const ClusterCapacity capacity(multiply_tiles<Codec, rows, together>, kThreads, kBytes);
+  constexpr int kFixed = 8;
+  const auto outputs = static_cast<unsigned>(pieces(a.n, kOutputs));
+  const unsigned tiles = most_row_tiles(a.starts != nullptr, a.matrices, a.rows, rows);
+  const int blocks = a.starts != nullptr ? 1 : capacity.best(int64_t{outputs} * tiles, a.lines, kMostBlocks, kFixed);
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(outputs, static_cast<unsigned>(blocks), tiles);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = l.stream;
+  config.attrs = attributes;
+  config.numAttrs = l.overlaps ? 2 : 1;
+  check_cuda(cudaLaunchKernelEx(&config, multiply_tiles<Codec, rows, together>, a), "product of many rows");
+}
+#endif
+
+}  // namespace tiles
+
+// Defined here for the instances that matmul_tiles_*.cu make: Codec reads weights whose panels are `panel_bytes` long.
+// False where it cannot be done; nothing is done then.
+template <class Codec>
+bool multiply_by_tiles(const Launch& l, const Product& p, int64_t panel_bytes) {
+  using Type = typename tiles::Operand<Codec>::Type;
+  const int64_t rows = p.x.rows(), lines = panel_lines(p.k);
+  const int64_t x_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0);
+  const bool warpgroups = l.compute_capability == 90 && tiles::kWarpgroups;
+  if (p.starts == nullptr && (p.matrices != 1 || !warpgroups)) return false;
+  if (static_cast<size_t>(lines * x_rows * kTileRowBytes) > l.workspace_bytes) return false;
+  if (rows == 0) return true;
+  TileOrder order{.quad = {}, .next = Codec::quad(0, 1) - Codec::quad(0, 0)};
+  for (int step = 0; step < tiles::kSteps; ++step) order.quad[step] = Codec::quad(step, 0);
+  round_to_tiles(l, l.workspace, std::is_same_v<Type, __half> ? &kFloat16 : &kBFloat16, order, p);
+  const tiles::Arguments a{
+      .weight = p.weight,
+      .x = l.workspace,
+      .out = p.out.f32(),
+      .bias = p.bias,
+      .starts = p.starts,
+      .weight_step = p.weight_rows / kPanelOutputs * panel_bytes,
+      .bias_step = p.bias_step,
+      .panel_bytes = panel_bytes,
+      .x_rows = x_rows,
+      .out_stride = p.out.row_stride,
+      .matrices = p.matrices,
+      .rows = static_cast<int>(rows),
+      .n = static_cast<int>(p.n),
+      .k = static_cast<int>(p.k),
+      .lines = static_cast<int>(lines),
+      .accumulate = p.accumulate,
+      .quads = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && p.out.row_stride % 4 == 0 && p.n % 4 == 0};
+  if (!warpgroups) {
+    tiles::launch_sync<Codec>(l, a);
+    return true;
+  }
+#ifdef SLUICE_SM90A
+  const int64_t likely = p.starts != nullptr ? rows / p.matrices : rows;  // rows of a matrix
+  if (likely <= 64) {
+    tiles::launch<Codec, 64, 2>(l, a);
+  } else {
+    tiles::launch<Codec, 256, 1>(l, a);
+  }
+#endif
+  return true;
+}
+
+template <class Format>
+bool multiply_panels_by_tiles(const Launch& l, const Product& p) {
+  return multiply_by_tiles<PanelCodec<Format>>(l, p, panel_bytes<Format>(p.k));
+}
+
+#define SLUICE_INSTANTIATE_TILES(Format) template bool multiply_panels_by_tiles<Format>(const Launch&, const Product&)
+
+}  // namespace sluice::cuda

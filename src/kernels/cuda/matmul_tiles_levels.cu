@@ -1,0 +1,10 @@
+// Products of many rows with formats of levels.
+#include "kernels/cuda/matmul_tiles.cuh"
+
+namespace sluice::cuda {
+
+SLUICE_INSTANTIATE_TILES(quant::IQ4_NL);
+SLUICE_INSTANTIATE_TILES(quant::IQ4_XS);
+SLUICE_INSTANTIATE_TILES(quant::MXFP4);
+
+}  // namespace sluice::cuda

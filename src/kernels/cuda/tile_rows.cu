@@ -1,0 +1,98 @@
+// Inputs of products of many rows in the form that tiles read (matmul_tiles.h). Bound by memory traffic.
+#include <algorithm>
+
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/matmul_tiles.h"
+
+namespace sluice::cuda {
+namespace {
+
+struct TileRows {
+  std::byte* to;
+  const float* x;
+  const int32_t* starts;
+  int64_t x_stride, to_rows;
+  int rows, k, lines, matrices;
+  bool aligned;
+  TileOrder order;
+};
+
+// The matrix whose rows begin at or before `row`, the last of those that begin at the same one.
+__device__ int matrix_of_row(const TileRows& a, int row) {
+  int low = 0, high = a.matrices - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (a.starts[middle] <= row) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+__device__ float4 inputs(const float* x, int at, int k, bool aligned) {
+  if (aligned && at + 4 <= k) return *reinterpret_cast<const float4*>(x + at);
+  return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f,
+          at + 3 < k ? x[at + 3] : 0.0f};
+}
+
+// A thread makes the two packs of a step of a line of a row; zeros beyond k.
+template <class T>
+__global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
+  wait_for_earlier();
+  const int64_t count = int64_t{a.rows} * a.lines * 4, step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const int part = static_cast<int>(i % 4);
+    const auto line = static_cast<int>(i / 4 % a.lines), row = static_cast<int>(i / 4 / a.lines);
+    int64_t place = row;
+    if (a.starts != nullptr) {
+      const int matrix = matrix_of_row(a, row), start = a.starts[matrix];
+      place = tile_place(start, matrix) + row - start;
+    }
+    const int quad = part == 0   ? a.order.quad[0]
+                     : part == 1 ? a.order.quad[1]
+                     : part == 2 ? a.order.quad[2]
+                                 : a.order.quad[3];
+    uint32_t first[4], second[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const int at = line * static_cast<int>(kLineElements) + 4 * (quad + t * a.order.next);
+      const float4 v = inputs(a.x + row * a.x_stride, at, a.k, a.aligned);
+      first[t] = pack2<T>(v.x, v.y), second[t] = pack2<T>(v.z, v.w);
+    }
+    std::byte* to = a.to + (line * a.to_rows + place) * kTileRowBytes;
+    const int exchange = static_cast<int>(place % 8);
+    *reinterpret_cast<uint4*>(to + ((2 * part) ^ exchange) * 16) = {first[0], first[1], first[2], first[3]};
+    *reinterpret_cast<uint4*>(to + ((2 * part + 1) ^ exchange) * 16) = {second[0], second[1], second[2], second[3]};
+  }
+}
+
+}  // namespace
+
+void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder& order, const Product& p) {
+  const int64_t rows = p.x.rows(), lines = padded_k(p.k) / kLineElements;
+  const TileRows a{.to = to,
+                   .x = p.x.f32(),
+                   .starts = p.starts,
+                   .x_stride = p.x.row_stride,
+                   .to_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0),
+                   .rows = static_cast<int>(rows),
+                   .k = static_cast<int>(p.k),
+                   .lines = static_cast<int>(lines),
+                   .matrices = p.matrices,
+                   .aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0,
+                   .order = order};
+  constexpr int kThreads = 256;
+  const dim3 grid(blocks_for(l, rows * lines * 4, kThreads));
+  if (type == &kBFloat16) {
+    launch_overlapped(l, "rows for tiles", tile_rows_kernel<__nv_bfloat16>, grid, kThreads, 0, a);
+  } else {
+    CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
+    launch_overlapped(l, "rows for tiles", tile_rows_kernel<__half>, grid, kThreads, 0, a);
+  }
+}
+
+}  // namespace sluice::cuda
