@@ -18,7 +18,7 @@ if(CCACHE_PROGRAM)
 endif()
 
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-psabi;-fno-math-errno;-fno-trapping-math;-ffp-contract=off>")
-add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections)
+add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--build-id=sha1)
 find_program(LLD_PROGRAM ld.lld)
 if(LLD_PROGRAM)
   add_link_options(-fuse-ld=lld)

@@ -1,12 +1,11 @@
 // See block_pool.h.
 #include "cache/block_pool.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/sha256.h"
 
 namespace sluice {
 namespace {
@@ -15,11 +14,8 @@ namespace {
 constexpr std::string_view kRootTag = "sluice.kv.root.1";
 constexpr std::string_view kBlockTag = "sluice.kv.block.1";
 
-BlockName sha256(const std::vector<uint8_t>& bytes) {
-  static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-  BlockName name;
-  CHECK(EVP_Digest(bytes.data(), bytes.size(), name.bytes.data(), nullptr, algorithm, nullptr) == 1, "SHA-256 failed");
-  return name;
+BlockName name_of(const std::vector<uint8_t>& bytes) {
+  return {.bytes = sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()})};
 }
 
 void append(std::vector<uint8_t>& bytes, const void* data, size_t size) {
@@ -122,7 +118,7 @@ BlockName BlockPool::root(const std::string& salt) const {
   append(bytes, kRootTag);
   append(bytes, options_.fingerprint);
   append(bytes, salt);
-  BlockName name = sha256(bytes);
+  BlockName name = name_of(bytes);
   cut(name);
   return name;
 }
@@ -134,7 +130,7 @@ BlockName BlockPool::name(const BlockName& parent, std::span<const TokenId> toke
   append(bytes, kBlockTag);
   append(bytes, parent.bytes.data(), parent.bytes.size());
   append(bytes, tokens.data(), tokens.size_bytes());
-  BlockName name = sha256(bytes);
+  BlockName name = name_of(bytes);
   cut(name);
   return name;
 }

@@ -19,7 +19,6 @@
 // alone, or with its leader. Whoever goes on from a prefix needs of each group only what its layers will see.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -28,6 +27,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/sha256.h"
 #include "sluice/request.h"
 
 namespace sluice {
@@ -36,7 +36,7 @@ using BlockId = int32_t;
 inline constexpr BlockId kNoBlock = -1;
 
 struct BlockName {
-  std::array<uint8_t, 32> bytes{};
+  Sha256 bytes{};
   bool operator==(const BlockName&) const = default;
 };
 

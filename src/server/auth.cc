@@ -1,9 +1,8 @@
-// SHA-256 and constant-time comparison from OpenSSL.
+// Keys from files, and their constant-time comparison by OpenSSL.
 #include "server/auth.h"
 
 #include <fmt/core.h>
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -13,26 +12,14 @@
 
 namespace sluice::server {
 
-Digest sha256(std::string_view bytes) {
-  Digest digest;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
-  return digest;
-}
-
-std::string hex(const Digest& digest) {
-  std::string text;
-  for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) digests_.push_back(sha256(key));
 }
 
 std::optional<std::string> ApiKeys::tenant(std::string_view key) const {
-  const Digest presented = sha256(key);
+  const Sha256 presented = sha256(key);
   bool known = false;
-  for (const Digest& digest : digests_) known |= CRYPTO_memcmp(presented.data(), digest.data(), digest.size()) == 0;
+  for (const Sha256& digest : digests_) known |= CRYPTO_memcmp(presented.data(), digest.data(), digest.size()) == 0;
   if (!known) return std::nullopt;
   return hex(presented);
 }

@@ -1,19 +1,15 @@
 // API keys, and the names tenants get from them.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/sha256.h"
 #include "sluice/options.h"
 
 namespace sluice::server {
-
-using Digest = std::array<unsigned char, 32>;
-Digest sha256(std::string_view bytes);
-std::string hex(const Digest& digest);
 
 // Accepted API keys. Only their hashes are kept; neither keys nor parts of them are ever logged.
 class ApiKeys {
@@ -25,7 +21,7 @@ class ApiKeys {
   std::optional<std::string> tenant(std::string_view key) const;
 
  private:
-  std::vector<Digest> digests_;
+  std::vector<Sha256> digests_;
 };
 
 // The keys of --api-key, --api-key-file (one per line, '#' starts a comment line) and SLUICE_API_KEY together.

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "base/sha256.h"
 #include "server/auth.h"
 #include "server/openai_reading.h"
 
