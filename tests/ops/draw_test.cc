@@ -75,6 +75,36 @@ TEST_P(DrawTest, MatchesTheReference) {
   }
 }
 
+// A device may deal a row of many tokens out among several blocks.
+TEST_P(DrawTest, FewRowsOfManyTokensMatchTheReference) {
+  constexpr int kVocab = 128'003;
+  Owned logits(&kFloat32, {6, kVocab}, 1);
+  logits.fill(random, 4.0f);
+  logits.row(1)[kVocab - 1] = logits.row(1)[77] = 100.0f;  // equal ones: the lower id
+  logits.row(2)[kVocab - 2] = NAN;
+  std::fill_n(logits.row(3), kVocab, -INFINITY);
+  Changes changes;
+  changes.masks.resize(static_cast<size_t>(mask_words(kVocab)));
+  for (uint32_t& word : changes.masks) word = static_cast<uint32_t>(random() & random());
+  changes.edits.push_back({.id = 5, .bias = 1000.0f});
+  const std::vector<DrawRow> rows{
+      {.row = 0, .scale = 1.0f, .key = {3u, 4u}},
+      {.row = 1},
+      {.row = 2},
+      {.row = 3},
+      {.row = 4, .scale = 0.5f, .key = {1u, 2u}, .mask = 0},
+      {.row = 4, .scale = 1.0f, .key = {1u, 2u}, .count = 40, .mass = 0.9},
+      {.row = 5, .first_edit = 0, .edits = 1},
+  };
+  const Result want = run(reference, logits, rows, changes);
+  EXPECT_EQ(want.rows[1].token, 77);
+  EXPECT_EQ(want.rows[6].token, 5);
+  for (int turn = 0; turn < 3; ++turn) {  // what blocks leave for each other is as it was
+    const Result got = run(device, logits, rows, changes);
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(got.rows[i].token, want.rows[i].token) << i;
+  }
+}
+
 // Every cut and all of them together, of few tokens and of many: the same tokens as the reference's.
 TEST_P(DrawTest, CutsMatchTheReference) {
   for (const float spread : {3.0f, 0.5f, 0.002f}) {

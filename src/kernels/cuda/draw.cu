@@ -1,9 +1,11 @@
-// Drawing tokens: a block per row. One pass over the row finds the largest logit and, where all tokens are kept, the
-// draw. Top-k and top-p take two more: a histogram of bins below the maximum, and the listing of the tokens down to the
-// bin where they end, which are ranked in shared memory. Where these are more than there is room for, the end is found
-// in histograms of ever fewer bits of the tokens' order, and the row is drawn from in a pass of its own, as it is for
-// min-p alone. A row whose log-probabilities are asked for gets three passes before its edits, and one after them that
-// counts the logits above its token's. A row of 128 k logits stays in the L2 cache between its passes.
+// Drawing tokens: a block per row. Of few rows, several blocks make the first pass, a part of the row each, and the one
+// that is done last goes on: a multiprocessor takes 21 us for 128 k logits. One pass over the row finds the largest
+// logit and, where all tokens are kept, the draw. Top-k and top-p take two more: a histogram of bins below the maximum,
+// and the listing of the tokens down to the bin where they end, which are ranked in shared memory. Where these are more
+// than there is room for, the end is found in histograms of ever fewer bits of the tokens' order, and the row is drawn
+// from in a pass of its own, as it is for min-p alone. A row whose log-probabilities are asked for gets three passes
+// before its edits, and one after them that counts the logits above its token's. A row of 128 k logits stays in the L2
+// cache between its passes.
 #include <cfloat>
 
 #include "kernels/cuda/launch.h"
@@ -20,6 +22,7 @@ using Sum = unsigned long long;  // of weights, or of tokens
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
+constexpr unsigned kFewDraws = 8, kMostParts = 8;
 
 // The larger value, of equal ones the lower id.
 struct Best {
@@ -53,11 +56,17 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
+// Of a row, for the blocks of a grid that look at it together.
+struct Part {
+  int index = 0, count = 1;
+};
+
 // f(block, logits) for every block of four ids of the thread's share of the row.
 template <class F>
-__device__ void each_logit(const float* logits, int vocab, F f) {
+__device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
   const bool packed = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
-  for (int block = threadIdx.x; block < (vocab + 3) / 4; block += kThreads) {
+  const int step = kThreads * part.count;
+  for (int block = part.index * kThreads + static_cast<int>(threadIdx.x); block < (vocab + 3) / 4; block += step) {
     float four[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     if (packed && block * 4 + 4 <= vocab) {
       *reinterpret_cast<float4*>(four) = *reinterpret_cast<const float4*>(logits + block * 4);
@@ -185,28 +194,63 @@ struct Chosen {
   Best max, drawn;
 };
 
-// The largest logit, and the draw where the row's scale asks for one. Notes what raw logits are like.
-__device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool drawing) {
+// The largest logit of the row or the part, and the draw where the row's scale asks for one. Notes what raw logits are
+// like.
+__device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool drawing, Part part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
-  each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
-    for (const float logit : four) {
-      bad |= !(logit < INFINITY);
-      alive |= logit > -INFINITY;
-    }
-    row.hide(block, four);
-    const std::array<uint32_t, 4> bits =
-        drawing ? ops::draw_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
-    for (int i = 0; i < 4; ++i) {
-      const float logit = four[i];
-      max.take(logit, block * 4 + i);
-      if (drawing && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
-    }
-  });
+  each_logit(
+      row.logits, row.vocab,
+      [&](int block, float(&four)[4]) {
+        for (const float logit : four) {
+          bad |= !(logit < INFINITY);
+          alive |= logit > -INFINITY;
+        }
+        row.hide(block, four);
+        const std::array<uint32_t, 4> bits =
+            drawing ? ops::draw_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
+        for (int i = 0; i < 4; ++i) {
+          const float logit = four[i];
+          max.take(logit, block * 4 + i);
+          if (drawing && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
+        }
+      },
+      part);
   if (bad) s.bad = 1;
   if (alive) s.alive = 1;
   max = best_of_block(s.max, max);
   return {max, drawing ? best_of_block(s.drawn, best) : max};
+}
+
+struct PartOfRow {
+  Chosen chosen;
+  int bad, alive;
+};
+
+// By every block that has a part of a row: true in the last one, whose result is the whole row's then. `arrivals` is
+// zero before and after.
+__device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* parts, int32_t* arrivals) {
+  if (threadIdx.x == 0) {
+    parts[part.index] = {chosen, s.bad, s.alive};
+    __threadfence();
+    const int before = atomicAdd(arrivals, 1);
+    s.before = before;
+    if (before + 1 == part.count) *arrivals = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  if (s.before + 1 != part.count) return false;
+  int bad = 0, alive = 0;
+  for (int i = 0; i < part.count; ++i) {
+    const volatile PartOfRow& other = parts[i];
+    chosen.max.take(other.chosen.max.value, other.chosen.max.id);
+    chosen.drawn.take(other.chosen.drawn.value, other.chosen.drawn.id);
+    bad |= other.bad, alive |= other.alive;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) s.bad = bad, s.alive = alive;
+  __syncthreads();
+  return true;
 }
 
 // ops::DrawEdit's formula, each operation rounded by itself as on the host.
@@ -385,6 +429,8 @@ struct Pointers {
   const uint32_t* masks;
   DrawnRow* drawn;
   TopLogit* top;
+  PartOfRow* parts;   // [draws, parts]
+  int32_t* arrivals;  // [draws]
 };
 
 // The raw row's part of what log-probabilities need.
@@ -411,9 +457,12 @@ __device__ void report_token(Shared& s, const Row& raw, DrawnRow& drawn) {
   drawn.before = s.before;
 }
 
+// Blocks: (draws, parts).
 __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
   __shared__ Shared s;
   const DrawRow asked = p.rows[blockIdx.x];
+  const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
+  if (!in_parts && blockIdx.y > 0) return;
   float* logits = p.logits + asked.row * p.stride;
   const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostTop;
   const Row raw{logits, nullptr, p.vocab},
@@ -428,7 +477,11 @@ __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
   } else {
     apply_edits(s, asked, row, logits, edits);
     const bool cut = asked.scale > 0 && (asked.count > 0 || asked.mass < 1 || asked.least > 0);
-    const Chosen chosen = choose(s, asked, row, asked.scale > 0 && !cut);
+    const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
+    Chosen chosen = choose(s, asked, row, asked.scale > 0 && !cut, part);
+    if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {
+      return;
+    }
     const float max = chosen.max.value;
     if (s.bad == 0 && s.alive != 0) {
       if (s.spoiled != 0 || max == -INFINITY) {
@@ -461,8 +514,12 @@ void draw(const Launch& l, const ops::DrawArgs& args) {
                           .edits = args.edits.as<DrawEdit>(),
                           .masks = args.masks.as<const uint32_t>(),
                           .drawn = args.drawn.as<DrawnRow>(),
-                          .top = args.top.as<TopLogit>()};
-  draw_rows<<<draws, kThreads, 0, l.stream>>>(pointers);
+                          .top = args.top.as<TopLogit>(),
+                          .parts = reinterpret_cast<PartOfRow*>(l.workspace),
+                          .arrivals = l.arrivals};
+  // So many that the row's logits are a batch or two of each thread.
+  const bool together = draws <= kFewDraws && args.logits.shape[1] >= int64_t{4} * kThreads * kMostParts;
+  draw_rows<<<dim3(draws, together ? kMostParts : 1), kThreads, 0, l.stream>>>(pointers);
   check_launch("draw");
 }
 
