@@ -9,9 +9,11 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model{};                // folder, file or hub name (org/name[:revision]) from the local cache
-  std::string tokenizer{};            // folder or tokenizer.json; empty: the model's
-  std::string chat_template{};        // path of a Jinja file; empty: the model's
+  std::string model{};          // folder, file or hub name (org/name[:revision]) from the local cache
+  std::string tokenizer{};      // folder or tokenizer.json; empty: the model's
+  std::string chat_template{};  // path of a Jinja file; empty: the model's
+  // Folder for files of packed weights, which later starts map instead of packing them again; empty: none (CPU only)
+  std::string packed_cache{};
   std::string task = "auto";          // what to load the model for: auto (what it was made for), generate, embed, score
   bool allow_bin = false;             // read weights in files of torch.save (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
@@ -69,6 +71,8 @@ void visit(V&& v, EngineOptions& o) {
   v("tokenizer", o.tokenizer, "folder or tokenizer.json, if not the model's");
   v("chat-template", o.chat_template, "Jinja file, if not the model's template");
   v("allow-bin", o.allow_bin, "read weights in files of torch.save (.bin, .pt, .pth); nothing in them is run");
+  v("packed-cache", o.packed_cache,
+    "folder that keeps packed weights for later starts, which map them; they may exceed memory (CPU)");
   v("task", o.task, "what to load the model for; auto: what it was made for", {"auto", "generate", "embed", "score"});
   v("dtype", o.dtype, "type of weights and compute", {"auto", "float32", "bfloat16", "float16"});
   v("quantization", o.quantization,

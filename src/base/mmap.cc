@@ -20,6 +20,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   struct stat info {};
   const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   size_ = regular ? static_cast<size_t>(info.st_size) : 0;
+  modified_ns_ = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
   void* mapped = MAP_FAILED;
   if (size_ > 0) mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;

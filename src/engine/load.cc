@@ -7,9 +7,11 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "base/log.h"
 #include "base/registry.h"
+#include "engine/packed_cache.h"
 #include "nn/published.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
@@ -166,7 +168,10 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
 // Memory for the KV cache where nobody asks for a size: what is left of a device, a part of a host that others use,
 // too.
 size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
-  return plan.backend->memory().on_host() ? free_bytes / 4 : free_bytes;
+  if (!plan.backend->memory().on_host()) return free_bytes;
+  size_t pageable = 0;  // would like to stay in memory, too
+  for (const MemoryPlan::Row& row : plan.memory.rows) pageable += row.pageable ? row.bytes : 0;
+  return (free_bytes - std::min(pageable, free_bytes / 4 * 3)) / 4;
 }
 
 // Places of tokens in the cache are counted in 32 bits.
@@ -301,11 +306,18 @@ bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint)
   return asked == "fp8" || (asked == "auto" && (checkpoint.fp8_activations || options.quantization == "fp8"));
 }
 
-bool keep_types(const EngineOptions& options, const LoadPlan& plan) {
-  return options.dtype == "auto" && plan.checkpoint->keep_types;
+// Rows of the plan for the weights: pages of a file are not counted.
+void plan_weights(const EngineOptions& options, LoadPlan& plan) {
+  const std::string what = fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name);
+  if (options.packed_cache.empty()) return plan.memory.rows.push_back({"weights", plan.weight_bytes, what});
+  plan.memory.rows.push_back({"packed weights", plan.packed_bytes(),
+                              fmt::format("{}, pages of a file in {}: not counted", what, options.packed_cache), true});
+  plan.memory.rows.push_back({"other weights", plan.weight_bytes - plan.packed_bytes(), "vectors and tables"});
 }
 
 }  // namespace
+
+size_t LoadPlan::packed_bytes() const { return std::accumulate(packed_sizes.begin(), packed_sizes.end(), size_t{0}); }
 
 LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   check_options(given);
@@ -317,6 +329,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   const bool on_host = plan.backend->memory().on_host();
+  if (!on_host && !options.packed_cache.empty()) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("--packed-cache: backend {} has weights in a device's memory", plan.backend->name));
+  }
   if (options.max_num_seqs == 0) options.max_num_seqs = on_host ? 256 : 512;
   plan.block_size = options.block_size;
   plan.step_tokens = options.max_num_batched_tokens;
@@ -324,6 +340,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
   plan.quantization = parse_quantization(options.quantization);
   plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
+  plan.keep_types = options.dtype == "auto" && plan.checkpoint->keep_types;
   plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, *plan.backend);
 
   LoadContext context{.checkpoint = *plan.checkpoint,
@@ -334,19 +351,20 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
                       .dry = true,
-                      .keep_types = keep_types(options, plan),
+                      .keep_types = plan.keep_types,
                       .memory = plan.backend->memory()};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
   plan.weight_bytes = context.weight_bytes;
+  plan.packed_sizes = std::move(context.packed_sizes);
+  plan.packed_layout = std::move(context.packed_layout);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
 
   MemoryPlan& memory = plan.memory;
   memory.available_bytes = usable_memory(plan.backend->memory(), options.gpu_memory_utilization);
   memory.mapped_bytes = context.mapped_bytes;
-  memory.rows.push_back(
-      {"weights", context.weight_bytes, fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name)});
+  plan_weights(options, plan);
   if (plan.task != Task::kGenerate) {
     const size_t used = memory.total() + kHeadroom;
     size_t left = memory.available_bytes > used ? memory.available_bytes - used : 0;
@@ -377,10 +395,25 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   return plan;
 }
 
-LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
-  LoadedModel loaded{
-      .plan = plan_load(options, pool), .model = nullptr, .kv = nullptr, .states = nullptr, .arena = nullptr};
+namespace {
+
+// With the weights in a file, if the options name a folder for it; throws PackedFileError when that cannot be written.
+LoadedModel load(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
+  LoadedModel loaded{.plan = plan_load(options, pool),
+                     .packed = nullptr,
+                     .model = nullptr,
+                     .kv = nullptr,
+                     .states = nullptr,
+                     .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
+  if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan);
+  const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
+  if (packs) {
+    plan.checkpoint->read_ahead();
+  } else {
+    log::info("{}: mapping packed weights", loaded.packed->path());
+    if (plan.packed_bytes() <= plan.memory.available_bytes / 4 * 3) loaded.packed->read_ahead(pool);
+  }
   LoadContext context{.checkpoint = *plan.checkpoint,
                       .ops = plan.backend->table(),
                       .pool = pool,
@@ -388,11 +421,13 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
                       .quantization = plan.quantization,
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
-                      .keep_types = keep_types(options, plan),
-                      .memory = plan.backend->memory()};
+                      .keep_types = plan.keep_types,
+                      .memory = plan.backend->memory(),
+                      .packed = loaded.packed};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
+  if (loaded.packed != nullptr && packs) loaded.packed->finish();
   Memory& memory = plan.backend->memory();
   const int spare = plan.spare();
   loaded.kv = std::make_unique<KvCache>(plan.kv, plan.blocks + spare, memory);
@@ -403,6 +438,19 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std
     plan.backend->reserve_workspace(workspace(plan, context, plan.max_model_len));
   }
   return loaded;
+}
+
+}  // namespace
+
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
+  try {
+    return load(options, pool, progress);
+  } catch (const PackedFileError& e) {
+    log::warning("--packed-cache: {}; the weights are packed into memory", e.what());
+  }
+  EngineOptions without = options;
+  without.packed_cache.clear();
+  return load(without, pool, progress);
 }
 
 }  // namespace sluice

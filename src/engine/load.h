@@ -10,6 +10,7 @@
 #include "formats/checkpoint.h"
 #include "nn/kv_cache.h"
 #include "nn/model.h"
+#include "nn/packed_file.h"
 #include "sluice/options.h"
 
 namespace sluice {
@@ -28,7 +29,11 @@ struct LoadPlan {
   ScoreActivation score_activation = ScoreActivation::kNone;  // kScore
   ModelShape shape;
   int64_t parameters = 0;
-  size_t weight_bytes = 0;  // of packed matrices and vectors
+  size_t weight_bytes = 0;           // of packed matrices and vectors
+  std::vector<size_t> packed_sizes;  // of each packed matrix
+  std::string packed_layout;         // what they are
+  bool keep_types = false;           // plain types, too, stay what they are in the checkpoint
+  size_t packed_bytes() const;
   int max_model_len = 0;
   int step_tokens = 0;   // most tokens of one step
   KvLayout kv;           // how layers share the blocks of the KV cache
@@ -47,13 +52,15 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool);
 
 struct LoadedModel {
   LoadPlan plan;
+  std::shared_ptr<PackedFile> packed;  // the weights' file; null: they are in memory
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> kv;
   std::unique_ptr<StateCache> states;
   std::unique_ptr<Arena> arena;
 };
 
-// Reads and packs the weights. `progress` gets a share from 0 to 1 now and then; may be null.
+// Reads and packs the weights, or maps those that were packed before (--packed-cache). `progress` gets a share from 0
+// to 1 now and then; may be null.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool,
                        const std::function<void(double)>& progress = {});
 

@@ -6,7 +6,7 @@
 namespace sluice {
 size_t MemoryPlan::total() const {
   size_t sum = 0;
-  for (const Row& row : rows) sum += row.bytes;
+  for (const Row& row : rows) sum += row.pageable ? 0 : row.bytes;
   return sum;
 }
 

@@ -12,9 +12,10 @@ struct MemoryPlan {
     std::string what;
     size_t bytes = 0;
     std::string detail;
+    bool pageable = false;  // of a file: the kernel may drop its pages and read them again, so it is not counted
   };
   std::vector<Row> rows;
-  size_t mapped_bytes = 0;     // file pages read in place; the kernel may drop them, so they are not counted
+  size_t mapped_bytes = 0;     // pages of the checkpoint that are read in place, not counted either
   size_t available_bytes = 0;  // on this machine, before loading
 
   size_t total() const;

@@ -96,9 +96,17 @@ struct GenerationConfig {
   bool do_sample = false;
 };
 
+// A file of weights, as it was when it was opened.
+struct SourceFile {
+  size_t bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
+};
+
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
+  // Weights will be read, all of them and in order: reads ahead, in the background.
+  virtual void read_ahead() const {}
 
   Config config;
   GenerationConfig generation;
@@ -111,9 +119,11 @@ class Checkpoint {
   const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }
   const TensorEntry* find(std::string_view name) const;
   size_t total_bytes() const;  // of all tensors
+  const std::vector<SourceFile>& files() const { return sources_; }
 
  protected:
   std::map<std::string, TensorEntry, std::less<>> tensors_;
+  std::vector<SourceFile> sources_;
 };
 
 struct OpenOptions {

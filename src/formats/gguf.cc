@@ -135,6 +135,7 @@ class GgufCheckpoint : public Checkpoint {
 
   void map(const fs::path& path, GgufFile& into) {
     files_.push_back(std::make_unique<MappedFile>(path.string()));
+    sources_.push_back({files_.back()->bytes().size(), files_.back()->modified_ns()});
     into = read_gguf(files_.back()->bytes(), path.string());
   }
 

@@ -77,7 +77,25 @@ class HfFolder : public Checkpoint {
     take_text_part(config, tensors_);
     fp8_activations |= read_quantized(config, tensors_);  // as the text part's own configuration says
     if (generation.eos_token_ids.empty()) generation.eos_token_ids = read_generation(config).eos_token_ids;
-    start_reading();
+  }
+
+  // Page faults alone keep too few requests in flight for the disk (1.2 to 1.6 GB/s of a cold file, with this 2.0 to
+  // 2.1 GB/s, on a virtual disk). Left to page faults when memory is short.
+  void read_ahead() const override {
+    size_t total = 0;
+    for (const auto& file : files_) total += file->bytes().size();
+    const auto memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    if (total > memory / 4 * 3) return;
+    reader_ = std::jthread([this](std::stop_token stop) {
+      // Linux cuts one call's request down to the readahead window, 128 KiB by default.
+      constexpr size_t kStep = 128u << 10;
+      for (const auto& file : files_) {
+        const std::span<const std::byte> bytes = file->bytes();
+        for (size_t at = 0; at < bytes.size() && !stop.stop_requested(); at += kStep) {
+          ::madvise(const_cast<std::byte*>(bytes.data()) + at, std::min(kStep, bytes.size() - at), MADV_WILLNEED);
+        }
+      }
+    });
   }
 
  private:
@@ -107,6 +125,7 @@ class HfFolder : public Checkpoint {
   // Adds the tensors of one file; with `wanted` (names, sorted), only those, all of which must be there.
   void add_file(const fs::path& path, const std::vector<std::string>* wanted) {
     files_.push_back(std::make_unique<MappedFile>(path.string()));
+    sources_.push_back({files_.back()->bytes().size(), files_.back()->modified_ns()});
     size_t taken = 0, unlisted = 0;
     for (TensorEntry& entry : kind_.read(*files_.back(), dense_)) {
       if (wanted != nullptr && !std::ranges::binary_search(*wanted, entry.name)) {
@@ -156,30 +175,10 @@ class HfFolder : public Checkpoint {
     }
   }
 
-  // Reads the files into the page cache in the background, while the model is being built from them: page faults
-  // alone keep too few requests in flight for the disk (1.2 to 1.6 GB/s of a cold file, with this 2.0 to 2.1 GB/s, on a
-  // virtual disk). Left to page faults when memory is short.
-  void start_reading() {
-    size_t total = 0;
-    for (const auto& file : files_) total += file->bytes().size();
-    const auto memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-    if (total > memory / 4 * 3) return;
-    reader_ = std::jthread([this](std::stop_token stop) {
-      // Linux cuts one call's request down to the readahead window, 128 KiB by default.
-      constexpr size_t kStep = 128u << 10;
-      for (const auto& file : files_) {
-        const std::span<const std::byte> bytes = file->bytes();
-        for (size_t at = 0; at < bytes.size() && !stop.stop_requested(); at += kStep) {
-          ::madvise(const_cast<std::byte*>(bytes.data()) + at, std::min(kStep, bytes.size() - at), MADV_WILLNEED);
-        }
-      }
-    });
-  }
-
   const WeightFiles& kind_;
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<std::vector<std::byte>> dense_;
-  std::jthread reader_;  // after files_: it stops before they are unmapped
+  mutable std::jthread reader_;  // after files_: it stops before they are unmapped
 };
 
 bool holds(const fs::path& folder, const WeightFiles& kind) {

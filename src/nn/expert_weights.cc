@@ -37,7 +37,7 @@ class Loader {
       const Weights here = w_ / "experts" / std::to_string(e);
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
         const TensorEntry* entry = (here / name).tensor("weight", {rows, columns}, Weights::Stored::kAnyWay);
-        if (entry == nullptr || context_.dry) return;
+        if (entry == nullptr || !context_.packs()) return;
         Buffer memory;
         into.pack(context_, e, row, entry->in_memory(context_.pool, memory).view());
       };
@@ -81,7 +81,7 @@ class Loader {
     plan(context_.dtype, context_.dtype);
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
-    for (int e = 0; !context_.dry && e < spec_.experts && in != nullptr && out != nullptr; ++e) {
+    for (int e = 0; context_.packs() && e < spec_.experts && in != nullptr && out != nullptr; ++e) {
       Buffer memory;
       const Tensor rows = transpose(rows_of(in, e * hidden_, hidden_, 2 * inner_), memory);
       if (in_turn) {
@@ -130,7 +130,7 @@ class Loader {
   }
 
   void pack_transposed(StackedLinear& into, int e, const Tensor& matrix) {
-    if (matrix.data == nullptr || context_.dry) return;
+    if (matrix.data == nullptr || !context_.packs()) return;
     Buffer memory;
     into.pack(context_, e, 0, transpose(matrix, memory));
   }

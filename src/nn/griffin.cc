@@ -11,7 +11,7 @@ StackedLinear load_gate(const Weights& w, const std::string& name, int heads, in
   LoadContext& context = w.context();
   StackedLinear gate(context, context.dtype, heads, dim, dim);
   const TensorEntry* entry = w.tensor(name, {heads, dim, dim});
-  if (entry == nullptr || context.dry) return gate;
+  if (entry == nullptr || !context.packs()) return gate;
   Tensor all = entry->view();
   all.shape = {heads * dim, dim};
   all.row_stride = dim;

@@ -43,7 +43,7 @@ void LatentAttention::load_kv_b(const Weights& w) {
   }
   const TensorEntry* entry =
       (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank}, Weights::Stored::kAnyWay);
-  if (entry == nullptr || context.dry) return;
+  if (entry == nullptr || !context.packs()) return;
   Buffer computed;
   const Tensor matrix = entry->in_memory(context.pool, computed).view();
   for (int h = 0; h < s.heads; ++h) {
@@ -58,7 +58,7 @@ void LatentAttention::pack_heads(const Weights& w, const std::string& name, Stac
                                  int64_t columns) const {
   LoadContext& context = w.context();
   const TensorEntry* entry = (w / name).tensor("weight", {spec_.heads, rows, columns});
-  if (entry == nullptr || context.dry) return;
+  if (entry == nullptr || !context.packs()) return;
   for (int h = 0; h < spec_.heads; ++h) {
     for (const Tensor& matrix : entry->rows(h * rows, rows)) into.pack(context, h, 0, matrix);
   }

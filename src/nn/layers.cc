@@ -37,14 +37,17 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   view_ = {.dtype = dtype, .n = outputs, .k = inputs, .inputs = rounding};
   const size_t bytes = kernels->second.packed_bytes(outputs, inputs);
   context.weight_bytes += bytes;
+  context.packed_sizes.push_back(bytes);
+  context.packed_layout += fmt::format("{} {} x {}: {}\n", dtype->name, outputs, inputs, bytes);
   context.widest_product = std::max(context.widest_product, inputs);
   if (context.dry) return;
-  storage_ = Buffer(bytes, context.memory);
-  view_.data = storage_.data();
+  file_ = context.packed;
+  if (file_ == nullptr) storage_ = Buffer(bytes, context.memory);
+  view_.data = file_ != nullptr ? file_->next(bytes) : storage_.data();
 }
 
 void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
-  if (matrix.data == nullptr || context.dry) return;
+  if (matrix.data == nullptr || !context.packs()) return;
   context.ops.matmul.at(view_.dtype).pack(context.pool, view_, row, matrix);
 }
 
@@ -71,7 +74,7 @@ void scale_to_unit(float* row, int64_t columns) {
 // Packs rows that are not as they are stored, a few at a time.
 void pack_scaled_rows(LoadContext& context, PackedWeight& into, int64_t row, const Source& source) {
   const Tensor& matrix = source.rows;
-  if (matrix.data == nullptr || context.dry) return;
+  if (matrix.data == nullptr || !context.packs()) return;
   constexpr int64_t kRows = 256;
   const int64_t columns = matrix.shape[1];
   const Buffer memory(static_cast<size_t>(kRows * columns) * sizeof(float));
@@ -103,20 +106,20 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
   const bool transposing = entry != nullptr && part.transposed != entry->transposed;
   std::shared_ptr<Buffer> memory;
   TensorEntry computed;
-  if (entry != nullptr && entry->compute && !context.dry) {
+  if (entry != nullptr && entry->compute && context.packs()) {
     memory = std::make_shared<Buffer>();
     computed = entry->in_memory(context.pool, *memory);
     entry = &computed;
   }
   Tensor whole;
-  if (transposing && !context.dry) {
+  if (transposing && context.packs()) {
     memory = std::make_shared<Buffer>();
     whole = transpose(entry->rows(0, inputs).at(0), *memory);
   }
   for (const RowRange& range : ranges) {
     if (entry == nullptr) {
       add(Tensor(nullptr, context.dtype, {range.count, inputs}), nullptr);
-    } else if (transposing && context.dry) {
+    } else if (transposing && !context.packs()) {
       add(Tensor(nullptr, &kFloat32, {range.count, inputs}), nullptr);
     } else if (transposing) {
       add(whole.slice_rows(range.begin, range.count), memory);

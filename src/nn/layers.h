@@ -24,12 +24,13 @@ class PackedWeight {
   // Plans it in type `dtype`, which the backend must have kernels for; pack() fills it.
   PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs,
                ops::InputRounding rounding = ops::InputRounding::kNone);
-  // Outputs from `row` on. Nothing happens in a dry run, or without data (a tensor that is missing).
+  // Outputs from `row` on. Nothing happens unless context.packs(), or without data (a tensor that is missing).
   void pack(LoadContext& context, int64_t row, const Tensor& matrix);
   const ops::Weight& view() const { return view_; }
 
  private:
   Buffer storage_;
+  std::shared_ptr<PackedFile> file_;  // that has it, instead
   ops::Weight view_;
 };
 

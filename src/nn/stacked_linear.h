@@ -15,7 +15,7 @@ class StackedLinear {
   StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs);
   // Tensor NAME.weight [count, outputs, inputs].
   StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs);
-  // Rows from `row` on of matrix i. Nothing happens in a dry run, or without data (a tensor that is missing).
+  // Rows from `row` on of matrix i. Nothing happens unless context.packs(), or without data (a tensor that is missing).
   void pack(LoadContext& context, int i, int64_t row, const Tensor& matrix);
   void set_bias(const LoadContext& context, std::span<const float> bias) {
     bias_ = Vector(context, bias);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "formats/checkpoint.h"
+#include "nn/packed_file.h"
 #include "ops/ops.h"
 #include "sluice/pooling.h"
 
@@ -30,13 +32,16 @@ struct LoadContext {
   bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
   Memory& memory = host_memory();                     // where weights go
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
+  std::shared_ptr<PackedFile> packed{};               // where packed matrices go, or are; null: into memory
 
   // Filled while building.
-  size_t weight_bytes = 0;          // memory of packed matrices, vectors and tables
-  size_t mapped_bytes = 0;          // read in place from the file (embedding tables)
-  int64_t widest_product = 0;       // inputs of a token, of all experts that it takes
-  int attention_heads = 0;          // the most of any layer
-  int64_t attention_value_dim = 0;  // likewise
+  size_t weight_bytes = 0;             // memory of packed matrices, vectors and tables
+  std::vector<size_t> packed_sizes{};  // of it, of each packed matrix in turn
+  std::string packed_layout{};         // what they are: a line each
+  size_t mapped_bytes = 0;             // read in place from the file (embedding tables)
+  int64_t widest_product = 0;          // inputs of a token, of all experts that it takes
+  int attention_heads = 0;             // the most of any layer
+  int64_t attention_value_dim = 0;     // likewise
   int64_t parameters = 0;
   size_t done_bytes = 0;
   std::set<std::string, std::less<>> used{};
@@ -46,6 +51,9 @@ struct LoadContext {
     attention_heads = std::max(attention_heads, heads);
     attention_value_dim = std::max(attention_value_dim, value_dim);
   }
+
+  // Are matrices read and packed? Else they are only counted, or there already.
+  bool packs() const { return !dry && (packed == nullptr || !packed->filled()); }
 
   // The type a matrix is stored and multiplied in. Block formats stay what they are, as far as the backend has them; of
   // others, those whose inputs fill whole blocks become the block format that was asked for, unless `keep` is true.

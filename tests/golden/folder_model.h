@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -24,10 +25,12 @@ struct TextLogits {
 
 // In float32, in steps of 16 tokens; throws what load_model throws.
 inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const int32_t> ids,
-                            const char* activation_quantization = "none", const char* backend = "") {
+                            const char* activation_quantization = "none", const char* backend = "",
+                            const std::string& packed_cache = {}) {
   EngineOptions options;
   options.backend = backend;
   options.model = folder.path();
+  options.packed_cache = packed_cache;
   options.dtype = "float32";
   options.activation_quantization = activation_quantization;
   options.kv_cache_memory_bytes = 16 << 20;

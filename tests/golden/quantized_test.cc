@@ -360,11 +360,11 @@ void write(const TempFolder& folder, const Json& config, Tensors& tensors) {
   write_model(folder, config, named);
 }
 
-TextLogits some_logits(const TempFolder& folder, const char* activation_quantization = "none",
-                       const char* backend = "") {
+TextLogits some_logits(const TempFolder& folder, const char* activation_quantization = "none", const char* backend = "",
+                       const std::string& packed_cache = {}) {
   std::vector<int32_t> ids;
   for (int i = 0; i < 20; ++i) ids.push_back(static_cast<int32_t>(i * 37 % kVocabulary));
-  return logits_of(folder, ids, activation_quantization, backend);
+  return logits_of(folder, ids, activation_quantization, backend, packed_cache);
 }
 
 // The largest difference over the largest magnitude.
@@ -393,6 +393,10 @@ void expect_equal(const Json& quantization, const Writer& writer, double smaller
   EXPECT_LE(relative_error(some_logits(quantized, "none", "reference"), want), 2e-4);
   EXPECT_LE(relative_error(got, want), 5e-2);
   EXPECT_LT(static_cast<double>(got.weight_bytes) * smaller, static_cast<double>(want.weight_bytes));
+  const TempFolder cache;
+  for (const char* way : {"written", "mapped"}) {
+    EXPECT_EQ(some_logits(quantized, "none", "", cache / "packed").values, got.values) << "packed cache " << way;
+  }
 }
 
 TEST(Quantized, Gptq) {
