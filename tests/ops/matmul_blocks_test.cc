@@ -1,5 +1,8 @@
 // Matrix products with weights in block formats: every backend and format against the reference, in pieces and in
 // batches, and embedding rows in these formats.
+#include <map>
+#include <string_view>
+
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -103,6 +106,22 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
         expect_close(out, expected, each * std::sqrt(static_cast<float>(k)) + 1e-6f, tiles ? 8.0f : 1.0f);
       }
     }
+  }
+}
+
+// Packed weights take at most 1.15 times their file, but for formats of codebooks and of five digits to a byte, whose
+// entries kernels want as codes of their own (docs/performance.md says what that costs and brings).
+TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
+  if (!GetParam()->memory().on_host()) GTEST_SKIP() << "devices have layouts of their own";
+  const std::map<std::string_view, double> most = {{"iq1_s", 2.13},  {"iq1_m", 2.04}, {"iq2_xxs", 1.61},
+                                                   {"iq2_xs", 1.55}, {"iq2_s", 1.40}, {"iq3_xxs", 1.41},
+                                                   {"iq3_s", 1.26},  {"tq1_0", 1.38}};
+  constexpr int64_t kOutputs = 256, kInputs = 4096;
+  for (DType type : block_types(device.ctx.ops)) {
+    const auto file = static_cast<double>(Tensor(nullptr, type, {kOutputs, kInputs}).bytes());
+    const double ratio = static_cast<double>(device.ctx.ops.matmul.at(type).packed_bytes(kOutputs, kInputs)) / file;
+    const auto exception = most.find(type->name);
+    EXPECT_LE(ratio, exception != most.end() ? exception->second : 1.15) << type->name;
   }
 }
 
