@@ -43,6 +43,7 @@ class PackedCache : public ::testing::TestWithParam<std::string> {
     options_.kv_cache_memory_bytes = 16 << 20;
     options_.max_num_seqs = 64;
     options_.packed_cache = cache_ / "packed";
+    options_.backend = best_host_backend();
   }
   EngineOptions in_memory() const {
     EngineOptions o = options_;

@@ -109,13 +109,14 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
   }
 }
 
-// Packed weights take at most 1.15 times their file, but for formats of codebooks and of five digits to a byte, whose
-// entries kernels want as codes of their own (docs/performance.md says what that costs and brings).
+// Packed weights take at most 1.15 times their file, but for formats of codebooks and of digits, whose entries kernels
+// want as codes of their own, and Q2_K, whose scales become those of int8 (docs/performance.md says what that costs and
+// brings).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
   if (!GetParam()->memory().on_host()) GTEST_SKIP() << "devices have layouts of their own";
-  const std::map<std::string_view, double> most = {{"iq1_s", 2.13},  {"iq1_m", 2.04}, {"iq2_xxs", 1.61},
-                                                   {"iq2_xs", 1.55}, {"iq2_s", 1.40}, {"iq3_xxs", 1.41},
-                                                   {"iq3_s", 1.26},  {"tq1_0", 1.38}};
+  const std::map<std::string_view, double> most = {
+      {"iq1_s", 2.17},   {"iq1_m", 2.08}, {"iq2_xxs", 1.64}, {"iq2_xs", 1.57}, {"iq2_s", 1.42},
+      {"iq3_xxs", 1.43}, {"iq3_s", 1.28}, {"tq1_0", 1.41},   {"q2_k", 1.20},   {"tq2_0", 1.16}};
   constexpr int64_t kOutputs = 256, kInputs = 4096;
   for (DType type : block_types(device.ctx.ops)) {
     const auto file = static_cast<double>(Tensor(nullptr, type, {kOutputs, kInputs}).bytes());
