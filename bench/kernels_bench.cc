@@ -1,7 +1,7 @@
-// kernels_bench [all|matmul|attention|TYPE,TYPE] [backend] [threads]: speed of the CPU kernels at the shapes of a 1.1B
-// Llama beside the machine's limits. Weights rotate through more copies than the caches hold, as they do in a model.
-// Best of many runs: other load on the machine only ever makes a kernel look slower; with one thread, times are its
-// CPU's.
+// kernels_bench [all|matmul|attention|barrier|TYPE,TYPE] [backend] [threads]: speed of the CPU kernels at the shapes of
+// a 1.1B Llama beside the machine's limits. Weights rotate through more copies than the caches hold, as they do in a
+// model. Best of many runs: other load on the machine only ever makes a kernel look slower; with one thread, times are
+// its CPU's.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -144,6 +144,15 @@ void attentions(ops::Ctx& ctx) {
   }
 }
 
+// What an op costs for having all threads begin and end together.
+void barrier(ThreadPool& pool) {
+  constexpr int kRuns = 1000;
+  const double seconds = fastest(1.0, [&] {
+    for (int i = 0; i < kRuns; ++i) pool.run([](int, int) {});
+  });
+  fmt::print("\n{:>9} {:.0f} ns\n", "barrier", seconds / kRuns * 1e9);
+}
+
 // "q4_0,q8_0"; empty when one of them is no type.
 std::vector<DType> parse_types(std::string_view names) {
   std::vector<DType> types;
@@ -160,8 +169,8 @@ int run(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "all";
   const std::vector<DType> types = parse_types(what);
   const bool all = what == "all";
-  if (!all && what != "matmul" && what != "attention" && types.empty()) {
-    fmt::print(stderr, "usage: kernels_bench [all|matmul|attention|TYPE,TYPE] [backend] [threads]\n");
+  if (!all && what != "matmul" && what != "attention" && what != "barrier" && types.empty()) {
+    fmt::print(stderr, "usage: kernels_bench [all|matmul|attention|barrier|TYPE,TYPE] [backend] [threads]\n");
     return 2;
   }
   const ops::Backend& backend = ops::select_backend(argc > 2 ? argv[2] : "");
@@ -173,6 +182,7 @@ int run(int argc, char** argv) {
   if (all || what == "matmul") matmuls(ctx, {&kBFloat16, &kFloat16, &kFloat32});
   if (!types.empty()) matmuls(ctx, types);
   if (all || what == "attention") attentions(ctx);
+  if (all || what == "barrier") barrier(pool);
   return 0;
 }
 
