@@ -44,7 +44,7 @@ template <int dim>
 inline constexpr int kTileKeys = dim <= 128 ? 128 : 64;
 
 // Numbers of barriers of threads, one for each consumer from these on.
-constexpr int kQueriesThere = 1, kTurn = kQueriesThere + kConsumers;
+[[maybe_unused]] constexpr int kQueriesThere = 1, kTurn = kQueriesThere + kConsumers;
 
 // Shared memory of a block, in bytes from a multiple of 1024.
 template <int dim>
@@ -73,7 +73,7 @@ struct Layout {
 };
 
 // Where pack `pack` of row `row` lies in a matrix whose panels are `panel_bytes` long.
-__device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
+[[maybe_unused]] __device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
   return pack / 8 * panel_bytes + row * kPanel * 2 + ((pack ^ row) & 7) * 16;
 }
 
@@ -84,7 +84,7 @@ struct Block {
   int begin, end;  // keys that any row sees
 };
 
-__device__ inline Block block_of(const AttentionParams& p) {
+[[maybe_unused]] __device__ inline Block block_of(const AttentionParams& p) {
   Block b{.sequence = static_cast<int>(blockIdx.z),
           .kv_head = static_cast<int>(blockIdx.y),
           .first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows};
@@ -124,7 +124,7 @@ __device__ void produce(const AttentionParams& p, const Block& b, const Layout<d
   wait_for_all_copies();
 }
 
-__device__ inline uint4 load_shared(uint32_t from) {
+[[maybe_unused]] __device__ inline uint4 load_shared(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -176,10 +176,10 @@ class NarrowPacks {
   __device__ static uint32_t pack(uint32_t narrow, int i) { return narrow + (i * kGroupThreads + threadIdx.x) * 16; }
 };
 
-__device__ inline void store_scale(uint32_t to, float x) {
+[[maybe_unused]] __device__ inline void store_scale(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
-__device__ inline float2 load_shared_pair(uint32_t from) {
+[[maybe_unused]] __device__ inline float2 load_shared_pair(uint32_t from) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
   return v;
