@@ -1,5 +1,5 @@
 // EXAONE 3 and 3.5 (arXiv:2412.04862): Llama's graph under names of its own.
-#include "nn/decoder_config.h"
+#include "models/gpt2.h"
 
 namespace sluice {
 namespace {
@@ -16,13 +16,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.attention.out = "out_proj";
   s.mlp.in = {"c_fc_0", "c_fc_1"};
   s.mlp.out = "c_proj";
-  s.names = {.body = "transformer",
-             .embedding = "wte",
-             .layers = "h",
-             .norm = "ln_f",
-             .attention = "attn.attention",
-             .attention_norm = "ln_1",
-             .mlp_norm = "ln_2"};
+  s.names = gpt2_names();
+  s.names.attention = "attn.attention";
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -3,6 +3,16 @@
 
 namespace sluice {
 
+DecoderNames gpt2_names() {
+  return {.body = "transformer",
+          .embedding = "wte",
+          .layers = "h",
+          .norm = "ln_f",
+          .attention = "attn",
+          .attention_norm = "ln_1",
+          .mlp_norm = "ln_2"};
+}
+
 DecoderSpec gpt2_like(const Config& config, std::string family, const SizeKeys& keys, const char* activation) {
   DecoderSpec s = read_sizes(config, std::move(family), keys);
   s.norm = read_layer_norm(config, "layer_norm_epsilon");
@@ -13,14 +23,8 @@ DecoderSpec gpt2_like(const Config& config, std::string family, const SizeKeys& 
   s.mlp.bias = true;
   s.mlp.in = {"c_fc"};
   s.mlp.out = "c_proj";
-  s.names = {.body = "transformer",
-             .embedding = "wte",
-             .position_table = "wpe",
-             .layers = "h",
-             .norm = "ln_f",
-             .attention = "attn",
-             .attention_norm = "ln_1",
-             .mlp_norm = "ln_2"};
+  s.names = gpt2_names();
+  s.names.position_table = "wpe";
   return s;
 }
 

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include "models/gpt2.h"
+
 namespace sluice {
 
 DecoderSpec gptj_like(const Config& config, std::string family) {
@@ -31,13 +33,8 @@ DecoderSpec gptj_like(const Config& config, std::string family) {
   s.mlp.bias = true;
   s.mlp.in = {"fc_in"};
   s.mlp.out = "fc_out";
-  s.names = {.body = "transformer",
-             .embedding = "wte",
-             .layers = "h",
-             .norm = "ln_f",
-             .attention = "attn",
-             .attention_norm = "ln_1",
-             .mlp_norm = ""};
+  s.names = gpt2_names();
+  s.names.mlp_norm = "";
   for (const char* key : {"n_ctx", "scale_attn_weights", "summary_activation", "summary_first_dropout",
                           "summary_proj_to_labels", "summary_type", "summary_use_proj"}) {
     config.ignore(key);  // what no forward pass reads

@@ -2,7 +2,7 @@
 // with the authors' code stretches the rotation and scales scores by the text's length; contexts end there.
 #include <algorithm>
 
-#include "nn/decoder_config.h"
+#include "models/gpt2.h"
 
 namespace sluice {
 namespace {
@@ -27,13 +27,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.inner /= 2;  // of both halves together
   s.mlp.in = {"w2", "w1"};
   s.mlp.out = "c_proj";
-  s.names = {.body = "transformer",
-             .embedding = "wte",
-             .layers = "h",
-             .norm = "ln_f",
-             .attention = "attn",
-             .attention_norm = "ln_1",
-             .mlp_norm = "ln_2"};
+  s.names = gpt2_names();
   // Of longer texts than these, and of how the reference computes and caches.
   for (const char* key : {"use_dynamic_ntk", "use_logn_attn", "bf16", "fp16", "fp32", "onnx_safe", "softmax_in_fp32",
                           "use_cache_quantization", "use_cache_kernel"}) {

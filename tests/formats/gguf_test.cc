@@ -275,6 +275,12 @@ class GgufCheckpointTest : public testing::Test {
     return (root_ / name).string();
   }
 
+  // Of a tensor below "model.layers."; its name where there is none.
+  static std::string shape_in_layers(const Checkpoint& checkpoint, const std::string& name) {
+    const TensorEntry* entry = checkpoint.find("model.layers." + name);
+    return entry != nullptr ? entry->shape.str() : name;
+  }
+
   // The sizes of a model with 2 heads, and room for more keys.
   static Writer sizes(const std::string& architecture, uint64_t tensors, uint64_t more_keys, uint32_t hidden,
                       uint32_t inner, uint32_t blocks = 1) {
@@ -530,10 +536,7 @@ TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
   EXPECT_EQ(config.at<int>("shared_intermediate_size"), 24);
   EXPECT_EQ(config.at<int>("num_local_experts"), 0);
   EXPECT_TRUE(config.at<bool>("mamba_conv_bias"));
-  const auto shape = [&](const std::string& name) {
-    const TensorEntry* entry = checkpoint->find("model.layers.0." + name);
-    return entry != nullptr ? entry->shape.str() : name;
-  };
+  const auto shape = [&](const std::string& name) { return shape_in_layers(*checkpoint, "0." + name); };
   EXPECT_EQ(shape("mamba.conv1d.weight"), "[160, 1, 4]");
   EXPECT_EQ(shape("mamba.A_log"), "[4]");
   EXPECT_EQ(shape("mamba.D"), "[4]");
@@ -580,10 +583,7 @@ TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
   EXPECT_EQ(config.at<int>("qk_nope_head_dim"), 16);
   EXPECT_EQ(config.at<int>("v_head_dim"), 12);
   EXPECT_TRUE(config.at<bool>("norm_topk_prob"));
-  const auto shape = [&](const std::string& name) {
-    const TensorEntry* entry = checkpoint->find("model.layers." + name);
-    return entry != nullptr ? entry->shape.str() : name;
-  };
+  const auto shape = [&](const std::string& name) { return shape_in_layers(*checkpoint, name); };
   EXPECT_EQ(shape("0.self_attn.q_conv1d.weight"), "[32, 1, 4]");
   EXPECT_EQ(shape("0.self_attn.k_conv1d.weight"), "[32, 1, 4]");
   EXPECT_EQ(shape("0.self_attn.A_log"), "[1, 1, 2, 1]");

@@ -20,6 +20,23 @@ struct Change {
   std::function<void(Json& rows)> tensors = [](Json&) {};
 };
 
+// The model of a checkpoint, and what its loading leaves behind.
+struct Loaded {
+  explicit Loaded(const std::string& folder, bool dry = true)
+      : checkpoint(open_checkpoint(folder)),
+        context{.checkpoint = *checkpoint,
+                .ops = ops::select_backend("reference").table(),
+                .pool = pool,
+                .dtype = &kFloat32,
+                .dry = dry},
+        model(find_family(checkpoint->config).build(checkpoint->config, context, 0)) {}
+
+  std::unique_ptr<Checkpoint> checkpoint;
+  ThreadPool pool{1};
+  LoadContext context;
+  std::unique_ptr<Model> model;
+};
+
 // What the loader says about a golden after the change; empty when it loads.
 std::string error_of(const Change& change, const char* name = "llama", bool dry = true) {
   const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
@@ -32,16 +49,9 @@ std::string error_of(const Change& change, const char* name = "llama", bool dry 
   source.write("weights.json", dump_json(rows));
   testing::write_hashed_checkpoint(source.path().string(), folder.path().string());
   try {
-    const auto checkpoint = open_checkpoint(folder.path().string());
-    ThreadPool pool(1);
-    LoadContext context{.checkpoint = *checkpoint,
-                        .ops = ops::select_backend("reference").table(),
-                        .pool = pool,
-                        .dtype = &kFloat32,
-                        .dry = dry};
-    find_family(checkpoint->config).build(checkpoint->config, context, 0);
-    context.finish();
-    const std::vector<std::string> unread = checkpoint->config.unread();
+    Loaded loaded(folder.path().string(), dry);
+    loaded.context.finish();
+    const std::vector<std::string> unread = loaded.checkpoint->config.unread();
     return unread.empty() ? "" : "unread " + unread.front();
   } catch (const Error& e) {
     return e.what();
@@ -62,16 +72,9 @@ TEST(ModelErrors, ContextsEndWhereAnIndexerWouldChoose) {
   const testing::TempFolder folder;
   const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch/deepseek_v32-1";
   testing::write_hashed_checkpoint(golden.string(), folder.path().string());
-  const auto checkpoint = open_checkpoint(folder.path().string());
-  ThreadPool pool(1);
-  LoadContext context{.checkpoint = *checkpoint,
-                      .ops = ops::select_backend("reference").table(),
-                      .pool = pool,
-                      .dtype = &kFloat32,
-                      .dry = true};
-  const auto model = find_family(checkpoint->config).build(checkpoint->config, context, 0);
-  EXPECT_EQ(checkpoint->config.at<int>("max_position_embeddings"), 256);
-  EXPECT_EQ(model->shape().max_positions, 128);
+  const Loaded loaded(folder.path().string());
+  EXPECT_EQ(loaded.checkpoint->config.at<int>("max_position_embeddings"), 256);
+  EXPECT_EQ(loaded.model->shape().max_positions, 128);
   expect_error(set("layer_types", {"indexed_attention", "sliding_attention", "indexed_attention"}), "layer_types",
                "deepseek_v32-1");
 }

@@ -60,16 +60,6 @@ struct Fp8Layout {
   __device__ uint32_t sum(int row, int output) const { return base + row * kSumPitch + output * 4; }
 };
 
-// Of k: the chunks of this block.
-struct Part {
-  int begin, chunks;
-};
-__device__ inline Part part_of(const Fp8Params& p) {
-  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
-  const int begin = p.chunks * block / blocks;
-  return {begin, p.chunks * (block + 1) / blocks - begin};
-}
-
 // Rows of a chunk on their way to shared memory: a thread copies a pack of 16 bytes of every 16th row.
 template <int rows>
 class ChunkCopy {
@@ -102,7 +92,7 @@ class ChunkCopy {
 template <int rows>
 __device__ void produce(const Fp8Params& p, const Part& part, const Fp8Layout<rows>& shared) {
   constexpr int kStages = Fp8Layout<rows>::kStages;
-  const int early = p.starts == nullptr ? min(part.chunks, kStages) : 0,
+  const int early = p.starts == nullptr ? min(part.count, kStages) : 0,
             output = static_cast<int>(blockIdx.x) * kOutputs;
   const auto weights_of = [&](int matrix) {
     return ChunkCopy<kOutputs>(p.weight + (matrix * p.weight_rows + output) * p.weight_pitch, p.weight_pitch,
@@ -116,7 +106,7 @@ __device__ void produce(const Fp8Params& p, const Part& part, const Fp8Layout<ro
   const auto weights = weights_of(tile.matrix);
   const int64_t pitch = int64_t{p.chunks} * kChunk;
   const ChunkCopy<rows> inputs(p.x + tile.row * pitch, pitch, tile.count, part.begin);
-  for (int i = 0; i < part.chunks; ++i) {
+  for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     if (i >= early) {
       wait_barrier(shared.empty(stage), i / kStages % 2 ^ 1);
@@ -145,7 +135,7 @@ __device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int con
 #pragma unroll
     for (float& sum : some) sum = 0.0f;
   }
-  for (int i = 0; i < part.chunks; ++i) {
+  for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     wait_barrier(shared.full(stage), i / kStages % 2);
     fence_for_products();
@@ -202,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, Fp8Layout<rows>::kTogether)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
   const Fp8Layout<rows> shared{shared_address(memory)};
-  const Part part = part_of(p);
+  const Part part = part_of(p.chunks);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Fp8Layout<rows>::kStages; ++stage) {
       init_barrier(shared.full(stage), kGroupThreads);

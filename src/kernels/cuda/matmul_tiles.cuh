@@ -104,16 +104,6 @@ __device__ inline int64_t tile_place_of(const RowTile& tile) {
   return tile_place(tile.start, tile.matrix) + tile.row - tile.start;
 }
 
-// Of k: the lines of this block.
-struct Part {
-  int begin, lines;
-};
-__device__ inline Part part_of(const Arguments& a) {
-  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
-  const int begin = a.lines * block / blocks;
-  return {begin, a.lines * (block + 1) / blocks - begin};
-}
-
 // The a operand of a step: weights as they count.
 template <class Codec>
 __device__ void operand(const typename Codec::Line& line, int step, uint32_t (&to)[4]) {
@@ -146,14 +136,14 @@ class WeightLines {
     panel_ += matrix_bytes;
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
-      if (i < part_.lines) codec_.load(ring_[i], panel_, part_.begin + i);
+      if (i < part_.count) codec_.load(ring_[i], panel_, part_.begin + i);
     }
   }
   // The operands of line `number` of the part, number % ahead being `slot`; asks for the line that takes its place.
   __device__ void take(int number, int slot, uint32_t (&to)[kSteps][4]) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) operand<Codec>(ring_[slot], step, to[step]);
-    if (number + ahead < part_.lines) codec_.load(ring_[slot], panel_, part_.begin + number + ahead);
+    if (number + ahead < part_.count) codec_.load(ring_[slot], panel_, part_.begin + number + ahead);
   }
 
  private:
@@ -243,7 +233,7 @@ class InputCopies {
         from_(a.x + (part.begin * a.x_rows + tile_place_of(tile)) * kTileRowBytes),
         line_bytes_(a.x_rows * kTileRowBytes),
         bytes_(static_cast<uint32_t>((tile.count + 7) / 8 * 8 * kTileRowBytes)),
-        lines_(part.lines) {}
+        lines_(part.count) {}
 
   __device__ void begin() {
     for (int line = 0; line < min(lines_, kStages); ++line) copy(line);
@@ -287,11 +277,11 @@ __device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& 
     for (float& sum : sums[j]) sum = 0.0f;
   }
   uint32_t made[kSteps][4], a[kSteps][4];
-  for (int line = 0; line < part.lines; line += ahead) {
+  for (int line = 0; line < part.count; line += ahead) {
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
       const int now = line + i;
-      if (now >= part.lines) break;
+      if (now >= part.count) break;
       const int stage = now % kStages;
       weights.take(now, i, made);
 #pragma unroll
@@ -339,7 +329,7 @@ __global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __gri
   extern __shared__ __align__(1024) uint4 memory[];
   constexpr int kAhead = lines_ahead<Codec>();
   const Layout<rows> shared{shared_address(memory)};
-  const Part part = part_of(a);
+  const Part part = part_of(a.lines);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Layout<rows>::kStages; ++stage) {
       init_barrier(shared.full(stage), 1);

@@ -17,6 +17,16 @@ __device__ inline float4 load_shared_of(int block, uint32_t address) {
   return v;
 }
 
+// Of what the blocks of a column of the grid share, evenly.
+struct Part {
+  int begin, count;
+};
+__device__ inline Part part_of(int all) {
+  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
+  const int begin = all * block / blocks;
+  return {begin, all * (block + 1) / blocks - begin};
+}
+
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }

@@ -39,6 +39,15 @@ struct WarpgroupProduct;
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // o0 to o4: the numbers of the operands after n / 2 sums.
+// `transposed`: how b is read, an operand of the instruction.
+#define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, transposed)                                          \
+  __device__ static void name(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                                  \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+                 " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p, 1, 1, " transposed  \
+                                       "; }"                                                                          \
+                 : SLUICE_SUMS_##n                                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                               \
+  }
 #define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4)                                                      \
   template <>                                                                                                         \
   struct WarpgroupProduct<T, n> {                                                                                     \
@@ -48,20 +57,8 @@ struct WarpgroupProduct;
                    : SLUICE_SUMS_##n                                                                                  \
                    : "l"(a), "l"(b), "r"(accumulate));                                                                \
     }                                                                                                                 \
-    __device__ static void from_registers(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                    \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type        \
-                   "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                \
-                                                  ", p, 1, 1, 1; }"                                                   \
-                   : SLUICE_SUMS_##n                                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
-    }                                                                                                                 \
-    __device__ static void by_rows(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                           \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type        \
-                   "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                \
-                                                  ", p, 1, 1, 0; }"                                                   \
-                   : SLUICE_SUMS_##n                                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                             \
-    }                                                                                                                 \
+    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, "1")                                           \
+    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, "0")                                                  \
   };
 SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 64, 32, 33, 34, 35, 36)
 SLUICE_WARPGROUP_PRODUCT(__half, "f16", 64, 32, 33, 34, 35, 36)
@@ -88,6 +85,7 @@ SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34)
 SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66)
 #undef SLUICE_FP8_WARPGROUP_PRODUCT
 #undef SLUICE_WARPGROUP_PRODUCT
+#undef SLUICE_FROM_REGISTERS
 #undef SLUICE_NAMES_16
 #undef SLUICE_NAMES_32
 #undef SLUICE_SUMS_16
