@@ -11,6 +11,7 @@
 #include "engine/collect.h"
 #include "ops/draw.h"
 #include "ops/ops.h"
+#include "support/host_backend.h"
 
 namespace sluice {
 namespace {
@@ -76,17 +77,16 @@ Memory& device_memory() {
 
 std::atomic<int> overlapped_steps = 0;  // that took tokens nobody had seen
 
-const ops::Backend& host_backend() { return ops::select_backend({}, true); }
-
 const ops::Ops& device_table() {
   static const ops::Ops table = [] {
-    ops::Ops ops = host_backend().table();
+    ops::Ops ops = best_host_backend().table();
     ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
-      host_backend().table().embed(pool, out, table, std::span(ids.device, ids.size()));  // not what the host wrote
+      best_host_backend().table().embed(pool, out, table,
+                                        std::span(ids.device, ids.size()));  // not what the host wrote
     };
     ops.take_drawn = [](ThreadPool& pool, const ops::TakeDrawnArgs& args) {
       ++overlapped_steps;
-      host_backend().table().take_drawn(pool, args);
+      best_host_backend().table().take_drawn(pool, args);
     };
     return ops;
   }();
@@ -103,7 +103,7 @@ const Registry<ops::Backend> registered(backend);
 EngineOptions options(bool device) {
   EngineOptions o;
   o.model = testing::demo_model();
-  o.backend = device ? backend.name : host_backend().name;
+  o.backend = device ? backend.name : best_host_backend().name;
   o.kv_cache_memory_bytes = int64_t{64} << 20;
   o.threads = 2;
   o.max_num_seqs = 32;

@@ -32,16 +32,6 @@ inline std::vector<std::string> golden_backends() {
   return names;
 }
 
-// The best backend that works on the host's memory.
-inline std::string best_host_backend() {
-  const ops::Backend* best = nullptr;
-  for (const ops::Backend* backend : Registry<ops::Backend>::all()) {
-    if (!backend->usable() || !backend->memory().on_host()) continue;
-    if (best == nullptr || backend->rank > best->rank) best = backend;
-  }
-  return std::string(best->name);
-}
-
 // For the names of tests.
 inline std::string test_name(const std::string& golden, const std::string& backend) {
   std::string name = golden + "_" + (backend.empty() ? "best" : backend);

@@ -8,6 +8,7 @@
 #include "engine/runner.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
+#include "support/host_backend.h"
 
 namespace sluice {
 namespace {
@@ -43,7 +44,7 @@ class PackedCache : public ::testing::TestWithParam<std::string> {
     options_.kv_cache_memory_bytes = 16 << 20;
     options_.max_num_seqs = 64;
     options_.packed_cache = cache_ / "packed";
-    options_.backend = best_host_backend();
+    options_.backend = testing::best_host_backend().name;
   }
   EngineOptions in_memory() const {
     EngineOptions o = options_;

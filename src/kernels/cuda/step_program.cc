@@ -310,10 +310,8 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_rows > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
-  // Values of a width of their own have not been compared with launches.
-  if (dim > kStepMostDim || params.value_stride != params.value_dim || params.value_dim != params.head_dim)
+  if (dim > kStepMostDim || params.value_stride != params.value_dim || !rotated_before(params, at.sequences))
     return false;
-  if (!rotated_before(params, at.sequences)) return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
   if (pairs > launch_.multiprocessors) return false;  // a block has one unit
