@@ -1,0 +1,332 @@
+// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--steps N]: what a decode step costs the engine
+// thread, by part, in the order of Engine's own loop (engine/engine.cc): scheduling, indices, launch of the recording,
+// taking results, launching the draw, handing tokens on to the front end, which makes text of them for a sink. The
+// default backend is a device whose ops do nothing; with another one (cuda) the calls of its driver are in the figures,
+// but never the wait for it: before results are taken, the step is waited for outside of the clock.
+#include <fmt/core.h>
+#include <sys/mman.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <ctime>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+#include "base/registry.h"
+#include "engine/frontend.h"
+#include "engine/recorder.h"
+#include "engine/runner.h"
+#include "engine/text.h"
+#include "sampling/device_sampler.h"
+#include "scheduler/scheduler.h"
+#include "sluice/error.h"
+
+namespace sluice::bench {
+namespace {
+
+// Addresses of a device that nobody reads or writes but for what is drawn.
+class NoDevice final : public Memory {
+ public:
+  NoDevice() {
+    void* at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED, "{} bytes of address space", kBytes);
+    begin_ = static_cast<std::byte*>(at);
+  }
+  std::byte* allocate(size_t bytes) override {
+    CHECK(bytes <= available(), "{} bytes", bytes);
+    std::byte* data = begin_ + used_;
+    used_ += (bytes + kLine - 1) / kLine * kLine;
+    return data;
+  }
+  void release(std::byte*, size_t) noexcept override {}
+  void copy(void* to, const void* from, size_t bytes) override { copy_later(to, from, bytes); }
+  void copy_later(void* to, const void* from, size_t bytes) override {
+    if (!mine(to)) std::memcpy(to, from, bytes);
+  }
+  bool on_host() const override { return false; }
+  size_t available() const override { return kBytes - used_; }
+  size_t total() const override { return kBytes; }
+
+ private:
+  static constexpr size_t kBytes = size_t{256} << 30, kLine = 256;
+  bool mine(const void* data) const { return data >= begin_ && data < begin_ + kBytes; }
+
+  std::byte* begin_ = nullptr;
+  size_t used_ = 0;
+};
+
+Memory& no_device() {
+  static NoDevice memory;
+  return memory;
+}
+
+template <class... Args>
+void let_do_nothing(void (*&slot)(Args...)) {
+  slot = [](Args...) {};
+}
+
+// A token for every row, another one in every step.
+void draw_something(ThreadPool&, const ops::DrawArgs& args) {
+  static uint32_t state = 1;
+  const auto vocab = static_cast<uint32_t>(args.logits.shape[1]);
+  auto* drawn = args.drawn.as<ops::DrawnRow>();
+  const size_t rows = args.drawn.bytes() / sizeof(ops::DrawnRow);
+  for (size_t row = 0; row < rows; ++row) {
+    state = state * 1664525 + 1013904223;
+    drawn[row] = {.token = static_cast<int32_t>((state >> 8) % vocab)};
+  }
+}
+
+const ops::Ops& idle_table() {
+  static const ops::Ops table = [] {
+    ops::Ops t = ops::select_backend("reference").table();
+    const auto idle = [](auto&... slots) { (let_do_nothing(slots), ...); };
+    idle(t.embed, t.rms_norm, t.layer_norm, t.match_rms, t.gaussian_top_k, t.glu, t.clamped_glu, t.unary, t.xielu,
+         t.map, t.copy, t.add, t.multiply, t.softplus, t.rope_store, t.latent_store, t.attention, t.causal_conv,
+         t.selective_scan, t.head_scan, t.delta_rule, t.gated_lru, t.gather_rows, t.copy_rows, t.take_drawn, t.pool,
+         t.route, t.group_by_expert, t.expert_matmul, t.head_matmul, t.combine);
+    for (auto& [type, kernels] : t.matmul) idle(kernels.pack, kernels.matmul);
+    t.draw = draw_something;
+    return t;
+  }();
+  return table;
+}
+
+class NoRecording final : public ops::Recording {
+ public:
+  void launch() override {}
+};
+
+const ops::Backend backend{.name = "no-device",
+                           .rank = -10,
+                           .usable = [] { return true; },
+                           .table = idle_table,
+                           .memory = no_device,
+                           .record = [](const std::function<void()>& body) -> std::unique_ptr<ops::Recording> {
+                             body();
+                             return std::make_unique<NoRecording>();
+                           }};
+const Registry<ops::Backend> registered(backend);
+
+// The backend that was asked for, with a clock at its recordings.
+double launch_us = 0.0;  // of the last one
+const ops::Backend* under_clock = nullptr;
+
+// Of this thread: who else runs on its core is not counted.
+double cpu_us() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
+}
+
+class TimedRecording final : public ops::Recording {
+ public:
+  explicit TimedRecording(std::unique_ptr<ops::Recording> recording) : recording_(std::move(recording)) {}
+  void launch() override {
+    const double begin = cpu_us();
+    recording_->launch();
+    launch_us = cpu_us() - begin;
+  }
+
+ private:
+  std::unique_ptr<ops::Recording> recording_;
+};
+
+std::string_view put_under_clock(std::string_view name) {
+  under_clock = &ops::select_backend(name);
+  if (under_clock->record == nullptr) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("{} records no steps", name));
+  }
+  static ops::Backend timed = *under_clock;
+  timed.name = "timed";
+  timed.record = [](const std::function<void()>& body) -> std::unique_ptr<ops::Recording> {
+    return std::make_unique<TimedRecording>(under_clock->record(body));
+  };
+  static const Registry<ops::Backend> registered_now(timed);
+  return timed.name;
+}
+
+constexpr double kQuiet = 0.1;  // of the steps, the fastest: machines are shared
+
+enum Part { kSchedule, kIndices, kLaunch, kResults, kDraw, kHandOn, kParts };
+
+struct Case {
+  const char* name;
+  SamplingParams sampling;
+};
+
+std::vector<Case> cases() {
+  SamplingParams greedy{.temperature = 0.0, .ignore_eos = true};
+  SamplingParams top_p{.temperature = 0.8, .top_p = 0.9, .ignore_eos = true};
+  SamplingParams penalties = top_p;
+  penalties.frequency_penalty = 0.5;
+  return {{"greedy", greedy}, {"top-p", top_p}, {"penalties", penalties}};
+}
+
+// The engine of one run, without inbox and thread.
+class Loop {
+ public:
+  Loop(LoadedModel& loaded, const EngineOptions& options, const Tokenizer& tokenizer, ThreadPool& pool)
+      : loaded_(loaded),
+        scheduler_({.max_num_seqs = loaded.plan.max_num_seqs,
+                    .max_num_batched_tokens = loaded.plan.step_tokens,
+                    .max_logit_rows = loaded.plan.logit_rows,
+                    .max_model_len = loaded.plan.max_model_len,
+                    .block_size = options.block_size,
+                    .blocks = loaded.plan.blocks,
+                    .groups = loaded.plan.kv.groups,
+                    .state_slots = loaded.plan.state_slots,
+                    .prefix_caching = options.enable_prefix_caching,
+                    .eos_token_ids = loaded.plan.checkpoint->generation.eos_token_ids}),
+        runner_(loaded, pool),
+        sampler_(*loaded.plan.backend, pool, loaded.plan.logit_rows, loaded.plan.shape.vocab),
+        recorder_("host_bench", loaded.plan.max_model_len),
+        frontend_(tokenizer, recorder_, [](RequestId, int) {}) {}
+
+  void add(RequestId id, Request request) {
+    CHECK(scheduler_.queue_limit().try_enter(static_cast<int64_t>(request.prompt.size())), "the queue is full");
+    frontend_.add(id, request, [this](const Event& event) { delivered_.fetch_add(event.tokens.size()); });
+    scheduler_.add(id, std::move(request));
+  }
+
+  // One step; adds the microseconds of its parts. Returns how many tokens it computes.
+  int step(std::array<double, kParts>& us) {
+    wait();
+    begin_ = cpu_us();
+    ScheduledBatch next = scheduler_.next();
+    const int tokens = next.batch.size();
+    end(us[kSchedule]);
+    launch_us = 0.0;
+    const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.drawn() : Tensor());
+    end(us[kIndices]);
+    us[kIndices] -= launch_us;
+    us[kLaunch] += launch_us;
+    if (in_flight_) commit(us[kResults]);
+    const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks) && next.can_overlap;
+    in_flight_ = std::move(next);
+    end(us[kDraw]);
+    std::vector<SequenceEvent> events = scheduler_.drain();
+    posted_ += events.size();
+    frontend_.post(std::move(events));
+    const SchedulerStats stats = scheduler_.stats();
+    recorder_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
+    end(us[kHandOn]);
+    drawn_ = loaded_.plan.backend->memory().mark();
+    if (!ahead) wait(), begin_ = cpu_us(), commit(us[kResults]);
+    return tokens;
+  }
+
+ private:
+  void end(double& us) {
+    const double now = cpu_us();
+    us += now - begin_;
+    begin_ = now;
+  }
+  // For the step in flight and for the front end, which both have more time than a step's host takes.
+  void wait() {
+    loaded_.plan.backend->memory().wait_for(drawn_);
+    while (delivered_.load() < posted_) std::this_thread::yield();
+  }
+  void commit(double& us) {
+    std::vector<SampleResult> results = sampler_.finish(runner_.context(), in_flight_->tasks);
+    scheduler_.commit(std::move(*in_flight_), std::move(results));
+    in_flight_.reset();
+    end(us);
+  }
+
+  LoadedModel& loaded_;
+  Scheduler scheduler_;
+  Runner runner_;
+  DeviceSampler sampler_;
+  std::optional<ScheduledBatch> in_flight_;
+  Recorder recorder_;
+  uint64_t drawn_ = 0;
+  uint64_t posted_ = 0;
+  std::atomic<uint64_t> delivered_{0};
+  double begin_ = 0.0;
+  Frontend frontend_;
+};
+
+double quantile(std::vector<double> values, double share) {
+  const auto at = values.begin() + static_cast<int64_t>(share * static_cast<double>(values.size()));
+  std::ranges::nth_element(values, at);
+  return *at;
+}
+
+struct Arguments {
+  std::string model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  std::string backend = "no-device";
+  std::vector<int> sequences = {1, 32, 256, 512};
+  int steps = 400;
+};
+
+// Prompts of 128 to 430 tokens, so that every step some sequences begin a block and some publish one.
+void measure(Loop& loop, const Case& c, int sequences, int steps, int vocab) {
+  std::mt19937 random(7);
+  for (int i = 0; i < sequences; ++i) {
+    Request request{.sampling = c.sampling};
+    request.prompt.resize(128 + random() % 303);
+    for (TokenId& token : request.prompt) token = static_cast<TokenId>(random() % static_cast<unsigned>(vocab));
+    loop.add(static_cast<RequestId>(i) + 1, std::move(request));
+  }
+  std::array<double, kParts> unused{};
+  for (int quiet = 0; quiet < 16; ++quiet) {
+    if (loop.step(unused) != sequences) quiet = 0;
+  }
+  std::array<std::vector<double>, kParts> parts;
+  std::vector<double> totals;
+  for (int i = 0; i < steps; ++i) {
+    std::array<double, kParts> us{};
+    loop.step(us);
+    for (int part = 0; part < kParts; ++part) parts[part].push_back(us[part]);
+    totals.push_back(std::accumulate(us.begin(), us.end(), 0.0));
+  }
+  fmt::print("{:>9} {:>9} ", sequences, c.name);
+  for (const auto& part : parts) fmt::print("{:>9.1f} ", quantile(part, kQuiet));
+  fmt::print("{:>9.1f} {:>9.1f}\n", quantile(totals, kQuiet), quantile(totals, 0.5));
+}
+
+void run(const Arguments& a) {
+  ThreadPool pool(1);
+  EngineOptions options{.model = a.model, .backend = std::string(put_under_clock(a.backend))};
+  options.kv_cache_memory_bytes = int64_t{4} << 30;
+  const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(options, *plan_load(options, pool).checkpoint);
+  fmt::print("us of a step, the tenth percentile of {}; backend {}\n", a.steps, a.backend);
+  for (const char* column :
+       {"sequences", "draws", "schedule", "indices", "launch", "results", "draw", "hand on", "all", "median"}) {
+    fmt::print("{:>9} ", column);
+  }
+  fmt::print("\n");
+  for (const int sequences : a.sequences) {
+    for (const Case& c : cases()) {
+      options.max_num_seqs = sequences;
+      LoadedModel loaded = load_model(options, pool);
+      Loop loop(loaded, options, *tokenizer, pool);
+      measure(loop, c, sequences, a.steps, loaded.plan.shape.vocab);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) {
+  sluice::bench::Arguments arguments;
+  CLI::App app("What a decode step costs the engine thread");
+  app.add_option("--model", arguments.model);
+  app.add_option("--backend", arguments.backend);
+  app.add_option("--sequences", arguments.sequences)->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--steps", arguments.steps)->check(CLI::Range(1, 1400));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    sluice::bench::run(arguments);
+  } catch (const sluice::Error& e) {
+    fmt::print(stderr, "{}\n", e.what());
+    return 1;
+  }
+}
