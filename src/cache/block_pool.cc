@@ -42,6 +42,7 @@ BlockPool::BlockPool(const BlockPoolOptions& options) : options_(options) {
   CHECK(options.blocks > 0 && options.block_size > 0, "{} blocks of {} tokens", options.blocks, options.block_size);
   CHECK(options.hash_bits > 0 && options.hash_bits <= 256, "{} bits", options.hash_bits);
   CHECK(options.groups > 0, "{} groups", options.groups);
+  uses_.resize(options.blocks);
   nodes_.resize(options.blocks);
   free_.reserve(options.blocks);
   for (BlockId block = options.blocks; block-- > 0;) free_.push_back(block);
@@ -55,8 +56,8 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
     if (free_.empty()) evict(oldest_);
     const BlockId block = free_.back();
     free_.pop_back();
-    CHECK(nodes_[block].holders == 0 && !nodes_[block].published, "block {} is not free", block);
-    nodes_[block].holders = 1;
+    CHECK(uses_[block].holders == 0 && !uses_[block].published, "block {} is not free", block);
+    uses_[block].holders = 1;
     taken.push_back(block);
   }
   return taken;
@@ -68,7 +69,7 @@ void BlockPool::evict(BlockId block) {
   if (const BlockId leader = nodes_[block].leader; leader != kNoBlock) {
     *std::ranges::find(nodes_[leader].followers, block) = kNoBlock;
     free_unheld(block);
-    nodes_[block].published = false;
+    uses_[block].published = false;
     nodes_[block].leader = kNoBlock;
     return;
   }
@@ -86,7 +87,7 @@ void BlockPool::evict(BlockId block) {
 }
 
 void BlockPool::free_unheld(BlockId block) {
-  if (nodes_[block].holders > 0) return;
+  if (uses_[block].holders > 0) return;
   remove_cached(block);
   free_.push_back(block);
   ++evictions_;
@@ -94,18 +95,18 @@ void BlockPool::free_unheld(BlockId block) {
 
 void BlockPool::share(std::span<const BlockId> blocks) {
   for (const BlockId block : blocks) {
-    Node& node = nodes_[block];
-    CHECK(node.holders > 0 || node.published, "block {} is free", block);
-    if (node.holders++ == 0) remove_cached(block);
+    Use& use = uses_[block];
+    CHECK(use.holders > 0 || use.published, "block {} is free", block);
+    if (use.holders++ == 0) remove_cached(block);
   }
 }
 
 void BlockPool::release(std::span<const BlockId> blocks) {
   for (size_t i = blocks.size(); i-- > 0;) {
-    Node& node = nodes_[blocks[i]];
-    CHECK(node.holders > 0, "block {} released once too often", blocks[i]);
-    if (--node.holders > 0) continue;
-    if (node.published) {
+    Use& use = uses_[blocks[i]];
+    CHECK(use.holders > 0, "block {} released once too often", blocks[i]);
+    if (--use.holders > 0) continue;
+    if (use.published) {
       append_cached(blocks[i]);
     } else {
       free_.push_back(blocks[i]);
@@ -167,9 +168,9 @@ bool BlockPool::matches(const Node& node, BlockId parent, const std::string& sal
 void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
                         std::span<const TokenId> tokens) {
   CHECK(static_cast<int>(row.size()) == options_.groups, "{} blocks in a row of {}", row.size(), options_.groups);
-  CHECK(nodes_[row[0]].holders > 0, "block {} is not held", row[0]);
+  CHECK(uses_[row[0]].holders > 0, "block {} is not held", row[0]);
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
-  if (parent != kNoBlock && !nodes_[parent].published) return;
+  if (parent != kNoBlock && !uses_[parent].published) return;
   const BlockId leader = row[0];
   const auto [entry, added] = by_name_.try_emplace(name, leader);
   const BlockId existing = entry->second;
@@ -180,9 +181,9 @@ void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::strin
     row[0] = existing;
     return follow(existing, row);
   }
+  CHECK(!uses_[leader].published, "block {} has another name", leader);
+  uses_[leader].published = true;
   Node& node = nodes_[leader];
-  CHECK(!node.published, "block {} has another name", leader);
-  node.published = true;
   node.parent = parent;
   node.name = name;
   node.salt = parent == kNoBlock ? salt : std::string();
@@ -202,10 +203,10 @@ void BlockPool::follow(BlockId leader, std::span<BlockId> row) {
     BlockId& place = nodes_[leader].followers[group - 1];
     if (row[group] == kNoBlock || row[group] == place) continue;
     if (place == kNoBlock) {
-      Node& node = nodes_[row[group]];
-      CHECK(node.holders > 0 && !node.published, "block {} cannot follow {}", row[group], leader);
-      node.published = true;
-      node.leader = leader;
+      Use& use = uses_[row[group]];
+      CHECK(use.holders > 0 && !use.published, "block {} cannot follow {}", row[group], leader);
+      use.published = true;
+      nodes_[row[group]].leader = leader;
       place = row[group];
     } else {
       share({&place, 1});
@@ -268,12 +269,12 @@ void BlockPool::forget(BlockId leader) {
 
 // With its row.
 void BlockPool::unpublish(BlockId leader) {
+  uses_[leader].published = false;
   Node& node = nodes_[leader];
-  node.published = false;
   node.parent = node.first_child = node.next_sibling = node.last_sibling = kNoBlock;
   for (const BlockId follower : node.followers) {
     if (follower == kNoBlock) continue;
-    nodes_[follower].published = false;
+    uses_[follower].published = false;
     nodes_[follower].leader = kNoBlock;
   }
   node.followers.clear();

@@ -76,8 +76,8 @@ class BlockPool {
   void share(std::span<const BlockId> blocks);
   // One holder less for each block, last block first. Published blocks without a holder stay cached.
   void release(std::span<const BlockId> blocks);
-  int holders(BlockId block) const { return nodes_[block].holders; }
-  bool published(BlockId block) const { return nodes_[block].published; }
+  int holders(BlockId block) const { return uses_[block].holders; }
+  bool published(BlockId block) const { return uses_[block].published; }
 
   // Names of full blocks: the chain begins at root(salt).
   BlockName root(const std::string& salt) const;
@@ -106,9 +106,12 @@ class BlockPool {
   BlockPoolStats stats() const;
 
  private:
-  struct Node {
-    int holders = 0;
+  // What every step looks at, of many blocks: packed together.
+  struct Use {
+    int32_t holders = 0;
     bool published = false;
+  };
+  struct Node {
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
     BlockId leader = kNoBlock;                   // of a published follower
     // Of published leaders:
@@ -135,6 +138,7 @@ class BlockPool {
   void unpublish(BlockId leader);
 
   BlockPoolOptions options_;
+  std::vector<Use> uses_;      // [blocks]
   std::vector<Node> nodes_;    // [blocks]
   std::vector<BlockId> free_;  // taken from the back
   std::unordered_map<BlockName, BlockId, HashName> by_name_;

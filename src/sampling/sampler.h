@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -43,7 +43,7 @@ struct SampleTask {
 struct SampleResult {
   TokenId token = -1;
   TokenLogprobs logprobs;   // when asked for; of the raw logits, before bias, penalties and temperature
-  std::string error;        // not empty: no token, and why
+  std::string_view error;   // not empty: no token, and why; one of those below
   bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
 };
 

@@ -29,6 +29,8 @@ void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
   for (const auto& part : step.parts) commit_part(part, results);
   erase_ended();
   if (std::ranges::any_of(results, &SampleResult::bad_logits)) pool_.reset_prefix_cache();
+  step.clear();
+  spare_ = std::move(step);
 }
 
 void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results) {
@@ -39,7 +41,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
     return;
   }
   const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
-  prompt_tokens_ += std::clamp(request.prompt_length() - part.first, 0, part.tokens);
+  prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
     publish_blocks(sequence);
     take_snapshot(sequence);
@@ -47,14 +49,14 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
 
   const int draws = part.draws;
   for (SampleResult& score : own.first(own.size() - draws)) {
-    if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, score.error));
+    if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
     request.prompt_logprobs.push_back(std::move(score.logprobs));
     ++request.scored;
   }
   if (draws == 0) return;
-  if (draws == 1) return commit_token(sequence, std::move(own.back()));
+  if (draws == 1) return commit_token(sequence, own.back());
   fork(sequence);
-  for (int i = 0; i < draws; ++i) commit_token(*request.choices[i], std::move(own[own.size() - draws + i]));
+  for (int i = 0; i < draws; ++i) commit_token(*request.choices[i], own[own.size() - draws + i]);
 }
 
 void Scheduler::fork(Sequence& trunk) {
@@ -62,62 +64,53 @@ void Scheduler::fork(Sequence& trunk) {
   reserved_slots_ -= request.request.n - 1;
   for (int i = 1; i < request.request.n; ++i) {
     auto choice = std::make_unique<Sequence>(trunk);
-    choice->rank.index = i;
+    choice->rank.index = choice->task.choice = i;
+    if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
     for (const SequenceBlocks& own : choice->groups) pool_.share(own.held());
     if (recurrent()) {
       choice->state_slot = states_.take();
       choice->last_snapshot = kNoBlock;
       state_copies_.push_back({.from = trunk.state_slot, .to = choice->state_slot});
     }
-    running_.insert(choice.get());
+    start_running(*choice);
     request.choices[i] = std::move(choice);
   }
 }
 
-void Scheduler::commit_token(Sequence& sequence, SampleResult result) {
+void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
   RequestState& request = *sequence.request;
-  const SamplingParams& sampling = request.request.sampling;
-  SequenceEvent event{.request = request.id, .index = sequence.rank.index, .admitted_at = request.admitted_at};
+  SequenceEvent& event = events_.emplace_back();
+  event.request = request.id;
+  event.index = sequence.rank.index;
+  event.admitted_at = request.admitted_at;
   --sequence.unknown;
   if (!result.error.empty()) {
-    event.finish = make_finish(FinishReason::kError, std::move(result.error));
+    event.finish = make_finish(FinishReason::kError, std::string(result.error));
   } else {
     sequence.tokens.push_back(result.token);
-    if (PenaltyCounts::needed(sampling)) sequence.counts.add_output(result.token);
+    if (sequence.task.counts != nullptr) sequence.counts.add_output(result.token);
     ++generated_tokens_;
     event.token = result.token;
-    if (sampling.logprobs) event.logprobs = std::move(result.logprobs);
-    if (sequence.rank.index == 0) event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
+    if (sequence.task.logprobs >= 0) event.logprobs = std::move(result.logprobs);
+    if (!sequence.plain && sequence.rank.index == 0) event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
     event.finish = finish_of(sequence);
   }
-  event.usage = usage_of(request, sequence.known() - request.prompt_length());
+  event.usage = usage_of(request, sequence.known() - sequence.prompt_length);
   if (event.finish) end_sequence(sequence);
-  events_.push_back(std::move(event));
 }
 
 std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
-  const RequestState& request = *sequence.request;
-  const SamplingParams& sampling = request.request.sampling;
+  const SamplingParams& sampling = *sequence.task.params;
   const TokenId token = sequence.tokens.back();
-  const int output = sequence.known() - request.prompt_length();
-  const auto contains = [&](const std::vector<TokenId>& ids) { return std::ranges::find(ids, token) != ids.end(); };
-  if (output > sampling.min_tokens) {
-    if (!sampling.ignore_eos && contains(options_.eos_token_ids)) return make_finish(FinishReason::kStop);
-    if (contains(sampling.stop_token_ids)) {
-      Finish finish = make_finish(FinishReason::kStop);
-      finish.stop_token = token;
-      return finish;
-    }
+  const auto in = [&](std::span<const TokenId> ids) { return std::ranges::find(ids, token) != ids.end(); };
+  if (in(sequence.task.end_tokens) && sequence.known() - sequence.prompt_length > sampling.min_tokens) {
+    Finish finish = make_finish(FinishReason::kStop);
+    const bool eos = !sampling.ignore_eos && in(options_.eos_token_ids);
+    if (!eos) finish.stop_token = token;
+    return finish;
   }
-  if (at_limit(sequence, sequence.known())) return make_finish(FinishReason::kLength);
+  if (sequence.known() >= sequence.most_tokens) return make_finish(FinishReason::kLength);
   return std::nullopt;
-}
-
-// Has a sequence of so many tokens all it may have?
-bool Scheduler::at_limit(const Sequence& sequence, int length) const {
-  const RequestState& request = *sequence.request;
-  const std::optional<int>& most = request.request.sampling.max_tokens;
-  return (most && length - request.prompt_length() >= *most) || length >= options_.max_model_len;
 }
 
 void Scheduler::publish_blocks(Sequence& sequence) {
@@ -125,8 +118,9 @@ void Scheduler::publish_blocks(Sequence& sequence) {
   SequenceBlocks& leaders = sequence.groups[0];
   if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
   const int size = options_.block_size;
-  const int full_blocks = std::min(sequence.computed, sequence.known()) / size;
-  if (sequence.published >= full_blocks) return;
+  const int whole = std::min(sequence.computed, sequence.known());
+  if (whole < (sequence.published + 1) * size) return;
+  const int full_blocks = whole / size;
   extend_names(sequence, full_blocks);
   std::vector<BlockId> row(sequence.groups.size());
   for (int& i = sequence.published; i < full_blocks; ++i) {
@@ -196,7 +190,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
 void Scheduler::end_sequence(Sequence& sequence) {
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kRunning) {
-    running_.erase(&sequence);
+    stop_running(sequence);
     if (request.unforked()) reserved_slots_ -= request.request.n - 1;
   } else {
     dequeue(sequence);

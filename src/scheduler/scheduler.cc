@@ -17,6 +17,19 @@ struct Scheduler::Step {
   std::vector<BlockId> copy_sources;  // kept held until the step is built, so that no block is source and target
 };
 
+void ScheduledBatch::clear() {
+  for (std::vector<int32_t>* list :
+       {&batch.tokens, &batch.from_draw, &batch.positions, &batch.types, &batch.slots, &batch.query_start,
+        &batch.kv_len, &batch.prompt_len, &batch.block_table, &batch.sample_rows, &batch.state_slots}) {
+    list->clear();
+  }
+  batch.copies.clear();
+  batch.state_copies.clear();
+  tasks.clear();
+  parts.clear();
+  can_overlap = true;
+}
+
 bool QueueLimit::try_enter(int64_t prompt_tokens) {
   if (requests_.fetch_add(1) >= max_requests_) {
     requests_.fetch_sub(1);
@@ -97,7 +110,6 @@ void Scheduler::add(RequestId id, Request request) {
   state->request = std::move(request);
   const uint64_t arrival = arrivals_++;
   const SamplingParams& sampling = state->request.sampling;
-  state->seed = sampling.seed ? static_cast<uint64_t>(*sampling.seed) : derive_seed(options_.seed, arrival);
   if (!sampling.ignore_eos) state->end_tokens = options_.eos_token_ids;
   state->end_tokens.insert(state->end_tokens.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
   if (sampling.prompt_logprobs)
@@ -110,7 +122,19 @@ void Scheduler::add(RequestId id, Request request) {
   trunk->rank.priority = options_.policy == SchedulingPolicy::kPriority ? state->request.priority : 0;
   trunk->rank.arrival = arrival;
   trunk->tokens = state->request.prompt;
-  if (PenaltyCounts::needed(sampling)) trunk->counts.add_prompt(trunk->tokens);
+  trunk->task = {.params = &sampling,
+                 .end_tokens = state->end_tokens,
+                 .seed = sampling.seed ? static_cast<uint64_t>(*sampling.seed) : derive_seed(options_.seed, arrival),
+                 .logprobs = sampling.logprobs.value_or(-1)};
+  trunk->prompt_length = state->prompt_length();
+  trunk->most_tokens = options_.max_model_len;
+  if (sampling.max_tokens)
+    trunk->most_tokens = std::min(trunk->most_tokens, trunk->prompt_length + *sampling.max_tokens);
+  trunk->plain = state->request.n == 1 && !sampling.prompt_logprobs;
+  if (PenaltyCounts::needed(sampling)) {
+    trunk->counts.add_prompt(trunk->tokens);
+    trunk->task.counts = &trunk->counts;
+  }
   enqueue(*trunk);
   state->choices[0] = std::move(trunk);
   const bool added = requests_.emplace(id, std::move(state)).second;
@@ -120,14 +144,13 @@ void Scheduler::add(RequestId id, Request request) {
 ScheduledBatch Scheduler::next() {
   CHECK(in_flight_ == 0 || (in_flight_ == 1 && can_overlap_), "the last step is not committed");
   expire_deadlines();
-  Step step{.out = {},
+  Step step{.out = std::exchange(spare_, {}),
             .number = steps_ + 1,
             .tokens_left = options_.max_num_batched_tokens,
             .rows_left = options_.max_logit_rows,
             .copy_sources = {}};
   step.out.batch.query_start.push_back(0);
-  schedule_running(step, true);
-  schedule_running(step, false);
+  if (schedule_running(step, true)) schedule_running(step, false);
   admit_waiting(step);
   pool_.release(step.copy_sources);
 
@@ -149,8 +172,8 @@ void Scheduler::write_block_tables(Step& step) const {
   for (const auto& part : step.out.parts) stride = std::max(stride, part.sequence->rows());
   batch.block_table_stride = stride;
   batch.slots.reserve(batch.tokens.size() * options_.groups.size());
-  batch.block_table.resize(step.out.parts.size() * stride * options_.groups.size());
-  auto row = batch.block_table.begin();
+  batch.block_table.reserve(step.out.parts.size() * stride * options_.groups.size());
+  size_t filled = 0;
   for (int group = 0; group < groups(); ++group) {
     const int scale = options_.groups[group].ids_per_block;
     for (const auto& part : step.out.parts) {
@@ -160,11 +183,11 @@ void Scheduler::write_block_tables(Step& step) const {
         CHECK(!pool_.published(block), "a published block would be written");
         batch.slots.push_back(block * scale * size + position % size);
       }
-      const auto beyond = std::ranges::transform(blocks, row, [&](BlockId block) {
-                            return block == kNoBlock ? kNoBlock : block * scale;
-                          }).out;
-      row += stride;
-      std::fill(beyond, row, kNoBlock);
+      batch.block_table.insert(batch.block_table.end(), blocks.begin(), blocks.end());
+      if (scale != 1) {
+        for (BlockId& block : std::span(batch.block_table).subspan(filled)) block *= block == kNoBlock ? 1 : scale;
+      }
+      batch.block_table.resize(filled += stride, kNoBlock);
     }
   }
 }
@@ -181,17 +204,31 @@ void Scheduler::expire_deadlines() {
   erase_ended();
 }
 
-void Scheduler::schedule_running(Step& step, bool decodes) {
+// Those that decode, or those that do not. Returns whether it passed by any.
+bool Scheduler::schedule_running(Step& step, bool decodes) {
+  bool passed_by = false;
   // Preemption removes only sequences behind the current one.
-  for (auto it = running_.begin(); it != running_.end(); ++it) {
-    Sequence& sequence = **it;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
     const bool decode = sequence.length() - sequence.computed == 1;
+    passed_by |= decode != decodes;
     if (decode == decodes) schedule(step, sequence);
   }
+  return passed_by;
+}
+
+void Scheduler::start_running(Sequence& sequence) {
+  running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank()), &sequence);
+}
+
+void Scheduler::stop_running(Sequence& sequence) {
+  const auto at = std::ranges::lower_bound(running_, &sequence, ByRank());
+  CHECK(at != running_.end() && *at == &sequence, "a sequence that does not run ends");
+  running_.erase(at);
 }
 
 bool Scheduler::schedule(Step& step, Sequence& sequence) {
-  if (sequence.unknown > 0 && at_limit(sequence, sequence.length())) return false;
+  if (sequence.unknown > 0 && sequence.length() >= sequence.most_tokens) return false;
   const int wanted = chunk_size(step, sequence);
   const int tokens = wanted > 0 ? provide_blocks(step, sequence, wanted) : 0;
   if (tokens > 0) append(step, sequence, tokens);
@@ -202,7 +239,7 @@ bool Scheduler::schedule(Step& step, Sequence& sequence) {
 int Scheduler::chunk_size(const Step& step, const Sequence& sequence) const {
   const int remaining = sequence.length() - sequence.computed;
   const int tokens = std::min(remaining, step.tokens_left);
-  if (sequence.request->scores_prompt()) {
+  if (!sequence.plain && sequence.request->scores_prompt()) {
     const int unscored_rows = std::max(0, sequence.request->scored - sequence.computed);
     return stop_for_snapshot(sequence, std::min(tokens, unscored_rows + step.rows_left));
   }
@@ -226,6 +263,7 @@ int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
   if (sequence.in_flight > 0) publish_blocks(sequence);  // before some of them slide out of their windows
   give_back_slid_out(sequence);
   const int owned = sequence.rows();
+  if (sequence.plain && sequence.computed + tokens <= owned * options_.block_size) return tokens;  // nobody shares them
   std::vector<int> shared = shared_at_end(step, sequence);
   const auto missing = [&] {
     const int rows = std::max(0, blocks_for(sequence.computed + tokens) - owned);
@@ -289,10 +327,10 @@ void Scheduler::give_back_slid_out(Sequence& sequence) {
 
 // Takes the blocks of the last running sequence in rank, if that is behind `sequence` and not part of the step yet.
 bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
-  for (auto it = running_.rbegin(); it != running_.rend() && *it != &sequence; ++it) {
-    Sequence& victim = **it;
+  for (size_t i = running_.size(); i-- > 0 && running_[i] != &sequence;) {
+    Sequence& victim = *running_[i];
     if (victim.last_step == step.number) continue;
-    running_.erase(std::next(it).base());
+    running_.erase(running_.begin() + static_cast<int64_t>(i));
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
     release_memory(victim);
     victim.computed = 0;
@@ -322,7 +360,7 @@ void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   if (!batch.from_draw.empty()) batch.from_draw.resize(batch.tokens.size(), -1);
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
-  batch.prompt_len.push_back(sequence.request->prompt_length());
+  batch.prompt_len.push_back(sequence.prompt_length);
   if (recurrent()) batch.state_slots.push_back(sequence.state_slot);
   step.tokens_left -= tokens;
   sequence.computed = end;
@@ -334,7 +372,6 @@ void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
 void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
   Batch& batch = step.out.batch;
   RequestState& request = *sequence.request;
-  const SamplingParams& sampling = request.request.sampling;
   ScheduledBatch::Part& part = step.out.parts.back();
   const int end = sequence.computed + tokens;
   const auto add_row = [&](int position) {
@@ -342,30 +379,26 @@ void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
     --step.rows_left;
     return static_cast<int>(batch.sample_rows.size()) - 1;
   };
-  if (request.scores_prompt()) {
+  if (!sequence.plain && request.scores_prompt()) {
     const int scored_end = std::min(end, request.prompt_length() - 1);
     for (int position = std::max(sequence.computed, request.scored); position < scored_end; ++position) {
       step.out.can_overlap = false;
       step.out.tasks.push_back({.row = add_row(position),
                                 .target = sequence.tokens[position + 1],
-                                .params = &sampling,
-                                .logprobs = *sampling.prompt_logprobs});
+                                .params = sequence.task.params,
+                                .logprobs = *sequence.task.params->prompt_logprobs});
     }
   }
   if (end == sequence.length()) {
     const int row = add_row(end - 1);
-    part.draws = request.unforked() ? request.request.n : 1;
+    part.draws = !sequence.plain && request.unforked() ? request.request.n : 1;
     if (part.draws > 1) step.out.can_overlap = false;
     sequence.draw = static_cast<int>(step.out.tasks.size());
     for (int i = 0; i < part.draws; ++i) {
-      step.out.tasks.push_back({.row = row,
-                                .params = &sampling,
-                                .counts = PenaltyCounts::needed(sampling) ? &sequence.counts : nullptr,
-                                .end_tokens = request.end_tokens,
-                                .seed = request.seed,
-                                .choice = sequence.rank.index + i,
-                                .position = sequence.length() - request.prompt_length(),
-                                .logprobs = sampling.logprobs.value_or(-1)});
+      SampleTask& task = step.out.tasks.emplace_back(sequence.task);
+      task.row = row;
+      task.choice += i;
+      task.position = sequence.length() - sequence.prompt_length;
     }
   }
   part.tasks = static_cast<int>(step.out.tasks.size()) - part.first_task;
@@ -419,7 +452,7 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
 
   dequeue(sequence);
   sequence.state = SequenceState::kRunning;
-  running_.insert(&sequence);
+  start_running(sequence);
   reserved_slots_ += slots - 1;
   sequence.groups = hold_rows(hits);
   sequence.published = static_cast<int>(hits.size());

@@ -136,6 +136,8 @@ struct ScheduledBatch {
   std::vector<Part> parts;  // one per sequence of the batch
   // One token of each sequence, or none, is all that comes of it, and draw i of a later from_draw is task i.
   bool can_overlap = true;
+
+  void clear();  // as a new one, but with the memory of its lists
 };
 
 struct SchedulerStats {
@@ -202,7 +204,7 @@ class Scheduler {
 
   // Building a step.
   void expire_deadlines();
-  void schedule_running(Step& step, bool decodes);
+  bool schedule_running(Step& step, bool decodes);
   bool schedule(Step& step, Sequence& sequence);
   int chunk_size(const Step& step, const Sequence& sequence) const;
   int stop_for_snapshot(const Sequence& sequence, int tokens) const;
@@ -210,6 +212,8 @@ class Scheduler {
   bool preempt_behind(const Step& step, const Sequence& sequence);
   void append(Step& step, Sequence& sequence, int tokens);
   void append_tasks(Step& step, Sequence& sequence, int tokens);
+  void start_running(Sequence& sequence);
+  void stop_running(Sequence& sequence);
   void admit_waiting(Step& step);
   bool admit(Step& step, Sequence& sequence);
   int groups() const { return static_cast<int>(options_.groups.size()); }
@@ -228,9 +232,8 @@ class Scheduler {
   // Taking results.
   void commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results);
   void fork(Sequence& trunk);
-  void commit_token(Sequence& sequence, SampleResult result);
+  void commit_token(Sequence& sequence, SampleResult& result);
   std::optional<Finish> finish_of(const Sequence& sequence) const;
-  bool at_limit(const Sequence& sequence, int length) const;
   void publish_blocks(Sequence& sequence);
   void take_snapshot(Sequence& sequence);
   void extend_names(Sequence& sequence, int blocks) const;
@@ -249,11 +252,13 @@ class Scheduler {
   BlockPool pool_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
-  std::set<Sequence*, ByRank> running_, waiting_;
+  std::vector<Sequence*> running_;  // by rank; a list, as every step goes through it
+  std::set<Sequence*, ByRank> waiting_;
   std::set<Sequence*, ByWait> overtakable_;  // of waiting_ under the priority policy, until they are promoted
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<StateCopy> state_copies_;  // to be done before the next step
   std::vector<SequenceEvent> events_;
+  ScheduledBatch spare_;          // the memory of a committed step, for one to come
   std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;        // sequences that running ones will fork
   int in_flight_ = 0;             // steps

@@ -12,6 +12,7 @@
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
 #include "sampling/penalty_counts.h"
+#include "sampling/sampler.h"
 #include "sluice/engine.h"
 #include "sluice/request.h"
 
@@ -46,6 +47,12 @@ struct Sequence {
   uint64_t last_step = 0;  // the number of the last one
   uint64_t queued_at = 0;  // admissions before it began to wait
 
+  // Of the request, which is larger: what every step asks of every sequence lies together.
+  SampleTask task;        // its draws, but for row and position
+  int prompt_length = 0;  // tokens
+  int most_tokens = 0;    // it ends with so many: prompt and max_tokens, or the context
+  bool plain = true;      // the only choice, and no log-probabilities of prompt tokens are asked for
+
   std::vector<TokenId> tokens;         // prompt, then output, as far as it is known
   int unknown = 0;                     // tokens after these that steps in flight draw
   int draw = 0;                        // which draw of its step gives the last one of them
@@ -57,7 +64,7 @@ struct Sequence {
   StateSlot state_slot = kNoState;  // while running
   int parting = 0;                  // tokens known in cached blocks when it was admitted, without a state to go on from
   BlockId last_snapshot = kNoBlock;  // made while generating
-  PenaltyCounts counts;              // kept only if the parameters have a penalty
+  PenaltyCounts counts;              // kept only if the parameters have a penalty: then task.counts
 
   // Blocks of each group, those that slid out included.
   int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
@@ -68,13 +75,12 @@ struct Sequence {
 // What the choices of a request share.
 struct RequestState {
   RequestId id = 0;
-  Request request;
-  uint64_t seed = 0;
-  std::vector<TokenId> end_tokens;                      // end-of-sequence (unless ignored) and stop_token_ids
-  bool admitted = false;                                // was running before
   std::chrono::steady_clock::time_point admitted_at{};  // first time
+  bool admitted = false;                                // was running before
   int cached_tokens = 0;                                // of the prompt, when it was first admitted
   int scored = 0;                                       // leading prompt rows whose log-probabilities are done
+  Request request;
+  std::vector<TokenId> end_tokens;  // end-of-sequence (unless ignored) and stop_token_ids
   std::vector<TokenLogprobs> prompt_logprobs;
   // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
   std::vector<std::unique_ptr<Sequence>> choices;
