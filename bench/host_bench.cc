@@ -1,8 +1,9 @@
-// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--steps N]: what a decode step costs the engine
-// thread, by part, in the order of Engine's own loop (engine/engine.cc): scheduling, indices, launch of the recording,
-// taking results, launching the draw, handing tokens on to the front end, which makes text of them for a sink. The
-// default backend is a device whose ops do nothing; with another one (cuda) the calls of its driver are in the figures,
-// but never the wait for it: before results are taken, the step is waited for outside of the clock.
+// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--draws greedy,top-p,penalties] [--steps N]: what a
+// decode step costs the engine thread, by part, in the order of Engine's own loop (engine/engine.cc): scheduling,
+// indices, launch of the recording, taking results, launching the draw, handing tokens on to the front end, which makes
+// text of them for a sink. The default backend is a device whose ops do nothing; with another one (cuda) the calls of
+// its driver are in the figures, but never the wait for it: before results are taken, the step is waited for outside of
+// the clock.
 #include <fmt/core.h>
 #include <sys/mman.h>
 
@@ -10,8 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -156,11 +157,11 @@ constexpr double kQuiet = 0.1;  // of the steps, the fastest: machines are share
 enum Part { kSchedule, kIndices, kLaunch, kResults, kDraw, kHandOn, kParts };
 
 struct Case {
-  const char* name;
+  std::string name;
   SamplingParams sampling;
 };
 
-std::vector<Case> cases() {
+std::map<std::string, SamplingParams> cases() {
   SamplingParams greedy{.temperature = 0.0, .ignore_eos = true};
   SamplingParams top_p{.temperature = 0.8, .top_p = 0.9, .ignore_eos = true};
   SamplingParams penalties = top_p;
@@ -262,6 +263,7 @@ struct Arguments {
   std::string model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
   std::string backend = "no-device";
   std::vector<int> sequences = {1, 32, 256, 512};
+  std::vector<std::string> draws = {"greedy", "top-p", "penalties"};
   int steps = 400;
 };
 
@@ -303,7 +305,8 @@ void run(const Arguments& a) {
   }
   fmt::print("\n");
   for (const int sequences : a.sequences) {
-    for (const Case& c : cases()) {
+    for (const std::string& draws : a.draws) {
+      const Case c{draws, cases().at(draws)};
       options.max_num_seqs = sequences;
       LoadedModel loaded = load_model(options, pool);
       Loop loop(loaded, options, *tokenizer, pool);
@@ -321,6 +324,7 @@ int main(int argc, char** argv) {
   app.add_option("--model", arguments.model);
   app.add_option("--backend", arguments.backend);
   app.add_option("--sequences", arguments.sequences)->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--draws", arguments.draws)->delimiter(',')->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
   app.add_option("--steps", arguments.steps)->check(CLI::Range(1, 1400));
   CLI11_PARSE(app, argc, argv);
   try {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <numeric>
 
 #include "base/log.h"
 
@@ -13,6 +14,14 @@ namespace {
 constexpr int kFewestBlocks = 16;  // of a recording's longest sequence
 
 int whole(int n, int step) { return (n + step - 1) / step * step; }
+
+// Looks at all of them without a branch, as there are thousands in a step.
+void check_within(const char* what, std::span<const int32_t> values, int32_t least, int32_t most) {
+  int outside = 0;
+  for (const int32_t value : values) outside |= static_cast<int>(value < least) | static_cast<int>(value > most);
+  if (outside == 0) return;
+  for (const int32_t value : values) CHECK(value >= least && value <= most, "{} {}", what, value);
+}
 
 }  // namespace
 
@@ -48,64 +57,57 @@ void DecodeReplay::prepare() {
 }
 
 // The batch with rows of nobody's sequence until there are `size.sequences`.
-Batch DecodeReplay::padded(Batch batch, Size size) const {
+const Batch& DecodeReplay::padded(const Batch& batch, Size size) {
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
-  batch.tokens.resize(all, 0);
-  batch.positions.resize(all, 0);
-  if (!batch.from_draw.empty()) batch.from_draw.resize(all, -1);
-  if (plan.shape.token_types) batch.types.resize(all, 0);
-  batch.kv_len.resize(all, 1);
-  batch.prompt_len.resize(all, 1);
-  if (plan.state_slots > 0) batch.state_slots.resize(all, plan.state_slots);
-  if (batch.query_start.empty()) batch.query_start = {0};
-  for (size_t row = have; row < all; ++row) {
-    batch.query_start.push_back(static_cast<int32_t>(row + 1));
-    batch.sample_rows.push_back(static_cast<int32_t>(row));
-  }
-  std::vector<int32_t> slots, table;
-  slots.reserve(all * plan.kv.groups.size());
-  table.reserve(slots.capacity() * static_cast<size_t>(size.blocks));
-  auto slot = batch.slots.begin(), blocks = batch.block_table.begin();
+  const auto fill = [&](std::vector<int32_t>& list, const std::vector<int32_t>& from, int32_t nobodys) {
+    list.assign(from.begin(), from.end());
+    list.resize(all, nobodys);
+  };
+  fill(padded_.tokens, batch.tokens, 0);
+  fill(padded_.positions, batch.positions, 0);
+  fill(padded_.kv_len, batch.kv_len, 1);
+  fill(padded_.prompt_len, batch.prompt_len, 1);
+  padded_.from_draw.clear();
+  if (!batch.from_draw.empty()) fill(padded_.from_draw, batch.from_draw, -1);
+  if (plan.shape.token_types) fill(padded_.types, batch.types, 0);
+  if (plan.state_slots > 0) fill(padded_.state_slots, batch.state_slots, plan.state_slots);
+  padded_.query_start.resize(all + 1);
+  padded_.sample_rows.resize(all);
+  std::iota(padded_.query_start.begin(), padded_.query_start.end(), 0);
+  std::iota(padded_.sample_rows.begin(), padded_.sample_rows.end(), 0);
+
+  const auto width = static_cast<size_t>(size.blocks), own = static_cast<size_t>(batch.block_table_stride);
+  padded_.block_table_stride = size.blocks;
+  padded_.slots.resize(all * plan.kv.groups.size());
+  padded_.block_table.resize(all * width * plan.kv.groups.size());
+  const int32_t *from_slots = batch.slots.data(), *from = batch.block_table.data();
+  int32_t *slots = padded_.slots.data(), *table = padded_.block_table.data();
   for (const BlockGroup& group : plan.kv.groups) {
     const int32_t nobodys = plan.blocks * group.ids_per_block;
-    slots.insert(slots.end(), slot, slot + static_cast<int64_t>(have));
-    slots.resize(slots.size() + all - have, nobodys * plan.block_size);
-    slot += static_cast<int64_t>(have);
-    for (size_t row = 0; row < have; ++row, blocks += batch.block_table_stride) {
-      table.insert(table.end(), blocks, blocks + batch.block_table_stride);
-      table.resize(table.size() + static_cast<size_t>(size.blocks - batch.block_table_stride), nobodys);
+    slots = std::fill_n(std::copy_n(from_slots, have, slots), all - have, nobodys * plan.block_size);
+    from_slots += have;
+    for (size_t row = 0; row < have; ++row, from += own) {
+      table = std::fill_n(std::copy_n(from, own, table), width - own, nobodys);
     }
-    table.resize(table.size() + (all - have) * static_cast<size_t>(size.blocks), nobodys);
+    table = std::fill_n(table, (all - have) * width, nobodys);
   }
-  batch.slots = std::move(slots);
-  batch.block_table = std::move(table);
-  batch.block_table_stride = size.blocks;
-  return batch;
+  return padded_;
 }
 
 // What ops check when they are called, they cannot when they are launched again.
 void DecodeReplay::check(const Batch& batch) const {
   const LoadPlan& plan = loaded_.plan;
-  for (size_t row = 0; row < batch.tokens.size(); ++row) {
-    const int32_t length = batch.kv_len[row], position = batch.positions[row];
-    CHECK(batch.tokens[row] >= 0 && batch.tokens[row] < plan.shape.vocab, "token {}", batch.tokens[row]);
-    CHECK(length >= 1 && length <= plan.max_model_len, "{} keys", length);
-    CHECK(position >= 0 && position < plan.max_model_len, "position {}", position);
-    const int used = (length + plan.block_size - 1) / plan.block_size;
-    CHECK(used <= batch.block_table_stride, "{} blocks of {}", used, batch.block_table_stride);
-    for (size_t group = 0; group < plan.kv.groups.size(); ++group) {
-      const size_t of_group = group * batch.tokens.size() + row;
-      const int32_t slot = batch.slots[of_group], most = plan.blocks * plan.kv.groups[group].ids_per_block;
-      CHECK(slot >= 0 && slot / plan.block_size <= most, "slot {}", slot);
-      const int32_t* table = batch.block_table.data() + of_group * static_cast<size_t>(batch.block_table_stride);
-      for (int i = 0; i < used; ++i) CHECK(table[i] >= -1 && table[i] <= most, "block {}", table[i]);
-    }
-    if (plan.state_slots > 0) {
-      CHECK(batch.state_slots[row] >= 0 && batch.state_slots[row] <= plan.state_slots, "state {}",
-            batch.state_slots[row]);
-    }
+  const size_t rows = batch.tokens.size(), table = rows * static_cast<size_t>(batch.block_table_stride);
+  check_within("token", batch.tokens, 0, plan.shape.vocab - 1);
+  check_within("keys", batch.kv_len, 1, std::min(plan.max_model_len, batch.block_table_stride * plan.block_size));
+  check_within("position", batch.positions, 0, plan.max_model_len - 1);
+  for (size_t group = 0; group < plan.kv.groups.size(); ++group) {
+    const int32_t most = plan.blocks * plan.kv.groups[group].ids_per_block;
+    check_within("slot", std::span(batch.slots).subspan(group * rows, rows), 0, (most + 1) * plan.block_size - 1);
+    check_within("block", std::span(batch.block_table).subspan(group * table, table), -1, most);
   }
+  check_within("state", batch.state_slots, 0, plan.state_slots);
 }
 
 DecodeReplay::Step DecodeReplay::record(Size size) {
@@ -135,7 +137,7 @@ const DecodeReplay::Step& DecodeReplay::step(Size size) {
 Tensor DecodeReplay::forward(const Batch& batch, const Tensor& drawn) {
   const Size size = size_for(batch.sequences(), batch.block_table_stride);
   const Step& ready = step(size);
-  const Batch all = padded(batch, size);
+  const Batch& all = padded(batch, size);
   check(all);
   inputs_.place(context_, all, drawn);
   ready.recording->launch();

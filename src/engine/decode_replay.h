@@ -35,7 +35,7 @@ class DecodeReplay {
 
   bool usable() const;
   Size size_for(int sequences, int blocks) const;
-  Batch padded(Batch batch, Size size) const;
+  const Batch& padded(const Batch& batch, Size size);
   void check(const Batch& batch) const;
   const Step& step(Size size);
   Step record(Size size);
@@ -43,6 +43,7 @@ class DecodeReplay {
   LoadedModel& loaded_;
   ops::Ctx& context_;
   StepInputs& inputs_;
+  Batch padded_;  // the latest; its lists keep their memory
   std::map<Size, Step> steps_;
   std::set<int> warm_;  // numbers of sequences that ran unrecorded
 };

@@ -73,27 +73,20 @@ void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const s
   for (size_t i = 0; i < which.size(); ++i) {
     const std::span top(top_.as<const ops::TopLogit>() + i * ops::kMostTop,
                         static_cast<size_t>(std::max(drawn[i].top, 0)));
-    std::optional<SampleResult> result = result_of(tasks[which[i]], drawn[i], top);
-    if (result) {
-      results[which[i]] = std::move(*result);
-    } else {
-      whole_rows_.push_back(which[i]);
-    }
+    if (!read(tasks[which[i]], drawn[i], top, results[which[i]])) whole_rows_.push_back(which[i]);
   }
 }
 
-std::optional<SampleResult> DeviceSampler::result_of(const SampleTask& task, const ops::DrawnRow& drawn,
-                                                     std::span<const ops::TopLogit> top) {
-  SampleResult result;
+bool DeviceSampler::read(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
+                         SampleResult& result) {
   if (drawn.token < 0) {
     result.bad_logits = drawn.token == ops::DrawnRow::kBadLogits;
     result.error = result.bad_logits ? kBadLogits : kAllMasked;
-    return result;
+    return true;
   }
   result.token = drawn.token;
   const bool reports = task.logprobs >= 0 || task.target >= 0;
-  if (reports && !report(task, drawn, top, result)) return std::nullopt;
-  return result;
+  return !reports || report(task, drawn, top, result);
 }
 
 // Log-probabilities of the result's token and of the most likely ones; false where `top` lacks them.

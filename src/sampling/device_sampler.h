@@ -4,8 +4,6 @@
 // left to Sampler.
 #pragma once
 
-#include <optional>
-
 #include "sampling/draw_inputs.h"
 
 namespace sluice {
@@ -29,9 +27,9 @@ class DeviceSampler {
   std::span<const size_t> drawn_together(size_t begin) const;
   void draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which);
   void collect(std::span<const SampleTask> tasks, std::span<const size_t> which, std::vector<SampleResult>& results);
-  // None where the whole row is needed.
-  std::optional<SampleResult> result_of(const SampleTask& task, const ops::DrawnRow& drawn,
-                                        std::span<const ops::TopLogit> top);
+  // False where the whole row is needed.
+  bool read(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
+            SampleResult& result);
   bool report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
               SampleResult& result);
   void sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results);
