@@ -211,9 +211,9 @@ class Loop {
     const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks) && next.can_overlap;
     in_flight_ = std::move(next);
     end(us[kDraw]);
-    std::vector<SequenceEvent> events = scheduler_.drain();
-    posted_ += events.size();
-    frontend_.post(std::move(events));
+    scheduler_.drain(events_);
+    posted_ += events_.size();
+    frontend_.post(std::move(events_));
     const SchedulerStats stats = scheduler_.stats();
     recorder_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
     end(us[kHandOn]);
@@ -245,6 +245,7 @@ class Loop {
   Runner runner_;
   DeviceSampler sampler_;
   std::optional<ScheduledBatch> in_flight_;
+  std::vector<SequenceEvent> events_;
   Recorder recorder_;
   uint64_t drawn_ = 0;
   uint64_t posted_ = 0;

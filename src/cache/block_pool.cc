@@ -44,6 +44,8 @@ BlockPool::BlockPool(const BlockPoolOptions& options) : options_(options) {
   CHECK(options.groups > 0, "{} groups", options.groups);
   uses_.resize(options.blocks);
   nodes_.resize(options.blocks);
+  tokens_.resize(static_cast<size_t>(options.blocks) * static_cast<size_t>(options.block_size));
+  by_name_.reserve(options.blocks);
   free_.reserve(options.blocks);
   for (BlockId block = options.blocks; block-- > 0;) free_.push_back(block);
 }
@@ -149,7 +151,7 @@ std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const Bl
     const auto found = by_name_.find(names[i]);
     if (found == by_name_.end()) break;
     const BlockId parent = chain.empty() ? kNoBlock : chain.back();
-    if (!matches(nodes_[found->second], parent, salt, tokens.subspan(i * size, size))) break;
+    if (!matches(found->second, parent, salt, tokens.subspan(i * size, size))) break;
     chain.push_back(found->second);
   }
   return chain;
@@ -160,9 +162,10 @@ void BlockPool::count_query(int queried_tokens, int hit_tokens) {
   hit_tokens_ += hit_tokens;
 }
 
-bool BlockPool::matches(const Node& node, BlockId parent, const std::string& salt,
-                        std::span<const TokenId> tokens) const {
-  return node.parent == parent && (parent != kNoBlock || node.salt == salt) && std::ranges::equal(node.tokens, tokens);
+bool BlockPool::matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const {
+  const Node& node = nodes_[block];
+  return node.parent == parent && (parent != kNoBlock || node.salt == salt) &&
+         std::ranges::equal(tokens, std::span(tokens_).subspan(size_t(block) * tokens.size(), tokens.size()));
 }
 
 void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
@@ -175,7 +178,7 @@ void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::strin
   const auto [entry, added] = by_name_.try_emplace(name, leader);
   const BlockId existing = entry->second;
   if (!added) {
-    if (existing == leader || !matches(nodes_[existing], parent, salt, tokens)) return;
+    if (existing == leader || !matches(existing, parent, salt, tokens)) return;
     share({&existing, 1});
     release({&leader, 1});
     row[0] = existing;
@@ -186,8 +189,8 @@ void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::strin
   Node& node = nodes_[leader];
   node.parent = parent;
   node.name = name;
-  node.salt = parent == kNoBlock ? salt : std::string();
-  node.tokens.assign(tokens.begin(), tokens.end());
+  if (parent == kNoBlock) node.salt = salt;
+  std::ranges::copy(tokens, tokens_.begin() + static_cast<int64_t>(leader) * options_.block_size);
   if (parent != kNoBlock) {
     node.next_sibling = nodes_[parent].first_child;
     if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = leader;
@@ -278,6 +281,7 @@ void BlockPool::unpublish(BlockId leader) {
     nodes_[follower].leader = kNoBlock;
   }
   node.followers.clear();
+  node.salt.clear();
   if (options_.on_forget) options_.on_forget(leader);
 }
 

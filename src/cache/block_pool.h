@@ -121,13 +121,12 @@ class BlockPool {
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
     BlockName name;
     std::string salt;  // at the root of a chain only
-    std::vector<TokenId> tokens;
   };
   struct HashName {
     size_t operator()(const BlockName& name) const;
   };
 
-  bool matches(const Node& node, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
+  bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
   void cut(BlockName& name) const;
   void follow(BlockId leader, std::span<BlockId> row);
   void append_cached(BlockId block);
@@ -138,9 +137,10 @@ class BlockPool {
   void unpublish(BlockId leader);
 
   BlockPoolOptions options_;
-  std::vector<Use> uses_;      // [blocks]
-  std::vector<Node> nodes_;    // [blocks]
-  std::vector<BlockId> free_;  // taken from the back
+  std::vector<Use> uses_;        // [blocks]
+  std::vector<Node> nodes_;      // [blocks]
+  std::vector<TokenId> tokens_;  // [blocks, block_size] of published leaders
+  std::vector<BlockId> free_;    // taken from the back
   std::unordered_map<BlockName, BlockId, HashName> by_name_;
   BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks, by the time of their last release
   int cached_ = 0;

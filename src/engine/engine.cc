@@ -243,7 +243,8 @@ class EngineImpl final : public TextEngine {
   }
 
   void publish(int tokens) {
-    frontend_.post(scheduler_.drain());
+    scheduler_.drain(events_);
+    frontend_.post(std::move(events_));
     publish_gauges(tokens);
     beat();
   }
@@ -282,7 +283,8 @@ class EngineImpl final : public TextEngine {
         SequenceEvent event;
         event.request = id;
         event.index = index;
-        event.finish = Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = message};
+        event.finish = std::make_unique<Finish>(
+            Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = message});
         events.push_back(std::move(event));
       }
     }
@@ -311,8 +313,8 @@ class EngineImpl final : public TextEngine {
         SequenceEvent event;
         event.request = c->id;
         event.index = index;
-        event.finish = Finish{
-            .reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "the engine has stopped"};
+        event.finish = std::make_unique<Finish>(Finish{
+            .reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "the engine has stopped"});
         events.push_back(std::move(event));
       }
     }
@@ -325,6 +327,7 @@ class EngineImpl final : public TextEngine {
   Sampler sampler_;
   std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are on the host
   std::optional<ScheduledBatch> in_flight_;        // on a device: what device_sampler_ is at
+  std::vector<SequenceEvent> events_;              // of the step that is handed on
   Recorder recorder_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};

@@ -46,13 +46,18 @@ std::shared_ptr<Frontend::Stream> Frontend::find(RequestId id) const {
   return it == streams_.end() ? nullptr : it->second;
 }
 
-void Frontend::post(std::vector<SequenceEvent> events) {
+void Frontend::post(std::vector<SequenceEvent>&& events) {
   if (events.empty()) return;
   {
     const std::scoped_lock lock(mutex_);
-    posted_.insert(posted_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+    if (posted_.empty()) {
+      posted_.swap(events);
+    } else {
+      posted_.insert(posted_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+    }
   }
   wake_.notify_one();
+  events.clear();
 }
 
 void Frontend::run() {
@@ -119,7 +124,7 @@ void Frontend::deliver(SequenceEvent& event) {
   out.index = event.index;
   out.usage = event.usage;
   out.prompt_logprobs = std::move(event.prompt_logprobs);
-  out.finish = std::move(event.finish);
+  if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
   out.text = text_of(*stream, choice, event, out.finish);
   if (event.token) out.tokens.push_back(*event.token);

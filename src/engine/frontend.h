@@ -26,8 +26,9 @@ class Frontend {
 
   void add(RequestId id, Request request, EventSink sink);  // before the engine sees the request
   void remove(RequestId id);                                // the request was refused after all: no event comes
-  void post(std::vector<SequenceEvent> events);             // from the engine thread, never blocks for long
-  int active() const;                                       // requests that have not ended
+  // From the engine thread, never blocks for long. Leaves memory in `events` for further ones.
+  void post(std::vector<SequenceEvent>&& events);
+  int active() const;  // requests that have not ended
 
  private:
   struct Choice {

@@ -37,6 +37,7 @@ DrawInputs::DrawInputs(const ops::Backend& backend, int rows, int vocab)
 void DrawInputs::clear() { edits_promised_ = masks_promised_ = 0; }
 
 bool DrawInputs::promise(const SampleTask& task, bool shares_row) {
+  if (task.plain) return true;
   const size_t edits = task.target >= 0 ? 0 : most_edits_of(task), asked = masks(task) ? 1 : 0;
   if (edits > 0 && shares_row) return false;
   if (edits_promised_ + edits > most_edits_ || masks_promised_ + asked > most_masks_) return false;
@@ -124,7 +125,7 @@ void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t>
     const SampleTask& task = tasks[i];
     ops::DrawRow row = row_of(task);
     top_asked_ |= row.report > 0;
-    if (task.target < 0) {
+    if (task.target < 0 && !task.plain) {
       row.first_edit = static_cast<int32_t>(edits_written_);
       write_edits(task);
       row.edits = static_cast<int32_t>(edits_written_) - row.first_edit;

@@ -36,9 +36,16 @@ struct SampleTask {
   std::span<const TokenId> end_tokens{};  // cannot be drawn while position < min_tokens
   uint64_t seed = 0;
   int choice = 0;
-  int position = 0;   // output tokens before this one
-  int logprobs = -1;  // alternatives to report; 0: only the token's own; -1: nothing
+  int position = 0;    // output tokens before this one
+  int logprobs = -1;   // alternatives to report; 0: only the token's own; -1: nothing
+  bool plain = false;  // known to have no edits(): the parameters need not be asked again
 };
+
+// May anything of these parameters change logits before a draw: bias, masks, penalties?
+inline bool edits(const SamplingParams& params) {
+  return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || params.min_tokens > 0 ||
+         PenaltyCounts::needed(params);
+}
 
 struct SampleResult {
   TokenId token = -1;

@@ -85,13 +85,13 @@ void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
   event.admitted_at = request.admitted_at;
   --sequence.unknown;
   if (!result.error.empty()) {
-    event.finish = make_finish(FinishReason::kError, std::string(result.error));
+    event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
   } else {
     sequence.tokens.push_back(result.token);
     if (sequence.task.counts != nullptr) sequence.counts.add_output(result.token);
     ++generated_tokens_;
     event.token = result.token;
-    if (sequence.task.logprobs >= 0) event.logprobs = std::move(result.logprobs);
+    if (sequence.task.logprobs >= 0) event.logprobs = std::make_unique<TokenLogprobs>(std::move(result.logprobs));
     if (!sequence.plain && sequence.rank.index == 0) event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
     event.finish = finish_of(sequence);
   }
@@ -99,18 +99,18 @@ void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
   if (event.finish) end_sequence(sequence);
 }
 
-std::optional<Finish> Scheduler::finish_of(const Sequence& sequence) const {
+std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const SamplingParams& sampling = *sequence.task.params;
   const TokenId token = sequence.tokens.back();
   const auto in = [&](std::span<const TokenId> ids) { return std::ranges::find(ids, token) != ids.end(); };
   if (in(sequence.task.end_tokens) && sequence.known() - sequence.prompt_length > sampling.min_tokens) {
-    Finish finish = make_finish(FinishReason::kStop);
+    auto finish = std::make_unique<Finish>(make_finish(FinishReason::kStop));
     const bool eos = !sampling.ignore_eos && in(options_.eos_token_ids);
-    if (!eos) finish.stop_token = token;
+    if (!eos) finish->stop_token = token;
     return finish;
   }
-  if (sequence.known() >= sequence.most_tokens) return make_finish(FinishReason::kLength);
-  return std::nullopt;
+  if (sequence.known() < sequence.most_tokens) return nullptr;
+  return std::make_unique<Finish>(make_finish(FinishReason::kLength));
 }
 
 void Scheduler::publish_blocks(Sequence& sequence) {
@@ -177,7 +177,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
     Sequence* choice = request.choices[i].get();
     if (choice && choice->state == SequenceState::kEnded) continue;
     SequenceEvent event{.request = request.id, .index = i};
-    event.finish = finish;
+    event.finish = std::make_unique<Finish>(finish);
     event.usage = usage_of(request, choice ? choice->known() - request.prompt_length() : 0);
     events_.push_back(std::move(event));
   }
@@ -227,5 +227,10 @@ void Scheduler::erase_ended() {
 }
 
 std::vector<SequenceEvent> Scheduler::drain() { return std::exchange(events_, {}); }
+
+void Scheduler::drain(std::vector<SequenceEvent>& into) {
+  into.clear();
+  into.swap(events_);
+}
 
 }  // namespace sluice

@@ -125,7 +125,8 @@ void Scheduler::add(RequestId id, Request request) {
   trunk->task = {.params = &sampling,
                  .end_tokens = state->end_tokens,
                  .seed = sampling.seed ? static_cast<uint64_t>(*sampling.seed) : derive_seed(options_.seed, arrival),
-                 .logprobs = sampling.logprobs.value_or(-1)};
+                 .logprobs = sampling.logprobs.value_or(-1),
+                 .plain = !edits(sampling)};
   trunk->prompt_length = state->prompt_length();
   trunk->most_tokens = options_.max_model_len;
   if (sampling.max_tokens)

@@ -112,10 +112,10 @@ struct SequenceEvent {
   RequestId request = 0;
   int index = 0;
   std::optional<TokenId> token{};                // the new one, end and stop tokens included
-  std::optional<TokenLogprobs> logprobs{};       // of the token, when asked for
+  std::unique_ptr<TokenLogprobs> logprobs{};     // of the token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // with the first token of choice 0, when asked for: one per prompt
                                                  // token; the first has rank 0, as nothing predicts it
-  std::optional<Finish> finish{};                // nothing follows for this choice
+  std::unique_ptr<Finish> finish{};              // nothing follows for this choice
   Usage usage{};
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
 };
@@ -180,6 +180,8 @@ class Scheduler {
 
   // Events since the last call, in order. Each choice gets exactly one with `finish`, unless finish() ended it.
   std::vector<SequenceEvent> drain();
+  // The same, in exchange for the memory of a list that is not needed any more.
+  void drain(std::vector<SequenceEvent>& into);
 
   bool idle() const { return requests_.empty(); }
   // The earliest deadline of a request, when one has any: next() is due then even if no other work is.
@@ -233,7 +235,7 @@ class Scheduler {
   void commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results);
   void fork(Sequence& trunk);
   void commit_token(Sequence& sequence, SampleResult& result);
-  std::optional<Finish> finish_of(const Sequence& sequence) const;
+  std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
   void publish_blocks(Sequence& sequence);
   void take_snapshot(Sequence& sequence);
   void extend_names(Sequence& sequence, int blocks) const;

@@ -164,7 +164,7 @@ TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
   EXPECT_THAT(decode.copies, SizeIs(2));  // the last writer keeps the original
   EXPECT_EQ(used_blocks(), 4);
   const auto events = run_to_end();
-  EXPECT_EQ(std::ranges::count_if(events, [](const auto& e) { return e.finish.has_value(); }), 3);
+  EXPECT_EQ(std::ranges::count_if(events, [](const auto& e) { return e.finish != nullptr; }), 3);
   EXPECT_EQ(used_blocks(), 0);
 }
 
@@ -326,7 +326,7 @@ TEST_F(SchedulerTest, EveryWayToEnd) {
     for (const TokenId token : tokens) step(token);
     EXPECT_TRUE(scheduler().idle());
     EXPECT_TRUE(events_.back().finish);
-    return events_.back().finish.value_or(Finish{});
+    return events_.back().finish ? *events_.back().finish : Finish{};
   };
   EXPECT_EQ(finish_of(numbered_request(4, 9), {kWord, kEos}).reason, FinishReason::kStop);
   EXPECT_EQ(finish_of(numbered_request(4, 2), {kWord, kWord}).reason, FinishReason::kLength);
@@ -417,7 +417,7 @@ TEST_F(SchedulerTest, DeadlinesEndRequestsBeforeTheNextStep) {
   EXPECT_EQ(scheduler().next_deadline(), now_ + milliseconds(10));
   now_ += milliseconds(10);
   EXPECT_EQ(step().sequences(), 1);
-  const auto aborted = std::ranges::find_if(events_, [](const auto& e) { return e.finish.has_value(); });
+  const auto aborted = std::ranges::find_if(events_, [](const auto& e) { return e.finish != nullptr; });
   ASSERT_NE(aborted, events_.end());
   EXPECT_EQ(aborted->finish->reason, FinishReason::kAbort);
   EXPECT_EQ(aborted->usage.completion_tokens, 1);
