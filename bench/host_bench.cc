@@ -228,10 +228,13 @@ class Loop {
     us += now - begin_;
     begin_ = now;
   }
-  // For the step in flight and for the front end, which both have more time than a step's host takes.
+  // For the step in flight and for the front end, which have more time than the host's part of a step takes: the latter
+  // sleeps again, while this thread keeps its core, as one does that asks a device whether it is done.
   void wait() {
     loaded_.plan.backend->memory().wait_for(drawn_);
     while (delivered_.load() < posted_) std::this_thread::yield();
+    const Clock::time_point asleep = Clock::now() + std::chrono::microseconds(100);
+    while (Clock::now() < asleep) continue;
   }
   void commit(double& us) {
     std::vector<SampleResult> results = sampler_.finish(runner_.context(), in_flight_->tasks);

@@ -1,8 +1,9 @@
 // Which tokens a sequence contains and how often, for the penalties. One update per token, whatever the length.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "sluice/request.h"
@@ -28,14 +29,34 @@ class PenaltyCounts {
   const std::vector<Entry>& entries() const { return entries_; }  // distinct tokens, by first occurrence
 
  private:
+  static constexpr int32_t kFree = -1;
+
   Entry& entry(TokenId token) {
-    const auto [it, added] = index_.try_emplace(token, static_cast<int>(entries_.size()));
-    if (added) entries_.push_back({.token = token});
-    return entries_[it->second];
+    if (2 * (entries_.size() + 1) > places_.size()) grow();
+    int32_t& place = place_of(token);
+    if (place == kFree) {
+      place = static_cast<int32_t>(entries_.size());
+      entries_.push_back({.token = token});
+    }
+    return entries_[static_cast<size_t>(place)];
+  }
+
+  // Where the token's entry is noted, or would be.
+  int32_t& place_of(TokenId token) {
+    const size_t mask = places_.size() - 1;
+    size_t at = (static_cast<uint32_t>(token) * 0x9e3779b1u >> 7) & mask;
+    while (places_[at] != kFree && entries_[static_cast<size_t>(places_[at])].token != token) at = (at + 1) & mask;
+    return places_[at];
+  }
+
+  void grow() {
+    places_.assign(std::max<size_t>(64, 2 * places_.size()), kFree);
+    for (size_t i = 0; i < entries_.size(); ++i) place_of(entries_[i].token) = static_cast<int32_t>(i);
   }
 
   std::vector<Entry> entries_;
-  std::unordered_map<TokenId, int> index_;  // token to its entry
+  std::vector<int32_t>
+      places_;  // a hash table of indices of entries_, open addressing; a power of two, at most half full
 };
 
 }  // namespace sluice
