@@ -6,9 +6,7 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = mamba_like(config, "falcon_mamba", true);
-  const int expanded = static_cast<int>(config.get("expand", 2.0) * s.hidden);
-  const int inner = read_positive(config, "intermediate_size", config.get("intermediate_size", expanded));
-  MambaSpec mamba = read_mamba(config, s, inner);
+  MambaSpec mamba = read_mamba(config, s);
   mamba.norms = true;
   mamba.norm = {.eps = static_cast<float>(config.get("mixer_rms_eps", 1e-6)), .weight = false};
   for (LayerSpec& layer : s.layers) layer.mixer = mixer_of<Mamba>("mixer", mamba);

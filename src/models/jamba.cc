@@ -47,12 +47,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
     s.layers[i].moe = experts > 1 && sparse(i);
     if (!attention(i)) s.layers[i].mixer = mixer_of<Mamba>("mamba", mamba);
   }
-  read_one_window(config, s, 0);
   s.names.norm = "final_layernorm";
   s.names.mlp = "feed_forward";
   s.names.mlp_norm = "pre_ff_layernorm";
-  for (const char* key : {"use_mamba_kernels", "use_associative_scan", "use_mambapy", "num_logits_to_keep",
-                          "calc_logits_for_entire_prompt", "layers_block_type", "mamba_inner_layernorms"}) {
+  for (const char* key :
+       {"use_mamba_kernels", "use_associative_scan", "use_mambapy", "num_logits_to_keep",
+        "calc_logits_for_entire_prompt", "layers_block_type", "mamba_inner_layernorms", "sliding_window"}) {
     config.ignore(key);
   }
   return decoder_lm(std::move(s), context, max_len);

@@ -42,9 +42,10 @@ int read_conv_width(const Config& config, const char* key, int fallback) {
   return width;
 }
 
-MambaSpec read_mamba(const Config& config, const DecoderSpec& spec, int inner) {
+MambaSpec read_mamba(const Config& config, const DecoderSpec& spec) {
   MambaSpec m;
-  m.inner = inner;
+  const int expanded = static_cast<int>(config.get("expand", 2.0) * spec.hidden);
+  m.inner = read_positive(config, "intermediate_size", config.get("intermediate_size", expanded));
   m.state = read_positive(config, "state_size", config.get("state_size", 16));
   m.dt_rank = read_dt_rank(config, "time_step_rank", spec.hidden);
   m.conv_width = read_conv_width(config, "conv_kernel", 4);
@@ -106,11 +107,8 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = mamba_like(config, "mamba", true);
-  const int inner = static_cast<int>(config.get("expand", 2.0) * s.hidden);
-  if (config.get("intermediate_size", inner) != inner) {
-    config.refuse("intermediate_size", fmt::format("contradicts expand * hidden_size = {}", inner));
-  }
-  for (LayerSpec& layer : s.layers) layer.mixer = mixer_of<Mamba>("mixer", read_mamba(config, s, inner));
+  const MambaSpec mamba = read_mamba(config, s);
+  for (LayerSpec& layer : s.layers) layer.mixer = mixer_of<Mamba>("mixer", mamba);
   // The names the original code had for the same things, which conversions kept.
   for (const char* key : {"d_inner", "d_model", "fused_add_norm", "n_layer", "numb_hidden_layers",
                           "pad_vocab_size_multiple", "rms_norm", "ssm_cfg"}) {

@@ -18,8 +18,8 @@ int read_dt_rank(const Config& config, const char* key, int hidden);
 // The width of a convolution, as far as the op goes.
 int read_conv_width(const Config& config, const char* key, int fallback);
 
-// Mamba's layer by Mamba's own keys; `inner` is its width.
-MambaSpec read_mamba(const Config& config, const DecoderSpec& spec, int inner);
+// Mamba's layer by Mamba's own keys. Its width is "intermediate_size", or without it "expand" times the hidden size.
+MambaSpec read_mamba(const Config& config, const DecoderSpec& spec);
 
 // How a family spells Mamba 2's sizes, with its own defaults.
 struct Mamba2Keys {

@@ -43,7 +43,7 @@ void Mamba::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, co
                           .d = d_.data(),
                           .state = step.state.slice_columns(conv_values, inner * n),
                           .sequences = step.sequences()});
-  ops::multiply(c, u, xz.slice_columns(inner, inner), spec_.activation);
+  ops::multiply(c, u, xz.slice_columns(inner, inner), ops::Activation::kSilu);
   out_.into(c, out, u, accumulate);
 }
 

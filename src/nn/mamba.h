@@ -11,8 +11,8 @@ struct MambaSpec {
   int dt_rank = 0;  // of the steps' projection
   int conv_width = 4;
   bool conv_bias = true;
-  bool bias = false;  // of the input and output projections
-  ops::Activation activation = ops::Activation::kSilu;
+  bool bias = false;                                    // of the input and output projections
+  ops::Activation activation = ops::Activation::kSilu;  // of the convolution; the gate's is SiLU
   bool norms =
       false;  // of the steps and both projections of the state (tensors dt_layernorm, b_layernorm, c_layernorm)
   NormSpec norm{};
