@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "models/mamba.h"
 
@@ -68,10 +69,13 @@ class LatentExperts final : public FeedForward {
       : latent_(latent),
         spec_(std::move(spec)),
         router_(w, {{spec_.router, spec_.experts}}, hidden, false),
-        narrow_(w, {{"fc1_latent_proj", latent}}, hidden, false),
-        wide_(w, {{"fc2_latent_proj", hidden}}, latent, false),
-        shared_spec_{
-            .inner = spec_.shared_inner, .gated = false, .activation = spec_.activation, .in = spec_.shared_in} {
+        narrow_(w, {{"fc1_latent_proj", latent}}, hidden, spec_.shared_bias),
+        wide_(w, {{"fc2_latent_proj", hidden}}, latent, spec_.shared_bias),
+        shared_spec_{.inner = spec_.shared_inner,
+                     .gated = false,
+                     .bias = spec_.shared_bias,
+                     .activation = spec_.activation,
+                     .in = spec_.shared_in} {
     if (shared_spec_.inner > 0) shared_ = Mlp(w / spec_.shared, shared_spec_, hidden);
     spec_.shared_inner = 0;
     spec_.router = "";
@@ -112,8 +116,8 @@ void read_moe(const Config& config, DecoderSpec& s) {
     s.layers = std::move(layers);
     s.moe.gated = false;
     s.moe.shared_in = {"up_proj"};
-    const int shared = config.get("moe_shared_expert_intermediate_size", 0);
-    s.moe.shared_inner = config.get("n_shared_experts", 1) * shared;
+    s.moe.shared_inner = config.get("moe_shared_expert_intermediate_size", 7688);  // however many they were
+    s.moe.shared_bias = s.mlp.bias;
     if (config.has("moe_latent_size")) {
       const int latent = read_positive(config, "moe_latent_size", config.at<int>("moe_latent_size"));
       for (LayerSpec& layer : s.layers) {
@@ -136,31 +140,32 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   AttentionSpec& a = s.attention;
   a.head_dim = read_positive(config, "head_dim", config.get("head_dim", a.head_dim));
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
-  read_attention_bias(config, s, true);
   s.norm.eps = static_cast<float>(config.get("layer_norm_epsilon", 1e-5));
   s.mlp.gated = false;
   s.mlp.in = {"up_proj"};
   s.mlp.bias = config.get("mlp_bias", false);
   s.mlp.activation = read_activation(config, "mlp_hidden_act", "relu2");
-  s.tied_head = config.get("tie_word_embeddings", false);
+  // The reference has a head of its own whatever the file says.
+  s.tied_head = config.get("tie_word_embeddings", false) && !context.checkpoint.tensors().contains("lm_head.weight");
   Mamba2Spec mamba = read_mamba2(config, s, kKeys);
   mamba.norm_groups = mamba.groups;
-  // The reference keeps steps from below this, which elsewhere is how they are initialized.
-  mamba.dt_low = std::max(mamba.dt_low, config.get("time_step_min", 0.001f));
-  if (config.get("mamba_proj_bias", mamba.in_bias) != mamba.in_bias)
-    config.refuse("mamba_proj_bias", "contradicts use_bias");
+  // The reference keeps steps from below this, which elsewhere is how they are initialized, and leaves
+  // time_step_limit alone.
+  mamba.dt_low = config.get("time_step_min", 0.001f);
+  mamba.dt_high = std::numeric_limits<float>::infinity();
   read_layers(config, s, mamba);
   read_moe(config, s);
-  read_one_window(config, s, 0);
   s.names.body = "backbone";
   s.names.embedding = "embeddings";
   s.names.norm = "norm_f";
   s.names.attention = s.names.mlp = "mixer";
   s.names.attention_norm = s.names.mlp_norm = "norm";
   ignore_tensors(context, "mtp.");
-  for (const char* key : {"mtp_layers_block_type", "mtp_hybrid_override_pattern", "num_nextn_predict_layers",
-                          "num_logits_to_keep", "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual",
-                          "time_step_floor", "time_step_max", "use_mamba_kernels", "hidden_dropout", "expand"}) {
+  // The reference has no windows and reads "use_bias" alone; other biases would be tensors that nobody asks for.
+  for (const char* key : {"attention_bias", "mamba_proj_bias", "sliding_window", "mtp_layers_block_type",
+                          "mtp_hybrid_override_pattern", "num_nextn_predict_layers", "num_logits_to_keep",
+                          "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
+                          "time_step_max", "use_mamba_kernels", "hidden_dropout", "expand"}) {
     config.ignore(key);
   }
   return decoder_lm(std::move(s), context, max_len);
