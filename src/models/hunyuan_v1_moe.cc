@@ -9,6 +9,15 @@
 namespace sluice {
 namespace {
 
+// A number, or a list with one for every layer.
+std::vector<int> read_per_layer(const Config& config, const char* key, int layers) {
+  const Json* value = config.find(key);
+  if (value == nullptr || !value->is_array()) return std::vector<int>(static_cast<size_t>(layers), config.get(key, 1));
+  const auto list = config.at<std::vector<int>>(key);
+  if (std::ssize(list) != layers) config.refuse(key, fmt::format("has {} entries for {} layers", list.size(), layers));
+  return list;
+}
+
 // A number, or a list with the same for every layer, as published files have it.
 int read_uniform(const Config& config, const char* key, int fallback) {
   const Json* value = config.find(key);
@@ -24,11 +33,14 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = hunyuan_like(config, "hunyuan_v1_moe");
   MoeSpec& m = s.moe;
   m.experts = read_positive(config, "num_experts", config.at<int>("num_experts"));
-  m.top_k = read_positive(config, "moe_topk", read_uniform(config, "moe_topk", 1));
-  if (m.top_k > m.experts) config.refuse("moe_topk", fmt::format("{} of {} experts", m.top_k, m.experts));
+  const std::vector<int> top_k = read_per_layer(config, "moe_topk", s.depth());
   m.inner = s.mlp.inner;
   m.activation = s.mlp.activation;
-  for (LayerSpec& layer : s.layers) layer.moe = true;
+  for (int i = 0; i < s.depth(); ++i) {
+    s.layers[i].moe = true;
+    s.layers[i].top_k = read_positive(config, "moe_topk", top_k[i]);
+    if (top_k[i] > m.experts) config.refuse("moe_topk", fmt::format("{} of {} experts", top_k[i], m.experts));
+  }
   if (read_uniform(config, "moe_intermediate_size", m.inner) != m.inner) {
     config.refuse("moe_intermediate_size", "is not intermediate_size");
   }

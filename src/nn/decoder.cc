@@ -17,6 +17,12 @@ Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec&
 
 const MlpSpec& mlp_of(const DecoderSpec& s, const LayerSpec& layer) { return layer.mlp ? *layer.mlp : s.mlp; }
 
+MoeSpec moe_of(const DecoderSpec& s, const LayerSpec& layer) {
+  MoeSpec moe = s.moe;
+  if (layer.top_k > 0) moe.top_k = layer.top_k;
+  return moe;
+}
+
 // The attention of DecoderSpec, unless the layer has a mixer of its own.
 std::unique_ptr<Mixer> make_mixer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) {
   if (layer.halves == Halves::kMlp) return nullptr;
@@ -48,7 +54,7 @@ struct Layer {
     if (layer.feed_forward) {
       feed_forward = layer.feed_forward(w, s.hidden);
     } else if (layer.moe) {
-      moe = Moe(w / names.mlp, s.moe, s.hidden);
+      moe = Moe(w / names.mlp, moe_of(s, layer), s.hidden);
     } else {
       mlp = Mlp(w / names.mlp, mlp_of(s, layer), s.hidden);
     }
@@ -100,7 +106,7 @@ class DecoderLm final : public Model {
       side_stream_ = spec_.side_stream(body, spec_);
       shape_.replayable = shape_.replayable && side_stream_->replayable();
     }
-    norm_ = optional_norm(body, names.norm, spec_);
+    if (!names.norm.empty()) norm_ = Norm(body, names.norm, spec_.hidden, spec_.final_norm.value_or(spec_.norm));
     if (context.task != Task::kGenerate) {
       for (const char* tensor : {".weight", ".bias"}) context.used.insert(names.head + tensor);
       return;
@@ -312,7 +318,7 @@ class DecoderLm final : public Model {
     }
     if (kind.halves != Halves::kMixer) {
       const int64_t floats = layer.feed_forward != nullptr ? layer.feed_forward->floats_per_token()
-                             : kind.moe                    ? Moe::floats_per_token(spec_.moe, spec_.hidden)
+                             : kind.moe                    ? Moe::floats_per_token(moe_of(spec_, kind), spec_.hidden)
                                                            : Mlp::floats_per_token(mlp_of(spec_, kind));
       most = std::max(most, half(names.mlp_post_norm, kind.mlp_blend, floats));
     }

@@ -54,6 +54,7 @@ struct LayerSpec {
   int kv_from = -1;              // an earlier layer, whose keys and values the mixer reads; -1: its own
   float attention_scale = 1.0f;  // times AttentionSpec::scale
   bool moe = false;              // experts in place of the MLP
+  int top_k = 0;                 // > 0: in place of MoeSpec::top_k
   Halves halves = Halves::kBoth;
   Blend mixer_blend{}, mlp_blend{};
   MakeMixer mixer{};                    // in place of DecoderSpec::attention
@@ -70,6 +71,7 @@ struct DecoderSpec {
   int hidden = 0;
   int max_positions = 0;
   NormSpec norm{};
+  std::optional<NormSpec> final_norm{};  // behind the last layer, in place of that
   AttentionSpec attention{};
   MlpSpec mlp{};
   MoeSpec moe{};
