@@ -7,7 +7,7 @@
 namespace sluice {
 
 DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& d) {
-  DecoderSpec s = read_sizes(config, std::move(family));
+  DecoderSpec s = read_sizes(config, std::move(family), {.heads_divide_hidden = false});
   s.norm.eps = static_cast<float>(config.get("rms_norm_eps", d.norm_eps));
   s.mlp.activation = read_activation(config, "hidden_act", "silu");
   s.tied_head = config.get("tie_word_embeddings", d.tied_head);

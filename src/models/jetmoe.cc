@@ -87,8 +87,9 @@ class MixtureOfAttention final : public Mixer {
 };
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = read_sizes(config, "jetmoe", {.heads = "num_key_value_heads", .kv_heads = nullptr});
-  s.norm.eps = config.get("rms_norm_eps", 1e-6f);
+  DecoderSpec s =
+      read_sizes(config, "jetmoe", {.heads = "num_key_value_heads", .kv_heads = nullptr, .heads_divide_hidden = false});
+  s.final_norm = NormSpec{.eps = config.get("rms_norm_eps", 1e-6f)};  // of the layers' norms it says nothing
   s.tied_head = config.get("tie_word_embeddings", true);
   s.mlp.activation = read_activation(config, "activation_function", "silu");
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);

@@ -55,7 +55,7 @@ DecoderSpec read_sizes(const Config& c, std::string family, const SizeKeys& keys
   if (a.heads % a.kv_heads != 0) {
     c.refuse(keys.kv_heads, fmt::format("{} does not divide {} {}", a.kv_heads, keys.heads, a.heads));
   }
-  if (!c.has("head_dim") && s.hidden % a.heads != 0) {
+  if (keys.heads_divide_hidden && !c.has("head_dim") && s.hidden % a.heads != 0) {
     c.refuse(keys.heads, fmt::format("{} does not divide {} {}", a.heads, keys.hidden, s.hidden));
   }
   a.head_dim = s.hidden / a.heads;

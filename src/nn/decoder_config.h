@@ -20,6 +20,7 @@ struct SizeKeys {
   bool inner_is_four_hidden = false;  // when the key is absent
   const char* max_positions = "max_position_embeddings";
   int default_max_positions = 2048;
+  bool heads_divide_hidden = true;  // unless "head_dim" is given; false: heads have other sizes
 };
 
 // Sizes, and what follows from them: head_dim, the scale of the scores, as many layers as asked for.
