@@ -7,10 +7,10 @@ namespace sluice {
 namespace {
 
 // Slopes over the next power of two, every second one first.
-std::vector<float> mpt_slopes(int heads, double largest) {
+std::vector<float> mpt_slopes(int heads) {
   int power = 1;
   while (power < heads) power *= 2;
-  const auto slope = [&](int i) { return static_cast<float>(std::exp2(-largest * (i + 1) / power)); };
+  const auto slope = [&](int i) { return static_cast<float>(std::exp2(-8.0 * (i + 1) / power)); };
   std::vector<float> slopes;
   if (power != heads) {
     for (int i = 1; i < power; i += 2) slopes.push_back(slope(i));
@@ -24,7 +24,6 @@ void read_attention(const Config& config, AttentionSpec& a) {
   const auto only = [&](const char* key, bool wanted) {
     if (config.get(key, wanted) != wanted) config.refuse(key, "is not supported");
   };
-  only("alibi", true);
   only("qk_ln", false);
   only("prefix_lm", false);
   only("attn_uses_sequence_id", false);
@@ -33,8 +32,10 @@ void read_attention(const Config& config, AttentionSpec& a) {
   }
   a.clip = config.get("clip_qkv", 0.0f);
   a.scale = config.get("softmax_scale", a.scale);
-  a.alibi_slopes = mpt_slopes(a.heads, config.get("alibi_bias_max", 8.0));  // the reference takes 8 in any case
-  config.ignore("attn_impl");
+  a.alibi_slopes = mpt_slopes(a.heads);
+  // The reference has ALiBi with slopes from 2^-8 on whatever the file says. Without ALiBi there would be a table of
+  // positions among the tensors, which nobody asks for here.
+  for (const char* key : {"alibi", "alibi_bias_max", "attn_impl"}) config.ignore(key);
   refuse_unread(config);
 }
 
