@@ -9,6 +9,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = gemma_like(config, context, "gemma3_text", "hidden_activation",
                              {.theta = 1000000.0, .layer_type = "full_attention"});
   use_gemma2_blocks(config, s, 0.0, 0.0);
+  s.attention.soft_cap = 0.0f;  // the reference leaves attn_logit_softcapping alone
   s.attention.qk_norm = QkNorm::kHead;
   s.attention.qk_norm_spec = s.norm;
   int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));

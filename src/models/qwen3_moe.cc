@@ -8,7 +8,13 @@ DecoderSpec qwen3_moe_like(const Config& config, bool normalize) {
   DecoderSpec s = llama_like(config, "qwen3_moe");
   read_attention_bias(config, s, true);
   s.attention.qk_norm = QkNorm::kHead;
-  read_qwen_windows(config, s, 28);
+  // Unlike its relatives', one window for all layers.
+  if (config.get("use_sliding_window", false)) {
+    read_one_window(config, s, 4096);
+  } else {
+    config.ignore("sliding_window");
+  }
+  config.ignore("max_window_layers");
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 768));
   read_experts(config, s, config.has("num_experts") ? "num_experts" : "num_local_experts", "num_experts_per_tok",
                inner);

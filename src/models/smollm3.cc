@@ -17,7 +17,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (int i = 0; i < s.depth(); ++i) s.layers[i].rope = rotated[i] != 0 ? 0 : -1;
   const bool use_window = config.get("use_sliding_window", false);
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 0));
-  read_windows(config, s, use_window ? window : 0, [&](int layer) { return rotated[layer] == 0; });
+  read_windows(config, s, window, [&](int layer) { return use_window && rotated[layer] == 0; });
   return decoder_lm(std::move(s), context, max_len);
 }
 
