@@ -51,9 +51,11 @@ DecoderSpec read_sizes(const Config& c, std::string family, const SizeKeys& keys
   if (keys.layers != nullptr) s.layers.resize(static_cast<size_t>(required(keys.layers)));
   AttentionSpec& a = s.attention;
   a.heads = a.kv_heads = required(keys.heads);
-  if (keys.kv_heads != nullptr) a.kv_heads = read_positive(c, keys.kv_heads, c.get(keys.kv_heads, a.heads));
-  if (a.heads % a.kv_heads != 0) {
-    c.refuse(keys.kv_heads, fmt::format("{} does not divide {} {}", a.kv_heads, keys.heads, a.heads));
+  if (keys.kv_heads != nullptr) {
+    a.kv_heads = read_positive(c, keys.kv_heads, c.get(keys.kv_heads, a.heads));
+    if (a.heads % a.kv_heads != 0) {
+      c.refuse(keys.kv_heads, fmt::format("{} does not divide {} {}", a.kv_heads, keys.heads, a.heads));
+    }
   }
   if (keys.heads_divide_hidden && !c.has("head_dim") && s.hidden % a.heads != 0) {
     c.refuse(keys.heads, fmt::format("{} does not divide {} {}", a.heads, keys.hidden, s.hidden));
