@@ -8,7 +8,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = llama_like(config, "glm4_moe", {.norm_eps = 1e-5, .rope = {.partial = 0.5}});
   read_attention_bias(config, s, false);
   if (config.get("use_qk_norm", false)) s.attention.qk_norm = QkNorm::kHead;
-  read_deepseek_experts(config, s, true);
+  read_deepseek_experts(config, s, true, {.default_shared = 1, .default_dense = 1});
   ignore_prediction_layers(config, context, s);
   return decoder_lm(std::move(s), context, max_len);
 }
