@@ -13,7 +13,7 @@ namespace {
 std::vector<int> read_per_layer(const Config& config, const char* key, int layers) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array()) return std::vector<int>(static_cast<size_t>(layers), config.get(key, 1));
-  const auto list = config.at<std::vector<int>>(key);
+  auto list = config.at<std::vector<int>>(key);
   if (std::ssize(list) != layers) config.refuse(key, fmt::format("has {} entries for {} layers", list.size(), layers));
   return list;
 }
