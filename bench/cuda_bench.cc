@@ -155,18 +155,34 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
   }
 }
 
+// Of NVFP4, which is only read, any blocks with scales of about one and a scale of the tensor.
+std::vector<std::byte> random_blocks(DType type, int64_t count) {
+  std::mt19937 random(1);
+  if (type == &quant::ScaledNVFP4::kType) {
+    std::vector<quant::ScaledNVFP4::Block> nvfp4(static_cast<size_t>(count) / quant::ScaledNVFP4::kElements);
+    for (quant::ScaledNVFP4::Block& block : nvfp4) {
+      block.scale = 0.01f;
+      for (uint8_t& scale : block.groups.d) scale = static_cast<uint8_t>(0x30 + random() % 16);
+      for (uint8_t& pair : block.groups.qs) pair = static_cast<uint8_t>(random());
+    }
+    const auto* bytes = reinterpret_cast<const std::byte*>(nvfp4.data());
+    return {bytes, bytes + nvfp4.size() * sizeof nvfp4[0]};
+  }
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = normal(random);
+  std::vector<std::byte> blocks(values.size() / type->block_size * type->block_bytes);
+  from_float(type, values.data(), blocks.data(), values.size());
+  return blocks;
+}
+
 // Random weights of a quantized type, `copies` of the same matrix.
 Buffer quantized_weights(DType type, int64_t n, int64_t k, int copies) {
   const PanelKernels& kernels = *panel_kernels(type);
   const size_t bytes = kernels.packed_bytes(n, k);
   Buffer weights(static_cast<size_t>(copies) * bytes, device_memory());
   constexpr int64_t kRows = 64;  // repeated
-  std::mt19937 random(1);
-  std::normal_distribution<float> normal(0.0f, 0.02f);
-  std::vector<float> values(static_cast<size_t>(kRows * k));
-  for (float& v : values) v = normal(random);
-  std::vector<std::byte> blocks(values.size() / type->block_size * type->block_bytes);
-  from_float(type, values.data(), blocks.data(), values.size());
+  std::vector<std::byte> blocks = random_blocks(type, kRows * k);
   ThreadPool pool(4, false);
   const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
   for (int64_t row = 0; row < n; row += kRows) {
@@ -640,8 +656,9 @@ void bench_whole_steps() {
   }
 }
 
-// Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats),
-// attention (attention8: over caches of 8-bit floats), steps (whole: of whole models), rows; tiles, experts: many rows.
+// Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats;
+// fp4: only NVFP4 and NF4), attention (attention8: over caches of 8-bit floats), steps (whole: of whole models), rows;
+// tiles, experts: many rows.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
@@ -655,6 +672,7 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("plain")) bench_plain_matmuls();
   if (wanted("quantized")) bench_quantized_matmuls({&quant::Int4G128::kType, &quant::Fp8::kType}, true);
   if (!parts.empty() && wanted("fp8")) bench_quantized_matmuls({&quant::Fp8::kType}, false);
+  if (!parts.empty() && wanted("fp4")) bench_quantized_matmuls({&quant::ScaledNVFP4::kType, &quant::NF4::kType}, false);
   if (wanted("tiles")) bench_tiles({&quant::Int4G128::kType, &quant::Q4_K::kType, &quant::Fp8::kType});
   if (wanted("experts")) bench_all_experts();
   if (wanted("attention")) bench_attentions();

@@ -46,11 +46,14 @@ inline void add_bits(uint32_t bits, int to, Words& words) {
 
 // Scales of a block: numbers of 16 bits, then multipliers.
 struct RecordScales {
-  uint16_t halves[4];          // of kGroup: the word
-  uint8_t multipliers[2][16];  // of scales (int8 for kSuper), of minima
+  uint16_t halves[4];          // of kGroup, kFloat and kFloat8: a word
+  uint8_t multipliers[2][16];  // of scales (int8 for kSuper, E4M3 for kFloat8), of minima
 };
 
 inline uint16_t negative_half(uint16_t half) { return half ^ 0x8000; }
+inline RecordScales word_scale(uint32_t word) {
+  return {.halves = {static_cast<uint16_t>(word), static_cast<uint16_t>(word >> 16)}, .multipliers = {}};
+}
 
 // A format: the quants of block `b` of a record, the record's scales.
 template <class Codec>
@@ -194,6 +197,23 @@ struct Parts<NVFP4> {
     for (int i = 0; i < 4; ++i) s.halves[i] = float_to_fp16(NVFP4::scale(block.d[i]));  // exact
     return s;
   }
+};
+
+template <>
+struct Parts<ScaledNVFP4> {
+  static void words(const ScaledNVFP4::Block& block, int b, Words& out) { Parts<NVFP4>::words(block.groups, b, out); }
+  // E4M3 without a sign, which the format ignores, and without its NaN, which counts as zero.
+  static RecordScales scales(const ScaledNVFP4::Block& block) {
+    RecordScales s = word_scale(__builtin_bit_cast(uint32_t, block.scale));
+    for (int i = 0; i < 4; ++i) s.multipliers[0][i] = block.groups.d[i] == 0x7f ? 0 : block.groups.d[i] & 0x7f;
+    return s;
+  }
+};
+
+template <>
+struct Parts<NF4> {
+  static void words(const NF4::Block& block, int b, Words& out) { split_nibbles(block.qs + b * 16, out); }
+  static RecordScales scales(const NF4::Block& block) { return word_scale(__builtin_bit_cast(uint32_t, block.scale)); }
 };
 
 // Formats of codebooks and digits: 32 codes, of which each stands for an entry of the format's levels.
@@ -343,8 +363,7 @@ struct Parts<IntGroup<Bits, Group>> {
     }
   }
   static RecordScales scales(const typename IntGroup<Bits, Group>::Block& block) {
-    return {.halves = {static_cast<uint16_t>(block.scale_zero), static_cast<uint16_t>(block.scale_zero >> 16)},
-            .multipliers = {}};
+    return word_scale(block.scale_zero);
   }
 };
 

@@ -9,8 +9,9 @@ namespace sluice::quant {
 // kHalf: fp16 per block of 32. kHalfMin: fp16 scale and fp16 minimum (added) per block. kExponent: a power of two
 // (e8m0) per block. kSuper: fp16 per 256 weights times an int8 per sub-block. kSuperMin: fp16 scale and minimum
 // (subtracted) per 256 weights, each times a uint8 per sub-block. kGroup: a scale and, instead of the offset, a zero
-// point per group, in one word (quant/groups.h).
-enum class Scales { kHalf, kHalfMin, kExponent, kSuper, kSuperMin, kGroup };
+// point per group, in one word (quant/groups.h). kFloat: fp32 per sub-block. kFloat8: E4M3 per sub-block times fp32 per
+// row.
+enum class Scales { kHalf, kHalfMin, kExponent, kSuper, kSuperMin, kGroup, kFloat, kFloat8 };
 
 // Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
 struct Integers {

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "ops/testing.h"
+#include "quant/fp4.h"
+#include "quant/nf4.h"
 
 namespace sluice::ops {
 namespace {
@@ -17,14 +19,16 @@ std::vector<DType> block_types(const Ops& ops) {
   return types;
 }
 
-// Random blocks whose values are finite and of moderate size.
+// Random blocks whose values are finite and of moderate size; those of NVFP4 repeat a scale of the tensor.
 std::vector<std::byte> random_blocks(DType type, int64_t rows, int64_t k, std::mt19937& random) {
   std::vector<std::byte> all(static_cast<size_t>(rows * k / type->block_size) * type->block_bytes);
   std::vector<float> values(type->block_size);
+  constexpr float kScaleOfTensor = 0.0031f;
   for (size_t at = 0; at < all.size(); at += type->block_bytes) {
     float largest;
     do {
       for (int i = 0; i < type->block_bytes; ++i) all[at + i] = static_cast<std::byte>(random());
+      if (type == &quant::ScaledNVFP4::kType) std::memcpy(all.data() + at, &kScaleOfTensor, sizeof kScaleOfTensor);
       to_float(type, all.data() + at, values.data(), values.size());
       largest = 0;
       for (float v : values) largest = std::isnan(v) ? INFINITY : std::max(largest, std::abs(v));
@@ -80,6 +84,14 @@ using MatmulBlocksTest = OpsTest;
 // From which backends that round inputs may round weights, too.
 constexpr int64_t kTiledRows = 32;
 
+// Weights of many rows may be rounded to bf16 as well, each by 2^-9 of up to 10, and the levels of NF4 may always; else
+// tensor cores sum what is above zero by an offset.
+void expect_product(const Owned& out, const Owned& expected, DType type, int64_t k, bool bf16, bool many) {
+  const bool weights = bf16 && (many || type == &quant::NF4::kType);
+  const float each = !bf16 ? 1e-6f : weights ? 6e-3f : 1e-5f;
+  expect_close(out, expected, each * std::sqrt(static_cast<float>(k)) + 1e-6f, weights ? 8.0f : 1.0f);
+}
+
 TEST_P(MatmulBlocksTest, MatchesTheReference) {
   for (DType type : block_types(device.ctx.ops)) {
     int i = 0;
@@ -99,13 +111,46 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
           matmul(d->ctx,
                  {.out = *result, .x = *input, .weight = &weight, .bias = bias->f32(), .accumulate = i % 2 == 0});
         }
-        // Weights of many rows may be rounded to bf16 as well, each by 2^-9 of up to 10; else tensor cores sum what is
-        // above zero by an offset.
-        const bool tiles = bf16 && rows >= kTiledRows;
-        const float each = !bf16 ? 1e-6f : tiles ? 6e-3f : 1e-5f;
-        expect_close(out, expected, each * std::sqrt(static_cast<float>(k)) + 1e-6f, tiles ? 8.0f : 1.0f);
+        expect_product(out, expected, type, k, bf16, rows >= kTiledRows);
       }
     }
+  }
+}
+
+TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
+  const int64_t matrices = 3, n = 20, k = 512;
+  const bool bf16 = GetParam()->rounds;
+  for (DType type : block_types(device.ctx.ops)) {
+    const int64_t all = matrices * stacked_outputs(n);
+    std::vector<std::byte> data = random_blocks(type, all, k, random);
+    const Packed own = packed(device.ctx, Tensor(data.data(), type, {all, k}));
+    const Packed plain = packed(reference.ctx, Tensor(data.data(), type, {all, k}));
+    const int64_t int8_block = device.ctx.ops.matmul.at(type).int8_block;
+    for (const int rows : {9, 150}) {
+      SCOPED_TRACE(fmt::format("{}: {} rows", type->name, rows));
+      Owned starts(&kInt32, {matrices + 1}), x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n}), expected(out);
+      std::ranges::copy(std::array{0, rows / 3, rows / 3, rows}, starts->as<int32_t>());
+      x.fill(random);
+      const Owned seen = rounded(x, bf16, int8_block);
+      expert_matmul(device.ctx, {.out = out, .x = x, .starts = starts, .weight = &own});
+      expert_matmul(reference.ctx, {.out = expected, .x = seen, .starts = starts, .weight = &plain});
+      expect_product(out, expected, type, k, bf16, rows >= kTiledRows);
+    }
+    SCOPED_TRACE(fmt::format("{}: heads", type->name));
+    Owned x(&kFloat32, {5, matrices * k}), out(&kFloat32, {5, matrices * n}), expected(out);
+    x.fill(random);
+    Owned seen = rounded(x, bf16, int8_block);
+    for (auto [d, input, weight, result] :
+         {std::tuple{&device, &x, &own, &out}, {&reference, &seen, &plain, &expected}}) {
+      head_matmul(d->ctx, {.out = *result,
+                           .x = *input,
+                           .heads = static_cast<int>(matrices),
+                           .n = n,
+                           .out_stride = n,
+                           .x_stride = k,
+                           .weight = weight});
+    }
+    expect_product(out, expected, type, k, bf16, false);
   }
 }
 

@@ -383,6 +383,24 @@ __device__ inline void store_eight(__nv_bfloat16* to, const float (&a)[4], const
                                    pack2<__nv_bfloat16>(b[0], b[1]), pack2<__nv_bfloat16>(b[2], b[3])};
 }
 
+// A lane's four weights of output g + 8 r in a step.
+template <class Codec>
+__device__ void unpack_step(const Codec& codec, const typename Codec::Line& line, int step, int r, float (&to)[4]) {
+  if constexpr (Codec::kRounded) {
+    codec.exact(line, step, r, to);
+  } else {
+    uint32_t operand[4];
+    Codec::weights(line, step, operand);
+    const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t pair = operand[r + i / 2 * 2];
+      const float q = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u) - f.base;
+      to[i] = f.scale * q + f.minimum;
+    }
+  }
+}
+
 // A block per panel.
 template <class Codec, class T>
 __global__ void __launch_bounds__(kWarps * 32) unpack_panels(const __grid_constant__ Unpacked<T> a) {
@@ -398,15 +416,7 @@ __global__ void __launch_bounds__(kWarps * 32) unpack_panels(const __grid_consta
       float values[kPanelLine / kPanelStep][4];
 #pragma unroll
       for (int step = 0; step < kPanelLine / kPanelStep; ++step) {
-        uint32_t operand[4];
-        Codec::weights(line, step, operand);
-        const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t pair = operand[r + i / 2 * 2];
-          const float q = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u) - f.base;
-          values[step][i] = f.scale * q + f.minimum;
-        }
+        unpack_step(codec, line, step, r, values[step]);
       }
       if (output >= a.outputs) continue;
 #pragma unroll

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
 #include "kernels/cuda/panels.h"
 #include "quant/integer_blocks.h"
 
@@ -27,19 +28,31 @@ class RowPacker {
           place(part / 2, static_cast<int>(part % 2) * 2 + w / 4, w % 4, words[w]);
         }
       }
-      place_scales(i, quant::Parts<Codec>::scales(blocks[i]));
+      place_scales(i, scales_of(blocks[i]));
     }
   }
 
  private:
-  static constexpr quant::Integers kFormat = quant::kIntegers<Codec>;
-  static constexpr PanelLayout kLayout = panel_layout<Codec>();
+  using Form = typename PanelsOf<Codec>::Type;
+  static constexpr quant::Integers kFormat = kPanelFormat<Form>;
+  static constexpr PanelLayout kLayout = panel_layout<Form>();
   static constexpr int64_t kPart = 32;  // weights of quant::Words
 
-  void add(int64_t at, uint32_t bits) {
+  static quant::RecordScales scales_of(const typename Codec::Block& block) {
+    if constexpr (std::is_same_v<Codec, quant::NVFP4>) {
+      return quant::Parts<quant::ScaledNVFP4>::scales({1.0f, block});
+    } else {
+      return quant::Parts<Codec>::scales(block);
+    }
+  }
+
+  uint32_t word_at(int64_t at) const {
     uint32_t word;
     std::memcpy(&word, panel_ + at, sizeof word);
-    word |= bits;
+    return word;
+  }
+  void add(int64_t at, uint32_t bits) {
+    const uint32_t word = word_at(at) | bits;
     std::memcpy(panel_ + at, &word, sizeof word);
   }
 
@@ -59,6 +72,9 @@ class RowPacker {
       const int64_t word = at + step / 2 * 512 + lane * 16 + step % 2 * 8;
       add(word, ((four & 0xff) | (four >> 8 & 0xff) << 16) << (8 * r_));
       add(word + 4, ((four >> 16 & 0xff) | (four >> 24) << 16) << (8 * r_));
+    } else if constexpr (std::is_same_v<Form, quant::NF4>) {
+      add(at + lane * 16 + step * 4, ((four & 15) | (four >> 4 & 0xf0) | (four & 0xf0000) | (four >> 4 & 0xf00000))
+                                         << (8 * r_));
     } else if constexpr (kFormat.low == 4) {
       add(at + lane * 16 + step * 4, spread(four & quant::every_byte(15), 4));
     } else {
@@ -86,7 +102,13 @@ class RowPacker {
       add(record(i / 2) + (2 * r_ + half) * 4, both);
     } else if constexpr (kFormat.scales == Scales::kExponent) {
       add(record(i / 2), static_cast<uint32_t>(s.halves[0]) << (8 * (2 * r_ + half)));
-    } else if constexpr (kFormat.scales == Scales::kGroup) {
+    } else if constexpr (kFormat.scales == Scales::kFloat8) {
+      static_assert(Codec::kElements == kPanelLine);
+      add(record(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));
+      const int64_t row = kLayout.supers_at(lines_) + (g_ * kLayout.super_words + r_) * 4;
+      if (i == 0) add(row, both);
+      CHECK(word_at(row) == both, "a row of {} with several scales of a tensor", Codec::kType.name);
+    } else if constexpr (kFormat.scales == Scales::kGroup || kFormat.scales == Scales::kFloat) {
       constexpr int kSubs = kLayout.scale_words / 2;
       add(record(i * Codec::kElements / kPanelLine) + (kSubs * r_ + (kSubs == 2 ? half : 0)) * 4, both);
     } else {

@@ -62,16 +62,17 @@ class BlockRows {
 
 template <class Codec>
 size_t packed_bytes(int64_t n, int64_t k) {
+  using Form = typename PanelsOf<Codec>::Type;
   const int64_t panels = pieces(n, kPanelOutputs);
   const int64_t tail = std::is_same_v<Codec, quant::Fp8> ? panels * kPanelOutputs * int64_t{sizeof(float)} : 0;
-  return static_cast<size_t>(panels * panel_bytes<Codec>(k) + tail);
+  return static_cast<size_t>(panels * panel_bytes<Form>(k) + tail);
 }
 
 // Some panels at a time in host memory. The first and the last may hold rows that were packed before: they come back
 // from the device first.
 template <class Codec>
 void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
-  const int64_t k = into.k, last = row + from.rows(), bytes = panel_bytes<Codec>(k);
+  const int64_t k = into.k, last = row + from.rows(), bytes = panel_bytes<typename PanelsOf<Codec>::Type>(k);
   CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
         row, from.shape.str(), into.n, k);
   CHECK(k % Codec::kElements == 0, "{} inputs in blocks of {}", k, Codec::kElements);
@@ -119,13 +120,13 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
   }
 }
 
-template <class Codec>
+template <class Codec, class Form = typename PanelsOf<Codec>::Type>
 constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
-                               .panel_bytes = panel_bytes<Codec>,
+                               .panel_bytes = panel_bytes<Form>,
                                .pack = pack<Codec>,
-                               .multiply = multiply_panels<Codec>,
-                               .multiply_by_tiles = multiply_panels_by_tiles<Codec>,
-                               .unpack = unpack_panels<Codec>};
+                               .multiply = multiply_panels<Form>,
+                               .multiply_by_tiles = multiply_panels_by_tiles<Form>,
+                               .unpack = unpack_panels<Form>};
 
 template <class... Codecs>
 const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {

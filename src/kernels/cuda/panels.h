@@ -6,7 +6,8 @@
 // eight weights of a step are four pairs: 0 and 2 of output g (inputs 0, 1 and 2, 3 of its four), 1 and 3 of output
 // g + 8. A panel is
 //   lines:  of each line the low bits, then the high bits, a number of words per lane:
-//     low 4     word j: the first of pair p in nibble p, the second in nibble p + 4; lane after lane, 16 bytes each
+//     low 4     word j: the first of pair p in nibble p, the second in nibble p + 4; lane after lane, 16 bytes each.
+//               Of NF4 the first of pair p is in nibble 2 p, the second in nibble 2 p + 1
 //     low 8     words 2 j and 2 j + 1 of pairs 0, 1 and 2, 3: firsts in bytes 0 and 1, seconds in bytes 2 and 3; words
 //               0 .. 3 of all lanes, then words 4 .. 7. Two's complement, without the offset
 //     2 bits    word j / 2: the first of pair p in bit 2 (4 (j % 2) + p), the second 16 bits above
@@ -17,7 +18,10 @@
 //     kExponent  byte 2 r + i
 //     kSuper     bytes of int8 multipliers, i running first, then r
 //     kSuperMin  the same with uint8, those of the scales, then those of the minima
-//   supers: per 256 inputs and g: kSuper, one word of fp16 scales for r = 0, 1; kSuperMin, word r: fp16 scale, minimum
+//     kFloat     word r: fp32
+//     kFloat8    word r: E4M3 of i = 0 .. 3, without NaN: 0x7f is 480
+//   supers: per 256 inputs and g: kSuper, one word of fp16 scales for r = 0, 1; kSuperMin, word r: fp16 scale, minimum.
+//           Per row and g: kFloat8, word r: fp32
 #pragma once
 
 #include <type_traits>
@@ -28,17 +32,42 @@
 namespace sluice::cuda {
 
 inline constexpr int kPanelOutputs = 16;
-inline constexpr int kPanelLine = 64;    // inputs
-inline constexpr int kPanelStep = 16;    // inputs of one product of the tensor cores
-inline constexpr int kPairsOfRows = 8;   // outputs g and g + 8 of a panel
-inline constexpr int kLinesOfSuper = 4;  // lines of a super-block
+inline constexpr int kPanelLine = 64;        // inputs
+inline constexpr int kPanelStep = 16;        // inputs of one product of the tensor cores
+inline constexpr int kPairsOfRows = 8;       // outputs g and g + 8 of a panel
+inline constexpr int kLinesOfSuper = 4;      // lines of a super-block
+inline constexpr int kLinesOfRow = 1 << 30;  // more than there are
+
+// What panels hold of a format.
+template <class Codec>
+inline constexpr quant::Integers kPanelFormat = quant::kIntegers<Codec>;
+template <>
+inline constexpr quant::Integers kPanelFormat<quant::ScaledNVFP4>{4, 0, 12, 16, quant::Scales::kFloat8};
+template <>
+inline constexpr quant::Integers kPanelFormat<quant::NF4>{4, 0, 0, 64, quant::Scales::kFloat};
+template <>
+inline constexpr quant::Integers kPanelFormat<quant::TQ2_0>{2, 0, 1, 32, quant::Scales::kSuper};
+
+// The format whose panels and kernels one has.
+template <class Codec>
+struct PanelsOf {
+  using Type = Codec;
+};
+template <>
+struct PanelsOf<quant::NVFP4> {
+  using Type = quant::ScaledNVFP4;
+};
+template <>
+struct PanelsOf<quant::TQ1_0> {
+  using Type = quant::TQ2_0;
+};
 
 constexpr int64_t panel_lines(int64_t k) { return (k + kPanelLine - 1) / kPanelLine; }
 
 struct PanelLayout {
   int low = 0, high = 0;  // words per lane of a line: a bit of each of its 32 weights takes one
   int scale_words = 0, super_words = 0;
-  int scale_lines = 1;  // lines that share scales
+  int scale_lines = 1, super_lines = kLinesOfSuper;  // lines that share them
 
   constexpr int64_t line_bytes() const { return int64_t{low + high} * 32 * 4; }
   constexpr int64_t scales_at(int64_t lines) const { return lines * line_bytes(); }
@@ -47,15 +76,14 @@ struct PanelLayout {
   }
   constexpr int64_t panel_bytes(int64_t k) const {
     const int64_t lines = panel_lines(k);
-    const int64_t bytes =
-        supers_at(lines) + (lines + kLinesOfSuper - 1) / kLinesOfSuper * super_words * kPairsOfRows * 4;
+    const int64_t bytes = supers_at(lines) + (lines + super_lines - 1) / super_lines * super_words * kPairsOfRows * 4;
     return (bytes + 127) / 128 * 128;
   }
 };
 
 template <class Codec>
 constexpr PanelLayout panel_layout() {
-  constexpr quant::Integers kFormat = quant::kIntegers<Codec>;
+  constexpr quant::Integers kFormat = kPanelFormat<Codec>;
   constexpr int kSubs = kPanelLine / kFormat.sub_block;
   PanelLayout layout{.low = kFormat.low, .high = kFormat.high};
   switch (kFormat.scales) {
@@ -73,6 +101,12 @@ constexpr PanelLayout panel_layout() {
       break;
     case quant::Scales::kSuperMin:
       layout.scale_words = kSubs, layout.super_words = 2;
+      break;
+    case quant::Scales::kFloat:
+      layout.scale_words = 2;
+      break;
+    case quant::Scales::kFloat8:
+      layout.scale_words = kSubs / 2, layout.super_words = 2, layout.super_lines = kLinesOfRow;
       break;
     case quant::Scales::kGroup:
       layout.scale_words = 2 * (kFormat.sub_block < kPanelLine ? kSubs : 1);
@@ -103,7 +137,8 @@ constexpr int64_t panel_bytes<quant::Fp8>(int64_t k) {
 
 // The formats that have panels.
 template <class Codec>
-inline constexpr bool kHasPanels = quant::kIntegers<Codec>.low != 0 || std::is_same_v<Codec, quant::Fp8>;
+inline constexpr bool kHasPanels =
+    kPanelFormat<typename PanelsOf<Codec>::Type>.low != 0 || std::is_same_v<Codec, quant::Fp8>;
 
 // matmul_panels.cuh; see PanelKernels.
 template <class Codec>

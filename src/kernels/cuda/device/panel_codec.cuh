@@ -8,10 +8,14 @@
 //   Codec(panels, k, lane)
 //   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
 //   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
+//   kRounded                 whether operands are rounded; exact(line, step, r, to) then gives the four weights of output
+//                            g + 8 r as they are, to a whole warp
 //   factors(line, r, fold)   of output g + 8 r, for inputs [kFold * fold, kFold * (fold + 1)) of the line
 //   quad(step, t)            lane t takes inputs 4 quad .. + 3 of the line at this step
 //   slot(quad)               the other way round: 4 step + t
 #pragma once
+
+#include <bit>
 
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/panels.h"
@@ -82,18 +86,43 @@ __device__ inline uint32_t iq4_bytes(uint32_t four) {
   return __byte_perm(low, high, 0x3210u | (four >> 1 & 0x4444u));
 }
 
+// The levels of NF4, none of which but 0 and 1 is a bf16, times a factor for which rounding them costs least: 1.7e-3 of
+// a level at the most, 6.5e-4 of all in the mean; without a factor it is 3.1e-3 and 1.1e-3. As tables of their bytes.
+inline constexpr float kNf4Factor = 1.43675f;
+struct LevelBytes {
+  uint32_t low[4], high[4];
+};
+constexpr LevelBytes nf4_operands() {
+  LevelBytes bytes{};
+  for (int i = 0; i < 16; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(kNf4Factor * quant::kNf4Levels[i]);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    bytes.low[i / 4] |= (rounded & 0xff) << (i % 4 * 8);
+    bytes.high[i / 4] |= (rounded >> 8) << (i % 4 * 8);
+  }
+  return bytes;
+}
+
+// Four codes as bytes of a table: `lower` has their lower three bits, `choose` takes from either half of the table by the
+// fourth.
+__device__ inline uint32_t bytes_of(const uint32_t (&table)[4], uint32_t lower, uint32_t choose) {
+  return __byte_perm(__byte_perm(table[0], table[1], lower), __byte_perm(table[2], table[3], lower), choose);
+}
+
 template <class Codec>
 class PanelCodec {
  public:
-  static constexpr quant::Integers kFormat = quant::kIntegers<Codec>;
+  static constexpr quant::Integers kFormat = kPanelFormat<Codec>;
   static constexpr PanelLayout kLayout = panel_layout<Codec>();
-  static constexpr bool kFp4 = std::is_same_v<Codec, quant::MXFP4>;
+  static constexpr bool kFp4 = std::is_same_v<Codec, quant::MXFP4> || std::is_same_v<Codec, quant::ScaledNVFP4>;
+  static constexpr bool kRounded = std::is_same_v<Codec, quant::NF4>;
   static constexpr bool kIq4 = std::is_same_v<Codec, quant::IQ4_NL> || std::is_same_v<Codec, quant::IQ4_XS>;
   static constexpr bool kGroup = kFormat.scales == quant::Scales::kGroup;
   static constexpr int kFold = kFormat.sub_block < kPanelLine ? kFormat.sub_block : kPanelLine;
+  static constexpr bool kLevels = kFp4 || kIq4 || kRounded;
   // What the operands of weights() are above the stored values.
-  static constexpr int kOperandOffset = kFormat.low == 8 ? -128 : kFp4 || kIq4 ? 0 : 128;
-  static constexpr int kBase = kFp4 || kIq4 ? 0 : kFormat.offset + kOperandOffset;
+  static constexpr int kOperandOffset = kFormat.low == 8 ? -128 : kLevels ? 0 : 128;
+  static constexpr int kBase = kLevels ? 0 : kFormat.offset + kOperandOffset;
   static constexpr bool kShifted = kBase != 0 || kFormat.mins() || kGroup;
 
   struct Line {
@@ -107,6 +136,10 @@ class PanelCodec {
     high_ = panel + kLayout.low * 128 + lane * 4 * kLayout.high;
     scales_ = panel + panel_layout<Codec>().scales_at(lines) + lane / 4 * 4 * kLayout.scale_words;
     supers_ = panel + panel_layout<Codec>().supers_at(lines) + lane / 4 * 4 * kLayout.super_words;
+    if constexpr (kRounded) {
+      constexpr auto kAll = quant::kNf4Levels;  // of its own: kernels cannot index the other
+      level_ = kAll[lane % 16];
+    }
   }
 
   __device__ void load(Line& to, int64_t panel, int line) const {
@@ -125,7 +158,7 @@ class PanelCodec {
     load_words(to.scales,
                scales_ + panel + int64_t{line / kLayout.scale_lines} * (kPairsOfRows * 4 * kLayout.scale_words));
     if constexpr (kLayout.super_words > 0) {
-      load_words(to.supers, supers_ + panel + int64_t{line / kLinesOfSuper} * (kPairsOfRows * 4 * kLayout.super_words));
+      load_words(to.supers, supers_ + panel + int64_t{line / kLayout.super_lines} * (kPairsOfRows * 4 * kLayout.super_words));
     }
   }
 
@@ -137,6 +170,15 @@ class PanelCodec {
       const uint32_t first = iq4_bytes(line.low[step]), second = iq4_bytes(line.low[step] >> 16);
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = signed_bytes(__byte_perm(first, second, (4 + p) << 8 | p));
+    } else if constexpr (kRounded) {
+      constexpr LevelBytes kBytes = nf4_operands();
+      const uint32_t lower = line.low[step] & 0x77777777u, choose = masked_or(line.low[step] >> 1, 0x44444444u, 0x32103210u);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t low = bytes_of(kBytes.low, lower >> (16 * half), choose >> (16 * half));
+        const uint32_t high = bytes_of(kBytes.high, lower >> (16 * half), choose >> (16 * half));
+        a[2 * half] = __byte_perm(low, high, 0x5140), a[2 * half + 1] = __byte_perm(low, high, 0x7362);
+      }
     } else if constexpr (kFp4) {
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
@@ -160,6 +202,12 @@ class PanelCodec {
     } else if constexpr (kFormat.scales == Scales::kExponent) {
       const uint32_t e = line.scales[0] >> (8 * (2 * r + fold)) & 0xff;
       return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), kBase, 0.0f};
+    } else if constexpr (kFormat.scales == Scales::kFloat) {
+      return {__uint_as_float(line.scales[r]) * (1.0f / kNf4Factor), 0.0f, 0.0f};
+    } else if constexpr (kFormat.scales == Scales::kFloat8) {
+      // Exponent and mantissa to their places in fp32; 2^120 moves the exponent, levels are twice what they should be.
+      const uint32_t bits = shift(line.scales[r], 20 - 8 * fold) & 0x07f00000u;
+      return {__uint_as_float(bits) * 0x1p119f * __uint_as_float(line.supers[r]), 0.0f, 0.0f};
     } else if constexpr (kGroup) {
       const uint32_t word = line.scales[kFold < kPanelLine ? 2 * r + fold : r];
       const int zero = static_cast<int>(word & Codec::kZeroBits) + kOperandOffset;
@@ -172,6 +220,15 @@ class PanelCodec {
       const int scale = r * kSubs + fold, minimum = (2 + r) * kSubs + fold;
       return {half_at(line.supers[r], 0) * unsigned_byte(line.scales[scale / 4], scale % 4), kBase,
               half_at(line.supers[r], 1) * unsigned_byte(line.scales[minimum / 4], minimum % 4)};
+    }
+  }
+
+  // Every lane has a level: codes ask for them.
+  __device__ void exact(const Line& line, int step, int r, float (&to)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int code = static_cast<int>(line.low[step] >> (16 * (i / 2) + 8 * r + 4 * (i % 2))) & 15;
+      to[i] = __uint_as_float(line.scales[r]) * __shfl_sync(0xffffffffu, level_, code);
     }
   }
 
@@ -195,6 +252,7 @@ class PanelCodec {
   static __device__ uint32_t shift(uint32_t x, int left) { return left >= 0 ? x << left : x >> -left; }
 
   const std::byte *low_, *high_, *scales_, *supers_;
+  float level_ = 0.0f;  // exact()
 };
 
 // Rows of 8-bit floats, each followed by its scales.
@@ -202,7 +260,7 @@ template <>
 class PanelCodec<quant::Fp8> {
  public:
   static constexpr int kFold = kPanelLine;
-  static constexpr bool kShifted = false;
+  static constexpr bool kShifted = false, kRounded = false;
 
   struct Line {
     uint32_t rows[2][4];
