@@ -15,7 +15,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/matmul_fp8.h"
+#include "kernels/cuda/matmul_rows.h"
 #include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
@@ -149,9 +149,13 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
     if (rows <= kMostStreamedRows && type != &kFloat32) {
       report("stream", seconds_per_call(calls, [&](int i) { multiply_streamed(launch(), product(i, out)); }));
     }
-    bool done = true;
-    const double s = seconds_per_call(calls, [&](int i) { done &= multiply_dense(launch(), product(i, out)); });
-    if (done) report("cublas", s);
+    const auto report_if_done = [&](std::string_view kernel, const auto& multiply) {
+      bool done = true;
+      const double s = seconds_per_call(calls, [&](int i) { done &= multiply(launch(), product(i, out)); });
+      if (done) report(kernel, s);
+    };
+    if (type != &kFloat32) report_if_done("rows", multiply_plain_rows);
+    report_if_done("cublas", multiply_dense);
   }
 }
 
@@ -480,7 +484,7 @@ void bench_quantized_matmuls(const std::vector<DType>& types, bool others) {
 void bench_tiles(const std::vector<DType>& types) {
   for (DType type : types) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 4096}, {14336, 4096}, {4096, 14336}}) {
-      bench_quantized(type, n, k, {16, 32, 64, 128, 256, 512, 1024});
+      bench_quantized(type, n, k, {8, 16, 32, 64, 128, 256, 512, 1024});
     }
   }
 }

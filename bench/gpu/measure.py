@@ -3,6 +3,7 @@
 
 usage: measure.py SLUICE TOKENIZER_FOLDER [--work /dev/shm] [--transformers] [--only SUBSTRING]
 
+Of a batch, the time between tokens stands for TPOT, which has the prefill of the batch's later sequences in it.
 Checkpoints are random weights of published shapes (make_checkpoint.py). --transformers adds the same 8B model in Hugging
 Face transformers (static cache, compiled) for one sequence. Full output of every case goes to WORK/measure.jsonl.
 """
@@ -48,6 +49,8 @@ CASES = [
 
 def row(name, result, bytes_per_step):
     tpot = result["tpot_ms"]["p50"]
+    if result.get("batch_size", 1) > 1:
+        tpot = result["itl_ms"]["p50"]  # a step, without the prefill of the sequences that began later
     cells = [name, f'{result["ttft_ms"]["p50"]:.1f}', f"{tpot:.2f}"]
     if "goodput" in result:
         p99 = f'TTFT p99 {result["ttft_ms"]["p99"]:.1f}, TPOT p99 {result["tpot_ms"]["p99"]:.2f}'

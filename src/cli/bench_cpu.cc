@@ -9,6 +9,7 @@
 
 #include "cli/bench.h"
 #include "formats/safetensors.h"
+#include "ops/ops.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
@@ -99,6 +100,7 @@ int cpu(Arguments a) {
   constexpr int kPrompt = 512, kShort = 32, kOutput = 32;
   a.load.engine.model = a.folder;
   a.load.engine.tokenizer = bundled_model();
+  if (a.load.engine.backend.empty()) a.load.engine.backend = ops::select_host_backend().name;
   a.load.engine.max_num_batched_tokens = kPrompt;
   fmt::print("{:<10}{:>14}{:>10}{:>11}{:>11}{:>10}{:>10}{:>10}\n", "tok/s", "prefill 512", "of peak", "decode, 1",
              "of bandw.", "4", "16", "32");

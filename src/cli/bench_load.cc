@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 
 #include "cli/bench.h"
@@ -33,7 +34,7 @@ class Load {
     double seconds = 0;
     int64_t prompt_tokens = 0, output_tokens = 0;
     int failed = 0;
-    std::vector<double> ttft, tpot, e2e;
+    std::vector<double> ttft, tpot, itl, e2e;
   };
 
   Result run(const std::vector<Request>& requests) {
@@ -53,7 +54,7 @@ class Load {
 
  private:
   struct Times {
-    Clock::time_point submitted, first;
+    Clock::time_point submitted, first, last;
     int tokens = 0;
   };
 
@@ -64,6 +65,11 @@ class Load {
     if (!event.tokens.empty() && t.tokens == 0) {
       t.first = now;
       result_.ttft.push_back(std::chrono::duration<double>(now - t.submitted).count());
+    }
+    if (!event.tokens.empty()) {
+      const auto count = static_cast<double>(event.tokens.size());
+      if (t.tokens > 0) result_.itl.push_back(std::chrono::duration<double>(now - t.last).count() / count);
+      t.last = now;
     }
     t.tokens += static_cast<int>(event.tokens.size());
     if (!event.last) return;
@@ -155,6 +161,7 @@ int throughput(LoadArguments a) {
   out["total_tokens_per_second"] = static_cast<double>(r.output_tokens + r.prompt_tokens) / r.seconds;
   out["ttft_ms"] = to_json(percentiles(r.ttft), 1000);
   out["tpot_ms"] = to_json(percentiles(r.tpot), 1000);
+  out["itl_ms"] = to_json(percentiles(r.itl), 1000);
   out["e2e_ms"] = to_json(percentiles(r.e2e), 1000);
   print_result(out);
   return r.failed == 0 ? 0 : 1;
@@ -166,16 +173,18 @@ struct Roofline {
   double weight_bytes, weights;
   double peak;  // operations per second of the unit that multiplies such weights
 };
-Roofline measure_roofline(const EngineOptions& options) {
+// None where the weights lie on a device.
+std::optional<Roofline> measure_roofline(const EngineOptions& options) {
   ThreadPool pool(options.threads);
   const LoadPlan plan = plan_load(options, pool);
+  if (!plan.backend->memory().on_host()) return {};
   const TypeInfo& type = *plan.weight_type();
   const double bytes = static_cast<double>(plan.weight_bytes);
   const kernels::MachineLimits m = kernels::measure_machine(pool);
   double peak = m.fma;
   if (plan.backend->table().matmul.at(&type).int8_block > 0) peak = std::max({m.fma, m.int8_dot, m.amx_int8});
   if (&type == &kBFloat16) peak = std::max({m.fma, m.bf16_dot, m.amx_bf16});
-  return {m, bytes, bytes / type.block_bytes * type.block_size, peak};
+  return Roofline{m, bytes, bytes / type.block_bytes * type.block_size, peak};
 }
 
 // Achieved shares of them; an upper bound for models with experts, which do not read all of their weights.
@@ -189,17 +198,18 @@ void add_shares(Json& out, const Roofline& r, double prefill_rate, double step_s
   out["prefill_share_of_peak"] = rounded(2 * r.weights * prefill_rate / r.peak);
 }
 
-Json latency_of(const LoadArguments& a, Engine& engine, const Roofline& roofline) {
+Json latency_of(const LoadArguments& a, Engine& engine, const std::optional<Roofline>& roofline) {
   Load load(engine);
   const std::vector<Request> requests = make_requests(a, engine, a.batch_size);
   load.run(requests);  // warm
-  std::vector<double> seconds, ttft, tpot;
+  std::vector<double> seconds, ttft, tpot, itl;
   for (int i = 0; i < a.iterations; ++i) {
     const Load::Result r = load.run(requests);
     if (r.failed > 0) throw Error(ErrorCode::kInternal, "a request failed");
     seconds.push_back(r.seconds);
     ttft.insert(ttft.end(), r.ttft.begin(), r.ttft.end());
     tpot.insert(tpot.end(), r.tpot.begin(), r.tpot.end());
+    itl.insert(itl.end(), r.itl.begin(), r.itl.end());
   }
   Json out = describe(a, engine);
   out["batch_size"] = a.batch_size;
@@ -207,11 +217,12 @@ Json latency_of(const LoadArguments& a, Engine& engine, const Roofline& roofline
   out["latency_ms"] = to_json(percentiles(seconds), 1000);
   out["ttft_ms"] = to_json(percentiles(ttft), 1000);
   out["tpot_ms"] = to_json(percentiles(tpot), 1000);
+  out["itl_ms"] = to_json(percentiles(itl), 1000);
   const Percentiles t = percentiles(ttft), p = percentiles(tpot);
   const double prefill_rate = a.batch_size * static_cast<double>(requests.front().prompt.size()) / t.p50;
   out["prefill_tokens_per_second"] = prefill_rate;
   if (p.p50 > 0) out["decode_tokens_per_second"] = a.batch_size / p.p50;
-  add_shares(out, roofline, prefill_rate, p.p50);
+  if (roofline) add_shares(out, *roofline, prefill_rate, p.p50);
   return out;
 }
 
@@ -220,7 +231,7 @@ Json latency_of(const LoadArguments& a, Engine& engine, const Roofline& roofline
 std::vector<Json> measure_latency(LoadArguments a, const std::vector<LoadShape>& shapes) {
   a.engine.enable_prefix_caching = false;  // every iteration computes its prompt
   make_local(a.engine);
-  const Roofline roofline = measure_roofline(a.engine);
+  const std::optional<Roofline> roofline = measure_roofline(a.engine);
   int most = 0;
   for (const LoadShape& shape : shapes) most = std::max(most, shape.batch_size);
   const auto engine = load_engine(a, most);

@@ -128,6 +128,16 @@ const Backend& select_backend(std::string_view name, bool deterministic) {
               fmt::format("backend '{}' {}; usable here: {}", name, reason, usable_names()));
 }
 
+const Backend& select_host_backend() {
+  const Backend* best = nullptr;
+  for (const Backend* backend : Registry<Backend>::all()) {
+    if (!backend->usable() || !backend->memory().on_host()) continue;
+    if (best == nullptr || backend->rank > best->rank) best = backend;
+  }
+  CHECK(best != nullptr, "no backend for the host's memory");  // the reference is one
+  return *best;
+}
+
 void embed(Ctx& ctx, Tensor out, const Tensor& table, Indices ids) {
   CHECK(table.shape.rank() == 2, "table is {}", table.shape.str());
   check_matrix(out, "out", static_cast<int64_t>(ids.size()), table.shape[1]);

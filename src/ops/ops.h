@@ -416,6 +416,8 @@ struct Backend {
 // Usable backend of that name, or the best one for an empty name. `deterministic`: one whose rows keep their bits in
 // any batch. Throws Error(kUnsupportedModel) listing the names.
 const Backend& select_backend(std::string_view name = {}, bool deterministic = false);
+// The best usable one that works on the host's memory.
+const Backend& select_host_backend();
 
 // What a layer needs to run: where, on which threads, into which memory.
 struct Ctx {

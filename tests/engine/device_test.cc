@@ -11,7 +11,6 @@
 #include "engine/collect.h"
 #include "ops/draw.h"
 #include "ops/ops.h"
-#include "support/host_backend.h"
 
 namespace sluice {
 namespace {
@@ -79,14 +78,14 @@ std::atomic<int> overlapped_steps = 0;  // that took tokens nobody had seen
 
 const ops::Ops& device_table() {
   static const ops::Ops table = [] {
-    ops::Ops ops = best_host_backend().table();
+    ops::Ops ops = ops::select_host_backend().table();
     ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
-      best_host_backend().table().embed(pool, out, table,
+      ops::select_host_backend().table().embed(pool, out, table,
                                         std::span(ids.device, ids.size()));  // not what the host wrote
     };
     ops.take_drawn = [](ThreadPool& pool, const ops::TakeDrawnArgs& args) {
       ++overlapped_steps;
-      best_host_backend().table().take_drawn(pool, args);
+      ops::select_host_backend().table().take_drawn(pool, args);
     };
     return ops;
   }();
@@ -103,7 +102,7 @@ const Registry<ops::Backend> registered(backend);
 EngineOptions options(bool device) {
   EngineOptions o;
   o.model = testing::demo_model();
-  o.backend = device ? backend.name : best_host_backend().name;
+  o.backend = device ? backend.name : ops::select_host_backend().name;
   o.kv_cache_memory_bytes = int64_t{64} << 20;
   o.threads = 2;
   o.max_num_seqs = 32;

@@ -8,7 +8,6 @@
 #include "engine/runner.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
-#include "support/host_backend.h"
 
 namespace sluice {
 namespace {
@@ -44,7 +43,7 @@ class PackedCache : public ::testing::TestWithParam<std::string> {
     options_.kv_cache_memory_bytes = 16 << 20;
     options_.max_num_seqs = 64;
     options_.packed_cache = cache_ / "packed";
-    options_.backend = testing::best_host_backend().name;
+    options_.backend = ops::select_host_backend().name;
   }
   EngineOptions in_memory() const {
     EngineOptions o = options_;

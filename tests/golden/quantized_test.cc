@@ -15,7 +15,6 @@
 #include "quant/groups.h"
 #include "quant/nf4.h"
 #include "sluice/error.h"
-#include "support/host_backend.h"
 
 namespace sluice {
 namespace {
@@ -396,7 +395,7 @@ void expect_equal(const Json& quantization, const Writer& writer, double smaller
   EXPECT_LE(relative_error(got, want), 5e-2);
   EXPECT_LT(static_cast<double>(got.weight_bytes) * smaller, static_cast<double>(want.weight_bytes));
   const TempFolder cache;
-  const std::string host(testing::best_host_backend().name);
+  const std::string host(ops::select_host_backend().name);
   const std::vector<float> in_memory = some_logits(quantized, "none", host.c_str()).values;
   for (const char* way : {"written", "mapped"}) {
     EXPECT_EQ(some_logits(quantized, "none", host.c_str(), cache / "packed").values, in_memory)

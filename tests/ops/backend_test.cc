@@ -45,6 +45,15 @@ TEST(Backend, EmptyNameSelectsTheHighestRank) {
   EXPECT_EQ(select_backend("reference").rank, 0);
 }
 
+TEST(Backend, TheHostsIsTheHighestRankOnItsMemory) {
+  const Backend& best = select_host_backend();
+  EXPECT_TRUE(best.memory().on_host());
+  for (const Backend* backend : usable_backends()) {
+    if (!backend->memory().on_host()) continue;
+    EXPECT_LE(backend->rank, best.rank) << backend->name;
+  }
+}
+
 TEST(Backend, UnknownNameIsAnErrorThatListsTheUsableOnes) {
   try {
     select_backend("cpu-z80");

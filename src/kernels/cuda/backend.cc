@@ -6,6 +6,7 @@
 #include "base/registry.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/matmul_rows.h"
 #include "kernels/cuda/panels.h"
 #include "kernels/cuda/step_program.h"
 #include "kernels/cuda/upload.h"
@@ -14,13 +15,15 @@
 namespace sluice::cuda {
 namespace {
 
-// Rows from which cuBLASLt is asked: those from which it took less time than the streaming kernels on an H200, by more
-// than 3 %, for weights of 16 bits of more elements than kLargeMatrix and for all others (docs/performance.md).
-constexpr int64_t kDenseRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
+// Rows from which plain weights have the kernels of more rows (matmul_rows.cu, else cuBLASLt) instead of the streaming
+// ones: those from which they took less time on an H200, by more than 3 %, for weights of 16 bits of more elements than
+// kLargeMatrix, which only cuBLASLt has on other devices, and for all others (docs/performance.md).
+constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
 
 int64_t dense_rows(DType type, int64_t elements) {
   if (type == &kFloat32) return kMostStreamedRows + 1;
-  return elements > kLargeMatrix ? kDenseRowsLarge : kDenseRowsSmall;
+  if (elements <= kLargeMatrix) return kDenseRowsSmall;
+  return DeviceContext::get().launch().compute_capability == 90 ? kDenseRowsLarge : kLibraryRowsLarge;
 }
 
 // For an op by itself.
@@ -127,7 +130,10 @@ template <Arithmetic arithmetic>
 void multiply_by(const Product& p) {
   if (multiply_quantized(launch(), p, arithmetic)) return;
   const bool tensor = arithmetic == Arithmetic::kTensor;
-  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p.type, p.n * p.k) && multiply_dense(launch(), p)) return;
+  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p.type, p.n * p.k)) {
+    if (p.type != &kFloat32 && multiply_plain_rows(launch(), p)) return;
+    if (multiply_dense(launch(), p)) return;
+  }
   const bool tiles = tensor && p.starts != nullptr && p.x.rows() >= kTiledExpertRows * p.matrices;
   if (tiles && multiply_plain_by_tiles(launch(), p)) return;
   if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/matmul_fp8.h"
+#include "kernels/cuda/matmul_rows.h"
 #include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
@@ -275,18 +275,18 @@ bool multiply_fp8(const Launch& l, const Product& p) {
   auto* x_scales = reinterpret_cast<float*>(l.workspace + x_bytes);
   auto* weight_scales = reinterpret_cast<float*>(l.workspace + x_bytes + x_scale_bytes);
   if (rounds) round_to_fp8(l, l.workspace, x_scales, p.x, groups);
-  if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
-  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
-  Product scaled = p;
-  scaled.accumulate = p.accumulate || p.bias != nullptr;
   const std::byte* x = rounds ? l.workspace : p.x.data;
   if (!rounds) x_scales = ops::row_scales(p.x);
   const bool own =
       !groups && takes_fp8_rows(l, p) && (rows <= kMostFp8RowsOfAny || (rows <= kMostFp8Rows && is_narrow(l, p)));
   if (own) {
-    multiply_fp8_rows(l, scaled, x, x_scales);
+    multiply_fp8_rows(l, p, x, x_scales);
     return true;
   }
+  if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
+  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
+  Product scaled = p;
+  scaled.accumulate = p.accumulate || p.bias != nullptr;
   launch_plan(
       *lib, *plan, l, scaled,
       {.x = x,

@@ -3,7 +3,8 @@
 // rows: out^T = weight * x^T.
 //
 // Every warp loads lines of 64 weights of 16 outputs from device memory into registers, some lines ahead, and makes of
-// them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the tile. The inputs were
+// them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the tile; or, for few
+// rows, whole numbers and levels as they are, and the sums over inputs that share a scale are scaled. The inputs were
 // rounded before (tile_rows.cu) and lie as the tensor cores want them, a line of all rows of a tile in one piece. On
 // compute capability 9.0 (sm_90a) one thread brings them by bulk copies into stages of shared memory, and two warp
 // groups multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up
@@ -45,6 +46,7 @@ inline constexpr bool kWarpgroups = false;
 template <class T>
 class PlainWeights {
  public:
+  static constexpr int kFold = kPanelLine;
   struct Line {
     uint4 packs[2][2];  // of outputs g and g + 8, in two halves
   };
@@ -122,6 +124,38 @@ __device__ void operand(const typename Codec::Line& line, int step, uint32_t (&t
   }
 }
 
+// Sums of up to this many rows are scaled: that takes a multiplication per sum and set of inputs that share a scale, and
+// registers, where scaling weights takes some seven instructions each.
+template <class Codec>
+constexpr int most_scaled_rows() {
+  if constexpr (Operand<Codec>::kScaled) {
+    if (!Codec::kMinima && Codec::kFold >= kPanelLine / 2) return Codec::kFold == kPanelLine ? 64 : 32;
+  }
+  return 0;
+}
+
+// Of a line: of outputs g and g + 8, for each set of inputs that share a scale.
+template <class Codec>
+struct LineScales {
+  static constexpr int kSets = kPanelLine / Codec::kFold;
+  float of[kSets][2];
+};
+
+// The a operand of a step, to be scaled later: exact, since all of it are integers of up to 8 bits or levels.
+template <class Codec>
+__device__ void unscaled_operand(const typename Codec::Line& line, int step, uint32_t (&to)[4]) {
+  Codec::weights(line, step, to);
+  if constexpr (Codec::kShifted) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float base = Codec::factors(line, r, step * kPanelStep / Codec::kFold).base;
+      const uint32_t bases = pack2<__nv_bfloat16>(base, base);
+#pragma unroll
+      for (int p = r; p < 4; p += 2) to[p] = subtract_bf16x2(to[p], bases);
+    }
+  }
+}
+
 // A warp's lines of a panel on their way.
 template <class Codec, int ahead>
 class WeightLines {
@@ -139,10 +173,21 @@ class WeightLines {
       if (i < part_.count) codec_.load(ring_[i], panel_, part_.begin + i);
     }
   }
-  // The operands of line `number` of the part, number % ahead being `slot`; asks for the line that takes its place.
-  __device__ void take(int number, int slot, uint32_t (&to)[kSteps][4]) {
+  // The operands of line `number` of the part, number % ahead being `slot`, and their scales where `scales` is not null;
+  // asks for the line that takes its place.
+  __device__ void take(int number, int slot, uint32_t (&to)[kSteps][4], LineScales<Codec>* scales = nullptr) {
+    if (scales == nullptr) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) operand<Codec>(ring_[slot], step, to[step]);
+      for (int step = 0; step < kSteps; ++step) operand<Codec>(ring_[slot], step, to[step]);
+    } else if constexpr (most_scaled_rows<Codec>() > 0) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) unscaled_operand<Codec>(ring_[slot], step, to[step]);
+#pragma unroll
+      for (int set = 0; set < LineScales<Codec>::kSets; ++set) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) scales->of[set][r] = Codec::factors(ring_[slot], r, set).scale;
+      }
+    }
     if (number + ahead < part_.count) codec_.load(ring_[slot], panel_, part_.begin + number + ahead);
   }
 
@@ -268,14 +313,35 @@ template <int used, class Codec, int ahead, int rows>
 __device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& inputs, const Part& part,
                          const Layout<rows>& shared, uint32_t zero) {
   constexpr int kStages = Layout<rows>::kStages, kAtOnce = used < 128 ? used : 128, kProducts = used / kAtOnce;
+  constexpr bool kScalesSums = used <= most_scaled_rows<Codec>();
   using Product = WarpgroupProduct<typename Operand<Codec>::Type, kAtOnce>;
+  using Scales = LineScales<Codec>;
   const bool first_lane = threadIdx.x % kWarp == 0;
-  float sums[kProducts][kAtOnce / 2];
+  float sums[kProducts][kAtOnce / 2], parts[Scales::kSets][kAtOnce / 2];  // parts: of a line, unscaled
+  Scales scales{}, next;
 #pragma unroll
   for (int j = 0; j < kProducts; ++j) {
 #pragma unroll
     for (float& sum : sums[j]) sum = 0.0f;
   }
+#pragma unroll
+  for (auto& some : parts) {
+#pragma unroll
+    for (float& part_sum : some) part_sum = 0.0f;
+  }
+  const auto finish_line = [&] {
+    wait_for_products<0>();
+    if constexpr (kScalesSums) {
+#pragma unroll
+      for (int set = 0; set < Scales::kSets; ++set) {
+        hold(parts[set]);
+#pragma unroll
+        for (int i = 0; i < kAtOnce / 2; ++i) {
+          sums[0][i] = fmaf(scales.of[set][i / 2 % 2], parts[set][i], sums[0][i]);
+        }
+      }
+    }
+  };
   uint32_t made[kSteps][4], a[kSteps][4];
   for (int line = 0; line < part.count; line += ahead) {
 #pragma unroll
@@ -283,10 +349,10 @@ __device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& 
       const int now = line + i;
       if (now >= part.count) break;
       const int stage = now % kStages;
-      weights.take(now, i, made);
+      weights.take(now, i, made, kScalesSums ? &next : nullptr);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) hold(made[step]);
-      wait_for_products<0>();
+      finish_line();
       if (now > 0 && first_lane) arrive(shared.empty((now - 1) % kStages));
         // The tensor cores' registers may not be written before. The compiler makes no copies where it sees one.
 #pragma unroll
@@ -294,6 +360,7 @@ __device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& 
 #pragma unroll
         for (int p = 0; p < 4; ++p) a[step][p] = made[step][p] ^ zero;
       }
+      scales = next;
       if (threadIdx.x == 0) inputs.go_on(now);
       __syncwarp();
       wait_barrier(shared.full(stage), now / kStages % 2);
@@ -302,14 +369,24 @@ __device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& 
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
         for (int j = 0; j < kProducts; ++j) {
-          Product::by_rows(sums[j], a[step],
-                           matrix(shared.inputs(stage) + j * kAtOnce * static_cast<int>(kTileRowBytes) + step * 32));
+          const uint64_t x =
+              matrix(shared.inputs(stage) + j * kAtOnce * static_cast<int>(kTileRowBytes) + step * 32);
+          if constexpr (kScalesSums) {
+            constexpr int kStepsOfSet = kSteps / Scales::kSets;
+            if (step % kStepsOfSet == 0) {
+              Product::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
+            } else {
+              Product::by_rows(parts[step / kStepsOfSet], a[step], x);
+            }
+          } else {
+            Product::by_rows(sums[j], a[step], x);
+          }
         }
       }
       commit_products();
     }
   }
-  wait_for_products<0>();
+  finish_line();
 #pragma unroll
   for (int j = 0; j < kProducts; ++j) hold(sums[j]);
   __syncthreads();  // nobody needs the stages any more
@@ -346,10 +423,11 @@ __global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __gri
   InputCopies<rows> inputs(a, tile, part, shared);
   if (threadIdx.x == 0) inputs.begin();
   if (a.starts != nullptr) weights.begin(tile.matrix * a.weight_step);
-  constexpr int kSmall = rows > 64 ? rows / 2 : rows;
-  if (tile.count <= kSmall) {
-    multiply<kSmall>(weights, inputs, part, shared, a.zero);
-  } else if constexpr (kSmall < rows) {
+  if (rows <= 64 && tile.count <= 16) {
+    if constexpr (rows <= 64) multiply<16>(weights, inputs, part, shared, a.zero);
+  } else if (tile.count <= rows / 2) {
+    multiply<rows / 2>(weights, inputs, part, shared, a.zero);
+  } else {
     multiply<rows>(weights, inputs, part, shared, a.zero);
   }
   sync_cluster();

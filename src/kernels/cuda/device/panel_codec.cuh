@@ -4,6 +4,7 @@
 // Every codec has
 //   kFold                    inputs that share scales, at most a line
 //   kShifted                 whether base or minimum may differ from zero
+//   kMinima                  whether minimum may
 //   struct Line              what a lane holds of a line
 //   Codec(panels, k, lane)
 //   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
@@ -123,7 +124,8 @@ class PanelCodec {
   // What the operands of weights() are above the stored values.
   static constexpr int kOperandOffset = kFormat.low == 8 ? -128 : kLevels ? 0 : 128;
   static constexpr int kBase = kLevels ? 0 : kFormat.offset + kOperandOffset;
-  static constexpr bool kShifted = kBase != 0 || kFormat.mins() || kGroup;
+  static constexpr bool kMinima = kFormat.mins();
+  static constexpr bool kShifted = kBase != 0 || kMinima || kGroup;
 
   struct Line {
     uint32_t low[kLayout.low], high[kLayout.high == 0 ? 1 : kLayout.high];
@@ -260,7 +262,7 @@ template <>
 class PanelCodec<quant::Fp8> {
  public:
   static constexpr int kFold = kPanelLine;
-  static constexpr bool kShifted = false, kRounded = false;
+  static constexpr bool kShifted = false, kMinima = false, kRounded = false;
 
   struct Line {
     uint32_t rows[2][4];

@@ -2,6 +2,8 @@
 // copies complete on, registers moved from warp group to warp group (PTX ISA: wgmma, mbarrier, setmaxnreg).
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/device/tensor_core.cuh"
 
 namespace sluice::cuda {
@@ -15,7 +17,7 @@ __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
   return kExchanged128 | kEightRows | uint64_t{panel_bytes >> 4} << 16 | (address & 0x3ffff) >> 4;
 }
 
-// d[64, n] (+)= a[64, 16] * b: fp32 sums. Lane l of warp w of the group holds, with g = l / 4 and t = l % 4, in
+// d[64, n] = a[64, 16] * b, added to what d was unless `accumulate` is 0: fp32 sums. Lane l of warp w of the group holds, with g = l / 4 and t = l % 4, in
 // d[4 * i + 2 * h + j] row 16 w + g + 8 h, column 8 i + 2 t + j, and of a in registers what mma takes of its 16 rows.
 // `from_shared`: a is a matrix [64, 16], b one [n, 16]. `from_registers`: b is [16, n], read transposed; `by_rows`: the
 // same with b as in from_shared.
@@ -38,17 +40,18 @@ struct WarpgroupProduct;
   SLUICE_NAMES_64                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// o0 to o4: the numbers of the operands after n / 2 sums.
+// o0 to o5: the numbers of the operands after n / 2 sums.
 // `transposed`: how b is read, an operand of the instruction.
-#define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, transposed)                                          \
-  __device__ static void name(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                                  \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
-                 " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p, 1, 1, " transposed  \
-                                       "; }"                                                                          \
-                 : SLUICE_SUMS_##n                                                                                    \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                               \
+#define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, o5, transposed)                                     \
+  template <int accumulate = 1>                                                                                      \
+  __device__ static void name(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                                 \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type  \
+                 "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                 \
+                 ", p, 1, 1, " transposed "; }"                                                                      \
+                 : SLUICE_SUMS_##n                                                                                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                             \
   }
-#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4)                                                      \
+#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)                                                  \
   template <>                                                                                                         \
   struct WarpgroupProduct<T, n> {                                                                                     \
     __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {                   \
@@ -57,21 +60,22 @@ struct WarpgroupProduct;
                    : SLUICE_SUMS_##n                                                                                  \
                    : "l"(a), "l"(b), "r"(accumulate));                                                                \
     }                                                                                                                 \
-    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, "1")                                           \
-    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, "0")                                                  \
+    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1")                                       \
+    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")                                              \
   };
-SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 64, 32, 33, 34, 35, 36)
-SLUICE_WARPGROUP_PRODUCT(__half, "f16", 64, 32, 33, 34, 35, 36)
-SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", 128, 64, 65, 66, 67, 68)
-SLUICE_WARPGROUP_PRODUCT(__half, "f16", 128, 64, 65, 66, 67, 68)
+#define SLUICE_WARPGROUP_PRODUCTS(n, o0, o1, o2, o3, o4, o5)                 \
+  SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
+  SLUICE_WARPGROUP_PRODUCT(__half, "f16", n, o0, o1, o2, o3, o4, o5)
+SLUICE_WARPGROUP_PRODUCTS(16, 8, 9, 10, 11, 12, 13)
+SLUICE_WARPGROUP_PRODUCTS(32, 16, 17, 18, 19, 20, 21)
+SLUICE_WARPGROUP_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
+SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
 
 // The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
 // that are exchanged as above.
-template <int n>
-struct Fp8WarpgroupProduct;
 #define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2)                                                   \
   template <>                                                                                         \
-  struct Fp8WarpgroupProduct<n> {                                                                     \
+  struct WarpgroupProduct<__nv_fp8_e4m3, n> {                                                         \
     __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {   \
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
                    "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"         \
@@ -84,6 +88,7 @@ SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18)
 SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34)
 SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66)
 #undef SLUICE_FP8_WARPGROUP_PRODUCT
+#undef SLUICE_WARPGROUP_PRODUCTS
 #undef SLUICE_WARPGROUP_PRODUCT
 #undef SLUICE_FROM_REGISTERS
 #undef SLUICE_NAMES_16

@@ -1,12 +1,12 @@
-// Products with weights and inputs of 8-bit floats and a scale per row of each, of up to 256 rows or of experts, on
-// compute capability 9.0 (sm_90a). Bound by memory traffic: the weights once, the inputs once per 128 outputs out of
-// the L2 cache.
+// Products with weights and inputs of one type, of up to 256 rows or of experts, on compute capability 9.0 (sm_90a):
+// 8-bit floats with a scale per row of each, or 16 bits. Bound by memory traffic: the weights once, the inputs once per
+// 128 outputs out of the L2 cache.
 //
 // A block takes 128 outputs and a part of k. One warp group copies weights and inputs of 128 bytes per row into shared
 // memory, two multiply, 64 outputs each: out^T = weight * x^T, so that the outputs fill the 64 rows of an instruction,
 // however few rows x has. The blocks that share outputs are a cluster. They add up their sums, in order, out of each
-// other's shared memory. The tensor cores add up with fewer bits than fp32 has, as in matmul_dense.cc.
-#include "kernels/cuda/matmul_fp8.h"
+// other's shared memory. Of 8-bit floats the tensor cores add up with fewer bits than fp32 has, as in matmul_dense.cc.
+#include "kernels/cuda/matmul_rows.h"
 
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/cluster.cuh"
@@ -28,11 +28,16 @@ constexpr int kOutputs = kConsumers * 64;  // of a block
 constexpr int kChunk = 128;                // bytes of a row that are copied together
 constexpr int kAtOnce = 128;               // rows of an instruction, at most
 
-struct Fp8Params {
+template <class T>
+inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
+
+struct RowsParams {
   const std::byte* weight;
   int64_t weight_pitch;  // bytes
-  const float* weight_scales;
+  const float* weight_scales;  // of 8-bit floats, as x_scales
+  const float* bias;           // or null
   const std::byte* x;
+  int64_t x_pitch;  // bytes
   const float* x_scales;
   const int32_t* starts;  // of the rows of matrices, or null
   int matrices;
@@ -43,7 +48,7 @@ struct Fp8Params {
 
 // Shared memory of a block, in bytes from a multiple of 1024.
 template <int rows>
-struct Fp8Layout {
+struct RowsLayout {
   static constexpr int kTogether = rows > 64 ? 1 : 2;  // blocks of a multiprocessor
   static constexpr int kStages = rows > 128 ? 4 : rows > 64 ? 6 : rows > 32 ? 4 : 5;
   static constexpr uint32_t kWeights = kOutputs * kChunk, kStage = kWeights + rows * kChunk;
@@ -90,8 +95,8 @@ class ChunkCopy {
 
 // Weights of a single matrix are asked for before the kernel in front has written the inputs.
 template <int rows>
-__device__ void produce(const Fp8Params& p, const Part& part, const Fp8Layout<rows>& shared) {
-  constexpr int kStages = Fp8Layout<rows>::kStages;
+__device__ void produce(const RowsParams& p, const Part& part, const RowsLayout<rows>& shared) {
+  constexpr int kStages = RowsLayout<rows>::kStages;
   const int early = p.starts == nullptr ? min(part.count, kStages) : 0,
             output = static_cast<int>(blockIdx.x) * kOutputs;
   const auto weights_of = [&](int matrix) {
@@ -104,8 +109,7 @@ __device__ void produce(const Fp8Params& p, const Part& part, const Fp8Layout<ro
   const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
   if (tile.count == 0) return;
   const auto weights = weights_of(tile.matrix);
-  const int64_t pitch = int64_t{p.chunks} * kChunk;
-  const ChunkCopy<rows> inputs(p.x + tile.row * pitch, pitch, tile.count, part.begin);
+  const ChunkCopy<rows> inputs(p.x + tile.row * p.x_pitch, p.x_pitch, tile.count, part.begin);
   for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     if (i >= early) {
@@ -126,9 +130,9 @@ struct Sums {
   float of[kProducts][kRows / 2];
 };
 
-template <int rows>
-__device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int consumer, Sums<rows>& sums) {
-  constexpr int kStages = Fp8Layout<rows>::kStages, kRows = Sums<rows>::kRows;
+template <class T, int rows>
+__device__ void consume(const Part& part, const RowsLayout<rows>& shared, int consumer, Sums<rows>& sums) {
+  constexpr int kStages = RowsLayout<rows>::kStages, kRows = Sums<rows>::kRows;
   const bool first_lane = threadIdx.x % kWarp == 0;
 #pragma unroll
   for (auto& some : sums.of) {
@@ -145,8 +149,8 @@ __device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int con
       const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
 #pragma unroll
       for (int j = 0; j < Sums<rows>::kProducts; ++j) {
-        Fp8WarpgroupProduct<kRows>::from_shared(sums.of[j], weights,
-                                                matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
+        WarpgroupProduct<T, kRows>::from_shared(sums.of[j], weights,
+ matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
       }
     }
     commit_products();
@@ -159,13 +163,17 @@ __device__ void consume(const Part& part, const Fp8Layout<rows>& shared, int con
 }
 
 // The rows are dealt out to the warps of the cluster; a lane has four outputs.
-template <int rows, class Out>
-__device__ void write(const Fp8Params& p, const RowTile& tile, const Fp8Layout<rows>& shared, const RowsOut<Out>& out) {
+template <class T, int rows, class Out>
+__device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout<rows>& shared, const RowsOut<Out>& out) {
   const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int output = static_cast<int>(blockIdx.x) * kOutputs + 4 * lane;
   if (output >= p.n) return;
-  const float4 scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
+  float4 scales{}, bias{};
+  if constexpr (kScaled<T>) {
+    scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
+  }
+  if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
   for (int i = block + blocks * warp; i < tile.count; i += blocks * kThreads / kWarp) {
     float4 sum{};
     for (int other = 0; other < blocks; ++other) {
@@ -173,8 +181,11 @@ __device__ void write(const Fp8Params& p, const RowTile& tile, const Fp8Layout<r
       sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }
     const int row = tile.row + i;
-    const float scale = p.x_scales[row];
-    sum = {sum.x * scales.x * scale, sum.y * scales.y * scale, sum.z * scales.z * scale, sum.w * scales.w * scale};
+    if constexpr (kScaled<T>) {
+      const float scale = p.x_scales[row];
+      sum = {sum.x * scales.x * scale, sum.y * scales.y * scale, sum.z * scales.z * scale, sum.w * scales.w * scale};
+    }
+    sum.x += bias.x, sum.y += bias.y, sum.z += bias.z, sum.w += bias.w;
     if constexpr (sizeof(Out) == 4) {
       if (p.accumulate) {
         const float4 v = *reinterpret_cast<const float4*>(out.data + row * out.stride + output);
@@ -186,15 +197,15 @@ __device__ void write(const Fp8Params& p, const RowTile& tile, const Fp8Layout<r
 }
 
 // Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts.
-template <int rows, class Out>
-__global__ void __launch_bounds__(kThreads, Fp8Layout<rows>::kTogether)
-    multiply_rows(const __grid_constant__ Fp8Params p, const RowsOut<Out> out) {
+template <class T, int rows, class Out>
+__global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
+    multiply_rows(const __grid_constant__ RowsParams p, const RowsOut<Out> out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
-  const Fp8Layout<rows> shared{shared_address(memory)};
+  const RowsLayout<rows> shared{shared_address(memory)};
   const Part part = part_of(p.chunks);
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Fp8Layout<rows>::kStages; ++stage) {
+    for (int stage = 0; stage < RowsLayout<rows>::kStages; ++stage) {
       init_barrier(shared.full(stage), kGroupThreads);
       init_barrier(shared.empty(stage), kConsumers * kGroupThreads / kWarp);
     }
@@ -210,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, Fp8Layout<rows>::kTogether)
   }
   const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
   if (tile.count == 0) return;
-  if (consumer >= 0) consume<rows>(part, shared, consumer, sums);
+  if (consumer >= 0) consume<T, rows>(part, shared, consumer, sums);
   __syncthreads();  // nobody needs the stages any more
   if (consumer >= 0) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, t = thread % 4;
@@ -226,20 +237,20 @@ __global__ void __launch_bounds__(kThreads, Fp8Layout<rows>::kTogether)
     }
   }
   sync_cluster();
-  write<rows>(p, tile, shared, out);
+  write<T, rows>(p, tile, shared, out);
   sync_cluster();  // others may still read these sums
 #endif
 }
 
-template <int rows, class Out>
-void launch_rows(const Launch& l, const Fp8Params& p, const RowsOut<Out>& out) {
-  constexpr int kBytes = Fp8Layout<rows>::kBytes;
+template <class T, int rows, class Out>
+void launch_rows(const Launch& l, const RowsParams& p, const RowsOut<Out>& out) {
+  constexpr int kBytes = RowsLayout<rows>::kBytes;
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(multiply_rows<rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(multiply_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check_cuda(allowed, "shared memory of a product");
   const auto outputs = static_cast<unsigned>(pieces(p.n, kOutputs));
   const unsigned tiles = most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows);
-  static const ClusterCapacity capacity(multiply_rows<rows, Out>, kThreads, kBytes);
+  static const ClusterCapacity capacity(multiply_rows<T, rows, Out>, kThreads, kBytes);
   // Of few rows 8 take longer, at 4096 x 4096 11.3 us instead of 7.9.
   constexpr int kFixed = 4, kMostBlocks = rows > 64 ? 8 : 4;
   const auto blocks = static_cast<unsigned>(
@@ -256,50 +267,93 @@ void launch_rows(const Launch& l, const Fp8Params& p, const RowsOut<Out>& out) {
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.overlaps ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, multiply_rows<rows, Out>, p, out), "product of 8-bit floats");
+  check_cuda(cudaLaunchKernelEx(&config, multiply_rows<T, rows, Out>, p, out), "product of rows");
 }
 
-template <class Out>
-void launch_any(const Launch& l, const Fp8Params& p, const RowsOut<Out>& out) {
+template <class T, class Out>
+void launch_any(const Launch& l, const RowsParams& p, const RowsOut<Out>& out) {
   const int likely = p.starts != nullptr ? p.rows / p.matrices : p.rows;  // rows of a matrix
-  if (likely <= 16) return launch_rows<16>(l, p, out);
-  if (likely <= 32) return launch_rows<32>(l, p, out);
-  if (likely <= 64) return launch_rows<64>(l, p, out);
-  if (likely <= 128) return launch_rows<128>(l, p, out);
-  launch_rows<256>(l, p, out);
+  if (likely <= 16) return launch_rows<T, 16>(l, p, out);
+  if constexpr (kScaled<T>) {
+    if (likely <= 32) return launch_rows<T, 32>(l, p, out);
+    if (likely <= 64) return launch_rows<T, 64>(l, p, out);
+    if (likely <= 128) return launch_rows<T, 128>(l, p, out);
+    launch_rows<T, 256>(l, p, out);
+  } else {
+    static_assert(kMostPlainRows == 32);
+    launch_rows<T, 32>(l, p, out);
+  }
+}
+
+template <class T>
+void launch_type(const Launch& l, const RowsParams& p, const Tensor& out) {
+  if (out.dtype == &kFloat32) return launch_any<T>(l, p, RowsOut<float>{out.as<float>(), out.row_stride});
+  CHECK(out.dtype == &kBFloat16, "no kernel for results of {}", out.dtype->name);
+  launch_any<T>(l, p, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
+}
+
+// What products of both kinds have in common. `row_bytes`: of a weight's row.
+RowsParams params_of(const Product& p, int64_t row_bytes) {
+  return {.weight = p.weight,
+          .weight_pitch = row_bytes,
+          .weight_scales = nullptr,
+          .bias = p.bias,
+          .x = p.x.data,
+          .x_pitch = p.x.row_stride * p.x.dtype->block_bytes,
+          .x_scales = nullptr,
+          .starts = p.starts,
+          .matrices = p.matrices,
+          .weight_rows = p.weight_rows,
+          .n = static_cast<int>(p.n),
+          .rows = static_cast<int>(p.x.rows()),
+          .chunks = static_cast<int>(row_bytes / kChunk),
+          .accumulate = p.accumulate};
+}
+
+bool takes(const Launch& l, const Product& p) {
+  const bool bias = p.bias == nullptr || (p.starts == nullptr && reinterpret_cast<uintptr_t>(p.bias) % 16 == 0);
+  return l.compute_capability == 90 && in_quads(p.out) && bias && (p.matrices == 1 || p.starts != nullptr);
 }
 
 }  // namespace
 
-bool takes_fp8_rows(const Launch& l, const Product& p) {
-  return l.compute_capability == 90 && in_quads(p.out) && (p.matrices == 1 || p.starts != nullptr);
-}
+bool takes_fp8_rows(const Launch& l, const Product& p) { return takes(l, p); }
 
 void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, const float* x_scales) {
-  const int64_t rows = p.x.rows(), all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
-  const Fp8Params params{.weight = p.weight,
-                         .weight_pitch = fp8_row_bytes(p.k),
-                         .weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k)),
-                         .x = x,
-                         .x_scales = x_scales,
-                         .starts = p.starts,
-                         .matrices = p.matrices,
-                         .weight_rows = p.weight_rows,
-                         .n = static_cast<int>(p.n),
-                         .rows = static_cast<int>(rows),
-                         .chunks = static_cast<int>(p.k / kChunk),
-                         .accumulate = p.accumulate};
-  if (p.out.dtype == &kFloat32) {
-    launch_any(l, params, RowsOut<float>{p.out.as<float>(), p.out.row_stride});
-  } else {
-    launch_any(l, params, RowsOut<__nv_bfloat16>{p.out.as<__nv_bfloat16>(), p.out.row_stride});
+  const int64_t all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
+  RowsParams params = params_of(p, fp8_row_bytes(p.k));
+  params.weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k));
+  params.x = x;
+  params.x_pitch = p.k;
+  params.x_scales = x_scales;
+  launch_type<__nv_fp8_e4m3>(l, params, p.out);
+}
+
+bool multiply_plain_rows(const Launch& l, const Product& p) {
+  const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
+  if (rows > kMostPlainRows || p.starts != nullptr || !takes(l, p)) return false;
+  RowsParams params = params_of(p, bytes);
+  if (p.x.dtype != p.type) {
+    if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return false;
+    round_rows(l, l.workspace, p.type, p.x);
+    params.x = l.workspace;
+    params.x_pitch = bytes;
+  } else if (padded_k(p.k) != p.k || params.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(params.x) % 16 != 0) {
+    return false;
   }
+  if (p.type == &kBFloat16) {
+    launch_type<__nv_bfloat16>(l, params, p.out);
+  } else {
+    launch_type<__half>(l, params, p.out);
+  }
+  return true;
 }
 #else
 bool takes_fp8_rows(const Launch&, const Product&) { return false; }
 void multiply_fp8_rows(const Launch&, const Product&, const std::byte*, const float*) {
   CHECK(false, "8-bit floats without sm_90a");
 }
+bool multiply_plain_rows(const Launch&, const Product&) { return false; }
 #endif
 
 }  // namespace sluice::cuda
