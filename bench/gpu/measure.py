@@ -20,6 +20,9 @@ HERE = Path(__file__).parent
 # Weights, activations and cache in 8-bit floats, as TensorRT-LLM's published figures have them.
 FP8 = "--quantization fp8 --kv-cache-dtype fp8"
 
+# Saturation is measured with several times as many requests as run at once, so that beginning and end, when fewer run,
+# weigh little: the published figures have 1000 to 30000 requests.
+
 # name, checkpoint, arguments of sluice bench, streamed bytes per decode step of one sequence
 CASES = [
     ("8B bf16, 1 sequence", "8b", "latency --input-len 128 --output-len 256 --iterations 3", 15.0e9),
@@ -27,6 +30,9 @@ CASES = [
     ("8B fp8, 1 sequence", "8b", "latency --quantization fp8 --input-len 128 --output-len 256 --iterations 3", 8.0e9),
     ("8B int4, 1 sequence", "8b", "latency --quantization int4_g128 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
     ("1B bf16, 1 sequence", "1b", "latency --input-len 128 --output-len 256 --iterations 3", 2.47e9),
+    ("8B int4, 16 x 1k", "8b",
+     "latency --quantization int4_g128 --input-len 1024 --output-len 256 --iterations 1 --batch-size 16",
+     4.2e9 + 16 * 1.15e3 * 131072),
     ("8B bf16, 32 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 1 --batch-size 32",
      15.0e9 + 32 * 1.15e3 * 131072),
     ("8B bf16, prefill 8k", "8b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
@@ -36,12 +42,12 @@ CASES = [
      "latency --kv-cache-dtype fp8 --input-len 1024 --output-len 128 --iterations 1 --batch-size 32",
      15.0e9 + 32 * 1.1e3 * 65536),
     ("8B fp8, prefill 8k", "8b", f"latency {FP8} --input-len 8000 --output-len 2 --iterations 3", None),
-    ("8B fp8, 128/128", "8b", f"throughput {FP8} --input-len 128 --output-len 128 --num-prompts 2048", None),
+    ("8B fp8, 128/128", "8b", f"throughput {FP8} --input-len 128 --output-len 128 --num-prompts 4096", None),
     ("8B fp8, 128/2048", "8b", f"throughput {FP8} --input-len 128 --output-len 2048 --num-prompts 512", None),
-    ("8B fp8, 1000/1000", "8b", f"throughput {FP8} --input-len 1000 --output-len 1000 --num-prompts 768", None),
-    ("8B fp8, 2048/2048", "8b", f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 256", None),
+    ("8B fp8, 1000/1000", "8b", f"throughput {FP8} --input-len 1000 --output-len 1000 --num-prompts 2048", None),
+    ("8B fp8, 2048/2048", "8b", f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 1024", None),
     ("8B fp8, 20000/2000", "8b",
-     f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 64 --max-model-len 22528", None),
+     f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 128 --max-model-len 22528", None),
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]

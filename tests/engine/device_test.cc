@@ -81,7 +81,7 @@ const ops::Ops& device_table() {
     ops::Ops ops = ops::select_host_backend().table();
     ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
       ops::select_host_backend().table().embed(pool, out, table,
-                                        std::span(ids.device, ids.size()));  // not what the host wrote
+                                               std::span(ids.device, ids.size()));  // not what the host wrote
     };
     ops.take_drawn = [](ThreadPool& pool, const ops::TakeDrawnArgs& args) {
       ++overlapped_steps;

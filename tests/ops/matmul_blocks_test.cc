@@ -82,7 +82,7 @@ Owned rounded(const Owned& x, bool bf16, int64_t block) {
 using MatmulBlocksTest = OpsTest;
 
 // From which backends that round inputs may round weights, too.
-constexpr int64_t kTiledRows = 32;
+constexpr int64_t kTiledRows = 9;
 
 // Weights of many rows may be rounded to bf16 as well, each by 2^-9 of up to 10, and the levels of NF4 may always; else
 // tensor cores sum what is above zero by an offset.

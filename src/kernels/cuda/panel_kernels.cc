@@ -144,7 +144,7 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 // (docs/performance.md).
 constexpr int64_t kUnpackedRows = 64;
 // Rows for which tiles are taken instead; of matrices of no more elements than kSmallMatrix up to fewer.
-constexpr int64_t kTiledRows = 32, kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
+constexpr int64_t kTiledRows = 9, kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
 
 bool wants_tiles(const Product& p) {
   const int64_t rows = p.x.rows();
