@@ -30,7 +30,7 @@
 namespace sluice::bench {
 namespace {
 
-// Addresses of a device that nobody reads or writes but for what is drawn.
+// Addresses of a device that nobody reads or writes.
 class NoDevice final : public Memory {
  public:
   NoDevice() {
@@ -45,18 +45,14 @@ class NoDevice final : public Memory {
     return data;
   }
   void release(std::byte*, size_t) noexcept override {}
-  void copy(void* to, const void* from, size_t bytes) override { copy_later(to, from, bytes); }
-  void copy_later(void* to, const void* from, size_t bytes) override {
-    if (!mine(to)) std::memcpy(to, from, bytes);
-  }
+  void copy(void*, const void*, size_t) override {}
+  void copy_later(void*, const void*, size_t) override {}
   bool on_host() const override { return false; }
   size_t available() const override { return kBytes - used_; }
   size_t total() const override { return kBytes; }
 
  private:
   static constexpr size_t kBytes = size_t{256} << 30, kLine = 256;
-  bool mine(const void* data) const { return data >= begin_ && data < begin_ + kBytes; }
-
   std::byte* begin_ = nullptr;
   size_t used_ = 0;
 };
@@ -75,8 +71,8 @@ void let_do_nothing(void (*&slot)(Args...)) {
 void draw_something(ThreadPool&, const ops::DrawArgs& args) {
   static uint32_t state = 1;
   const auto vocab = static_cast<uint32_t>(args.logits.shape[1]);
-  auto* drawn = args.drawn.as<ops::DrawnRow>();
-  const size_t rows = args.drawn.bytes() / sizeof(ops::DrawnRow);
+  auto* drawn = args.for_host.as<ops::DrawnRow>();
+  const size_t rows = args.for_host.bytes() / sizeof(ops::DrawnRow);
   for (size_t row = 0; row < rows; ++row) {
     state = state * 1664525 + 1013904223;
     drawn[row] = {.token = static_cast<int32_t>((state >> 8) % vocab)};

@@ -75,8 +75,11 @@ struct DrawnRow {
 struct DrawArgs {
   Tensor logits;  // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
                   // that each must be the row of that draw alone
-  Tensor rows;    // bytes of DrawRow [draws]
-  Tensor drawn;   // out: bytes of DrawnRow [draws]
+  // What the host writes and reads for every draw lies in the backend's staging memory, where it can, so that a step
+  // has no copies of a few KiB.
+  Tensor rows;      // bytes of DrawRow [draws], in the backend's memory or in its staging memory
+  Tensor drawn;     // out: bytes of DrawnRow [draws]
+  Tensor for_host;  // out: the same in staging memory; may be empty
   // May be empty where no row asks for them:
   Tensor edits;  // in, out: bytes of DrawEdit
   Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32: the token may be drawn

@@ -352,6 +352,8 @@ void draw(Ctx& ctx, const DrawArgs& args) {
   check_matrix(args.logits, "logits", -1, -1);
   const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
   CHECK(static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow)) >= draws, "{} draws", draws);
+  CHECK(args.for_host.data == nullptr || static_cast<int64_t>(args.for_host.bytes() / sizeof(DrawnRow)) >= draws,
+        "{} draws", draws);
   CHECK(args.logits.shape[1] <= 1 << 20, "a vocabulary of {}", args.logits.shape[1]);
   const int64_t words = mask_words(args.logits.shape[1]);
   CHECK(args.masks.data == nullptr || static_cast<int64_t>(args.masks.bytes()) % (words * 4) == 0, "masks of {} words",

@@ -153,6 +153,7 @@ DrawnRow draw_row(const DrawArgs& args, int64_t index) {
 void draw(ThreadPool&, const DrawArgs& args) {
   const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
   for (int64_t i = 0; i < draws; ++i) args.drawn.as<DrawnRow>()[i] = draw_row(args, i);
+  if (args.for_host.data != nullptr) std::copy_n(args.drawn.as<DrawnRow>(), draws, args.for_host.as<DrawnRow>());
 }
 
 void take_drawn(ThreadPool&, const TakeDrawnArgs& args) {

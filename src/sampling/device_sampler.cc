@@ -54,12 +54,12 @@ void DeviceSampler::draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::sp
     ops::DrawArgs args{.logits = logits_,
                        .rows = {},
                        .drawn = drawn_rows_,
+                       .for_host = drawn_.on_host(which.size() * sizeof(ops::DrawnRow)),
                        .edits = {},
                        .masks = {},
                        .top = top_.on_device(which.size() * kListBytes)};
     inputs_.send(memory_, args);
     ops::draw(c, args);
-    memory_.copy_later(drawn_.host.data(), args.drawn.data, args.drawn.bytes());
     if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());
   }
   launched_ = memory_.mark();

@@ -30,7 +30,7 @@ DrawInputs::DrawInputs(const ops::Backend& backend, int rows, int vocab)
       most_edits_(std::max(static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits)),
       most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
-      rows_(backend, static_cast<size_t>(rows) * sizeof(ops::DrawRow)),
+      rows_(static_cast<size_t>(rows) * sizeof(ops::DrawRow), backend.staging_memory()),
       edits_(backend, most_edits_ * sizeof(ops::DrawEdit)),
       masks_(backend, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
 
@@ -119,6 +119,7 @@ void DrawInputs::write_mask(const SampleTask& task) {
 }
 
 void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t> which) {
+  auto* rows = reinterpret_cast<ops::DrawRow*>(rows_.data());
   rows_written_ = edits_written_ = masks_written_ = 0;
   top_asked_ = false;
   for (const size_t i : which) {
@@ -134,7 +135,7 @@ void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t>
         write_mask(task);
       }
     }
-    rows_.as<ops::DrawRow>()[rows_written_++] = row;
+    rows[rows_written_++] = row;
   }
 }
 
@@ -144,7 +145,7 @@ void DrawInputs::send(Memory& memory, ops::DrawArgs& args) {
     if (bytes > 0) memory.copy_later(to.data, mirror.host.data(), bytes);
     return to;
   };
-  args.rows = copied(rows_, rows_written_ * sizeof(ops::DrawRow));
+  args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::DrawRow))});
   args.edits = copied(edits_, edits_written_ * sizeof(ops::DrawEdit));
   args.masks = copied(masks_, masks_written_ * mask_words_ * sizeof(uint32_t));
 }

@@ -21,6 +21,7 @@ struct Mirror {
     return reinterpret_cast<T*>(host.data());
   }
   Tensor on_device(size_t bytes) { return Tensor(device.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
+  Tensor on_host(size_t bytes) { return Tensor(host.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
 
   Buffer host, device;
 };
@@ -36,7 +37,7 @@ class DrawInputs {
   bool promise(const SampleTask& task, bool shares_row);
   // Tasks of one launch; each was promised. Token ids of the parameters must be below the vocabulary's size.
   void fill(std::span<const SampleTask> tasks, std::span<const size_t> which);
-  // Begins the copies, and puts what was copied into the arguments.
+  // Puts rows, edits and masks into the arguments: the first where they are, in staging memory, the others copied.
   void send(Memory& memory, ops::DrawArgs& args);
 
   bool top_asked() const { return top_asked_; }  // by a row of the launch
@@ -48,7 +49,8 @@ class DrawInputs {
 
   int vocab_;
   size_t most_edits_, most_masks_, mask_words_;
-  Mirror rows_, edits_, masks_;
+  Buffer rows_;  // in staging memory
+  Mirror edits_, masks_;
   size_t edits_promised_ = 0, masks_promised_ = 0;
   size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
   bool top_asked_ = false;

@@ -83,6 +83,12 @@ const ops::Ops& device_table() {
       ops::select_host_backend().table().embed(pool, out, table,
                                                std::span(ids.device, ids.size()));  // not what the host wrote
     };
+    ops.draw = [](ThreadPool& pool, const ops::DrawArgs& args) {
+      ops::DrawArgs here = args;
+      here.for_host = {};
+      ops::select_host_backend().table().draw(pool, here);
+      device_memory().copy_later(args.for_host.data, args.drawn.data, args.for_host.bytes());  // not seen before a wait
+    };
     ops.take_drawn = [](ThreadPool& pool, const ops::TakeDrawnArgs& args) {
       ++overlapped_steps;
       ops::select_host_backend().table().take_drawn(pool, args);

@@ -31,9 +31,12 @@ class DrawTest : public OpsTest {
   Result run(Device& on, const Tensor& logits, const std::vector<DrawRow>& rows, const Changes& changes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
     const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
-    Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))});
+    Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))}), for_host = out;
     Owned top(&kUInt8, {n * kMostTop * static_cast<int64_t>(sizeof(TopLogit))});
-    draw(on.ctx, {.logits = logits, .rows = in, .drawn = out, .edits = edits, .masks = masks, .top = top});
+    draw(
+        on.ctx,
+        {.logits = logits, .rows = in, .drawn = out, .for_host = for_host, .edits = edits, .masks = masks, .top = top});
+    EXPECT_EQ(std::memcmp(out->data, for_host->data, out.bytes()), 0);
     Result result;
     for (int64_t i = 0; i < n; ++i) {
       const DrawnRow& row = out->as<DrawnRow>()[i];

@@ -428,6 +428,7 @@ struct Pointers {
   DrawEdit* edits;
   const uint32_t* masks;
   DrawnRow* drawn;
+  DrawnRow* for_host;  // may be null
   TopLogit* top;
   PartOfRow* parts;   // [draws, parts]
   int32_t* arrivals;  // [draws]
@@ -457,10 +458,21 @@ __device__ void report_token(Shared& s, const Row& raw, DrawnRow& drawn) {
   drawn.before = s.before;
 }
 
+// What a row asks for. It may lie in the host's memory: read once, word by word, and past the caches, as it changes
+// between launches.
+__device__ DrawRow read_row(const DrawRow* from) {
+  constexpr int kWords = sizeof(DrawRow) / sizeof(unsigned);
+  static_assert(kWords * sizeof(unsigned) == sizeof(DrawRow) && kWords <= kThreads);
+  __shared__ alignas(DrawRow) unsigned words[kWords];
+  if (threadIdx.x < kWords) words[threadIdx.x] = __ldcv(reinterpret_cast<const unsigned*>(from) + threadIdx.x);
+  __syncthreads();
+  return *reinterpret_cast<const DrawRow*>(words);
+}
+
 // Blocks: (draws, parts).
 __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
   __shared__ Shared s;
-  const DrawRow asked = p.rows[blockIdx.x];
+  const DrawRow asked = read_row(p.rows + blockIdx.x);
   const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
   float* logits = p.logits + asked.row * p.stride;
@@ -495,7 +507,10 @@ __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
     __syncthreads();
   }
   if (asked.report >= 0 && drawn.token >= 0) report_token(s, raw, drawn);
-  if (threadIdx.x == 0) p.drawn[blockIdx.x] = drawn;
+  if (threadIdx.x == 0) {
+    p.drawn[blockIdx.x] = drawn;
+    if (p.for_host != nullptr) p.for_host[blockIdx.x] = drawn;
+  }
 }
 
 __global__ void take_drawn_rows(int32_t* tokens, const DrawnRow* drawn, const int32_t* from, int rows) {
@@ -514,6 +529,7 @@ void draw(const Launch& l, const ops::DrawArgs& args) {
                           .edits = args.edits.as<DrawEdit>(),
                           .masks = args.masks.as<const uint32_t>(),
                           .drawn = args.drawn.as<DrawnRow>(),
+                          .for_host = args.for_host.as<DrawnRow>(),
                           .top = args.top.as<TopLogit>(),
                           .parts = reinterpret_cast<PartOfRow*>(l.workspace),
                           .arrivals = l.arrivals};
