@@ -35,13 +35,17 @@ bool DecodeReplay::takes(const Batch& batch) const {
          batch.sample_rows.size() == batch.kv_len.size();
 }
 
+int DecodeReplay::most_sequences() const {
+  return static_cast<int>(std::min<int64_t>(loaded_.plan.max_num_seqs, loaded_.plan.step_tokens));
+}
+
 // One recording for every few sequences, and for every doubling of the length.
 DecodeReplay::Size DecodeReplay::size_for(int sequences, int blocks) const {
   const LoadPlan& plan = loaded_.plan;
   const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
   const int padded = sequences <= 4 ? power(sequences) : whole(sequences, sequences <= 64 ? 8 : 32);
   const int most_blocks = (plan.max_model_len + plan.block_size - 1) / plan.block_size;
-  return {.sequences = std::min(padded, plan.max_num_seqs),
+  return {.sequences = std::min(padded, most_sequences()),
           .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks)};
 }
 
@@ -50,7 +54,7 @@ void DecodeReplay::prepare() {
   const auto begin = std::chrono::steady_clock::now();
   Memory& memory = loaded_.plan.backend->memory();
   const size_t free = memory.available();
-  for (int n = 1; n <= loaded_.plan.max_num_seqs; n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
+  for (int n = 1; n <= most_sequences(); n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   log::info("{} sizes of decode steps recorded in {:.0f} ms, {} of device memory", steps_.size(), took.count(),
             format_bytes(free - std::min(free, memory.available())));

@@ -34,6 +34,7 @@ class DecodeReplay {
   };
 
   bool usable() const;
+  int most_sequences() const;  // of a step
   Size size_for(int sequences, int blocks) const;
   const Batch& padded(const Batch& batch, Size size);
   void check(const Batch& batch) const;

@@ -142,7 +142,7 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
   if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
   int i = 0;
   for (const InputRounding rounding : {InputRounding::kFp8PerRow, InputRounding::kFp8PerGroup}) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 128}, {48, 384}, {272, 1024}, {4096, 512}}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 128}, {48, 384}, {272, 1024}, {4096, 512}, {32, 8320}}) {
       for (const int64_t rows : {1, 5, 8, 31, 64, 100, 200}) {
         const bool biased = ++i % 3 == 0, accumulate = i % 2 == 0;
         SCOPED_TRACE(fmt::format("{} rows, n {}, k {}, {}", rows, n, k, static_cast<int>(rounding)));

@@ -292,10 +292,10 @@ void launch_type(const Launch& l, const RowsParams& p, const Tensor& out) {
   launch_any<T>(l, p, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
 }
 
-// What products of both kinds have in common. `row_bytes`: of a weight's row.
-RowsParams params_of(const Product& p, int64_t row_bytes) {
+// What products of both kinds have in common. `pitch`: from a weight's row to the next one, of which `bytes` are multiplied.
+RowsParams params_of(const Product& p, int64_t pitch, int64_t bytes) {
   return {.weight = p.weight,
-          .weight_pitch = row_bytes,
+          .weight_pitch = pitch,
           .weight_scales = nullptr,
           .bias = p.bias,
           .x = p.x.data,
@@ -306,7 +306,7 @@ RowsParams params_of(const Product& p, int64_t row_bytes) {
           .weight_rows = p.weight_rows,
           .n = static_cast<int>(p.n),
           .rows = static_cast<int>(p.x.rows()),
-          .chunks = static_cast<int>(row_bytes / kChunk),
+          .chunks = static_cast<int>(bytes / kChunk),
           .accumulate = p.accumulate};
 }
 
@@ -321,7 +321,7 @@ bool takes_fp8_rows(const Launch& l, const Product& p) { return takes(l, p); }
 
 void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, const float* x_scales) {
   const int64_t all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
-  RowsParams params = params_of(p, fp8_row_bytes(p.k));
+  RowsParams params = params_of(p, fp8_row_bytes(p.k), p.k);
   params.weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k));
   params.x = x;
   params.x_pitch = p.k;
@@ -332,7 +332,7 @@ void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, co
 bool multiply_plain_rows(const Launch& l, const Product& p) {
   const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
   if (rows > kMostPlainRows || p.starts != nullptr || !takes(l, p)) return false;
-  RowsParams params = params_of(p, bytes);
+  RowsParams params = params_of(p, bytes, bytes);
   if (p.x.dtype != p.type) {
     if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return false;
     round_rows(l, l.workspace, p.type, p.x);
