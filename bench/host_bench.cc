@@ -23,6 +23,7 @@
 #include "engine/recorder.h"
 #include "engine/runner.h"
 #include "engine/text.h"
+#include "program.h"
 #include "sampling/device_sampler.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
@@ -328,11 +329,5 @@ int main(int argc, char** argv) {
   app.add_option("--sequences", arguments.sequences)->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--draws", arguments.draws)->delimiter(',')->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
   app.add_option("--steps", arguments.steps)->check(CLI::Range(1, 1400));
-  CLI11_PARSE(app, argc, argv);
-  try {
-    sluice::bench::run(arguments);
-  } catch (const sluice::Error& e) {
-    fmt::print(stderr, "{}\n", e.what());
-    return 1;
-  }
+  return sluice::bench::run_program(app, argc, argv, [&] { sluice::bench::run(arguments); });
 }

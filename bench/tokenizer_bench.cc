@@ -12,6 +12,7 @@
 #include <functional>
 #include <sstream>
 
+#include "program.h"
 #include "sluice/error.h"
 #include "tokenizer/tokenizer.h"
 
@@ -82,11 +83,5 @@ int main(int argc, char** argv) {
   app.add_option("text", arguments.text)->required();
   app.add_option("--runs", arguments.runs)->check(CLI::PositiveNumber);
   app.add_option("--ids", arguments.ids);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    sluice::bench::run(arguments);
-  } catch (const sluice::Error& e) {
-    fmt::print(stderr, "{}\n", e.what());
-    return 1;
-  }
+  return sluice::bench::run_program(app, argc, argv, [&] { sluice::bench::run(arguments); });
 }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/rows_out.cuh"
+#include "kernels/cuda/device/tile_stages.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/panels.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr int kGroupThreads = 128;  // of a warp group
 constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kOutputs = kConsumers * 64;  // of a block
+static_assert(kOutputs == kTileOutputs);
 constexpr int kChunk = 128;                // bytes of a row that are copied together
 constexpr int kAtOnce = 128;               // rows of an instruction, at most
 
@@ -46,23 +48,16 @@ struct RowsParams {
   bool accumulate;
 };
 
-// Shared memory of a block, in bytes from a multiple of 1024.
-template <int rows>
-struct RowsLayout {
-  static constexpr int kTogether = rows > 64 ? 1 : 2;  // blocks of a multiprocessor
-  static constexpr int kStages = rows > 128 ? 4 : rows > 64 ? 6 : rows > 32 ? 4 : 5;
-  static constexpr uint32_t kWeights = kOutputs * kChunk, kStage = kWeights + rows * kChunk;
-  static constexpr uint32_t kSumPitch = (kOutputs + 4) * 4;  // so that lanes meet all banks
-  static constexpr uint32_t kBytes = kStages * (kStage + 2 * 8);
-  static_assert(rows * kSumPitch <= kStages * kStage);
-  uint32_t base;
+// A stage is a chunk of the weights, then of the inputs.
+inline constexpr uint32_t kWeightBytes = kOutputs * kChunk;
+constexpr int stages_of(int rows) { return rows > 128 ? 4 : rows > 64 ? 6 : rows > 32 ? 4 : 5; }
 
-  __device__ uint32_t weights(int stage) const { return base + stage * kStage; }
-  __device__ uint32_t inputs(int stage) const { return weights(stage) + kWeights; }
-  __device__ uint32_t full(int stage) const { return base + kStages * kStage + stage * 2 * 8; }
-  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
-  // In place of the stages.
-  __device__ uint32_t sum(int row, int output) const { return base + row * kSumPitch + output * 4; }
+template <int rows>
+struct RowsLayout : TileStages<stages_of(rows), kWeightBytes + rows * kChunk, rows> {
+  static constexpr int kTogether = rows > 64 ? 1 : 2;  // blocks of a multiprocessor
+
+  __device__ uint32_t weights(int stage) const { return this->stage(stage); }
+  __device__ uint32_t inputs(int stage) const { return this->stage(stage) + kWeightBytes; }
 };
 
 // Rows of a chunk on their way to shared memory: a thread copies a pack of 16 bytes of every 16th row.
@@ -175,11 +170,7 @@ __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout
   }
   if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
   for (int i = block + blocks * warp; i < tile.count; i += blocks * kThreads / kWarp) {
-    float4 sum{};
-    for (int other = 0; other < blocks; ++other) {
-      const float4 v = load_shared_of(other, shared.sum(i, 4 * lane));
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
+    float4 sum = shared.sum_of_blocks(blocks, i, 4 * lane);
     const int row = tile.row + i;
     if constexpr (kScaled<T>) {
       const float scale = p.x_scales[row];

@@ -23,6 +23,7 @@
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"
+#include "kernels/cuda/device/tile_stages.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul_tiles.h"
@@ -34,6 +35,7 @@ namespace tiles {
 
 inline constexpr int kThreads = 256;                                                  // two warp groups
 inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;  // of a block
+static_assert(kOutputs == kTileOutputs);
 inline constexpr int kSteps = kPanelLine / kPanelStep;
 inline constexpr int kMostBlocks = 4;  // of a cluster
 #ifdef SLUICE_SM90A
@@ -225,8 +227,6 @@ __device__ inline void put(const Arguments& a, const RowTile& tile, int row, int
   }
 }
 
-inline constexpr uint32_t kSumPitch = (kOutputs + 4) * 4;  // of sums in shared memory, so that lanes meet all banks
-
 // Leaves sums c of 16 outputs and 8 rows, as mma lays them out (device/tensor_core.cuh), in shared memory: `to` is
 // where those of the first output and row go.
 __device__ inline void store_sums(uint32_t to, const float* c) {
@@ -250,21 +250,9 @@ __device__ void write(const Arguments& a, const RowTile& tile, int blocks, int b
   }
 }
 
-// Shared memory of a block, in bytes from a multiple of 1024.
+// A stage is a line of the inputs.
 template <int rows>
-struct Layout {
-  static constexpr int kStages = rows > 64 ? 5 : 8;
-  static constexpr uint32_t kStage = rows * kTileRowBytes;
-  static constexpr uint32_t kBytes = kStages * (kStage + 2 * 8);
-  static_assert(rows * kSumPitch <= kStages * kStage);
-  uint32_t base;
-
-  __device__ uint32_t inputs(int stage) const { return base + stage * kStage; }
-  __device__ uint32_t full(int stage) const { return base + kStages * kStage + stage * 2 * 8; }
-  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
-  // In place of the stages.
-  __device__ uint32_t sum(int row, int output) const { return base + row * kSumPitch + output * 4; }
-};
+using Layout = TileStages<(rows > 64 ? 5 : 8), rows * kTileRowBytes, rows>;
 
 // One thread brings the inputs: those of a line wait until all warps are done with the one that had their stage, which
 // was two lines ago at the least.
@@ -295,7 +283,7 @@ class InputCopies {
   __device__ void copy(int line) {
     const int stage = line % kStages;
     arrive_expecting(shared_.full(stage), bytes_);
-    copy_bulk(shared_.inputs(stage), from_ + line * line_bytes_, bytes_, shared_.full(stage));
+    copy_bulk(shared_.stage(stage), from_ + line * line_bytes_, bytes_, shared_.full(stage));
   }
 
   const Layout<rows>& shared_;
@@ -370,7 +358,7 @@ __device__ void multiply(WeightLines<Codec, ahead>& weights, InputCopies<rows>& 
 #pragma unroll
         for (int j = 0; j < kProducts; ++j) {
           const uint64_t x =
-              matrix(shared.inputs(stage) + j * kAtOnce * static_cast<int>(kTileRowBytes) + step * 32);
+              matrix(shared.stage(stage) + j * kAtOnce * static_cast<int>(kTileRowBytes) + step * 32);
           if constexpr (kScalesSums) {
             constexpr int kStepsOfSet = kSteps / Scales::kSets;
             if (step % kStepsOfSet == 0) {
@@ -433,12 +421,7 @@ __global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __gri
   sync_cluster();
   const int blocks_of_tile = static_cast<int>(gridDim.y);
   write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y), [&](int row, int output) {
-    float4 sum{};
-    for (int block = 0; block < blocks_of_tile; ++block) {
-      const float4 v = load_shared_of(block, shared.sum(row, output));
-      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-    }
-    return sum;
+    return shared.sum_of_blocks(blocks_of_tile, row, output);
   });
   sync_cluster();  // others may still read these sums
 #endif
