@@ -160,6 +160,14 @@ const MatmulKernels& kernels_of(const Ctx& ctx, const Weight& weight) {
   return kernels->second;
 }
 
+// fp32, or what products of this device may give (output_type).
+void check_given(const Ctx& ctx, const Tensor& tensor, const char* name) {
+  if (tensor.dtype == &kFloat32) return;
+  const auto kernels = ctx.ops.matmul.find(&kBFloat16);
+  const bool given = kernels != ctx.ops.matmul.end() && kernels->second.output_type != nullptr;
+  CHECK(tensor.dtype == &kBFloat16 && given, "{} is {}, which no product gives here", name, tensor.dtype->name);
+}
+
 }  // namespace
 
 DType input_type(const Ctx& ctx, const Weight& weight, int64_t rows) {
@@ -208,7 +216,8 @@ void gaussian_top_k(Ctx& ctx, Tensor x, float deviations) {
 
 void glu(Ctx& ctx, Tensor out, Tensor gate_up, Activation activation) {
   check_rows(out, "out", -1, -1);
-  check_rows(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
+  check_extents(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
+  check_given(ctx, gate_up, "gate_up");
   ctx.ops.glu(ctx.pool, out, gate_up, activation);
 }
 
@@ -311,7 +320,8 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   CHECK(block_size % 8 == 0, "blocks of {} keys", block_size);
   CHECK(args.query_start.size() == args.kv_len.size() + 1 && args.query_start[0] == 0);
   const auto sequences = static_cast<int64_t>(args.kv_len.size());
-  check_matrix(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);
+  check_extents(args.q, "q", args.query_start.back(), args.heads * args.k_cache.shape[3]);
+  check_given(ctx, args.q, "q");
   check_rows(args.out, "out", args.query_start.back(), args.heads * value_dim);
   CHECK(args.out.dtype != &kFloat8E4M3, "results of attention as 8-bit floats");
   CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);

@@ -175,7 +175,7 @@ struct LatentStoreArgs {
 // A causal row sees the positions up to its own, any other row all kv_len[s] of its sequence.
 struct AttentionArgs {
   Tensor out;             // [tokens, heads * value_dim] fp32, or of take_rows() in 16 bits that input_type() says
-  Tensor q;               // [tokens, heads * head_dim] fp32, rotated
+  Tensor q;               // [tokens, heads * head_dim] fp32 or what output_type() says, rotated
   CacheTensor k_cache;    // [blocks, kv_heads, block_size (a multiple of 8), head_dim]
   CacheTensor v_cache;    // [blocks, kv_heads, block_size, value_dim]; empty: values are the
   int64_t value_dim = 0;  // first value_dim columns of the keys
@@ -427,8 +427,9 @@ struct Ctx {
 };
 
 // What a product of `rows` rows would round its inputs to: whoever writes them may write that type instead of fp32,
-// into take_rows(), and saves reading them again. And a type that costs little where the results are read once, by an
-// op whose own results are rounded (the halves of a gated unit). fp32 where the device has nothing to gain.
+// into take_rows(), and saves reading them again. And a type that costs little where the results are read by ops whose
+// own results are rounded (the halves of a gated unit; queries, keys and values). fp32 where the device has nothing to
+// gain.
 DType input_type(const Ctx&, const Weight& weight, int64_t rows);
 DType output_type(const Ctx&, const Weight& weight, int64_t rows);
 

@@ -304,6 +304,43 @@ TEST_P(RoundedTest, AttentionGivesSixteenBits) {
   }
 }
 
+// The same numbers as fp32 and as bf16 give the same bits, in every kernel of attention.
+TEST_P(RoundedTest, AttentionReadsSixteenBits) {
+  if (!rounds()) GTEST_SKIP() << "products give fp32";
+  constexpr int kHeads = 8, kKvHeads = 2, kBlock = 16, kBlocks = 60;
+  const std::vector<int32_t> start = {0, 1, 4, 204}, kv_len = {900, 70, 333};
+  const int64_t rows = start.back();
+  std::vector<int32_t> table(kv_len.size() * kBlocks);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>((i * 7) % kBlocks);
+  for (DType cache : {&kBFloat16, &kFloat16, &kFloat8E4M3, &kInt8, &kFloat32}) {
+    for (const int64_t dim : {64, 128, 40, 256, 36}) {
+      for (const int64_t gap : {0, 8, 1}) {  // between rows
+        OwnedCache k(cache, {kBlocks, kKvHeads, kBlock, dim}), v(cache, {kBlocks, kKvHeads, kBlock, dim});
+        k.fill(random), v.fill(random);
+        Owned q(&kBFloat16, {rows, kHeads * dim}, gap), wide(&kFloat32, {rows, kHeads * dim}, gap);
+        q.fill(random);
+        to_float(&kBFloat16, q->data, wide->f32(), q.bytes() / 2);
+        Owned out(&kFloat32, {rows, kHeads * dim}), expected(out);
+        AttentionArgs args{.out = expected,
+                           .q = wide,
+                           .k_cache = k,
+                           .v_cache = v,
+                           .query_start = start,
+                           .kv_len = kv_len,
+                           .block_table = table,
+                           .block_table_stride = kBlocks,
+                           .heads = kHeads,
+                           .scale = 0.1f};
+        attention(device.ctx, args);
+        args.out = out, args.q = q;
+        attention(device.ctx, args);
+        EXPECT_TRUE(same_bits(out->f32(), expected->f32(), rows * kHeads * dim))
+            << "cache of " << cache->name << ", heads of " << dim << ", " << gap << " between rows";
+      }
+    }
+  }
+}
+
 SLUICE_FOR_EVERY_BACKEND(RoundedTest);
 
 }  // namespace

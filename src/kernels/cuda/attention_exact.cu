@@ -3,6 +3,7 @@
 // keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
 #include <type_traits>
 
+#include "kernels/cuda/device/attention_queries.cuh"
 #include "kernels/cuda/device/attention_results.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -44,13 +45,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
   const int first = first_visible(p, position), last = last_visible(p, position, p.kv_len[sequence]);
   const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride;
   const T *keys = reinterpret_cast<const T*>(p.k), *values = reinterpret_cast<const T*>(p.v);
-  const float* q = p.q + row * p.q_stride + int64_t{head} * p.head_dim;
   float query[kPerLane], mixed[kPerLane];
+  with_queries(p, [&](const auto* q) {
+    q += row * p.q_stride + int64_t{head} * p.head_dim;
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    query[i] = lane + i * kWarp < p.head_dim ? q[lane + i * kWarp] : 0.0f;
-    mixed[i] = 0.0f;
-  }
+    for (int i = 0; i < kPerLane; ++i) query[i] = lane + i * kWarp < p.head_dim ? to_f32(q[lane + i * kWarp]) : 0.0f;
+  });
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) mixed[i] = 0.0f;
   Partial own{-INFINITY, 0.0f};
   for (int key = first + warp; key <= last; key += kWarps) {
     const int64_t block = table[key / p.block_size];

@@ -5,12 +5,13 @@
 
 namespace sluice::cuda {
 
-enum class ResultType { kFloat, kBFloat16, kHalf };
+enum class RowType { kFloat, kBFloat16, kHalf };
 
 struct AttentionParams {
   void* out;
-  ResultType out_type;
-  const float* q;
+  RowType out_type;
+  const void* q;
+  RowType q_type;                    // fp32 or bf16
   const std::byte *k, *v;            // v is k where values are a part of the keys
   const float *k_scales, *v_scales;  // of int8, one per vector
   const int32_t *query_start, *kv_len, *block_table;
@@ -26,11 +27,16 @@ struct AttentionParams {
   bool causal;
 };
 
-inline ResultType result_type(const Tensor& out) {
-  if (out.dtype == &kFloat32) return ResultType::kFloat;
-  if (out.dtype == &kBFloat16) return ResultType::kBFloat16;
+inline RowType result_type(const Tensor& out) {
+  if (out.dtype == &kFloat32) return RowType::kFloat;
+  if (out.dtype == &kBFloat16) return RowType::kBFloat16;
   CHECK(out.dtype == &kFloat16, "no kernel of attention writes {}", out.dtype->name);
-  return ResultType::kHalf;
+  return RowType::kHalf;
+}
+inline RowType query_type(const Tensor& q) {
+  if (q.dtype == &kFloat32) return RowType::kFloat;
+  CHECK(q.dtype == &kBFloat16, "no kernel of attention reads queries of {}", q.dtype->name);
+  return RowType::kBFloat16;
 }
 
 inline AttentionParams attention_params(const ops::AttentionArgs& a, const AttentionIndices& at) {
@@ -38,7 +44,8 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
   const int kv_heads = static_cast<int>(a.k_cache.shape[1]);
   return {.out = a.out.data,
           .out_type = result_type(a.out),
-          .q = a.q.f32(),
+          .q = a.q.data,
+          .q_type = query_type(a.q),
           .k = a.k_cache.data,
           .v = apart ? a.v_cache.data : a.k_cache.data,
           .k_scales = a.k_cache.scales,

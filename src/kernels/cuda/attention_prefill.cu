@@ -29,15 +29,19 @@ class QueryTile {
         rows_(packed_row(p, kv_head, first_row + g(), rows, kv_len),
               packed_row(p, kv_head, first_row + g() + 8, rows, kv_len)),
         last_row_(p.query_start[sequence + 1] - kv_len) {
+    const bool pairs = pairs_of_queries(p);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float* q = p.q + token(h) * p.q_stride + int64_t{rows_.head[h]} * p.head_dim;
+      const int64_t first = token(h) * p.q_stride + int64_t{rows_.head[h]} * p.head_dim;
+      with_queries(p, [&](const auto* q) {
 #pragma unroll
-      for (int i = 0; i < dim / 8; ++i) {
-        const int at = i * 8 + 2 * t();
-        const bool there = rows_.position[h] >= 0 && at < p.head_dim;
-        query_[i / 2][h + i % 2 * 2] = there ? pack2<T>(q[at], q[at + 1]) : 0;
-      }
+        for (int i = 0; i < dim / 8; ++i) {
+          const int at = i * 8 + 2 * t();
+          const bool there = rows_.position[h] >= 0 && at < p.head_dim;
+          const float2 values = there ? query_pair(q + first + at, pairs) : float2{0.0f, 0.0f};
+          query_[i / 2][h + i % 2 * 2] = pack2<T>(values.x, values.y);
+        }
+      });
     }
 #pragma unroll
     for (int i = 0; i < dim / 8; ++i) {

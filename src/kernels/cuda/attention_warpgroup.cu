@@ -299,30 +299,7 @@ class Consumer {
 
   // The rows' queries to shared memory, zeros where there are none.
   __device__ void load_queries() const {
-    constexpr int kPacks = dim / 8;
-    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, pack = thread % kPacks;
-    const bool vectors = reinterpret_cast<uintptr_t>(p_.q) % 16 == 0 && p_.q_stride % 4 == 0;
-    const auto to = shared_.query(index_);
-#pragma unroll 2
-    for (int r = thread / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
-      const PackedRow row = packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + r, b_.rows, b_.kv_len);
-      float q[8] = {};
-      if (row.position >= 0 && pack < p_.head_dim / 8) {
-        const float* from =
-            p_.q + (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
-        if (vectors) {
-          const auto* pairs = reinterpret_cast<const float4*>(from);
-          const float4 low = pairs[0], high = pairs[1];
-          q[0] = low.x, q[1] = low.y, q[2] = low.z, q[3] = low.w;
-          q[4] = high.x, q[5] = high.y, q[6] = high.z, q[7] = high.w;
-        } else {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) q[i] = from[i];
-        }
-      }
-      const uint4 packed = {pack2<T>(q[0], q[1]), pack2<T>(q[2], q[3]), pack2<T>(q[4], q[5]), pack2<T>(q[6], q[7])};
-      store_shared(to + pack_at(r, pack, Layout<dim>::kQueryPanel), packed);
-    }
+    with_queries(p_, [&](const auto* q) { load_queries(q); });
     fence_for_products();
     sync_threads(kQueriesThere + index_, kGroupThreads);
   }
@@ -401,6 +378,30 @@ class Consumer {
   __device__ PackedRow own_row(int beyond_first) const {
     return packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + warp() * 16 + g() + beyond_first, b_.rows,
                       b_.kv_len);
+  }
+
+  template <class Q>
+  __device__ void load_queries(const Q* all) const {
+    constexpr int kPacks = dim / 8;
+    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, pack = thread % kPacks;
+    const bool vectors = reinterpret_cast<uintptr_t>(all) % 16 == 0 && p_.q_stride % kPack<Q> == 0;
+    const auto to = shared_.query(index_);
+#pragma unroll 2
+    for (int r = thread / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
+      const PackedRow row = packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + r, b_.rows, b_.kv_len);
+      float q[8] = {};
+      if (row.position >= 0 && pack < p_.head_dim / 8) {
+        const Q* from = all + (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
+        if (vectors) {
+          query_eight(from, q);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 8; ++i) q[i] = to_f32(from[i]);
+        }
+      }
+      const uint4 packed = {pack2<T>(q[0], q[1]), pack2<T>(q[2], q[3]), pack2<T>(q[4], q[5]), pack2<T>(q[6], q[7])};
+      store_shared(to + pack_at(r, pack, Layout<dim>::kQueryPanel), packed);
+    }
   }
 
   // The warp is done with a stage.

@@ -33,12 +33,13 @@ Span span(const float* data, int64_t stride, int64_t rows, int64_t columns) {
 Span result_of(const StepAttention& a) {
   const AttentionParams& p = a.params;
   const auto* out = static_cast<const float*>(p.out);
-  if (p.out_type == ResultType::kFloat) return span(out, p.out_stride, a.sequences, int64_t{p.heads} * p.value_dim);
+  if (p.out_type == RowType::kFloat) return span(out, p.out_stride, a.sequences, int64_t{p.heads} * p.value_dim);
   const int64_t stride = (p.out_stride + 1) / 2, columns = (int64_t{p.heads} * p.value_dim + 1) / 2;
   return span(out, stride, a.sequences, columns);
 }
 Span queries_of(const StepAttention& a) {
-  return span(a.params.q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
+  const auto* q = static_cast<const float*>(a.params.q);
+  return span(q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
 }
 Span out_of(const StepProduct& p) { return span(p.out, p.out_stride, p.rows, p.n); }
 Span gated_of(const StepProduct& p) { return span(p.gated, p.gated_stride, p.rows, p.n / 2); }
@@ -206,7 +207,7 @@ class Wiring {
       from.put = quads_for(p), from.put.to.step = step;
       return from.put.to;
     }
-    if (last.kind != Kind::kAttention || p.norms || last.attention.params.out_type != ResultType::kFloat) return {};
+    if (last.kind != Kind::kAttention || p.norms || last.attention.params.out_type != RowType::kFloat) return {};
     if (x != result_of(last.attention)) return {};
     last.attention.put = quads_for(p).to, last.attention.put.step = step;
     return last.attention.put;

@@ -68,7 +68,7 @@ class Recorded {
   void attention() {
     Instruction in = blank(Kind::kAttention);
     StepAttention& a = in.attention;
-    a.params.out = mixed.data(), a.params.out_type = ResultType::kFloat, a.params.q = qkv.data();
+    a.params.out = mixed.data(), a.params.out_type = RowType::kFloat, a.params.q = qkv.data();
     a.params.heads = kHeads, a.params.kv_heads = kKvHeads, a.params.head_dim = a.params.value_dim = kDim;
     a.rotation.q = qkv.data(), a.rotation.k = qkv.data() + kHeads * kDim;
     a.rotation.v = qkv.data() + (kHeads + kKvHeads) * kDim;

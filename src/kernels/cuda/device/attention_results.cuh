@@ -10,25 +10,25 @@ namespace sluice::cuda {
 
 // From element `at` of out on; two where `at` is even, and out as aligned as pairs are.
 __device__ inline void put_result(const AttentionParams& p, int64_t at, float v) {
-  if (p.out_type == ResultType::kFloat) {
+  if (p.out_type == RowType::kFloat) {
     static_cast<float*>(p.out)[at] = v;
-  } else if (p.out_type == ResultType::kBFloat16) {
+  } else if (p.out_type == RowType::kBFloat16) {
     static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(v);
   } else {
     static_cast<__half*>(p.out)[at] = __float2half_rn(v);
   }
 }
 __device__ inline void put_results(const AttentionParams& p, int64_t at, float2 v) {
-  if (p.out_type == ResultType::kFloat) {
+  if (p.out_type == RowType::kFloat) {
     *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at) = v;
-  } else if (p.out_type == ResultType::kBFloat16) {
+  } else if (p.out_type == RowType::kBFloat16) {
     *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(p.out) + at) = __floats2bfloat162_rn(v.x, v.y);
   } else {
     *reinterpret_cast<__half2*>(static_cast<__half*>(p.out) + at) = __floats2half2_rn(v.x, v.y);
   }
 }
 __device__ inline bool pairs_of_results(const AttentionParams& p) {
-  const int bytes = p.out_type == ResultType::kFloat ? 8 : 4;
+  const int bytes = p.out_type == RowType::kFloat ? 8 : 4;
   return reinterpret_cast<uintptr_t>(p.out) % bytes == 0 && p.out_stride % 2 == 0;
 }
 

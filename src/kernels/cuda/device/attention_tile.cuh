@@ -5,6 +5,7 @@
 // a key is read once for all of them.
 #pragma once
 
+#include "kernels/cuda/device/attention_queries.cuh"
 #include "kernels/cuda/device/attention_results.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"

@@ -163,7 +163,7 @@ class Queries {
     const int first = work.row(unit, 0).position, last = work.row(unit, tiles * kQueries - 1).position;
     all_see_from_ = first_visible(p, last < 0 ? unit.kv_len - 1 : last);
     all_see_to_ = last_visible(p, first, unit.kv_len);
-    const bool pairs = reinterpret_cast<uintptr_t>(p.q) % 8 == 0 && p.q_stride % 2 == 0;
+    const bool pairs = pairs_of_queries(p);
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
 #pragma unroll
@@ -173,16 +173,16 @@ class Queries {
         top_[n][j] = -INFINITY, sum_[n][j] = 0.0f;
       }
       const PackedRow own = work.row(unit, n * kQueries + g());
-      const float* q = p.q + int64_t{unit.first_token + own.token} * p.q_stride + int64_t{own.head} * p.head_dim;
+      const int64_t begin = int64_t{unit.first_token + own.token} * p.q_stride + int64_t{own.head} * p.head_dim;
+      with_queries(p, [&](const auto* q) {
 #pragma unroll
-      for (int i = 0; i < dim / 8; ++i) {
-        const int at = kEight ? i / 2 * 16 + 4 * t() + i % 2 * 2 : i * 8 + 2 * t();
-        float2 values = {0.0f, 0.0f};
-        if (own.position >= 0 && at < p.head_dim) {
-          values = pairs ? *reinterpret_cast<const float2*>(q + at) : make_float2(q[at], q[at + 1]);
+        for (int i = 0; i < dim / 8; ++i) {
+          const int at = kEight ? i / 2 * 16 + 4 * t() + i % 2 * 2 : i * 8 + 2 * t();
+          const bool there = own.position >= 0 && at < p.head_dim;
+          const float2 values = there ? query_pair(q + begin + at, pairs) : float2{0.0f, 0.0f};
+          query_[n][i / 2][i % 2] = pack2<T>(values.x, values.y);
         }
-        query_[n][i / 2][i % 2] = pack2<T>(values.x, values.y);
-      }
+      });
 #pragma unroll
       for (int i = 0; i < dim / 16; ++i) {
 #pragma unroll

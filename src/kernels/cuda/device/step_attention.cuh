@@ -337,7 +337,9 @@ class Vectors {
   __device__ const float* memory(int i) const {
     const AttentionParams& p = a_.params;
     const StepRotation& r = a_.rotation;
-    if (at(i) < of_queries_) return p.q + place_.token * p.q_stride + int64_t{place_.kv_head} * of_queries_ + at(i);
+    if (at(i) < of_queries_) {
+      return static_cast<const float*>(p.q) + place_.token * p.q_stride + int64_t{place_.kv_head} * of_queries_ + at(i);
+    }
     if (at(i) < with_key_) {
       return r.k + place_.token * r.k_stride + int64_t{place_.kv_head} * p.head_dim + at(i) - of_queries_;
     }
