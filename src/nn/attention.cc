@@ -28,6 +28,7 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
 std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& s) {
   const int64_t dim = s.head_dim, group = s.heads / s.kv_heads, stride = (group + 2) * dim;
   std::vector<RowRange> rows;
+  rows.reserve(size_t{3} * static_cast<size_t>(s.kv_heads));
   for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride, group * dim});
   for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride + group * dim, dim});
   for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride + (group + 1) * dim, dim});
@@ -122,9 +123,17 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
   ops::rope_store(c, args);
 }
 
+DType Attention::rows_type(const ops::Ctx& c, DType cache, int64_t rows) const {
+  const bool plain = spec_.qk_norm == QkNorm::kNone && !spec_.value_norm && spec_.value_scale == 1.0f &&
+                     spec_.clip == 0 && !spec_.output_gate;
+  const bool rounds = cache != &kFloat32 && cache != &kFloat16;
+  return plain && rounds ? qkv_.output_type(c, rows) : &kFloat32;
+}
+
 void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
-  const Tensor qkv = qkv_(c, x);
+  const Tensor qkv = ops::take_rows(c, rows_type(c, step.kv->k.dtype, x.rows()), x.rows(), qkv_.outputs());
+  qkv_.into(c, qkv, x, false);
   const Tensor q = qkv.slice_columns(0, spec_.q_width());
   Tensor k, v;
   if (!spec_.shared_kv) {

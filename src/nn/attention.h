@@ -104,6 +104,9 @@ class Attention final : public Mixer {
   }
 
  private:
+  // Of queries, keys and values: bf16 only where nothing but their rotation and attention sees them, and where the
+  // cache has no more bits.
+  DType rows_type(const ops::Ctx& c, DType cache, int64_t rows) const;
   void rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
 
   AttentionSpec spec_;

@@ -275,11 +275,14 @@ void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
   check_cache(args.k_cache, args.v_cache);
   const auto tokens = static_cast<int64_t>(args.positions.size());
   const int64_t kv_heads = args.k_cache.shape[1], head_dim = args.k_cache.shape[3];
-  check_matrix(args.q, "q", tokens, -1);
+  check_extents(args.q, "q", tokens, -1);
+  check_given(ctx, args.q, "q");
   CHECK(args.q.shape[1] % head_dim == 0, "q {}, head_dim {}", args.q.shape.str(), head_dim);
   if (args.k.data != nullptr) {
-    check_matrix(args.k, "k", tokens, kv_heads * head_dim);
-    check_matrix(args.v, "v", tokens, kv_heads * args.v_cache.shape[3]);
+    check_extents(args.k, "k", tokens, kv_heads * head_dim);
+    check_extents(args.v, "v", tokens, kv_heads * args.v_cache.shape[3]);
+    CHECK(args.k.dtype == args.q.dtype && args.v.dtype == args.q.dtype, "q is {}, k {}, v {}", args.q.dtype->name,
+          args.k.dtype->name, args.v.dtype->name);
     CHECK(args.slots.size() == args.positions.size());
     const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
     for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);

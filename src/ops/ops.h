@@ -144,9 +144,9 @@ struct CacheTensor : Tensor {
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
 // Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
 struct RopeStoreArgs {
-  Tensor q;        // [tokens, heads * head_dim] fp32, rotated in place
-  Tensor k;        // [tokens, kv_heads * head_dim] fp32
-  Tensor v;        // [tokens, kv_heads * value_dim] fp32
+  Tensor q;        // [tokens, heads * head_dim] fp32 or what output_type() says, rotated in place
+  Tensor k;        // [tokens, kv_heads * head_dim] of the same type
+  Tensor v;        // [tokens, kv_heads * value_dim] of the same type
   Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
   bool interleaved = false;  // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
   CacheTensor k_cache;       // [blocks, kv_heads, block_size, head_dim]

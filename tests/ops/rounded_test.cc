@@ -304,6 +304,68 @@ TEST_P(RoundedTest, AttentionGivesSixteenBits) {
   }
 }
 
+struct RotationCase {
+  int heads, kv_heads, head_dim, value_dim, rotary_dim;
+  bool interleaved;
+};
+
+// Columns of one product's rows, as layers give them: the same numbers as fp32 on the reference.
+TEST_P(RoundedTest, RotationsReadAndWriteSixteenBits) {
+  if (!rounds()) GTEST_SKIP() << "products give fp32";
+  constexpr int kTokens = 11, kBlock = 16, kPositions = 100;
+  std::vector<int32_t> positions, slots;
+  for (int t = 0; t < kTokens; ++t) positions.push_back((t * 37) % kPositions), slots.push_back(t * 5 + 3);
+  for (const RotationCase& c : {RotationCase{32, 8, 128, 128, 128, false}, RotationCase{3, 3, 24, 40, 24, false},
+                                RotationCase{2, 1, 128, 128, 32, false}, RotationCase{2, 1, 80, 80, 20, true},
+                                RotationCase{8, 1, 64, 16, 64, false}, RotationCase{2, 2, 16, 16, 0, false}}) {
+    for (DType type : {&kBFloat16, &kFloat16, &kFloat8E4M3, &kInt8, &kFloat32}) {
+      for (const int64_t gap : {0, 8, 1}) {  // between rows
+        SCOPED_TRACE(fmt::format("{} of {} into {}, {} between rows", c.rotary_dim, c.head_dim, type->name, gap));
+        const int64_t q_width = c.heads * c.head_dim, k_width = c.kv_heads * c.head_dim,
+                      v_width = c.kv_heads * c.value_dim;
+        Owned rows(&kBFloat16, {kTokens, q_width + k_width + v_width}, gap), wide(&kFloat32, rows->shape, gap);
+        Owned cos_sin(&kFloat32, {kPositions, std::max(c.rotary_dim, 2)});
+        rows.fill(random), cos_sin.fill(random);
+        to_float(&kBFloat16, rows->data, wide->f32(), rows.bytes() / 2);
+        OwnedCache k_cache(type, {6, c.kv_heads, kBlock, c.head_dim}),
+            v_cache(type, {6, c.kv_heads, kBlock, c.value_dim});
+        OwnedCache expected_k(k_cache), expected_v(v_cache);
+        const auto store = [&](Ctx& ctx, const Tensor& from, const CacheTensor& keys, const CacheTensor& values) {
+          rope_store(ctx, {.q = from.slice_columns(0, q_width),
+                           .k = from.slice_columns(q_width, k_width),
+                           .v = from.slice_columns(q_width + k_width, v_width),
+                           .cos_sin = c.rotary_dim == 0 ? Tensor() : *cos_sin,
+                           .interleaved = c.interleaved,
+                           .k_cache = keys,
+                           .v_cache = values,
+                           .positions = positions,
+                           .slots = slots});
+        };
+        store(device.ctx, rows, k_cache, v_cache), store(reference.ctx, wide, expected_k, expected_v);
+        std::vector<float> rotated(rows.bytes() / 2);
+        to_float(&kBFloat16, rows->data, rotated.data(), rotated.size());
+        for (int64_t t = 0; t < kTokens; ++t) {
+          for (int64_t i = 0; i < q_width; ++i) {
+            const float exact = wide.row(t)[i], got = rotated[static_cast<size_t>(t * rows->row_stride + i)];
+            ASSERT_NEAR(got, exact, 0x1.02p-8f * std::abs(exact) + 4e-6f) << "token " << t << ", column " << i;
+          }
+        }
+        const float ulp = type == &kFloat32 ? 1e-6f : type == &kFloat16 ? 1e-3f : type == &kBFloat16 ? 8e-3f : 0.125f;
+        for (const auto& [cache, expected] : {std::pair(&k_cache, &expected_k), {&v_cache, &expected_v}}) {
+          const std::vector<float> a = cache->numbers(), b = expected->numbers();
+          for (size_t i = 0; i < a.size(); ++i) {
+            const size_t vector = i / static_cast<size_t>((*cache)->shape[3]);
+            const float least = type == &kInt8         ? expected->scales()[vector] * 1.001f  // one step
+                                : type == &kFloat8E4M3 ? 0x1p-9f
+                                                       : 4e-6f;
+            ASSERT_LE(std::abs(a[i] - b[i]), (type == &kInt8 ? 1e-6f : ulp) * std::abs(b[i]) + least) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 // The same numbers as fp32 and as bf16 give the same bits, in every kernel of attention.
 TEST_P(RoundedTest, AttentionReadsSixteenBits) {
   if (!rounds()) GTEST_SKIP() << "products give fp32";
@@ -339,6 +401,30 @@ TEST_P(RoundedTest, AttentionReadsSixteenBits) {
       }
     }
   }
+}
+
+TEST(Rounded, RowsThatNoProductGivesAreRefused) {
+  Device device(select_backend("reference"), 1);
+  const char* why = "bfloat16, which no product gives here";
+  Owned rows(&kBFloat16, {1, 64}), wide(&kFloat32, {1, 64}), half(&kFloat32, {1, 32});
+  Owned k(&kBFloat16, {1, 1, 8, 64}), v(k);
+  const std::vector<int32_t> zero = {0}, start = {0, 1}, length = {1};
+  EXPECT_DEATH(glu(device.ctx, half, rows, Activation::kSilu), why);
+  RopeStoreArgs store{
+      .q = rows, .k = rows, .v = rows, .cos_sin = {}, .k_cache = *k, .v_cache = *v, .positions = zero, .slots = zero};
+  EXPECT_DEATH(rope_store(device.ctx, store), why);
+  store.q = wide;
+  EXPECT_DEATH(rope_store(device.ctx, store), "q is float32, k bfloat16, v bfloat16");
+  EXPECT_DEATH(attention(device.ctx, {.out = wide,
+                                      .q = rows,
+                                      .k_cache = *k,
+                                      .v_cache = *v,
+                                      .query_start = start,
+                                      .kv_len = length,
+                                      .block_table = zero,
+                                      .block_table_stride = 1,
+                                      .heads = 1}),
+               why);
 }
 
 SLUICE_FOR_EVERY_BACKEND(RoundedTest);

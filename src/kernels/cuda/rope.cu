@@ -1,6 +1,6 @@
 // Rotation of queries and keys, and keys and values into the paged cache. Threads over the pairs and the plain elements
 // of all heads of a token, in more blocks the fewer tokens there are; bound by memory traffic (q read and written once,
-// k, v read and the cache written once).
+// k, v read and the cache written once). Q is what the rows of q, k and v are of, T what the cache is of.
 #include <type_traits>
 
 #include "kernels/cuda/device/fp8.cuh"
@@ -26,14 +26,16 @@ Cache<T> cache_of(const ops::CacheTensor& t) {
   return {t.as<T>(), t.shape[1], t.shape[2], t.shape[3], t.scales};
 }
 
+template <class Q>
 struct RowsOf {
-  float* data;
+  Q* data;
   int64_t stride;
 };
 
-template <class T>
-__global__ void rope_store_kernel(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<T> k_cache,
-                                  Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
+template <class Q, class T>
+__global__ void rope_store_kernel(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation,
+                                  Cache<T> k_cache, Cache<T> v_cache, const int32_t* positions,
+                                  const int32_t* slots) {
   wait_for_earlier();
   const int64_t token = blockIdx.x;
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
@@ -49,11 +51,11 @@ __global__ void rope_store_kernel(RowsOf q, int heads, RowsOf k, RowsOf v, Rotat
   const int kv_heads = static_cast<int>(k_cache.kv_heads);
   for (int i = first; i < kv_heads * head_dim; i += step) {
     const int head = i / head_dim;
-    const float* from = k.data + token * k.stride + head * head_dim;
+    const Q* from = k.data + token * k.stride + head * head_dim;
     k_cache.row(slot, head)[i % head_dim] = from_f32<T>(rotated(rotation, table, from, i % head_dim));
   }
   for (int i = first; i < kv_heads * value_dim; i += step) {
-    v_cache.row(slot, i / value_dim)[i % value_dim] = from_f32<T>(v.data[token * v.stride + i]);
+    v_cache.row(slot, i / value_dim)[i % value_dim] = from_f32<T>(to_f32(v.data[token * v.stride + i]));
   }
 }
 
@@ -68,38 +70,70 @@ __device__ inline void store_four(T* to, const float4& v) {
   }
 }
 
-// The same for heads that are rotated whole, by halves, four pairs or four elements of a value to a thread.
-template <class T>
-__global__ void rope_store_quads(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<T> k_cache,
+// Elements of a row that a thread takes at a time, 16 bytes of them, as fp32.
+template <class Q>
+struct Taken {
+  static constexpr int kCount = kPack<Q>;
+  float v[kCount];
+
+  __device__ explicit Taken(const Q* from) { unpack(*reinterpret_cast<const uint4*>(from), v, from); }
+  Taken() = default;
+
+  template <class T>
+  __device__ void store(T* to) const {
+    if constexpr (kCount == 8 && sizeof(T) == 2) {
+      *reinterpret_cast<uint4*>(to) = {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
+                                       pack2<T>(v[6], v[7])};
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 4) store_four(to + i, {v[i], v[i + 1], v[i + 2], v[i + 3]});
+    }
+  }
+};
+
+// The same for heads that are rotated whole, by halves, 16 bytes of each half or of a value to a thread.
+template <class Q, class T>
+__global__ void rope_store_packs(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation, Cache<T> k_cache,
                                  Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
+  constexpr int kTaken = Taken<Q>::kCount;
   wait_for_earlier();
   const int64_t token = blockIdx.x;
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   const int step = static_cast<int>(gridDim.y * blockDim.x);
-  const int head_dim = static_cast<int>(k_cache.dim), half = head_dim / 2, quads = half / 4;
-  const int value_quads = static_cast<int>(v_cache.dim) / 4, kv_heads = static_cast<int>(k_cache.kv_heads);
+  const int head_dim = static_cast<int>(k_cache.dim), half = head_dim / 2, packs = half / kTaken;
+  const int value_packs = static_cast<int>(v_cache.dim) / kTaken;
+  const int kv_heads = k.data != nullptr ? static_cast<int>(k_cache.kv_heads) : 0;
   const float* table = rotation.cos_sin + positions[token] * rotation.stride;
-  const int rotations = (heads + (k.data != nullptr ? kv_heads : 0)) * quads;
-  const int64_t slot = k.data != nullptr ? slots[token] : 0;
-  for (int i = first; i < rotations; i += step) {
-    const int head = i / quads, pair = i % quads * 4, kv_head = head - heads;
-    float* low = kv_head < 0 ? q.data + token * q.stride + head * head_dim + pair
-                             : k.data + token * k.stride + kv_head * head_dim + pair;
-    const float4 x = load_four(low), y = load_four(low + half);
-    const float4 c = load_four(table + pair), s = load_four(table + half + pair);
-    const float4 a = {x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y, x.z * c.z - y.z * s.z, x.w * c.w - y.w * s.w};
-    const float4 b = {y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y, y.z * c.z + x.z * s.z, y.w * c.w + x.w * s.w};
+  const int rotations = (heads + kv_heads) * packs, all = rotations + kv_heads * value_packs;
+  const int64_t slot = kv_heads > 0 ? slots[token] : 0;
+  for (int i = first; i < all; i += step) {
+    if (i >= rotations) {
+      const int head = (i - rotations) / value_packs, at = (i - rotations) % value_packs * kTaken;
+      const Taken<Q> value(v.data + token * v.stride + int64_t{head} * v_cache.dim + at);
+      value.store(v_cache.row(slot, head) + at);
+      continue;
+    }
+    const int head = i / packs, pair = i % packs * kTaken, kv_head = head - heads;
+    Q* low = kv_head < 0 ? q.data + token * q.stride + head * head_dim + pair
+                         : k.data + token * k.stride + kv_head * head_dim + pair;
+    const Taken<Q> x(low), y(low + half);
+    Taken<Q> a, b;
+#pragma unroll
+    for (int j = 0; j < kTaken; j += 4) {
+      const float4 cosines = load_four(table + pair + j), sines = load_four(table + half + pair + j);
+      const float c[4] = {cosines.x, cosines.y, cosines.z, cosines.w}, s[4] = {sines.x, sines.y, sines.z, sines.w};
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        a.v[j + n] = x.v[j + n] * c[n] - y.v[j + n] * s[n];
+        b.v[j + n] = y.v[j + n] * c[n] + x.v[j + n] * s[n];
+      }
+    }
     if (kv_head < 0) {
-      *reinterpret_cast<float4*>(low) = a, *reinterpret_cast<float4*>(low + half) = b;
+      a.store(low), b.store(low + half);
     } else {
       T* to = k_cache.row(slot, kv_head) + pair;
-      store_four(to, a), store_four(to + half, b);
+      a.store(to), b.store(to + half);
     }
-  }
-  if (k.data == nullptr) return;
-  for (int i = first; i < kv_heads * value_quads; i += step) {
-    const int head = i / value_quads, at = i % value_quads * 4;
-    store_four(v_cache.row(slot, head) + at, load_four(v.data + token * v.stride + int64_t{head} * v_cache.dim + at));
   }
 }
 
@@ -123,8 +157,10 @@ __device__ inline void store_int8(const Cache<int8_t>& cache, int64_t slot, int6
 }
 
 // Into a cache of int8: a warp takes a head of the queries, of the keys or of the values.
-__global__ void rope_store_int8(RowsOf q, int heads, RowsOf k, RowsOf v, Rotation rotation, Cache<int8_t> k_cache,
-                                Cache<int8_t> v_cache, const int32_t* positions, const int32_t* slots) {
+template <class Q>
+__global__ void rope_store_int8(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation,
+                                Cache<int8_t> k_cache, Cache<int8_t> v_cache, const int32_t* positions,
+                                const int32_t* slots) {
   wait_for_earlier();
   const int64_t token = blockIdx.x;
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / kWarp;
@@ -134,23 +170,24 @@ __global__ void rope_store_int8(RowsOf q, int heads, RowsOf k, RowsOf v, Rotatio
   const float* table = rotation.cos_sin != nullptr ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
   for (int i = first; i < all; i += step) {
     if (i < heads) {
-      float* head = q.data + token * q.stride + i * head_dim;
+      Q* head = q.data + token * q.stride + i * head_dim;
       for (int pair = lane; pair < rotation.rotary / 2; pair += kWarp) rotate_pair(rotation, table, head, pair);
     } else if (i < heads + kv_heads) {
       const int head = i - heads;
-      const float* from = k.data + token * k.stride + head * head_dim;
+      const Q* from = k.data + token * k.stride + head * head_dim;
       store_int8(k_cache, slots[token], head, [&](int d) { return rotated(rotation, table, from, d); });
     } else {
       const int head = i - heads - kv_heads;
-      const float* from = v.data + token * v.stride + head * value_dim;
-      store_int8(v_cache, slots[token], head, [&](int d) { return from[d]; });
+      const Q* from = v.data + token * v.stride + head * value_dim;
+      store_int8(v_cache, slots[token], head, [&](int d) { return to_f32(from[d]); });
     }
   }
 }
 
 template <class T>
-__global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf latent, RowsOf k_rope, Rotation rotation,
-                                    Cache<T> cache, const int32_t* positions, const int32_t* slots) {
+__global__ void latent_store_kernel(RowsOf<float> q, RowsOf<float> q_rope, int heads, RowsOf<float> latent,
+                                    RowsOf<float> k_rope, Rotation rotation, Cache<T> cache, const int32_t* positions,
+                                    const int32_t* slots) {
   const int64_t token = blockIdx.x;
   const int rotary = rotation.rotary, head_dim = static_cast<int>(cache.dim), plain = head_dim - rotary;
   const float* table = rotation.cos_sin + positions[token] * rotation.stride;
@@ -174,42 +211,50 @@ __global__ void latent_store_kernel(RowsOf q, RowsOf q_rope, int heads, RowsOf l
   }
 }
 
-RowsOf rows_of(const Tensor& t) { return {t.data != nullptr ? t.f32() : nullptr, t.row_stride}; }
+template <class Q = float>
+RowsOf<Q> rows_of(const Tensor& t) {
+  return {t.as<Q>(), t.row_stride};
+}
 
-bool takes_quads(const ops::RopeStoreArgs& a) {
-  const auto in_fours = [](const Tensor& t) {
-    return t.data == nullptr || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.row_stride % 4 == 0);
+template <class Q>
+bool takes_packs(const ops::RopeStoreArgs& a) {
+  const auto in_packs = [](const Tensor& t, int64_t elements) {
+    return t.data == nullptr || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.row_stride % elements == 0);
   };
+  constexpr int64_t kTaken = kPack<Q>;
   const int64_t head_dim = a.k_cache.shape[3];
-  return a.cos_sin.data != nullptr && a.cos_sin.shape[1] == head_dim && !a.interleaved && head_dim % 8 == 0 &&
-         (a.k.data == nullptr || a.v_cache.shape[3] % 4 == 0) && in_fours(a.q) && in_fours(a.k) && in_fours(a.v) &&
-         in_fours(a.cos_sin) && in_fours(a.k_cache) && in_fours(a.v_cache);
+  return a.cos_sin.data != nullptr && a.cos_sin.shape[1] == head_dim && !a.interleaved &&
+         head_dim % (2 * kTaken) == 0 && (a.k.data == nullptr || a.v_cache.shape[3] % kTaken == 0) &&
+         in_packs(a.q, kTaken) && in_packs(a.k, kTaken) && in_packs(a.v, kTaken) && in_packs(a.cos_sin, 4) &&
+         in_packs(a.k_cache, kTaken) && in_packs(a.v_cache, kTaken);
+}
+
+template <class Q, class T>
+void store_rows(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
+  const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
+  // Few blocks of a token where tokens fill the device, else enough that a thread has little to do.
+  const int64_t tokens = a.q.rows(), wanted = pieces(int64_t{l.multiprocessors} * 8, tokens);
+  const auto launch = [&](auto* kernel, int64_t most) {
+    const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most)));
+    launch_overlapped(l, "rope_store", kernel, grid, kThreads, 0, rows_of<Q>(a.q), heads, rows_of<Q>(a.k),
+                      rows_of<Q>(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
+                      cache_of<T>(a.v_cache), positions, slots);
+  };
+  if constexpr (std::is_same_v<T, int8_t>) {
+    const int64_t vectors = heads + (a.k.data != nullptr ? 2 * a.k_cache.shape[1] : 0);
+    launch(rope_store_int8<Q>, pieces(vectors, kThreads / kWarp));
+  } else if (takes_packs<Q>(a)) {
+    launch(rope_store_packs<Q, T>, pieces(a.q.shape[1] / (2 * kPack<Q>), kThreads));
+  } else {
+    launch(rope_store_kernel<Q, T>, pieces(std::max<int64_t>(a.q.shape[1] / 2, 1), kThreads));
+  }
 }
 
 template <class T>
 void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
-  const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
-  // A thread has one pair where there are few tokens, all of its stride of a token where these fill the device.
-  const int64_t pairs = std::max<int64_t>(a.q.shape[1] / 2, 1), tokens = a.q.rows();
-  const int64_t parts = std::clamp<int64_t>(pieces(int64_t{l.multiprocessors} * 8, tokens), 1, pieces(pairs, kThreads));
-  const int64_t quads = pieces(a.q.shape[1] / 8, kThreads);
-  const bool by_quads = takes_quads(a);
-  launch_overlapped(
-      l, "rope_store", by_quads ? rope_store_quads<T> : rope_store_kernel<T>,
-      dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(by_quads ? std::min(parts, quads) : parts)), kThreads,
-      0, rows_of(a.q), heads, rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
-      cache_of<T>(a.v_cache), positions, slots);
-}
-
-template <>
-void store<int8_t>(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
-  const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
-  const int64_t tokens = a.q.rows(), vectors = heads + (a.k.data != nullptr ? 2 * a.k_cache.shape[1] : 0);
-  const int64_t most = pieces(vectors, kThreads / kWarp);
-  const int64_t parts = std::clamp<int64_t>(pieces(int64_t{l.multiprocessors} * 8, tokens), 1, most);
-  launch_overlapped(l, "rope_store", rope_store_int8, dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(parts)),
-                    kThreads, 0, rows_of(a.q), heads, rows_of(a.k), rows_of(a.v), rotation_of(a.cos_sin, a.interleaved),
-                    cache_of<int8_t>(a.k_cache), cache_of<int8_t>(a.v_cache), positions, slots);
+  if (a.q.dtype == &kFloat32) return store_rows<float, T>(l, a, positions, slots);
+  CHECK(a.q.dtype == &kBFloat16, "no kernel rotates {}", a.q.dtype->name);
+  store_rows<__nv_bfloat16, T>(l, a, positions, slots);
 }
 
 template <class T>

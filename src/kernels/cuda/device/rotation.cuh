@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/numeric.cuh"
+
 namespace sluice::cuda {
 
 struct Rotation {
@@ -13,24 +15,27 @@ struct Rotation {
 };
 
 // Element i of `from` after the rotation whose cosines and sines are `table`.
-__device__ inline float rotated(const Rotation& r, const float* table, const float* from, int i) {
-  if (i >= r.rotary) return from[i];
+template <class Q>
+__device__ inline float rotated(const Rotation& r, const float* table, const Q* from, int i) {
+  if (i >= r.rotary) return to_f32(from[i]);
   const int half = r.rotary / 2;
   const int pair = r.interleaved ? i / 2 : i % half;
   const bool second = r.interleaved ? i % 2 == 1 : i >= half;
-  const float x = from[r.interleaved ? 2 * pair : pair], y = from[r.interleaved ? 2 * pair + 1 : pair + half];
+  const float x = to_f32(from[r.interleaved ? 2 * pair : pair]);
+  const float y = to_f32(from[r.interleaved ? 2 * pair + 1 : pair + half]);
   const float c = table[pair], s = table[half + pair];
   return second ? y * c + x * s : x * c - y * s;
 }
 
 // Pair `pair` of `head` in place.
-__device__ inline void rotate_pair(const Rotation& r, const float* table, float* head, int pair) {
+template <class Q>
+__device__ inline void rotate_pair(const Rotation& r, const float* table, Q* head, int pair) {
   const int half = r.rotary / 2;
-  float& a = head[r.interleaved ? 2 * pair : pair];
-  float& b = head[r.interleaved ? 2 * pair + 1 : pair + half];
-  const float x = a, y = b, c = table[pair], s = table[half + pair];
-  a = x * c - y * s;
-  b = y * c + x * s;
+  Q& a = head[r.interleaved ? 2 * pair : pair];
+  Q& b = head[r.interleaved ? 2 * pair + 1 : pair + half];
+  const float x = to_f32(a), y = to_f32(b), c = table[pair], s = table[half + pair];
+  a = from_f32<Q>(x * c - y * s);
+  b = from_f32<Q>(y * c + x * s);
 }
 
 // The vector of one kv head at `slot` in a cache [blocks, kv_heads, block_size, dim].
