@@ -329,6 +329,7 @@ struct AttentionShape {
   bool check = true;
   int heads = 32, kv_heads = 8, dim = 128, block_size = 16;
   bool warpgroups = true;  // false: what devices before 9.0 run
+  DType queries = &kFloat32;
 };
 
 void bench_attention(const AttentionShape& s) {
@@ -341,7 +342,7 @@ void bench_attention(const AttentionShape& s) {
   // Of int8, the codes of bytes at random, with scales that make numbers of about one.
   const bool scaled = type == &kInt8;
   const Random k(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 3), v(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 4);
-  const Random scales(&kFloat32, scaled ? cache / s.dim : 1, 0.01f, 7), q(&kFloat32, tokens * s.heads * s.dim, 1.0f, 5);
+  const Random scales(&kFloat32, scaled ? cache / s.dim : 1, 0.01f, 7), q(s.queries, tokens * s.heads * s.dim, 1.0f, 5);
   Buffer memory(static_cast<size_t>(2 * tokens * s.heads * s.dim) * sizeof(float), device_memory());
   std::vector<int32_t> start = {0}, len, table(static_cast<size_t>(blocks));
   AttentionIndices at{.sequences = sequences};
@@ -359,7 +360,7 @@ void bench_attention(const AttentionShape& s) {
   const Shape cache_shape{blocks, s.kv_heads, s.block_size, s.dim};
   const int64_t width = int64_t{s.heads} * s.dim;
   ops::AttentionArgs args{.out = Tensor(memory.data(), &kFloat32, {tokens, width}),
-                          .q = Tensor(q.data(), &kFloat32, {tokens, width}),
+                          .q = Tensor(q.data(), s.queries, {tokens, width}),
                           .k_cache = {Tensor(k.data(), type, cache_shape), scale_data},
                           .v_cache = {Tensor(v.data(), type, cache_shape), scale_data},
                           .query_start = start,
@@ -382,11 +383,11 @@ void bench_attention(const AttentionShape& s) {
   }
   const int shortest = *std::min_element(s.keys.begin(), s.keys.end());
   fmt::print(
-      "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
+      "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
       "{:6.1f} TFLOP/s{}\n",
-      type->name, s.heads, s.kv_heads, s.dim, s.block_size, s.warpgroups ? "" : ", mma.sync", sequences, rows, shortest,
-      longest, seconds * 1e6, bytes / seconds * 1e-12, 4.0 * pairs * static_cast<double>(width) / seconds * 1e-12,
-      error);
+      type->name, s.heads, s.kv_heads, s.dim, s.block_size, s.warpgroups ? "" : ", mma.sync",
+      s.queries == &kFloat32 ? "" : ", bf16 queries", sequences, rows, shortest, longest, seconds * 1e6,
+      bytes / seconds * 1e-12, 4.0 * pairs * static_cast<double>(width) / seconds * 1e-12, error);
 }
 
 std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }
@@ -429,6 +430,33 @@ void bench_attentions() {
     bench_attention(
         {.keys = all(1, 8192), .rows = 8192, .check = false, .heads = 16, .dim = 256, .warpgroups = warpgroups});
   }
+  bench_attention({.keys = all(1, 8192), .rows = 8192, .check = false, .queries = &kBFloat16});
+  bench_attention({.keys = all(256, 2048), .check = false, .queries = &kBFloat16});
+}
+
+// Queries, keys and values from their product to attention's cache, in rows of `type`.
+void bench_rotation(DType type, int64_t rows) {
+  constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 128, kBlock = 16;
+  const int64_t queries = kHeads * kDim, keys = kKvHeads * kDim, blocks = (rows + kBlock - 1) / kBlock;
+  const Random data(type, rows * (queries + 2 * keys)), angles(&kFloat32, rows * kDim, 0.1f);
+  Buffer k(static_cast<size_t>(blocks * kBlock * keys) * 2, device_memory());
+  Buffer v(k.size(), device_memory());
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  std::iota(order.begin(), order.end(), 0);
+  const Device on_device(order);
+  const Tensor qkv(data.data(), type, {rows, queries + 2 * keys});
+  const Shape cache{blocks, kKvHeads, kBlock, kDim};
+  const ops::RopeStoreArgs args{.q = qkv.slice_columns(0, queries),
+                                .k = qkv.slice_columns(queries, keys),
+                                .v = qkv.slice_columns(queries + keys, keys),
+                                .cos_sin = Tensor(angles.data(), &kFloat32, {rows, kDim}),
+                                .k_cache = Tensor(k.data(), &kBFloat16, cache),
+                                .v_cache = Tensor(v.data(), &kBFloat16, cache),
+                                .positions = order,
+                                .slots = order};
+  const double s = seconds_per_call(10, [&](int) { rope_store(launch(), args, on_device.data(), on_device.data()); });
+  const auto bytes = static_cast<double>(rows * (2 * (queries + keys) * type->block_bytes + 2 * keys * 2));
+  fmt::print("rope_store of {:>8} {:5} rows: {:7.2f} us {:5.2f} TB/s\n", type->name, rows, s * 1e6, bytes / s * 1e-12);
 }
 
 void bench_rows(int64_t rows) {
@@ -684,7 +712,9 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("steps")) bench_steps();
   if (wanted("whole")) bench_whole_steps();
   for (const int64_t rows : {1, 32, 256, 8192}) {
-    if (wanted("rows")) bench_rows(rows);
+    if (!wanted("rows")) continue;
+    bench_rows(rows);
+    for (DType type : {&kFloat32, &kBFloat16}) bench_rotation(type, rows);
   }
   return 0;
 }
