@@ -11,54 +11,43 @@
 // Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
 // tensor cores. Queries and softmax weights are rounded to the cache's type, or to fp16; scores and sums are fp32.
 //
-// The kernel fills the multiprocessors by itself: it neither begins early nor lets the next one do so, whose blocks
-// would sit beside it, a part of them, and wait.
-#include "kernels/cuda/attention_kernels.h"
+// Here keys and values are copied in packs of 16 bytes: what devices before 9.0 do (attention_decode_boxes.cu).
+#include "kernels/cuda/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kLaunchedSequences = 1024;  // their lengths lie in shared memory
-constexpr int kMostWarps = 8;             // of a block, as many as have room for their rings
-
 template <class T, int dim, int tiles>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     decode(const __grid_constant__ AttentionParams p, const __grid_constant__ Partials partials, int sequences,
            const __grid_constant__ Cut cut) {
-  extern __shared__ __align__(128) uint4 memory[];
-  decode_units<T, dim, tiles>(p, partials, sequences, cut, memory, {.warps = static_cast<int>(blockDim.x) / kWarp});
+  extern __shared__ __align__(1024) uint4 bytes[];
+  const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
+  const DecodeMemory<T, dim> memory(bytes, team.warps);
+  constexpr int kRows = kStageKeys<T, dim>;
+  const int own_packs = min(p.head_dim, p.value_dim) * static_cast<int>(sizeof(T)) / 16;
+  clear_beyond<kUnits<T, dim>, kRows>(bytes, team.warps * kRingBytes<T, dim>, own_packs, team.threads());
+  const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
+  team.sync();
+  PackStream<T, dim> stream(p, work, shared_address(memory.rings), memory.scales, team.warps, partials.tickets,
+                            memory.queues);
+  decode_units<T, dim, tiles>(p, work, partials, stream);
+  wait_for_copies<0>();
 }
-
-int tiles_for(int64_t packed_rows) { return packed_rows <= kQueries ? 1 : 2; }
 
 template <class T, int dim, int tiles>
-void launch_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  constexpr int kOfWarp = kDecodeBytesOfWarp<dim, T>, kOfSequence = sizeof(SequenceWork), kBeside = 1024;
-  const int most_shared = shared_of_block(l) - kBeside;
-  const int warps = std::min(kMostWarps, most_shared / kOfWarp);
-  const int launched = std::min(kLaunchedSequences, (most_shared - warps * kOfWarp) / kOfSequence);
-  const int shared = decode_bytes<dim, T>(warps, std::min(at.sequences, launched));
-  static const bool allowed = (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(most_shared)), true);
-  static_cast<void>(allowed);
-  for (int first = 0; first < at.sequences; first += launched) {
-    const int sequences = std::min(at.sequences - first, launched);
-    const auto [cut, partials] = plan_decode(l, p, at, sequences, warps, tiles * kQueries);
-    AttentionParams own = p;
-    own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    decode<T, dim, tiles><<<static_cast<unsigned>(l.multiprocessors), static_cast<unsigned>(warps * kWarp),
-                            static_cast<size_t>(shared), l.stream>>>(own, partials, sequences, cut);
-    check_launch("attention decode");
+struct Packs {
+  static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+    static const bool allowed = (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
+    static_cast<void>(allowed);
+    launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
+      decode<T, dim, tiles><<<static_cast<unsigned>(l.multiprocessors), static_cast<unsigned>(d.warps * kWarp),
+                              static_cast<size_t>(d.shared), l.stream>>>(d.params, d.partials, d.sequences, d.cut);
+      check_launch("attention decode");
+    });
   }
-}
-
-template <class T, int dim>
-void decode_by_rows(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  if constexpr (dim <= 128) {  // more does not fit into the registers
-    if (tiles_for(int64_t{at.decode_rows} * p.group) == 2) return launch_decode<T, dim, 2>(l, p, at);
-  }
-  launch_decode<T, dim, 1>(l, p, at);
-}
+};
 
 }  // namespace
 
@@ -70,10 +59,7 @@ size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t 
 
 template <class T>
 void attention_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  const int dim = std::max(p.head_dim, p.value_dim);
-  if (dim <= 64) return decode_by_rows<T, 64>(l, p, at);
-  if (dim <= 128) return decode_by_rows<T, 128>(l, p, at);
-  decode_by_rows<T, 256>(l, p, at);
+  decode_by_shape<T, Packs>(l, p, at);
 }
 
 template void attention_decode<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);

@@ -18,6 +18,7 @@ struct AttentionParams {
   const float *sinks, *alibi_slopes, *relative_bias;
   int64_t out_stride, q_stride;
   int64_t value_stride;  // elements from a cached value to the next one
+  int64_t vectors;       // of the cache
   int block_table_stride, block_size;
   uint32_t per_block;          // of 2^32: keys times this, in whole 2^32, are blocks
   int heads, kv_heads, group;  // group: query heads of one kv head
@@ -59,6 +60,7 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .out_stride = a.out.row_stride,
           .q_stride = a.q.row_stride,
           .value_stride = apart ? a.v_cache.shape[3] : a.k_cache.shape[3],
+          .vectors = a.k_cache.shape.elements() / a.k_cache.shape[3],
           .block_table_stride = a.block_table_stride,
           .block_size = static_cast<int>(a.k_cache.shape[2]),
           .per_block = static_cast<uint32_t>(((int64_t{1} << 32) + a.k_cache.shape[2] - 1) / a.k_cache.shape[2]),

@@ -17,8 +17,9 @@ inline constexpr int kQueries = 8;  // packed rows of a tile of the tensor cores
 struct Cut {
   int cuts, longest;
 };
-inline constexpr int kShortestChunk = 64, kLongestChunk = 1024, kMostChunks = 128;
-// Where sequences are more than the warps: what chunks give to balance is less than what their merging takes.
+inline constexpr int kShortestChunk = 64, kLongestChunk = 2048, kMostChunks = 128;
+// Where sequences are more than the warps: what chunks give to balance is less than what each of them takes beside its
+// keys.
 inline constexpr int kLongestOfMany = 4096;
 
 // What one chunk gives a row: its largest score (in powers of two) and the sum of weights relative to it; the mixed
@@ -33,8 +34,7 @@ struct Partials {
   ChunkSum* sums;     // [units, rows]
   int rows;           // of a slot, what units have at most
   int32_t* arrivals;  // [units] zeros, and zeros again at the end
-  int32_t* tickets;   // units that were taken beyond the first ones; likewise
-  int32_t* finished;  // warps that are done; likewise
+  int32_t* tickets;   // units that were taken beyond the first ones, and warps that found no more; likewise
 };
 inline constexpr int kCounters = 2;  // beside the arrivals
 
@@ -77,8 +77,7 @@ inline DecodePlan plan_decode(const Launch& l, const AttentionParams& p, const A
            .sums = reinterpret_cast<ChunkSum*>(values + slots * slot_rows * p.value_dim),
            .rows = static_cast<int>(slot_rows),
            .arrivals = l.arrivals + kCounters,
-           .tickets = l.arrivals,
-           .finished = l.arrivals + 1}};
+           .tickets = l.arrivals}};
 }
 
 }  // namespace sluice::cuda

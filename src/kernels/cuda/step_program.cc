@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/panels.h"
 #include "kernels/cuda/step_wiring.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace sluice::cuda {
 
@@ -36,30 +37,6 @@ constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
 bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostStepRows; }
-
-// A tensor of dimensions and strides (of all but the first, in bytes), innermost first, in boxes.
-template <size_t rank>
-CUtensorMap tensor_map(CUtensorMapDataType type, const std::byte* data, const std::array<cuuint64_t, rank>& size,
-                       const std::array<cuuint64_t, rank - 1>& stride, const std::array<cuuint32_t, rank>& box,
-                       CUtensorMapSwizzle swizzle) {
-  using Encode = decltype(&cuTensorMapEncodeTiled);
-  static const Encode encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-               "cuTensorMapEncodeTiled");
-    CHECK(found == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<Encode>(entry);
-  }();
-  std::array<cuuint32_t, rank> steps;
-  steps.fill(1);
-  CUtensorMap map{};
-  const CUresult result = encode(&map, type, rank, const_cast<std::byte*>(data), size.data(), stride.data(), box.data(),
-                                 steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(result == CUDA_SUCCESS, "tensor map of {} x {}: error {}", size[0], size[1], static_cast<int>(result));
-  return map;
-}
 
 // Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
 WeightMaps weight_maps(const Product& p, int pieces_of_stage) {

@@ -169,16 +169,18 @@ __device__ inline float result_factor(const AttentionParams& p, const SoftmaxRow
   return keep / (sum * keep + exp2_fast(sink - top));
 }
 
-// Eight keys from a multiple of eight on lie side by side in the cache, and a warp copies them as a group. Which vector
-// is its first: found in two steps, so that the table is read long before the result is needed.
+// Eight keys from a multiple of eight on lie side by side in the cache, and a warp copies them as a group; or more of
+// them, which divide a block. Which vector is its first: found in two steps, so that the table is read long before the
+// result is needed.
 class GroupPlace {
  public:
   // Groups without a key in [begin, end) are not looked up.
-  __device__ void look_up(const AttentionParams& p, const int32_t* table, int first, int begin, int end) {
+  __device__ void look_up(const AttentionParams& p, const int32_t* table, int first, int begin, int end, int keys = 8) {
     const int block = static_cast<int>(__umulhi(static_cast<unsigned>(first), p.per_block));
     in_block_ = first - block * p.block_size;
-    block_ = first < end && first + 8 > begin ? table[block] : -1;
+    block_ = first < end && first + keys > begin ? table[block] : -1;
   }
+  __device__ void none() { block_ = -1; }
   // -1: none.
   __device__ int vector(const AttentionParams& p, int kv_head) const {
     return block_ < 0 ? -1 : (block_ * p.kv_heads + kv_head) * p.block_size + in_block_;
