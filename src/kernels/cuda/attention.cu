@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
 namespace {
@@ -15,9 +16,9 @@ constexpr int kMostDim = 256;
 template <class T>
 bool run(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
   if constexpr (sizeof(T) == 1) {  // has no kernel for many rows on devices before 9.0
-    if (at.prefill_rows > 0 && !attention_warpgroup<T>(l, p, at)) return false;
+    if (at.prefill_tiles > 0 && !attention_warpgroup<T>(l, p, at)) return false;
   } else {
-    if (at.prefill_rows > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);
+    if (at.prefill_tiles > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);
   }
   if (at.decode_rows > 0 && !attention_decode_boxes<T>(l, p, at)) attention_decode<T>(l, p, at);
   return true;
@@ -33,7 +34,7 @@ bool whole_packs(const Tensor& cache) {
 void AttentionIndices::count(int rows, int keys, int group) {
   if (rows == 0) return;
   if (int64_t{rows} * group > kMostDecodeRows) {
-    prefill_rows = std::max(prefill_rows, rows);
+    prefill_tiles += pieces(int64_t{rows} * group, kPrefillTileRows);
   } else {
     decode_rows = std::max(decode_rows, rows), decode_keys = std::max(decode_keys, keys), decode_tokens += rows;
   }
@@ -54,7 +55,7 @@ bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const Att
   const DType type = args.k_cache.dtype;
   const AttentionParams p = attention_params(args, at);
   const bool little = shared_of_block(l) < (128 << 10);
-  if (at.prefill_rows > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
+  if (at.prefill_tiles > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
   if (type == &kBFloat16) return run<__nv_bfloat16>(l, p, at);
   if (type == &kFloat16) return run<__half>(l, p, at);
   if (type == &kInt8) return run<int8_t>(l, p, at);

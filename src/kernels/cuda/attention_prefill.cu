@@ -3,6 +3,7 @@
 // keys. Queries and softmax weights are rounded to the cache's type; scores and sums are fp32.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/attention_tile.cuh"
+#include "kernels/cuda/device/prefill_tile.cuh"
 #include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
@@ -159,17 +160,17 @@ class TileCopies {
   GroupPlace place_;
 };
 
-// Blocks: (tiles of packed rows, kv heads, sequences), the tiles with the most keys first.
+// Blocks: tiles (prefill_tile).
 template <class T, int dim>
-__global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant__ AttentionParams p, int sequences) {
   extern __shared__ __align__(128) uint4 tiles[];
   constexpr int kBlockRows = kWarps * kTileRows;
   constexpr uint32_t kBytes = kTileKeys * dim * 2;
-  const int sequence = blockIdx.z, kv_head = blockIdx.y;
+  const auto [sequence, kv_head, block_row] = prefill_tile(p, sequences, tiles);
+  if (sequence < 0) return;
+  __syncthreads();
   const int first_token = p.query_start[sequence], rows = p.query_start[sequence + 1] - first_token;
   const int kv_len = p.kv_len[sequence];
-  const int block_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows;
-  if (rows * p.group <= kMostDecodeRows || block_row >= rows * p.group) return;
   clear_beyond<dim>(tiles, 4 * kTileKeys, min(p.head_dim, p.value_dim), static_cast<int>(blockDim.x));
   __syncthreads();
   const uint32_t base = shared_address(tiles);
@@ -204,9 +205,9 @@ template <class T, int dim>
 void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
   static const bool allowed = (allow_shared(prefill<T, dim>, shared_bytes<dim>()), true);
   static_cast<void>(allowed);
-  const dim3 grid(static_cast<unsigned>(pieces(int64_t{at.prefill_rows} * p.group, kWarps * kTileRows)),
-                  static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(at.sequences));
-  prefill<T, dim><<<grid, kWarps * 32, shared_bytes<dim>(), l.stream>>>(p);
+  static_assert(kWarps * kTileRows == kPrefillTileRows && kWarps <= kMostPrefillWarps);
+  prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kWarps * 32, shared_bytes<dim>(), l.stream>>>(
+      p, at.sequences);
   check_launch("attention prefill");
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/attention_tile.cuh"
+#include "kernels/cuda/device/prefill_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/grid.h"
@@ -84,10 +85,8 @@ struct Block {
   int begin, end;  // keys that any row sees
 };
 
-[[maybe_unused]] __device__ inline Block block_of(const AttentionParams& p) {
-  Block b{.sequence = static_cast<int>(blockIdx.z),
-          .kv_head = static_cast<int>(blockIdx.y),
-          .first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows};
+[[maybe_unused]] __device__ inline Block block_of(const AttentionParams& p, const PrefillTile& tile) {
+  Block b{.sequence = tile.sequence, .kv_head = tile.kv_head, .first_row = tile.first_row};
   b.first_token = p.query_start[b.sequence];
   b.rows = p.query_start[b.sequence + 1] - b.first_token;
   b.kv_len = p.kv_len[b.sequence];
@@ -478,13 +477,14 @@ class Consumer {
   float mixed_[kParts][kPart / 2];
 };
 
-// Blocks: (tiles of packed rows, kv heads, sequences), the tiles with the most keys first.
+// Blocks: tiles (prefill_tile).
 template <class T, int dim>
-__global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ AttentionParams p, int sequences) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
-  const Block b = block_of(p);
-  if (b.rows * p.group <= kMostDecodeRows || b.first_row >= b.rows * p.group) return;
+  const PrefillTile tile = prefill_tile(p, sequences, memory);  // where queries lie later
+  if (tile.sequence < 0) return;
+  const Block b = block_of(p, tile);
   const Layout<dim> shared{shared_address(memory)};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
@@ -528,9 +528,8 @@ void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIn
   static_assert(kBytes <= 227 << 10);
   static const bool allowed = (allow_shared(prefill<T, dim>, kBytes), true);
   static_cast<void>(allowed);
-  const dim3 grid(static_cast<unsigned>(pieces(int64_t{at.prefill_rows} * p.group, kBlockRows)),
-                  static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(at.sequences));
-  prefill<T, dim><<<grid, kThreads, kBytes, l.stream>>>(p);
+  static_assert(kBlockRows == kPrefillTileRows && kThreads <= kMostPrefillWarps * kWarp);
+  prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kThreads, kBytes, l.stream>>>(p, at.sequences);
   check_launch("attention prefill of warp groups");
 }
 

@@ -122,6 +122,7 @@ constexpr size_t product_workspace(int64_t rows, int64_t k) {
 // among multiprocessors. The numbers of rows and keys are bounds over the sequences of each kind; they set grids and
 // workspace, and what the device's lengths say may be less.
 inline constexpr int kMostDecodeRows = 64;
+inline constexpr int kPrefillTileRows = 128;  // packed rows of a block, of sequences that are not decoded
 struct AttentionIndices {
   const int32_t* query_start = nullptr;
   const int32_t* kv_len = nullptr;
@@ -129,7 +130,7 @@ struct AttentionIndices {
   int sequences = 0;
   int decode_rows = 0, decode_keys = 0;  // of any one sequence; 0: none is decoded
   int64_t decode_tokens = 0;             // rows of all decoded ones
-  int prefill_rows = 0;                  // of any other sequence; 0: there is none
+  int64_t prefill_tiles = 0;             // of all other ones; 0: there is none
   // A sequence of the batch, of `rows` rows in this step.
   void count(int rows, int keys, int group);
 };

@@ -285,7 +285,7 @@ int StepProgram::place_of(const AttentionParams& params, const StepRotation& rot
 bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
   if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
   const AttentionParams params = attention_params(a, at);
-  if (at.prefill_rows > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
+  if (at.prefill_tiles > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
   if (dim > kStepMostDim || params.value_stride != params.value_dim || !rotated_before(params, at.sequences))
     return false;

@@ -1,0 +1,55 @@
+// Which rows a block of prefill takes: sequences' packed rows cut into tiles, counted up on the device from where their
+// rows begin. A grid over the longest sequence's tiles times all sequences would be blocks without rows for the most
+// part, each as long in starting as any other.
+#pragma once
+
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/visible_keys.cuh"
+
+namespace sluice::cuda {
+
+struct PrefillTile {
+  int sequence, kv_head, first_row;  // -1: there is no such tile
+};
+
+inline constexpr int kMostPrefillWarps = 16;  // of a block
+
+// The block's own tile of those of `sequences` sequences that are not decoded. The tiles of a kv head follow one another,
+// those with the most keys first. By all threads of the block, which need a barrier before they write to `scratch`, 128
+// bytes of shared memory.
+__device__ inline PrefillTile prefill_tile(const AttentionParams& p, int sequences, uint4* scratch) {
+  auto* sums = reinterpret_cast<int*>(scratch);
+  PrefillTile& found = *reinterpret_cast<PrefillTile*>(sums + kMostPrefillWarps);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  int number = static_cast<int>(blockIdx.x);
+  if (threadIdx.x == 0) found = {-1, 0, 0};
+  for (int first = 0; first < sequences; first += static_cast<int>(blockDim.x)) {
+    const int s = first + static_cast<int>(threadIdx.x);
+    const int rows = s < sequences ? (p.query_start[s + 1] - p.query_start[s]) * p.group : 0;
+    const int tiles = rows > kMostDecodeRows ? (rows + kPrefillTileRows - 1) / kPrefillTileRows : 0;
+    int upto = tiles;
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+      const int before = __shfl_up_sync(kFullWarp, upto, offset);
+      if (lane >= offset) upto += before;
+    }
+    if (lane == kWarp - 1) sums[warp] = upto;
+    __syncthreads();
+    int all = 0;
+    for (int w = 0; w < warps; ++w) {
+      if (w < warp) upto += sums[w];
+      all += sums[w];
+    }
+    const int own = number - (upto - tiles) * p.kv_heads;
+    if (own >= 0 && own < tiles * p.kv_heads) {
+      found = {s, own / tiles, (tiles - 1 - own % tiles) * kPrefillTileRows};
+    }
+    number -= all * p.kv_heads;
+    __syncthreads();
+    if (number < 0) break;
+  }
+  return found;
+}
+
+}  // namespace sluice::cuda
