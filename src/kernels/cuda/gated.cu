@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_stream.cuh"
 #include "kernels/cuda/device/rows_out.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -26,7 +27,8 @@ struct Halves {
   }
 };
 
-constexpr int kQuads = 2;  // of a thread, a block's threads apart
+constexpr int kQuads = 2;      // of a thread, a block's threads apart
+constexpr int kHeldQuads = 4;  // of a thread in registers
 
 // `parts` blocks of a row.
 template <class T, class Out, class F>
@@ -43,7 +45,7 @@ __global__ void gate_quads(Halves<T> in, Out out, int parts, F f) {
 
 template <class T, class F>
 __global__ void __launch_bounds__(1024) gate_fp8(Halves<T> in, RowsOut<__nv_fp8_e4m3> out, F f) {
-  constexpr int kHeld = 4;  // quads of a thread in registers
+  constexpr int kHeld = kHeldQuads;
   __shared__ float scratch[kWarp + 1];
   wait_for_earlier();
   const int quads = static_cast<int>(in.n / 4), row = blockIdx.x;
@@ -69,6 +71,37 @@ __global__ void __launch_bounds__(1024) gate_fp8(Halves<T> in, RowsOut<__nv_fp8_
   }
 }
 
+// Of many rows: a thread's quads stay in registers.
+template <class F>
+__global__ void __launch_bounds__(1024, 1) gate_fp8_stream(Halves<__nv_bfloat16> in, RowsOut<__nv_fp8_e4m3> out, int rows, F f) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) uint4 memory[];
+  __shared__ SumAndLargest scratch[2][kWarp];
+  const int quads = static_cast<int>(in.n / 4);
+  RowStream stream(memory, in.data, in.stride * 2, quads * 16, rows);
+  int turn = 0;
+  stream.each<__nv_bfloat16>([&](int row, const __nv_bfloat16* halves) {
+    const Halves<__nv_bfloat16> own{halves, 0, in.n};
+    float4 held[kHeldQuads];
+    float largest = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kHeldQuads; ++j) {
+      const int i = threadIdx.x + j * blockDim.x;
+      held[j] = i < quads ? own.apply(0, i, f) : float4{};
+      largest = fmaxf(largest, largest_of(held[j]));
+    }
+    largest = block_sum_and_max({0.0f, largest}, scratch[turn]).largest;
+    turn ^= 1;
+    const float inverse = out.begin_row(row, largest, threadIdx.x == 0);
+#pragma unroll
+    for (int j = 0; j < kHeldQuads; ++j) {
+      const int i = threadIdx.x + j * blockDim.x;
+      if (i < quads) out.put(row, i, held[j], inverse);
+    }
+  });
+#endif
+}
+
 template <class F>
 __global__ void gate_each(float* out, int64_t out_stride, Halves<float> in, int rows, F f) {
   wait_for_earlier();
@@ -87,6 +120,15 @@ void gate_rows(const Launch& l, const char* name, const Tensor& out, const Tenso
   with_rows_out(out, [&]<class Out>(const Out& to) {
     if constexpr (Out::kScaled) {
       const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(in.n / 4, 4 * kWarp) * kWarp, kWarp, 1024));
+      if constexpr (sizeof(T) == 2) {
+        const auto row_bytes = static_cast<int>(in.n * 4);
+        const unsigned blocks = in.n / 4 > threads * kHeldQuads
+                                    ? 0
+                                    : row_stream_blocks(l, in.data, rows, in.stride * 2, row_bytes, static_cast<int>(threads));
+        if (blocks > 0) {
+          return launch_row_stream(l, name, gate_fp8_stream<F>, blocks, threads, row_bytes, in, to, rows, f);
+        }
+      }
       launch_overlapped(l, name, gate_fp8<T, F>, dim3(static_cast<unsigned>(rows)), threads, 0, in, to, f);
     } else {
       const auto parts = static_cast<int>(pieces(in.n / 4, kThreads * kQuads));

@@ -3,6 +3,7 @@
 // fixed order.
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_stream.cuh"
 #include "kernels/cuda/device/rows_out.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -111,6 +112,46 @@ __global__ void normalize_quads(QuadNorm n, Out out) {
   });
 }
 
+// Of many rows, without a mean and with weights that stay in registers.
+template <class Out>
+__global__ void __launch_bounds__(1024) normalize_stream(QuadNorm n, Out out, int rows) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) uint4 memory[];
+  __shared__ SumAndLargest scratch[2][kWarp];
+  float4 factor[kHeldQuads];
+#pragma unroll
+  for (int j = 0; j < kHeldQuads; ++j) {
+    const int i = threadIdx.x + j * blockDim.x;
+    factor[j] = i < n.quads ? n.factor(i) : float4{};
+  }
+  RowStream stream(memory, n.x, n.x_stride * 4, n.quads * 16, rows);
+  int turn = 0;
+  stream.each<float>([&](int row, const float* x) {
+    float4 held[kHeldQuads];
+    SumAndLargest own{0.0f, 0.0f};
+#pragma unroll
+    for (int j = 0; j < kHeldQuads; ++j) {
+      const int i = threadIdx.x + j * blockDim.x;
+      const float4 v = i < n.quads ? load_four(x + 4 * i) : float4{}, w = factor[j];
+      own.sum += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+      held[j] = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
+      if constexpr (Out::kScaled) own.largest = fmaxf(own.largest, largest_of(held[j]));
+    }
+    own = block_sum_and_max(own, scratch[turn]);
+    turn ^= 1;
+    const float scale = rsqrtf(own.sum / (4.0f * static_cast<float>(n.quads)) + n.eps);
+    float inverse = 1.0f;
+    if constexpr (Out::kScaled) inverse = out.begin_row(row, own.largest * scale, threadIdx.x == 0);
+#pragma unroll
+    for (int j = 0; j < kHeldQuads; ++j) {
+      const int i = threadIdx.x + j * blockDim.x;
+      const float4 v = held[j];
+      if (i < n.quads) out.put(row, i, {v.x * scale, v.y * scale, v.z * scale, v.w * scale}, inverse);
+    }
+  });
+#endif
+}
+
 template <bool Centred>
 __global__ void normalize(Vectors v, const float* weight, const float* bias, float eps, float weight_offset) {
   __shared__ float scratch[kWarp + 1];
@@ -203,8 +244,17 @@ void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weigh
                         .groups = static_cast<int>(groups),
                         .eps = eps,
                         .weight_offset = weight_offset};
+    const int64_t stream_threads = pieces(norm.quads, kWarp * kHeldQuads) * kWarp;
+    const unsigned streams = Centred || groups > 1 || stream_threads > 1024
+                                 ? 0
+                                 : row_stream_blocks(l, x.data, x.rows(), x.row_stride * 4, columns * 4,
+                                                     static_cast<int>(stream_threads));
     const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(columns, kWarp * 8) * kWarp, kWarp, 1024));
     return with_rows_out(out, [&]<class Out>(const Out& to) {
+      if (streams > 0) {
+        return launch_row_stream(l, name, normalize_stream<Out>, streams, static_cast<unsigned>(stream_threads),
+                                 static_cast<int>(columns * 4), norm, to, static_cast<int>(x.rows()));
+      }
       launch_overlapped(l, name, normalize_quads<Centred, Out>, vectors, threads, 0, norm, to);
     });
   }
