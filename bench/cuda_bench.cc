@@ -393,14 +393,21 @@ void bench_attention(const AttentionShape& s) {
 std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }
 
 // Caches of 8 bits, each beside one of 16.
-void bench_narrow_attentions() {
-  for (DType type : {&kBFloat16, &kFloat8E4M3, &kInt8}) {
+void bench_narrow_decode(const std::vector<DType>& types) {
+  for (DType type : types) {
     bench_attention({.type = type, .keys = all(1, 131072)});
     bench_attention({.type = type, .keys = all(32, 1024)});
     bench_attention({.type = type, .keys = all(32, 4096)});
     bench_attention({.type = type, .keys = all(256, 1500)});
     bench_attention({.type = type, .keys = all(512, 200)});
+    bench_attention({.type = type, .keys = all(512, 1500), .check = false});
+    bench_attention({.type = type, .keys = all(64, 21000), .check = false});
     bench_attention({.type = type, .keys = all(32, 8192), .dim = 64});
+  }
+}
+
+void bench_narrow_prefill(const std::vector<DType>& types) {
+  for (DType type : types) {
     bench_attention({.type = type, .keys = all(1, 8192), .rows = 8192});
     bench_attention({.type = type, .keys = all(8, 1024), .rows = 1024});
     bench_attention({.type = type, .keys = all(4, 8192), .rows = 2048, .check = false});
@@ -670,7 +677,7 @@ class Steps {
 void bench_steps() {
   const auto of_8b = [](int layers, int vocab) { return StepShape{"8B", 4096, 1024, 14336, 128, layers, vocab}; };
   for (const DType type : {&kBFloat16, &quant::Fp8::kType, &quant::Int4G128::kType}) {
-    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}}) {
+    for (const auto& [rows, keys] : {std::pair{1, 130}, {1, 4000}, {4, 1000}, {32, 1000}}) {
       Steps(of_8b(6, 0), type, rows, keys).report();
     }
   }
@@ -689,7 +696,8 @@ void bench_whole_steps() {
 }
 
 // Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats;
-// fp4: only NVFP4 and NF4), attention (attention8: over caches of 8-bit floats), steps (whole: of whole models), rows;
+// fp4: only NVFP4 and NF4), attention (attention8: over caches of 8 bits, decode8,
+// prefill8: parts of that for 8-bit floats), steps (whole: of whole models), rows;
 // tiles, experts: many rows.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
@@ -708,8 +716,12 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("tiles")) bench_tiles({&quant::Int4G128::kType, &quant::Q4_K::kType, &quant::Fp8::kType});
   if (wanted("experts")) bench_all_experts();
   if (wanted("attention")) bench_attentions();
-  if (wanted("attention8")) bench_narrow_attentions();
+  const std::vector<DType> caches{&kBFloat16, &kFloat8E4M3, &kInt8};
+  if (wanted("attention8")) bench_narrow_decode(caches), bench_narrow_prefill(caches);
+  if (!parts.empty() && wanted("decode8")) bench_narrow_decode({&kFloat8E4M3, &kBFloat16, &kInt8});
+  if (!parts.empty() && wanted("prefill8")) bench_narrow_prefill({&kFloat8E4M3});
   if (wanted("steps")) bench_steps();
+  if (!parts.empty() && wanted("steps32")) Steps({"8B", 4096, 1024, 14336, 128, 6, 0}, &kBFloat16, 32, 1150).report();
   if (wanted("whole")) bench_whole_steps();
   for (const int64_t rows : {1, 32, 256, 8192}) {
     if (!wanted("rows")) continue;

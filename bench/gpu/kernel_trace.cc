@@ -1,9 +1,10 @@
 // Tells where a CUDA program's device time goes: kernels and copies by name with their times and the idle time before
 // each, as CUPTI records them. An injection library:
-//   g++ -O2 -std=c++17 -shared -fPIC -o kernel_trace.so kernel_trace.cc -I$CUDA/include -L$CUDA/lib64 -lcupti
+//   g++ -O2 -std=c++20 -shared -fPIC -o kernel_trace.so kernel_trace.cc -I$CUDA/include -L$CUDA/lib64 -lcupti
 //   CUDA_INJECTION64_PATH=$PWD/kernel_trace.so KERNEL_TRACE_LAST_MS=200 sluice bench latency ...
 // Of the last KERNEL_TRACE_LAST_MS milliseconds of device work (default: all), when the program ends, on stderr; with
-// KERNEL_TRACE_EVENTS=N, the last N of these one by one as well, with their begin.
+// KERNEL_TRACE_EVENTS=N, the last N of these one by one as well, with their begin. KERNEL_TRACE_SKIP_MS leaves out what
+// comes after all that: the last so many milliseconds.
 #include <cupti.h>
 
 #include <algorithm>
@@ -50,6 +51,11 @@ void report() {
   const std::lock_guard lock(mutex);
   if (events.empty()) return;
   std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.begin < b.begin; });
+  if (const char* skip_ms = std::getenv("KERNEL_TRACE_SKIP_MS")) {
+    const uint64_t end = events.back().end, skip = static_cast<uint64_t>(std::atof(skip_ms) * 1e6);
+    std::erase_if(events, [&](const Event& e) { return e.end + skip > end; });
+    if (events.empty()) return;
+  }
   const char* last_ms = std::getenv("KERNEL_TRACE_LAST_MS");
   const uint64_t span = last_ms != nullptr ? static_cast<uint64_t>(std::atof(last_ms) * 1e6) : UINT64_MAX;
   const uint64_t until = events.back().end, from = until > span ? until - span : 0;
