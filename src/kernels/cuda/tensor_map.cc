@@ -22,7 +22,7 @@ CUtensorMap encode_tensor_map(CUtensorMapDataType type, unsigned rank, const std
   steps.fill(1);
   CUtensorMap map{};
   const CUresult result = encode(&map, type, rank, const_cast<std::byte*>(data), size, stride, box, steps.data(),
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS, "tensor map of {} x {}: error {}", size[0], size[1], static_cast<int>(result));
   return map;
