@@ -16,8 +16,10 @@
 #include "kernels/cuda/device/rows_out.cuh"
 #include "kernels/cuda/device/tile_stages.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/panels.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace sluice::cuda {
 #ifdef SLUICE_SM90A
@@ -34,8 +36,6 @@ template <class T>
 inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 
 struct RowsParams {
-  const std::byte* weight;
-  int64_t weight_pitch;  // bytes
   const float* weight_scales;  // of 8-bit floats, as x_scales
   const float* bias;           // or null
   const std::byte* x;
@@ -72,8 +72,8 @@ class ChunkCopy {
       from_[i] = from + min(row() + 16 * i, count - 1) * pitch + first_chunk * kChunk + pack() * 16;
     }
   }
-  // Only the rows that are needed, all of them where `used` is `rows`.
-  __device__ void copy(uint32_t matrix, int chunk, int used = rows) const {
+  // Only the rows that are needed.
+  __device__ void copy(uint32_t matrix, int chunk, int used) const {
 #pragma unroll
     for (int i = 0; i < rows / 16; ++i) {
       if (16 * i < used) copy_async(matrix + to_ + i * 16 * kChunk, from_[i] + chunk * kChunk);
@@ -88,28 +88,33 @@ class ChunkCopy {
   const std::byte* from_[rows / 16];
 };
 
-// Weights of a single matrix are asked for before the kernel in front has written the inputs.
+// Weights of a single matrix are asked for before the kernel in front has written the inputs. They are boxes of a tensor
+// map, which one thread asks for: of copies of 16 bytes nobody could say that the L2 cache should evict them first.
 template <int rows>
-__device__ void produce(const RowsParams& p, const Part& part, const RowsLayout<rows>& shared) {
+__device__ void produce(const RowsParams& p, const CUtensorMap& weights, const Part& part,
+                        const RowsLayout<rows>& shared) {
   constexpr int kStages = RowsLayout<rows>::kStages;
   const int early = p.starts == nullptr ? min(part.count, kStages) : 0,
             output = static_cast<int>(blockIdx.x) * kOutputs;
-  const auto weights_of = [&](int matrix) {
-    return ChunkCopy<kOutputs>(p.weight + (matrix * p.weight_rows + output) * p.weight_pitch, p.weight_pitch,
-                               p.n - output, part.begin);
+  const uint64_t policy = evicted_first();
+  const auto copy_weights = [&](int64_t row, int i) {
+    if (threadIdx.x != 0) return;
+    const int stage = i % kStages;
+    arrive_expecting(shared.full(stage), kWeightBytes);
+    copy_box(shared.weights(stage), weights, (part.begin + i) * kChunk, static_cast<int>(row), shared.full(stage),
+             policy);
   };
-  const auto first = weights_of(0);
-  for (int i = 0; i < early; ++i) first.copy(shared.weights(i), i);
+  for (int i = 0; i < early; ++i) copy_weights(output, i);
   wait_for_earlier();
   const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
   if (tile.count == 0) return;
-  const auto weights = weights_of(tile.matrix);
+  const int64_t row = tile.matrix * p.weight_rows + output;
   const ChunkCopy<rows> inputs(p.x + tile.row * p.x_pitch, p.x_pitch, tile.count, part.begin);
   for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     if (i >= early) {
       wait_barrier(shared.empty(stage), i / kStages % 2 ^ 1);
-      weights.copy(shared.weights(stage), i);
+      copy_weights(row, i);
     }
     inputs.copy(shared.inputs(stage), i, tile.count);
     arrive_after_copies(shared.full(stage));
@@ -190,14 +195,15 @@ __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout
 // Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts.
 template <class T, int rows, class Out>
 __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
-    multiply_rows(const __grid_constant__ RowsParams p, const RowsOut<Out> out) {
+    multiply_rows(const __grid_constant__ RowsParams p, const __grid_constant__ CUtensorMap weights,
+                  const RowsOut<Out> out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
   const RowsLayout<rows> shared{shared_address(memory)};
   const Part part = part_of(p.chunks);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < RowsLayout<rows>::kStages; ++stage) {
-      init_barrier(shared.full(stage), kGroupThreads);
+      init_barrier(shared.full(stage), kGroupThreads + 1);
       init_barrier(shared.empty(stage), kConsumers * kGroupThreads / kWarp);
     }
   }
@@ -206,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
   const int consumer = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
   Sums<rows> sums;
   if (consumer < 0) {
-    produce<rows>(p, part, shared);
+    produce<rows>(p, weights, part, shared);
   } else {
     wait_for_earlier();
   }
@@ -234,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
 }
 
 template <class T, int rows, class Out>
-void launch_rows(const Launch& l, const RowsParams& p, const RowsOut<Out>& out) {
+void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
   constexpr int kBytes = RowsLayout<rows>::kBytes;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(multiply_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -258,36 +264,42 @@ void launch_rows(const Launch& l, const RowsParams& p, const RowsOut<Out>& out) 
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.overlaps ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, multiply_rows<T, rows, Out>, p, out), "product of rows");
+  check_cuda(cudaLaunchKernelEx(&config, multiply_rows<T, rows, Out>, p, weights, out), "product of rows");
 }
 
 template <class T, class Out>
-void launch_any(const Launch& l, const RowsParams& p, const RowsOut<Out>& out) {
+void launch_any(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
   const int likely = p.starts != nullptr ? p.rows / p.matrices : p.rows;  // rows of a matrix
-  if (likely <= 16) return launch_rows<T, 16>(l, p, out);
+  if (likely <= 16) return launch_rows<T, 16>(l, p, weights, out);
   if constexpr (kScaled<T>) {
-    if (likely <= 32) return launch_rows<T, 32>(l, p, out);
-    if (likely <= 64) return launch_rows<T, 64>(l, p, out);
-    if (likely <= 128) return launch_rows<T, 128>(l, p, out);
-    launch_rows<T, 256>(l, p, out);
+    if (likely <= 32) return launch_rows<T, 32>(l, p, weights, out);
+    if (likely <= 64) return launch_rows<T, 64>(l, p, weights, out);
+    if (likely <= 128) return launch_rows<T, 128>(l, p, weights, out);
+    launch_rows<T, 256>(l, p, weights, out);
   } else {
     static_assert(kMostPlainRows == 32);
-    launch_rows<T, 32>(l, p, out);
+    launch_rows<T, 32>(l, p, weights, out);
   }
 }
 
 template <class T>
-void launch_type(const Launch& l, const RowsParams& p, const Tensor& out) {
-  if (out.dtype == &kFloat32) return launch_any<T>(l, p, RowsOut<float>{out.as<float>(), out.row_stride});
+void launch_type(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const Tensor& out) {
+  if (out.dtype == &kFloat32) return launch_any<T>(l, p, weights, RowsOut<float>{out.as<float>(), out.row_stride});
   CHECK(out.dtype == &kBFloat16, "no kernel for results of {}", out.dtype->name);
-  launch_any<T>(l, p, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
+  launch_any<T>(l, p, weights, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
 }
 
-// What products of both kinds have in common. `pitch`: from a weight's row to the next one, of which `bytes` are multiplied.
-RowsParams params_of(const Product& p, int64_t pitch, int64_t bytes) {
-  return {.weight = p.weight,
-          .weight_pitch = pitch,
-          .weight_scales = nullptr,
+// All matrices. `pitch`: from a row to the next one, of which `bytes` are multiplied.
+CUtensorMap weights_of(const Product& p, int64_t pitch, int64_t bytes) {
+  const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
+  return tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight,
+                       {static_cast<cuuint64_t>(bytes), static_cast<cuuint64_t>(rows)},
+                       {static_cast<cuuint64_t>(pitch)}, {kChunk, kOutputs}, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+// What products of both kinds have in common; `bytes` of a weight's row are multiplied.
+RowsParams params_of(const Product& p, int64_t bytes) {
+  return {.weight_scales = nullptr,
           .bias = p.bias,
           .x = p.x.data,
           .x_pitch = p.x.row_stride * p.x.dtype->block_bytes,
@@ -312,18 +324,18 @@ bool takes_fp8_rows(const Launch& l, const Product& p) { return takes(l, p); }
 
 void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, const float* x_scales) {
   const int64_t all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
-  RowsParams params = params_of(p, fp8_row_bytes(p.k), p.k);
+  RowsParams params = params_of(p, p.k);
   params.weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k));
   params.x = x;
   params.x_pitch = p.k;
   params.x_scales = x_scales;
-  launch_type<__nv_fp8_e4m3>(l, params, p.out);
+  launch_type<__nv_fp8_e4m3>(l, params, weights_of(p, fp8_row_bytes(p.k), p.k), p.out);
 }
 
 bool multiply_plain_rows(const Launch& l, const Product& p) {
   const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
   if (rows > kMostPlainRows || p.starts != nullptr || !takes(l, p)) return false;
-  RowsParams params = params_of(p, bytes, bytes);
+  RowsParams params = params_of(p, bytes);
   if (p.x.dtype != p.type) {
     if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return false;
     round_rows(l, l.workspace, p.type, p.x);
@@ -333,9 +345,9 @@ bool multiply_plain_rows(const Launch& l, const Product& p) {
     return false;
   }
   if (p.type == &kBFloat16) {
-    launch_type<__nv_bfloat16>(l, params, p.out);
+    launch_type<__nv_bfloat16>(l, params, weights_of(p, bytes, bytes), p.out);
   } else {
-    launch_type<__half>(l, params, p.out);
+    launch_type<__half>(l, params, weights_of(p, bytes, bytes), p.out);
   }
   return true;
 }
