@@ -401,6 +401,7 @@ void bench_narrow_decode(const std::vector<DType>& types) {
     bench_attention({.type = type, .keys = all(256, 1500)});
     bench_attention({.type = type, .keys = all(512, 200)});
     bench_attention({.type = type, .keys = all(512, 1500), .check = false});
+    bench_attention({.type = type, .keys = all(256, 3072), .check = false});
     bench_attention({.type = type, .keys = all(64, 21000), .check = false});
     bench_attention({.type = type, .keys = all(32, 8192), .dim = 64});
   }
