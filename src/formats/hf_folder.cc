@@ -2,7 +2,6 @@
 // in files of torch.save, in one file or in shards listed by an index.
 #include <fmt/core.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <stop_token>
@@ -17,6 +16,7 @@
 #include "formats/text_part.h"
 #include "formats/torch_file.h"
 #include "sluice/error.h"
+#include "tensor/memory.h"
 
 namespace sluice {
 namespace {
@@ -84,8 +84,7 @@ class HfFolder : public Checkpoint {
   void read_ahead() const override {
     size_t total = 0;
     for (const auto& file : files_) total += file->bytes().size();
-    const auto memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-    if (total > memory / 4 * 3) return;
+    if (total > host_memory().total() / 4 * 3) return;
     reader_ = std::jthread([this](std::stop_token stop) {
       // Linux cuts one call's request down to the readahead window, 128 KiB by default.
       constexpr size_t kStep = 128u << 10;

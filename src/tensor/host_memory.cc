@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/cgroup.h"
 #include "base/log.h"
 #include "base/numa.h"
 #include "sluice/error.h"
@@ -23,13 +24,6 @@ constexpr size_t kHuge = 2u << 20;
 
 bool huge(size_t bytes) { return bytes >= kHuge; }
 size_t whole(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
-
-// A number in a file such as /sys/fs/cgroup/memory.max; `fallback` when it is absent or "max".
-size_t read_number(const char* path, size_t fallback) {
-  std::ifstream in(path);
-  size_t value = 0;
-  return in >> value ? value : fallback;
-}
 
 // Bytes of a line of /proc/meminfo; the largest number when it is absent.
 size_t meminfo(std::string_view line) {
@@ -68,15 +62,8 @@ class HostMemory : public Memory {
   }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   bool on_host() const override { return true; }
-  size_t available() const override {
-    const size_t available = meminfo("MemAvailable:"), limit = read_number("/sys/fs/cgroup/memory.max", SIZE_MAX);
-    if (limit == SIZE_MAX) return available;
-    const size_t used = read_number("/sys/fs/cgroup/memory.current", 0);
-    return std::min(available, limit > used ? limit - used : 0);
-  }
-  size_t total() const override {
-    return std::min(meminfo("MemTotal:"), read_number("/sys/fs/cgroup/memory.max", SIZE_MAX));
-  }
+  size_t available() const override { return std::min(meminfo("MemAvailable:"), cgroup_memory().available); }
+  size_t total() const override { return std::min(meminfo("MemTotal:"), cgroup_memory().total); }
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ class Memory {
 };
 
 // Ordinary memory: 64-byte-aligned, from 2 MiB on aligned to 2 MiB with huge pages advised. Available is MemAvailable
-// of /proc/meminfo, bounded by the cgroup's limit.
+// of /proc/meminfo, bounded by what the process's cgroups leave (base/cgroup.h).
 Memory& host_memory();
 
 }  // namespace sluice
