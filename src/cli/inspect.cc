@@ -100,7 +100,10 @@ int inspect(EngineOptions options, bool tensors) {
   fmt::print("end tokens    ");
   for (const int32_t id : checkpoint->generation.eos_token_ids) fmt::print(" {}", id);
   fmt::print("\n");
-  if (plan) fmt::print("memory\n{}", plan->memory.table());
+  if (plan) {
+    fmt::print("memory\n{}", plan->memory.table());
+    for (const std::string& warning : plan->warnings) fmt::print("  {}\n", warning);
+  }
   if (tensors) print_tensors(*checkpoint);
   if (!problems.empty()) fmt::print("problems\n");
   for (const std::string& problem : problems) fmt::print("  {}\n", problem);

@@ -155,8 +155,9 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
                                                      format_bytes(slot_bytes), format_bytes(free_bytes)));
   }
   if (slots < options.max_num_seqs) {
-    log::warning("there is memory for the states of {} sequences at once, --max-num-seqs asks for {}; more will wait",
-                 slots, options.max_num_seqs);
+    plan.warnings.push_back(fmt::format(
+        "there is memory for the states of {} sequences at once, --max-num-seqs asks for {}; more will wait", slots,
+        options.max_num_seqs));
   }
   plan.state_slots = static_cast<int>(slots);
   plan.max_num_seqs = std::min(options.max_num_seqs, plan.state_slots);
@@ -235,8 +236,9 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
                               "--max-model-len or raise --kv-cache-memory-bytes",
                               plan.max_model_len, format_bytes(one_sequence * block_bytes), fits));
     }
-    log::warning("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are refused",
-                 fits, plan.max_model_len);
+    plan.warnings.push_back(
+        fmt::format("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are refused",
+                    fits, plan.max_model_len));
     plan.max_model_len = static_cast<int>(fits);
   }
   plan.blocks = static_cast<int>(blocks);
@@ -270,8 +272,9 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
     }
   }
   if (plan.max_model_len < wanted) {
-    log::warning("there is memory for {} of the model's {} tokens per text; longer ones are refused",
-                 plan.max_model_len, wanted);
+    plan.warnings.push_back(
+        fmt::format("there is memory for {} of the model's {} tokens per text; longer ones are refused",
+                    plan.max_model_len, wanted));
   }
   plan.memory.rows.push_back({"step", step, fmt::format("activations of {} tokens", plan.step_tokens)});
   plan.memory.rows.push_back({"keys, values", block_bytes * plan.blocks,
@@ -437,6 +440,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const std::func
   if (plan.backend->reserve_workspace != nullptr) {
     plan.backend->reserve_workspace(workspace(plan, context, plan.max_model_len));
   }
+  for (const std::string& warning : plan.warnings) log::warning("{}", warning);
   return loaded;
 }
 

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "engine/memory_plan.h"
@@ -45,6 +47,7 @@ struct LoadPlan {
   // Blocks and state slots beside these, of the rows that pad a recorded step (engine/decode_replay.h).
   int spare() const { return backend->record != nullptr ? 1 : 0; }
   MemoryPlan memory;
+  std::vector<std::string> warnings;  // of what the model could do and this plan has no room for
 };
 
 // Throws Error; kOutOfMemory with the table when the plan does not fit.
@@ -59,8 +62,8 @@ struct LoadedModel {
   std::unique_ptr<Arena> arena;
 };
 
-// Reads and packs the weights, or maps those that were packed before (--packed-cache). `progress` gets a share from 0
-// to 1 now and then; may be null.
+// Reads and packs the weights, or maps those that were packed before (--packed-cache). Logs the plan's warnings.
+// `progress` gets a share from 0 to 1 now and then; may be null.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool,
                        const std::function<void(double)>& progress = {});
 

@@ -138,6 +138,22 @@ TEST_P(PackedCacheOfLlama, AFolderThatCannotBeIsNoObstacle) {
   EXPECT_TRUE(same_bits(logits_of(options_, ids, pool_, false), logits_of(in_memory(), ids, pool_, false)));
 }
 
+// The load begins anew then, with a plan of its own; what the first one warned of is not said again.
+TEST_P(PackedCacheOfLlama, AFolderThatCannotBeIsWarnedOfOnce) {
+  const auto count = [](const std::string& text, const std::string& what) {
+    int n = 0;
+    for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  options_.kv_cache_memory_bytes = static_cast<int64_t>(2 * plan_load(options_, pool_).kv.block_bytes());
+  options_.packed_cache = cache_.write("file", "text") + "/packed";
+  ::testing::internal::CaptureStderr();
+  load_model(options_, pool_);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(log, "warning --packed-cache"), 1) << log;
+  EXPECT_EQ(count(log, "warning the KV cache has room for"), 1) << log;
+}
+
 TEST_P(PackedCacheOfLlama, PlanDoesNotCountPagesOfTheFile) {
   const LoadPlan memory = plan_load(in_memory(), pool_), file = plan_load(options_, pool_);
   EXPECT_EQ(memory.weight_bytes, file.weight_bytes);
