@@ -1,6 +1,6 @@
-// Finds the folders of the process's groups as the kernel describes them: /proc/self/cgroup has the path of the group in
-// each hierarchy, /proc/self/mountinfo where a hierarchy is mounted and from which of its groups on. In a container that
-// sees only its own group the two paths differ; the mounted group is then the container's.
+// Finds the folders of the process's groups as the kernel describes them: /proc/self/cgroup has the path of the group
+// in each hierarchy, /proc/self/mountinfo where a hierarchy is mounted and from which of its groups on. In a container
+// that sees only its own group the two paths differ; the mounted group is then the container's.
 #include "base/cgroup.h"
 
 #include <algorithm>

@@ -109,7 +109,7 @@ int cpu(Arguments a) {
     a.load.engine.quantize_head = true;  // llama.cpp is told to, too
     const std::vector<Json> r = measure_latency(
         a.load, {{1, kPrompt, kOutput}, {4, kShort, kOutput}, {16, kShort, kOutput}, {32, kShort, kOutput}});
-    const auto number = [&](size_t i, const char* key) { return r[i].at(key).get<double>(); };
+    const auto number = [&](size_t i, const char* key) { return r[i].value(key, 0.0); };  // shares may be unknown
     fmt::print("{:<10}{:>14.1f}{:>9.0f}%{:>11.1f}{:>10.0f}%", type, number(0, "prefill_tokens_per_second"),
                100 * number(0, "prefill_share_of_peak"), number(0, "decode_tokens_per_second"),
                100 * number(0, "decode_share_of_bandwidth"));

@@ -193,7 +193,9 @@ void add_shares(Json& out, const Roofline& r, double prefill_rate, double step_s
   const auto rounded = [](double v) { return std::round(v * 1000) / 1000; };
   out["machine"] = to_json(m);
   out["weight_gb"] = rounded(r.weight_bytes * 1e-9);
-  if (step_seconds > 0) out["decode_share_of_bandwidth"] = rounded(r.weight_bytes / step_seconds / m.read_bandwidth);
+  if (step_seconds > 0 && m.read_bandwidth > 0) {
+    out["decode_share_of_bandwidth"] = rounded(r.weight_bytes / step_seconds / m.read_bandwidth);
+  }
   out["prefill_gops"] = rounded(2e-9 * r.weights * prefill_rate);
   out["prefill_share_of_peak"] = rounded(2 * r.weights * prefill_rate / r.peak);
 }

@@ -95,7 +95,8 @@ void print(const char* phase, const Step& step, int rows, const kernels::Machine
     const double rate = op.bytes / (op.best * calls);
     fmt::print("  {:<32}{:>6}{:>10.2f}{:>9.2f}{:>8.1f}%", op.op, op.calls, op.seconds / calls * 1e6, op.best * 1e6,
                100 * op.best * calls / best);
-    if (op.bytes > 0) fmt::print("{:>8.1f}{:>9.0f}%", rate * 1e-9, 100 * rate / limits.read_bandwidth);
+    if (op.bytes > 0) fmt::print("{:>8.1f}", rate * 1e-9);
+    if (op.bytes > 0 && limits.read_bandwidth > 0) fmt::print("{:>9.0f}%", 100 * rate / limits.read_bandwidth);
     fmt::print("\n");
     list.push_back({{"op", op.op},
                     {"calls", op.calls},

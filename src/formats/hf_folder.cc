@@ -85,7 +85,7 @@ class HfFolder : public Checkpoint {
     size_t total = 0;
     for (const auto& file : files_) total += file->bytes().size();
     if (total > host_memory().total() / 4 * 3) return;
-    reader_ = std::jthread([this](std::stop_token stop) {
+    reader_ = std::jthread([this](const std::stop_token& stop) {
       // Linux cuts one call's request down to the readahead window, 128 KiB by default.
       constexpr size_t kStep = 128u << 10;
       for (const auto& file : files_) {
@@ -113,7 +113,7 @@ class HfFolder : public Checkpoint {
 
   // generation_config.json, as transformers does it: when there is none, or it names no end, config.json speaks.
   GenerationConfig read_generation_of(const fs::path& root) const {
-    const GenerationConfig from_model = read_generation(config);
+    GenerationConfig from_model = read_generation(config);
     const fs::path file = root / "generation_config.json";
     if (!present(file)) return from_model;
     GenerationConfig out = read_generation(read_config(file.string()));

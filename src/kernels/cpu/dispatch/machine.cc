@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kernels/cpu/dispatch/features.h"
+#include "tensor/memory.h"
 #include "tensor/tensor.h"
 
 namespace sluice::kernels {
@@ -122,6 +123,7 @@ double peak(ThreadPool& pool, bool usable, double operations, void (*loop)()) {
 double read_bandwidth(ThreadPool& pool) {
   constexpr int64_t kPiece = 1 << 18;
   const int64_t pieces = uncached_bytes() / kPiece;
+  if (static_cast<size_t>(2 * pieces * kPiece) > host_memory().available()) return 0;  // a container may be that small
   const Buffer memory(static_cast<size_t>(pieces * kPiece));
   const auto each = [&](auto&& piece) {
     pool.parallel_for(

@@ -11,7 +11,7 @@ namespace sluice::kernels {
 // Bytes or operations (a multiply-add is two) per second of all threads together; 0 where the CPU has no such
 // instruction.
 struct MachineLimits {
-  double read_bandwidth;  // reading memory that fits no cache
+  double read_bandwidth;  // reading memory that fits no cache; 0 where there is no room for twice as much
   double fma;             // fp32: the widest fused multiply-adds
   double bf16_dot;        // vdpbf16ps
   double int8_dot;        // vpdpbusd
