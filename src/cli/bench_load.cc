@@ -44,7 +44,7 @@ class Load {
     start_ = Clock::now();
     for (size_t i = 0; i < requests.size(); ++i) {
       times_[i].submitted = Clock::now();
-      engine_.submit(requests[i], [this, i](Event event) { on_event(i, event); });
+      engine_.submit(requests[i], [this, i](const Event& event) { on_event(i, event); });
     }
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return open_ == 0; });
