@@ -87,6 +87,29 @@ TEST_P(RoundedTest, NormsWriteEveryType) {
   }
 }
 
+// Of as many rows as blocks go through one after another (device/row_stream.cuh).
+TEST_P(RoundedTest, NormsAndGatesOfManyRows) {
+  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2209, 4096}, {1200, 8200}, {600, 14336}}) {
+    Owned x(&kFloat32, {rows, columns}, 4), weight(&kFloat32, {1, columns}), exact(&kFloat32, {rows, columns});
+    x.fill(random, 3.0f), weight.fill(random);
+    std::fill_n(x.row(3), columns, 0.0f);
+    rms_norm(reference.ctx, exact, x, weight->f32(), 1e-5f, 0.5f);
+    for (DType type : {&kFloat32, &kBFloat16, &kFloat8E4M3}) {
+      const Rows out(type, rows, columns);
+      rms_norm(device.ctx, out, x, weight->f32(), 1e-5f, 0.5f);
+      expect_rounded(out, exact, "rms_norm");
+    }
+    Owned given(&kBFloat16, {rows, 2 * columns}), wide(&kFloat32, {rows, 2 * columns});
+    given.fill(random);
+    to_float(&kBFloat16, given->data, wide->f32(), static_cast<size_t>(rows * 2 * columns));
+    const Rows out(&kFloat8E4M3, rows, columns);
+    glu(device.ctx, out, given, Activation::kSilu);
+    glu(reference.ctx, exact, wide, Activation::kSilu);
+    expect_rounded(out, exact, "glu");
+  }
+}
+
 TEST_P(RoundedTest, GatesReadAndWriteEveryType) {
   if (!rounds()) GTEST_SKIP() << "products take fp32";
   for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
