@@ -1,6 +1,7 @@
 // Ops on experts: the choice (one warp per row), a stable sort of the choices by expert, and the weighted sum back.
 // Small data; bound by launches.
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -211,13 +212,7 @@ __global__ void count_experts(int32_t* starts, const int32_t* chosen, int entrie
   int sum = 0;
   for (int first = 0; first < experts; first += kWarp) {
     const int e = first + static_cast<int>(threadIdx.x);
-    int running = e < experts ? counts[e] : 0;
-    const int own = running;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int before = __shfl_up_sync(kFullWarp, running, offset);
-      if (static_cast<int>(threadIdx.x) >= offset) running += before;
-    }
+    const int own = e < experts ? counts[e] : 0, running = sum_upto(own);
     if (e < experts) starts[e] = sum + running - own;
     sum += __shfl_sync(kFullWarp, running, kWarp - 1);
   }

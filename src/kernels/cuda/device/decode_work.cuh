@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
-#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/device/team.cuh"
 
 namespace sluice::cuda {
@@ -80,12 +80,7 @@ class Work {
         const bool decoded = own.rows > 0 && own.rows * p.group <= kMostDecodeRows && own.kv_len >= own.rows;
         if (decoded) count = chunks_of(p, own.rows, own.kv_len, cut).count * p.kv_heads * tiles(own.rows);
       }
-      int sum = count;
-#pragma unroll
-      for (int offset = 1; offset < kWarp; offset *= 2) {
-        const int before = __shfl_up_sync(kFullWarp, sum, offset);
-        if (lane >= offset) sum += before;
-      }
+      const int sum = sum_upto(count);
       if (lane == kWarp - 1) sums[warp] = sum;
       team.sync();
       own.first_unit = count_ + sum - count;

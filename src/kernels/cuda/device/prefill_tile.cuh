@@ -3,7 +3,7 @@
 // part, each as long in starting as any other.
 #pragma once
 
-#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/device/visible_keys.cuh"
 
 namespace sluice::cuda {
@@ -28,12 +28,7 @@ __device__ inline PrefillTile prefill_tile(const AttentionParams& p, int sequenc
     const int s = first + static_cast<int>(threadIdx.x);
     const int rows = s < sequences ? (p.query_start[s + 1] - p.query_start[s]) * p.group : 0;
     const int tiles = rows > kMostDecodeRows ? (rows + kPrefillTileRows - 1) / kPrefillTileRows : 0;
-    int upto = tiles;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int before = __shfl_up_sync(kFullWarp, upto, offset);
-      if (lane >= offset) upto += before;
-    }
+    int upto = sum_upto(tiles);
     if (lane == kWarp - 1) sums[warp] = upto;
     __syncthreads();
     int all = 0;

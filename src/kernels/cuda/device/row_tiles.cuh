@@ -1,7 +1,7 @@
 // Rows cut into tiles: those of one matrix, or of experts, whose numbers only the device knows.
 #pragma once
 
-#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/scan.cuh"
 
 namespace sluice::cuda {
 
@@ -18,12 +18,7 @@ __device__ inline RowTile find_row_tile(const int32_t* starts, int matrices, int
     const int lane = static_cast<int>(threadIdx.x) % kWarp, matrix = first + lane;
     const int begin = matrix < matrices ? starts[matrix] : 0, end = matrix < matrices ? starts[matrix + 1] : 0;
     const int own = (end - begin + size - 1) / size;
-    int upto = own;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int before = __shfl_up_sync(kFullWarp, upto, offset);
-      if (lane >= offset) upto += before;
-    }
+    const int upto = sum_upto(own);
     const unsigned found = __ballot_sync(kFullWarp, number >= upto - own && number < upto);
     if (found != 0) {
       const int source = __ffs(static_cast<int>(found)) - 1;

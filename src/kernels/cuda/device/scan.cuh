@@ -1,0 +1,18 @@
+// Running sums over the lanes of a warp.
+#pragma once
+
+#include "kernels/cuda/device/reduce.cuh"
+
+namespace sluice::cuda {
+
+// Over the lanes up to this one, itself included.
+__device__ inline int sum_upto(int x) {
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int before = __shfl_up_sync(kFullWarp, x, offset);
+    if (static_cast<int>(threadIdx.x) % kWarp >= offset) x += before;
+  }
+  return x;
+}
+
+}  // namespace sluice::cuda
