@@ -279,19 +279,8 @@ TEST_P(ElementwiseTest, RopeStore) {
       if (type != &kInt8) {
         EXPECT_EQ(std::memcmp(v_cache->data, expected_v->data, v_cache.bytes()), 0);
       }
-      const float ulp = type == &kFloat32 ? 1e-6f : type == &kFloat16 ? 1e-3f : type == &kBFloat16 ? 8e-3f : 0.125f;
-      for (const auto& [cache, expected] : {std::pair(&k_cache, &expected_k), {&v_cache, &expected_v}}) {
-        const std::vector<float> a = cache->numbers(), b = expected->numbers();
-        for (size_t i = 0; i < a.size(); ++i) {
-          const size_t vector = i / static_cast<size_t>((*cache)->shape[3]);
-          const float least = type == &kInt8         ? expected->scales()[vector] * 1.001f  // one step
-                              : type == &kFloat8E4M3 ? 0x1p-9f
-                                                     : 1e-6f;
-          ASSERT_EQ(std::isnan(a[i]), std::isnan(b[i])) << i;
-          if (std::isnan(b[i])) continue;
-          ASSERT_LE(std::abs(a[i] - b[i]), (type == &kInt8 ? 1e-6f : ulp) * std::abs(b[i]) + least) << i;
-        }
-      }
+      expect_cached(k_cache, expected_k, 1e-6f);
+      expect_cached(v_cache, expected_v, 1e-6f);
     }
   }
 }

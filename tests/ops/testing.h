@@ -169,6 +169,24 @@ class OpsTest : public testing::TestWithParam<const Backend*> {
   INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(usable_backends()), \
                            [](const testing::TestParamInfo<const Backend*>& info) { return name_of(info.param); })
 
+// What two kernels stored: a step of the cache's type, relative to the number, and `least` beside it, which of types of
+// 8 bits is a step of its own. What is NaN has to be in both.
+inline void expect_cached(const OwnedCache& actual, const OwnedCache& expected, float least) {
+  const DType type = expected->dtype;
+  const float step = type == &kFloat32 || type == &kInt8 ? 1e-6f
+                     : type == &kFloat16                 ? 1e-3f
+                     : type == &kBFloat16                ? 8e-3f
+                                                         : 0.125f;
+  const std::vector<float> a = actual.numbers(), b = expected.numbers();
+  for (size_t i = 0; i < a.size(); ++i) {
+    const size_t vector = i / static_cast<size_t>(expected->shape[3]);
+    const float floor = type == &kInt8 ? expected.scales()[vector] * 1.001f : type == &kFloat8E4M3 ? 0x1p-9f : least;
+    ASSERT_EQ(std::isnan(a[i]), std::isnan(b[i])) << i;
+    if (std::isnan(b[i])) continue;
+    ASSERT_LE(std::abs(a[i] - b[i]), step * std::abs(b[i]) + floor) << i;
+  }
+}
+
 // Every element within `relative` of the expected tensor's largest magnitude in that row (at least `floor`).
 inline void expect_close(const Tensor& actual, const Tensor& expected, float relative, float floor = 1e-3f) {
   ASSERT_EQ(actual.shape, expected.shape);

@@ -66,42 +66,43 @@ class Queries {
 
   // The only chunk of its sequence: results.
   __device__ void write(const Unit& unit) const {
-#pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float whole = sum(n, j);
-        if (position_[n][j] < 0) continue;
-        const float own = top_[n][j] * unit_;
-        const float sink = p_.sinks != nullptr ? p_.sinks[head_[n][j]] * kLog2E : -INFINITY;
-        const float top = fmaxf(own, sink), keep = exp2_fast(own - top);
-        const float factor = keep / (whole * keep + (p_.sinks != nullptr ? exp2_fast(sink - top) : 0.0f));
-        const int token = unit.first_token + position_[n][j] - (unit.kv_len - unit.rows);
-        const int64_t at = token * p_.out_stride + int64_t{head_[n][j]} * p_.value_dim;
-        each_value(n, j, factor, [&](int d, float value) { put_result(p_, at + d, value); });
-      }
-    }
+    each_row([&](int n, int j, float whole) {
+      const float own = top_[n][j] * unit_;
+      const float sink = p_.sinks != nullptr ? p_.sinks[head_[n][j]] * kLog2E : -INFINITY;
+      const float top = fmaxf(own, sink), keep = exp2_fast(own - top);
+      const float factor = keep / (whole * keep + (p_.sinks != nullptr ? exp2_fast(sink - top) : 0.0f));
+      const int token = unit.first_token + position_[n][j] - (unit.kv_len - unit.rows);
+      const int64_t at = token * p_.out_stride + int64_t{head_[n][j]} * p_.value_dim;
+      each_value(n, j, factor, [&](int d, float value) { put_result(p_, at + d, value); });
+    });
   }
 
   // One of several: to its slot.
   __device__ void store(const Partials& to, int64_t slot) const {
-#pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float whole = sum(n, j);
-        if (position_[n][j] < 0) continue;
-        const int64_t row = slot * to.rows + n * kQueries + 2 * t() + j;
-        if (g() == 0) to.sums[row] = {top_[n][j] * unit_, whole};
-        float* values = to.values + row * p_.value_dim;
-        each_value(n, j, 1.0f, [&](int d, float value) { values[d] = value; });
-      }
-    }
+    each_row([&](int n, int j, float whole) {
+      const int64_t row = slot * to.rows + n * kQueries + 2 * t() + j;
+      if (g() == 0) to.sums[row] = {top_[n][j] * unit_, whole};
+      float* values = to.values + row * p_.value_dim;
+      each_value(n, j, 1.0f, [&](int d, float value) { values[d] = value; });
+    });
   }
 
  private:
   __device__ static int g() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
   __device__ static int t() { return static_cast<int>(threadIdx.x) % 4; }
+
+  // Calls f(n, j, sum of weights) for the rows of this lane that there are.
+  template <class F>
+  __device__ void each_row(F&& f) const {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float whole = sum(n, j);
+        if (position_[n][j] >= 0) f(n, j, whole);
+      }
+    }
+  }
 
   // Of the whole row: lanes hold shares.
   __device__ float sum(int n, int j) const {
