@@ -330,6 +330,7 @@ struct AttentionShape {
   int heads = 32, kv_heads = 8, dim = 128, block_size = 16;
   bool warpgroups = true;  // false: what devices before 9.0 run
   DType queries = &kFloat32;
+  int value_dim = 0;  // > 0: values are the first columns of the keys
 };
 
 void bench_attention(const AttentionShape& s) {
@@ -339,18 +340,21 @@ void bench_attention(const AttentionShape& s) {
   const int64_t blocks = int64_t{sequences} * stride, tokens = int64_t{sequences} * rows;
   const DType type = s.type;
   const int64_t cache = blocks * s.kv_heads * s.block_size * s.dim;
+  const bool latent = s.value_dim > 0;
+  const int value_dim = latent ? s.value_dim : s.dim;
   // Of int8, the codes of bytes at random, with scales that make numbers of about one.
   const bool scaled = type == &kInt8;
-  const Random k(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 3), v(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 4);
+  const Random k(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 3),
+      v(scaled ? &kFloat8E4M3 : type, latent ? 1 : cache, 1.0f, 4);
   const Random scales(&kFloat32, scaled ? cache / s.dim : 1, 0.01f, 7), q(s.queries, tokens * s.heads * s.dim, 1.0f, 5);
-  Buffer memory(static_cast<size_t>(2 * tokens * s.heads * s.dim) * sizeof(float), device_memory());
+  Buffer memory(static_cast<size_t>(2 * tokens * s.heads * value_dim) * sizeof(float), device_memory());
   std::vector<int32_t> start = {0}, len, table(static_cast<size_t>(blocks));
   AttentionIndices at{.sequences = sequences};
   double bytes = 0, pairs = 0;
   for (const int keys : s.keys) {
     start.push_back(start.back() + rows), len.push_back(keys);
     at.count(rows, keys, s.heads / s.kv_heads);
-    bytes += 2.0 * keys * s.kv_heads * (s.dim * type->block_bytes + (scaled ? 4 : 0));
+    bytes += (latent ? 1.0 : 2.0) * keys * s.kv_heads * (s.dim * type->block_bytes + (scaled ? 4 : 0));
     pairs += static_cast<double>(rows) * (keys - (rows - 1) / 2.0);
   }
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
@@ -358,11 +362,12 @@ void bench_attention(const AttentionShape& s) {
   const Device start_on(start), len_on(len), table_on(table);
   float* scale_data = scaled ? reinterpret_cast<float*>(scales.data()) : nullptr;
   const Shape cache_shape{blocks, s.kv_heads, s.block_size, s.dim};
-  const int64_t width = int64_t{s.heads} * s.dim;
-  ops::AttentionArgs args{.out = Tensor(memory.data(), &kFloat32, {tokens, width}),
+  const int64_t width = int64_t{s.heads} * s.dim, out_width = int64_t{s.heads} * value_dim;
+  ops::AttentionArgs args{.out = Tensor(memory.data(), &kFloat32, {tokens, out_width}),
                           .q = Tensor(q.data(), s.queries, {tokens, width}),
                           .k_cache = {Tensor(k.data(), type, cache_shape), scale_data},
-                          .v_cache = {Tensor(v.data(), type, cache_shape), scale_data},
+                          .v_cache = latent ? ops::CacheTensor() : ops::CacheTensor{Tensor(v.data(), type, cache_shape), scale_data},
+                          .value_dim = s.value_dim,
                           .query_start = start,
                           .kv_len = len,
                           .block_table = table,
@@ -370,14 +375,14 @@ void bench_attention(const AttentionShape& s) {
                           .heads = s.heads,
                           .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
   at.query_start = start_on.data(), at.kv_len = len_on.data(), at.block_table = table_on.data();
-  DeviceContext::get().reserve_workspace(attention_workspace(sequences, s.heads, s.dim, longest));
+  DeviceContext::get().reserve_workspace(attention_workspace(sequences, s.heads, value_dim, longest));
   Launch to = launch();
   if (!s.warpgroups) to.compute_capability = 80;
   const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(to, args, at); });
   std::string error;
   if (s.check) {
     const Tensor fast = args.out;
-    args.out = Tensor(memory.data() + tokens * width * sizeof(float), &kFloat32, {tokens, width});
+    args.out = Tensor(memory.data() + tokens * out_width * sizeof(float), &kFloat32, {tokens, out_width});
     attention_exact(launch(), args, at);
     error = fmt::format("  error {:.1e}", relative_error(fast, args.out));
   }
@@ -387,7 +392,7 @@ void bench_attention(const AttentionShape& s) {
       "{:6.1f} TFLOP/s{}\n",
       type->name, s.heads, s.kv_heads, s.dim, s.block_size, s.warpgroups ? "" : ", mma.sync",
       s.queries == &kFloat32 ? "" : ", bf16 queries", sequences, rows, shortest, longest, seconds * 1e6,
-      bytes / seconds * 1e-12, 4.0 * pairs * static_cast<double>(width) / seconds * 1e-12, error);
+      bytes / seconds * 1e-12, 2.0 * pairs * static_cast<double>(width + out_width) / seconds * 1e-12, error);
 }
 
 std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }
@@ -440,6 +445,61 @@ void bench_attentions() {
   }
   bench_attention({.keys = all(1, 8192), .rows = 8192, .check = false, .queries = &kBFloat16});
   bench_attention({.keys = all(256, 2048), .check = false, .queries = &kBFloat16});
+}
+
+// Latent caches of 512 + 64 columns, decoded and prefilled by the heads of some models.
+void bench_latent() {
+  const auto bench = [](std::vector<int> keys, int rows, int heads, bool check) {
+    bench_attention({.keys = std::move(keys),
+                     .rows = rows,
+                     .check = check,
+                     .heads = heads,
+                     .kv_heads = 1,
+                     .dim = 576,
+                     .value_dim = 512});
+  };
+  std::vector<int> mixed = all(50, 500);
+  mixed.insert(mixed.end(), {30000, 9000, 100, 1});
+  for (const int heads : {16, 128}) {
+    bench(all(1, 32768), 1, heads, true);
+    bench(all(8, 1000), 1, heads, true);
+    bench(all(64, 4096), 1, heads, true);
+    bench(all(256, 1500), 1, heads, heads == 16);
+    bench(mixed, 1, heads, true);
+  }
+  bench(all(32, 4096), 4, 16, true);
+  bench(all(1, 4096), 4096, 16, true);
+  bench(all(1, 1024), 1024, 128, false);
+  bench(all(8, 1024), 1024, 16, false);
+  bench(all(2, 16384), 1024, 16, false);
+}
+
+// Matrices of heads: queries to the space of the latent vectors, and values out of it.
+void bench_head_matmuls() {
+  const auto& table = ops::select_backend("cuda").table();
+  ThreadPool pool(1, false);
+  Arena arena{0};
+  ops::Ctx ctx{table, pool, arena};
+  for (const auto& [heads, n, k] : {std::tuple{16, 512, 128}, {16, 128, 512}, {128, 512, 128}, {128, 128, 512}}) {
+    const int64_t outputs = heads * ops::stacked_outputs(n);
+    const Random weights(&kBFloat16, outputs * k, 0.05f);
+    const ops::Weight weight{.dtype = &kBFloat16, .n = outputs, .k = k, .data = weights.data()};
+    for (const int64_t rows : {1, 4, 8, 12, 16, 24, 32, 64, 128, 512, 4096}) {
+      const Random x(&kFloat32, rows * heads * k, 1.0f, 2);
+      Buffer out(static_cast<size_t>(rows * heads * n) * sizeof(float), device_memory());
+      const double s = seconds_per_call(8, [&](int) {
+        ops::head_matmul(ctx, {.out = Tensor(out.data(), &kFloat32, {rows, int64_t{heads} * n}),
+                               .x = Tensor(x.data(), &kFloat32, {rows, int64_t{heads} * k}),
+                               .heads = heads,
+                               .n = n,
+                               .out_stride = n,
+                               .x_stride = k,
+                               .weight = &weight});
+      });
+      fmt::print("heads {:3} of {:3} x {:3}, {:4} rows: {:7.1f} us {:6.1f} TFLOP/s\n", heads, n, k, rows, s * 1e6,
+                 2.0 * static_cast<double>(rows * heads) * n * k / s * 1e-12);
+    }
+  }
 }
 
 // Queries, keys and values from their product to attention's cache, in rows of `type`.
@@ -698,7 +758,7 @@ void bench_whole_steps() {
 
 // Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats;
 // fp4: only NVFP4 and NF4), attention (attention8: over caches of 8 bits, decode8,
-// prefill8: parts of that for 8-bit floats), steps (whole: of whole models), rows;
+// prefill8: parts of that for 8-bit floats; latent: over latent caches), heads, steps (whole: of whole models), rows;
 // tiles, experts: many rows.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
@@ -721,6 +781,8 @@ int run(const std::vector<std::string_view>& parts) {
   if (wanted("attention8")) bench_narrow_decode(caches), bench_narrow_prefill(caches);
   if (!parts.empty() && wanted("decode8")) bench_narrow_decode({&kFloat8E4M3, &kBFloat16, &kInt8});
   if (!parts.empty() && wanted("prefill8")) bench_narrow_prefill({&kFloat8E4M3});
+  if (wanted("latent")) bench_latent();
+  if (wanted("heads")) bench_head_matmuls();
   if (wanted("steps")) bench_steps();
   if (!parts.empty() && wanted("steps32")) Steps({"8B", 4096, 1024, 14336, 128, 6, 0}, &kBFloat16, 32, 1150).report();
   if (wanted("whole")) bench_whole_steps();

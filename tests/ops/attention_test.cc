@@ -112,7 +112,8 @@ class Scene {
   void put(int sequence, int position, const std::vector<float>& values) {
     const int64_t block = table_[sequence * stride_ + position / config_.block_size];
     const int64_t vector = block * config_.kv_heads * config_.block_size + position % config_.block_size;
-    k_.put(vector, values), v_.put(vector, values);
+    k_.put(vector, values);
+    if (!config_.values_in_keys) v_.put(vector, values);
   }
   // Moves every block elsewhere.
   void relocate(std::mt19937& random) {
@@ -348,6 +349,57 @@ TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
       }
     }
   }
+}
+
+// Values that are the first columns of the keys of one kv head, at the dimensions of models with latent attention and
+// beside them: sequences of one row and of many, and of no whole number of blocks.
+TEST_P(AttentionTest, LatentCachesMatchTheReference) {
+  const Config configs[] = {
+      {.heads = 16, .head_dim = 576, .value_dim = 512},
+      {.heads = 20, .head_dim = 576, .value_dim = 512, .block_size = 64, .window = 100},
+      {.heads = 128, .head_dim = 576, .value_dim = 512, .block_size = 32},
+      {.heads = 40, .head_dim = 288, .value_dim = 256, .block_size = 24, .soft_cap = 3.0f, .sinks = true},
+      {.heads = 7, .head_dim = 520, .value_dim = 440, .block_size = 8, .chunk = 90},
+      {.heads = 3, .head_dim = 24, .value_dim = 16, .sinks = true, .alibi = true},
+      {.heads = 65, .head_dim = 72, .value_dim = 64, .causal = false},
+  };
+  for (Config config : configs) {
+    config.kv_heads = 1, config.values_in_keys = true;
+    for (const DType type : {&kBFloat16, &kFloat16}) {
+      if (type == &kFloat16 && config.heads > 20) continue;
+      config.type = type;
+      SCOPED_TRACE(config.str());
+      const Scene scene(config, {700, 70, 131, 1, 512, 64}, random);
+      std::vector<Owned> out = scene.results(), again = scene.results(), expected = scene.results();
+      for (const std::vector<Scene::Span>& spans :
+           {std::vector<Scene::Span>{{0, 699, 700}, {1, 69, 70}, {2, 130, 131}, {3, 0, 1}, {4, 511, 512}, {5, 63, 64}},
+            std::vector<Scene::Span>{{0, 696, 699}, {4, 508, 511}, {5, 0, 40}},
+            std::vector<Scene::Span>{{1, 0, 69}, {2, 100, 130}}}) {
+        scene.attend(device.ctx, spans, out);
+        scene.attend(device.ctx, spans, again);
+        scene.attend(reference.ctx, spans, expected);
+      }
+      for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], attention_tolerance(type));
+      expect_same(out, again, "the same call");
+    }
+  }
+}
+
+// A token of one sequence that is not a number, and what lies in blocks beyond the ends of sequences.
+TEST_P(AttentionTest, NanOfLatentCachesStaysInItsSequence) {
+  const Config config{.heads = 16, .kv_heads = 1, .head_dim = 72, .value_dim = 64, .type = &kBFloat16,
+                      .values_in_keys = true};
+  Scene scene(config, {75, 40, 300}, random);
+  const std::vector<Owned> clean = scene.whole(device.ctx);
+  scene.put(0, 44, std::vector<float>(config.head_dim, std::nanf("")));
+  const std::vector<Owned> out = scene.whole(device.ctx);
+  EXPECT_TRUE(std::isnan(out[0].row(44)[0]));
+  for (size_t s = 1; s < out.size(); ++s) {
+    EXPECT_TRUE(same_bits(out[s]->f32(), clean[s]->f32(), out[s]->shape.elements())) << s;
+  }
+  std::vector<Owned> before = scene.results();
+  scene.attend(device.ctx, {{0, 0, 44}}, before);
+  for (int r = 0; r < 44; ++r) EXPECT_FALSE(std::isnan(before[0].row(r)[0])) << r;
 }
 
 SLUICE_FOR_EVERY_BACKEND(AttentionTest);

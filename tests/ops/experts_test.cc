@@ -300,10 +300,15 @@ TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
 
 TEST_P(ExpertsTest, HeadMatmulMatchesTheReference) {
   for (DType stored : {&kFloat32, &kBFloat16, &kFloat16}) {
-    for (auto [tokens, heads, n, k] : {std::tuple{1, 4, 33, 16}, {5, 3, 16, 7}, {300, 2, 130, 40}}) {
-      SCOPED_TRACE(fmt::format("{}: {} tokens, {} heads, n {}, k {}", stored->name, tokens, heads, n, k));
+    for (auto [tokens, heads, n, k, gap] : {std::tuple{1, 4, 33, 16, 3},
+                                            {5, 3, 16, 7, 3},
+                                            {300, 2, 130, 40, 3},
+                                            {300, 2, 130, 40, 8},
+                                            {33, 5, 256, 64, 0},
+                                            {70, 3, 128, 512, 0}}) {
+      SCOPED_TRACE(fmt::format("{}: {} tokens, {} heads, n {}, k {} + {}", stored->name, tokens, heads, n, k, gap));
       const std::vector<Owned> all = matrices(stored, heads, n, k);
-      Owned x(&kFloat32, {tokens, heads * (k + 3)}, 1), out(&kFloat32, {tokens, heads * (n + 8)}, 2);
+      Owned x(&kFloat32, {tokens, heads * (k + gap)}, 1), out(&kFloat32, {tokens, heads * (n + 8)}, 2);
       x.fill(random), out.fill(random);
       Owned expected(out);
       for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
@@ -313,7 +318,7 @@ TEST_P(ExpertsTest, HeadMatmulMatchesTheReference) {
                              .heads = heads,
                              .n = n,
                              .out_stride = n + 8,
-                             .x_stride = k + 3,
+                             .x_stride = k + gap,
                              .weight = &weight});
       }
       expect_close(out, expected, tolerance(stored, k), 1.0f);  // what lies between the heads is untouched

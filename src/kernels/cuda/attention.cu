@@ -51,6 +51,7 @@ bool attention_on_tensor_cores(const ops::AttentionArgs& args) {
 }
 
 bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
+  if (attention_latent(l, args, at)) return true;
   if (!attention_on_tensor_cores(args)) return false;
   const DType type = args.k_cache.dtype;
   const AttentionParams p = attention_params(args, at);

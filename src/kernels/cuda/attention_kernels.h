@@ -23,7 +23,11 @@ void attention_prefill(const Launch&, const AttentionParams&, const AttentionInd
 template <class T>
 bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionIndices&);
 
-// Whether these take the caches' type and dimensions.
+// Latent caches of 16 bits, whose values are the first columns of the keys, for compute capability 9.0: any number of
+// rows, dimensions in whole packs up to 576 and 512. False where it cannot; nothing is done then.
+bool attention_latent(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
+
+// Whether the kernels before attention_latent take the caches' type and dimensions.
 bool attention_on_tensor_cores(const ops::AttentionArgs&);
 
 // Bytes of shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).

@@ -20,6 +20,9 @@ namespace {
 // kLargeMatrix, which only cuBLASLt has on other devices, and for all others (docs/performance.md).
 constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
 
+// Likewise for matrices of heads, which cuBLASLt multiplies as a batch.
+constexpr int64_t kDenseRowsOfHeads = 16;
+
 int64_t dense_rows(DType type, int64_t elements) {
   if (type == &kFloat32) return kMostStreamedRows + 1;
   if (elements <= kLargeMatrix) return kDenseRowsSmall;
@@ -134,6 +137,8 @@ void multiply_by(const Product& p) {
     if (p.type != &kFloat32 && multiply_plain_rows(launch(), p)) return;
     if (multiply_dense(launch(), p)) return;
   }
+  const bool heads = tensor && p.matrices > 1 && p.starts == nullptr && p.type != &kFloat32;
+  if (heads && p.x.rows() >= kDenseRowsOfHeads && multiply_dense_heads(launch(), p)) return;
   const bool tiles = tensor && p.starts != nullptr && p.x.rows() >= kTiledExpertRows * p.matrices;
   if (tiles && multiply_plain_by_tiles(launch(), p)) return;
   if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);

@@ -96,6 +96,8 @@ inline constexpr int64_t kTiledExpertRows = 8;  // of an expert, on average, fro
 void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x);
 // matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.
 bool multiply_dense(const Launch&, const Product&);
+// The same of matrices of heads, with weights of 16 bits.
+bool multiply_dense_heads(const Launch&, const Product&);
 // The same with weights and inputs of 8-bit floats, which p.rounding has to allow; from kFp8Rows rows on.
 bool multiply_fp8(const Launch&, const Product&);
 inline constexpr int64_t kFp8Rows = 5;

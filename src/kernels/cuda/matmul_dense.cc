@@ -31,6 +31,7 @@ struct Library {
   decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
   cublasLtHandle_t handle = nullptr;
@@ -46,6 +47,7 @@ struct Library {
            load(library, "cublasLtMatmulDescCreate", desc_create) &&
            load(library, "cublasLtMatmulDescSetAttribute", desc_set) &&
            load(library, "cublasLtMatrixLayoutCreate", layout_create) &&
+           load(library, "cublasLtMatrixLayoutSetAttribute", layout_set) &&
            load(library, "cublasLtMatmulPreferenceCreate", preference_create) &&
            load(library, "cublasLtMatmulPreferenceSetAttribute", preference_set) &&
            create(&handle) == CUBLAS_STATUS_SUCCESS;
@@ -79,10 +81,12 @@ struct Problem {
   int64_t n, rows, k, weight_stride, x_stride, out_stride;  // in elements
   Scaling scaling = Scaling::kNone;
   bool bias = false;
-  uint32_t out_alignment = 256, bias_alignment = 256;
+  uint32_t out_alignment = 256, bias_alignment = 256, x_alignment = 256;
+  int matrices = 1;
+  int64_t weight_step = 0, x_step = 0, out_step = 0;  // from a matrix to the next one
   auto key() const {
     return std::tie(type, out_type, n, rows, k, weight_stride, x_stride, out_stride, scaling, bias, out_alignment,
-                    bias_alignment);
+                    bias_alignment, x_alignment, matrices, weight_step, x_step, out_step);
   }
   bool operator<(const Problem& other) const { return key() < other.key(); }
 };
@@ -94,9 +98,10 @@ struct Plan {
   bool possible = false;
 };
 
-uint32_t alignment(const void* p) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  return static_cast<uint32_t>(address == 0 ? 256 : std::min<uintptr_t>(256, address & -address));
+// Of addresses that are so many bytes apart.
+uint32_t alignment(const void* p, int64_t step = 0) {
+  const auto bits = reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(step);
+  return static_cast<uint32_t>(bits == 0 ? 256 : std::min<uintptr_t>(256, bits & -bits));
 }
 
 cudaDataType_t data_type(DType type) {
@@ -111,6 +116,10 @@ cublasLtMatrixLayout_t layout(const Library& lib, DType type, int64_t rows, int6
   check(lib.layout_create(&made, data_type(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
         "layout");
   return made;
+}
+void repeat(const Library& lib, cublasLtMatrixLayout_t layout, int32_t matrices, int64_t step) {
+  check(lib.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &matrices, sizeof matrices), "layout");
+  check(lib.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step), "layout");
 }
 
 Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
@@ -136,12 +145,18 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   plan.weight = layout(lib, p.type, p.k, p.n, p.weight_stride);
   plan.x = layout(lib, p.type, p.k, p.rows, p.x_stride);
   plan.out = layout(lib, p.out_type, p.n, p.rows, p.out_stride);
+  if (p.matrices > 1) {
+    repeat(lib, plan.weight, p.matrices, p.weight_step);
+    repeat(lib, plan.x, p.matrices, p.x_step);
+    repeat(lib, plan.out, p.matrices, p.out_step);
+  }
   cublasLtMatmulPreference_t preference = nullptr;
   check(lib.preference_create(&preference), "preference");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check(lib.preference_set(preference, attribute, &value, sizeof value), "preference");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.x_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.out_alignment);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.out_alignment);
   cublasLtMatmulHeuristicResult_t found{};
@@ -230,6 +245,51 @@ bool multiply_dense(const Launch& l, const Product& p) {
   if (rounds) round_rows(l, l.workspace, p.type, p.x);
   const void* x = rounds ? l.workspace : p.x.data;
   launch_plan(*lib, *plan, l, p, {.x = x, .bias = p.bias, .scratch = l.workspace + x_bytes}, p.accumulate);
+  return true;
+}
+
+namespace {
+
+// Rows of inputs, rounded for all heads at once, and multiplied by the matrices of the heads.
+bool multiply_head_rows(const Library& lib, const Launch& l, const Product& p) {
+  const int64_t width = padded_k(p.x.shape[1]), element = p.type->block_bytes, rows = p.x.rows();
+  const Plan* plan = plan_of(lib, {.type = p.type,
+                                   .out_type = p.out.dtype,
+                                   .n = p.n,
+                                   .rows = rows,
+                                   .k = p.k,
+                                   .weight_stride = padded_k(p.k),
+                                   .x_stride = width,
+                                   .out_stride = p.out.row_stride,
+                                   .out_alignment = alignment(p.out.data, p.out_columns * p.out.dtype->block_bytes),
+                                   .x_alignment = alignment(nullptr, p.x_columns * element),
+                                   .matrices = p.matrices,
+                                   .weight_step = p.weight_rows * padded_k(p.k),
+                                   .x_step = p.x_columns,
+                                   .out_step = p.out_columns});
+  if (plan == nullptr) return false;
+  round_rows(l, l.workspace, p.type, p.x);
+  std::byte* scratch = l.workspace + whole_lines(rows * width * element);
+  launch_plan(lib, *plan, l, p, {.x = l.workspace, .scratch = scratch}, false);
+  return true;
+}
+
+}  // namespace
+
+bool multiply_dense_heads(const Launch& l, const Product& p) {
+  const Library* lib = library();
+  constexpr int64_t kAligned = 8, kTile = 128;  // elements of 16 bits, rows
+  if (lib == nullptr || p.x.dtype != &kFloat32 || p.k % kAligned != 0 || p.x_columns % kAligned != 0) return false;
+  const auto row_bytes = static_cast<size_t>(padded_k(p.x.shape[1]) * p.type->block_bytes);
+  if (kScratch + row_bytes * kTile + 256 > l.workspace_bytes) return false;
+  const auto fit = static_cast<int64_t>((l.workspace_bytes - kScratch - 256) / row_bytes) / kTile * kTile;
+  const int64_t rows = p.x.rows();
+  for (int64_t first = 0; first < rows; first += fit) {
+    Product part = p;
+    part.x = p.x.slice_rows(first, std::min(fit, rows - first));
+    part.out = p.out.slice_rows(first, std::min(fit, rows - first));
+    if (!multiply_head_rows(*lib, l, part)) multiply_streamed(l, part);
+  }
   return true;
 }
 

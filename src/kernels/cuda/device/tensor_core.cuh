@@ -66,6 +66,15 @@ __device__ inline void ldmatrix4_transposed(uint32_t (&r)[4], uint32_t address) 
                : "r"(address));
 }
 
+// The other way (compute capability 9.0): lane l holds columns 2t and 2t + 1 of row g of each.
+__device__ inline void stmatrix4(uint32_t address, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+#endif
+}
+
 // An 8x8 matrix of 16-bit elements in the registers, lane l with columns 2t and 2t + 1 of row g; transposed alike.
 __device__ inline uint32_t transpose(uint32_t x) {
   uint32_t y;

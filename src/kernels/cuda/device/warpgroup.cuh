@@ -19,8 +19,8 @@ __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
 
 // d[64, n] = a[64, 16] * b, added to what d was unless `accumulate` is 0: fp32 sums. Lane l of warp w of the group holds, with g = l / 4 and t = l % 4, in
 // d[4 * i + 2 * h + j] row 16 w + g + 8 h, column 8 i + 2 t + j, and of a in registers what mma takes of its 16 rows.
-// `from_shared`: a is a matrix [64, 16], b one [n, 16]. `from_registers`: b is [16, n], read transposed; `by_rows`: the
-// same with b as in from_shared.
+// `from_shared`: a is a matrix [64, 16], b one [n, 16]; `from_shared_transposed`: b is [16, n]. `from_registers`: b is
+// [16, n], read transposed; `by_rows`: the same with b as in from_shared.
 template <class T, int n>
 struct WarpgroupProduct;
 
@@ -51,17 +51,20 @@ struct WarpgroupProduct;
                  : SLUICE_SUMS_##n                                                                                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                             \
   }
-#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)                                                  \
-  template <>                                                                                                         \
-  struct WarpgroupProduct<T, n> {                                                                                     \
-    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {                   \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
-                   "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, 0; }"                           \
-                   : SLUICE_SUMS_##n                                                                                  \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                                \
-    }                                                                                                                 \
-    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1")                                       \
-    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")                                              \
+#define SLUICE_FROM_SHARED(name, type, n, o0, o1, o2, transposed)                                                   \
+  __device__ static void name(float(&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {                           \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
+                 "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, " transposed "; }"              \
+                 : SLUICE_SUMS_##n                                                                                  \
+                 : "l"(a), "l"(b), "r"(accumulate));                                                                \
+  }
+#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)             \
+  template <>                                                                    \
+  struct WarpgroupProduct<T, n> {                                                \
+    SLUICE_FROM_SHARED(from_shared, type, n, o0, o1, o2, "0")                    \
+    SLUICE_FROM_SHARED(from_shared_transposed, type, n, o0, o1, o2, "1")         \
+    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1")  \
+    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")         \
   };
 #define SLUICE_WARPGROUP_PRODUCTS(n, o0, o1, o2, o3, o4, o5)                 \
   SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
@@ -91,6 +94,7 @@ SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66)
 #undef SLUICE_WARPGROUP_PRODUCTS
 #undef SLUICE_WARPGROUP_PRODUCT
 #undef SLUICE_FROM_REGISTERS
+#undef SLUICE_FROM_SHARED
 #undef SLUICE_NAMES_16
 #undef SLUICE_NAMES_32
 #undef SLUICE_SUMS_16
@@ -152,6 +156,19 @@ __device__ inline void wait_barrier(uint32_t barrier, int parity) {
       "@!done bra again; }" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+// Is it?
+__device__ inline bool barrier_passed(uint32_t barrier, int parity) {
+  int passed;
+  asm volatile(
+      "{ .reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.s32 %0, 1, 0, done; }"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
 }
 
 // What this thread wrote to shared memory, or saw written, is seen by products of warp groups from here on.

@@ -1,0 +1,170 @@
+// How latent attention (attention_latent.cu) is shared out among blocks. A unit is a tile of packed rows of a sequence
+// with all keys that these see. Units lie side by side on a line, as long as they have tiles of keys, and every block
+// takes an equal stretch of it: where a stretch ends inside a unit, the unit is cut between two tiles of keys, and its
+// pieces are added up after. So blocks have the same to do whatever the lengths are, no more than two pieces of a block
+// are not whole units, and nothing depends on what the host knows of lengths.
+#pragma once
+
+#include "kernels/cuda/decode_plan.h"
+#include "kernels/cuda/device/attention_tile.cuh"
+#include "kernels/cuda/device/scan.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int kLatentRows = 64;          // packed rows of a unit
+inline constexpr int kLatentKeys = 64;          // of a tile
+inline constexpr int kLatentSequences = 1024;   // of a launch: what they cost lies in shared memory
+inline constexpr int kShortestStretch = 2;      // tiles of keys: more pieces would take longer to be added up
+inline constexpr int kMostLatentBlocks = 256;   // and so pieces of a unit
+
+// A unit that ends in another block than it begins in, as the blocks know it that begin inside of it.
+struct LatentCut {
+  int sequence, first_row;      // sequence -1: the block begins with a unit
+  int first_block, last_block;  // which have pieces of it
+};
+
+// Results of the pieces: two slots of kLatentRows rows for each block, the first for a unit that began before.
+struct LatentPartials {
+  float* values;    // [2 * blocks, kLatentRows, value_dim]
+  ChunkSum* sums;   // [2 * blocks, kLatentRows]; top -inf: no key was seen, and there are no values
+  LatentCut* cuts;  // [blocks]
+};
+
+struct LatentSequence {
+  int first_token, rows, kv_len;
+
+  __device__ LatentSequence(const AttentionParams& p, int index)
+      : first_token(p.query_start[index]), rows(p.query_start[index + 1] - first_token), kv_len(p.kv_len[index]) {}
+  __device__ bool attends() const { return rows > 0 && kv_len >= rows; }
+  __device__ int units(const AttentionParams& p) const { return (rows * p.group + kLatentRows - 1) / kLatentRows; }
+};
+
+// The keys that rows of a unit see, and the tiles these are in.
+struct LatentKeys {
+  int begin, end;
+
+  __device__ LatentKeys(const AttentionParams& p, const LatentSequence& s, int first_row) {
+    const int past = s.kv_len - s.rows, last_token = min(s.rows - 1, (first_row + kLatentRows - 1) / p.group);
+    begin = first_visible(p, past + first_row / p.group);
+    end = last_visible(p, past + last_token, s.kv_len) + 1;
+  }
+  __device__ int first_tile() const { return begin / kLatentKeys; }
+  __device__ int tiles() const { return (end - 1) / kLatentKeys - first_tile() + 1; }
+};
+
+// A unit, or what a block has of it.
+struct LatentPiece {
+  int sequence, first_row;
+  int first_token, rows, kv_len;
+  int begin, end;         // keys of the unit
+  int first_tile, tiles;  // of the piece; there may be none
+  int slot;               // of the partial results; -1: the piece is the whole unit
+
+  __device__ bool begins_inside() const { return slot >= 0 && slot % 2 == 0; }
+  __device__ PackedRow row(const AttentionParams& p, int row) const {
+    return packed_row(p, 0, first_row + row, rows, kv_len);
+  }
+};
+
+// Where a sequence's units begin on the line, and how long each of them is: all the same, what the first and the last
+// of them are on average.
+struct LatentCost {
+  int begin, of_unit;
+};
+
+// By all threads of a block: the cost of the sequences, and all of it as the result. `sums` has a number per warp. To be
+// followed by a barrier.
+__device__ inline int sum_latent_costs(const AttentionParams& p, int sequences, LatentCost* costs, int* sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int threads = static_cast<int>(blockDim.x), warps = threads / kWarp;
+  int all = 0;
+  for (int first = 0; first < sequences; first += threads) {
+    const int index = first + static_cast<int>(threadIdx.x);
+    int units = 0, of_unit = 0;
+    if (index < sequences) {
+      const LatentSequence s(p, index);
+      if (s.attends()) {
+        units = s.units(p);
+        of_unit = (LatentKeys(p, s, 0).tiles() + LatentKeys(p, s, (units - 1) * kLatentRows).tiles()) / 2;
+      }
+    }
+    const int sum = sum_upto(units * of_unit);
+    if (lane == kWarp - 1) sums[warp] = sum;
+    __syncthreads();
+    int begin = all + sum - units * of_unit;
+    for (int w = 0; w < warps; ++w) {
+      if (w < warp) begin += sums[w];
+      all += sums[w];
+    }
+    if (index < sequences) costs[index] = {begin, of_unit};
+    __syncthreads();
+  }
+  return all;
+}
+
+// A block's stretch of the line, piece by piece.
+class LatentStretch {
+ public:
+  __device__ LatentStretch(const AttentionParams& p, const LatentCost* costs, int sequences, int all)
+      : p_(p),
+        costs_(costs),
+        sequences_(sequences),
+        length_(max(kShortestStretch, (all + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x))),
+        at_(min(all, static_cast<int>(blockIdx.x) * length_)),
+        stop_(min(all, at_ + length_)) {}
+
+  // False: there is none left.
+  __device__ bool next(LatentPiece& piece) {
+    if (at_ >= stop_) return false;
+    find_sequence();
+    const LatentCost cost = costs_[sequence_];
+    const LatentSequence s(p_, sequence_);
+    const int unit = (at_ - cost.begin) / cost.of_unit, end = cost.begin + (unit + 1) * cost.of_unit;
+    unit_begin_ = end - cost.of_unit;
+    // Long and short units in turn: those of any stretch are together as long as the line says.
+    const int row_tile = unit % 2 == 0 ? s.units(p_) - 1 - unit / 2 : unit / 2;
+    const LatentKeys keys(p_, s, row_tile * kLatentRows);
+    const int from = at_ - unit_begin_, to = min(stop_, end) - unit_begin_, tiles = keys.tiles();
+    const int first = from * tiles / cost.of_unit, last = to * tiles / cost.of_unit;
+    const int own_slots = 2 * static_cast<int>(blockIdx.x);
+    piece = {.sequence = sequence_,
+             .first_row = row_tile * kLatentRows,
+             .first_token = s.first_token,
+             .rows = s.rows,
+             .kv_len = s.kv_len,
+             .begin = keys.begin,
+             .end = keys.end,
+             .first_tile = keys.first_tile() + first,
+             .tiles = last - first,
+             .slot = from == 0 && to == cost.of_unit ? -1 : own_slots + (from == 0 ? 1 : 0)};
+    unit_end_ = end;
+    at_ = min(stop_, end);
+    return true;
+  }
+
+  // Of the latest piece's unit.
+  __device__ int first_block() const { return unit_begin_ / length_; }
+  __device__ int last_block() const { return (unit_end_ - 1) / length_; }
+
+ private:
+  // The last one that begins at or before the place.
+  __device__ void find_sequence() {
+    int low = sequence_, high = sequences_ - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (costs_[middle].begin <= at_) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    sequence_ = low;
+  }
+
+  const AttentionParams& p_;
+  const LatentCost* costs_;
+  const int sequences_, length_;
+  int at_, stop_, sequence_ = 0, unit_begin_ = 0, unit_end_ = 0;
+};
+
+}  // namespace sluice::cuda
