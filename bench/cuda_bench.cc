@@ -363,17 +363,18 @@ void bench_attention(const AttentionShape& s) {
   float* scale_data = scaled ? reinterpret_cast<float*>(scales.data()) : nullptr;
   const Shape cache_shape{blocks, s.kv_heads, s.block_size, s.dim};
   const int64_t width = int64_t{s.heads} * s.dim, out_width = int64_t{s.heads} * value_dim;
-  ops::AttentionArgs args{.out = Tensor(memory.data(), &kFloat32, {tokens, out_width}),
-                          .q = Tensor(q.data(), s.queries, {tokens, width}),
-                          .k_cache = {Tensor(k.data(), type, cache_shape), scale_data},
-                          .v_cache = latent ? ops::CacheTensor() : ops::CacheTensor{Tensor(v.data(), type, cache_shape), scale_data},
-                          .value_dim = s.value_dim,
-                          .query_start = start,
-                          .kv_len = len,
-                          .block_table = table,
-                          .block_table_stride = stride,
-                          .heads = s.heads,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
+  ops::AttentionArgs args{
+      .out = Tensor(memory.data(), &kFloat32, {tokens, out_width}),
+      .q = Tensor(q.data(), s.queries, {tokens, width}),
+      .k_cache = {Tensor(k.data(), type, cache_shape), scale_data},
+      .v_cache = latent ? ops::CacheTensor() : ops::CacheTensor{Tensor(v.data(), type, cache_shape), scale_data},
+      .value_dim = s.value_dim,
+      .query_start = start,
+      .kv_len = len,
+      .block_table = table,
+      .block_table_stride = stride,
+      .heads = s.heads,
+      .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
   at.query_start = start_on.data(), at.kv_len = len_on.data(), at.block_table = table_on.data();
   DeviceContext::get().reserve_workspace(attention_workspace(sequences, s.heads, value_dim, longest));
   Launch to = launch();

@@ -387,8 +387,8 @@ TEST_P(AttentionTest, LatentCachesMatchTheReference) {
 
 // A token of one sequence that is not a number, and what lies in blocks beyond the ends of sequences.
 TEST_P(AttentionTest, NanOfLatentCachesStaysInItsSequence) {
-  const Config config{.heads = 16, .kv_heads = 1, .head_dim = 72, .value_dim = 64, .type = &kBFloat16,
-                      .values_in_keys = true};
+  const Config config{
+      .heads = 16, .kv_heads = 1, .head_dim = 72, .value_dim = 64, .type = &kBFloat16, .values_in_keys = true};
   Scene scene(config, {75, 40, 300}, random);
   const std::vector<Owned> clean = scene.whole(device.ctx);
   scene.put(0, 44, std::vector<float>(config.head_dim, std::nanf("")));

@@ -2,12 +2,12 @@
 // capability 9.0 (sm_90a): one kv head whose values are the first columns of its keys, any number of rows a sequence.
 // Bound by reading the cache where few heads are decoded, else by the tensor cores.
 //
-// One launch of as many blocks as multiprocessors, which share the work evenly (device/latent_work.cuh), takes 64 packed
-// rows by 64 keys at a time; a second one adds up what was cut. In a block one warp says what is next, one copies tiles
-// of keys into a ring in shared memory, in boxes of whole blocks of the cache. A warp group makes scores and softmax
-// weights. Two warp groups mix values, half of the columns each, which are the keys' own tile read transposed.
-// Weights lie in the last panel of their tile, whose keys nobody needs any more by then. The next tile's scores are
-// multiplied before the weights are handed on, if its keys are there: softmax then runs beside the mixing.
+// One launch of as many blocks as multiprocessors, which share the work evenly (device/latent_work.cuh), takes 64
+// packed rows by 64 keys at a time; a second one adds up what was cut. In a block one warp says what is next, one
+// copies tiles of keys into a ring in shared memory, in boxes of whole blocks of the cache. A warp group makes scores
+// and softmax weights. Two warp groups mix values, half of the columns each, which are the keys' own tile read
+// transposed. Weights lie in the last panel of their tile, whose keys nobody needs any more by then. The next tile's
+// scores are multiplied before the weights are handed on, if its keys are there: softmax then runs beside the mixing.
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/latent_work.cuh"
 #include "kernels/cuda/device/overlap.cuh"
@@ -24,11 +24,11 @@ constexpr int kThreads = 4 * kGroupThreads;
 constexpr int kCopying = 0, kScoring = 1, kMixing = 2;  // warp groups; two are mixing
 constexpr int kMixers = 2;
 constexpr int kReaders = 1 + (1 + kMixers) * kGroupThreads / kWarp;  // warps that need to know of pieces
-constexpr int kPanel = 64;  // columns of a matrix in shared memory
+constexpr int kPanel = 64;                                           // columns of a matrix in shared memory
 constexpr uint32_t kPanelBytes = kLatentKeys * kPanel * 2;
 // Registers of their threads: in all what 4 x 128 are.
 constexpr int kCopyRegisters = 40, kScoreRegisters = 152, kMixRegisters = 160;
-constexpr int kQueue = 4;           // pieces that a block has in shared memory
+constexpr int kQueue = 4;                         // pieces that a block has in shared memory
 constexpr int kQueriesThere = 1, kMixersMet = 2;  // numbers of barriers of threads, the last one for each mixer
 
 // Shared memory of a block, in bytes from a multiple of 1024. Keys have one panel more than values.
@@ -36,7 +36,8 @@ template <int value_panels>
 struct LatentLayout {
   static constexpr int kPanels = value_panels + 1, kStages = value_panels > 4 ? 2 : 4;
   static constexpr uint32_t kStage = kPanels * kPanelBytes;
-  static constexpr uint32_t kQueries = kStages * kStage, kFactors = kQueries + kPanels * kPanelBytes;                    // [kStages, 2, kLatentRows]
+  static constexpr uint32_t kQueries = kStages * kStage,
+                            kFactors = kQueries + kPanels * kPanelBytes;           // [kStages, 2, kLatentRows]
   static constexpr uint32_t kBarriers = kFactors + kStages * 2 * kLatentRows * 4;  // [kStages, 3]
   static constexpr uint32_t kPieceBarriers = kBarriers + kStages * 3 * 8;          // [kQueue, 2]
   static constexpr uint32_t kPieces = kPieceBarriers + kQueue * 2 * 8, kSums = kPieces + kQueue * sizeof(LatentPiece);
@@ -567,8 +568,7 @@ __global__ void __launch_bounds__(kAddingWarps* kWarp)
         }
       }
       if (column >= p.value_dim) continue;
-      const int64_t out =
-          (s.first_token + packed.token) * p.out_stride + int64_t{packed.head} * p.value_dim + column;
+      const int64_t out = (s.first_token + packed.token) * p.out_stride + int64_t{packed.head} * p.value_dim + column;
       put_results(p, out, {value.x / sum, value.y / sum});
       put_results(p, out + 2, {value.z / sum, value.w / sum});
     }
@@ -606,8 +606,8 @@ void launch_latent(const Launch& l, const AttentionParams& p, int tokens, int se
   for (int first = 0; first < sequences; first += kLatentSequences) {
     AttentionParams own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    launch_overlapped(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map, partials,
-                      std::min(sequences - first, kLatentSequences));
+    launch_overlapped(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map,
+                      partials, std::min(sequences - first, kLatentSequences));
     if (blocks == 1) continue;
     launch_overlapped(l, "pieces of latent attention", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
                       partials);

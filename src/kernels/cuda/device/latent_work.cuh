@@ -11,11 +11,11 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kLatentRows = 64;          // packed rows of a unit
-inline constexpr int kLatentKeys = 64;          // of a tile
-inline constexpr int kLatentSequences = 1024;   // of a launch: what they cost lies in shared memory
-inline constexpr int kShortestStretch = 2;      // tiles of keys: more pieces would take longer to be added up
-inline constexpr int kMostLatentBlocks = 256;   // and so pieces of a unit
+inline constexpr int kLatentRows = 64;         // packed rows of a unit
+inline constexpr int kLatentKeys = 64;         // of a tile
+inline constexpr int kLatentSequences = 1024;  // of a launch: what they cost lies in shared memory
+inline constexpr int kShortestStretch = 2;     // tiles of keys: more pieces would take longer to be added up
+inline constexpr int kMostLatentBlocks = 256;  // and so pieces of a unit
 
 // A unit that ends in another block than it begins in, as the blocks know it that begin inside of it.
 struct LatentCut {
@@ -72,8 +72,8 @@ struct LatentCost {
   int begin, of_unit;
 };
 
-// By all threads of a block: the cost of the sequences, and all of it as the result. `sums` has a number per warp. To be
-// followed by a barrier.
+// By all threads of a block: the cost of the sequences, and all of it as the result. `sums` has a number per warp. To
+// be followed by a barrier.
 __device__ inline int sum_latent_costs(const AttentionParams& p, int sequences, LatentCost* costs, int* sums) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int threads = static_cast<int>(blockDim.x), warps = threads / kWarp;
