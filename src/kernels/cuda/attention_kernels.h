@@ -22,6 +22,8 @@ template <class T>
 void attention_prefill(const Launch&, const AttentionParams&, const AttentionIndices&);
 template <class T>
 bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionIndices&);
+// What attention_warpgroup does for caches of 8-bit floats with dimensions up to 128: false for others, too.
+bool attention_warpgroup_fp8(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 // Latent caches of 16 bits, whose values are the first columns of the keys, for compute capability 9.0: any number of
 // rows, dimensions in whole packs up to 576 and 512. False where it cannot; nothing is done then.

@@ -12,20 +12,13 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/device/attention_tile.cuh"
-#include "kernels/cuda/device/prefill_tile.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/device/warpgroup_rows.cuh"
 #include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kGroupThreads = 128;  // of a warp group
-constexpr int kConsumers = 2;
-constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
-constexpr int kGroupRows = 64;  // packed rows of a consumer
-constexpr int kBlockRows = kConsumers * kGroupRows;
 constexpr int kStages = 2;
 constexpr int kPanel = 64;  // columns of a matrix in shared memory
 
@@ -43,9 +36,6 @@ requires(sizeof(T) == 1) struct Roles<T> {
 
 template <int dim>
 inline constexpr int kTileKeys = dim <= 128 ? 128 : 64;
-
-// Numbers of barriers of threads, one for each consumer from these on.
-[[maybe_unused]] constexpr int kQueriesThere = 1, kTurn = kQueriesThere + kConsumers;
 
 // Shared memory of a block, in bytes from a multiple of 1024.
 template <int dim>
@@ -73,34 +63,11 @@ struct Layout {
   __device__ uint32_t values_empty(int stage) const { return barrier(stage * 4 + 3); }
 };
 
-// Where pack `pack` of row `row` lies in a matrix whose panels are `panel_bytes` long.
-[[maybe_unused]] __device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
-  return pack / 8 * panel_bytes + row * kPanel * 2 + ((pack ^ row) & 7) * 16;
-}
-
-// What a block works on.
-struct Block {
-  int sequence, kv_head, first_row;
-  int first_token, rows, kv_len;
-  int begin, end;  // keys that any row sees
-};
-
-[[maybe_unused]] __device__ inline Block block_of(const AttentionParams& p, const PrefillTile& tile) {
-  Block b{.sequence = tile.sequence, .kv_head = tile.kv_head, .first_row = tile.first_row};
-  b.first_token = p.query_start[b.sequence];
-  b.rows = p.query_start[b.sequence + 1] - b.first_token;
-  b.kv_len = p.kv_len[b.sequence];
-  const int last_token = min(b.rows - 1, (b.first_row + kBlockRows - 1) / p.group), past = b.kv_len - b.rows;
-  b.begin = first_visible(p, past + b.first_row / p.group);
-  b.end = last_visible(p, past + last_token, b.kv_len) + 1;
-  return b;
-}
-
 // The producer's warps copy a quarter of the keys each. Keys outside [begin, end) become zeros and are not looked up.
 template <int dim>
 __device__ void produce(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
   using Lane = CopyLane<dim>;
-  constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8, kPitch = kPanel * 2;
+  constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8;
   const Lane keys(p.k, p.head_dim, p.head_dim), values(p.v, p.value_stride, p.value_dim);
   const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
   const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
@@ -113,23 +80,14 @@ __device__ void produce(const AttentionParams& p, const Block& b, const Layout<d
     const int stage = i % kStages, parity = i / kStages % 2 ^ 1, first = tile * kKeys + warp_key;
     const int vector = place.vector(p, b.kv_head);
     wait_barrier(shared.keys_empty(stage), parity);
-    copy_groups<dim, kGroups, kPitch>(shared.keys(stage) + to, keys, vector, first, b.begin, b.end);
+    copy_groups<dim, kGroups, kRowBytes>(shared.keys(stage) + to, keys, vector, first, b.begin, b.end);
     arrive_after_copies(shared.keys_full(stage));
     if (tile > first_tile) place.look_up(p, table, (tile - 1) * kKeys + group_key, b.begin, b.end);
     wait_barrier(shared.values_empty(stage), parity);
-    copy_groups<dim, kGroups, kPitch>(shared.values(stage) + to, values, vector, first, b.begin, b.end);
+    copy_groups<dim, kGroups, kRowBytes>(shared.values(stage) + to, values, vector, first, b.begin, b.end);
     arrive_after_copies(shared.values_full(stage));
   }
   wait_for_all_copies();
-}
-
-[[maybe_unused]] __device__ inline uint4 load_shared(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
 }
 
 // A lane's part of a tile of 8-bit keys or values: packs of 16 elements of the groups of its warp, whose lanes share
@@ -287,8 +245,8 @@ class Consumer {
       : p_(p),
         b_(b),
         shared_(shared),
-        index_(static_cast<int>(threadIdx.x) / kGroupThreads - 1),
-        rows_(own_row(0), own_row(8)) {
+        index_(Lane::consumer()),
+        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
 #pragma unroll
@@ -315,16 +273,15 @@ class Consumer {
     float keep[2];
     soften_tile(scores, 0, last * kKeys, keep);
     pack<T>(weights, scores);
-    // The consumers' products take turns, so that one softens scores while the other's products run.
-    if (index_ == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
+    give_first_turn();
     for (int tile = last - 1, i = 1; tile >= first; --tile, ++i) {
       const int stage = i % kStages, before = stage ^ 1;
       wait_barrier(shared_.keys_full(stage), i / kStages % 2);
-      sync_threads(kTurn + index_, kConsumers * kGroupThreads);
+      take_turn();
       multiply_keys(scores, stage);
       wait_barrier(shared_.values_full(before), (i - 1) / kStages % 2);
       mix(weights, before);
-      arrive_threads(kTurn + (index_ ^ 1), kConsumers * kGroupThreads);
+      give_turn();
       wait_for_products<1>();
       hold(scores);
       soften_tile(scores, stage, tile * kKeys, keep);
@@ -347,11 +304,10 @@ class Consumer {
     for (int h = 0; h < 2; ++h) {
       const float factor = result_factor(p_, rows_, h);
       if (rows_.position[h] < 0) continue;
-      const int token = b_.first_token + rows_.position[h] - (b_.kv_len - b_.rows);
-      const int64_t out = token * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
+      const int64_t out = first_result(p_, b_, rows_, h);
 #pragma unroll
       for (int i = 0; i < dim / 8; ++i) {
-        const int column = i * 8 + 2 * t();
+        const int column = i * 8 + 2 * Lane::t();
         const float(&mixed)[kPart / 2] = mixed_[i / (kPart / 8)];
         const float2 pair = {mixed[i % (kPart / 8) * 4 + 2 * h] * factor,
                              mixed[i % (kPart / 8) * 4 + 2 * h + 1] * factor};
@@ -369,43 +325,21 @@ class Consumer {
   static constexpr int kParts = dim <= 128 ? 1 : 2, kPart = dim / kParts;  // columns of values at a time
   using Scores = WarpgroupProduct<T, kKeys>;
   using Mixing = WarpgroupProduct<T, kPart>;
-
-  __device__ static int warp() { return static_cast<int>(threadIdx.x) % kGroupThreads / kWarp; }
-  __device__ static int g() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
-  __device__ static int t() { return static_cast<int>(threadIdx.x) % 4; }
-
-  __device__ PackedRow own_row(int beyond_first) const {
-    return packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + warp() * 16 + g() + beyond_first, b_.rows,
-                      b_.kv_len);
-  }
+  using Lane = ConsumerLane;
 
   template <class Q>
   __device__ void load_queries(const Q* all) const {
     constexpr int kPacks = dim / 8;
-    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, pack = thread % kPacks;
-    const bool vectors = reinterpret_cast<uintptr_t>(all) % 16 == 0 && p_.q_stride % kPack<Q> == 0;
+    const int pack = Lane::thread() % kPacks;
+    const BlockQueries<Q> queries(p_, b_, all);
     const auto to = shared_.query(index_);
 #pragma unroll 2
-    for (int r = thread / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
-      const PackedRow row = packed_row(p_, b_.kv_head, b_.first_row + index_ * kGroupRows + r, b_.rows, b_.kv_len);
-      float q[8] = {};
-      if (row.position >= 0 && pack < p_.head_dim / 8) {
-        const Q* from = all + (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
-        if (vectors) {
-          query_eight(from, q);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) q[i] = to_f32(from[i]);
-        }
-      }
+    for (int r = Lane::thread() / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
+      float q[8];
+      queries.load(consumer_row(p_, b_, index_, r), pack, q);
       const uint4 packed = {pack2<T>(q[0], q[1]), pack2<T>(q[2], q[3]), pack2<T>(q[4], q[5]), pack2<T>(q[6], q[7])};
       store_shared(to + pack_at(r, pack, Layout<dim>::kQueryPanel), packed);
     }
-  }
-
-  // The warp is done with a stage.
-  __device__ static void release(uint32_t barrier) {
-    if (threadIdx.x % kWarp == 0) arrive(barrier);
   }
 
   __device__ void multiply_keys(float (&scores)[kKeys / 2], int stage) const {
@@ -435,7 +369,7 @@ class Consumer {
   __device__ static void multiply_by(float (&scores)[kKeys / 2], uint32_t scales) {
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
-      const float2 pair = load_shared_pair(scales + (i * 8 + 2 * t()) * 4);
+      const float2 pair = load_shared_pair(scales + (i * 8 + 2 * Lane::t()) * 4);
       scores[4 * i] *= pair.x, scores[4 * i + 1] *= pair.y;
       scores[4 * i + 2] *= pair.x, scores[4 * i + 3] *= pair.y;
     }
@@ -449,7 +383,7 @@ class Consumer {
 #pragma unroll
       for (int step = 0; step < kKeys / 16; ++step) {
         const uint32_t values =
-            shared_.values(stage) + part * (kPart / kPanel) * Layout<dim>::kTilePanel + step * 16 * kPanel * 2;
+            shared_.values(stage) + part * (kPart / kPanel) * Layout<dim>::kTilePanel + step * 16 * kRowBytes;
         Mixing::from_registers(mixed_[part], weights[step], matrix(values, Layout<dim>::kTilePanel));
       }
     }
@@ -479,7 +413,7 @@ class Consumer {
 
 // Blocks: tiles (prefill_tile).
 template <class T, int dim>
-__global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ AttentionParams p, int sequences) {
+__global__ void __launch_bounds__(kPrefillThreads, 1) prefill(const __grid_constant__ AttentionParams p, int sequences) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
   const PrefillTile tile = prefill_tile(p, sequences, memory);  // where queries lie later
@@ -496,7 +430,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ A
   }
   // Products read packs beyond the vectors' own, too; a zero of the query does not make NaN of a key 0.
   const int own = p.head_dim / 8, beyond = dim / 8 - own;
-  for (int i = static_cast<int>(threadIdx.x); i < kStages * kTileKeys<dim> * beyond; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kStages * kTileKeys<dim> * beyond; i += kPrefillThreads) {
     const int row = i / beyond % kTileKeys<dim>, stage = i / beyond / kTileKeys<dim>;
     store_shared(shared.keys(stage) + pack_at(row, own + i % beyond, Layout<dim>::kTilePanel), {0, 0, 0, 0});
   }
@@ -528,8 +462,7 @@ void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIn
   static_assert(kBytes <= 227 << 10);
   static const bool allowed = (allow_shared(prefill<T, dim>, kBytes), true);
   static_cast<void>(allowed);
-  static_assert(kBlockRows == kPrefillTileRows && kThreads <= kMostPrefillWarps * kWarp);
-  prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kThreads, kBytes, l.stream>>>(p, at.sequences);
+  prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kPrefillThreads, kBytes, l.stream>>>(p, at.sequences);
   check_launch("attention prefill of warp groups");
 }
 
@@ -540,13 +473,17 @@ bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] cons
                          [[maybe_unused]] const AttentionIndices& at) {
 #ifdef SLUICE_SM90A
   if (l.compute_capability != 90) return false;
-  const int dim = std::max(p.head_dim, p.value_dim);
-  if (dim <= 64) {
-    launch_prefill<T, 64>(l, p, at);
-  } else if (dim <= 128) {
-    launch_prefill<T, 128>(l, p, at);
+  if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
+    if (!attention_warpgroup_fp8(l, p, at)) launch_prefill<T, 256>(l, p, at);
   } else {
-    launch_prefill<T, 256>(l, p, at);
+    const int dim = std::max(p.head_dim, p.value_dim);
+    if (dim <= 64) {
+      launch_prefill<T, 64>(l, p, at);
+    } else if (dim <= 128) {
+      launch_prefill<T, 128>(l, p, at);
+    } else {
+      launch_prefill<T, 256>(l, p, at);
+    }
   }
   return true;
 #else

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/device/numeric.cuh"
 
 namespace sluice::cuda {
 
@@ -26,6 +27,24 @@ __device__ inline void put_results(const AttentionParams& p, int64_t at, float2 
   } else {
     *reinterpret_cast<__half2*>(static_cast<__half*>(p.out) + at) = __floats2half2_rn(v.x, v.y);
   }
+}
+// Eight, where `at` is a multiple of eight and out as aligned as packs of 16 bytes are.
+__device__ inline void put_eight_results(const AttentionParams& p, int64_t at, const float (&v)[8]) {
+  if (p.out_type == RowType::kFloat) {
+    auto* to = reinterpret_cast<float4*>(static_cast<float*>(p.out) + at);
+    to[0] = {v[0], v[1], v[2], v[3]}, to[1] = {v[4], v[5], v[6], v[7]};
+  } else if (p.out_type == RowType::kBFloat16) {
+    *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) + at) = {
+        pack2<__nv_bfloat16>(v[0], v[1]), pack2<__nv_bfloat16>(v[2], v[3]), pack2<__nv_bfloat16>(v[4], v[5]),
+        pack2<__nv_bfloat16>(v[6], v[7])};
+  } else {
+    *reinterpret_cast<uint4*>(static_cast<__half*>(p.out) + at) = {pack2<__half>(v[0], v[1]), pack2<__half>(v[2], v[3]),
+                                                                   pack2<__half>(v[4], v[5]), pack2<__half>(v[6], v[7])};
+  }
+}
+__device__ inline bool eights_of_results(const AttentionParams& p) {
+  const int pack = p.out_type == RowType::kFloat ? 4 : 8;
+  return reinterpret_cast<uintptr_t>(p.out) % 16 == 0 && p.out_stride % pack == 0;
 }
 __device__ inline bool pairs_of_results(const AttentionParams& p) {
   const int bytes = p.out_type == RowType::kFloat ? 8 : 4;

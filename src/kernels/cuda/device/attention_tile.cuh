@@ -100,19 +100,27 @@ __device__ inline void mask(const AttentionParams& p, float (&scores)[count], co
 
 // Two rows of a lane, as products give them to it: with t = l % 4 for lane l, score i is that of row i / 2 % 2 with key
 // i / 4 * 8 + 2 * t + i % 2, and four lanes share the rows. Running maxima of scores and this lane's sums of weights.
+// `soften` asks a kernel's own kind of rows for units of scores and the largest weight.
 struct SoftmaxRows {
+  static constexpr float kLargest = 0.0f;  // of the weights, in powers of two
   int position[2], head[2];  // position -1: there is no such row
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
 
   __device__ SoftmaxRows(const PackedRow& a, const PackedRow& b)
       : position{a.position, b.position}, head{a.head, b.head} {}
+
+  // Scores of row h times this are in powers of two.
+  __device__ float unit(const AttentionParams& p, int) const { return score_unit(p); }
+  // Makes of what the products gave the scores that `adjust` takes.
+  template <int count>
+  __device__ void restore(float (&)[count]) const {}
 };
 
 // Scores to softmax weights relative to the running maximum. What was mixed before counts `keep` as much. The keys are
 // those from `first_key` on.
-template <int count>
-__device__ inline void soften(const AttentionParams& p, SoftmaxRows& rows, float (&scores)[count], int first_key,
-                              int kv_len, float (&keep)[2]) {
+template <int count, class Rows>
+__device__ inline void soften(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len,
+                              float (&keep)[2]) {
   const auto row = [](int i) { return i / 2 % 2; };
   const auto key = [&](int i) { return first_key + i / 4 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2; };
   bool all = true;  // keys are seen by both rows
@@ -121,11 +129,14 @@ __device__ inline void soften(const AttentionParams& p, SoftmaxRows& rows, float
     all &= first_key >= first_visible(p, rows.position[h]) &&
            first_key + count * 2 - 1 <= last_visible(p, rows.position[h], kv_len);
   }
-  if (!plain_scores(p)) adjust(p, scores, rows.head, rows.position, row, key);
+  if (!plain_scores(p)) {
+    rows.restore(scores);
+    adjust(p, scores, rows.head, rows.position, row, key);
+  }
   if (!all) mask(p, scores, rows.position, kv_len, row, key);
-  const float unit = score_unit(p);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
+    const float unit = rows.unit(p, h);
     float highest = rows.top[h];
 #pragma unroll
     for (int i = 0; i < count / 4; ++i) {
@@ -137,13 +148,14 @@ __device__ inline void soften(const AttentionParams& p, SoftmaxRows& rows, float
     const float base = highest == -INFINITY ? 0.0f : highest * unit;
     keep[h] = exp2_fast(rows.top[h] * unit - base);
     rows.top[h] = highest;
-    float sum = 0.0f;
+    float shift = -base, sum = 0.0f;
+    if constexpr (Rows::kLargest != 0) shift += Rows::kLargest;
 #pragma unroll
     for (int i = 0; i < count / 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float& s = scores[4 * i + 2 * h + j];
-        s = exp2_fast(fmaf(s, unit, -base));
+        s = exp2_fast(fmaf(s, unit, shift));
         sum += s;
       }
     }
@@ -159,14 +171,17 @@ __device__ inline void pack(uint32_t (&weights)[count / 8][4], const float (&sco
 }
 
 // What the mixed values of row h are multiplied by in the end, with the sink in the sum. By all lanes of a warp.
-__device__ inline float result_factor(const AttentionParams& p, const SoftmaxRows& rows, int h) {
+template <class Rows>
+__device__ inline float result_factor(const AttentionParams& p, const Rows& rows, int h) {
   float sum = rows.sum[h];
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
   if (p.sinks == nullptr) return 1.0f / sum;
-  const float own = rows.top[h] * score_unit(p), sink = p.sinks[rows.head[h]] * kLog2E, top = fmaxf(own, sink);
+  const float own = rows.top[h] * rows.unit(p, h), sink = p.sinks[rows.head[h]] * kLog2E, top = fmaxf(own, sink);
   const float keep = exp2_fast(own - top);
-  return keep / (sum * keep + exp2_fast(sink - top));
+  float beside = sink - top;
+  if constexpr (Rows::kLargest != 0) beside += Rows::kLargest;
+  return keep / (sum * keep + exp2_fast(beside));
 }
 
 // Eight keys from a multiple of eight on lie side by side in the cache, and a warp copies them as a group; or more of

@@ -17,6 +17,15 @@ __device__ inline Fp8Scale fp8_scale(float largest) {
   return {top * (1.0f / 448.0f), 448.0f / top};
 }
 
+// A power of two instead, which rounds nothing itself: the largest magnitude becomes one from 128 on, below 256. A row
+// with an infinity becomes NaN by its scale.
+__device__ inline Fp8Scale fp8_power(float largest) {
+  constexpr uint32_t kExponent = 0xff, kLeast = 8, kOwn = 7;
+  const uint32_t exponent = max(__float_as_uint(largest) >> 23 & kExponent, kLeast);
+  if (exponent == kExponent) return {__uint_as_float(0x7fc00000), 1.0f};
+  return {__uint_as_float((exponent - kOwn) << 23), __uint_as_float((2 * 127 + kOwn - exponent) << 23)};
+}
+
 // Four numbers, the first in the lowest byte. NaN stays NaN.
 __device__ inline uint32_t pack_fp8(const float4& v, float inverse) {
   const uint32_t low = __nv_cvt_float2_to_fp8x2({v.x * inverse, v.y * inverse}, __NV_SATFINITE, __NV_E4M3);

@@ -75,8 +75,9 @@ SLUICE_WARPGROUP_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
 SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
 
 // The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
-// that are exchanged as above.
-#define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2)                                                   \
+// that are exchanged as above; `by_rows` with a in registers, of whose row g + 8 h lane l holds elements 4 t to 4 t + 3,
+// and 16 more, in a[h] and a[2 + h].
+#define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                       \
   template <>                                                                                         \
   struct WarpgroupProduct<__nv_fp8_e4m3, n> {                                                         \
     __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {   \
@@ -85,11 +86,19 @@ SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
                    : SLUICE_SUMS_##n                                                                  \
                    : "l"(a), "l"(b), "r"(accumulate));                                                \
     }                                                                                                 \
+    template <int accumulate = 1>                                                                     \
+    __device__ static void by_rows(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {             \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
+                   "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3   \
+                   "}, %" #o4 ", p, 1, 1; }"                                                          \
+                   : SLUICE_SUMS_##n                                                                  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));            \
+    }                                                                                                 \
   };
-SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10)
-SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18)
-SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34)
-SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66)
+SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
+SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
+SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34, 35, 36, 37)
+SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66, 67, 68, 69)
 #undef SLUICE_FP8_WARPGROUP_PRODUCT
 #undef SLUICE_WARPGROUP_PRODUCTS
 #undef SLUICE_WARPGROUP_PRODUCT

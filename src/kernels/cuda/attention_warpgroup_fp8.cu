@@ -1,0 +1,420 @@
+// Paged attention of many rows per sequence (prefill) over a cache of 8-bit floats (E4M3) for compute capability 9.0
+// (sm_90a): attention_warpgroup.cu with products of 8-bit floats, for dimensions up to 128. Bound by the tensor cores
+// and the exponentials, which take as long as one another.
+//
+// Keys are multiplied as they lie in the cache. Queries are rounded to E4M3, with a power of two for each row that
+// becomes a part of the unit of its scores. Softmax weights are rounded to E4M3 from 2^8 down; their sum is that of the
+// exact ones. Tensor cores take values of 8 bits only with a column's keys side by side, so the copying warp group
+// transposes each tile in shared memory.
+//
+// The order of keys and of columns is free within a product. Tensor cores give a lane the scores of keys 2 t, 2 t + 1
+// and 8 more, and take from it four weights side by side: keys of values lie in the order in which lanes have them
+// (within 16 keys 0, 1, 8, 9, 2, 3, 10, 11, ...), and weights need not change lanes. Column 4 w + j of the values is row
+// w + dim / 4 * j of the transposed tile, so that eight lanes that write different words of a value meet all banks, and
+// a lane gets eight neighbours of a result.
+//
+// Sums of products of 8-bit floats have fewer bits than fp32 (13 behind the point), and what they lack adds up over
+// thousands of keys: those of a tile are taken to fp32 sums.
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/device/fp8.cuh"
+#include "kernels/cuda/device/warpgroup_rows.cuh"
+#include "kernels/cuda/grid.h"
+
+namespace sluice::cuda {
+#ifdef SLUICE_SM90A
+namespace {
+
+using E4M3 = __nv_fp8_e4m3;
+
+constexpr int kKeys = 128;                                // of a tile
+constexpr int kWarpKeys = kKeys / 4;                      // that a warp of the producer copies
+constexpr int kAhead = 2;                                 // tiles that are copied beyond the one that is transposed
+constexpr int kKeyStages = kAhead + 1, kValueStages = 2;  // of tiles that are multiplied
+constexpr int kCopied = kAhead + 1;                       // tiles of values that are not transposed yet
+constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+
+// Shared memory of a block, in bytes from a multiple of 1024. Rows of all matrices are 128 bytes.
+template <int dim>
+struct Layout {
+  static constexpr uint32_t kQuery = kGroupRows * kRowBytes, kQueries = kConsumers * kQuery;
+  static constexpr uint32_t kTile = kKeys * kRowBytes, kValues = dim * kRowBytes;
+  static constexpr uint32_t kFirstValues = kQueries + kKeyStages * kTile;
+  static constexpr uint32_t kFirstCopied = kFirstValues + kValueStages * kValues;
+  static constexpr uint32_t kScales = kFirstCopied + kCopied * kTile, kBarriers = kScales + kConsumers * kGroupRows * 4;
+  static constexpr uint32_t kBytes = kBarriers + 2 * (kKeyStages + kValueStages) * 8;
+  static_assert(kBytes <= 227 << 10);
+  uint32_t base;
+
+  __device__ uint32_t query(int consumer) const { return base + consumer * kQuery; }
+  __device__ uint32_t keys(int i) const { return base + kQueries + i % kKeyStages * kTile; }
+  __device__ uint32_t values(int i) const { return base + kFirstValues + i % kValueStages * kValues; }
+  __device__ uint32_t copied(int i) const { return base + kFirstCopied + i % kCopied * kTile; }
+  __device__ uint32_t scale(int consumer, int row) const {
+    return base + kScales + (consumer * kGroupRows + row) * 4;
+  }
+  __device__ uint32_t barrier(int i) const { return base + kBarriers + i * 8; }
+  __device__ uint32_t keys_full(int i) const { return barrier(i % kKeyStages); }
+  __device__ uint32_t keys_empty(int i) const { return barrier(kKeyStages + i % kKeyStages); }
+  __device__ uint32_t values_full(int i) const { return barrier(2 * kKeyStages + i % kValueStages); }
+  __device__ uint32_t values_empty(int i) const { return barrier(2 * kKeyStages + kValueStages + i % kValueStages); }
+};
+__device__ inline int key_phase(int i) { return i / kKeyStages % 2; }
+__device__ inline int value_phase(int i) { return i / kValueStages % 2; }
+
+__device__ inline uint32_t load_shared_word(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline void store_shared_word(uint32_t to, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+
+// Byte j of four words becomes word j.
+__device__ inline void transpose_bytes(uint32_t (&v)[4]) {
+  const uint32_t low01 = __byte_perm(v[0], v[1], 0x5140), high01 = __byte_perm(v[0], v[1], 0x7362);
+  const uint32_t low23 = __byte_perm(v[2], v[3], 0x5140), high23 = __byte_perm(v[2], v[3], 0x7362);
+  v[0] = __byte_perm(low01, low23, 0x5410), v[1] = __byte_perm(low01, low23, 0x7632);
+  v[2] = __byte_perm(high01, high23, 0x5410), v[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+// The warp's 32 keys of a tile of values: a lane takes words of 16 keys and writes packs of 16 keys.
+template <int dim>
+__device__ void transpose_values(uint32_t copied, uint32_t values) {
+  constexpr int kWords = dim / 4, kGroup = 16, kAtOnce = kWarp / kWords;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int word = lane % kWords, group = warp * (kWarpKeys / kGroup) + lane / kWords;
+  const uint32_t from = copied + group * kGroup * kRowBytes + word * 4;
+  const uint32_t to = values + word * kRowBytes + ((group ^ word) & 7) * 16;
+#pragma unroll
+  for (int i = 0; i < kWarpKeys / kGroup; i += kAtOnce) {
+    uint32_t packs[4][4];  // [column of the word][keys]
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t block[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int key = k / 2 * 8 + 2 * n + k % 2;
+        block[k] = load_shared_word((from ^ key % 8 * 16) + (i * kGroup + key) * kRowBytes);
+      }
+      transpose_bytes(block);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) packs[j][n] = block[j];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      store_shared((to ^ i * 16) + j * kWords * kRowBytes, {packs[j][0], packs[j][1], packs[j][2], packs[j][3]});
+    }
+  }
+}
+
+// The producer's warps copy a quarter of the keys each, and transpose values that they copied themselves. Keys outside
+// [begin, end) become zeros and are not looked up.
+template <int dim>
+__device__ void produce(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
+  using Lane = CopyLane<dim / 2>;  // vectors are half as long as those of 16 bits
+  constexpr int kGroups = kWarpKeys / 8;
+  const Lane keys(p.k, p.head_dim / 2, p.head_dim / 2), values(p.v, p.value_stride / 2, p.value_dim / 2);
+  const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
+  const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
+  const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
+  const uint32_t to = pack_at(warp_key + Lane::key(), Lane::pack(), 0);
+  const int last_tile = (b.end - 1) / kKeys, tiles = last_tile - b.begin / kKeys + 1;
+  GroupPlace place;
+  place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
+  // Tile i from the last one.
+  const auto copy = [&](int i) {
+    if (i < tiles) {
+      const int vector = place.vector(p, b.kv_head), first = (last_tile - i) * kKeys;
+      if (i + 1 < tiles) place.look_up(p, table, first - kKeys + group_key, b.begin, b.end);
+      wait_barrier(shared.keys_empty(i), key_phase(i) ^ 1);
+      copy_groups<dim / 2, kGroups, kRowBytes>(shared.keys(i) + to, keys, vector, first + warp_key, b.begin, b.end);
+      arrive_after_copies(shared.keys_full(i));
+      copy_groups<dim / 2, kGroups, kRowBytes>(shared.copied(i) + to, values, vector, first + warp_key, b.begin, b.end);
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) copy(i);
+  for (int i = 0; i < tiles; ++i) {
+    copy(i + kAhead);
+    wait_for_copies<kAhead>();
+    __syncwarp();
+    wait_barrier(shared.values_empty(i), value_phase(i) ^ 1);
+    transpose_values<dim>(shared.copied(i), shared.values(i));
+    fence_for_products();
+    __syncwarp();
+    release(shared.values_full(i));
+  }
+}
+
+// Rows whose scores come times the inverse of a scale.
+struct ScaledRows : SoftmaxRows {
+  static constexpr float kLargest = 8.0f;  // 2^8 of the 448 that E4M3 has
+
+  using SoftmaxRows::SoftmaxRows;
+  float scale[2];
+
+  __device__ float unit(const AttentionParams& p, int h) const {
+    return plain_scores(p) ? score_unit(p) * scale[h] : score_unit(p);
+  }
+  template <int count>
+  __device__ void restore(float (&scores)[count]) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) scores[i] *= scale[i / 2 % 2];
+  }
+};
+
+// The 64 rows of a consumer.
+template <int dim>
+class Consumer {
+ public:
+  __device__ Consumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
+      : p_(p),
+        b_(b),
+        shared_(shared),
+        index_(Lane::consumer()),
+        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {
+#pragma unroll
+    for (auto& part : mixed_) {
+#pragma unroll
+      for (float& x : part) x = 0.0f;
+    }
+  }
+
+  // The rows' queries to shared memory, zeros where there are none, and their scales.
+  __device__ void load_queries() {
+    with_queries(p_, [&](const auto* q) { load_queries(q); });
+    fence_for_products();
+    sync_threads(kQueriesThere + index_, kGroupThreads);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows_.scale[h] = __uint_as_float(load_shared_word(shared_.scale(index_, Lane::row() + 8 * h)));
+    }
+  }
+
+  // All tiles, from the last to the first.
+  __device__ void attend() {
+    const int last = (b_.end - 1) / kKeys, tiles = last - b_.begin / kKeys + 1;
+    float scores[kKeys / 2], sums[kPart / 2], keep[2];
+    uint32_t weights[kKeys / 32][4];
+    wait_barrier(shared_.keys_full(0), 0);
+    fence_for_products();
+    multiply_keys(scores, 0);
+    wait_for_products<0>();
+    hold(scores);
+    soften_tile(scores, 0, last, keep);
+    pack(weights, scores);
+    give_first_turn();
+    for (int i = 1; i < tiles; ++i) {
+      wait_barrier(shared_.keys_full(i), key_phase(i));
+      wait_barrier(shared_.values_full(i - 1), value_phase(i - 1));
+      fence_for_products();
+      take_turn();
+      // The parts' sums take turns in registers: one part is added up while keys are multiplied, the other one is mixed
+      // while their scores are softened.
+      if constexpr (kParts > 1) mix_part(0, sums, weights, i - 1);
+      multiply_keys(scores, i);
+      if constexpr (kParts > 1) {
+        wait_for_products<1>();
+        add(0, sums, keep);
+      }
+      mix_part(kParts - 1, sums, weights, i - 1);
+      give_turn();
+      wait_for_products<1>();
+      hold(scores);
+      float next_keep[2];
+      soften_tile(scores, i, last - i, next_keep);
+      wait_for_products<0>();
+      add(kParts - 1, sums, keep);
+      release(shared_.values_empty(i - 1));
+      keep[0] = next_keep[0], keep[1] = next_keep[1];
+      pack(weights, scores);
+    }
+    wait_barrier(shared_.values_full(tiles - 1), value_phase(tiles - 1));
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      mix_part(part, sums, weights, tiles - 1);
+      wait_for_products<0>();
+      add(part, sums, keep);
+    }
+  }
+
+  __device__ void write() const {
+    const bool eights = eights_of_results(p_);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float factor = result_factor(p_, rows_, h);
+      if (rows_.position[h] < 0) continue;
+      const int64_t out = first_result(p_, b_, rows_, h);
+#pragma unroll
+      for (int i = 0; i < dim / 32; ++i) {
+        const int column = 32 * i + 8 * Lane::t();
+        if (column >= p_.value_dim) continue;
+        float v[8];
+#pragma unroll
+        for (int c = 0; c < 8; ++c) {
+          const int eight = c % 4 * (dim / 32) + i;  // of the rows of the transposed tile
+          v[c] = mixed_[eight / (kPart / 8)][eight % (kPart / 8) * 4 + 2 * h + c / 4] * factor;
+        }
+        if (eights) {
+          put_eight_results(p_, out + column, v);
+        } else {
+#pragma unroll
+          for (int c = 0; c < 8; ++c) put_result(p_, out + column + c, v[c]);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPart = 64, kParts = dim / kPart;  // columns of values at a time
+  using Lane = ConsumerLane;
+  using Scores = WarpgroupProduct<E4M3, kKeys>;
+  using Mixing = WarpgroupProduct<E4M3, kPart>;
+
+  template <class Q>
+  __device__ void load_queries(const Q* all) const {
+    constexpr int kPacks = dim / 16;
+    const int pack = Lane::thread() % kPacks;
+    const BlockQueries<Q> queries(p_, b_, all);
+#pragma unroll 2
+    for (int r = Lane::thread() / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
+      const PackedRow row = consumer_row(p_, b_, index_, r);
+      float q[2][8], largest = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        queries.load(row, 2 * pack + i, q[i]);
+#pragma unroll
+        for (const float x : q[i]) largest = fmaxf(largest, fabsf(x));
+      }
+#pragma unroll
+      for (int i = 1; i < kPacks; i *= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, i));
+      const Fp8Scale scale = fp8_power(largest);
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* x = q[i / 2] + i % 2 * 4;
+        words[i] = pack_fp8({x[0], x[1], x[2], x[3]}, scale.inverse);
+      }
+      store_shared(shared_.query(index_) + pack_at(r, pack, 0), {words[0], words[1], words[2], words[3]});
+      if (pack == 0) store_shared_word(shared_.scale(index_, r), __float_as_uint(scale.scale));
+    }
+  }
+
+  __device__ void multiply_keys(float (&scores)[kKeys / 2], int i) const {
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < dim / 32; ++step) {
+      Scores::from_shared(scores, matrix(shared_.query(index_) + step * 32), matrix(shared_.keys(i) + step * 32), step > 0);
+    }
+    commit_products();
+  }
+
+  // Gives the stage of the keys back.
+  __device__ void soften_tile(float (&scores)[kKeys / 2], int i, int tile, float (&keep)[2]) {
+    release(shared_.keys_empty(i));
+    soften(p_, rows_, scores, tile * kKeys, b_.kv_len, keep);
+  }
+
+  __device__ static void pack(uint32_t (&weights)[kKeys / 32][4], const float (&scores)[kKeys / 2]) {
+#pragma unroll
+    for (int i = 0; i < kKeys / 8; ++i) {
+      const int first = i / 2 * 8 + i % 2 * 2;
+      weights[i / 4][i % 4] = pack_fp8({scores[first], scores[first + 1], scores[first + 4], scores[first + 5]}, 1.0f);
+    }
+  }
+
+  using Sums = float[kPart / 2];
+  __device__ void mix_part(int part, Sums& sums, const uint32_t (&weights)[kKeys / 32][4], int i) const {
+    const uint32_t values = shared_.values(i) + part * kPart * kRowBytes;
+    begin_products();
+    Mixing::template by_rows<0>(sums, weights[0], matrix(values));
+#pragma unroll
+    for (int step = 1; step < kKeys / 32; ++step) Mixing::by_rows(sums, weights[step], matrix(values + step * 32));
+    commit_products();
+  }
+
+  // Sums of products that were waited for.
+  __device__ void add(int part, Sums& sums, const float (&keep)[2]) {
+    hold(sums);
+#pragma unroll
+    for (int i = 0; i < kPart / 2; ++i) mixed_[part][i] = fmaf(mixed_[part][i], keep[i / 2 % 2], sums[i]);
+    hold(mixed_[part]);
+  }
+
+  const AttentionParams& p_;
+  const Block& b_;
+  const Layout<dim>& shared_;
+  const int index_;
+  ScaledRows rows_;
+  float mixed_[kParts][kPart / 2];
+};
+
+// Blocks: tiles (prefill_tile).
+template <int dim>
+__global__ void __launch_bounds__(kPrefillThreads, 1)
+    prefill_fp8(const __grid_constant__ AttentionParams p, int sequences) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint4 memory[];
+  const PrefillTile tile = prefill_tile(p, sequences, memory);  // where queries lie later
+  if (tile.sequence < 0) return;
+  const Block b = block_of(p, tile);
+  const Layout<dim> shared{shared_address(memory)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kKeyStages; ++i) {
+      init_barrier(shared.keys_full(i), kGroupThreads);
+      init_barrier(shared.keys_empty(i), kConsumers * kGroupThreads / kWarp);
+    }
+    for (int i = 0; i < kValueStages; ++i) {
+      init_barrier(shared.values_full(i), kGroupThreads / kWarp);
+      init_barrier(shared.values_empty(i), kConsumers * kGroupThreads / kWarp);
+    }
+  }
+  // Products read packs beyond the keys' own, too; a zero of the query does not make NaN of a key 0.
+  const int own = p.head_dim / 16, beyond = dim / 16 - own;
+  for (int i = static_cast<int>(threadIdx.x); i < kKeyStages * kKeys * beyond; i += kPrefillThreads) {
+    store_shared(shared.keys(i / beyond / kKeys) + pack_at(i / beyond % kKeys, own + i % beyond, 0), {0, 0, 0, 0});
+  }
+  fence_for_products();
+  __syncthreads();
+  if (threadIdx.x < kGroupThreads) {
+    fewer_registers<kProducerRegisters>();
+    produce(p, b, shared);
+  } else {
+    more_registers<kConsumerRegisters>();
+    Consumer<dim> consumer(p, b, shared);
+    consumer.load_queries();
+    consumer.attend();
+    consumer.write();
+  }
+#endif
+}
+
+template <int dim>
+void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+  constexpr int kBytes = Layout<dim>::kBytes;
+  static const bool allowed = (allow_shared(prefill_fp8<dim>, kBytes), true);
+  static_cast<void>(allowed);
+  prefill_fp8<dim>
+      <<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kPrefillThreads, kBytes, l.stream>>>(p, at.sequences);
+  check_launch("attention prefill in 8-bit floats");
+}
+
+}  // namespace
+
+bool attention_warpgroup_fp8(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+  const int dim = std::max(p.head_dim, p.value_dim);
+  if (l.compute_capability != 90 || dim > 128) return false;
+  if (dim <= 64) {
+    launch_prefill<64>(l, p, at);
+  } else {
+    launch_prefill<128>(l, p, at);
+  }
+  return true;
+}
+#else
+bool attention_warpgroup_fp8(const Launch&, const AttentionParams&, const AttentionIndices&) { return false; }
+#endif
+
+}  // namespace sluice::cuda

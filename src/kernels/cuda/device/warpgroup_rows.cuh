@@ -1,0 +1,113 @@
+// What the prefill kernels of warp groups share: a block's tile of 128 packed rows, of which one warp group copies keys
+// and values into shared memory and two compute 64 rows each (attention_warpgroup.cu, attention_warpgroup_fp8.cu).
+#pragma once
+
+#include "kernels/cuda/device/attention_tile.cuh"
+#include "kernels/cuda/device/prefill_tile.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int kGroupThreads = 128;  // of a warp group
+inline constexpr int kConsumers = 2;
+inline constexpr int kPrefillThreads = (1 + kConsumers) * kGroupThreads;
+inline constexpr int kGroupRows = 64;       // packed rows of a consumer
+inline constexpr uint32_t kRowBytes = 128;  // of a matrix in shared memory
+static_assert(kConsumers * kGroupRows == kPrefillTileRows && kPrefillThreads <= kMostPrefillWarps * kWarp);
+
+// Numbers of barriers of threads, one for each consumer from these on.
+inline constexpr int kQueriesThere = 1, kTurn = kQueriesThere + kConsumers;
+
+// Where pack `pack` of row `row` lies in a matrix whose panels are `panel_bytes` long.
+__device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
+  return pack / 8 * panel_bytes + row * kRowBytes + ((pack ^ row) & 7) * 16;
+}
+
+__device__ inline uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
+// What a block works on.
+struct Block {
+  int sequence, kv_head, first_row;
+  int first_token, rows, kv_len;
+  int begin, end;  // keys that any row sees
+};
+
+__device__ inline Block block_of(const AttentionParams& p, const PrefillTile& tile) {
+  Block b{.sequence = tile.sequence, .kv_head = tile.kv_head, .first_row = tile.first_row};
+  b.first_token = p.query_start[b.sequence];
+  b.rows = p.query_start[b.sequence + 1] - b.first_token;
+  b.kv_len = p.kv_len[b.sequence];
+  const int last_token = min(b.rows - 1, (b.first_row + kPrefillTileRows - 1) / p.group), past = b.kv_len - b.rows;
+  b.begin = first_visible(p, past + b.first_row / p.group);
+  b.end = last_visible(p, past + last_token, b.kv_len) + 1;
+  return b;
+}
+
+// A thread of a consumer: lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
+struct ConsumerLane {
+  __device__ static int consumer() { return static_cast<int>(threadIdx.x) / kGroupThreads - 1; }
+  __device__ static int thread() { return static_cast<int>(threadIdx.x) % kGroupThreads; }
+  __device__ static int g() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
+  __device__ static int t() { return static_cast<int>(threadIdx.x) % 4; }
+  __device__ static int row() { return thread() / kWarp * 16 + g(); }
+};
+
+// Row `row` of a consumer.
+__device__ inline PackedRow consumer_row(const AttentionParams& p, const Block& b, int consumer, int row) {
+  return packed_row(p, b.kv_head, b.first_row + consumer * kGroupRows + row, b.rows, b.kv_len);
+}
+
+// The queries of a block's rows, in packs of eight elements.
+template <class Q>
+class BlockQueries {
+ public:
+  __device__ BlockQueries(const AttentionParams& p, const Block& b, const Q* all)
+      : p_(p), b_(b), all_(all), vectors_(reinterpret_cast<uintptr_t>(all) % 16 == 0 && p.q_stride % kPack<Q> == 0) {}
+
+  // Zeros where there are none.
+  __device__ void load(const PackedRow& row, int pack, float (&q)[8]) const {
+#pragma unroll
+    for (float& x : q) x = 0.0f;
+    if (row.position < 0 || pack >= p_.head_dim / 8) return;
+    const Q* from = all_ + (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
+    if (vectors_) {
+      query_eight(from, q);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) q[i] = to_f32(from[i]);
+    }
+  }
+
+ private:
+  const AttentionParams& p_;
+  const Block& b_;
+  const Q* all_;
+  const bool vectors_;
+};
+
+// The element of the results that row h of a lane, which is there, begins with.
+__device__ inline int64_t first_result(const AttentionParams& p, const Block& b, const SoftmaxRows& rows, int h) {
+  const int token = b.first_token + rows.position[h] - (b.kv_len - b.rows);
+  return token * p.out_stride + int64_t{rows.head[h]} * p.value_dim;
+}
+
+// A warp is done with a stage.
+__device__ inline void release(uint32_t barrier) {
+  if (threadIdx.x % kWarp == 0) arrive(barrier);
+}
+
+// Consumers' products take turns, so that one softens scores while the other's products run.
+__device__ inline void give_first_turn() {
+  if (ConsumerLane::consumer() == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
+}
+__device__ inline void take_turn() { sync_threads(kTurn + ConsumerLane::consumer(), kConsumers * kGroupThreads); }
+__device__ inline void give_turn() { arrive_threads(kTurn + (ConsumerLane::consumer() ^ 1), kConsumers * kGroupThreads); }
+
+}  // namespace sluice::cuda
