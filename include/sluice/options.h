@@ -82,8 +82,8 @@ void visit(V&& v, EngineOptions& o) {
     "inputs of products with fp8_e4m3 weights; auto: as the checkpoint or --quantization fp8 says",
     {"auto", "none", "fp8"});
   v("kv-cache-dtype", o.kv_cache_dtype,
-    "type of cached keys and values; fp8: E4M3 without scales; int8: a scale per vector",
-    {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"});
+    "type of cached keys and values; fp8 (E4M3), fp8_e5m2: without scales; int8: a scale per vector",
+    {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"});
   v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
   v("max-num-seqs", o.max_num_seqs, "sequences in one step (0: 256 on a CPU, 512 on a GPU)");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step (0: 512 on a CPU, 8192 on a GPU)");

@@ -38,8 +38,11 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
 DType parse_cache_dtype(const std::string& name, DType compute, const ops::Backend& backend) {
   const bool pairs = backend.memory().on_host() && backend.table().rounding_attention;
   const DType automatic = compute == &kFloat16 && pairs ? &kBFloat16 : compute;
-  const DType narrow = name == "fp8" || name == "fp8_e4m3" ? &kFloat8E4M3 : name == "int8" ? &kInt8 : nullptr;
-  if (narrow == nullptr) return parse_dtype("kv-cache-dtype", name, automatic, ", fp8, int8");
+  const DType narrow = name == "fp8" || name == "fp8_e4m3" ? &kFloat8E4M3
+                       : name == "fp8_e5m2"                ? &kFloat8E5M2
+                       : name == "int8"                    ? &kInt8
+                                                           : nullptr;
+  if (narrow == nullptr) return parse_dtype("kv-cache-dtype", name, automatic, ", fp8, fp8_e5m2, int8");
   if (backend.caches(narrow)) return narrow;
   throw Error(ErrorCode::kUnsupportedModel,
               fmt::format("--kv-cache-dtype {}: backend {} has no caches of that type", name, backend.name));

@@ -408,7 +408,8 @@ struct Backend {
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;
   std::string_view exact{};  // the backend on the same device that does not, where there is one
-  // Types of 8 bits that keys and values may be cached in: kFloat8E4M3 without scales, kInt8 with one per vector.
+  // Types of 8 bits that keys and values may be cached in: kFloat8E4M3 and kFloat8E5M2 without scales, kInt8 with one
+  // per vector.
   std::vector<DType> narrow_caches{};
 
   bool caches(DType type) const { return std::ranges::find(narrow_caches, type) != narrow_caches.end(); }

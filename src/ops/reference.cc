@@ -251,7 +251,7 @@ const Backend backend{.name = "reference",
                       .rank = 0,
                       .usable = [] { return true; },
                       .table = table,
-                      .narrow_caches = {&kFloat8E4M3, &kInt8}};
+                      .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const Registry<Backend> registered{backend};
 
 }  // namespace

@@ -76,16 +76,31 @@ float fp8_to_float(uint8_t bits) {
   return std::bit_cast<float>(sign | ((magnitude << 20) + (120u << 23)));
 }
 
-uint8_t float_to_fp8(float value) {
+float fp8_e5m2_to_float(uint8_t bits) { return fp16_to_float(static_cast<uint16_t>(bits << 8)); }
+
+namespace {
+
+// To 8 bits with so many of the mantissa. `largest`: as it is stored; exponents are from -bias + 1 on.
+template <int mantissa_bits>
+uint8_t to_fp8(float value, float largest, uint8_t stored) {
+  constexpr int kShift = 23 - mantissa_bits, kBias = (1 << (6 - mantissa_bits)) - 1;
   const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> 24 & 0x80);
   const float magnitude = std::abs(value);
   if (std::isnan(value)) return sign | 0x7f;
-  if (magnitude >= 448.0f) return sign | 0x7e;
-  if (magnitude < 0x1.0p-6f) return sign | static_cast<uint8_t>(std::nearbyint(magnitude * 0x1.0p9f));
+  if (magnitude >= largest) return sign | stored;
+  if (magnitude < std::ldexp(1.0f, 1 - kBias)) {
+    return sign | static_cast<uint8_t>(std::nearbyint(std::ldexp(magnitude, kBias - 1 + mantissa_bits)));
+  }
   const auto m = std::bit_cast<uint32_t>(magnitude);
-  const uint32_t rounded = m + 0x7ffff + (m >> 20 & 1);
-  return sign | static_cast<uint8_t>(std::min((rounded >> 20) - (120u << 3), 0x7eu));
+  const uint32_t rounded = m + (1u << (kShift - 1)) - 1 + (m >> kShift & 1);
+  return sign |
+         static_cast<uint8_t>(std::min((rounded >> kShift) - ((127u - kBias) << mantissa_bits), uint32_t{stored}));
 }
+
+}  // namespace
+
+uint8_t float_to_fp8(float value) { return to_fp8<3>(value, 448.0f, 0x7e); }
+uint8_t float_to_fp8_e5m2(float value) { return to_fp8<2>(value, 57344.0f, 0x7b); }
 
 namespace {
 
@@ -133,6 +148,10 @@ void decode_i32(const std::byte* from, float* to, size_t count) {
 void encode_f32(const float* from, std::byte* to, size_t count) { std::memcpy(to, from, count * sizeof(float)); }
 void encode_bf16(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_bf16); }
 void encode_f16(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp16); }
+void decode_f8e5m2(const std::byte* from, float* to, size_t count) {
+  read_each<uint8_t>(from, to, count, fp8_e5m2_to_float);
+}
+void encode_f8e5m2(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp8_e5m2); }
 void encode_f8e4m3(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp8); }
 
 }  // namespace codec

@@ -28,11 +28,13 @@ void decode_bf16(const std::byte*, float*, size_t);
 void decode_f16(const std::byte*, float*, size_t);
 void decode_f64(const std::byte*, float*, size_t);
 void decode_f8e4m3(const std::byte*, float*, size_t);
+void decode_f8e5m2(const std::byte*, float*, size_t);
 void decode_i32(const std::byte*, float*, size_t);
 void encode_f32(const float*, std::byte*, size_t);
 void encode_bf16(const float*, std::byte*, size_t);
 void encode_f16(const float*, std::byte*, size_t);
 void encode_f8e4m3(const float*, std::byte*, size_t);
+void encode_f8e5m2(const float*, std::byte*, size_t);
 }  // namespace codec
 
 inline constexpr TypeInfo kFloat32{"float32", 1, 4, "F32", 0, codec::decode_f32, codec::encode_f32};
@@ -49,7 +51,7 @@ inline constexpr TypeInfo kUInt32{"uint32", 1, 4, "U32"};
 inline constexpr TypeInfo kUInt64{"uint64", 1, 8, "U64"};
 inline constexpr TypeInfo kBool{"bool", 1, 1, "BOOL"};
 inline constexpr TypeInfo kFloat8E4M3{"float8_e4m3fn", 1, 1, "F8_E4M3", -1, codec::decode_f8e4m3, codec::encode_f8e4m3};
-inline constexpr TypeInfo kFloat8E5M2{"float8_e5m2", 1, 1, "F8_E5M2"};
+inline constexpr TypeInfo kFloat8E5M2{"float8_e5m2", 1, 1, "F8_E5M2", -1, codec::decode_f8e5m2, codec::encode_f8e5m2};
 inline constexpr TypeInfo kFloat8E8M0{"float8_e8m0fnu", 1, 1, "F8_E8M0"};
 
 // Types are found in Registry<TypeInfo>: the plain ones above and what other folders register (quant/). nullptr when
@@ -68,6 +70,9 @@ uint16_t float_to_fp16(float value);
 // becomes 448, the largest number.
 float fp8_to_float(uint8_t bits);
 uint8_t float_to_fp8(float value);
+// E5M2 (same source), the upper half of an fp16: what is too large becomes 57344, the largest finite number.
+float fp8_e5m2_to_float(uint8_t bits);
+uint8_t float_to_fp8_e5m2(float value);
 
 // Converts `count` elements (whole blocks) to or from fp32. Throws Error(kUnsupportedModel) for a type without a
 // meaning as numbers, or that is only read.

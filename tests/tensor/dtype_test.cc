@@ -1,6 +1,7 @@
 // Scalar conversions: every 16-bit value, and rounding against a reference computed in fp64.
 #include "tensor/dtype.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -149,6 +150,45 @@ TEST(DType, TypesWithoutAMeaningAsWeightsAreRefusedByName) {
         EXPECT_NE(std::string(e.what()).find(type->name), std::string::npos);
       }
     }
+  }
+}
+
+// Formats of 8 bits by their definition: every code, and what lies between two of them.
+struct ByteFormat {
+  int mantissa_bits;
+  int largest;  // code of the largest number
+  float (*decode)(uint8_t);
+  uint8_t (*encode)(float);
+
+  double value(int code) const {
+    const int bias = (1 << (6 - mantissa_bits)) - 1, exponent = code >> mantissa_bits;
+    const int hidden = exponent == 0 ? 0 : 1 << mantissa_bits;
+    return std::ldexp(hidden + (code & ((1 << mantissa_bits) - 1)), std::max(exponent, 1) - bias - mantissa_bits);
+  }
+};
+
+TEST(EightBits, RoundToTheNearestAndSaturate) {
+  for (const ByteFormat& format :
+       {ByteFormat{3, 0x7e, fp8_to_float, float_to_fp8}, ByteFormat{2, 0x7b, fp8_e5m2_to_float, float_to_fp8_e5m2}}) {
+    for (int sign : {1, -1}) {
+      const auto coded = [&](double x) { return int{format.encode(static_cast<float>(sign * x))}; };
+      const int bit = sign < 0 ? 0x80 : 0;
+      for (int code = 0; code <= format.largest; ++code) {
+        SCOPED_TRACE(fmt::format("{} bits of mantissa, code {:#x}", format.mantissa_bits, code | bit));
+        const double value = format.value(code);
+        EXPECT_EQ(format.decode(static_cast<uint8_t>(code | bit)), sign * value);
+        EXPECT_EQ(coded(value), code | bit);
+        if (code == format.largest) break;
+        const double middle = (value + format.value(code + 1)) / 2;
+        EXPECT_EQ(coded(middle), (code + code % 2) | bit);  // to the even one
+        EXPECT_EQ(coded(middle * (1 - 1e-6)), code | bit);
+        EXPECT_EQ(coded(middle * (1 + 1e-6)), (code + 1) | bit);
+      }
+      EXPECT_EQ(coded(format.value(format.largest) * 1.5), format.largest | bit);
+      EXPECT_EQ(coded(kInfinity), format.largest | bit);
+    }
+    EXPECT_TRUE(std::isnan(format.decode(format.encode(std::nanf("")))));
+    EXPECT_TRUE(std::isnan(format.decode(0x7f)));
   }
 }
 

@@ -143,10 +143,12 @@ void attention(ThreadPool& pool, const ops::AttentionArgs& args) {
 #ifdef __AVX512BF16__
   if (args.k_cache.dtype == &kBFloat16) return Attention<PairTiles<Bf16>>(pool, args).run();
   if (args.k_cache.dtype == &kFloat8E4M3) return Attention<PairTiles<Fp8>>(pool, args).run();
+  if (args.k_cache.dtype == &kFloat8E5M2) return Attention<PairTiles<Fp8E5M2>>(pool, args).run();
   if (args.k_cache.dtype == &kInt8) return Attention<PairTiles<Int8>>(pool, args).run();
 #else
   if (args.k_cache.dtype == &kBFloat16) return Attention<Fp32Tiles<Bf16>>(pool, args).run();
   if (args.k_cache.dtype == &kFloat8E4M3) return Attention<Fp32Tiles<Fp8>>(pool, args).run();
+  if (args.k_cache.dtype == &kFloat8E5M2) return Attention<Fp32Tiles<Fp8E5M2>>(pool, args).run();
   if (args.k_cache.dtype == &kInt8) return Attention<Fp32Tiles<Int8>>(pool, args).run();
 #endif
   if (args.k_cache.dtype == &kFloat16) return Attention<Fp32Tiles<Fp16>>(pool, args).run();

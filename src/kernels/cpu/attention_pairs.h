@@ -30,12 +30,16 @@ SLUICE_INLINE __m512i load_bf16(const Bf16* p, int64_t count) {
   return _mm512_maskz_loadu_epi16(_cvtu32_mask32((1u << count) - 1), p);
 }
 
-SLUICE_INLINE __m512i load_bf16(const Fp8* p) {
-  return fp8_to_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+template <class E>
+requires requires { E::kMantissa; }
+SLUICE_INLINE __m512i load_bf16(const E* p) {
+  return fp8_to_bf16<E>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-SLUICE_INLINE __m512i load_bf16(const Fp8* p, int64_t count) {
+template <class E>
+requires requires { E::kMantissa; }
+SLUICE_INLINE __m512i load_bf16(const E* p, int64_t count) {
   if (count >= 32) return load_bf16(p);
-  return fp8_to_bf16(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
+  return fp8_to_bf16<E>(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
 }
 
 SLUICE_INLINE __m512i load_bf16(const Int8* p) {

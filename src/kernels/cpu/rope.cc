@@ -172,6 +172,7 @@ void latent_store(ThreadPool& pool, const ops::LatentStoreArgs& args) {
   if (args.k_cache.dtype == &kBFloat16) return latent_store_as<Bf16>(pool, args);
   if (args.k_cache.dtype == &kFloat16) return latent_store_as<Fp16>(pool, args);
   if (args.k_cache.dtype == &kFloat8E4M3) return latent_store_as<Fp8>(pool, args);
+  if (args.k_cache.dtype == &kFloat8E5M2) return latent_store_as<Fp8E5M2>(pool, args);
   if (args.k_cache.dtype == &kInt8) return latent_store_as<Int8>(pool, args);
   latent_store_as<float>(pool, args);
 }
@@ -180,6 +181,7 @@ void rope_store(ThreadPool& pool, const ops::RopeStoreArgs& args) {
   if (args.k_cache.dtype == &kBFloat16) return rope_store_as<Bf16>(pool, args);
   if (args.k_cache.dtype == &kFloat16) return rope_store_as<Fp16>(pool, args);
   if (args.k_cache.dtype == &kFloat8E4M3) return rope_store_as<Fp8>(pool, args);
+  if (args.k_cache.dtype == &kFloat8E5M2) return rope_store_as<Fp8E5M2>(pool, args);
   if (args.k_cache.dtype == &kInt8) return rope_store_as<Int8>(pool, args);
   rope_store_as<float>(pool, args);
 }

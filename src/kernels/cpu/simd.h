@@ -28,6 +28,13 @@ struct Fp16 {
   uint16_t bits;
 };
 struct Fp8 {  // E4M3
+  static constexpr int kMantissa = 3;
+  static constexpr float kLargest = 448.0f;
+  uint8_t bits;
+};
+struct Fp8E5M2 {
+  static constexpr int kMantissa = 2;
+  static constexpr float kLargest = 57344.0f;
   uint8_t bits;
 };
 // Integers, whose scale lies elsewhere.
@@ -54,6 +61,10 @@ SLUICE_INLINE Vec load(const Fp8* p, Extent n) {
   return widen_fp8(load_8(p, n));
 }
 template <class Extent>
+SLUICE_INLINE Vec load(const Fp8E5M2* p, Extent n) {
+  return widen_fp8_e5m2(load_8(p, n));
+}
+template <class Extent>
 SLUICE_INLINE Vec load(const Int8* p, Extent n) {
   return widen_int8(load_8(p, n));
 }
@@ -67,7 +78,11 @@ SLUICE_INLINE void store(Fp16* p, Vec x, Extent n) {
 }
 template <class Extent>
 SLUICE_INLINE void store(Fp8* p, Vec x, Extent n) {
-  store_8(p, narrow_fp8(x), n);
+  store_8(p, narrow_fp8<Fp8>(x), n);
+}
+template <class Extent>
+SLUICE_INLINE void store(Fp8E5M2* p, Vec x, Extent n) {
+  store_8(p, narrow_fp8<Fp8E5M2>(x), n);
 }
 
 template <class Extent>

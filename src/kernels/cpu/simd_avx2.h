@@ -137,18 +137,23 @@ SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
   first = widen_fp8_lanes(_mm256_and_si256(pairs, _mm256_set1_epi32(0xff)));
   second = widen_fp8_lanes(_mm256_srli_epi32(pairs, 16));
 }
-// To nearest even, beyond the largest to the largest: the bits of float_to_fp8.
+// E5M2 is the upper half of an fp16.
+SLUICE_INLINE Vec widen_fp8_e5m2(__m128i bytes) { return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8)); }
+// To nearest even, beyond the largest to the largest: the bits of float_to_fp8 and float_to_fp8_e5m2.
+template <class E>
 SLUICE_INLINE __m128i narrow_fp8(Vec x) {
-  const Vec magnitude = min(abs(x), broadcast(448.0f));
+  constexpr int kShift = 23 - E::kMantissa, kBias = (64 >> E::kMantissa) - 1, kUnits = 1 << (kBias - 1);
+  const Vec magnitude = min(abs(x), broadcast(E::kLargest));
   const __m256i m = _mm256_castps_si256(magnitude);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(m, 20), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(m, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7ffff))), 20);
-  const __m256i normal = _mm256_sub_epi32(rounded, _mm256_set1_epi32(120 << 3));
-  const __m256i small = _mm256_cvtps_epi32(magnitude * broadcast(0x1p9f));
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(m, kShift), _mm256_set1_epi32(1));
+  const __m256i below = _mm256_add_epi32(odd, _mm256_set1_epi32((1 << (kShift - 1)) - 1));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(m, below), kShift);
+  const __m256i normal = _mm256_sub_epi32(rounded, _mm256_set1_epi32((127 - kBias) << E::kMantissa));
+  const __m256i small = _mm256_cvtps_epi32(magnitude * broadcast(float(kUnits << E::kMantissa)));
   const auto choose = [](__m256i no, __m256i yes, __m256 mask) {
     return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(mask));
   };
-  __m256i out = choose(normal, small, less(magnitude, broadcast(0x1p-6f)));
+  __m256i out = choose(normal, small, less(magnitude, broadcast(1.0f / kUnits)));
   out = choose(out, _mm256_set1_epi32(0x7f), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   out = _mm256_or_si256(out, _mm256_slli_epi32(_mm256_srli_epi32(_mm256_castps_si256(x), 31), 7));
   const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));

@@ -89,24 +89,33 @@ SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
   return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(value, _mm512_slli_epi32(bits, 24),
                                                        _mm512_set1_epi32(int(0x80000000)), 0xf8));  // a | (b & c)
 }
+// E5M2 is the upper half of an fp16.
+SLUICE_INLINE Vec widen_fp8_e5m2(__m128i bytes) {
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+}
 // The numbers without sign as bf16.
 struct Fp8Values {
   alignas(64) uint16_t bf16[128];
 };
+template <class E>
 constexpr Fp8Values fp8_values() {
+  constexpr int kOne = 1 << E::kMantissa, kBias = 64 / kOne - 1;
   Fp8Values out{};
   for (int m = 1; m < 127; ++m) {
-    int exponent = m < 8 ? -6 : m / 8 - 7, mantissa = m < 8 ? m : 8 + m % 8;
-    for (; mantissa < 8; mantissa *= 2) --exponent;
-    out.bf16[m] = static_cast<uint16_t>((exponent + 127) << 7 | (mantissa & 7) << 4);
+    int exponent = (m < kOne ? 1 : m / kOne) - kBias, mantissa = m < kOne ? m : kOne + m % kOne;
+    for (; mantissa < kOne; mantissa *= 2) --exponent;
+    out.bf16[m] = static_cast<uint16_t>((exponent + 127) << 7 | (mantissa & (kOne - 1)) << (7 - E::kMantissa));
   }
+  if constexpr (E::kMantissa == 2) out.bf16[124] = 0x7f80, out.bf16[125] = out.bf16[126] = 0x7fc0;
   out.bf16[127] = 0x7fc0;
   return out;
 }
-inline constexpr Fp8Values kFp8Values = fp8_values();
+template <class E>
+inline constexpr Fp8Values kFp8Values = fp8_values<E>();
+template <class E>
 SLUICE_INLINE __m512i fp8_to_bf16(__m256i bytes) {
   const __m512i code = _mm512_cvtepu8_epi16(bytes);
-  const auto* table = reinterpret_cast<const __m512i*>(kFp8Values.bf16);
+  const auto* table = reinterpret_cast<const __m512i*>(kFp8Values<E>.bf16);
   const __m512i small = _mm512_permutex2var_epi16(table[0], code, table[1]);
   const __m512i large = _mm512_permutex2var_epi16(table[2], code, table[3]);
   const __mmask32 above = _mm512_test_epi16_mask(code, _mm512_set1_epi16(0x40));
@@ -116,19 +125,22 @@ SLUICE_INLINE __m512i fp8_to_bf16(__m256i bytes) {
 }
 // Pairs of neighbours: the first, and the second of each.
 SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
-  const Vec pairs = _mm512_castsi512_ps(fp8_to_bf16(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
+  const Vec pairs = _mm512_castsi512_ps(fp8_to_bf16<Fp8>(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
   first = widen_low(pairs, Bf16{}), second = widen_high(pairs, Bf16{});
 }
-// To nearest even, beyond the largest to the largest: the bits of float_to_fp8.
+// To nearest even, beyond the largest to the largest: the bits of float_to_fp8 and float_to_fp8_e5m2.
+template <class E>
 SLUICE_INLINE __m128i narrow_fp8(Vec x) {
+  constexpr int kShift = 23 - E::kMantissa, kBias = (64 >> E::kMantissa) - 1, kUnits = 1 << (kBias - 1);
   const __m512i bits = _mm512_castps_si512(x);
-  const Vec magnitude = _mm512_min_ps(_mm512_abs_ps(x), _mm512_set1_ps(448.0f));
+  const Vec magnitude = _mm512_min_ps(_mm512_abs_ps(x), _mm512_set1_ps(E::kLargest));
   const __m512i m = _mm512_castps_si512(magnitude);
-  const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(m, 20), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(m, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7ffff))), 20);
-  __m512i out = _mm512_sub_epi32(rounded, _mm512_set1_epi32(120 << 3));
-  const Mask subnormal = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(0x1p-6f), _CMP_LT_OQ);
-  out = _mm512_mask_cvtps_epi32(out, subnormal, magnitude * _mm512_set1_ps(0x1p9f));
+  const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(m, kShift), _mm512_set1_epi32(1));
+  const __m512i below = _mm512_add_epi32(odd, _mm512_set1_epi32((1 << (kShift - 1)) - 1));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(m, below), kShift);
+  __m512i out = _mm512_sub_epi32(rounded, _mm512_set1_epi32((127 - kBias) << E::kMantissa));
+  const Mask subnormal = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(1.0f / kUnits), _CMP_LT_OQ);
+  out = _mm512_mask_cvtps_epi32(out, subnormal, magnitude * _mm512_set1_ps(float(kUnits << E::kMantissa)));
   out = _mm512_mask_set1_epi32(out, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), 0x7f);
   const __m512i sign = _mm512_and_epi32(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
   return _mm512_cvtepi32_epi8(_mm512_or_epi32(out, sign));

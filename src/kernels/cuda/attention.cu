@@ -42,7 +42,7 @@ void AttentionIndices::count(int rows, int keys, int group) {
 
 bool attention_on_tensor_cores(const ops::AttentionArgs& args) {
   const Tensor& k = args.k_cache;
-  const bool narrow = k.dtype == &kFloat8E4M3 || k.dtype == &kInt8;
+  const bool narrow = k.dtype == &kFloat8E4M3 || k.dtype == &kFloat8E5M2 || k.dtype == &kInt8;
   if ((k.dtype != &kBFloat16 && k.dtype != &kFloat16 && !narrow) || !whole_packs(k)) return false;
   const bool apart = args.v_cache.data != nullptr;
   if (apart ? !whole_packs(args.v_cache) : args.value_dim * k.dtype->block_bytes % 16 != 0) return false;
@@ -60,6 +60,7 @@ bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const Att
   if (type == &kBFloat16) return run<__nv_bfloat16>(l, p, at);
   if (type == &kFloat16) return run<__half>(l, p, at);
   if (type == &kInt8) return run<int8_t>(l, p, at);
+  if (type == &kFloat8E5M2) return run<__nv_fp8_e5m2>(l, p, at);
   return run<__nv_fp8_e4m3>(l, p, at);
 }
 

@@ -65,6 +65,7 @@ void attention_decode(const Launch& l, const AttentionParams& p, const Attention
 template void attention_decode<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template void attention_decode<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template void attention_decode<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template void attention_decode<__nv_fp8_e5m2>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template void attention_decode<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda

@@ -74,6 +74,7 @@ bool attention_decode_boxes(const Launch&, const AttentionParams&, const Attenti
 template bool attention_decode_boxes<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_decode_boxes<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_decode_boxes<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_boxes<__nv_fp8_e5m2>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_decode_boxes<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda

@@ -115,6 +115,8 @@ void attention_exact(const Launch& l, const ops::AttentionArgs& args, const Atte
     attend<__half><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else if (type == &kInt8) {
     attend<int8_t><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+  } else if (type == &kFloat8E5M2) {
+    attend<__nv_fp8_e5m2><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else {
     CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
     attend<__nv_fp8_e4m3><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);

@@ -494,6 +494,7 @@ bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] cons
 template bool attention_warpgroup<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_warpgroup<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_warpgroup<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_warpgroup<__nv_fp8_e5m2>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template bool attention_warpgroup<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda

@@ -322,7 +322,7 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .record = record,
           .rounds = rounds,
           .exact = "cuda-exact",
-          .narrow_caches = {&kFloat8E4M3, &kInt8}};
+          .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 }
 
 // The first choice where there is a device; the exact one only by name.

@@ -278,6 +278,8 @@ void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, 
     store<__half>(l, args, positions, slots);
   } else if (type == &kInt8) {
     store<int8_t>(l, args, positions, slots);
+  } else if (type == &kFloat8E5M2) {
+    store<__nv_fp8_e5m2>(l, args, positions, slots);
   } else {
     CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
     store<__nv_fp8_e4m3>(l, args, positions, slots);

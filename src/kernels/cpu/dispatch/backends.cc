@@ -117,22 +117,22 @@ const ops::Backend avx2{.name = "cpu-avx2",
                         .rank = 10,
                         .usable = [] { return features().avx2; },
                         .table = table<cpu_avx2::kKernels>,
-                        .narrow_caches = {&kFloat8E4M3, &kInt8}};
+                        .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const ops::Backend avx512{.name = "cpu-avx512",
                           .rank = 20,
                           .usable = [] { return features().avx512; },
                           .table = table<cpu_avx512::kKernels>,
-                          .narrow_caches = {&kFloat8E4M3, &kInt8}};
+                          .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const ops::Backend avx512_bf16{.name = "cpu-avx512-bf16",
                                .rank = 30,
                                .usable = [] { return features().avx512_bf16; },
                                .table = table<cpu_avx512_bf16::kKernels>,
-                               .narrow_caches = {&kFloat8E4M3, &kInt8}};
+                               .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const ops::Backend amx{.name = "cpu-amx",
                        .rank = 40,
                        .usable = [] { return features().amx; },
                        .table = amx_table,
-                       .narrow_caches = {&kFloat8E4M3, &kInt8}};
+                       .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{avx2}, Registry<ops::Backend>{avx512},
                                              Registry<ops::Backend>{avx512_bf16}, Registry<ops::Backend>{amx}};
 

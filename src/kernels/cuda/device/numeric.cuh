@@ -1,4 +1,4 @@
-// Conversions and loads of the stored types: fp32, bf16, fp16, 8-bit floats (E4M3), in packs of 16 bytes.
+// Conversions and loads of the stored types: fp32, bf16, fp16, 8-bit floats (E4M3, E5M2), in packs of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,6 +14,7 @@ __device__ inline float to_f32(double x) { return static_cast<float>(x); }
 __device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_f32(__half x) { return __half2float(x); }
 __device__ inline float to_f32(__nv_fp8_e4m3 x) { return static_cast<float>(x); }
+__device__ inline float to_f32(__nv_fp8_e5m2 x) { return static_cast<float>(x); }
 __device__ inline float to_f32(int8_t x) { return static_cast<float>(x); }
 
 template <class T>
@@ -33,6 +34,10 @@ __device__ inline __half from_f32<__half>(float x) {
 template <>
 __device__ inline __nv_fp8_e4m3 from_f32<__nv_fp8_e4m3>(float x) {  // what is too large becomes 448, NaN stays NaN
   return __nv_fp8_e4m3(x);
+}
+template <>
+__device__ inline __nv_fp8_e5m2 from_f32<__nv_fp8_e5m2>(float x) {  // the same with 57344
+  return __nv_fp8_e5m2(x);
 }
 
 // Two values as the 32 bits a tensor core takes, the first in the low half.
@@ -63,6 +68,12 @@ struct WideOf<__nv_fp8_e4m3> {
   using Type = __half;
   __device__ static uint32_t low(uint32_t four) { return widen_fp8(four & 0xffff); }
   __device__ static uint32_t high(uint32_t four) { return widen_fp8(four >> 16); }
+};
+template <>
+struct WideOf<__nv_fp8_e5m2> {  // the upper half of an fp16
+  using Type = __half;
+  __device__ static uint32_t low(uint32_t four) { return __byte_perm(four, 0, 0x1404); }
+  __device__ static uint32_t high(uint32_t four) { return __byte_perm(four, 0, 0x3424); }
 };
 // 128 + (c & 127) and, by the sign, 128 or 256 are bf16 with the bits 0x43 above a byte; their difference is c.
 template <>
