@@ -223,14 +223,14 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     if (rows <= 2 * kMostStreamedRows) {
       report("stream", seconds_per_call(calls, [&](int i) { kernels.multiply(launch(), product(i, out)); }));
     }
-    if (rows < 8) continue;
     bool done = true;
-    const double s = seconds_per_call(calls, [&](int i) { done &= multiply_by_unpacking(launch(), product(i, out)); });
-    if (done) report("unpack", s);
-    done = true;
     const double t =
         seconds_per_call(calls, [&](int i) { done &= kernels.multiply_by_tiles(launch(), product(i, out)); });
     if (done) report("tiles", t);
+    if (rows < 8) continue;
+    done = true;
+    const double s = seconds_per_call(calls, [&](int i) { done &= multiply_by_unpacking(launch(), product(i, out)); });
+    if (done) report("unpack", s);
     if (type != &quant::Fp8::kType) continue;
     // With the rounding of the inputs: what is chosen, cuBLASLt, and scales of groups.
     using enum ops::InputRounding;
@@ -583,13 +583,13 @@ void bench_quantized_matmuls(const std::vector<DType>& types, bool others) {
 void bench_tiles(const std::vector<DType>& types) {
   for (DType type : types) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{4096, 4096}, {14336, 4096}, {4096, 14336}}) {
-      bench_quantized(type, n, k, {8, 16, 32, 64, 128, 256, 512, 1024});
+      bench_quantized(type, n, k, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
     }
   }
 }
 
 void bench_all_experts() {
-  const std::vector<int64_t> tokens = {32, 128, 256, 512, 1024, 2048, 8192};
+  const std::vector<int64_t> tokens = {4, 16, 32, 128, 256, 512, 1024, 2048, 8192};
   for (DType type : {&kBFloat16, &quant::Int4G128::kType, &quant::Fp8::kType}) {
     bench_experts(type, 128, 8, 1536, 2048, tokens);
     bench_experts(type, 128, 8, 2048, 768, {1024, 8192});

@@ -175,7 +175,7 @@ __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout
   }
   if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
   for (int i = block + blocks * warp; i < tile.count; i += blocks * kThreads / kWarp) {
-    float4 sum = shared.sum_of_blocks(blocks, i, 4 * lane);
+    float4 sum = shared.sums().of_blocks(blocks, i, 4 * lane);
     const int row = tile.row + i;
     if constexpr (kScaled<T>) {
       const float scale = p.x_scales[row];
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
     for (int j = 0; j < Sums<rows>::kProducts; ++j) {
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
-        const uint32_t to = shared.sum(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
+        const uint32_t to = shared.sums().at(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
         asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(sums.of[j][i]) : "memory");
       }
     }

@@ -1,5 +1,5 @@
 // Products of many rows with what quantized checkpoints hold.
-#include "kernels/cuda/matmul_tiles.cuh"
+#include "kernels/cuda/matmul_bytes.cuh"
 
 namespace sluice::cuda {
 

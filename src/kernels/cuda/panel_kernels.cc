@@ -120,10 +120,22 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
   }
 }
 
+// Whether tiles of few rows are multiplied as bytes (matmul_bytes.cuh), and scales are for how many inputs.
+template <class Form>
+constexpr int64_t least_tiled_rows(int64_t few_sets, int64_t four_sets, int64_t other) {
+  if constexpr (kPanelFormat<Form>.low != 0 && !std::is_same_v<Form, quant::NF4>) {
+    if (sets_of_pair<Form>() <= 2) return few_sets;
+    if (sets_of_pair<Form>() == 4) return four_sets;
+  }
+  return other;
+}
+
 template <class Codec, class Form = typename PanelsOf<Codec>::Type>
 constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
                                .panel_bytes = panel_bytes<Form>,
                                .pack = pack<Codec>,
+                               .tiled_rows = least_tiled_rows<Form>(2, 5, 9),
+                               .tiled_expert_rows = least_tiled_rows<Form>(2, 8, 8),
                                .multiply = multiply_panels<Form>,
                                .multiply_by_tiles = multiply_panels_by_tiles<Form>,
                                .unpack = unpack_panels<Form>};
@@ -143,14 +155,16 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 // Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
 // (docs/performance.md).
 constexpr int64_t kUnpackedRows = 64;
-// Rows for which tiles are taken instead; of matrices of no more elements than kSmallMatrix up to fewer.
-constexpr int64_t kTiledRows = 9, kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
+// Rows up to which tiles are taken instead; of matrices of no more elements than kSmallMatrix fewer.
+constexpr int64_t kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
 
-bool wants_tiles(const Product& p) {
+bool wants_tiles(const Launch& l, const PanelKernels& kernels, const Product& p) {
   const int64_t rows = p.x.rows();
-  if (p.starts != nullptr) return rows >= kTiledExpertRows * p.matrices;
+  if (p.starts != nullptr) {
+    return rows >= p.matrices * (l.compute_capability == 90 ? kernels.tiled_expert_rows : kTiledExpertRows);
+  }
   const int64_t most = p.n * p.k <= kSmallMatrix ? kMostTiledRowsSmall : kMostTiledRows;
-  return p.matrices == 1 && rows >= kTiledRows && rows <= most;
+  return p.matrices == 1 && rows >= kernels.tiled_rows && rows <= most;
 }
 
 // Matrix `m` of a product with several.
@@ -211,7 +225,7 @@ bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic
     return true;
   }
   if (multiply_fp8(l, p)) return true;
-  if (wants_tiles(p) && kernels->multiply_by_tiles(l, p)) return true;
+  if (wants_tiles(l, *kernels, p) && kernels->multiply_by_tiles(l, p)) return true;
   if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
   kernels->multiply(l, p);
   return true;

@@ -24,6 +24,7 @@
 //           Per row and g: kFloat8, word r: fp32
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/launch.h"
@@ -70,15 +71,18 @@ struct PanelLayout {
   int scale_lines = 1, super_lines = kLinesOfSuper;  // lines that share them
 
   constexpr int64_t line_bytes() const { return int64_t{low + high} * 32 * 4; }
+  constexpr int64_t scale_bytes() const { return int64_t{scale_words} * kPairsOfRows * 4; }  // of scale_lines lines
+  constexpr int64_t super_bytes() const { return int64_t{super_words} * kPairsOfRows * 4; }  // of super_lines lines
+  static constexpr int64_t records(int64_t lines, int shared_by) { return (lines + shared_by - 1) / shared_by; }
   constexpr int64_t scales_at(int64_t lines) const { return lines * line_bytes(); }
   constexpr int64_t supers_at(int64_t lines) const {
-    return scales_at(lines) + (lines + scale_lines - 1) / scale_lines * scale_words * kPairsOfRows * 4;
+    return scales_at(lines) + records(lines, scale_lines) * scale_bytes();
   }
-  constexpr int64_t panel_bytes(int64_t k) const {
-    const int64_t lines = panel_lines(k);
-    const int64_t bytes = supers_at(lines) + (lines + super_lines - 1) / super_lines * super_words * kPairsOfRows * 4;
-    return (bytes + 127) / 128 * 128;
+  // Of so many lines with their scales.
+  constexpr int64_t bytes_of(int64_t lines) const {
+    return supers_at(lines) + records(lines, super_lines) * super_bytes();
   }
+  constexpr int64_t panel_bytes(int64_t k) const { return (bytes_of(panel_lines(k)) + 127) / 128 * 128; }
 };
 
 template <class Codec>
@@ -114,6 +118,12 @@ constexpr PanelLayout panel_layout() {
       break;
   }
   return layout;
+}
+
+// How many sets of inputs of two lines have scales of their own.
+template <class Codec>
+constexpr int sets_of_pair() {
+  return panel_layout<Codec>().scale_lines > 1 ? 1 : std::max(1, 2 * kPanelLine / kPanelFormat<Codec>.sub_block);
 }
 
 // 8-bit floats (quant::Fp8) stay rows, as the libraries for dense products want them: k weights, then the fp32 scales
@@ -156,9 +166,12 @@ struct PanelKernels {
   int64_t (*panel_bytes)(int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of `into` through host memory; see ops::MatmulKernels::pack.
   void (*pack)(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
+  // Rows of a matrix from which multiply_by_tiles takes less time than multiply, and of an expert, on average.
+  int64_t tiled_rows, tiled_expert_rows;
   // Any number of rows; the weights are read once for up to 32.
   void (*multiply)(const Launch&, const Product&) = nullptr;
-  // The same in tiles of up to 256 rows with weights rounded to bf16; false where it cannot, and nothing is done then.
+  // The same in tiles of up to 256 rows, many of them with weights rounded to bf16 (matmul_tiles.cuh,
+  // matmul_bytes.cuh); false where it cannot, and nothing is done then.
   bool (*multiply_by_tiles)(const Launch&, const Product&) = nullptr;
   // Outputs [begin, begin + count) of the matrix as rows of padded_k(k) elements of fp32 or bf16; begin is a multiple
   // of kPanelOutputs.

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/tile_rows.cuh"
 #include "kernels/cuda/grid.h"
-#include "kernels/cuda/matmul_tiles.h"
 
 namespace sluice::cuda {
 namespace {
@@ -19,26 +19,6 @@ struct TileRows {
   TileOrder order;
 };
 
-// The matrix whose rows begin at or before `row`, the last of those that begin at the same one.
-__device__ int matrix_of_row(const TileRows& a, int row) {
-  int low = 0, high = a.matrices - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (a.starts[middle] <= row) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
-__device__ float4 inputs(const float* x, int at, int k, bool aligned) {
-  if (aligned && at + 4 <= k) return *reinterpret_cast<const float4*>(x + at);
-  return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f,
-          at + 3 < k ? x[at + 3] : 0.0f};
-}
-
 // A thread makes the two packs of a step of a line of a row; zeros beyond k.
 template <class T>
 __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
@@ -47,11 +27,7 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const int part = static_cast<int>(i % 4);
     const auto line = static_cast<int>(i / 4 % a.lines), row = static_cast<int>(i / 4 / a.lines);
-    int64_t place = row;
-    if (a.starts != nullptr) {
-      const int matrix = matrix_of_row(a, row), start = a.starts[matrix];
-      place = tile_place(start, matrix) + row - start;
-    }
+    const int64_t place = place_of_row(a.starts, a.matrices, row);
     const int quad = part == 0   ? a.order.quad[0]
                      : part == 1 ? a.order.quad[1]
                      : part == 2 ? a.order.quad[2]
@@ -60,7 +36,7 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       const int at = line * static_cast<int>(kLineElements) + 4 * (quad + t * a.order.next);
-      const float4 v = inputs(a.x + row * a.x_stride, at, a.k, a.aligned);
+      const float4 v = inputs_at(a.x + row * a.x_stride, at, a.k, a.aligned);
       first[t] = pack2<T>(v.x, v.y), second[t] = pack2<T>(v.z, v.w);
     }
     std::byte* to = a.to + (line * a.to_rows + place) * kTileRowBytes;

@@ -26,6 +26,12 @@ __device__ inline Part part_of(int all) {
   const int begin = all * block / blocks;
   return {begin, all * (block + 1) / blocks - begin};
 }
+// Parts that begin at multiples of `unit`.
+__device__ inline Part part_of(int all, int unit) {
+  const Part units = part_of((all + unit - 1) / unit);
+  const int begin = units.begin * unit;
+  return {begin, min(units.count * unit, all - begin)};
+}
 
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");

@@ -8,7 +8,10 @@
 //   struct Line              what a lane holds of a line
 //   Codec(panels, k, lane)
 //   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
+//   read(line, ...)          the same of a line in shared memory; panels of integers and levels only
 //   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
+//   bytes(line, half, a)     the a operand of 32 inputs, of steps 2 half and 2 half + 1, in int8, if kBytes: kBytesBelow less
+//                            than that of weights(); of every four inputs in the order 0, 2, 1, 3
 //   kRounded                 whether operands are rounded; exact(line, step, r, to) then gives the four weights of output
 //                            g + 8 r as they are, to a whole warp
 //   factors(line, r, fold)   of output g + 8 r, for inputs [kFold * fold, kFold * (fold + 1)) of the line
@@ -78,12 +81,36 @@ __device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) 
   }
 }
 
-// Eight nibbles of a word as levels of IQ4: pairs p of nibbles p and p + 4. The table is four words of eight-bit
-// levels.
-__device__ inline uint32_t iq4_bytes(uint32_t four) {
-  constexpr uint32_t kTable[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
-  const uint32_t low = __byte_perm(kTable[0], kTable[1], four & 0x7777u);
-  const uint32_t high = __byte_perm(kTable[2], kTable[3], four & 0x7777u);
+__device__ inline uint4 read_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// From shared memory.
+template <int Words>
+__device__ inline void read_words(uint32_t (&to)[Words], uint32_t address) {
+  static_assert(Words == 1 || Words == 2 || Words == 4);
+  if constexpr (Words == 1) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(address) : "memory");
+  } else if constexpr (Words == 2) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+  } else {
+    const uint4 v = read_shared(address);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+}
+
+// Four nibbles as levels of 8 bits: of IQ4, or of FP4, twice what they are there.
+template <bool fp4>
+__device__ inline uint32_t level_bytes(uint32_t four) {
+  constexpr uint32_t kIq4[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
+  constexpr uint32_t kFp4[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
+  const uint32_t low = __byte_perm(fp4 ? kFp4[0] : kIq4[0], fp4 ? kFp4[1] : kIq4[1], four & 0x7777u);
+  const uint32_t high = __byte_perm(fp4 ? kFp4[2] : kIq4[2], fp4 ? kFp4[3] : kIq4[3], four & 0x7777u);
   return __byte_perm(low, high, 0x3210u | (four >> 1 & 0x4444u));
 }
 
@@ -164,12 +191,29 @@ class PanelCodec {
     }
   }
 
+  // A line that lies in shared memory there, with the scales and supers that are for it.
+  static __device__ void read(Line& to, uint32_t line, uint32_t scales, uint32_t supers) {
+    const uint32_t lane = threadIdx.x % 32;
+    if constexpr (kFormat.low == 2) {
+      read_words(to.low, line + lane * 8);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kLayout.low / 4; ++i) {
+        const uint4 v = read_shared(line + lane * 16 + 512 * i);
+        to.low[4 * i] = v.x, to.low[4 * i + 1] = v.y, to.low[4 * i + 2] = v.z, to.low[4 * i + 3] = v.w;
+      }
+    }
+    if constexpr (kLayout.high > 0) read_words(to.high, line + kLayout.low * 128 + lane * 4 * kLayout.high);
+    read_words(to.scales, scales + lane / 4 * 4 * kLayout.scale_words);
+    if constexpr (kLayout.super_words > 0) read_words(to.supers, supers + lane / 4 * 4 * kLayout.super_words);
+  }
+
   static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
     if constexpr (kFormat.low == 8) {
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = signed_bytes(line.low[2 * step + p / 2] >> (p % 2 * 8));
     } else if constexpr (kIq4) {
-      const uint32_t first = iq4_bytes(line.low[step]), second = iq4_bytes(line.low[step] >> 16);
+      const uint32_t first = level_bytes<false>(line.low[step]), second = level_bytes<false>(line.low[step] >> 16);
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = signed_bytes(__byte_perm(first, second, (4 + p) << 8 | p));
     } else if constexpr (kRounded) {
@@ -192,6 +236,30 @@ class PanelCodec {
     } else {
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = above_128(line, step, p);
+    }
+  }
+
+  static constexpr bool kBytes = !kRounded;
+  static constexpr int kSetsOfPair = sets_of_pair<Codec>();
+  static constexpr int kBytesBelow = kLevels || kFormat.low == 8 ? 0 : 128;
+  static __device__ void bytes(const Line& line, int half, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int step = 2 * half + i;
+      uint32_t &first = a[2 * i], &second = a[2 * i + 1];  // of outputs g and g + 8
+      if constexpr (kFormat.low == 8) {
+        const uint32_t low = line.low[2 * step], high = line.low[2 * step + 1];
+        first = __byte_perm(low, high, 0x6240), second = __byte_perm(low, high, 0x7351);
+      } else if constexpr (kLevels) {
+        const uint32_t low = level_bytes<kFp4>(line.low[step]), high = level_bytes<kFp4>(line.low[step] >> 16);
+        first = __byte_perm(low, high, 0x6420), second = __byte_perm(low, high, 0x7531);
+      } else if constexpr (kFormat.low == 4 && kFormat.high == 0) {
+        first = line.low[step] & 0x0f0f0f0fu, second = line.low[step] >> 4 & 0x0f0f0f0fu;
+      } else {
+        uint32_t pairs[4];
+        weights(line, step, pairs);
+        first = __byte_perm(pairs[0], pairs[2], 0x6240), second = __byte_perm(pairs[1], pairs[3], 0x6240);
+      }
     }
   }
 
@@ -262,7 +330,7 @@ template <>
 class PanelCodec<quant::Fp8> {
  public:
   static constexpr int kFold = kPanelLine;
-  static constexpr bool kShifted = false, kMinima = false, kRounded = false;
+  static constexpr bool kShifted = false, kMinima = false, kRounded = false, kBytes = false;
 
   struct Line {
     uint32_t rows[2][4];
