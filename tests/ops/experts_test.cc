@@ -32,6 +32,34 @@ class ExpertsTest : public OpsTest {
     for (int i = 0; i < count; ++i) all.emplace_back(type, Shape{n, k}).fill(random);
     return all;
   }
+
+  // Those that the backend multiplies by and random numbers are converted to.
+  std::vector<DType> weight_types() const {
+    std::vector<DType> types;
+    for (DType type : Registry<TypeInfo>::all()) {
+      const bool encodes = type->block_size == 1 || type->encode != nullptr;
+      if (device.ctx.ops.matmul.contains(type) && encodes) types.push_back(type);
+    }
+    return types;
+  }
+
+  // Inputs are rounded to bf16, or to int8 on a CPU, and weights to bf16.
+  void expect_rows_close(const Owned& out, const Owned& expected, DType stored) const {
+    const bool plain = stored == &kFloat32 || stored == &kFloat16;
+    const int64_t int8_block = device.ctx.ops.matmul.at(stored).int8_block;
+    const double most = int8_block != 0                  ? 0.02
+                        : !plain && stored == &kBFloat16 ? 5e-3
+                        : GetParam()->rounds && !plain   ? 1e-2
+                        : GetParam()->rounds             ? 1e-3
+                                                         : 1e-5;
+    for (int64_t r = 0; r < out->rows(); ++r) {
+      double error = 0, size = 0;
+      for (int64_t i = 0; i < out->shape[1]; ++i) {
+        error += std::pow(double{out.row(r)[i]} - expected.row(r)[i], 2), size += std::pow(expected.row(r)[i], 2);
+      }
+      ASSERT_LT(std::sqrt(error / size), most) << "row " << r;
+    }
+  }
 };
 
 struct Routed {
@@ -206,13 +234,8 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
                         {{40}, 260, 384},
                         {{300}, 16, 1280},
                         {many, 36, 256}};
-  std::vector<DType> types;
-  for (DType type : Registry<TypeInfo>::all()) {
-    const bool encodes = type->block_size == 1 || type->encode != nullptr;
-    if (device.ctx.ops.matmul.contains(type) && encodes) types.push_back(type);
-  }
   int turn = 0;
-  for (DType stored : types) {
+  for (DType stored : weight_types()) {
     for (const Case& c : cases) {
       const int64_t n = c.n, k = c.k, experts = static_cast<int64_t>(c.counts.size());
       if (k % stored->block_size != 0) continue;
@@ -234,21 +257,7 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
             {.out = to, .x = x, .starts = starts, .weight = &weight, .bias = turn % 3 == 0 ? bias->f32() : nullptr});
       };
       multiply(device, out), multiply(reference, expected);
-      // Inputs rounded to bf16, or to int8 on a CPU, and weights rounded to bf16.
-      const bool plain = stored == &kFloat32 || stored == &kFloat16;
-      const int64_t int8_block = device.ctx.ops.matmul.at(stored).int8_block;
-      const double most = int8_block != 0                  ? 0.02
-                          : !plain && stored == &kBFloat16 ? 5e-3
-                          : GetParam()->rounds && !plain   ? 1e-2
-                          : GetParam()->rounds             ? 1e-3
-                                                           : 1e-5;
-      for (int64_t r = 0; r < rows; ++r) {
-        double error = 0, size = 0;
-        for (int64_t i = 0; i < n; ++i) {
-          error += std::pow(double{out.row(r)[i]} - expected.row(r)[i], 2), size += std::pow(expected.row(r)[i], 2);
-        }
-        ASSERT_LT(std::sqrt(error / size), most) << "row " << r;
-      }
+      expect_rows_close(out, expected, stored);
       // A row that is not a number leaves all others as they are.
       const Owned clean(out);
       const int64_t bad = rows / 2;
@@ -322,6 +331,27 @@ TEST_P(ExpertsTest, HeadMatmulMatchesTheReference) {
                              .weight = &weight});
       }
       expect_close(out, expected, tolerance(stored, k), 1.0f);  // what lies between the heads is untouched
+    }
+  }
+}
+
+// In every type of weights; the last of these matrices are unpacked to more than there is room for at once.
+TEST_P(ExpertsTest, HeadMatmulOfManyRowsMatchesTheReference) {
+  for (DType stored : weight_types()) {
+    for (auto [rows, heads, n, k] :
+         {std::tuple{70, 3, 40, 256}, {64, 4, 96, 512}, {9, 3, 40, 256}, {64, 65, 512, 512}}) {
+      if (heads == 65 && stored->name != "q8_0") continue;
+      SCOPED_TRACE(fmt::format("{}: {} rows, {} heads, n {}, k {}", stored->name, rows, heads, n, k));
+      const std::vector<Owned> all = matrices(stored, heads, n, k);
+      Owned x(&kFloat32, {rows, heads * k}), out(&kFloat32, {rows, heads * n}), expected(out);
+      x.fill(random);
+      for (auto [d, result] : {std::pair{&device, &out}, {&reference, &expected}}) {
+        const Packed weight = stacked(d->ctx, stored, all);
+        head_matmul(
+            d->ctx,
+            {.out = *result, .x = x, .heads = heads, .n = n, .out_stride = n, .x_stride = k, .weight = &weight});
+      }
+      expect_rows_close(out, expected, stored);
     }
   }
 }

@@ -29,7 +29,7 @@ constexpr uint32_t kPanelBytes = kLatentKeys * kPanel * 2;
 // Registers of their threads: in all what 4 x 128 are.
 constexpr int kCopyRegisters = 40, kScoreRegisters = 152, kMixRegisters = 160;
 constexpr int kQueue = 4;                         // pieces that a block has in shared memory
-constexpr int kQueriesThere = 1, kMixersMet = 2;  // numbers of barriers of threads, the last one for each mixer
+constexpr int kScorersMet = 1, kMixersMet = 2;  // numbers of barriers of threads, the last one for each mixer
 
 // Shared memory of a block, in bytes from a multiple of 1024. Keys have one panel more than values.
 template <int value_panels>
@@ -269,7 +269,7 @@ class Scorer {
       }
     }
     fence_for_products();
-    sync_threads(kQueriesThere, kGroupThreads);
+    sync_threads(kScorersMet, kGroupThreads);
   }
 
   __device__ void multiply(float (&scores)[kLatentKeys / 2]) const {
@@ -291,6 +291,7 @@ class Scorer {
     uint32_t weights[kLatentKeys / 16][4];
     pack<T>(weights, scores);
     const int row = warp_of_group() * 16 + lane() % 16, stage = place_.stage;
+    sync_threads(kScorersMet, kGroupThreads);  // no warp's products read the keys any more that weights replace
 #pragma unroll
     for (int i = 0; i < kLatentKeys / 16; ++i) {
       const int pack = 2 * i + lane() / 16;

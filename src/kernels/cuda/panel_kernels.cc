@@ -134,7 +134,7 @@ template <class Codec, class Form = typename PanelsOf<Codec>::Type>
 constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
                                .panel_bytes = panel_bytes<Form>,
                                .pack = pack<Codec>,
-                               .tiled_rows = least_tiled_rows<Form>(2, 5, 9),
+                               .tiled_rows = least_tiled_rows<Form>(1, 5, 9),
                                .tiled_expert_rows = least_tiled_rows<Form>(2, 8, 8),
                                .multiply = multiply_panels<Form>,
                                .multiply_by_tiles = multiply_panels_by_tiles<Form>,
@@ -155,6 +155,8 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 // Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
 // (docs/performance.md).
 constexpr int64_t kUnpackedRows = 64;
+// The same of matrices of heads.
+constexpr int64_t kUnpackedRowsOfHeads = 16;
 // Rows up to which tiles are taken instead; of matrices of no more elements than kSmallMatrix fewer.
 constexpr int64_t kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
 
@@ -202,6 +204,26 @@ bool multiply_unpacked(const Launch& l, const Product& p, const PanelKernels& ke
   return true;
 }
 
+// The products of heads with weights unpacked to bf16, as many heads at a time as there is room for.
+bool multiply_heads_by_unpacking(const Launch& l, const Product& p, const PanelKernels& kernels) {
+  const int64_t matrix_bytes = p.weight_rows * padded_k(p.k) * kBFloat16.block_bytes;
+  const auto most = static_cast<int>(static_cast<int64_t>(kUnpackedBytes) / matrix_bytes);
+  if (most == 0 || l.workspace_bytes < kUnpackedBytes) return false;
+  Launch rest = l;
+  rest.workspace += kUnpackedBytes;
+  rest.workspace_bytes -= kUnpackedBytes;
+  for (int first = 0; first < p.matrices; first += most) {
+    Product part = p;
+    part.matrices = std::min(most, p.matrices - first);
+    part.type = &kBFloat16, part.weight = l.workspace;
+    part.x = p.x.slice_columns(first * p.x_columns, (part.matrices - 1) * p.x_columns + p.k);
+    part.out = p.out.slice_columns(first * p.out_columns, (part.matrices - 1) * p.out_columns + p.n);
+    kernels.unpack(l, l.workspace, &kBFloat16, p.weight, first * p.weight_rows, part.matrices * p.weight_rows, p.k);
+    if (!multiply_dense_heads(rest, part)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 const PanelKernels* panel_kernels(DType type) { return find(type, quant::AllCodecs{}); }
@@ -227,6 +249,8 @@ bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic
   if (multiply_fp8(l, p)) return true;
   if (wants_tiles(l, *kernels, p) && kernels->multiply_by_tiles(l, p)) return true;
   if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
+  const bool heads = p.matrices > 1 && p.starts == nullptr;
+  if (heads && p.x.rows() >= kUnpackedRowsOfHeads && multiply_heads_by_unpacking(l, p, *kernels)) return true;
   kernels->multiply(l, p);
   return true;
 }

@@ -66,7 +66,8 @@ __device__ inline void store_four(T* to, const float4& v) {
   } else if constexpr (sizeof(T) == 2) {
     *reinterpret_cast<uint2*>(to) = {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w)};
   } else {
-    *reinterpret_cast<uint32_t*>(to) = pack_fp8(v, 1.0f);
+    constexpr auto kKind = std::is_same_v<T, __nv_fp8_e5m2> ? __NV_E5M2 : __NV_E4M3;
+    *reinterpret_cast<uint32_t*>(to) = pack_fp8<kKind>(v, 1.0f);
   }
 }
 

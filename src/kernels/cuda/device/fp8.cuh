@@ -27,9 +27,10 @@ __device__ inline Fp8Scale fp8_power(float largest) {
 }
 
 // Four numbers, the first in the lowest byte. NaN stays NaN.
+template <__nv_fp8_interpretation_t kind = __NV_E4M3>
 __device__ inline uint32_t pack_fp8(const float4& v, float inverse) {
-  const uint32_t low = __nv_cvt_float2_to_fp8x2({v.x * inverse, v.y * inverse}, __NV_SATFINITE, __NV_E4M3);
-  const uint32_t high = __nv_cvt_float2_to_fp8x2({v.z * inverse, v.w * inverse}, __NV_SATFINITE, __NV_E4M3);
+  const uint32_t low = __nv_cvt_float2_to_fp8x2({v.x * inverse, v.y * inverse}, __NV_SATFINITE, kind);
+  const uint32_t high = __nv_cvt_float2_to_fp8x2({v.z * inverse, v.w * inverse}, __NV_SATFINITE, kind);
   return low | high << 16;
 }
 
