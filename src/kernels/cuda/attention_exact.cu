@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/attention_results.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/search.cuh"
 #include "kernels/cuda/device/visible_keys.cuh"
 
 namespace sluice::cuda {
@@ -20,27 +21,13 @@ struct Partial {
   float top, sum;
 };
 
-// The sequence that owns a row of the flat batch.
-__device__ int sequence_of(const int32_t* query_start, int sequences, int row) {
-  int low = 0, high = sequences - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (query_start[middle] <= row) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 template <class T>
 __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ AttentionParams p, int sequences) {
   constexpr bool kScaled = std::is_same_v<T, int8_t>;
   extern __shared__ float shared[];  // [kWarps][value_dim], then the partials
   auto* partials = reinterpret_cast<Partial*>(shared + kWarps * p.value_dim);
   const int row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int sequence = sequence_of(p.query_start, sequences, row);
+  const int sequence = last_of(0, sequences - 1, [&](int s) { return p.query_start[s] <= row; });
   const int position = p.kv_len[sequence] - p.query_start[sequence + 1] + row;
   const int first = first_visible(p, position), last = last_visible(p, position, p.kv_len[sequence]);
   const int32_t* table = p.block_table + int64_t{sequence} * p.block_table_stride;

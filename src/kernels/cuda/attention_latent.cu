@@ -73,15 +73,6 @@ struct LatentMap {
   int rows;  // of a box, which divide a block
 };
 
-__device__ inline void store_factor(uint32_t to, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
-__device__ inline float load_factor(uint32_t from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
-
 __device__ inline void store_pair(float* to, float a, float b) { *reinterpret_cast<float2*>(to) = {a, b}; }
 __device__ inline void store_pair(__nv_bfloat16* to, float a, float b) {
   *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
@@ -225,7 +216,7 @@ class Scorer {
       const float factor[2] = {result_factor(p_, rows, 0), result_factor(p_, rows, 1)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if (lane() % 4 == 0) store_factor(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4, factor[h]);
+        if (lane() % 4 == 0) store_shared(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4, factor[h]);
       }
       fence_for_products();
       __syncwarp();
@@ -299,7 +290,7 @@ class Scorer {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (lane() % 4 == 0) store_factor(shared_.keep(stage) + (own_row() + 8 * h) * 4, keep[h]);
+      if (lane() % 4 == 0) store_shared(shared_.keep(stage) + (own_row() + 8 * h) * 4, keep[h]);
     }
   }
 
@@ -349,7 +340,7 @@ class Mixer {
       if (i > 0) rescale();
       if (i + 1 == piece.tiles && piece.slot < 0) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) factor[h] = load_factor(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4);
+        for (int h = 0; h < 2; ++h) factor[h] = load_shared<float>(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4);
       }
       multiply(i > 0);
       if (lane() == 0) arrive(shared_.empty(place_.stage));
@@ -374,7 +365,7 @@ class Mixer {
 
   __device__ void rescale() {
     const uint32_t from = shared_.keep(place_.stage) + own_row() * 4;
-    const float keep[2] = {load_factor(from), load_factor(from + 8 * 4)};
+    const float keep[2] = {load_shared<float>(from), load_shared<float>(from + 8 * 4)};
     if (__any_sync(kFullWarp, keep[0] != 1.0f || keep[1] != 1.0f)) multiply_by(keep);
   }
 

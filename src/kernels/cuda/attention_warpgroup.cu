@@ -11,10 +11,8 @@
 // the keys, softmax weights by those of the values.
 #include <type_traits>
 
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_warpgroup.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/device/warpgroup_rows.cuh"
-#include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
 namespace {
@@ -22,7 +20,7 @@ namespace {
 constexpr int kStages = 2;
 constexpr int kPanel = 64;  // columns of a matrix in shared memory
 
-// What products are of, and how many registers threads have: a multiple of 8, in all what 3 x 168 are.
+// What products are of, and how many registers threads have.
 template <class T>
 struct Roles {
   using Product = T;
@@ -34,20 +32,19 @@ requires(sizeof(T) == 1) struct Roles<T> {
   static constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 };
 
-template <int dim>
-inline constexpr int kTileKeys = dim <= 128 ? 128 : 64;
-
 // Shared memory of a block, in bytes from a multiple of 1024.
 template <int dim>
 struct Layout {
-  static constexpr uint32_t kQuery = kGroupRows * dim * 2, kTile = kTileKeys<dim> * dim * 2;
-  static constexpr uint32_t kTilePanel = kTileKeys<dim> * kPanel * 2, kQueryPanel = kGroupRows * kPanel * 2;
+  static constexpr int kTileStages = kStages, kTileKeys = dim <= 128 ? 128 : 64;
+  static constexpr int kPackElements = 8, kPacks = dim / kPackElements;
+  static constexpr uint32_t kQuery = kGroupRows * dim * 2, kTile = kTileKeys * dim * 2;
+  static constexpr uint32_t kTilePanel = kTileKeys * kPanel * 2, kQueryPanel = kGroupRows * kPanel * 2;
   static constexpr uint32_t kBarriers = kConsumers * kQuery + kStages * 2 * kTile;
   static constexpr uint32_t kBytes = kBarriers + kStages * 4 * 8;
   // Of 8 bits, tiles of keys and values in turn that were copied and not widened yet.
   static constexpr int kNarrowTiles = dim > 128 ? 2 : 4;
-  static constexpr uint32_t kNarrowTile = kTileKeys<dim> * dim, kNarrowBytes = kBytes + kNarrowTiles * kNarrowTile;
-  static constexpr uint32_t kScales = kTileKeys<dim> * 4, kScaledBytes = kNarrowBytes + kStages * 2 * kScales;
+  static constexpr uint32_t kNarrowTile = kTileKeys * dim, kNarrowBytes = kBytes + kNarrowTiles * kNarrowTile;
+  static constexpr uint32_t kScales = kTileKeys * 4, kScaledBytes = kNarrowBytes + kStages * 2 * kScales;
   uint32_t base;
 
   __device__ uint32_t query(int consumer) const { return base + consumer * kQuery; }
@@ -61,30 +58,33 @@ struct Layout {
   __device__ uint32_t values_full(int stage) const { return barrier(stage * 4 + 1); }
   __device__ uint32_t keys_empty(int stage) const { return barrier(stage * 4 + 2); }
   __device__ uint32_t values_empty(int stage) const { return barrier(stage * 4 + 3); }
+
+  __device__ void init_barriers() const {
+    for (int stage = 0; stage < kStages; ++stage) {
+      init_barrier(keys_full(stage), kGroupThreads);
+      init_barrier(values_full(stage), kGroupThreads);
+      init_barrier(keys_empty(stage), kConsumers * kGroupThreads / kWarp);
+      init_barrier(values_empty(stage), kConsumers * kGroupThreads / kWarp);
+    }
+  }
 };
 
 // The producer's warps copy a quarter of the keys each. Keys outside [begin, end) become zeros and are not looked up.
 template <int dim>
-__device__ void produce(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
+__device__ void produce_wide(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
   using Lane = CopyLane<dim>;
-  constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8;
+  using Tiles = CopiedTiles<Layout<dim>::kTileKeys>;
   const Lane keys(p.k, p.head_dim, p.head_dim), values(p.v, p.value_stride, p.value_dim);
-  const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
-  const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
-  const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
-  const uint32_t to = pack_at(warp_key + Lane::key(), Lane::pack(), Layout<dim>::kTilePanel);
-  const int first_tile = b.begin / kKeys, last_tile = (b.end - 1) / kKeys;
-  GroupPlace place;
-  place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
-  for (int tile = last_tile, i = 0; tile >= first_tile; --tile, ++i) {
-    const int stage = i % kStages, parity = i / kStages % 2 ^ 1, first = tile * kKeys + warp_key;
-    const int vector = place.vector(p, b.kv_head);
+  const uint32_t to = pack_at(Tiles::warp_key() + Lane::key(), Lane::pack(), Layout<dim>::kTilePanel);
+  Tiles tiles(p, b);
+  for (int i = 0; i < tiles.count(); ++i) {
+    const int stage = i % kStages, parity = i / kStages % 2 ^ 1, first = tiles.first_key(i), vector = tiles.vector();
     wait_barrier(shared.keys_empty(stage), parity);
-    copy_groups<dim, kGroups, kRowBytes>(shared.keys(stage) + to, keys, vector, first, b.begin, b.end);
+    copy_groups<dim, Tiles::kGroups, kRowBytes>(shared.keys(stage) + to, keys, vector, first, b.begin, b.end);
     arrive_after_copies(shared.keys_full(stage));
-    if (tile > first_tile) place.look_up(p, table, (tile - 1) * kKeys + group_key, b.begin, b.end);
+    tiles.look_up(i + 1);
     wait_barrier(shared.values_empty(stage), parity);
-    copy_groups<dim, kGroups, kRowBytes>(shared.values(stage) + to, values, vector, first, b.begin, b.end);
+    copy_groups<dim, Tiles::kGroups, kRowBytes>(shared.values(stage) + to, values, vector, first, b.begin, b.end);
     arrive_after_copies(shared.values_full(stage));
   }
   wait_for_all_copies();
@@ -114,7 +114,7 @@ class NarrowPacks {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int row = first_row + i / kOfGroup * 8 + i % kOfGroup * Lane::kKeys + Lane::key();
-      const uint4 v = load_shared(pack(narrow, i));
+      const auto v = load_shared<uint4>(pack(narrow, i));
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const bool high = (h ^ second) != 0;
@@ -127,20 +127,11 @@ class NarrowPacks {
   }
 
  private:
-  static constexpr int kOfGroup = 8 / Lane::kKeys, kCount = kTileKeys<dim> / 4 / 8 * kOfGroup;
+  static constexpr int kOfGroup = 8 / Lane::kKeys, kCount = Layout<dim>::kTileKeys / 4 / 8 * kOfGroup;
   static_assert(kCount * kGroupThreads * 16 <= Layout<dim>::kNarrowTile);
 
   __device__ static uint32_t pack(uint32_t narrow, int i) { return narrow + (i * kGroupThreads + threadIdx.x) * 16; }
 };
-
-[[maybe_unused]] __device__ inline void store_scale(uint32_t to, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
-[[maybe_unused]] __device__ inline float2 load_shared_pair(uint32_t from) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
-  return v;
-}
 
 // Scales of the tiles to come, whose keys are on their way: a lane has a key of its warp's. There are none but of int8.
 template <class T, int dim, int depth>
@@ -167,15 +158,15 @@ class ScalesAhead<int8_t, dim, depth> {
   __device__ void give(const Layout<dim>& shared, int stage) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, at = static_cast<int>(threadIdx.x) / kWarp * kKeys + lane;
     if (lane < kKeys) {
-      store_scale(shared.key_scales(stage) + at * 4, scales_[0].x);
-      store_scale(shared.value_scales(stage) + at * 4, scales_[0].y);
+      store_shared(shared.key_scales(stage) + at * 4, scales_[0].x);
+      store_shared(shared.value_scales(stage) + at * 4, scales_[0].y);
     }
 #pragma unroll
     for (int i = 0; i + 1 < depth; ++i) scales_[i] = scales_[i + 1];
   }
 
  private:
-  static constexpr int kKeys = kTileKeys<dim> / 4;
+  static constexpr int kKeys = Layout<dim>::kTileKeys / 4;
 
   const AttentionParams& p_;
   const Block& b_;
@@ -185,38 +176,32 @@ class ScalesAhead<int8_t, dim, depth> {
 template <class T, int dim>
 __device__ void produce_narrow(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
   using Packs = NarrowPacks<T, dim>;
-  constexpr int kKeys = kTileKeys<dim>, kWarpKeys = kKeys / 4, kGroups = kWarpKeys / 8;
   constexpr int kAhead = Layout<dim>::kNarrowTiles - 1;
   const typename Packs::Lane keys(p.k, p.head_dim / 2, p.head_dim / 2),
       values(p.v, p.value_stride / 2, p.value_dim / 2);
-  const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
-  const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
-  const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
-  const int last_tile = (b.end - 1) / kKeys, tiles = last_tile - b.begin / kKeys + 1;
-  GroupPlace place;
-  place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
+  CopiedTiles<Layout<dim>::kTileKeys> tiles(p, b);
   int vector = 0;
   ScalesAhead<T, dim, kAhead / 2 + 1> scales(p, b);
   // Copies are counted: 2 i is that of the keys of tile i from the last one, the next one that of its values.
   const auto copy_keys = [&](int i, int place_of_scales) {
-    const int key = (last_tile - i) * kKeys;
-    if (i < tiles) {
-      vector = place.vector(p, b.kv_head);
-      if (i + 1 < tiles) place.look_up(p, table, key - kKeys + group_key, b.begin, b.end);
-      Packs::copy(shared.narrow(2 * i), keys, vector, key + warp_key, b.begin, b.end);
-      scales.load(place_of_scales, vector, key + warp_key);
+    if (i < tiles.count()) {
+      vector = tiles.vector();
+      tiles.look_up(i + 1);
+      Packs::copy(shared.narrow(2 * i), keys, vector, tiles.first_key(i), b.begin, b.end);
+      scales.load(place_of_scales, vector, tiles.first_key(i));
     }
     commit_copies();
   };
   const auto copy_values = [&](int i) {
-    const int key = (last_tile - i) * kKeys;
-    if (i < tiles) Packs::copy(shared.narrow(2 * i + 1), values, vector, key + warp_key, b.begin, b.end);
+    if (i < tiles.count()) {
+      Packs::copy(shared.narrow(2 * i + 1), values, vector, tiles.first_key(i), b.begin, b.end);
+    }
     commit_copies();
   };
   const auto give = [&](int copy, uint32_t tile, uint32_t empty, uint32_t full, int parity) {
     wait_for_copies<kAhead>();
     wait_barrier(empty, parity);
-    Packs::widen(shared.narrow(copy), tile, warp_key, Layout<dim>::kTilePanel);
+    Packs::widen(shared.narrow(copy), tile, tiles.warp_key(), Layout<dim>::kTilePanel);
     if (copy % 2 == 0) scales.give(shared, copy / 2 % kStages);
     fence_for_products();
     arrive(full);
@@ -225,7 +210,7 @@ __device__ void produce_narrow(const AttentionParams& p, const Block& b, const L
   copy_keys(0, 0);
 #pragma unroll
   for (int i = 1; i < kAhead; i += 2) copy_values(i / 2), copy_keys(i / 2 + 1, i / 2 + 1);
-  for (int i = 0; i < tiles; ++i) {
+  for (int i = 0; i < tiles.count(); ++i) {
     const int stage = i % kStages, parity = i / kStages % 2 ^ 1;
     copy_values(i + kAhead / 2);
     give(2 * i, shared.keys(stage), shared.keys_empty(stage), shared.keys_full(stage), parity);
@@ -237,22 +222,16 @@ __device__ void produce_narrow(const AttentionParams& p, const Block& b, const L
 // The 64 rows of a consumer. Lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
 // `scaled`: scores and weights have the scales of keys and values.
 template <class T, int dim, bool scaled>
-class Consumer {
+class RowsConsumer {
  public:
-  static constexpr int kKeys = kTileKeys<dim>;
+  static constexpr int kKeys = Layout<dim>::kTileKeys;
 
-  __device__ Consumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
+  __device__ RowsConsumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
       : p_(p),
         b_(b),
         shared_(shared),
         index_(Lane::consumer()),
-        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-#pragma unroll
-      for (int j = 0; j < kPart / 2; ++j) mixed_[i][j] = 0.0f;
-    }
-  }
+        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {}
 
   // The rows' queries to shared memory, zeros where there are none.
   __device__ void load_queries() const {
@@ -300,11 +279,7 @@ class Consumer {
 
   __device__ void write() const {
     const bool pairs = pairs_of_results(p_);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float factor = result_factor(p_, rows_, h);
-      if (rows_.position[h] < 0) continue;
-      const int64_t out = first_result(p_, b_, rows_, h);
+    each_result_row(p_, b_, rows_, [&](int h, float factor, int64_t out) {
 #pragma unroll
       for (int i = 0; i < dim / 8; ++i) {
         const int column = i * 8 + 2 * Lane::t();
@@ -318,7 +293,7 @@ class Consumer {
           put_result(p_, out + column, pair.x), put_result(p_, out + column + 1, pair.y);
         }
       }
-    }
+    });
   }
 
  private:
@@ -369,7 +344,7 @@ class Consumer {
   __device__ static void multiply_by(float (&scores)[kKeys / 2], uint32_t scales) {
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
-      const float2 pair = load_shared_pair(scales + (i * 8 + 2 * Lane::t()) * 4);
+      const auto pair = load_shared<float2>(scales + (i * 8 + 2 * Lane::t()) * 4);
       scores[4 * i] *= pair.x, scores[4 * i + 1] *= pair.y;
       scores[4 * i + 2] *= pair.x, scores[4 * i + 3] *= pair.y;
     }
@@ -408,63 +383,25 @@ class Consumer {
   const Layout<dim>& shared_;
   const int index_;
   SoftmaxRows rows_;
-  float mixed_[kParts][kPart / 2];
+  float mixed_[kParts][kPart / 2] = {};
 };
 
-// Blocks: tiles (prefill_tile).
 template <class T, int dim>
-__global__ void __launch_bounds__(kPrefillThreads, 1) prefill(const __grid_constant__ AttentionParams p, int sequences) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) uint4 memory[];
-  const PrefillTile tile = prefill_tile(p, sequences, memory);  // where queries lie later
-  if (tile.sequence < 0) return;
-  const Block b = block_of(p, tile);
-  const Layout<dim> shared{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(shared.keys_full(stage), kGroupThreads);
-      init_barrier(shared.values_full(stage), kGroupThreads);
-      init_barrier(shared.keys_empty(stage), kConsumers * kGroupThreads / kWarp);
-      init_barrier(shared.values_empty(stage), kConsumers * kGroupThreads / kWarp);
-    }
-  }
-  // Products read packs beyond the vectors' own, too; a zero of the query does not make NaN of a key 0.
-  const int own = p.head_dim / 8, beyond = dim / 8 - own;
-  for (int i = static_cast<int>(threadIdx.x); i < kStages * kTileKeys<dim> * beyond; i += kPrefillThreads) {
-    const int row = i / beyond % kTileKeys<dim>, stage = i / beyond / kTileKeys<dim>;
-    store_shared(shared.keys(stage) + pack_at(row, own + i % beyond, Layout<dim>::kTilePanel), {0, 0, 0, 0});
-  }
-  fence_for_products();
-  __syncthreads();
-  if (threadIdx.x < kGroupThreads) {
-    fewer_registers<Roles<T>::kProducerRegisters>();
+struct Design : Roles<T> {
+  using Shared = Layout<dim>;
+  using Consumer = RowsConsumer<typename Roles<T>::Product, dim, std::is_same_v<T, int8_t>>;
+  static constexpr int kBytes = std::is_same_v<T, int8_t> ? Shared::kScaledBytes
+                                : sizeof(T) == 1          ? Shared::kNarrowBytes
+                                                          : Shared::kBytes;
+
+  __device__ static void produce(const AttentionParams& p, const Block& b, const Shared& shared) {
     if constexpr (sizeof(T) == 1) {
       produce_narrow<T, dim>(p, b, shared);
     } else {
-      produce<dim>(p, b, shared);
+      produce_wide<dim>(p, b, shared);
     }
-  } else {
-    more_registers<Roles<T>::kConsumerRegisters>();
-    Consumer<typename Roles<T>::Product, dim, std::is_same_v<T, int8_t>> consumer(p, b, shared);
-    consumer.load_queries();
-    consumer.attend();
-    consumer.write();
   }
-#endif
-}
-
-template <class T, int dim>
-void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  using Shared = Layout<dim>;
-  constexpr int kBytes = std::is_same_v<T, int8_t> ? Shared::kScaledBytes
-                         : sizeof(T) == 1          ? Shared::kNarrowBytes
-                                                   : Shared::kBytes;
-  static_assert(kBytes <= 227 << 10);
-  static const bool allowed = (allow_shared(prefill<T, dim>, kBytes), true);
-  static_cast<void>(allowed);
-  prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kPrefillThreads, kBytes, l.stream>>>(p, at.sequences);
-  check_launch("attention prefill of warp groups");
-}
+};
 
 }  // namespace
 
@@ -474,15 +411,15 @@ bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] cons
 #ifdef SLUICE_SM90A
   if (l.compute_capability != 90) return false;
   if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
-    if (!attention_warpgroup_fp8(l, p, at)) launch_prefill<T, 256>(l, p, at);
+    if (!attention_warpgroup_fp8(l, p, at)) launch_prefill<Design<T, 256>>(l, p, at);
   } else {
     const int dim = std::max(p.head_dim, p.value_dim);
     if (dim <= 64) {
-      launch_prefill<T, 64>(l, p, at);
+      launch_prefill<Design<T, 64>>(l, p, at);
     } else if (dim <= 128) {
-      launch_prefill<T, 128>(l, p, at);
+      launch_prefill<Design<T, 128>>(l, p, at);
     } else {
-      launch_prefill<T, 256>(l, p, at);
+      launch_prefill<Design<T, 256>>(l, p, at);
     }
   }
   return true;

@@ -15,10 +15,8 @@
 //
 // Sums of products of 8-bit floats have fewer bits than fp32 (13 behind the point), and what they lack adds up over
 // thousands of keys: those of a tile are taken to fp32 sums.
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_warpgroup.cuh"
 #include "kernels/cuda/device/fp8.cuh"
-#include "kernels/cuda/device/warpgroup_rows.cuh"
-#include "kernels/cuda/grid.h"
 
 namespace sluice::cuda {
 #ifdef SLUICE_SM90A
@@ -27,22 +25,21 @@ namespace {
 using E4M3 = __nv_fp8_e4m3;
 
 constexpr int kKeys = 128;                                // of a tile
-constexpr int kWarpKeys = kKeys / 4;                      // that a warp of the producer copies
 constexpr int kAhead = 2;                                 // tiles that are copied beyond the one that is transposed
 constexpr int kKeyStages = kAhead + 1, kValueStages = 2;  // of tiles that are multiplied
 constexpr int kCopied = kAhead + 1;                       // tiles of values that are not transposed yet
-constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
 // Shared memory of a block, in bytes from a multiple of 1024. Rows of all matrices are 128 bytes.
 template <int dim>
 struct Layout {
+  static constexpr int kTileStages = kKeyStages, kTileKeys = kKeys, kPackElements = 16, kPacks = dim / kPackElements;
+  static constexpr uint32_t kTilePanel = 0;  // there is but one
   static constexpr uint32_t kQuery = kGroupRows * kRowBytes, kQueries = kConsumers * kQuery;
   static constexpr uint32_t kTile = kKeys * kRowBytes, kValues = dim * kRowBytes;
   static constexpr uint32_t kFirstValues = kQueries + kKeyStages * kTile;
   static constexpr uint32_t kFirstCopied = kFirstValues + kValueStages * kValues;
   static constexpr uint32_t kScales = kFirstCopied + kCopied * kTile, kBarriers = kScales + kConsumers * kGroupRows * 4;
   static constexpr uint32_t kBytes = kBarriers + 2 * (kKeyStages + kValueStages) * 8;
-  static_assert(kBytes <= 227 << 10);
   uint32_t base;
 
   __device__ uint32_t query(int consumer) const { return base + consumer * kQuery; }
@@ -57,18 +54,20 @@ struct Layout {
   __device__ uint32_t keys_empty(int i) const { return barrier(kKeyStages + i % kKeyStages); }
   __device__ uint32_t values_full(int i) const { return barrier(2 * kKeyStages + i % kValueStages); }
   __device__ uint32_t values_empty(int i) const { return barrier(2 * kKeyStages + kValueStages + i % kValueStages); }
+
+  __device__ void init_barriers() const {
+    for (int i = 0; i < kKeyStages; ++i) {
+      init_barrier(keys_full(i), kGroupThreads);
+      init_barrier(keys_empty(i), kConsumers * kGroupThreads / kWarp);
+    }
+    for (int i = 0; i < kValueStages; ++i) {
+      init_barrier(values_full(i), kGroupThreads / kWarp);
+      init_barrier(values_empty(i), kConsumers * kGroupThreads / kWarp);
+    }
+  }
 };
 __device__ inline int key_phase(int i) { return i / kKeyStages % 2; }
 __device__ inline int value_phase(int i) { return i / kValueStages % 2; }
-
-__device__ inline uint32_t load_shared_word(uint32_t from) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-  return v;
-}
-__device__ inline void store_shared_word(uint32_t to, uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
-}
 
 // Byte j of four words becomes word j.
 __device__ inline void transpose_bytes(uint32_t (&v)[4]) {
@@ -81,7 +80,7 @@ __device__ inline void transpose_bytes(uint32_t (&v)[4]) {
 // The warp's 32 keys of a tile of values: a lane takes words of 16 keys and writes packs of 16 keys.
 template <int dim>
 __device__ void transpose_values(uint32_t copied, uint32_t values) {
-  constexpr int kWords = dim / 4, kGroup = 16, kAtOnce = kWarp / kWords;
+  constexpr int kWarpKeys = CopiedTiles<kKeys>::kWarpKeys, kWords = dim / 4, kGroup = 16, kAtOnce = kWarp / kWords;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int word = lane % kWords, group = warp * (kWarpKeys / kGroup) + lane / kWords;
   const uint32_t from = copied + group * kGroup * kRowBytes + word * 4;
@@ -95,7 +94,7 @@ __device__ void transpose_values(uint32_t copied, uint32_t values) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int key = k / 2 * 8 + 2 * n + k % 2;
-        block[k] = load_shared_word((from ^ key % 8 * 16) + (i * kGroup + key) * kRowBytes);
+        block[k] = load_shared<uint32_t>((from ^ key % 8 * 16) + (i * kGroup + key) * kRowBytes);
       }
       transpose_bytes(block);
 #pragma unroll
@@ -111,32 +110,26 @@ __device__ void transpose_values(uint32_t copied, uint32_t values) {
 // The producer's warps copy a quarter of the keys each, and transpose values that they copied themselves. Keys outside
 // [begin, end) become zeros and are not looked up.
 template <int dim>
-__device__ void produce(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
+__device__ void produce_transposed(const AttentionParams& p, const Block& b, const Layout<dim>& shared) {
   using Lane = CopyLane<dim / 2>;  // vectors are half as long as those of 16 bits
-  constexpr int kGroups = kWarpKeys / 8;
+  using Tiles = CopiedTiles<kKeys>;
   const Lane keys(p.k, p.head_dim / 2, p.head_dim / 2), values(p.v, p.value_stride / 2, p.value_dim / 2);
-  const int32_t* table = p.block_table + int64_t{b.sequence} * p.block_table_stride;
-  const int warp_key = static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
-  const int group_key = warp_key + static_cast<int>(threadIdx.x) % kGroups * 8;
-  const uint32_t to = pack_at(warp_key + Lane::key(), Lane::pack(), 0);
-  const int last_tile = (b.end - 1) / kKeys, tiles = last_tile - b.begin / kKeys + 1;
-  GroupPlace place;
-  place.look_up(p, table, last_tile * kKeys + group_key, b.begin, b.end);
-  // Tile i from the last one.
+  const uint32_t to = pack_at(Tiles::warp_key() + Lane::key(), Lane::pack(), 0);
+  Tiles tiles(p, b);
   const auto copy = [&](int i) {
-    if (i < tiles) {
-      const int vector = place.vector(p, b.kv_head), first = (last_tile - i) * kKeys;
-      if (i + 1 < tiles) place.look_up(p, table, first - kKeys + group_key, b.begin, b.end);
+    if (i < tiles.count()) {
+      const int vector = tiles.vector(), first = tiles.first_key(i);
+      tiles.look_up(i + 1);
       wait_barrier(shared.keys_empty(i), key_phase(i) ^ 1);
-      copy_groups<dim / 2, kGroups, kRowBytes>(shared.keys(i) + to, keys, vector, first + warp_key, b.begin, b.end);
+      copy_groups<dim / 2, Tiles::kGroups, kRowBytes>(shared.keys(i) + to, keys, vector, first, b.begin, b.end);
       arrive_after_copies(shared.keys_full(i));
-      copy_groups<dim / 2, kGroups, kRowBytes>(shared.copied(i) + to, values, vector, first + warp_key, b.begin, b.end);
+      copy_groups<dim / 2, Tiles::kGroups, kRowBytes>(shared.copied(i) + to, values, vector, first, b.begin, b.end);
     }
     commit_copies();
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) copy(i);
-  for (int i = 0; i < tiles; ++i) {
+  for (int i = 0; i < tiles.count(); ++i) {
     copy(i + kAhead);
     wait_for_copies<kAhead>();
     __syncwarp();
@@ -167,20 +160,14 @@ struct ScaledRows : SoftmaxRows {
 
 // The 64 rows of a consumer.
 template <int dim>
-class Consumer {
+class Fp8Consumer {
  public:
-  __device__ Consumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
+  __device__ Fp8Consumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
       : p_(p),
         b_(b),
         shared_(shared),
         index_(Lane::consumer()),
-        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {
-#pragma unroll
-    for (auto& part : mixed_) {
-#pragma unroll
-      for (float& x : part) x = 0.0f;
-    }
-  }
+        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {}
 
   // The rows' queries to shared memory, zeros where there are none, and their scales.
   __device__ void load_queries() {
@@ -189,7 +176,7 @@ class Consumer {
     sync_threads(kQueriesThere + index_, kGroupThreads);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      rows_.scale[h] = __uint_as_float(load_shared_word(shared_.scale(index_, Lane::row() + 8 * h)));
+      rows_.scale[h] = load_shared<float>(shared_.scale(index_, Lane::row() + 8 * h));
     }
   }
 
@@ -242,11 +229,7 @@ class Consumer {
 
   __device__ void write() const {
     const bool eights = eights_of_results(p_);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float factor = result_factor(p_, rows_, h);
-      if (rows_.position[h] < 0) continue;
-      const int64_t out = first_result(p_, b_, rows_, h);
+    each_result_row(p_, b_, rows_, [&](int h, float factor, int64_t out) {
 #pragma unroll
       for (int i = 0; i < dim / 32; ++i) {
         const int column = 32 * i + 8 * Lane::t();
@@ -264,7 +247,7 @@ class Consumer {
           for (int c = 0; c < 8; ++c) put_result(p_, out + column + c, v[c]);
         }
       }
-    }
+    });
   }
 
  private:
@@ -298,7 +281,7 @@ class Consumer {
         words[i] = pack_fp8({x[0], x[1], x[2], x[3]}, scale.inverse);
       }
       store_shared(shared_.query(index_) + pack_at(r, pack, 0), {words[0], words[1], words[2], words[3]});
-      if (pack == 0) store_shared_word(shared_.scale(index_, r), __float_as_uint(scale.scale));
+      if (pack == 0) store_shared(shared_.scale(index_, r), scale.scale);
     }
   }
 
@@ -348,58 +331,19 @@ class Consumer {
   const Layout<dim>& shared_;
   const int index_;
   ScaledRows rows_;
-  float mixed_[kParts][kPart / 2];
+  float mixed_[kParts][kPart / 2] = {};
 };
 
-// Blocks: tiles (prefill_tile).
 template <int dim>
-__global__ void __launch_bounds__(kPrefillThreads, 1)
-    prefill_fp8(const __grid_constant__ AttentionParams p, int sequences) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) uint4 memory[];
-  const PrefillTile tile = prefill_tile(p, sequences, memory);  // where queries lie later
-  if (tile.sequence < 0) return;
-  const Block b = block_of(p, tile);
-  const Layout<dim> shared{shared_address(memory)};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kKeyStages; ++i) {
-      init_barrier(shared.keys_full(i), kGroupThreads);
-      init_barrier(shared.keys_empty(i), kConsumers * kGroupThreads / kWarp);
-    }
-    for (int i = 0; i < kValueStages; ++i) {
-      init_barrier(shared.values_full(i), kGroupThreads / kWarp);
-      init_barrier(shared.values_empty(i), kConsumers * kGroupThreads / kWarp);
-    }
-  }
-  // Products read packs beyond the keys' own, too; a zero of the query does not make NaN of a key 0.
-  const int own = p.head_dim / 16, beyond = dim / 16 - own;
-  for (int i = static_cast<int>(threadIdx.x); i < kKeyStages * kKeys * beyond; i += kPrefillThreads) {
-    store_shared(shared.keys(i / beyond / kKeys) + pack_at(i / beyond % kKeys, own + i % beyond, 0), {0, 0, 0, 0});
-  }
-  fence_for_products();
-  __syncthreads();
-  if (threadIdx.x < kGroupThreads) {
-    fewer_registers<kProducerRegisters>();
-    produce(p, b, shared);
-  } else {
-    more_registers<kConsumerRegisters>();
-    Consumer<dim> consumer(p, b, shared);
-    consumer.load_queries();
-    consumer.attend();
-    consumer.write();
-  }
-#endif
-}
+struct Design {
+  using Shared = Layout<dim>;
+  using Consumer = Fp8Consumer<dim>;
+  static constexpr int kBytes = Shared::kBytes, kProducerRegisters = 56, kConsumerRegisters = 224;
 
-template <int dim>
-void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  constexpr int kBytes = Layout<dim>::kBytes;
-  static const bool allowed = (allow_shared(prefill_fp8<dim>, kBytes), true);
-  static_cast<void>(allowed);
-  prefill_fp8<dim>
-      <<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kPrefillThreads, kBytes, l.stream>>>(p, at.sequences);
-  check_launch("attention prefill in 8-bit floats");
-}
+  __device__ static void produce(const AttentionParams& p, const Block& b, const Shared& shared) {
+    produce_transposed<dim>(p, b, shared);
+  }
+};
 
 }  // namespace
 
@@ -407,9 +351,9 @@ bool attention_warpgroup_fp8(const Launch& l, const AttentionParams& p, const At
   const int dim = std::max(p.head_dim, p.value_dim);
   if (l.compute_capability != 90 || dim > 128) return false;
   if (dim <= 64) {
-    launch_prefill<64>(l, p, at);
+    launch_prefill<Design<64>>(l, p, at);
   } else {
-    launch_prefill<128>(l, p, at);
+    launch_prefill<Design<128>>(l, p, at);
   }
   return true;
 }

@@ -5,7 +5,7 @@
 // minima add is the sum of the inputs times that.
 #pragma once
 
-#include "kernels/cuda/device/byte_products.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/matmul_bytes.h"
 #include "kernels/cuda/matmul_tiles.cuh"
 
@@ -131,13 +131,13 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
     begin_products();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      using Product = ByteProduct<2 * used>;
+      using Product = WarpgroupProduct<int8_t, 2 * used>;
       const uint64_t x = stages + (stage * Inputs::kStageBytes + step * 32) / 16;
       constexpr int kStepsOfSet = kSteps / kSets;
       if (step % kStepsOfSet == 0) {
-        Product::template from_registers<0>(parts[step / kStepsOfSet], operands[step], x);
+        Product::template by_rows<0>(parts[step / kStepsOfSet], operands[step], x);
       } else {
-        Product::template from_registers<1>(parts[step / kStepsOfSet], operands[step], x);
+        Product::template by_rows<1>(parts[step / kStepsOfSet], operands[step], x);
       }
     }
     commit_products();

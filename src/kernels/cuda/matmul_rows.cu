@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
 #pragma unroll
       for (int i = 0; i < kRows / 2; ++i) {
         const uint32_t to = shared.sums().at(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(sums.of[j][i]) : "memory");
+        store_shared(to, sums.of[j][i]);
       }
     }
   }

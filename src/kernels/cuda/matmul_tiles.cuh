@@ -322,8 +322,7 @@ __device__ inline void store_sums(uint32_t to, const float* c) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t at = to + (lane % 4 * 2 + i % 2) * kSumPitch + (lane / 4 + i / 2 * 8) * 4;
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(c[i]) : "memory");
+    store_shared(to + (lane % 4 * 2 + i % 2) * kSumPitch + (lane / 4 + i / 2 * 8) * 4, c[i]);
   }
 }
 

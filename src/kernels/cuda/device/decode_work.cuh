@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/scan.cuh"
+#include "kernels/cuda/device/search.cuh"
 #include "kernels/cuda/device/team.cuh"
 
 namespace sluice::cuda {
@@ -96,16 +97,8 @@ class Work {
   __device__ int count() const { return count_; }
 
   __device__ Unit unit(int index) const {
-    int low = 0, high = sequences_ - 1;  // the last sequence that begins at or before the unit
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (all_[middle].first_unit <= index) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    const SequenceWork s = all_[low];
+    const int sequence = last_of(0, sequences_ - 1, [&](int i) { return all_[i].first_unit <= index; });
+    const SequenceWork s = all_[sequence];
     const Chunks chunks = chunks_of(p_, s.rows, s.kv_len, cut_);
     // Tiles and kv heads of one chunk follow one another.
     const int own = index - s.first_unit, tile_of_all = kv_heads_.divide(own),
@@ -118,7 +111,7 @@ class Work {
     int end = min(from + chunks.length, last_visible(p_, past + last_token, s.kv_len) + 1);
     if (begin >= end) begin = end = from;  // its one stage then has keys that no row sees
     return {.index = index,
-            .sequence = low,
+            .sequence = sequence,
             .kv_head = kv_head,
             .first_row = first_row,
             .first_token = s.first_token,

@@ -8,6 +8,7 @@
 #include "kernels/cuda/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/scan.cuh"
+#include "kernels/cuda/device/search.cuh"
 
 namespace sluice::cuda {
 
@@ -149,16 +150,7 @@ class LatentStretch {
  private:
   // The last one that begins at or before the place.
   __device__ void find_sequence() {
-    int low = sequence_, high = sequences_ - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (costs_[middle].begin <= at_) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    sequence_ = low;
+    sequence_ = last_of(sequence_, sequences_ - 1, [&](int s) { return costs_[s].begin <= at_; });
   }
 
   const AttentionParams& p_;

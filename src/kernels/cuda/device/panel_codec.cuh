@@ -22,6 +22,7 @@
 #include <bit>
 
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/panels.h"
 
 namespace sluice::cuda {
@@ -81,25 +82,17 @@ __device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) 
   }
 }
 
-__device__ inline uint4 read_shared(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-
 // From shared memory.
 template <int Words>
 __device__ inline void read_words(uint32_t (&to)[Words], uint32_t address) {
   static_assert(Words == 1 || Words == 2 || Words == 4);
   if constexpr (Words == 1) {
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(address) : "memory");
+    to[0] = load_shared<uint32_t>(address);
   } else if constexpr (Words == 2) {
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(address) : "memory");
+    const auto v = load_shared<uint2>(address);
+    to[0] = v.x, to[1] = v.y;
   } else {
-    const uint4 v = read_shared(address);
+    const auto v = load_shared<uint4>(address);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
 }
@@ -199,7 +192,7 @@ class PanelCodec {
     } else {
 #pragma unroll
       for (int i = 0; i < kLayout.low / 4; ++i) {
-        const uint4 v = read_shared(line + lane * 16 + 512 * i);
+        const auto v = load_shared<uint4>(line + lane * 16 + 512 * i);
         to.low[4 * i] = v.x, to.low[4 * i + 1] = v.y, to.low[4 * i + 2] = v.z, to.low[4 * i + 3] = v.w;
       }
     }

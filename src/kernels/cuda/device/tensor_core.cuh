@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/shared_memory.cuh"
+
 namespace sluice::cuda {
 
 // c[16, 8] += a[16, 16] * b[16, 8], fp32 sums (PTX ISA, mma.m16n8k16). Lane l holds, with g = l / 4 and t = l % 4:
@@ -51,8 +53,6 @@ __device__ inline void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t 
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-
-__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void ldmatrix4(uint32_t (&r)[4], uint32_t address) {
@@ -101,9 +101,5 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 __device__ inline void wait_for_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ inline void store_shared(uint32_t to, const uint4& v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-}
 
 }  // namespace sluice::cuda

@@ -1,6 +1,7 @@
 // Rows on their way into tiles (matmul_tiles.h).
 #pragma once
 
+#include "kernels/cuda/device/search.cuh"
 #include "kernels/cuda/matmul_tiles.h"
 
 namespace sluice::cuda {
@@ -9,16 +10,8 @@ namespace sluice::cuda {
 // same row, where `starts` is not null.
 __device__ inline int64_t place_of_row(const int32_t* starts, int matrices, int row) {
   if (starts == nullptr) return row;
-  int low = 0, high = matrices - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (starts[middle] <= row) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return tile_place(starts[low], low) + row - starts[low];
+  const int matrix = last_of(0, matrices - 1, [&](int m) { return starts[m] <= row; });
+  return tile_place(starts[matrix], matrix) + row - starts[matrix];
 }
 
 // Four of k inputs, zeros beyond. `aligned`: to 16 bytes.

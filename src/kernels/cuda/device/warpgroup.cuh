@@ -25,13 +25,14 @@ template <class T, int n>
 struct WarpgroupProduct;
 
 // The operands of an instruction cannot be a loop. The sums come first, so that what follows them is numbered by n.
-#define SLUICE_SUMS_8(i)                                                                                      \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7])
-#define SLUICE_SUMS_16 SLUICE_SUMS_8(0)
-#define SLUICE_SUMS_32 SLUICE_SUMS_16, SLUICE_SUMS_8(8)
-#define SLUICE_SUMS_64 SLUICE_SUMS_32, SLUICE_SUMS_8(16), SLUICE_SUMS_8(24)
-#define SLUICE_SUMS_128 SLUICE_SUMS_64, SLUICE_SUMS_8(32), SLUICE_SUMS_8(40), SLUICE_SUMS_8(48), SLUICE_SUMS_8(56)
+// `r`: what kind of registers they are.
+#define SLUICE_SUMS_8(r, i) \
+  r(d[i]), r(d[i + 1]), r(d[i + 2]), r(d[i + 3]), r(d[i + 4]), r(d[i + 5]), r(d[i + 6]), r(d[i + 7])
+#define SLUICE_SUMS_16(r) SLUICE_SUMS_8(r, 0)
+#define SLUICE_SUMS_32(r) SLUICE_SUMS_16(r), SLUICE_SUMS_8(r, 8)
+#define SLUICE_SUMS_64(r) SLUICE_SUMS_32(r), SLUICE_SUMS_8(r, 16), SLUICE_SUMS_8(r, 24)
+#define SLUICE_SUMS_128(r) \
+  SLUICE_SUMS_64(r), SLUICE_SUMS_8(r, 32), SLUICE_SUMS_8(r, 40), SLUICE_SUMS_8(r, 48), SLUICE_SUMS_8(r, 56)
 #define SLUICE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SLUICE_NAMES_32 SLUICE_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SLUICE_NAMES_64 \
@@ -48,14 +49,14 @@ struct WarpgroupProduct;
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type  \
                  "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                 \
                  ", p, 1, 1, " transposed "; }"                                                                      \
-                 : SLUICE_SUMS_##n                                                                                   \
+                 : SLUICE_SUMS_##n("+f")                                                                                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                             \
   }
 #define SLUICE_FROM_SHARED(name, type, n, o0, o1, o2, transposed)                                                   \
   __device__ static void name(float(&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {                           \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
                  "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, " transposed "; }"              \
-                 : SLUICE_SUMS_##n                                                                                  \
+                 : SLUICE_SUMS_##n("+f")                                                                                  \
                  : "l"(a), "l"(b), "r"(accumulate));                                                                \
   }
 #define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)             \
@@ -83,7 +84,7 @@ SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
     __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {   \
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
                    "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"         \
-                   : SLUICE_SUMS_##n                                                                  \
+                   : SLUICE_SUMS_##n("+f")                                                                  \
                    : "l"(a), "l"(b), "r"(accumulate));                                                \
     }                                                                                                 \
     template <int accumulate = 1>                                                                     \
@@ -91,7 +92,7 @@ SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
                    "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3   \
                    "}, %" #o4 ", p, 1, 1; }"                                                          \
-                   : SLUICE_SUMS_##n                                                                  \
+                   : SLUICE_SUMS_##n("+f")                                                                  \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));            \
     }                                                                                                 \
   };
@@ -100,6 +101,22 @@ SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
 SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34, 35, 36, 37)
 SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66, 67, 68, 69)
 #undef SLUICE_FP8_WARPGROUP_PRODUCT
+
+// And of int8, with sums of int32.
+#define SLUICE_INT8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                                       \
+  template <>                                                                                                          \
+  struct WarpgroupProduct<int8_t, n> {                                                                                 \
+    template <int accumulate>                                                                                          \
+    __device__ static void by_rows(int32_t(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                            \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n                  \
+                   "k32.s32.s8.s8 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p; }"    \
+                   : SLUICE_SUMS_##n("+r")                                                                             \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                             \
+    }                                                                                                                  \
+  };
+SLUICE_INT8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
+SLUICE_INT8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
+#undef SLUICE_INT8_WARPGROUP_PRODUCT
 #undef SLUICE_WARPGROUP_PRODUCTS
 #undef SLUICE_WARPGROUP_PRODUCT
 #undef SLUICE_FROM_REGISTERS
@@ -130,8 +147,8 @@ __device__ inline void hold(float (&registers)[count]) {
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
-template <int count>
-__device__ inline void hold(uint32_t (&registers)[count]) {
+template <class Integer, int count>
+__device__ inline void hold(Integer (&registers)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }

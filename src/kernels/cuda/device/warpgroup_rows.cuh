@@ -23,15 +23,6 @@ __device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
   return pack / 8 * panel_bytes + row * kRowBytes + ((pack ^ row) & 7) * 16;
 }
 
-__device__ inline uint4 load_shared(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
-}
-
 // What a block works on.
 struct Block {
   int sequence, kv_head, first_row;
@@ -49,6 +40,43 @@ __device__ inline Block block_of(const AttentionParams& p, const PrefillTile& ti
   b.end = last_visible(p, past + last_token, b.kv_len) + 1;
   return b;
 }
+
+// A block's tiles of `keys` keys as a thread of the producer copies them, from the last to the first: a quarter by each
+// warp, a lane of which looks up a group of eight keys. Tiles are counted in that order.
+template <int keys>
+class CopiedTiles {
+ public:
+  static constexpr int kWarpKeys = keys / 4, kGroups = kWarpKeys / 8;
+
+  __device__ CopiedTiles(const AttentionParams& p, const Block& b)
+      : p_(p),
+        b_(b),
+        table_(p.block_table + int64_t{b.sequence} * p.block_table_stride),
+        last_((b.end - 1) / keys),
+        count_(last_ - b.begin / keys + 1) {
+    look_up(0);
+  }
+
+  __device__ int count() const { return count_; }
+  // Of the warp's part: in a tile, and of tile i in the sequence.
+  __device__ static int warp_key() { return static_cast<int>(threadIdx.x) / kWarp * kWarpKeys; }
+  __device__ int first_key(int i) const { return (last_ - i) * keys + warp_key(); }
+  // Where there is such a tile.
+  __device__ void look_up(int i) {
+    if (i < count_) {
+      place_.look_up(p_, table_, first_key(i) + static_cast<int>(threadIdx.x) % kGroups * 8, b_.begin, b_.end);
+    }
+  }
+  // Of the tile that was looked up.
+  __device__ int vector() const { return place_.vector(p_, b_.kv_head); }
+
+ private:
+  const AttentionParams& p_;
+  const Block& b_;
+  const int32_t* table_;
+  const int last_, count_;
+  GroupPlace place_;
+};
 
 // A thread of a consumer: lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
 struct ConsumerLane {
@@ -92,10 +120,17 @@ class BlockQueries {
   const bool vectors_;
 };
 
-// The element of the results that row h of a lane, which is there, begins with.
-__device__ inline int64_t first_result(const AttentionParams& p, const Block& b, const SoftmaxRows& rows, int h) {
-  const int token = b.first_token + rows.position[h] - (b.kv_len - b.rows);
-  return token * p.out_stride + int64_t{rows.head[h]} * p.value_dim;
+// What becomes of the rows of a lane that are there: write(h, factor, first) with row h, what its mixed values are
+// multiplied by and the element of the results that it begins with.
+template <class Rows, class Write>
+__device__ inline void each_result_row(const AttentionParams& p, const Block& b, const Rows& rows, Write&& write) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float factor = result_factor(p, rows, h);  // by all lanes
+    if (rows.position[h] < 0) continue;
+    const int token = b.first_token + rows.position[h] - (b.kv_len - b.rows);
+    write(h, factor, token * p.out_stride + int64_t{rows.head[h]} * p.value_dim);
+  }
 }
 
 // A warp is done with a stage.

@@ -1,0 +1,20 @@
+// Search on the device.
+#pragma once
+
+namespace sluice::cuda {
+
+// The last of low .. high for which `holds`, which is true of `low` and never again after it was false.
+template <class Holds>
+__device__ inline int last_of(int low, int high, Holds&& holds) {
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (holds(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+}  // namespace sluice::cuda
