@@ -58,5 +58,4 @@ double relative_error(const Tensor& a, const Tensor& b) {
   return std::isnan(error) ? INFINITY : error;
 }
 
-
 }  // namespace sluice::cuda

@@ -1,10 +1,10 @@
 // Decode attention on compute capability 9.0: attention_decode.cu with keys and values copied in boxes of whole blocks,
 // by one lane each: a third of what a warp executed for them were copies of 16 bytes. A block's rings leave no room for
 // blocks of the next product, which begin where one of this kernel has ended.
+#include "kernels/cuda/cache_maps.h"
 #include "kernels/cuda/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
 #include "kernels/cuda/device/overlap.cuh"
-#include "kernels/cuda/tensor_map.h"
 
 namespace sluice::cuda {
 #ifdef SLUICE_SM90A
@@ -30,24 +30,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 #endif
 }
 
-CUtensorMap cache_map(const std::byte* data, int64_t vector_bytes, int64_t stride_bytes, int64_t vectors, int rows) {
-  return tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, data,
-                       {static_cast<cuuint64_t>(vector_bytes), static_cast<cuuint64_t>(vectors)},
-                       {static_cast<cuuint64_t>(stride_bytes)}, {128, static_cast<cuuint32_t>(rows)},
-                       CU_TENSOR_MAP_SWIZZLE_128B);
-}
-
 template <class T, int dim, int tiles>
 struct Boxes {
   static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
     static const bool allowed =
         (allow_shared(decode_boxes<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
     static_cast<void>(allowed);
-    int rows = kStageKeys<T, dim>;
-    while (p.block_size % rows != 0) rows /= 2;
-    const auto size = static_cast<int64_t>(sizeof(T));
-    const CacheMaps maps{cache_map(p.k, p.head_dim * size, p.head_dim * size, p.vectors, rows),
-                         cache_map(p.v, p.value_dim * size, p.value_stride * size, p.vectors, rows), rows};
+    const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       launch_overlapped(l, "attention decode", decode_boxes<T, dim, tiles>,
                         dim3(static_cast<unsigned>(l.multiprocessors)), static_cast<unsigned>(d.warps * kWarp),

@@ -96,13 +96,6 @@ __device__ inline int own_row() {
   return thread / kWarp * 16 + thread % kWarp / 4;
 }
 
-// Keys come once more for the other units of a sequence.
-__device__ inline uint64_t evicted_as_others() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 // The pieces that the planning warp wrote, one after another, for a warp that does its part of them.
 template <int value_panels>
 class Pieces {

@@ -35,8 +35,7 @@ requires(sizeof(T) == 1) struct Roles<T> {
 // Shared memory of a block, in bytes from a multiple of 1024.
 template <int dim>
 struct Layout {
-  static constexpr int kTileStages = kStages, kTileKeys = dim <= 128 ? 128 : 64;
-  static constexpr int kPackElements = 8, kPacks = dim / kPackElements;
+  static constexpr int kTileKeys = dim <= 128 ? 128 : 64;
   static constexpr uint32_t kQuery = kGroupRows * dim * 2, kTile = kTileKeys * dim * 2;
   static constexpr uint32_t kTilePanel = kTileKeys * kPanel * 2, kQueryPanel = kGroupRows * kPanel * 2;
   static constexpr uint32_t kBarriers = kConsumers * kQuery + kStages * 2 * kTile;
@@ -59,12 +58,12 @@ struct Layout {
   __device__ uint32_t keys_empty(int stage) const { return barrier(stage * 4 + 2); }
   __device__ uint32_t values_empty(int stage) const { return barrier(stage * 4 + 3); }
 
-  __device__ void init_barriers() const {
-    for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(keys_full(stage), kGroupThreads);
-      init_barrier(values_full(stage), kGroupThreads);
-      init_barrier(keys_empty(stage), kConsumers * kGroupThreads / kWarp);
-      init_barrier(values_empty(stage), kConsumers * kGroupThreads / kWarp);
+  __device__ void init_barriers(int thread) const {
+    if (thread < kStages) {
+      init_barrier(keys_full(thread), kGroupThreads);
+      init_barrier(values_full(thread), kGroupThreads);
+      init_barrier(keys_empty(thread), kConsumers * kGroupThreads / kWarp);
+      init_barrier(values_empty(thread), kConsumers * kGroupThreads / kWarp);
     }
   }
 };
@@ -231,11 +230,11 @@ class RowsConsumer {
         b_(b),
         shared_(shared),
         index_(Lane::consumer()),
-        rows_(consumer_row(p, b, index_, Lane::row()), consumer_row(p, b, index_, Lane::row() + 8)) {}
+        rows_(p, b, index_) {}
 
   // The rows' queries to shared memory, zeros where there are none.
   __device__ void load_queries() const {
-    with_queries(p_, [&](const auto* q) { load_queries(q); });
+    with_block_queries(p_, b_, [&](const auto& queries) { load_queries(queries); });
     fence_for_products();
     sync_threads(kQueriesThere + index_, kGroupThreads);
   }
@@ -302,13 +301,12 @@ class RowsConsumer {
   using Mixing = WarpgroupProduct<T, kPart>;
   using Lane = ConsumerLane;
 
-  template <class Q>
-  __device__ void load_queries(const Q* all) const {
+  template <class Queries>
+  __device__ void load_queries(const Queries& queries) const {
     constexpr int kPacks = dim / 8;
     const int pack = Lane::thread() % kPacks;
-    const BlockQueries<Q> queries(p_, b_, all);
     const auto to = shared_.query(index_);
-#pragma unroll 2
+#pragma unroll 4
     for (int r = Lane::thread() / kPacks; r < kGroupRows; r += kGroupThreads / kPacks) {
       float q[8];
       queries.load(consumer_row(p_, b_, index_, r), pack, q);
@@ -333,7 +331,9 @@ class RowsConsumer {
   __device__ void soften_tile(float (&scores)[kKeys / 2], int stage, int first_key, float (&keep)[2]) {
     if constexpr (!scaled) release(shared_.keys_empty(stage));
     if constexpr (scaled) multiply_by(scores, shared_.key_scales(stage));
-    soften(p_, rows_, scores, first_key, b_.kv_len, keep);
+    const Rise rise = raise(p_, rows_, scores, first_key, b_.kv_len);
+    weigh(p_, rows_, rise, scores);
+    keep[0] = rise.keep[0], keep[1] = rise.keep[1];
     if constexpr (scaled) {
       multiply_by(scores, shared_.value_scales(stage));
       __syncwarp();
@@ -382,7 +382,7 @@ class RowsConsumer {
   const Block& b_;
   const Layout<dim>& shared_;
   const int index_;
-  SoftmaxRows rows_;
+  PrefillRows rows_;
   float mixed_[kParts][kPart / 2] = {};
 };
 
@@ -394,7 +394,17 @@ struct Design : Roles<T> {
                                 : sizeof(T) == 1          ? Shared::kNarrowBytes
                                                           : Shared::kBytes;
 
-  __device__ static void produce(const AttentionParams& p, const Block& b, const Shared& shared) {
+  struct Source {};
+
+  // Products read packs beyond the keys' own, too; a zero of the query does not make NaN of a key 0.
+  __device__ static void prepare(const AttentionParams& p, const Shared& shared) {
+    const int own = p.head_dim / 8, beyond = dim / 8 - own;
+    for (int i = static_cast<int>(threadIdx.x); i < kStages * Shared::kTileKeys * beyond; i += kPrefillThreads) {
+      const int row = i / beyond % Shared::kTileKeys, stage = i / beyond / Shared::kTileKeys;
+      store_shared(shared.keys(stage) + pack_at(row, own + i % beyond, Shared::kTilePanel), {0, 0, 0, 0});
+    }
+  }
+  __device__ static void produce(const AttentionParams& p, const Block& b, const Source&, const Shared& shared) {
     if constexpr (sizeof(T) == 1) {
       produce_narrow<T, dim>(p, b, shared);
     } else {
@@ -411,15 +421,15 @@ bool attention_warpgroup([[maybe_unused]] const Launch& l, [[maybe_unused]] cons
 #ifdef SLUICE_SM90A
   if (l.compute_capability != 90) return false;
   if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {
-    if (!attention_warpgroup_fp8(l, p, at)) launch_prefill<Design<T, 256>>(l, p, at);
+    if (!attention_warpgroup_fp8(l, p, at)) launch_prefill<Design<T, 256>>(l, p, at, {});
   } else {
     const int dim = std::max(p.head_dim, p.value_dim);
     if (dim <= 64) {
-      launch_prefill<Design<T, 64>>(l, p, at);
+      launch_prefill<Design<T, 64>>(l, p, at, {});
     } else if (dim <= 128) {
-      launch_prefill<Design<T, 128>>(l, p, at);
+      launch_prefill<Design<T, 128>>(l, p, at, {});
     } else {
-      launch_prefill<Design<T, 256>>(l, p, at);
+      launch_prefill<Design<T, 256>>(l, p, at, {});
     }
   }
   return true;

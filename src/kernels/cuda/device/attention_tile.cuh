@@ -100,7 +100,7 @@ __device__ inline void mask(const AttentionParams& p, float (&scores)[count], co
 
 // Two rows of a lane, as products give them to it: with t = l % 4 for lane l, score i is that of row i / 2 % 2 with key
 // i / 4 * 8 + 2 * t + i % 2, and four lanes share the rows. Running maxima of scores and this lane's sums of weights.
-// `soften` asks a kernel's own kind of rows for units of scores and the largest weight.
+// `raise` and `weigh` ask a kernel's own kind of rows for what they see, units of scores and the largest weight.
 struct SoftmaxRows {
   static constexpr float kLargest = 0.0f;  // of the weights, in powers of two
   int position[2], head[2];  // position -1: there is no such row
@@ -109,6 +109,15 @@ struct SoftmaxRows {
   __device__ SoftmaxRows(const PackedRow& a, const PackedRow& b)
       : position{a.position, b.position}, head{a.head, b.head} {}
 
+  // Do both rows see all of these keys?
+  __device__ bool see(const AttentionParams& p, int first_key, int last_key, int kv_len) const {
+    bool all = true;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      all &= first_key >= first_visible(p, position[h]) && last_key <= last_visible(p, position[h], kv_len);
+    }
+    return all;
+  }
   // Scores of row h times this are in powers of two.
   __device__ float unit(const AttentionParams& p, int) const { return score_unit(p); }
   // Makes of what the products gave the scores that `adjust` takes.
@@ -116,51 +125,69 @@ struct SoftmaxRows {
   __device__ void restore(float (&)[count]) const {}
 };
 
-// Scores to softmax weights relative to the running maximum. What was mixed before counts `keep` as much. The keys are
-// those from `first_key` on.
+// What a tile's scores make of the rows: what was summed and mixed before counts `keep` as much, and weights are two to
+// the power of a score in units, and `shift`.
+struct Rise {
+  float keep[2], shift[2];
+};
+
+// Adjusts and masks scores, of the keys from `first_key` on, and raises the running maxima to theirs.
 template <int count, class Rows>
-__device__ inline void soften(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len,
-                              float (&keep)[2]) {
+__device__ inline Rise raise(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len) {
   const auto row = [](int i) { return i / 2 % 2; };
   const auto key = [&](int i) { return first_key + i / 4 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2; };
-  bool all = true;  // keys are seen by both rows
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    all &= first_key >= first_visible(p, rows.position[h]) &&
-           first_key + count * 2 - 1 <= last_visible(p, rows.position[h], kv_len);
-  }
   if (!plain_scores(p)) {
     rows.restore(scores);
     adjust(p, scores, rows.head, rows.position, row, key);
   }
-  if (!all) mask(p, scores, rows.position, kv_len, row, key);
+  if (!rows.see(p, first_key, first_key + count * 2 - 1, kv_len)) mask(p, scores, rows.position, kv_len, row, key);
+  // Both rows' at once: either's is a chain.
+  float highest[2] = {rows.top[0], rows.top[1]};
+#pragma unroll
+  for (int i = 0; i < count; i += 2) {
+    float& top = highest[row(i)];
+    top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
+  }
+#pragma unroll
+  for (int lane = 1; lane <= 2; lane *= 2) {
+#pragma unroll
+    for (float& top : highest) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lane));
+  }
+  Rise rise;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float unit = rows.unit(p, h);
-    float highest = rows.top[h];
-#pragma unroll
-    for (int i = 0; i < count / 4; ++i) {
-      highest = fmaxf(highest, fmaxf(scores[4 * i + 2 * h], scores[4 * i + 2 * h + 1]));
-    }
-    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
-    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
     // While a row has seen no key, exponents are taken against 0, so that nothing becomes inf - inf.
-    const float base = highest == -INFINITY ? 0.0f : highest * unit;
-    keep[h] = exp2_fast(rows.top[h] * unit - base);
-    rows.top[h] = highest;
-    float shift = -base, sum = 0.0f;
-    if constexpr (Rows::kLargest != 0) shift += Rows::kLargest;
-#pragma unroll
-    for (int i = 0; i < count / 4; ++i) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float& s = scores[4 * i + 2 * h + j];
-        s = exp2_fast(fmaf(s, unit, shift));
-        sum += s;
-      }
-    }
-    rows.sum[h] = rows.sum[h] * keep[h] + sum;
+    const float base = highest[h] == -INFINITY ? 0.0f : highest[h] * unit;
+    rise.keep[h] = exp2_fast(rows.top[h] * unit - base);
+    rise.shift[h] = Rows::kLargest != 0 ? Rows::kLargest - base : -base;
+    rows.top[h] = highest[h];
   }
+  return rise;
+}
+
+// Raised scores to softmax weights, which are added up.
+template <int count, class Rows>
+__device__ inline void weigh(const AttentionParams& p, Rows& rows, const Rise& rise, float (&scores)[count]) {
+  float sum[2] = {0.0f, 0.0f};
+  const float unit[2] = {rows.unit(p, 0), rows.unit(p, 1)};
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    const int h = i / 2 % 2;
+    scores[i] = exp2_fast(fmaf(scores[i], unit[h], rise.shift[h]));
+    sum[h] += scores[i];
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) rows.sum[h] = rows.sum[h] * rise.keep[h] + sum[h];
+}
+
+// Both.
+template <int count, class Rows>
+__device__ inline void soften(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len,
+                              float (&keep)[2]) {
+  const Rise rise = raise(p, rows, scores, first_key, kv_len);
+  weigh(p, rows, rise, scores);
+  keep[0] = rise.keep[0], keep[1] = rise.keep[1];
 }
 
 // Weights as the tensor cores take them, 16 keys at a time.

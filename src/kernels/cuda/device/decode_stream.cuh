@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/cache_maps.h"
 #include "kernels/cuda/device/decode_work.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
@@ -221,13 +222,6 @@ class PackStream : public StageRing<T, dim> {
 
   const CopyLane<kVector> keys_, values_;
   GroupPlace place_;
-};
-
-// The cache as tensors of two dimensions, bytes of a vector and vectors, in boxes of 128 bytes by `rows`, a divisor of
-// the block's size and of a stage's keys: what is beyond a vector's end becomes zeros.
-struct CacheMaps {
-  CUtensorMap keys, values;
-  int rows;
 };
 
 // By bulk copies of boxes, a lane for each. `barriers`: one per stage and warp.

@@ -2,6 +2,8 @@
 // and values into shared memory and two compute 64 rows each (attention_warpgroup.cu, attention_warpgroup_fp8.cu).
 #pragma once
 
+#include <climits>
+
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/prefill_tile.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
@@ -42,15 +44,17 @@ __device__ inline Block block_of(const AttentionParams& p, const PrefillTile& ti
 }
 
 // A block's tiles of `keys` keys as a thread of the producer copies them, from the last to the first: a quarter by each
-// warp, a lane of which looks up a group of eight keys. Tiles are counted in that order.
+// warp, a lane of which looks up a group of `group` keys. Tiles are counted in that order.
 template <int keys>
 class CopiedTiles {
  public:
   static constexpr int kWarpKeys = keys / 4, kGroups = kWarpKeys / 8;
 
-  __device__ CopiedTiles(const AttentionParams& p, const Block& b)
+  __device__ CopiedTiles(const AttentionParams& p, const Block& b, int group = 8)
       : p_(p),
         b_(b),
+        group_(group),
+        group_key_(static_cast<int>(threadIdx.x) % (kWarpKeys / group) * group),
         table_(p.block_table + int64_t{b.sequence} * p.block_table_stride),
         last_((b.end - 1) / keys),
         count_(last_ - b.begin / keys + 1) {
@@ -64,7 +68,7 @@ class CopiedTiles {
   // Where there is such a tile.
   __device__ void look_up(int i) {
     if (i < count_) {
-      place_.look_up(p_, table_, first_key(i) + static_cast<int>(threadIdx.x) % kGroups * 8, b_.begin, b_.end);
+      place_.look_up(p_, table_, first_key(i) + group_key_, b_.begin, b_.end, group_);
     }
   }
   // Of the tile that was looked up.
@@ -73,6 +77,7 @@ class CopiedTiles {
  private:
   const AttentionParams& p_;
   const Block& b_;
+  const int group_, group_key_;
   const int32_t* table_;
   const int last_, count_;
   GroupPlace place_;
@@ -92,33 +97,68 @@ __device__ inline PackedRow consumer_row(const AttentionParams& p, const Block& 
   return packed_row(p, b.kv_head, b.first_row + consumer * kGroupRows + row, b.rows, b.kv_len);
 }
 
-// The queries of a block's rows, in packs of eight elements.
-template <class Q>
+// The two rows of a consumer's lane, which know the keys that both of them see: most tiles are among those.
+class PrefillRows : public SoftmaxRows {
+ public:
+  __device__ PrefillRows(const AttentionParams& p, const Block& b, int consumer)
+      : SoftmaxRows(consumer_row(p, b, consumer, ConsumerLane::row()),
+                    consumer_row(p, b, consumer, ConsumerLane::row() + 8)),
+        unit_(score_unit(p)) {
+#pragma unroll
+    for (const int at : position) {
+      if (at < 0) continue;  // there is no such row, and what it sees does not matter
+      first_seen_ = max(first_seen_, first_visible(p, at));
+      last_seen_ = min(last_seen_, last_visible(p, at, b.kv_len));
+    }
+  }
+  __device__ bool see(const AttentionParams&, int first_key, int last_key, int) const {
+    return first_key >= first_seen_ && last_key <= last_seen_;
+  }
+  __device__ float unit(const AttentionParams&, int) const { return unit_; }
+
+ private:
+  int first_seen_ = 0, last_seen_ = INT_MAX;
+  float unit_;  // not found anew for every tile
+};
+
+// The queries of a block's rows, in packs of eight elements; `vectors`: packs are aligned.
+template <class Q, bool vectors>
 class BlockQueries {
  public:
-  __device__ BlockQueries(const AttentionParams& p, const Block& b, const Q* all)
-      : p_(p), b_(b), all_(all), vectors_(reinterpret_cast<uintptr_t>(all) % 16 == 0 && p.q_stride % kPack<Q> == 0) {}
+  __device__ BlockQueries(const AttentionParams& p, const Block& b, const Q* all) : p_(p), b_(b), all_(all) {}
 
-  // Zeros where there are none.
+  // Zeros where there are none. Loads do not wait for one another: something is read there, too.
   __device__ void load(const PackedRow& row, int pack, float (&q)[8]) const {
-#pragma unroll
-    for (float& x : q) x = 0.0f;
-    if (row.position < 0 || pack >= p_.head_dim / 8) return;
-    const Q* from = all_ + (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
-    if (vectors_) {
+    const bool there = row.position >= 0 && pack < p_.head_dim / 8;
+    const int64_t at = (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
+    const Q* from = all_ + (there ? at : 0);
+    if constexpr (vectors) {
       query_eight(from, q);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) q[i] = to_f32(from[i]);
     }
+#pragma unroll
+    for (float& x : q) x = there ? x : 0.0f;
   }
 
  private:
   const AttentionParams& p_;
   const Block& b_;
   const Q* all_;
-  const bool vectors_;
 };
+
+// Calls f with the queries.
+template <class F>
+__device__ inline void with_block_queries(const AttentionParams& p, const Block& b, F&& f) {
+  with_queries(p, [&]<class Q>(const Q* all) {
+    if (reinterpret_cast<uintptr_t>(all) % 16 == 0 && p.q_stride % kPack<Q> == 0) {
+      f(BlockQueries<Q, true>(p, b, all));
+    } else {
+      f(BlockQueries<Q, false>(p, b, all));
+    }
+  });
+}
 
 // What becomes of the rows of a lane that are there: write(h, factor, first) with row h, what its mixed values are
 // multiplied by and the element of the results that it begins with.
@@ -138,7 +178,7 @@ __device__ inline void release(uint32_t barrier) {
   if (threadIdx.x % kWarp == 0) arrive(barrier);
 }
 
-// Consumers' products take turns, so that one softens scores while the other's products run.
+// Consumers take turns, at their products or at their exponentials.
 __device__ inline void give_first_turn() {
   if (ConsumerLane::consumer() == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
 }

@@ -61,6 +61,13 @@ __device__ inline uint64_t evicted_first() {
   return policy;
 }
 
+// Others are read again soon.
+__device__ inline uint64_t evicted_as_others() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // A multiple of 16 bytes from and to addresses that are multiples of 16.
 __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
   asm volatile(
