@@ -1,12 +1,11 @@
 // Paged attention of few rows per sequence (decode), for caches of 16 and 8 bits and heads of up to 256 dimensions in
 // whole packs of 16 bytes. Bound by reading the cache once.
 //
-// The keys that a sequence's rows see are cut into chunks (chunks_of), and every chunk is a unit of work for each kv
-// head and tile of packed rows. One launch of as many blocks as the device holds: each block adds up the units of all
-// sequences from their lengths on the device, and each of its warps takes units by itself, one after another, streaming
-// keys and values through a ring of its own in shared memory that runs on from unit to unit. The grid depends on no
-// length. How keys are cut, and with it a row's bits, depends on the sequence's own length and on how many rows are
-// decoded in all.
+// One launch of as many blocks as the device holds: each block adds up the lines of all sequences (decode_plan.h) from
+// their lengths on the device, and each of its warps takes the chunks of its part of them, one after another, or of many
+// lines whole ones in turn, streaming keys and values through a ring of its own in shared memory that runs on from chunk
+// to chunk. The grid depends on no length. How keys are cut, and with it a row's bits, depends on the lengths of all
+// sequences that are decoded.
 //
 // Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
 // tensor cores. Queries and softmax weights are rounded to the cache's type, or to fp16; scores and sums are fp32.
@@ -52,8 +51,8 @@ struct Packs {
 }  // namespace
 
 size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t most_keys) {
-  constexpr int64_t kCutRows = 1 << 15;  // of few sequences: warps of a device times rows of a tile
-  const int64_t chunks = std::min<int64_t>(pieces(most_keys, kLongestChunk), kMostChunks);
+  constexpr int64_t kCutRows = 1 << 16;  // of few sequences: twice the warps of a device times rows of a tile
+  const int64_t chunks = most_chunks(most_keys, kLongestChunk);
   return static_cast<size_t>(std::max(kCutRows, sequences * heads * chunks)) * decode_row_bytes(value_dim);
 }
 

@@ -11,16 +11,21 @@ namespace sluice::cuda {
 
 inline constexpr int kQueries = 8;  // packed rows of a tile of the tensor cores
 
-// The keys of a sequence, cut: [first + i * length, first + (i + 1) * length) for i below count. Lengths are powers of
-// two, from kShortestChunk on. Few sequences are cut into up to `cuts` chunks, as many as give all warps of the
-// device work; chunks are longer than `longest` only where that would make more than kMostChunks.
+// How warps share the keys. A line is the keys of a sequence for one kv head and tile of packed rows; a chunk is what a
+// warp takes of it at a time.
+//
+// `shared_by` > 0: that many warps have equal parts of all lines laid end to end, `least` grains or more. A chunk is
+// what a part has of a line; a part has at most one of a line that begins before it, and one of a line that goes on
+// behind it.
+// Else chunks are `longest` keys, a power of two, more only where that would make more than kMostChunks, and warps take
+// them in turn.
 struct Cut {
-  int cuts, longest;
+  int shared_by, least, longest;
 };
-inline constexpr int kShortestChunk = 64, kLongestChunk = 2048, kMostChunks = 128;
-// Where sequences are more than the warps: what chunks give to balance is less than what each of them takes beside its
-// keys.
-inline constexpr int kLongestOfMany = 4096;
+inline constexpr int kGrain = 64;  // keys; parts are whole grains
+inline constexpr int kLongestChunk = 4096, kMostChunks = 128;
+// From so many lines for each warp on, warps take them in turn: they are many enough to balance, and whole.
+inline constexpr double kLinesInTurn = 3.5;
 
 // What one chunk gives a row: its largest score (in powers of two) and the sum of weights relative to it; the mixed
 // values lie apart.
@@ -28,12 +33,13 @@ struct ChunkSum {
   float top, sum;
 };
 
-// A slot for every unit, in the order of units; used by those of sequences of more than one chunk.
+// A slot for every unit, in the order of units, or two for every warp that shares the keys; used by units of lines of
+// more than one chunk.
 struct Partials {
-  float* values;      // [units, rows, value_dim]
-  ChunkSum* sums;     // [units, rows]
+  float* values;      // [slots, rows, value_dim]
+  ChunkSum* sums;     // [slots, rows]
   int rows;           // of a slot, what units have at most
-  int32_t* arrivals;  // [units] zeros, and zeros again at the end
+  int32_t* arrivals;  // [slots] zeros, and zeros again at the end
   int32_t* tickets;   // units that were taken beyond the first ones, and warps that found no more; likewise
 };
 inline constexpr int kCounters = 2;  // beside the arrivals
@@ -43,9 +49,8 @@ inline size_t decode_row_bytes(int64_t value_dim) {
 }
 
 // What chunks_of() counts at most for a sequence of up to `keys` keys.
-inline int most_chunks(int64_t keys, const Cut& cut) {
-  return static_cast<int>(std::min(
-      {pieces(keys, kShortestChunk), std::max(int64_t{cut.cuts}, pieces(keys, cut.longest)), int64_t{kMostChunks}}));
+inline int64_t most_chunks(int64_t keys, int64_t longest) {
+  return std::clamp<int64_t>(pieces(keys, longest), 1, kMostChunks);
 }
 
 struct DecodePlan {
@@ -54,22 +59,26 @@ struct DecodePlan {
 };
 
 // For `sequences` of the batch, by `warps` of every multiprocessor in tiles of `tile_rows` packed rows. With less
-// workspace than it takes chunks become longer; sequences of one chunk need none.
+// workspace than it takes warps take chunks in turn, longer ones; lines of one chunk need none.
 inline DecodePlan plan_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at, int sequences,
                               int warps, int64_t tile_rows) {
   const int64_t packed_rows = int64_t{at.decode_rows} * p.group, slot_rows = std::min(packed_rows, tile_rows);
   const int64_t row_tiles =
       std::min(sequences * pieces(packed_rows, tile_rows), sequences + at.decode_tokens * p.group / tile_rows);
-  const int64_t whole_units = row_tiles * p.kv_heads, aim = int64_t{l.multiprocessors} * warps / whole_units;
+  const int64_t lines = row_tiles * p.kv_heads, all_warps = int64_t{l.multiprocessors} * warps;
   const size_t slot_bytes = static_cast<size_t>(slot_rows) * decode_row_bytes(p.value_dim);
   const auto most_slots = static_cast<int64_t>(l.workspace_bytes / std::max(slot_bytes, kBytesPerArrival)) - kCounters;
-  Cut cut{static_cast<int>(std::clamp<int64_t>(aim, 1, kMostChunks)), aim > 0 ? kLongestChunk : kLongestOfMany};
-  int64_t slots = 0;
-  for (;;) {
-    const int chunks = most_chunks(at.decode_keys, cut);
-    slots = chunks == 1 ? 0 : whole_units * chunks;
-    if (slots <= most_slots) break;
-    cut = {std::max(1, cut.cuts / 2), cut.cuts > 1 ? cut.longest : cut.longest * 2};
+  Cut cut{.shared_by = 0, .least = 1, .longest = kLongestChunk};
+  int64_t slots = 2 * all_warps;
+  if (static_cast<double>(lines) < kLinesInTurn * static_cast<double>(all_warps) && slots <= most_slots) {
+    cut.shared_by = static_cast<int>(all_warps);
+    cut.least = static_cast<int>(std::max<int64_t>(1, pieces(pieces(at.decode_keys, kGrain), kMostChunks)));
+  } else {
+    for (;; cut.longest *= 2) {
+      const int64_t chunks = most_chunks(at.decode_keys, cut.longest);
+      slots = chunks == 1 ? 0 : lines * chunks;
+      if (slots <= most_slots) break;
+    }
   }
   auto* values = reinterpret_cast<float*>(l.workspace);
   return {cut,

@@ -75,8 +75,8 @@ __device__ inline void clear_beyond(uint4* matrices, int bytes, int own, int thr
 inline constexpr int kQueue = 8;
 static_assert(kStages < kQueue);
 
-// A warp's units, one after another: the first is that of the warp's number, later ones are those that no warp has
-// taken yet. `keys` of the unit that is copied are taken at a time.
+// A warp's units, one after another: those of its part where warps share the keys, else first that of the warp's number,
+// then those that no warp has taken yet. `keys` of the unit that is copied are taken at a time.
 template <int keys>
 class UnitFeed {
  public:
@@ -87,12 +87,19 @@ class UnitFeed {
         tickets_(tickets),
         queue_(queue + threadIdx.x / kWarp * kQueue) {
     // Units that follow one another go to different multiprocessors.
-    begin_unit(threadIdx.x / kWarp * gridDim.x + blockIdx.x);
+    const int warp = static_cast<int>(threadIdx.x / kWarp * gridDim.x + blockIdx.x);
+    if (work.shared()) {
+      at_ = min(warp * work.part(), work.count()), part_stop_ = min(at_ + work.part(), work.count());
+      begin_part();
+    } else {
+      begin_unit(warp);
+    }
   }
 
   // After the last unit: the tickets of the next launch. All that this one takes were taken when its last warp had
   // found that there are no more units.
   __device__ void finish() const {
+    if (work_.shared()) return;
     if (threadIdx.x % kWarp == 0 && finished_before_ == warps_of_all_ - 1) tickets_[0] = tickets_[1] = 0;
   }
 
@@ -107,7 +114,12 @@ class UnitFeed {
   // After the copies of keys [next_, next_ + keys) have begun.
   __device__ void advance() {
     next_ += keys;
-    if (next_ == stop_) begin_unit(__shfl_sync(kFullWarp, ticket_, 0) + warps_of_all_);
+    if (next_ != stop_) return;
+    if (work_.shared()) {
+      begin_part();
+    } else {
+      begin_unit(__shfl_sync(kFullWarp, ticket_, 0) + warps_of_all_);
+    }
   }
 
   const AttentionParams& p_;
@@ -124,8 +136,24 @@ class UnitFeed {
       return;
     }
     if (first_lane) ticket_ = atomicAdd(tickets_, 1);
-    const Unit unit = work_.unit(index);
-    if (first_lane) place = unit;
+    begin_with(work_.unit(index), place);
+  }
+
+  // What comes next of the warp's part.
+  __device__ void begin_part() {
+    Unit& place = queue_[begun_++ % kQueue];
+    next_ = stop_ = 0;
+    if (at_ >= part_stop_) {
+      if (threadIdx.x % kWarp == 0) place.index = -1;
+      return;
+    }
+    const Unit unit = work_.unit_of_grains(at_, part_stop_);
+    at_ += unit.grains;
+    begin_with(unit, place);
+  }
+
+  __device__ void begin_with(const Unit& unit, Unit& place) {
+    if (threadIdx.x % kWarp == 0) place = unit;
     table_ = p_.block_table + int64_t{unit.sequence} * p_.block_table_stride;
     kv_head_ = unit.kv_head, begin_ = unit.begin, end_ = unit.end;
     next_ = unit.template first_stage<keys>();
@@ -137,6 +165,7 @@ class UnitFeed {
   int32_t* const tickets_;
   Unit* const queue_;
   int ticket_ = 0, finished_before_ = 0, begun_ = 0, taken_ = 0;
+  int at_ = 0, part_stop_ = 0;  // grains, of a part
 };
 
 // What both kinds of copies have in common.

@@ -19,13 +19,15 @@ __device__ inline bool last_to_arrive(int32_t* counter, int expected) {
   return __shfl_sync(kFullWarp, before, 0) == expected - 1;
 }
 
-// Adds up the slots first, first + step and so on, kMerged at most, in this order: into the first of them, or to the
-// results where `whole`. Two rows at a time; lane i knows the weight of chunk i for the one, lane 16 + i for the other.
+// Adds up the chunks first, first + step and so on of the unit's line, kMerged at most, in this order: into the slot of
+// the first of them, or to the results where `whole`. Two rows at a time; lane i knows the weight of chunk i for the one, lane 16 + i for the other.
 __device__ inline void merge(const AttentionParams& p, const Work& work, const Unit& unit, const Partials& partials,
-                             int64_t first, int step, int count, bool whole) {
+                             int first, int step, int count, bool whole) {
   static_assert(kMerged == kWarp / 2);
   const int lane = threadIdx.x % kWarp, rows = work.rows(unit);
-  const auto slot = [&](int chunk, int row) { return (first + int64_t{chunk} * step) * partials.rows + row; };
+  const auto slot = [&](int i, int row) {
+    return int64_t{work.slot(unit, first + i * step)} * partials.rows + row;
+  };
   for (int row = 0; row < rows; row += 2) {
     const int own_row = row + lane / kMerged;
     float2 own = {-INFINITY, 0.0f};
@@ -83,15 +85,13 @@ __device__ inline void merge_complete(const AttentionParams& p, const Work& work
                                       const Partials& partials) {
   const int first_chunk = unit.chunk / kMerged * kMerged, in_group = min(kMerged, unit.chunks - first_chunk);
   const int groups = (unit.chunks + kMerged - 1) / kMerged;
-  const int start = unit.index - unit.chunk * unit.step;  // the unit of chunk 0
   if (in_group > 1) {
-    const int first = start + first_chunk * unit.step;
-    if (!last_to_arrive(partials.arrivals + first, in_group)) return;
-    merge(p, work, unit, partials, first, unit.step, in_group, groups == 1);
+    if (!last_to_arrive(partials.arrivals + work.slot(unit, first_chunk), in_group)) return;
+    merge(p, work, unit, partials, first_chunk, 1, in_group, groups == 1);
   }
   if (groups == 1) return;
-  if (!last_to_arrive(partials.arrivals + start + unit.step, groups)) return;  // no group begins at chunk 1
-  merge(p, work, unit, partials, start, unit.step * kMerged, groups, true);
+  if (!last_to_arrive(partials.arrivals + work.slot(unit, 1), groups)) return;  // no group begins at chunk 1
+  merge(p, work, unit, partials, 0, kMerged, groups, true);
 }
 
 // Shared memory of a block, from an address that is a multiple of 1024: the warps' rings, their scales, their queues,

@@ -9,16 +9,15 @@
 
 namespace sluice::cuda {
 
-// See Cut.
+// Chunks that warps take in turn (Cut): [first + i * length, first + (i + 1) * length) for i below count.
 struct Chunks {
   int first, length, count;
 };
 
 __device__ inline Chunks chunks_of(const AttentionParams& p, int rows, int kv_len, const Cut& cut) {
-  const auto to_power_of_two = [](int n) { return n <= 1 ? 1 : 1 << (32 - __clz(n - 1)); };
-  const int first = first_visible(p, kv_len - rows) & -kShortestChunk, keys = kv_len - first;
-  const int aim = min(max(to_power_of_two((keys + cut.cuts - 1) / cut.cuts), kShortestChunk), cut.longest);
-  const int length = max(aim, to_power_of_two((keys + kMostChunks - 1) / kMostChunks));
+  const int first = first_visible(p, kv_len - rows) & -kGrain, keys = kv_len - first;
+  const int least = (keys + kMostChunks - 1) / kMostChunks;
+  const int length = least <= cut.longest ? cut.longest : 1 << (32 - __clz(least - 1));
   return {first, length, (keys + length - 1) >> (31 - __clz(length))};
 }
 
@@ -32,13 +31,23 @@ struct Divisor {
   }
 };
 
+// The keys of a line, from a multiple of a grain on.
+struct Line {
+  int first, grains;
+};
+__device__ inline Line line_of(const AttentionParams& p, int rows, int kv_len) {
+  const int first = first_visible(p, kv_len - rows) & -kGrain;
+  return {first, (kv_len - first + kGrain - 1) / kGrain};
+}
+
 // A chunk of keys for one tile of packed rows of one kv head.
 struct alignas(16) Unit {
-  int index;  // among all units; -1: there is none
+  int index;  // its slot; -1: there is no unit
   int sequence, kv_head, first_row;
   int first_token, rows, kv_len;
   int chunk, chunks;  // this one of so many
-  int step;           // units from one chunk to the next
+  int step;           // slots from one chunk to the next
+  int grains;         // of a part of keys that are shared
   int begin, end;     // the keys of the chunk that a row of the tile sees; may be none
 
   // Stages begin at keys first_stage(), first_stage() + keys and so on below stop(); there is always one.
@@ -52,7 +61,7 @@ struct alignas(16) Unit {
   }
 };
 
-// The sequences' units, counted up, in shared memory.
+// The sequences' units, or the grains of their lines, counted up, in shared memory.
 struct SequenceWork {
   int first_unit, first_token, rows, kv_len;
 };
@@ -79,7 +88,10 @@ class Work {
         own.rows = p.query_start[s + 1] - own.first_token;
         own.kv_len = p.kv_len[s];
         const bool decoded = own.rows > 0 && own.rows * p.group <= kMostDecodeRows && own.kv_len >= own.rows;
-        if (decoded) count = chunks_of(p, own.rows, own.kv_len, cut).count * p.kv_heads * tiles(own.rows);
+        const auto of_line = [&] {
+          return shared() ? line_of(p, own.rows, own.kv_len).grains : chunks_of(p, own.rows, own.kv_len, cut).count;
+        };
+        if (decoded) count = of_line() * p.kv_heads * tiles(own.rows);
       }
       const int sum = sum_upto(count);
       if (lane == kWarp - 1) sums[warp] = sum;
@@ -92,36 +104,52 @@ class Work {
       if (s < sequences) all[s] = own;
       team.sync();
     }
+    if (shared()) part_ = max((count_ + cut.shared_by - 1) / cut.shared_by, cut.least);
   }
 
   __device__ int count() const { return count_; }
+  // Do warps share the keys, each with a part of so many grains?
+  __device__ bool shared() const { return cut_.shared_by > 0; }
+  __device__ int part() const { return part_; }
+
+  // The unit that begins `at` grains from the beginning of all lines, and ends `stop` grains from there at the latest.
+  __device__ Unit unit_of_grains(int at, int stop) const {
+    const int sequence = sequence_at(at);
+    const SequenceWork s = all_[sequence];
+    const Line line = line_of(p_, s.rows, s.kv_len);
+    // Kv heads of one tile follow one another.
+    const int number = (at - s.first_unit) / line.grains, begin = s.first_unit + number * line.grains;
+    const int tile = kv_heads_.divide(number), first_part = begin / part_, chunk = at / part_ - first_part;
+    const int grains = min(stop, begin + line.grains) - at;
+    Unit unit = unit_of(sequence, s, number - tile * p_.kv_heads, tile * tile_rows_,
+                        line.first + (at - begin) * kGrain, grains * kGrain);
+    // A part has one line that begins before it at most, and one that begins in it and goes on.
+    unit.index = chunk == 0 ? cut_.shared_by + first_part : first_part + chunk;
+    unit.chunk = chunk, unit.chunks = (begin + line.grains - 1) / part_ - first_part + 1;
+    unit.step = 1, unit.grains = grains;
+    return unit;
+  }
+
+  // The slot of a chunk of the unit's line.
+  __device__ int slot(const Unit& unit, int chunk) const {
+    const int first = unit.index - unit.chunk * unit.step;
+    if (!shared()) return first + chunk * unit.step;
+    const int first_part = unit.chunk == 0 ? unit.index - cut_.shared_by : first;
+    return chunk == 0 ? cut_.shared_by + first_part : first_part + chunk;
+  }
 
   __device__ Unit unit(int index) const {
-    const int sequence = last_of(0, sequences_ - 1, [&](int i) { return all_[i].first_unit <= index; });
+    const int sequence = sequence_at(index);
     const SequenceWork s = all_[sequence];
     const Chunks chunks = chunks_of(p_, s.rows, s.kv_len, cut_);
     // Tiles and kv heads of one chunk follow one another.
     const int own = index - s.first_unit, tile_of_all = kv_heads_.divide(own),
               kv_head = own - tile_of_all * p_.kv_heads;
     const int of_rows = tiles(s.rows), chunk = of_rows == 1 ? tile_of_all : tile_of_all / of_rows;
-    const int first_row = (tile_of_all - chunk * of_rows) * tile_rows_;
-    const int last_token = min(s.rows - 1, group_.divide(first_row + tile_rows_ - 1)), past = s.kv_len - s.rows;
-    const int from = chunks.first + chunk * chunks.length;
-    int begin = max(from, first_visible(p_, past + group_.divide(first_row)));
-    int end = min(from + chunks.length, last_visible(p_, past + last_token, s.kv_len) + 1);
-    if (begin >= end) begin = end = from;  // its one stage then has keys that no row sees
-    return {.index = index,
-            .sequence = sequence,
-            .kv_head = kv_head,
-            .first_row = first_row,
-            .first_token = s.first_token,
-            .rows = s.rows,
-            .kv_len = s.kv_len,
-            .chunk = chunk,
-            .chunks = chunks.count,
-            .step = p_.kv_heads * of_rows,
-            .begin = begin,
-            .end = end};
+    Unit unit = unit_of(sequence, s, kv_head, (tile_of_all - chunk * of_rows) * tile_rows_,
+                        chunks.first + chunk * chunks.length, chunks.length);
+    unit.index = index, unit.chunk = chunk, unit.chunks = chunks.count, unit.step = p_.kv_heads * of_rows;
+    return unit;
   }
 
   // How many rows a unit has, and which they are.
@@ -133,6 +161,24 @@ class Work {
   }
 
  private:
+  // The sequence that an index belongs to: the last one that begins at or before it.
+  __device__ int sequence_at(int index) const {
+    return last_of(0, sequences_ - 1, [&](int i) { return all_[i].first_unit <= index; });
+  }
+
+  // Of `length` keys from `from` on; its place among the chunks is not filled in.
+  __device__ Unit unit_of(int sequence, const SequenceWork& s, int kv_head, int first_row, int from, int length) const {
+    const int last_token = min(s.rows - 1, group_.divide(first_row + tile_rows_ - 1)), past = s.kv_len - s.rows;
+    int begin = max(from, first_visible(p_, past + group_.divide(first_row)));
+    int end = min(from + length, last_visible(p_, past + last_token, s.kv_len) + 1);
+    if (begin >= end) begin = end = from;  // its one stage then has keys that no row sees
+    Unit unit{};
+    unit.sequence = sequence, unit.kv_head = kv_head, unit.first_row = first_row;
+    unit.first_token = s.first_token, unit.rows = s.rows, unit.kv_len = s.kv_len;
+    unit.begin = begin, unit.end = end;
+    return unit;
+  }
+
   __device__ int tiles(int rows) const {  // of 8 or 16 rows
     return (rows * p_.group + tile_rows_ - 1) >> (tile_rows_ == kQueries ? 3 : 4);
   }
@@ -142,7 +188,7 @@ class Work {
   const int sequences_, tile_rows_;
   const Cut cut_;
   const Divisor kv_heads_, group_;
-  int count_ = 0;
+  int count_ = 0, part_ = 0;
 };
 
 }  // namespace sluice::cuda
