@@ -1,4 +1,4 @@
-"""Sluice beside llama.cpp on the same weights, same cores, one run: the table of docs/performance.md with ratios.
+"""Sluice beside llama.cpp on the same weights, same cores, one run: the table of docs/performance-cpu.md with ratios.
 
 usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0] [--sluice build/release/bin/sluice]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything docs/performance.md says about CPUs, on one quiet machine in one call of less than ten minutes.
+# Everything docs/performance-cpu.md says about CPUs, on one quiet machine in one call of less than ten minutes.
 # usage: bench/device_cpu.sh FOLDER_OF_BINARIES [PYTHON_WITH_LLAMA_CPP]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

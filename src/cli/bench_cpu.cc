@@ -133,7 +133,7 @@ std::function<int()> declare(CLI::App& app) {
   return [a] { return cpu(*a); };
 }
 
-const BenchCommand command{"cpu", "a random 1.1B Llama in several weight types: the table of docs/performance.md",
+const BenchCommand command{"cpu", "a random 1.1B Llama in several weight types: the table of docs/performance-cpu.md",
                            declare};
 const Registry<BenchCommand> registered{command};
 

@@ -158,8 +158,8 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
 }
 
 // Packed weights take at most 1.15 times their file, but for formats of codebooks and of digits, whose entries kernels
-// want as codes of their own, and Q2_K, whose scales become those of int8 (docs/performance.md says what that costs and
-// brings).
+// want as codes of their own, and Q2_K, whose scales become those of int8 (docs/performance-cpu.md says what that costs
+// and brings).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
   if (!GetParam()->memory().on_host()) GTEST_SKIP() << "devices have layouts of their own";
   const std::map<std::string_view, double> most = {

@@ -17,7 +17,7 @@ namespace {
 
 // Rows from which plain weights have the kernels of more rows (matmul_rows.cu, else cuBLASLt) instead of the streaming
 // ones: those from which they took less time on an H200, by more than 3 %, for weights of 16 bits of more elements than
-// kLargeMatrix, which only cuBLASLt has on other devices, and for all others (docs/performance.md).
+// kLargeMatrix, which only cuBLASLt has on other devices, and for all others (docs/performance-cuda-kernels.md).
 constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
 
 // Likewise for matrices of heads, which cuBLASLt multiplies as a batch.

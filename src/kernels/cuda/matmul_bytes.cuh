@@ -20,7 +20,7 @@ struct Arguments : tiles::Arguments {
   const float *x_scales, *x_sums;
 };
 
-// Rows up to which these products took less time than those of 16 bits on an H200 (docs/performance.md): the sums of
+// Rows up to which these products took less time than those of 16 bits on an H200 (docs/performance-cuda-kernels.md): the sums of
 // every set take registers.
 template <class Codec>
 constexpr int most_rows() {

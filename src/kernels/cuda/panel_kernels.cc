@@ -153,7 +153,7 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 }
 
 // Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
-// (docs/performance.md).
+// (docs/performance-cuda-kernels.md).
 constexpr int64_t kUnpackedRows = 64;
 // The same of matrices of heads.
 constexpr int64_t kUnpackedRowsOfHeads = 16;
