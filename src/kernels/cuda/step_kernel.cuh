@@ -7,10 +7,12 @@
 // before the instructions that say so; feeders wait for neither, so that memory is read all the while.
 //
 // A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
-// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by the
-// warp that its place in the ring belongs to, so that a place is waited for by one warp alone, in every round. Inputs
-// are normalized and rounded into shared memory by every block for itself.
+// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by one
+// of two groups of four warps, which take stages in turns, a quarter of it by each warp. Inputs are normalized and
+// rounded into shared memory by every block for itself.
 #pragma once
+
+#include <utility>
 
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/device/activation.cuh"
@@ -29,16 +31,15 @@ inline constexpr int kRingAlign = 1024;
 inline constexpr int kSumsPitch = kMostStepRows + 1;
 inline constexpr int kSums = kStepWarps * kPanelOutputs * kSumsPitch;  // floats
 
-// The units of a product that are this block's: first, first + blocks and so on below count. Of gated ones a unit is
-// two panels, unit and unit + count. Every instruction begins with these: they take no division.
+// The units of a product that are this block's: its own index and every gridDim.x-th one on, below count. Of gated ones
+// a unit is two panels, unit and unit + count. The last blocks may have a unit less of every product, and attention.
 struct Units {
   int first, count, panels;
   __device__ explicit Units(const StepProduct& p) {
     const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, gated = p.gated != nullptr ? 1 : 0;
     panels = 1 + gated;
     count = all >> gated;
-    first = static_cast<int>(blockIdx.x) - p.first_unit;
-    if (first < 0) first += static_cast<int>(gridDim.x);
+    first = static_cast<int>(blockIdx.x);
   }
 };
 
@@ -73,22 +74,23 @@ class Feeder {
   }
 
   // Keys and values of the block's unit. By the whole warp, of which the first lane copies.
-  __device__ void feed(const AttentionParams& p, const UnitPlace& place) {
+  __device__ void feed(const StepAttention& a, const UnitPlace& place) {
     if (place.chunks == 0) return;
+    const AttentionParams& p = a.params;
     const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = place.begin, end = place.end;
-    const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head;
-    const int key_bytes = p.head_dim * 2, value_bytes = p.value_dim * 2;
-    const std::byte *const k = p.k, *const v = p.v;
+    const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head, box_keys = a.box_keys;
+    const int key_boxes = (p.head_dim + 63) / 64, value_boxes = (p.value_dim + 63) / 64;
+    const StepMaps* const maps = a.maps;
     const uint32_t per_block = p.per_block;
     const int32_t* table = p.block_table + place.table + place.first_block;
     const int blocks = place.blocks;
     const auto ids_from = [&](int block) { return block + lane < blocks ? __ldg(table + block + lane) : 0; };
     int window = 0, ids = place.ids[lane], later = ids_from(kWarp);
-    const int stages = (end - begin + kStageKeys - 1) / kStageKeys;
+    const int stages = (end - begin + kStepKeys - 1) / kStepKeys;
     next_ = __shfl_sync(kFullWarp, next_, 0);
     for (; next_ < stages; next_ += kFeeders) {
-      const int key = begin + next_ * kStageKeys;
-      // Both groups of eight keys lie in one block, or in the two that come next.
+      const int key = begin + next_ * kStepKeys;
+      // All keys of the stage lie in one block, or in the two that come next.
       const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
       if (block - place.first_block >= window + kWarp) {
         window += kWarp;
@@ -100,16 +102,18 @@ class Feeder {
       if (lane != 0) continue;
       wait_for_room();
       const uint32_t to = ring_ + place_.offset(), full = place_.full();
-      const int groups = end - key > 8 ? 2 : 1;
-      expect_bytes(full, groups * 8 * (key_bytes + value_bytes));
-      for (int i = 0; i < groups; ++i) {
-        const int in_block = key + i * 8 - block * block_size;
+      const int copied = min((end - key + box_keys - 1) / box_keys * box_keys, kStepKeys);
+      expect_bytes(full, copied * 128 * (key_boxes + value_boxes));
+      for (int i = 0; i < copied; i += box_keys) {
+        const int in_block = key + i - block * block_size;
         const bool same = in_block < block_size;
-        const int64_t vector = (int64_t{same ? id[0] : id[1]} * kv_heads + kv_head) * block_size +
-                               (same ? in_block : in_block - block_size);
-        copy_bulk(to + i * 8 * key_bytes, k + vector * key_bytes, 8 * key_bytes, full, policy_);
-        copy_bulk(to + kStageKeys * key_bytes + i * 8 * value_bytes, v + vector * value_bytes, 8 * value_bytes, full,
-                  policy_);
+        const int vector =
+            ((same ? id[0] : id[1]) * kv_heads + kv_head) * block_size + (same ? in_block : in_block - block_size);
+        for (int box = 0; box < key_boxes + value_boxes; ++box) {
+          const bool is_key = box < key_boxes;
+          copy_box(to + (box * kStepKeys + i) * 128, is_key ? maps->rows : maps->beside,
+                   (is_key ? box : box - key_boxes) * 128, vector, full, policy_);
+        }
       }
       place_.next();
     }
@@ -154,8 +158,9 @@ __device__ inline Inputs inputs_of(const StepProduct& p, const Memory& memory) {
 // product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
 template <class T, class Weights>
 __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team, uint32_t tag) {
-  constexpr int kBatch = 8;
-  const int thread = static_cast<int>(threadIdx.x), rows = p.rows, quads = p.lines * (kPanelLine / 4), given = p.k / 4;
+  constexpr int kBatch = 8, kPadded = Weights::kPaddedLines;
+  const int thread = static_cast<int>(threadIdx.x), rows = p.rows, given = p.k / 4;
+  const int quads = (p.lines + kPadded - 1) / kPadded * kPadded * (kPanelLine / 4);
   const int64_t stride = p.in.stride;
   const uint2* const from = p.in.words + thread * 2;
   const Inputs inputs = inputs_of(p, memory);
@@ -194,6 +199,7 @@ __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Te
     if (thread % kWarp == 0) memory.squares[own_row * kStepWarps + thread / kWarp] = squares;
     squares = 0.0f;
   }
+  if constexpr (Weights::kByWarpGroup) fence_for_products();
   team.sync();
 }
 
@@ -303,8 +309,7 @@ __device__ void finish(const StepProduct& p, const Memory& memory, int finisher,
           if (own && keeps_gated) gated[i * kRowsOfWarp * gated_stride + int64_t{unit} * kPanelOutputs] = result;
         }
         if (put == nullptr) continue;
-        uint2* const to =
-            put + i * kRowsOfWarp * put_stride + (quads ? unit * (kPanelOutputs / 2) : unit * kPanelOutputs);
+        uint2* const to = put + i * kRowsOfWarp * put_stride + unit * (quads ? kPanelOutputs / 2 : kPanelOutputs);
         if (!quads) {
           if (own) put_word(to, __float_as_uint(result), tag);
           continue;
@@ -321,42 +326,72 @@ __device__ void finish(const StepProduct& p, const Memory& memory, int finisher,
   }
 }
 
+// The group's next stages, all of which are begun before the first one ends.
+template <class Panel, int... i>
+__device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, const Inputs& inputs,
+                           std::integer_sequence<int, i...>) {
+  constexpr int kLast = sizeof...(i) - 1;
+  uint32_t empty[kLast + 1];
+  const auto begin = [&](auto set) {
+    own.place.wait_full();
+    panel.template begin<set()>(memory.ring + own.place.offset(), own.next, inputs);
+    empty[set()] = own.place.empty();
+    own.next += own.place.next();
+  };
+  const auto end = [&](auto set) {
+    panel.template end<set(), kLast - set()>();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) arrive(empty[set()]);
+  };
+  (begin(std::integral_constant<int, i>()), ...);
+  (end(std::integral_constant<int, i>()), ...);
+}
+
+// A product of `rows` rows or fewer, whose inputs are there.
+template <class Weights, int rows>
+__device__ void multiply_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
+                              RingPlace& sums_place) {
+  using Panel = typename Weights::template Panel<rows>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int stages = (inputs.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+#pragma unroll 1
+  for (int unit = units.first; unit < units.count; unit += grid) {
+#pragma unroll 1
+    for (int i = 0; i < units.panels; ++i) {
+      Panel panel;
+      while (own.next < stages) {
+        const int left = (stages - own.next + kStepGroups - 1) / kStepGroups;
+        if (left >= Panel::kSets) {
+          add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, Panel::kSets>());
+        } else if (Panel::kSets > 2 && left >= 2) {
+          add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, 2>());
+        } else {
+          add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, 1>());
+        }
+      }
+      own.next -= stages;
+      sums_place.wait_empty();
+      panel.leave(memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch, kSumsPitch);
+      __syncwarp();
+      if (lane == 0) arrive(sums_place.full());
+      sums_place.next();
+    }
+  }
+}
+
 template <class T, class Weights>
 __device__ void multiply(const StepProduct& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
                          const Team& team, uint32_t epoch) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const Units units(p);
   if (units.first >= units.count) return;
-  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
   const Inputs inputs = inputs_of(p, memory);
-  const int lines = p.lines, stages = (lines + Weights::kLines - 1) / Weights::kLines;
-  const int grid = static_cast<int>(gridDim.x);
-  const int panels = ((units.count - 1 - units.first) / grid + 1) * units.panels;
-#pragma unroll 1
-  for (int panel = 0; panel < panels; ++panel) {
-    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
-    while (own.next < stages) {
-      const int first = own.next * Weights::kLines;
-      own.place.wait_full();
-      Weights::multiply(sums, memory.ring + own.place.offset(), first, min(Weights::kLines, lines - first), inputs,
-                        lane);
-      __syncwarp();
-      if (lane == 0) arrive(own.place.empty());
-      own.next += own.place.next();
-    }
-    own.next -= stages;
-    sums_place.wait_empty();
-    float* all = memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const SumPlace at = Weights::place(i, lane);
-      if (at.row < kMostStepRows) all[at.output * kSumsPitch + at.row] = sums[i];
-    }
-    __syncwarp();
-    if (lane == 0) arrive(sums_place.full());
-    sums_place.next();
+  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
+  static_assert(kMostStepRows == 4);
+  if constexpr (Weights::kByWarpGroup) {
+    if (inputs.rows == 1) return multiply_rows<Weights, 1>(units, inputs, memory, own, sums_place);
+    if (inputs.rows == 2) return multiply_rows<Weights, 2>(units, inputs, memory, own, sums_place);
   }
+  multiply_rows<Weights, kMostStepRows>(units, inputs, memory, own, sums_place);
 }
 
 __device__ inline void run(const StepNorm& a, const Memory& memory, const Team& team) {
@@ -517,7 +552,7 @@ __device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace&
     i = in.next;
     next = ask(i);
     if (in.kind == Instruction::Kind::kAttention) {
-      feeder.feed(in.attention.params, memory.places[in.attention.place]);
+      feeder.feed(in.attention, memory.places[in.attention.place]);
       __syncwarp();
       continue;
     }
@@ -532,8 +567,13 @@ __device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace&
         if (p.quantized) feeder.template feed<Quantized>(p), fed = true;
       }
       if (!fed) feeder.template feed<PlainWeights<T>>(p);
-    } else if (lane == 1 && i >= 0 && l.program[i].kind == Instruction::Kind::kProduct) {
-      prefetch_maps(l.program[i].product);
+    } else if (lane == 1 && i >= 0) {
+      const Instruction& later = l.program[i];
+      if (later.kind == Instruction::Kind::kAttention) {
+        prefetch_maps(later.attention.maps, true);
+      } else {
+        prefetch_maps(later.product.maps, later.product.quantized);
+      }
     }
     __syncwarp();
   }
@@ -561,13 +601,13 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
   const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kStepSums;
   if (threadIdx.x == 0) {
-    make_ring(barriers, l.stages, 1, 1);
+    make_ring(barriers, l.stages, 1, kStepGroupWarps);
     make_ring(sums_barriers, kStepSums, kStepWarps, 1);
   }
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp == 0) fetch(l, memory, 0);
   if (warp > 0 && warp <= kMostPlaces && l.places[warp - 1] >= 0) {
-    // Blocks from the last one on: the first ones may have a panel more of every product that accumulates.
+    // Blocks from the last one on: the first ones may have a panel more of every product.
     find_place(l.program[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
                memory.places[warp - 1]);
   }
@@ -577,7 +617,8 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   if (const int index = helper - kFinishers; index >= 0) {
     return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kFeeders), index);
   }
-  OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, warp, kStepWarps), .next = warp};
+  const int group = warp / kStepGroupWarps;
+  OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, group, kStepGroups), .next = group};
   RingPlace sums(sums_barriers, kStepSums, kSums);
   const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + kFinishers, .barrier = 2};
   // Tags begin behind those of the launch before; step i's is epoch + i.
@@ -637,7 +678,7 @@ const StepKernel* kernel() {
                                      .stage_bytes = stage_bytes<T, Quantized>(),
                                      .stage_pieces = kPieces,
                                      .inputs = inputs_for<T, Quantized>,
-                                     .attention_bytes = static_cast<int>(sizeof(AttentionScratch<T, kStepMostDim>))};
+                                     .attention_bytes = AttentionScratch<T, kStepMostDim>::bytes};
   return &kernel;
 }
 

@@ -8,11 +8,13 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <numbers>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/cache_maps.h"
 #include "kernels/cuda/panels.h"
 #include "kernels/cuda/step_wiring.h"
 #include "kernels/cuda/tensor_map.h"
@@ -31,7 +33,7 @@ using Kind = Instruction::Kind;
 constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a recording
 // Where they begin on the device, and where the maps of their weights do.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
-static_assert(kMapsAt % alignof(WeightMaps) == 0);
+static_assert(kMapsAt % alignof(StepMaps) == 0);
 constexpr int kStagesAhead = 3;     // of a feeder, on their way at a time: more only wait behind each other
 constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
@@ -39,17 +41,17 @@ int align(int bytes) { return (bytes + 127) / 128 * 128; }
 bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostStepRows; }
 
 // Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
-WeightMaps weight_maps(const Product& p, int pieces_of_stage) {
+StepMaps weight_maps(const Product& p, int pieces_of_stage) {
   const bool fp8 = p.type == &quant::Fp8::kType;
   const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
   const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
   const auto box = static_cast<cuuint32_t>(pieces_of_stage);
-  WeightMaps maps{};
+  StepMaps maps{};
   maps.rows =
       tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
                     {128, kPanelOutputs, box}, CU_TENSOR_MAP_SWIZZLE_128B);
   if (!fp8) return maps;
-  maps.scales = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
+  maps.beside = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
                               {static_cast<cuuint64_t>(pitch)}, {box, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
   return maps;
 }
@@ -185,7 +187,6 @@ bool StepProgram::product(const Product& p, Alone alone) {
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
       .lines = static_cast<int>(panel_lines(p.k)),
-      .first_unit = 0,
       .quantized = quantized,
       .accumulate = p.accumulate,
       .norms = false,
@@ -284,6 +285,7 @@ int StepProgram::place_of(const AttentionParams& params, const StepRotation& rot
 
 bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
   if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
+  if (maps_.size() >= kMostInstructions) return false;
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_tiles > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
@@ -296,23 +298,31 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
   if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
-  if (!take_scratch(step_kernel(plain_, quantized_)->attention_bytes)) return false;
+  if (!take_scratch(step_kernel(plain_, quantized_)->attention_bytes(params.group))) return false;
+  const CacheMaps boxes = cache_maps(params, 2, kStepKeys);
+  if (boxes.rows < kStepKeys / 2) return false;
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
-  const StepAttention attention{.params = params,
-                                .rotation = all_.back().rotation,
-                                .in = {},
-                                .put = {},
-                                .q_at = 0,
-                                .k_at = 0,
-                                .v_at = 0,
-                                .keeps_out = true,
-                                .sequences = at.sequences,
-                                .cuts = cuts,
-                                .place = place_of(params, all_.back().rotation, cuts),
-                                .values = memory,
-                                .sums = reinterpret_cast<ChunkSum*>(memory + values),
-                                .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
+  const bool plain = params.soft_cap <= 0 && params.alibi_slopes == nullptr && params.relative_bias == nullptr;
+  StepAttention attention{.params = params,
+                          .rotation = all_.back().rotation,
+                          .in = {},
+                          .put = {},
+                          .q_at = 0,
+                          .k_at = 0,
+                          .v_at = 0,
+                          .keeps_out = true,
+                          .sequences = at.sequences,
+                          .cuts = cuts,
+                          .place = place_of(params, all_.back().rotation, cuts),
+                          .values = memory,
+                          .sums = reinterpret_cast<ChunkSum*>(memory + values),
+                          .maps = nullptr,
+                          .box_keys = boxes.rows,
+                          .plain = plain,
+                          .score_unit = (plain ? params.scale : 1.0f) * std::numbers::log2e_v<float>,
+                          .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
   if (attention.place < 0) return false;
+  attention.maps = keep({boxes.keys, boxes.values});
   all_.pop_back();
   add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(alone));
   return true;
@@ -336,7 +346,6 @@ void StepProgram::launch_run() {
   l.stages -= l.stages % kFeeders;
   l.ahead = std::min(l.stages / kFeeders, kStagesAhead);
   std::ranges::fill(l.places, -1);
-  int units = 0;
   int* next = &l.first_fed;
   for (size_t i = run_; i < all_.size(); ++i) {
     Instruction& in = all_[i];
@@ -344,12 +353,7 @@ void StepProgram::launch_run() {
     if (in.kind == Kind::kAttention) {
       int& place = l.places[in.attention.place];
       if (place < 0) place = at;
-    } else if (in.kind == Kind::kProduct) {
-      StepProduct& p = in.product;
-      // Results that are accumulated to stay with their block.
-      p.first_unit = p.accumulate ? 0 : units % launch_.multiprocessors;
-      units = p.first_unit + static_cast<int>(pieces(p.n, kPanelOutputs)) / (p.gated != nullptr ? 2 : 1);
-    } else {
+    } else if (in.kind != Kind::kProduct) {
       continue;
     }
     *next = at;
@@ -378,7 +382,7 @@ void StepProgram::flush() {
 std::byte* StepProgram::device() {
   if (device_ == nullptr) {
     void* data = nullptr;
-    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(WeightMaps)), "program of a step");
+    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(StepMaps)), "program of a step");
     device_ = static_cast<std::byte*>(data);
   }
   return device_;
@@ -394,9 +398,9 @@ uint2* StepProgram::exchange(size_t words) {
   return exchanges_.back().first;
 }
 
-const WeightMaps* StepProgram::keep(const WeightMaps& maps) {
+const StepMaps* StepProgram::keep(const StepMaps& maps) {
   maps_.push_back(maps);
-  return reinterpret_cast<const WeightMaps*>(device() + kMapsAt) + maps_.size() - 1;
+  return reinterpret_cast<const StepMaps*>(device() + kMapsAt) + maps_.size() - 1;
 }
 
 void StepProgram::finish() {

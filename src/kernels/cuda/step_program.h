@@ -18,10 +18,11 @@ namespace sluice::cuda {
 inline constexpr int kMostStepRows =
     4;  // rows of x: a product of the tensor cores has eight columns, two for some of them
 
-// How the copies of a product's weights find them. Rows are seen in pieces of 128 bytes: [pieces, n, 128 bytes].
-struct WeightMaps {
-  CUtensorMap rows;    // of rows, 16 outputs of some pieces at a time
-  CUtensorMap scales;  // of 8-bit floats: [n, scales of a row]
+// How copies of boxes find what they copy. Rows of weights are seen in pieces of 128 bytes, [pieces, n, 128 bytes], of
+// which 16 outputs of some pieces are copied at a time; beside them 8-bit floats have [n, scales of a row]. Of
+// attention these are the keys, and beside them the values (cache_maps.h).
+struct StepMaps {
+  CUtensorMap rows, beside;
 };
 
 // Results that blocks pass on without waiting for each other (device/exchange.cuh), each with a tag beside it: for
@@ -45,7 +46,7 @@ struct Put {
 // What the kernel executes. Blocks wait for each other before those instructions that say so; what they take from an
 // Exchange they wait for piece by piece.
 struct StepProduct {
-  const WeightMaps* maps;   // of rows, on the device
+  const StepMaps* maps;     // of rows, on the device
   const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
   int64_t pitch;
   const float* x;
@@ -59,8 +60,6 @@ struct StepProduct {
   int64_t gated_stride;
   ops::Activation activation;
   int rows, n, k, lines;
-  // Units, panels or pairs of them to gate, go round the blocks from product to product. Below the number of blocks.
-  int first_unit;
   bool quantized, accumulate, norms;
   // Which of its results are written: those that nobody reads but from an Exchange are not. What is accumulated to
   // is always at out.
@@ -123,7 +122,11 @@ struct StepAttention {  // a row of each sequence
   int place;            // where a block's unit is: of those that the launch finds (StepLaunch)
   float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
   ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
-  uint32_t* arrivals;   // [sequences, kv_heads] zeros, and zeros again at the end
+  const StepMaps* maps;
+  int box_keys;        // that a box copies: 8 or 16
+  bool plain;          // scores are scaled and nothing else
+  float score_unit;    // scores times this are in powers of two
+  uint32_t* arrivals;  // [sequences, kv_heads] zeros, and zeros again at the end
 };
 
 struct alignas(16) Instruction {
@@ -150,7 +153,7 @@ struct StepLaunch {
   int count;
   int first_fed;            // the first instruction with stages of the ring
   int places[kMostPlaces];  // attentions that tell them; -1: none
-  int stages;               // of the ring of weights, a multiple of kFeeders
+  int stages;               // of the ring of weights, a multiple of kFeeders and of kStepGroups
   int ahead;                // of a feeder's stages, on their way at a time
   int scratch_bytes;        // for inputs of products, and for attention
   uint32_t* arrivals;       // a zero, and a zero again at the end; the tag of the last instruction before
@@ -168,15 +171,17 @@ struct StepKernel {
   int stage_bytes;
   int stage_pieces;  // of 128 bytes of each row, in a stage
   ProductInputs (*inputs)(bool quantized);
-  int attention_bytes;  // of attention in scratch
+  int (*attention_bytes)(int group);  // of attention in scratch
 };
 const StepKernel* step_kernel(DType plain, DType quantized);  // null: there are none
 
-inline constexpr int kStepWarps = 8;                // that calculate
+inline constexpr int kStepWarps = 8, kStepGroupWarps = 4;  // that calculate; of a group
+inline constexpr int kStepGroups = kStepWarps / kStepGroupWarps;
 inline constexpr int kFinishers = 2, kFeeders = 2;  // the warps beside them
 inline constexpr int kStepShared = 225 << 10;       // and 1 KiB for the ring to begin at a multiple of that
 inline constexpr int kFewestStages = kStepWarps, kMostStages = 64;
 inline constexpr int kStepMostDim = 128;         // of heads
+inline constexpr int kStepKeys = 16;             // of a stage
 inline constexpr int kStepPlaceBytes = 1 << 10;  // of a unit of attention
 // Panels whose sums may be on their way from the warps to the one that adds them up.
 inline constexpr int kStepSums = 4;
@@ -224,7 +229,7 @@ class StepProgram {
   int place_of(const AttentionParams& params, const StepRotation& rotation, int cuts);
   void add(const Instruction& instruction, Alone alone);
   std::byte* device();
-  const WeightMaps* keep(const WeightMaps& maps);
+  const StepMaps* keep(const StepMaps& maps);
   uint2* exchange(size_t words);
   void launch_run();
 
@@ -232,7 +237,7 @@ class StepProgram {
   std::byte* device_ = nullptr;                       // arrivals, instructions, maps
   std::vector<std::pair<uint2*, size_t>> exchanges_;  // on the device, words; the last one is large enough for the run
   std::vector<Instruction> all_;                      // those of the launches until now, then the run
-  std::vector<WeightMaps> maps_;
+  std::vector<StepMaps> maps_;
   size_t run_ = 0;            // where that begins
   std::vector<Alone> alone_;  // its ops
   DType plain_ = nullptr, quantized_ = nullptr;

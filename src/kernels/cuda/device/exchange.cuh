@@ -48,21 +48,19 @@ __device__ inline Quad wait_for_quad(const uint2* from, Quad q, uint32_t tag) {
   return q;
 }
 
-// Two words with their tags, as they are now,
-__device__ inline uint4 look_at_words(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
+// A word with its tag, as it is now,
+__device__ inline uint2 look_at_word(const uint2* from) {
+  uint2 v;
+  asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
   return v;
 }
-// and when they are there.
-__device__ inline uint2 wait_for_words(const uint4* from, uint4 v, uint32_t tag) {
-  while (v.y != tag || v.w != tag) {
+// and when it is there.
+__device__ inline uint32_t wait_for_word(const uint2* from, uint2 v, uint32_t tag) {
+  while (v.y != tag) {
     __nanosleep(20);
-    v = look_at_words(from);
+    v = look_at_word(from);
   }
-  return {v.x, v.z};
+  return v.x;
 }
 
 // Two elements of 16 bits as they are stored in a word.

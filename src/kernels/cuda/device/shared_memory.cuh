@@ -44,6 +44,9 @@ __device__ inline float2 load_shared(uint32_t from) {
 __device__ inline void store_shared(uint32_t to, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
+__device__ inline void store_shared(uint32_t to, uint16_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
+}
 __device__ inline void store_shared(uint32_t to, float v) { store_shared(to, __float_as_uint(v)); }
 __device__ inline void store_shared(uint32_t to, const uint4& v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");

@@ -1,9 +1,9 @@
 // Attention of one row per sequence inside a program (step_kernel.cuh), where what counts is how soon the result is
 // there: a unit, the keys of a chunk for one kv head, is a block's. Keys and values come through the ring as weights
-// do, 16 of each in a stage, long before the queries; a stage is the warp's that its place belongs to. Scores are
-// products of the tensor cores, keys by queries, with the inputs in the order of their packs of 16 bytes; values are
-// mixed in fp32. Warps keep maxima and sums of their own, which meet in shared memory at the end of the unit, those of
-// chunks in device memory.
+// do, kStepKeys of each in a stage, before the queries. A warp takes stages of its own: scores of queries by keys, then
+// the values by their weights, both products of the tensor cores, of which the second takes what the first gives as it
+// lies in the registers (Dao 2023, arXiv:2307.08691). Warps' results meet in shared memory at the end of the unit,
+// those of chunks in device memory.
 #pragma once
 
 #include "kernels/cuda/decode_plan.h"
@@ -17,7 +17,6 @@
 
 namespace sluice::cuda::step {
 
-inline constexpr int kStageKeys = 16;
 // Chunks begin at multiples of kCutKeys and are kShortestCut keys at least, where there are so many: a few stages more
 // take less time than adding up two results.
 inline constexpr int kCutKeys = 128, kShortestCut = 256;
@@ -26,9 +25,9 @@ inline constexpr int kCutKeys = 128, kShortestCut = 256;
 // the layer: found once at the begin of a launch.
 struct UnitPlace {
   int kv_head, pair, chunk, chunks;  // chunks: of the sequence; 0: the block has no unit
-  int begin, end, kv_len, token, first_block, blocks;
-  int64_t slot, table;  // table: where the sequence's blocks begin
-  int32_t ids[kWarp];   // the first ones of its blocks
+  int begin, end, kv_len, token, first_block, blocks, first_visible;
+  int64_t vector, table;  // of the cache, for the last position; where the sequence's blocks begin
+  int32_t ids[kWarp];     // the first ones of its blocks
   alignas(16) float cos_sin[kStepMostDim];
 };
 
@@ -52,8 +51,10 @@ __device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& t
     to.kv_head = pair % p.kv_heads, to.pair = pair, to.chunk = chunk;
     to.chunks = is_one ? (keys + length - 1) / length : 0;
     to.begin = begin, to.end = end, to.kv_len = kv_len, to.token = token;
+    to.first_visible = first_visible(p, kv_len - 1);
     to.first_block = first_block, to.blocks = blocks, to.table = table;
-    to.slot = __ldg(a.rotation.slots + token);
+    const StepRotation& r = a.rotation;
+    to.vector = Cache<void>{nullptr, r.kv_heads, r.block_size, 0}.vector(__ldg(r.slots + token), pair % p.kv_heads);
   }
   to.ids[lane] = lane < blocks ? __ldg(p.block_table + table + first_block + lane) : 0;
   if (!is_one || a.rotation.rotary == 0) return;
@@ -61,8 +62,7 @@ __device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& t
   for (int i = lane; i < a.rotation.rotary; i += kWarp) to.cos_sin[i] = __ldg(cos_sin + i);
 }
 
-// The stages of the ring that are a warp's: those at places warp, warp + kStepWarps and so on. So a place is waited for
-// by one warp alone, in every round.
+// The stages of the ring that are a warp group's: every kStepGroups-th.
 struct OwnStages {
   RingPlace place;
   int next;  // counted from the begin of the panel, or of the keys, that are next
@@ -71,166 +71,241 @@ struct OwnStages {
 // Shared memory of a unit.
 template <class T, int dim>
 struct AttentionScratch {
-  static constexpr int kPitch = dim + 8;
+  static constexpr int kPitch = dim + 8, kMixedPitch = dim + 4;  // off each other's banks
   alignas(16) T queries[kQueries][kPitch];
-  alignas(16) T new_key[dim], new_value[dim];   // of the last position, on their way to the cache
-  alignas(16) float raw[(kQueries + 2) * dim];  // queries, key and value before the rotation
-  float weights[kStepWarps][kStageKeys][kQueries];
-  float tops[kStepWarps][kQueries], sums[kStepWarps][kQueries];
-  alignas(16) float mixed[kStepWarps][kQueries][dim];
+  alignas(16) T new_key[dim], new_value[dim];                                // of the last position
+  alignas(16) float tops[kQueries][kStepWarps], sums[kQueries][kStepWarps];  // tops in powers of two
   int last;
+  alignas(16) float mixed[kQueries][kStepWarps][kMixedPitch];
+
+  // For so many queries.
+  static constexpr int bytes(int queries) {
+    return static_cast<int>(sizeof(AttentionScratch) - sizeof(float) * kMixedPitch * kStepWarps * (kQueries - queries));
+  }
 };
 
-template <class T, int dim, int heads>
+// Scores of a head with keys that are eight apart, each with the one behind it. A function of its own: few models need
+// it.
+static __device__ __noinline__ float4 adjusted_scores(const AttentionParams& p, float4 v, int head, int key, int last) {
+  float scores[4] = {v.x, v.y, v.z, v.w};
+  const int heads[2] = {head, head}, position[2] = {last, last};
+  adjust(
+      p, scores, heads, position, [](int) { return 0; }, [&](int i) { return key + i / 2 * 8 + i % 2; });
+  return {scores[0], scores[1], scores[2], scores[3]};
+}
+
+// A warp's part of a unit: every kStepWarps-th stage, two of them at a time if that is all there is. A stage has boxes
+// of 128 bytes of all its keys, then those of the values, packs of 16 bytes exchanged as CU_TENSOR_MAP_SWIZZLE_128B
+// does. A lane has scores of query g with keys 2 t and 2 t + 1, and with those eight keys on.
+//
+// All of it is a chain of a few hundred instructions that begins when the vectors come, so what does not depend on them
+// is looked up before, and there are few branches.
+template <class T, int dim>
 class ChunkAttention {
  public:
   using Scratch = AttentionScratch<T, dim>;
 
-  __device__ ChunkAttention(const StepAttention& a, Scratch& scratch, const UnitPlace& place)
-      : p_(a.params), scratch_(scratch), kv_len_(place.kv_len), end_(place.end) {
-    head_[0] = place.kv_head * p_.group + min(2 * t(), p_.group - 1);
-    head_[1] = place.kv_head * p_.group + min(2 * t() + 1, p_.group - 1);
+  __device__ ChunkAttention(const StepAttention& a, Scratch& scratch, const UnitPlace& place, const RingPlace& at,
+                            std::byte* ring)
+      : params_(a.params),
+        scratch_(scratch),
+        at_(at),
+        ring_(ring),
+        values_at_((a.params.head_dim + 63) / 64 * kBoxBytes),
+        group_(a.params.group),
+        first_head_(place.kv_head * group_),
+        begin_(place.begin),
+        end_(place.end),
+        last_(place.kv_len - 1),
+        first_visible_(place.first_visible),
+        stages_((end_ - begin_ + kStepKeys - 1) / kStepKeys),
+        together_(stages_ <= min(kMostTogether, at.stages()) ? stages_ : kStepWarps),
+        plain_(a.plain),
+        unit_(a.score_unit) {
+    wait_for_stages();
   }
 
-  // The keys from `first` on that a stage has; queries, and key and value of the last position, which the cache did not
-  // have yet, are in shared memory.
-  __device__ void attend(const std::byte* stage, int first) {
-    float scores[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    const T* query = scratch_.queries[min(g(), p_.group - 1)] + t() * 8;
-    const int last = kv_len_ - 1 - first;  // where that position is among these keys
-    const std::byte* keys = stage + (g() * p_.head_dim + t() * 8) * 2;
-    const std::byte* new_key = reinterpret_cast<const std::byte*>(scratch_.new_key + t() * 8);
+  // Where the value of the last position goes: to its stage if that is one of the first ones.
+  __device__ uint32_t new_value(int column) const {
+    if (stages_ > together_) return shared_address(scratch_.new_value + column);
+    const RingPlace last = at_.moved(stages_ - 1);
+    last.wait_full();
+    return shared_address(ring_) + last.offset() + values_at_ +
+           pack_at(end_ - 1 - begin_ - (stages_ - 1) * kStepKeys, column / 8) + column % 8 * 2;
+  }
+
+  // Adds the keys and values of the stages at hand.
+  __device__ void add() {
+    float scores[kOwn][2][4] = {};                                   // of eight keys each
+    const int last = last_ - begin_ - (first_ + warp_) * kStepKeys;  // among the first stage's keys
+    const T* new_key = scratch_.new_key + t() * 8;
+    const T* query = scratch_.queries[min(g(), group_ - 1)] + t() * 8;
 #pragma unroll
-    for (int i = 0; i < dim / 32; ++i) {
+    for (int i = 0; i < kSteps; ++i) {
       const uint4 q = *reinterpret_cast<const uint4*>(query + i * 32);
-      uint4 a = {0, 0, 0, 0}, c = {0, 0, 0, 0};  // what is behind the keys' dims is multiplied, too
-      if (i * 32 + t() * 8 < p_.head_dim) {
-        a = *reinterpret_cast<const uint4*>((last == g() ? new_key : keys) + i * 64);
-        c = *reinterpret_cast<const uint4*>((last == g() + 8 ? new_key : keys + 16 * p_.head_dim) + i * 64);
+      const auto* key = reinterpret_cast<const std::byte*>(new_key + i * 32);
+#pragma unroll
+      for (int s = 0; s < kOwn; ++s) {
+        const int row = last - s * kStepWarps * kStepKeys - g();  // 0 or 8: the new key's
+        const std::byte* keys = stages_at_[s] + pack_at(g(), i * 4 + t());
+        const uint4 a = *reinterpret_cast<const uint4*>(row == 0 ? key : keys);
+        const uint4 b = *reinterpret_cast<const uint4*>(row == 8 ? key : keys + 8 * 128);
+        mma<T>(scores[s][0], q.x, 0, q.y, 0, a.x, a.y);
+        mma<T>(scores[s][1], q.x, 0, q.y, 0, b.x, b.y);
+        mma<T>(scores[s][0], q.z, 0, q.w, 0, a.z, a.w);
+        mma<T>(scores[s][1], q.z, 0, q.w, 0, b.z, b.w);
       }
-      mma<T>(scores, a.x, c.x, a.y, c.y, q.x, q.y);
-      mma<T>(scores, a.z, c.z, a.w, c.w, q.z, q.w);
     }
-    const int position[2] = {kv_len_ - 1, kv_len_ - 1};
-    const auto row = [](int i) { return i % 2; };
-    const auto key_of = [&](int i) { return first + i / 2 * 8 + g(); };
-    if (!plain_scores(p_)) adjust(p_, scores, head_, position, row, key_of);
-    if (first + kStageKeys > end_ || first < first_visible(p_, kv_len_ - 1)) {
-      mask(p_, scores, position, kv_len_, row, key_of);
+    float own[kOwn][4], highest = -INFINITY;
+#pragma unroll
+    for (int s = 0; s < kOwn; ++s) {
+      const int key = begin_ + (first_ + warp_ + s * kStepWarps) * kStepKeys + 2 * t();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[s][i] = scores[s][i / 2][i % 2];
+      if (!plain_) {
+        const float4 v = adjusted_scores(params_, {own[s][0], own[s][1], own[s][2], own[s][3]},
+                                         first_head_ + min(g(), group_ - 1), key, last_);
+        own[s][0] = v.x, own[s][1] = v.y, own[s][2] = v.z, own[s][3] = v.w;
+      }
+      const bool is_one = warp_ + s * kStepWarps < count();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int k = key + i / 2 * 8 + i % 2;
+        if (!is_one || k < first_visible_ || k >= end_) own[s][i] = -INFINITY;
+        highest = fmaxf(highest, own[s][i]);
+      }
     }
-    soften(scores);
-    mix(stage + kStageKeys * p_.head_dim * 2, last, min(end_ - first, kStageKeys));
+    highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 2));
+    const float top = fmaxf(top_, highest * unit_), base = top == -INFINITY ? 0.0f : top;
+    if (first_ > 0) {
+      const float keep = exp2_fast(top_ - base);
+      const float keeps[2] = {__shfl_sync(kFullWarp, keep, 8 * t()), __shfl_sync(kFullWarp, keep, 8 * t() + 4)};
+      sum_ *= keep;
+#pragma unroll
+      for (int i = 0; i < dim / 16 * 4; ++i) mixed_[i / 4][i % 4] *= keeps[i % 2];
+    }
+    top_ = top;
+#pragma unroll
+    for (int s = 0; s < kOwn; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[s][i] = exp2_fast(fmaf(own[s][i], unit_, -base)), sum_ += own[s][i];
+    }
+    if (warp_ < count()) mix(stages_at_[0], own[0], last);
+    if (warp_ + kStepWarps < count()) mix(stages_at_[1], own[1], last - kStepWarps * kStepKeys);
   }
 
-  // The unit's results to shared memory.
+  __device__ bool at_last() const { return first_ + count() == stages_; }
+  // The stages at hand are free.
+  __device__ void free() {
+    const int done = count();
+    for (int s = warp_; s < done; s += kStepWarps) {
+      if (lane() == 0) arrive(at_.moved(s).empty(), kStepGroupWarps);
+    }
+    at_ = at_.moved(done), first_ += done;
+  }
+  __device__ void next() {
+    free();
+    wait_for_stages();
+  }
+
+  // This warp's results to shared memory.
   __device__ void leave() const {
+    float sum = sum_ + __shfl_xor_sync(kFullWarp, sum_, 1);
+    sum += __shfl_xor_sync(kFullWarp, sum, 2);
+    if (t() == 0) scratch_.tops[g()][warp_] = top_, scratch_.sums[g()][warp_] = sum;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      float sum = sum_[j];
-      sum += __shfl_xor_sync(kFullWarp, sum, 4);
-      sum += __shfl_xor_sync(kFullWarp, sum, 8);
-      sum += __shfl_xor_sync(kFullWarp, sum, 16);
-      if (g() == 0)
-        scratch_.tops[warp()][2 * t() + j] = top_[j] * score_unit(p_), scratch_.sums[warp()][2 * t() + j] = sum;
-    }
+      if (2 * t() + j >= group_) break;
+      float* to = &scratch_.mixed[2 * t() + j][warp_][g()];
 #pragma unroll
-    for (int q = 0; q < heads; ++q) {
-      float* to = &scratch_.mixed[warp()][q][lane() * (dim / 32)];
-      if constexpr (dim == 128) {
-        *reinterpret_cast<float4*>(to) = {mixed_[q][0], mixed_[q][1], mixed_[q][2], mixed_[q][3]};
-      } else {
-        *reinterpret_cast<float2*>(to) = {mixed_[q][0], mixed_[q][1]};
-      }
+      for (int tile = 0; tile < dim / 16; ++tile)
+        to[tile * 16] = mixed_[tile][j], to[tile * 16 + 8] = mixed_[tile][2 + j];
     }
   }
+
+  // Behind the last stage.
+  __device__ const RingPlace& place() const { return at_; }
+  __device__ int stages() const { return stages_; }
 
  private:
-  using Values = std::conditional_t<dim == 128, uint2, uint32_t>;  // of a lane: dim / 32
+  static constexpr int kSteps = dim / 32, kBoxBytes = kStepKeys * 128;
+  // Stages at hand: of a warp, and of all. Of longer units one of each warp.
+  static constexpr int kOwn = 2, kMostTogether = kOwn * kStepWarps;
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
-  __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
   __device__ static int g() { return lane() / 4; }
   __device__ static int t() { return lane() % 4; }
+  // Pack i of a vector in its boxes.
+  __device__ static int pack_at(int row, int i) { return i / 8 * kBoxBytes + row * 128 + ((i ^ row) & 7) * 16; }
+  __device__ int count() const { return min(together_, stages_ - first_); }
 
-  // Scores to weights relative to the running maximum, which go to shared memory.
-  __device__ void soften(float (&scores)[4]) {
-    const float unit = score_unit(p_);
-    float keep[2];
+  __device__ void wait_for_stages() {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float highest = fmaxf(top_[j], fmaxf(scores[j], scores[2 + j]));
-      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 4));
-      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 8));
-      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 16));
-      const float base = highest == -INFINITY ? 0.0f : highest * unit;
-      keep[j] = exp2_fast(top_[j] * unit - base);
-      top_[j] = highest;
-      float sum = 0.0f;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float weight = exp2_fast(fmaf(scores[2 * half + j], unit, -base));
-        scratch_.weights[warp()][half * 8 + g()][2 * t() + j] = weight;
-        sum += weight;
+    for (int s = 0; s < kOwn; ++s) {
+      if (warp_ + s * kStepWarps < count()) {
+        const RingPlace place = at_.moved(warp_ + s * kStepWarps);
+        place.wait_full();
+        stages_at_[s] = ring_ + place.offset();
+      } else {
+        stages_at_[s] = s == 0 ? ring_ : stages_at_[0];
       }
-      sum_[j] = sum_[j] * keep[j] + sum;
+    }
+  }
+
+  // Adds the values of a stage, in which the last position is at `last`.
+  __device__ void mix(std::byte* stage, const float (&weights)[4], int last) {
+    const bool ends = last < kStepKeys;
+    if (ends && stages_ > together_ && lane() < dim / 8) {
+      *reinterpret_cast<uint4*>(stage + values_at_ + pack_at(last, lane())) =
+          *reinterpret_cast<const uint4*>(scratch_.new_value + lane() * 8);
     }
     __syncwarp();
-    if (__any_sync(kFullWarp, keep[0] != 1.0f || keep[1] != 1.0f)) {
+    // Behind the last key there may be no numbers.
+    const int behind = ends ? last : kStepKeys;
+    const auto kept = [&](int key) { return (key <= behind ? 0xffffu : 0) | (key < behind ? 0xffff0000u : 0); };
+    const uint32_t low = kept(2 * t()), high = kept(2 * t() + 8);
+    const uint32_t b0 = pack2<T>(weights[0], weights[1]), b1 = pack2<T>(weights[2], weights[3]);
+    // Lane l asks for the first or the last eight columns of key l % 8 + l / 16 * 8.
+    const int key = lane() % 8 + lane() / 16 * 8;
+    const uint32_t from = shared_address(stage) + values_at_ + key * 128, pack = (lane() / 8 % 2) ^ (lane() % 8);
 #pragma unroll
-      for (int q = 0; q < heads; ++q) {
-        const float factor = __shfl_sync(kFullWarp, q % 2 == 0 ? keep[0] : keep[1], q / 2);
-#pragma unroll
-        for (int i = 0; i < dim / 32; ++i) mixed_[q][i] *= factor;
-      }
+    for (int tile = 0; tile < dim / 16; ++tile) {
+      uint32_t v[4];
+      ldmatrix4_transposed(v, from + tile / 4 * kBoxBytes + (pack ^ tile % 4 * 2) * 16);
+      mma<T>(mixed_[tile], v[0] & low, v[1] & low, v[2] & high, v[3] & high, b0, b1);
     }
   }
 
-  // What is behind the last key may be no numbers.
-  __device__ void mix(const std::byte* values, int last, int count) {
-    const bool own = lane() * (dim / 32) < p_.value_dim;
-    const std::byte* new_value = reinterpret_cast<const std::byte*>(scratch_.new_value);
-#pragma unroll
-    for (int key = 0; key < kStageKeys; ++key) {
-      if (key >= count) break;
-      const std::byte* from = key == last ? new_value : values + key * p_.value_dim * 2;
-      float v[dim / 32];
-      unpack_values(own ? *reinterpret_cast<const Values*>(from + lane() * (dim / 32) * 2) : Values{}, v);
-      float weights[heads];
-#pragma unroll
-      for (int q = 0; q < heads; q += 4) {
-        *reinterpret_cast<float4*>(weights + q) = *reinterpret_cast<const float4*>(&scratch_.weights[warp()][key][q]);
-      }
-#pragma unroll
-      for (int q = 0; q < heads; ++q) {
-#pragma unroll
-        for (int i = 0; i < dim / 32; ++i) mixed_[q][i] = fmaf(weights[q], v[i], mixed_[q][i]);
-      }
-    }
-    __syncwarp();
-  }
-
-  static __device__ void unpack_values(uint32_t pair, float (&v)[2]) { unpack_pair(pair, v[0], v[1]); }
-  static __device__ void unpack_values(uint2 four, float (&v)[4]) {
-    unpack_pair(four.x, v[0], v[1]), unpack_pair(four.y, v[2], v[3]);
-  }
-  static __device__ void unpack_pair(uint32_t pair, float& low, float& high) {
-    if constexpr (std::is_same_v<T, __half>) {
-      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-      low = both.x, high = both.y;
-    } else {
-      low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
-    }
-  }
-
-  const AttentionParams& p_;
+  const AttentionParams& params_;
   Scratch& scratch_;
-  const int kv_len_, end_;
-  int head_[2];
-  float top_[2] = {-INFINITY, -INFINITY}, sum_[2] = {0.0f, 0.0f};
-  float mixed_[heads][dim / 32] = {};
+  RingPlace at_;  // of the first stage of those at hand
+  std::byte* const ring_;
+  const int warp_ = static_cast<int>(threadIdx.x) / kWarp;
+  const int values_at_;  // in a stage
+  const int group_, first_head_, begin_, end_, last_, first_visible_, stages_, together_;
+  const bool plain_;
+  const float unit_;
+  int first_ = 0;  // of the stages at hand
+  std::byte* stages_at_[kOwn];
+  float top_ = -INFINITY, sum_ = 0.0f;  // of query g; the sum of this lane's keys
+  float mixed_[dim / 16][4] = {};       // columns g and g + 8 of 16, of queries 2 t and 2 t + 1
 };
 
-// Results of parts become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
+// What mixed values of a head are multiplied by in the end. sink: -inf if there is none.
+__device__ inline float final_factor(float top, float sum, float sink) {
+  if (sink == -INFINITY) return 1.0f / sum;
+  const float highest = fmaxf(top, sink), keep = exp2_fast(top - highest);
+  return keep / (sum * keep + exp2_fast(sink - highest));
+}
+
+// Four columns of a head's result to memory.
+__device__ inline void keep_result(const AttentionParams& p, int token, int head, int at, const float4& v) {
+  const int64_t to = token * p.out_stride + int64_t{head} * p.value_dim + at;
+  put_result(p, to, v.x), put_result(p, to + 1, v.y), put_result(p, to + 2, v.z), put_result(p, to + 3, v.w);
+}
+
+// Results of chunks become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
 struct PartialResult {
   float top = -INFINITY, sum = 0.0f;
   float4 values = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -247,21 +322,6 @@ struct PartialResult {
     top = highest, sum = sum * keep + other_sum * take;
     values = {values.x * keep + v.x * take, values.y * keep + v.y * take, values.z * keep + v.z * take,
               values.w * keep + v.w * take};
-  }
-  template <class T>
-  __device__ void write(const StepAttention& a, int token, int head, int at, uint32_t tag) const {
-    const AttentionParams& p = a.params;
-    const float sink = p.sinks != nullptr ? p.sinks[head] * kLog2E : -INFINITY;
-    const float highest = fmaxf(top, sink), keep = exp2_fast(top - highest);
-    const float factor = keep / (sum * keep + (p.sinks != nullptr ? exp2_fast(sink - highest) : 0.0f));
-    if (at >= p.value_dim) return;  // whole packs of eight
-    const int64_t column = int64_t{head} * p.value_dim + at, to = token * p.out_stride + column;
-    const float4 v = {values.x * factor, values.y * factor, values.z * factor, values.w * factor};
-    if (a.put.words != nullptr) {
-      put_quad(a.put.words + token * a.put.stride + column / 2, {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w), 0.0f, tag});
-    }
-    if (!a.keeps_out) return;
-    put_result(p, to, v.x), put_result(p, to + 1, v.y), put_result(p, to + 2, v.z), put_result(p, to + 3, v.w);
   }
 };
 
@@ -291,196 +351,205 @@ __device__ void store_key(const StepRotation& a, int row, int kv_head, const Tea
   }
 }
 
-// Queries of a unit and, at its end, key and value of the last position, as the product before gives them. Asked for
-// when this is made: before keys and values are, which take longer.
+// Queries of a unit and, at its end, key and value of the last position, as the product before gives them: pairs of
+// elements that are rotated together, or not at all, those of the key behind the queries', the value's behind those.
 template <class T, int dim>
 class Vectors {
  public:
-  __device__ Vectors(const StepAttention& a, const UnitPlace& place, bool last, uint32_t tag)
-      : a_(a), place_(place), last_(last), tag_(tag) {
+  // Asks for them.
+  __device__ Vectors(const StepAttention& a, const UnitPlace& place, AttentionScratch<T, dim>& scratch, uint32_t tag)
+      : words_(a.in.words != nullptr ? a.in.words + place.token * a.in.stride : nullptr),
+        tag_(tag),
+        group_(a.params.group),
+        all_(a.params.group + (place.end == place.kv_len ? 2 : 0)) {
     const AttentionParams& p = a.params;
-    of_queries_ = p.group * p.head_dim, with_key_ = of_queries_ + (last ? p.head_dim : 0);
-    all_ = with_key_ + (last ? p.value_dim : 0);
+    const StepRotation& r = a.rotation;
+    const int half = r.rotary / 2;
 #pragma unroll
     for (int i = 0; i < kAsked; ++i) {
-      asked_[i] = {0, tag, 0, tag};
-      if (at(i) >= all_) break;
-      if (a.in.words != nullptr) {
-        asked_[i] = look_at_words(words(i));
+      Pair& pair = pairs_[i];
+      const int vector = vector_of(i), index = index_of(i);
+      if (vector >= all_) continue;
+      const bool is_key = vector == group_, is_value = vector > group_;
+      const bool rotates = !is_value && index < half, apart = rotates && !r.interleaved;
+      const int first = apart ? index : 2 * index, columns = is_value ? p.value_dim : p.head_dim;
+      pair.second = apart ? half : 1;
+      pair.to = shared_address((is_value ? scratch.new_value
+                                : is_key ? scratch.new_key
+                                         : scratch.queries[vector]) +
+                               first);
+      if (first >= columns) {
+        store_shared(pair.to, 0u);
+        continue;
+      }
+      if (rotates) pair.turn = {place.cos_sin[index], place.cos_sin[half + index]};
+      const int head = is_key || is_value ? place.kv_head : place.kv_head * p.group + vector;
+      pair.column = first, pair.at = head * columns + first;
+      if (words_ != nullptr) {
+        pair.at += is_value ? a.v_at : is_key ? a.k_at : a.q_at;
+        pair.asked[0] = look_at_word(words_ + pair.at), pair.asked[1] = look_at_word(words_ + pair.at + pair.second);
       } else {
-        const float* from = memory(i);
-        asked_[i].x = __float_as_uint(__ldcg(from)), asked_[i].z = __float_as_uint(__ldcg(from + 1));
+        const float* from = is_value ? r.v + place.token * r.v_stride
+                            : is_key ? r.k + place.token * r.k_stride
+                                     : static_cast<const float*>(p.q) + place.token * p.q_stride;
+        pair.asked[0].x = __float_as_uint(__ldcg(from + pair.at));
+        pair.asked[1].x = __float_as_uint(__ldcg(from + pair.at + pair.second));
       }
     }
   }
 
-  // To shared memory, rotated; the new key and value also to the cache.
-  __device__ void take(AttentionScratch<T, dim>& scratch, const Team& team) const;
+  // The value of the last position may go where `attention` has its stage.
+  __device__ void place_value(const ChunkAttention<T, dim>& attention) {
+#pragma unroll
+    for (int i = 0; i < kAsked; ++i) {
+      if (pairs_[i].column >= 0 && vector_of(i) > group_) pairs_[i].to = attention.new_value(pairs_[i].column);
+    }
+  }
+  // To shared memory, rotated.
+  __device__ void take(const Team& team) {
+#pragma unroll
+    for (int i = 0; i < kAsked; ++i) {
+      Pair& pair = pairs_[i];
+      if (pair.column < 0) continue;
+      uint32_t words[2] = {pair.asked[0].x, pair.asked[1].x};
+      if (words_ != nullptr) {
+        words[0] = wait_for_word(words_ + pair.at, pair.asked[0], tag_);
+        words[1] = wait_for_word(words_ + pair.at + pair.second, pair.asked[1], tag_);
+      }
+      const float x = __uint_as_float(words[0]), y = __uint_as_float(words[1]), c = pair.turn.x, s = pair.turn.y;
+      pair.result = s == 0.0f && c == 1.0f ? pack2<T>(x, y) : pack2<T>(x * c - y * s, y * c + x * s);
+      store_shared(pair.to, static_cast<uint16_t>(pair.result));
+      store_shared(pair.to + pair.second * 2, static_cast<uint16_t>(pair.result >> 16));
+    }
+    team.sync();
+  }
+  // The new key and value also to the cache.
+  __device__ void store(const StepAttention& a, const UnitPlace& place) const {
+    const StepRotation& r = a.rotation;
+#pragma unroll
+    for (int i = 0; i < kAsked; ++i) {
+      const Pair& pair = pairs_[i];
+      if (pair.column < 0 || vector_of(i) < group_) continue;
+      const bool is_value = vector_of(i) > group_;
+      auto* to = reinterpret_cast<uint16_t*>(is_value ? r.v_cache : r.k_cache) +
+                 place.vector * (is_value ? r.value_dim : r.head_dim) + pair.column;
+      to[0] = static_cast<uint16_t>(pair.result), to[pair.second] = static_cast<uint16_t>(pair.result >> 16);
+    }
+  }
 
  private:
   static constexpr int kThreads = kStepWarps * kWarp, kAsked = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
+  struct Pair {
+    int column = -1;             // of the vector, the pair's first; -1: there is no such pair
+    int at = 0, second = 1;      // where it is, and how much farther the second one
+    uint32_t to = 0;             // in shared memory
+    float2 turn = {1.0f, 0.0f};  // cosine, sine
+    uint2 asked[2] = {};
+    uint32_t result = 0;
+  };
+  __device__ static int vector_of(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) / (dim / 2); }
+  __device__ static int index_of(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) % (dim / 2); }
 
-  // The element of the i-th pair. Heads are whole eights of elements.
-  static __device__ int at(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) * 2; }
-  __device__ const uint4* words(int i) const {
-    const AttentionParams& p = a_.params;
-    int column = at(i);
-    if (column < of_queries_) {
-      column += a_.q_at + place_.kv_head * of_queries_;
-    } else if (column < with_key_) {
-      column += a_.k_at + place_.kv_head * p.head_dim - of_queries_;
-    } else {
-      column += a_.v_at + place_.kv_head * p.value_dim - with_key_;
-    }
-    return reinterpret_cast<const uint4*>(a_.in.words + place_.token * a_.in.stride + column);
-  }
-  __device__ const float* memory(int i) const {
-    const AttentionParams& p = a_.params;
-    const StepRotation& r = a_.rotation;
-    if (at(i) < of_queries_) {
-      return static_cast<const float*>(p.q) + place_.token * p.q_stride + int64_t{place_.kv_head} * of_queries_ + at(i);
-    }
-    if (at(i) < with_key_) {
-      return r.k + place_.token * r.k_stride + int64_t{place_.kv_head} * p.head_dim + at(i) - of_queries_;
-    }
-    return r.v + place_.token * r.v_stride + int64_t{place_.kv_head} * p.value_dim + at(i) - with_key_;
-  }
-
-  const StepAttention& a_;
-  const UnitPlace& place_;
-  const bool last_;
+  const uint2* const words_;
   const uint32_t tag_;
-  int of_queries_, with_key_, all_;
-  uint4 asked_[kAsked];
+  const int group_, all_;
+  Pair pairs_[kAsked];
 };
 
+// The warps' results of a unit become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
 template <class T, int dim>
-__device__ void Vectors<T, dim>::take(AttentionScratch<T, dim>& scratch, const Team& team) const {
-  const AttentionParams& p = a_.params;
-  const int kv_head = place_.kv_head;
+__device__ PartialResult merge_warps(const AttentionScratch<T, dim>& scratch, int query, int at) {
+  float tops[kStepWarps];
+  PartialResult result;
 #pragma unroll
-  for (int i = 0; i < kAsked; ++i) {
-    if (at(i) >= all_) break;
-    const bool waits = a_.in.words != nullptr;
-    const uint2 pair = waits ? wait_for_words(words(i), asked_[i], tag_) : uint2{asked_[i].x, asked_[i].z};
-    *reinterpret_cast<uint2*>(scratch.raw + at(i)) = pair;
+  for (int w = 0; w < kStepWarps; ++w) tops[w] = scratch.tops[query][w];
+#pragma unroll
+  for (int w = 0; w < kStepWarps; ++w) result.top = fmaxf(result.top, tops[w]);
+  const float base = result.top == -INFINITY ? 0.0f : result.top;
+#pragma unroll
+  for (int w = 0; w < kStepWarps; ++w) {
+    result.add(exp2_fast(tops[w] - base), scratch.sums[query][w],
+               *reinterpret_cast<const float4*>(&scratch.mixed[query][w][at]));
   }
-  team.sync();
-  // Two elements a thread, which are rotated together or not at all; behind the queries comes the key.
-  const StepRotation& r = a_.rotation;
-  T *k = nullptr, *v = nullptr;
-  if (last_) {
-    k = Cache<T>{reinterpret_cast<T*>(r.k_cache), r.kv_heads, r.block_size, r.head_dim}.row(place_.slot, kv_head);
-    v = Cache<T>{reinterpret_cast<T*>(r.v_cache), r.kv_heads, r.block_size, r.value_dim}.row(place_.slot, kv_head);
-  }
-  const int half = r.rotary / 2, heads = p.group + (last_ ? 1 : 0);
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < heads * (dim / 2); i += team.threads()) {
-    const int head = i / (dim / 2), pair = i % (dim / 2);
-    const bool rotates = pair < half, apart = rotates && !r.interleaved;
-    const int first = apart ? pair : 2 * pair, second = apart ? pair + half : first + 1;
-    float x = 0.0f, y = 0.0f;
-    if (first < p.head_dim) x = scratch.raw[head * p.head_dim + first], y = scratch.raw[head * p.head_dim + second];
-    if (rotates) {
-      const float c = place_.cos_sin[pair], s = place_.cos_sin[half + pair], before = x;
-      x = before * c - y * s, y = y * c + before * s;
-    }
-    T* to = head < p.group ? scratch.queries[head] : scratch.new_key;
-    to[first] = from_f32<T>(x), to[second] = from_f32<T>(y);
-    if (head == p.group && first < p.head_dim) k[first] = from_f32<T>(x), k[second] = from_f32<T>(y);
-  }
-  if (last_) {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < r.value_dim; i += team.threads()) {
-      scratch.new_value[i] = v[i] = from_f32<T>(scratch.raw[with_key_ + i]);
-    }
-  }
-  team.sync();
+  return result;
 }
 
-template <class T, int dim, int heads>
-__device__ void attend_unit(const StepAttention& a, AttentionScratch<T, dim>& scratch, const std::byte* ring,
-                            OwnStages& own_stages, const UnitPlace& place, const Team& team, uint32_t epoch,
-                            uint32_t tag) {
-  if (place.chunks == 0) return;
-  const AttentionParams& p = a.params;
-  const int thread = threadIdx.x, query = thread / kWarp, at = thread % kWarp * 4;  // of the results
-  const int kv_head = place.kv_head, token = place.token, pair = place.pair, chunks = place.chunks;
-  const Vectors<T, dim> vectors(a, place, place.end == place.kv_len, epoch + a.in.step);
-  ChunkAttention<T, dim, heads> attention(a, scratch, place);
-  vectors.take(scratch, team);
-  const int stages = (place.end - place.begin + kStageKeys - 1) / kStageKeys;
-#pragma unroll 1
-  while (own_stages.next < stages) {
-    own_stages.place.wait_full();
-    attention.attend(ring + own_stages.place.offset(), place.begin + own_stages.next * kStageKeys);
-    __syncwarp();
-    if (thread % kWarp == 0) arrive(own_stages.place.empty());
-    own_stages.next += own_stages.place.next();
-  }
-  own_stages.next -= stages;
-  attention.leave();
-  team.sync();
-  PartialResult result;
-  const bool own = query < p.group && at < dim;
-  if (own) {
-    float tops[kStepWarps];
-#pragma unroll
-    for (int w = 0; w < kStepWarps; ++w) {
-      tops[w] = scratch.tops[w][query];
-      result.top = fmaxf(result.top, tops[w]);
-    }
-    const float base = result.top == -INFINITY ? 0.0f : result.top;
-#pragma unroll
-    for (int w = 0; w < kStepWarps; ++w) {
-      result.add(exp2_fast(tops[w] - base), scratch.sums[w][query],
-                 *reinterpret_cast<const float4*>(&scratch.mixed[w][query][at]));
-    }
-  }
-  if (chunks == 1) {
-    if (own) result.write<T>(a, token, kv_head * p.group + query, at, tag);
-    return;
-  }
-  // To its slot; who comes last adds up all of them.
+// Results of chunks go to their slots; who comes last adds up all of them. False: this block did not.
+template <int dim>
+__device__ bool merge_chunks(const StepAttention& a, const UnitPlace& place, bool own, int query, int at,
+                             PartialResult& result, int& last, const Team& team) {
+  const int pair = place.pair, chunks = place.chunks;
   const auto slot = [&](int c) { return (int64_t{pair} * a.cuts + c) * kQueries + query; };
   if (own) {
-    if (at < p.value_dim) *reinterpret_cast<float4*>(a.values + slot(place.chunk) * dim + at) = result.values;
+    *reinterpret_cast<float4*>(a.values + slot(place.chunk) * dim + at) = result.values;
     if (at == 0) a.sums[slot(place.chunk)] = {result.top, result.sum};
   }
   team.sync();
-  if (thread == 0) {
+  if (threadIdx.x == 0) {
     uint32_t before;  // zero again after the last one
     asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before)
                  : "l"(a.arrivals + pair), "r"(chunks - 1)
                  : "memory");
-    scratch.last = before == static_cast<uint32_t>(chunks - 1);
+    last = before == static_cast<uint32_t>(chunks - 1);
   }
   team.sync();
-  if (scratch.last && own) {
-    PartialResult all;
+  if (!last || !own) return false;
+  result = {};
 #pragma unroll 4
-    for (int c = 0; c < chunks; ++c) {
-      const float2 sum = __ldcg(reinterpret_cast<const float2*>(a.sums + slot(c)));
-      float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (at < p.value_dim) v = __ldcg(reinterpret_cast<const float4*>(a.values + slot(c) * dim + at));
-      all.merge(sum.x, sum.y, v);
-    }
-    all.write<T>(a, token, kv_head * p.group + query, at, tag);
+  for (int c = 0; c < chunks; ++c) {
+    const float2 of_chunk = __ldcg(reinterpret_cast<const float2*>(a.sums + slot(c)));
+    result.merge(of_chunk.x, of_chunk.y, __ldcg(reinterpret_cast<const float4*>(a.values + slot(c) * dim + at)));
   }
+  return true;
+}
+
+template <class T, int dim>
+__device__ void attend_unit(const StepAttention& a, AttentionScratch<T, dim>& scratch, std::byte* ring, OwnStages& own,
+                            const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
+  Vectors<T, dim> vectors(a, place, scratch, epoch + a.in.step);
+  ChunkAttention<T, dim> attention(a, scratch, place, own.place.moved(-own.next), ring);
+  vectors.place_value(attention);
+  const AttentionParams& p = a.params;
+  const int query = static_cast<int>(threadIdx.x) / kWarp, at = static_cast<int>(threadIdx.x) % kWarp * 4;
+  const int head = place.kv_head * p.group + query, column = head * p.value_dim + at;
+  const bool has_result = query < p.group && at < p.value_dim;
+  const float sink = p.sinks != nullptr && has_result ? __ldg(p.sinks + head) * kLog2E : -INFINITY;
+  uint2* const put =
+      has_result && a.put.words != nullptr ? a.put.words + place.token * a.put.stride + column / 2 : nullptr;
+  vectors.take(team);
+  attention.add();
+  while (!attention.at_last()) {
+    attention.next();
+    attention.add();
+  }
+  attention.leave();
+  team.sync();
+  PartialResult result;
+  bool writes = has_result;
+  if (has_result) result = merge_warps<T, dim>(scratch, query, at);
+  if (place.chunks > 1) writes = merge_chunks<dim>(a, place, has_result, query, at, result, scratch.last, team);
+  if (writes) {
+    const float factor = final_factor(result.top, result.sum, sink);
+    const float4 v = {result.values.x * factor, result.values.y * factor, result.values.z * factor,
+                      result.values.w * factor};
+    if (put != nullptr) put_quad(put, {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w), 0.0f, tag});
+    if (a.keeps_out) keep_result(p, place.token, head, at, v);
+  }
+  vectors.store(a, place);
+  fence_for_products();  // where the value was written copies write next
+  attention.free();
+  own.next = (own.next + attention.stages()) % kStepGroups;
+  own.place = attention.place().moved(own.next);
 }
 
 template <class T>
-__device__ void attend(const StepAttention& a, std::byte* scratch, const std::byte* ring, OwnStages& own,
+__device__ void attend(const StepAttention& a, std::byte* scratch, std::byte* ring, OwnStages& own,
                        const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
+  if (place.chunks == 0) return;
   const auto run = [&](auto dim_of) {
     constexpr int dim = decltype(dim_of)::value;
-    auto& memory = *reinterpret_cast<AttentionScratch<T, dim>*>(scratch);
-    if (a.params.group <= 4) {
-      attend_unit<T, dim, 4>(a, memory, ring, own, place, team, epoch, tag);
-    } else {
-      attend_unit<T, dim, 8>(a, memory, ring, own, place, team, epoch, tag);
-    }
+    attend_unit(a, *reinterpret_cast<AttentionScratch<T, dim>*>(scratch), ring, own, place, team, epoch, tag);
   };
   if (max(a.params.head_dim, a.params.value_dim) <= 64) {
     run(std::integral_constant<int, 64>());

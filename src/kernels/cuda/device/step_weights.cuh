@@ -1,66 +1,88 @@
 // How a program (step_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them, the
-// inputs beside them, and the product of a stage, which is one warp's.
+// inputs beside them, and the product of a stage, which is one warp group's.
 //
 // A type of weights has
-//   kLines      of a stage
-//   kBytes      of a stage
-//   Source      where a product's weights lie, in registers: what is behind a pointer would be read again for every
-//   stage fill()      the copies of a stage, by one lane bytes()     of the inputs leave()     four inputs to where
-//   multiply() looks for them, by whole warps: lane l has a quad behind lane l - 1's multiply()  adds the products of
-//   `lines` lines of a stage, which is the row's from line `first` on, to sums place()     which output and row of
-//   inputs sums[i] of a lane is of; there may be no such row
+//   kLines        of a stage
+//   kBytes        of a stage
+//   kPaddedLines  inputs are zeros up to a multiple of so many
+//   kByWarpGroup  whether inputs are read by products of warp groups
+//   Source        where a product's weights lie, in registers: what is behind a pointer would be read again for every
+//                 stage
+//   fill()        the copies of a stage, by one lane
+//   bytes()       of the inputs
+//   leave()       four inputs to where products look for them, by whole warps: lane l has a quad behind lane l - 1's
+//   Panel<rows>   sums of a panel of 16 outputs, for so many rows of inputs or fewer. Of four warps; each warp
+//     begin()     begins with its quarter of stage `index` of the row, in one of kSets sets of registers
+//     end()       adds the products of a set, behind which `pending` ones were begun; then the stage is free
+//     leave()     leaves what its quarters came to at sums[output * pitch + row]
 //
 // Of rows, a stage holds kPieces pieces of 128 bytes of 16 outputs each, a piece of all outputs after the other, packs
 // of 16 bytes exchanged within 128 so that eight rows of a column lie in different banks (CU_TENSOR_MAP_SWIZZLE_128B).
+// That is a matrix of 64 rows to a warp group, and each piece wants other inputs: all rows are multiplied by the inputs
+// of all pieces, which are the matrix's columns, and a warp takes the columns of the piece that it has.
 #pragma once
 
+#include "kernels/cuda/device/exchange.cuh"
+#include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/step_program.h"
 
 namespace sluice::cuda::step {
 
 inline constexpr int kPieces = 4, kPieceBytes = kPanelOutputs * 128;
+static_assert(kPieces == kStepGroupWarps && kPieces * kPanelOutputs == 64);
 
-// The inputs of a product in shared memory.
+// The inputs of a product in shared memory, at a multiple of 1024.
 struct Inputs {
   std::byte* data;
   int rows, lines;
 };
 
-__device__ inline void prefetch_maps(const StepProduct& p) {
-  if (p.maps == nullptr) return;
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&p.maps->rows) : "memory");
-  if (p.quantized) asm volatile("prefetch.tensormap [%0];" ::"l"(&p.maps->scales) : "memory");
+__device__ inline void prefetch_maps(const StepMaps* maps, bool both) {
+  if (maps == nullptr) return;
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&maps->rows) : "memory");
+  if (both) asm volatile("prefetch.tensormap [%0];" ::"l"(&maps->beside) : "memory");
 }
 
-struct SumPlace {
-  int output, row;
-};
+// Inputs of products of warp groups: eight rows of 128 bytes, packs exchanged as those of the weights are, for every
+// `lines` lines of inputs and row.
+inline constexpr int kInputMatrix = 1024;
+__host__ __device__ constexpr int matrices_bytes(int rows, int lines, int lines_of_matrix) {
+  return (lines + lines_of_matrix - 1) / lines_of_matrix * rows * kInputMatrix;
+}
+__device__ inline std::byte* in_matrix(const Inputs& in, int matrix, int row, int matrix_row, int pack) {
+  return in.data + (matrix * in.rows + row) * kInputMatrix + matrix_row * 128 + ((pack ^ matrix_row) & 7) * 16;
+}
 
-// Rows of 16-bit elements, from one to the next in bytes: off each other's banks.
-__host__ __device__ constexpr int half_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
+// Begins d (+)= a stage, 64 rows of 128 bytes, times the matrix of inputs of each of these rows.
+template <class T, int rows>
+__device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* stage, const Inputs& in, int input_matrix,
+                                      int accumulate) {
+  const uint64_t a = matrix(shared_address(stage));
+  const uint64_t b = matrix(shared_address(in.data) + input_matrix * in.rows * kInputMatrix);
+  begin_products();
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {  // of 32 bytes
+    WarpgroupProduct<T, 8 * rows>::from_shared(d, a + 2 * step, b + 2 * step, step == 0 ? accumulate : 1);
+  }
+  commit_products();
+}
 
-// Where the a operands of two steps of 16 bytes of each row begin, as ldmatrix asks for them: lane l names row l % 16
-// of pack l / 16; packs 2 i and 2 i + 1 lie at from ^ 32 i.
-struct PackAddress {
-  uint32_t from;
-  __device__ PackAddress(const std::byte* stage, int lane)
-      : from(shared_address(stage) + lane % 16 * 128 + ((lane / 16 ^ lane) & 7) * 16) {}
-  __device__ uint32_t operator()(int piece, int pair) const { return (from + piece * kPieceBytes) ^ 32 * pair; }
-};
+__device__ inline int group_warp() { return static_cast<int>(threadIdx.x) / kWarp % kStepGroupWarps; }
 
-__device__ inline SumPlace place_of_mma(int i, int lane) { return {i / 2 * 8 + lane / 4, lane % 4 * 2 + i % 2}; }
-
-// Plain weights of 16 bits: a piece is a line.
+// Plain weights of 16 bits: a piece is a line. The inputs of eight lines are a matrix, those of two stages. A stage is
+// of the same half of its matrix as all that its warp group has of a panel.
 template <class T>
 struct PlainWeights {
-  static constexpr int kLines = kPieces, kBytes = kPieces * kPieceBytes;
+  static constexpr int kLines = kPieces, kBytes = kPieces * kPieceBytes, kPaddedLines = 2 * kPieces;
+  static constexpr bool kByWarpGroup = true;
 
   struct Source {
-    const WeightMaps* maps;
+    const StepMaps* maps;
     __device__ explicit Source(const StepProduct& p) : maps(p.maps) {}
   };
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
@@ -69,57 +91,41 @@ struct PlainWeights {
     copy_box(to, from.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
   }
 
-  static constexpr int bytes(int rows, int lines) { return rows * half_pitch(lines); }
+  static constexpr int bytes(int rows, int lines) { return matrices_bytes(rows, lines, kPaddedLines); }
 
-  // A step of 16 inputs is 8 bytes of each of four lanes, lane t's 2t, 2t + 1 and 2t + 8, 2t + 9; two steps are a pack.
   static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
-    const int step = quad / 4 % 4, pair = quad % 4 * 2;
-    std::byte* to = in.data + row * half_pitch(in.lines) + quad / 16 * (kPanelLine * 2) + step / 2 * 64 +
-                    pair % 4 * 16 + step % 2 * 8 + pair / 4 * 4;
-    *reinterpret_cast<uint32_t*>(to) = pack2<T>(v.x, v.y);
-    *reinterpret_cast<uint32_t*>(to + 16) = pack2<T>(v.z, v.w);
+    const int line = quad / 16;
+    std::byte* to = in_matrix(in, line / kPaddedLines, row, line % kPaddedLines, quad % 16 / 2) + quad % 2 * 8;
+    *reinterpret_cast<uint2*>(to) = {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w)};
   }
 
-  static __device__ void multiply(float (&sums)[4], const std::byte* stage, int first, int lines, const Inputs& in,
-                                  int lane) {
-    const PackAddress a(stage, lane);
-    const std::byte* x =
-        in.data + min(lane / 4, in.rows - 1) * half_pitch(in.lines) + first * (kPanelLine * 2) + lane % 4 * 16;
-    float part[kLines][4];
-    if (lines == kLines) {
+  template <int rows>
+  class Panel {
+   public:
+    static constexpr int kSets = 4;  // which have their sums in common
+    template <int set>
+    __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
+      half_ = index % 2;
+      multiply_stage<T, rows>(d_, stage, in, index / 2, 1);
+    }
+    template <int set, int pending>
+    __device__ void end() {
+      wait_for_products<pending>();
+      if (pending == 0) hold(d_);
+    }
+    __device__ void leave(float* sums, int pitch) const {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp, column = half_ * kPieces + group_warp();
+      if (lane % 4 != column / 2) return;
 #pragma unroll
-      for (int line = 0; line < kLines; ++line) multiply_line(part[line], a, x, line);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[i] += part[0][i] + part[1][i] + (part[2][i] + part[3][i]);
-    } else {
-#pragma unroll 1
-      for (int line = 0; line < lines; ++line) {
-        multiply_line(part[0], a, x, line);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[i] += part[0][i];
+      for (int i = 0; i < 2 * rows; ++i) {
+        sums[(lane / 4 + i % 2 * 8) * pitch + i / 2] = column % 2 == 0 ? d_[2 * i] : d_[2 * i + 1];
       }
     }
-  }
 
-  static __device__ SumPlace place(int i, int lane) { return place_of_mma(i, lane); }
-
- private:
-  static __device__ void multiply_line(float (&sums)[4], const PackAddress& a, const std::byte* x, int line) {
-    uint32_t weights[4][4];
-#pragma unroll
-    for (int step = 0; step < 4; ++step) ldmatrix4(weights[step], a(line, step));
-    uint4 b[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) b[i] = *reinterpret_cast<const uint4*>(x + line * (kPanelLine * 2) + i * 64);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t(&w)[4] = weights[2 * i], (&v)[4] = weights[2 * i + 1];
-      mma<T>(sums, w[0], w[1], w[2], w[3], b[i].x, b[i].y);
-      mma<T>(sums, v[0], v[1], v[2], v[3], b[i].z, b[i].w);
-    }
-  }
+   private:
+    float d_[4 * rows] = {};
+    int half_ = 0;
+  };
 };
 
 // Quantized weights have scales for 128 inputs, and so have their inputs, which take the form that makes a weight an
@@ -138,100 +144,101 @@ template <class Format>
 struct QuantizedWeights;
 
 // Rows of 8-bit floats: a piece is two lines and has one scale for each output. The scales follow the pieces,
-// [outputs, kPieces]. Weights become fp16, which one instruction does for two of them, and inputs are fp16 times the
-// power of two below the largest.
+// [outputs, kPieces]. Inputs are two planes of 8-bit floats, the second of which has what rounding left of the first:
+// eight bits, as bf16 has them. The largest of 128 is from 2^7 on and below 2^8 in the first plane. The inputs of a
+// stage are a matrix: row 2 i is the first plane of piece i.
 template <>
 struct QuantizedWeights<quant::Fp8> {
-  static constexpr int kLines = kPieces * kLinesOfScaled;
+  static constexpr int kLines = kPieces * kLinesOfScaled, kPaddedLines = kLines;
   static constexpr int kWeights = kPieces * kPieceBytes;
   static constexpr int kBytes = kWeights + kPieces * kPanelOutputs * static_cast<int>(sizeof(float));
+  static constexpr bool kByWarpGroup = true;
+  static constexpr float kBelow = 32.0f;  // the second plane is so much larger than what it stands for
   static_assert(quant::Fp8::kElements == kScaled);
 
   struct Source {
-    const WeightMaps* maps;
+    const StepMaps* maps;
     __device__ explicit Source(const StepProduct& p) : maps(p.maps) {}
   };
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
     copy_box(to, from.maps->rows, 0, panel * kPanelOutputs, first / kLinesOfScaled, barrier, policy);
-    copy_box(to + kWeights, from.maps->scales, first / kLinesOfScaled, panel * kPanelOutputs, barrier, policy);
+    copy_box(to + kWeights, from.maps->beside, first / kLinesOfScaled, panel * kPanelOutputs, barrier, policy);
   }
 
   static constexpr int bytes(int rows, int lines) {
-    return rows * half_pitch(lines) + lines / kLinesOfScaled * kMostStepRows * static_cast<int>(sizeof(float));
+    return matrices_bytes(rows, lines, kLines) +
+           (lines + kLines - 1) / kLines * kPieces * kMostStepRows * static_cast<int>(sizeof(float));
   }
 
-  // A step of 16 inputs is 8 bytes of each of four lanes, lane t's 4t .. 4t + 3; two steps are a pack.
   static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
-    const uint32_t largest = largest_bits(v), exponent = largest & kInfinityBits;
-    const float up = __uint_as_float((254u << 23) - exponent);  // of one over a power of two
-    const float scale = __uint_as_float(largest < kInfinityBits ? exponent : kNanBits);
-    const int step = quad / 4 % 4;
-    std::byte* to = in.data + row * half_pitch(in.lines) + quad / 16 * (kPanelLine * 2) + step / 2 * 64 +
-                    quad % 4 * 16 + step % 2 * 8;
-    *reinterpret_cast<uint2*>(to) = {pack2<__half>(v.x * up, v.y * up), pack2<__half>(v.z * up, v.w * up)};
-    if (quad % kQuadsOfScaled == 0) scales_of(in)[quad / kQuadsOfScaled * kMostStepRows + row] = scale;
+    const Fp8Scale power = fp8_power(__uint_as_float(largest_bits(v)));
+    const float up = power.inverse;
+    const uint32_t first = pack_fp8(v, up);
+    const float2 low = unpack2<__half>(widen_fp8(first)), high = unpack2<__half>(widen_fp8(first >> 16));
+    const float4 rest = {fmaf(v.x, up, -low.x), fmaf(v.y, up, -low.y), fmaf(v.z, up, -high.x), fmaf(v.w, up, -high.y)};
+    const uint32_t second = pack_fp8(rest, kBelow);
+    const int piece = quad / kQuadsOfScaled, matrix = piece / kPieces, matrix_row = piece % kPieces * 2;
+    const int pack = quad % kQuadsOfScaled / 4, at = quad % 4 * 4;
+    *reinterpret_cast<uint32_t*>(in_matrix(in, matrix, row, matrix_row, pack) + at) = first;
+    *reinterpret_cast<uint32_t*>(in_matrix(in, matrix, row, matrix_row + 1, pack) + at) = second;
+    if (quad % kQuadsOfScaled == 0) scales_of(in)[piece * kMostStepRows + row] = power.scale;
   }
 
-  static __device__ void multiply(float (&sums)[4], const std::byte* stage, int first, int lines, const Inputs& in,
-                                  int lane) {
-    const PackAddress a(stage, lane);
-    const std::byte* x =
-        in.data + min(lane / 4, in.rows - 1) * half_pitch(in.lines) + first * (kPanelLine * 2) + lane % 4 * 16;
-    // Columns beyond the rows are multiplied by whatever there is.
-    const float* x_scales = scales_of(in) + first / kLinesOfScaled * kMostStepRows + lane % 2 * 2;
-    const float* scales = reinterpret_cast<const float*>(stage + kWeights) + lane / 4 * kPieces;
-#pragma unroll 2
-    for (int piece = 0; piece < lines / kLinesOfScaled; ++piece) {
-      uint32_t words[kLinesOfScaled][2][4];
-      uint4 b[kLinesOfScaled][2];
-      float part[kLinesOfScaled][4] = {};
+  template <int rows>
+  class Panel {
+   public:
+    static constexpr int kSets = rows < kMostStepRows ? 4 : 2;
+    template <int set>
+    __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
+      multiply_stage<__nv_fp8_e4m3, rows>(d_[set], stage, in, index, 0);
+      const int piece = group_warp();
+      const float* scales = reinterpret_cast<const float*>(stage + kWeights) + lane() / 4 * kPieces + piece;
+      const float* of_x = scales_of(in) + (index * kPieces + piece) * kMostStepRows;
 #pragma unroll
-      for (int line = 0; line < kLinesOfScaled; ++line) {
+      for (int i = 0; i < 2; ++i) scales_[set][i] = scales[i * 8 * kPieces];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          ldmatrix4(words[line][i], a(piece, line * 2 + i));
-          b[line][i] = *reinterpret_cast<const uint4*>(x + (piece * kLinesOfScaled + line) * (kPanelLine * 2) + i * 64);
-        }
-      }
+      for (int row = 0; row < rows; ++row) of_x_[set][row] = of_x[row];
+    }
+    template <int set, int pending>
+    __device__ void end() {
+      wait_for_products<pending>();
+      hold(d_[set]);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-#pragma unroll
-        for (int line = 0; line < kLinesOfScaled; ++line) {
-          const uint32_t(&w)[4] = words[line][i];
-          const uint4& y = b[line][i];
-          mma<__half>(part[line], widen_fp8(w[0]), widen_fp8(w[1]), widen_fp8(w[0] >> 16), widen_fp8(w[1] >> 16), y.x,
-                      y.y);
-          mma<__half>(part[line], widen_fp8(w[2]), widen_fp8(w[3]), widen_fp8(w[2] >> 16), widen_fp8(w[3] >> 16), y.z,
-                      y.w);
-        }
-      }
-      const float2 of_x = *reinterpret_cast<const float2*>(x_scales + piece * kMostStepRows);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float scale = scales[r * kPairsOfRows * kPieces + piece];
-        sums[2 * r] = fmaf(scale * of_x.x, part[0][2 * r] + part[1][2 * r], sums[2 * r]);
-        sums[2 * r + 1] = fmaf(scale * of_x.y, part[0][2 * r + 1] + part[1][2 * r + 1], sums[2 * r + 1]);
+      for (int i = 0; i < 2 * rows; ++i) {
+        const float product = fmaf(d_[set][2 * i + 1], 1.0f / kBelow, d_[set][2 * i]);
+        sums_[i] = fmaf(scales_[set][i % 2] * of_x_[set][i / 2], product, sums_[i]);
       }
     }
-  }
+    // Other lanes than these have products of a piece with another one's inputs.
+    __device__ void leave(float* sums, int pitch) const {
+      if (lane() % 4 != group_warp()) return;
+#pragma unroll
+      for (int i = 0; i < 2 * rows; ++i) sums[(lane() / 4 + i % 2 * 8) * pitch + i / 2] = sums_[i];
+    }
 
-  static __device__ SumPlace place(int i, int lane) { return place_of_mma(i, lane); }
+   private:
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+    float d_[kSets][4 * rows], scales_[kSets][2], of_x_[kSets][rows];
+    float sums_[2 * rows] = {};
+  };
 
  private:
   static __device__ float* scales_of(const Inputs& in) {
-    return reinterpret_cast<float*>(in.data + in.rows * half_pitch(in.lines));
+    return reinterpret_cast<float*>(in.data + matrices_bytes(in.rows, in.lines, kLines));
   }
 };
 
-// Panels of int4 in groups of 128 (panels.h). Weights become bytes, three instructions for eight of them, and inputs
+// Panels of int4 in groups of 128 (panels.h). Weights become bytes, two instructions for eight of them, and inputs
 // integers of 14 bits in two planes of int8: 128 high + low. Row i of the inputs is columns 2 i and 2 i + 1 of the
-// product, whose sums are exact.
+// product, whose sums are exact. Of a byte the low half is a weight of output g, the high half one of output g + 8,
+// which stays where it is: sixteen times the weight.
 template <>
 struct QuantizedWeights<quant::Int4G128> {
   static constexpr PanelLayout kLayout = panel_layout<quant::Int4G128>();
-  static constexpr int kLines = 16;
+  static constexpr int kLines = 16, kPaddedLines = kLinesOfScaled, kQuarter = kLines / kStepGroupWarps;
+  static constexpr bool kByWarpGroup = false;
   static constexpr int kLineBytes = static_cast<int>(kLayout.line_bytes());
   static constexpr int kScaleBytes = kLayout.scale_words * kPairsOfRows * 4;
   static constexpr int kScalesAt = kLines * kLineBytes;
@@ -256,6 +263,14 @@ struct QuantizedWeights<quant::Int4G128> {
     expect_bytes(barrier, lines * kLineBytes + scales);
     copy_bulk(to, begin + first * kLineBytes, lines * kLineBytes, barrier, policy);
     copy_bulk(to + kScalesAt, begin + from.scales_at + first / kLinesOfScaled * kScaleBytes, scales, barrier, policy);
+  }
+
+  struct Scaled {  // of 128 inputs of a row
+    float scale;
+    int sum;
+  };
+  static __device__ Scaled* scaled_of(const Inputs& in) {
+    return reinterpret_cast<Scaled*>(in.data + 2 * in.rows * pitch(in.lines));
   }
 
   // Of a plane, from one to the next. Lines are even, so that planes lie off each other's banks.
@@ -285,48 +300,80 @@ struct QuantizedWeights<quant::Int4G128> {
     }
   }
 
-  static __device__ void multiply(float (&sums)[4], const std::byte* stage, int first, int lines, const Inputs& in,
-                                  int lane) {
-    constexpr uint32_t kNibbles = 0x0f0f0f0fu;
-    const std::byte *weights = stage + lane * 16, *scales = stage + kScalesAt + lane / 4 * 8;
-    const std::byte* x =
-        in.data + min(lane / 4, 2 * in.rows - 1) * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
-    const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostStepRows + min(lane % 4, in.rows - 1);
-#pragma unroll 4
-    for (int line = 0; line < lines; line += kLinesOfScaled) {
-      int part[4] = {0, 0, 0, 0};
+  template <int rows>
+  class Panel {
+   public:
+    static constexpr int kSets = 2;
+    template <int set>
+    __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = group_warp() * kQuarter;
+      const int first = index * kLines + begin, x_row = min(lane / 4, 2 * in.rows - 1);
+      const std::byte* weights = stage + begin * kLineBytes + lane * 16;
+      const std::byte* scales = stage + kScalesAt + begin / kLinesOfScaled * kScaleBytes + lane / 4 * 8;
+      const std::byte* x = in.data + x_row * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
+      const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostStepRows + min(lane % 4, in.rows - 1);
+      Set& s = sets_[set];
 #pragma unroll
-      for (int i = 0; i < kLinesOfScaled; ++i) {
-        const uint4 a = *reinterpret_cast<const uint4*>(weights + (line + i) * kLineBytes);
-        const uint4 b = *reinterpret_cast<const uint4*>(x + (line + i) * kPanelLine);
-        mma_int8(part, a.x & kNibbles, a.x >> 4 & kNibbles, a.y & kNibbles, a.y >> 4 & kNibbles, b.x, b.y);
-        mma_int8(part, a.z & kNibbles, a.z >> 4 & kNibbles, a.w & kNibbles, a.w >> 4 & kNibbles, b.z, b.w);
+      for (int i = 0; i < kQuarter; ++i) {
+        s.a[i] = *reinterpret_cast<const uint4*>(weights + i * kLineBytes);
+        s.b[i] = *reinterpret_cast<const uint4*>(x + i * kPanelLine);
       }
-      const Scaled of_x = scaled[line / kLinesOfScaled * kMostStepRows];
-      const uint2 of_w = *reinterpret_cast<const uint2*>(scales + line / kLinesOfScaled * kScaleBytes);
+      const int groups = (in.lines - first) / kLinesOfScaled;  // what is multiplied beyond them counts nothing
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const uint32_t word = r == 0 ? of_w.x : of_w.y;
-        const int zero = static_cast<int>(word & quant::Int4G128::kZeroBits);
-        const int sum = part[2 * r] * 128 + part[2 * r + 1] - zero * of_x.sum;
-        const float scale = __uint_as_float(word & ~quant::Int4G128::kZeroBits) * of_x.scale;
-        sums[r] = fmaf(scale, static_cast<float>(sum), sums[r]);
+      for (int c = 0; c < kCount; ++c) {
+        const bool is_one = c < groups;
+        s.of_x[c] = is_one ? scaled[c * kMostStepRows] : Scaled{0.0f, 0};
+        s.of_w[c] = is_one ? *reinterpret_cast<const uint2*>(scales + c * kScaleBytes) : uint2{0, 0};
       }
     }
-  }
+    template <int set, int pending>
+    __device__ void end() {
+      constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
+      const Set& s = sets_[set];
+      int part[kCount][4] = {};
+#pragma unroll
+      for (int i = 0; i < kLinesOfScaled; ++i) {
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) {
+          const uint4 &w = s.a[c * kLinesOfScaled + i], &y = s.b[c * kLinesOfScaled + i];
+          mma_int8(part[c], w.x & kLow, w.x & kHigh, w.y & kLow, w.y & kHigh, y.x, y.y);
+        }
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) {
+          const uint4 &w = s.a[c * kLinesOfScaled + i], &y = s.b[c * kLinesOfScaled + i];
+          mma_int8(part[c], w.z & kLow, w.z & kHigh, w.w & kLow, w.w & kHigh, y.z, y.w);
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const uint32_t word = r == 0 ? s.of_w[c].x : s.of_w[c].y;
+          const int zero = static_cast<int>(word & quant::Int4G128::kZeroBits) << (r == 0 ? 0 : 4);
+          const int sum = part[c][2 * r] * 128 + part[c][2 * r + 1] - zero * s.of_x[c].sum;
+          const float scale = __uint_as_float(word & ~quant::Int4G128::kZeroBits) * s.of_x[c].scale;
+          sums_[r] = fmaf(r == 0 ? scale : scale * 0.0625f, static_cast<float>(sum), sums_[r]);
+        }
+      }
+    }
+    __device__ void leave(float* sums, int sums_pitch) const {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % 4;
+      if (row >= rows) return;
+      sums[lane / 4 * sums_pitch + row] = sums_[0];
+      sums[(lane / 4 + 8) * sums_pitch + row] = sums_[1];
+    }
 
-  static __device__ SumPlace place(int i, int lane) {
-    return i < 2 ? SumPlace{i * 8 + lane / 4, lane % 4} : SumPlace{0, kMostStepRows};
-  }
+   private:
+    static constexpr int kCount = kQuarter / kLinesOfScaled;
+    struct Set {
+      uint4 a[kQuarter], b[kQuarter];
+      Scaled of_x[kCount];
+      uint2 of_w[kCount];
+    };
 
- private:
-  struct Scaled {  // of 128 inputs of a row
-    float scale;
-    int sum;
+    Set sets_[kSets];
+    float sums_[2] = {0.0f, 0.0f};
   };
-  static __device__ Scaled* scaled_of(const Inputs& in) {
-    return reinterpret_cast<Scaled*>(in.data + 2 * in.rows * pitch(in.lines));
-  }
 };
 
 struct NoWeights {};  // of the kernel without a quantized type

@@ -26,14 +26,16 @@ struct WarpgroupProduct;
 
 // The operands of an instruction cannot be a loop. The sums come first, so that what follows them is numbered by n.
 // `r`: what kind of registers they are.
-#define SLUICE_SUMS_8(r, i) \
+#define SLUICE_EIGHT_SUMS(r, i) \
   r(d[i]), r(d[i + 1]), r(d[i + 2]), r(d[i + 3]), r(d[i + 4]), r(d[i + 5]), r(d[i + 6]), r(d[i + 7])
-#define SLUICE_SUMS_16(r) SLUICE_SUMS_8(r, 0)
-#define SLUICE_SUMS_32(r) SLUICE_SUMS_16(r), SLUICE_SUMS_8(r, 8)
-#define SLUICE_SUMS_64(r) SLUICE_SUMS_32(r), SLUICE_SUMS_8(r, 16), SLUICE_SUMS_8(r, 24)
+#define SLUICE_SUMS_8(r) r(d[0]), r(d[1]), r(d[2]), r(d[3])
+#define SLUICE_SUMS_16(r) SLUICE_EIGHT_SUMS(r, 0)
+#define SLUICE_SUMS_32(r) SLUICE_SUMS_16(r), SLUICE_EIGHT_SUMS(r, 8)
+#define SLUICE_SUMS_64(r) SLUICE_SUMS_32(r), SLUICE_EIGHT_SUMS(r, 16), SLUICE_EIGHT_SUMS(r, 24)
 #define SLUICE_SUMS_128(r) \
-  SLUICE_SUMS_64(r), SLUICE_SUMS_8(r, 32), SLUICE_SUMS_8(r, 40), SLUICE_SUMS_8(r, 48), SLUICE_SUMS_8(r, 56)
-#define SLUICE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+  SLUICE_SUMS_64(r), SLUICE_EIGHT_SUMS(r, 32), SLUICE_EIGHT_SUMS(r, 40), SLUICE_EIGHT_SUMS(r, 48), SLUICE_EIGHT_SUMS(r, 56)
+#define SLUICE_NAMES_8 "%0, %1, %2, %3"
+#define SLUICE_NAMES_16 SLUICE_NAMES_8 ", %4, %5, %6, %7"
 #define SLUICE_NAMES_32 SLUICE_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SLUICE_NAMES_64 \
   SLUICE_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -70,6 +72,7 @@ struct WarpgroupProduct;
 #define SLUICE_WARPGROUP_PRODUCTS(n, o0, o1, o2, o3, o4, o5)                 \
   SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
   SLUICE_WARPGROUP_PRODUCT(__half, "f16", n, o0, o1, o2, o3, o4, o5)
+SLUICE_WARPGROUP_PRODUCTS(8, 4, 5, 6, 7, 8, 9)
 SLUICE_WARPGROUP_PRODUCTS(16, 8, 9, 10, 11, 12, 13)
 SLUICE_WARPGROUP_PRODUCTS(32, 16, 17, 18, 19, 20, 21)
 SLUICE_WARPGROUP_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
@@ -96,6 +99,7 @@ SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));            \
     }                                                                                                 \
   };
+SLUICE_FP8_WARPGROUP_PRODUCT(8, 4, 5, 6, 7, 8, 9)
 SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
 SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
 SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34, 35, 36, 37)
@@ -127,7 +131,7 @@ SLUICE_INT8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
 #undef SLUICE_SUMS_32
 #undef SLUICE_NAMES_64
 #undef SLUICE_NAMES_128
-#undef SLUICE_SUMS_8
+#undef SLUICE_EIGHT_SUMS
 #undef SLUICE_SUMS_64
 #undef SLUICE_SUMS_128
 
@@ -159,6 +163,9 @@ __device__ inline void init_barrier(uint32_t barrier, int arrivals) {
 }
 __device__ inline void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void arrive(uint32_t barrier, int times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times) : "memory");
 }
 // Arrives for this thread when all of its asynchronous copies so far are done.
 __device__ inline void arrive_after_copies(uint32_t barrier) {

@@ -31,10 +31,19 @@ class RingPlace {
     stage_ = first_, round_ ^= 1;
     return on;
   }
+  __device__ int stages() const { return stages_; }
+  // So many stages on, or back if `by` is negative; not more than there are.
+  __device__ RingPlace moved(int by) const {
+    RingPlace to = *this;
+    to.stage_ += by;
+    if (to.stage_ < 0) to.stage_ += stages_, to.round_ ^= 1;
+    if (to.stage_ >= stages_) to.stage_ -= stages_, to.round_ ^= 1;
+    return to;
+  }
 
  private:
-  const uint32_t barriers_;
-  const int stages_, stage_bytes_, first_, step_;
+  uint32_t barriers_;
+  int stages_, stage_bytes_, first_, step_;
   int stage_;
   int round_ = 0;
 };
