@@ -7,13 +7,14 @@ namespace {
 
 struct Sizes {
   int rows = 1, hidden = 72, heads = 3, kv_heads = 1, head_dim = 24, inner = 40, vocab = 100, layers = 2;
+  int most_keys = 320;                             // of a sequence, a multiple of 16
   DType weights = &kBFloat16, plain = &kBFloat16;  // of the matrices; of the embedding, the head and the cache
   bool bias = false, head_norms = false;
 
   std::string str() const {
-    return fmt::format("{} rows, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}",
-                       rows, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias,
-                       head_norms);
+    return fmt::format(
+        "{} rows, up to {} keys, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}",
+        rows, most_keys, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias, head_norms);
   }
 };
 
@@ -57,7 +58,7 @@ class Decoder {
   Decoder(const Sizes& s, std::mt19937& random)
       : s_(s),
         embedding_(s.plain, {s.vocab, s.hidden}),
-        cos_sin_(&kFloat32, {kMostKeys, s.head_dim}),
+        cos_sin_(&kFloat32, {s.most_keys, s.head_dim}),
         norm_(&kFloat32, {1, s.hidden}),
         head_(s.plain, s.vocab, s.hidden, random),
         x_(&kFloat32, {s.rows, s.hidden}),
@@ -68,19 +69,19 @@ class Decoder {
         gate_up_(&kFloat32, {s.rows, 2 * s.inner}),
         gated_(&kFloat32, {s.rows, s.inner}),
         logits_(&kFloat32, {s.rows, s.vocab}) {
-    constexpr int kStride = kMostKeys / 16;
-    for (int i = 0; i < s.layers; ++i) layers_.emplace_back(s, s.rows * kStride, random);
+    const int stride = s.most_keys / 16;
+    for (int i = 0; i < s.layers; ++i) layers_.emplace_back(s, s.rows * stride, random);
     for (Owned* tensor : {&embedding_, &cos_sin_, &norm_}) tensor->fill(random, 0.7f);
     starts_.push_back(0);
     for (int r = 0; r < s.rows; ++r) {
-      const int keys = 1 + static_cast<int>(random() % kMostKeys);
+      const int keys = 1 + static_cast<int>(random() % s.most_keys);
       ids_.push_back(static_cast<int32_t>(random() % s.vocab));
       kv_len_.push_back(keys);
       positions_.push_back(keys - 1);
       starts_.push_back(r + 1);
       all_.push_back(s.rows - 1 - r);
-      for (int b = 0; b < kStride; ++b) table_.push_back((b * s.rows + r));
-      slots_.push_back(table_[r * kStride + (keys - 1) / 16] * 16 + (keys - 1) % 16);
+      for (int b = 0; b < stride; ++b) table_.push_back((b * s.rows + r));
+      slots_.push_back(table_[r * stride + (keys - 1) / 16] * 16 + (keys - 1) % 16);
     }
   }
 
@@ -102,7 +103,6 @@ class Decoder {
   const Owned& logits() const { return logits_; }
 
  private:
-  static constexpr int kMostKeys = 320;
   using Ints = std::vector<int32_t, TestAllocator<int32_t>>;
   static Indices indices(const Ints& ints) { return Indices(std::span<const int32_t>(ints), ints.data()); }
 
@@ -134,7 +134,7 @@ class Decoder {
                   .query_start = indices(starts_),
                   .kv_len = indices(kv_len_),
                   .block_table = indices(table_),
-                  .block_table_stride = kMostKeys / 16,
+                  .block_table_stride = s_.most_keys / 16,
                   .heads = s_.heads,
                   .scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim))});
     matmul(c, {.out = x_, .x = mixed_, .weight = &l.out.weight, .accumulate = true});
@@ -166,6 +166,10 @@ TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
       {.rows = 2, .hidden = 1152, .heads = 8, .kv_heads = 2, .head_dim = 128, .inner = 2176, .vocab = 3001},
       {.rows = 1, .hidden = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64, .inner = 4096, .vocab = 500},
       {.rows = 8, .hidden = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .inner = 512},
+      // More keys than a program has at hand at a time, in chunks or not, and chunks of one kv head.
+      {.rows = 4, .hidden = 256, .heads = 16, .kv_heads = 8, .head_dim = 64, .inner = 512, .most_keys = 4000},
+      {.rows = 4, .hidden = 256, .heads = 32, .kv_heads = 32, .head_dim = 128, .inner = 512, .most_keys = 1600},
+      {.rows = 1, .hidden = 256, .heads = 6, .kv_heads = 1, .head_dim = 80, .inner = 512, .most_keys = 4000},
   };
   all[1].weights = &kFloat16;
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
