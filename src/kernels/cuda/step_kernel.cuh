@@ -360,11 +360,8 @@ __device__ void multiply_rows(const Units& units, const Inputs& inputs, const Me
     for (int i = 0; i < units.panels; ++i) {
       Panel panel;
       while (own.next < stages) {
-        const int left = (stages - own.next + kStepGroups - 1) / kStepGroups;
-        if (left >= Panel::kSets) {
+        if (Panel::kSets > 1 && own.next + (Panel::kSets - 1) * kStepGroups < stages) {
           add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, Panel::kSets>());
-        } else if (Panel::kSets > 2 && left >= 2) {
-          add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, 2>());
         } else {
           add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, 1>());
         }

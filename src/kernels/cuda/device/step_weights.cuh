@@ -12,7 +12,8 @@
 //   bytes()       of the inputs
 //   leave()       four inputs to where products look for them, by whole warps: lane l has a quad behind lane l - 1's
 //   Panel<rows>   sums of a panel of 16 outputs, for so many rows of inputs or fewer. Of four warps; each warp
-//     begin()     begins with its quarter of stage `index` of the row, in one of kSets sets of registers
+//     begin()     begins with its quarter of stage `index` of the row, in one of kSets sets of registers. More sets are
+//                 more code, and a loop that is long is slow to execute
 //     end()       adds the products of a set, behind which `pending` ones were begun; then the stage is free
 //     leave()     leaves what its quarters came to at sums[output * pitch + row]
 //
@@ -102,7 +103,7 @@ struct PlainWeights {
   template <int rows>
   class Panel {
    public:
-    static constexpr int kSets = 4;  // which have their sums in common
+    static constexpr int kSets = 2;  // which have their sums in common
     template <int set>
     __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
       half_ = index % 2;
@@ -189,7 +190,7 @@ struct QuantizedWeights<quant::Fp8> {
   template <int rows>
   class Panel {
    public:
-    static constexpr int kSets = rows < kMostStepRows ? 4 : 2;
+    static constexpr int kSets = 2;
     template <int set>
     __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
       multiply_stage<__nv_fp8_e4m3, rows>(d_[set], stage, in, index, 0);
@@ -303,7 +304,7 @@ struct QuantizedWeights<quant::Int4G128> {
   template <int rows>
   class Panel {
    public:
-    static constexpr int kSets = 2;
+    static constexpr int kSets = 1;
     template <int set>
     __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
       const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = group_warp() * kQuarter;
@@ -312,7 +313,7 @@ struct QuantizedWeights<quant::Int4G128> {
       const std::byte* scales = stage + kScalesAt + begin / kLinesOfScaled * kScaleBytes + lane / 4 * 8;
       const std::byte* x = in.data + x_row * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
       const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostStepRows + min(lane % 4, in.rows - 1);
-      Set& s = sets_[set];
+      Set& s = set_;
 #pragma unroll
       for (int i = 0; i < kQuarter; ++i) {
         s.a[i] = *reinterpret_cast<const uint4*>(weights + i * kLineBytes);
@@ -329,7 +330,7 @@ struct QuantizedWeights<quant::Int4G128> {
     template <int set, int pending>
     __device__ void end() {
       constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
-      const Set& s = sets_[set];
+      const Set& s = set_;
       int part[kCount][4] = {};
 #pragma unroll
       for (int i = 0; i < kLinesOfScaled; ++i) {
@@ -371,7 +372,7 @@ struct QuantizedWeights<quant::Int4G128> {
       uint2 of_w[kCount];
     };
 
-    Set sets_[kSets];
+    Set set_;
     float sums_[2] = {0.0f, 0.0f};
   };
 };
