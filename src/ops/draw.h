@@ -73,11 +73,9 @@ struct DrawnRow {
 };
 
 struct DrawArgs {
-  Tensor logits;  // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
-                  // that each must be the row of that draw alone
-  // What the host writes and reads for every draw lies in the backend's staging memory, where it can, so that a step
-  // has no copies of a few KiB.
-  Tensor rows;      // bytes of DrawRow [draws], in the backend's memory or in its staging memory
+  Tensor logits;    // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
+                    // that each must be the row of that draw alone
+  Tensor rows;      // bytes of DrawRow [draws], in the backend's staging memory, as they are when the op is called
   Tensor drawn;     // out: bytes of DrawnRow [draws]
   Tensor for_host;  // out: the same in staging memory; may be empty
   // May be empty where no row asks for them:

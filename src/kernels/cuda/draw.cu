@@ -6,9 +6,11 @@
 // from in a pass of its own, as it is for min-p alone. A row whose log-probabilities are asked for gets three passes
 // before its edits, and one after them that counts the logits above its token's. A row of 128 k logits stays in the L2
 // cache between its passes.
+#include <algorithm>
 #include <cfloat>
+#include <cstring>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/overlap.cuh"
 #include "ops/draw.h"
 
 namespace sluice::cuda {
@@ -22,7 +24,9 @@ using Sum = unsigned long long;  // of weights, or of tokens
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-constexpr unsigned kFewDraws = 8, kMostParts = 8;
+// Blocks beyond which rows are not cut, parts of a row at most, and logits of a part at least, four for every thread.
+constexpr int64_t kMostBlocks = 128, kMostParts = 16, kLeastOfPart = int64_t{4} * kThreads;
+static_assert(kMostParts <= 32);
 
 // The larger value, of equal ones the lower id.
 struct Best {
@@ -61,18 +65,26 @@ struct Part {
   int index = 0, count = 1;
 };
 
-// f(block, logits) for every block of four ids of the thread's share of the row.
+// f(block, logits) for every block of four ids of the thread's share of the row. The next four are on their way
+// meanwhile.
 template <class F>
 __device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
   const bool packed = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
-  const int step = kThreads * part.count;
-  for (int block = part.index * kThreads + static_cast<int>(threadIdx.x); block < (vocab + 3) / 4; block += step) {
-    float four[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (packed && block * 4 + 4 <= vocab) {
-      *reinterpret_cast<float4*>(four) = *reinterpret_cast<const float4*>(logits + block * 4);
-    } else {
-      for (int i = 0; i < 4 && block * 4 + i < vocab; ++i) four[i] = logits[block * 4 + i];
-    }
+  const int step = kThreads * part.count, blocks = (vocab + 3) / 4;
+  const auto load = [&](int block) {
+    float4 four = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    if (packed && block * 4 + 4 <= vocab) return *reinterpret_cast<const float4*>(logits + block * 4);
+    if (block * 4 < vocab) four.x = logits[block * 4];
+    if (block * 4 + 1 < vocab) four.y = logits[block * 4 + 1];
+    if (block * 4 + 2 < vocab) four.z = logits[block * 4 + 2];
+    if (block * 4 + 3 < vocab) four.w = logits[block * 4 + 3];
+    return four;
+  };
+  int block = part.index * kThreads + static_cast<int>(threadIdx.x);
+  float4 next = load(block);
+  for (; block < blocks; block += step) {
+    float four[4] = {next.x, next.y, next.z, next.w};
+    next = load(block + step);
     f(block, four);
   }
 }
@@ -222,7 +234,7 @@ __device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool d
   return {max, drawing ? best_of_block(s.drawn, best) : max};
 }
 
-struct PartOfRow {
+struct alignas(8) PartOfRow {
   Chosen chosen;
   int bad, alive;
 };
@@ -232,21 +244,22 @@ struct PartOfRow {
 __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* parts, int32_t* arrivals) {
   if (threadIdx.x == 0) {
     parts[part.index] = {chosen, s.bad, s.alive};
-    __threadfence();
-    const int before = atomicAdd(arrivals, 1);
+    int before = 0;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
     s.before = before;
     if (before + 1 == part.count) *arrivals = 0;
-    __threadfence();
   }
   __syncthreads();
   if (s.before + 1 != part.count) return false;
-  int bad = 0, alive = 0;
-  for (int i = 0; i < part.count; ++i) {
-    const volatile PartOfRow& other = parts[i];
-    chosen.max.take(other.chosen.max.value, other.chosen.max.id);
-    chosen.drawn.take(other.chosen.drawn.value, other.chosen.drawn.id);
-    bad |= other.bad, alive |= other.alive;
+  PartOfRow own{{{-INFINITY, INT32_MAX}, {-INFINITY, INT32_MAX}}, 0, 0};  // a lane's, of every warp
+  if (const int lane = static_cast<int>(threadIdx.x) % 32; lane < part.count) {
+    constexpr int kWords = sizeof(PartOfRow) / sizeof(uint2);
+    const auto* from = reinterpret_cast<const uint2*>(parts + lane);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) reinterpret_cast<uint2*>(&own)[i] = __ldcg(from + i);
   }
+  chosen = {best_of_warp(own.chosen.max), best_of_warp(own.chosen.drawn)};
+  const int bad = __any_sync(~0u, own.bad), alive = __any_sync(~0u, own.alive);
   __syncthreads();
   if (threadIdx.x == 0) s.bad = bad, s.alive = alive;
   __syncthreads();
@@ -424,7 +437,7 @@ struct Pointers {
   float* logits;
   int64_t stride;
   int vocab;
-  const DrawRow* rows;
+  const DrawRow* rows;  // null: they are given
   DrawEdit* edits;
   const uint32_t* masks;
   DrawnRow* drawn;
@@ -458,21 +471,18 @@ __device__ void report_token(Shared& s, const Row& raw, DrawnRow& drawn) {
   drawn.before = s.before;
 }
 
-// What a row asks for. It may lie in the host's memory: read once, word by word, and past the caches, as it changes
-// between launches.
-__device__ DrawRow read_row(const DrawRow* from) {
-  constexpr int kWords = sizeof(DrawRow) / sizeof(unsigned);
-  static_assert(kWords * sizeof(unsigned) == sizeof(DrawRow) && kWords <= kThreads);
-  __shared__ alignas(DrawRow) unsigned words[kWords];
-  if (threadIdx.x < kWords) words[threadIdx.x] = __ldcv(reinterpret_cast<const unsigned*>(from) + threadIdx.x);
-  __syncthreads();
-  return *reinterpret_cast<const DrawRow*>(words);
-}
+// What rows ask for: a few as an argument of the kernel. When eight blocks read theirs from the host's memory, a draw
+// took 15 us instead of 7.
+constexpr unsigned kGiven = 8;
+struct Given {
+  DrawRow rows[kGiven];
+};
 
 // Blocks: (draws, parts).
-__global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
+__global__ void __launch_bounds__(kThreads) draw_rows(Pointers p, const __grid_constant__ Given given) {
   __shared__ Shared s;
-  const DrawRow asked = read_row(p.rows + blockIdx.x);
+  wait_for_earlier();
+  const DrawRow asked = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
   const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
   float* logits = p.logits + asked.row * p.stride;
@@ -514,6 +524,7 @@ __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p) {
 }
 
 __global__ void take_drawn_rows(int32_t* tokens, const DrawnRow* drawn, const int32_t* from, int rows) {
+  wait_for_earlier();
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row < rows && from[row] >= 0) tokens[row] = max(drawn[from[row]].token, 0);
 }
@@ -522,28 +533,36 @@ __global__ void take_drawn_rows(int32_t* tokens, const DrawnRow* drawn, const in
 
 void draw(const Launch& l, const ops::DrawArgs& args) {
   const auto draws = static_cast<unsigned>(args.rows.bytes() / sizeof(DrawRow));
-  const Pointers pointers{.logits = args.logits.f32(),
-                          .stride = args.logits.row_stride,
-                          .vocab = static_cast<int>(args.logits.shape[1]),
-                          .rows = args.rows.as<const DrawRow>(),
-                          .edits = args.edits.as<DrawEdit>(),
-                          .masks = args.masks.as<const uint32_t>(),
-                          .drawn = args.drawn.as<DrawnRow>(),
-                          .for_host = args.for_host.as<DrawnRow>(),
-                          .top = args.top.as<TopLogit>(),
-                          .parts = reinterpret_cast<PartOfRow*>(l.workspace),
-                          .arrivals = l.arrivals};
-  // So many that the row's logits are a batch or two of each thread.
-  const bool together = draws <= kFewDraws && args.logits.shape[1] >= int64_t{4} * kThreads * kMostParts;
-  draw_rows<<<dim3(draws, together ? kMostParts : 1), kThreads, 0, l.stream>>>(pointers);
-  check_launch("draw");
+  Given given;
+  constexpr size_t kPartsBytes = kMostBlocks * sizeof(PartOfRow);
+  static_assert(kPartsBytes % alignof(DrawRow) == 0);
+  if (draws <= kGiven) {
+    std::memcpy(given.rows, args.rows.data, args.rows.bytes());
+  } else {
+    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "{} draws", draws);
+    copy_from_host(l, l.workspace + kPartsBytes, args.rows.data, args.rows.bytes());
+  }
+  const Pointers pointers{
+      .logits = args.logits.f32(),
+      .stride = args.logits.row_stride,
+      .vocab = static_cast<int>(args.logits.shape[1]),
+      .rows = draws <= kGiven ? nullptr : reinterpret_cast<const DrawRow*>(l.workspace + kPartsBytes),
+      .edits = args.edits.as<DrawEdit>(),
+      .masks = args.masks.as<const uint32_t>(),
+      .drawn = args.drawn.as<DrawnRow>(),
+      .for_host = args.for_host.as<DrawnRow>(),
+      .top = args.top.as<TopLogit>(),
+      .parts = reinterpret_cast<PartOfRow*>(l.workspace),
+      .arrivals = l.arrivals};
+  const int64_t parts = std::min({kMostParts, kMostBlocks / draws, args.logits.shape[1] / kLeastOfPart});
+  launch_overlapped(l, "draw", draw_rows, dim3(draws, static_cast<unsigned>(std::max<int64_t>(parts, 1))), kThreads, 0,
+                    pointers, given);
 }
 
 void take_drawn(const Launch& l, const ops::TakeDrawnArgs& args, const int32_t* from) {
   const auto rows = static_cast<unsigned>(args.from.size());
-  take_drawn_rows<<<(rows + 255) / 256, 256, 0, l.stream>>>(args.tokens.as<int32_t>(), args.drawn.as<const DrawnRow>(),
-                                                            from, static_cast<int>(rows));
-  check_launch("take_drawn");
+  launch_overlapped(l, "take_drawn", take_drawn_rows, dim3((rows + 255) / 256), 256, 0, args.tokens.as<int32_t>(),
+                    args.drawn.as<const DrawnRow>(), from, static_cast<int>(rows));
 }
 
 }  // namespace sluice::cuda

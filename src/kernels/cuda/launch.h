@@ -145,6 +145,8 @@ size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t 
 // copy.cu: up to kSmallCopy bytes between device memory and pinned memory of the host, either way.
 inline constexpr size_t kSmallCopy = size_t{64} << 10;
 void copy_small(const Launch&, void* to, const void* from, size_t bytes);
+// The same from pinned memory, which is read before the kernels in front have ended.
+void copy_from_host(const Launch&, void* to, const void* from, size_t bytes);
 
 // draw.cu
 void draw(const Launch&, const ops::DrawArgs&);
