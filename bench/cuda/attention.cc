@@ -92,7 +92,9 @@ std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_c
 void bench_narrow_decode(const std::vector<DType>& types) {
   for (DType type : types) {
     bench_attention({.type = type, .keys = all(1, 131072)});
-    bench_attention({.type = type, .keys = all(32, 1024)});
+    for (const int sequences : {8, 24, 32, 48, 64, 96, 128}) {
+      bench_attention({.type = type, .keys = all(sequences, 1024)});
+    }
     bench_attention({.type = type, .keys = all(32, 4096)});
     bench_attention({.type = type, .keys = all(256, 1500)});
     bench_attention({.type = type, .keys = all(512, 200)});

@@ -252,6 +252,26 @@ TEST_P(AttentionTest, VeryLongContextsMatchTheReference) {
   }
 }
 
+// A row of each of so many sequences that a device's warps have several of them, or parts of two.
+TEST_P(AttentionTest, ManySequencesMatchTheReference) {
+  const Config config{.heads = 8, .kv_heads = 8, .head_dim = 16, .value_dim = 16, .type = &kBFloat16};
+  struct Lengths {
+    int sequences, least, most;
+  };
+  for (const auto& [sequences, least, most] : {Lengths{90, 200, 1200}, {70, 1024, 1024}, {470, 1, 70}}) {
+    SCOPED_TRACE(sequences);
+    std::vector<int> lengths(static_cast<size_t>(sequences));
+    std::ranges::generate(lengths, [&] { return std::uniform_int_distribution(least, most)(random); });
+    const Scene scene(config, lengths, random);
+    std::vector<Scene::Span> spans;
+    for (int s = 0; s < sequences; ++s) spans.push_back({s, lengths[s] - 1, lengths[s]});
+    std::vector<Owned> out = scene.results(), expected = scene.results();
+    scene.attend(device.ctx, spans, out);
+    scene.attend(reference.ctx, spans, expected);
+    for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], attention_tolerance(config.type));
+  }
+}
+
 TEST_P(AttentionTest, RowsKeepTheirBits) {
   if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes rows one by one";
   if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";

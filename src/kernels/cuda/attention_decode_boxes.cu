@@ -13,19 +13,22 @@ namespace {
 template <class T, int dim, int tiles>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     decode_boxes(const __grid_constant__ AttentionParams p, const __grid_constant__ CacheMaps maps,
-                 const __grid_constant__ Partials partials, int sequences, const __grid_constant__ Cut cut) {
+                 const __grid_constant__ Partials partials, int sequences, const __grid_constant__ Cut cut,
+                 const bool begins_early) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) uint4 bytes[];
   const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
   const DecodeMemory<T, dim> memory(bytes, team.warps);
   const uint32_t barriers = shared_address(memory.barriers);
   if (threadIdx.x < team.warps * kStages) init_barrier(barriers + threadIdx.x * 8, 1);
+  if (threadIdx.x == 0) prefetch_map(maps.keys), prefetch_map(maps.values);
   fence_for_products();
-  wait_for_earlier();
+  if (!begins_early) wait_for_earlier();
   const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();
   BoxStream<T, dim> stream(p, maps, work, shared_address(memory.rings), memory.scales, barriers, team.warps,
-                           partials.tickets, memory.queues);
+                           partials.tickets, memory.queues, begins_early);
+  if (begins_early) wait_for_earlier();
   decode_units<T, dim, tiles>(p, work, partials, stream);
 #endif
 }
@@ -38,9 +41,11 @@ struct Boxes {
     static_cast<void>(allowed);
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
+      // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
+      const bool begins_early = l.recorded && d.cut.shared_by > 0;
       launch_overlapped(l, "attention decode", decode_boxes<T, dim, tiles>,
                         dim3(static_cast<unsigned>(l.multiprocessors)), static_cast<unsigned>(d.warps * kWarp),
-                        static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut);
+                        static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut, begins_early);
     });
   }
 };

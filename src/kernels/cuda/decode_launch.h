@@ -7,7 +7,6 @@
 namespace sluice::cuda {
 
 inline constexpr int kLaunchedSequences = 1024;  // their lengths lie in shared memory
-inline constexpr int kMostWarps = 8;             // of a block, as many as have room for their rings
 
 struct DecodeLaunch {
   AttentionParams params;
@@ -26,7 +25,7 @@ void launch_decode(const Launch& l, const AttentionParams& p, const AttentionInd
   const int launched = std::min(kLaunchedSequences, (most_shared - warps * Memory::kOfWarp) / Memory::kOfSequence);
   for (int first = 0; first < at.sequences; first += launched) {
     const int sequences = std::min(at.sequences - first, launched);
-    const auto [cut, partials] = plan_decode(l, p, at, sequences, warps, tile_rows);
+    const auto [cut, partials] = plan_decode(l, p, at, sequences, warps, tile_rows, Memory::kKeyBytes);
     AttentionParams own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
     start(DecodeLaunch{own, partials, cut, sequences, warps, Memory::bytes(warps, sequences)});

@@ -131,7 +131,7 @@ DeviceContext::DeviceContext() {
 const int32_t* DeviceContext::on_device(const ops::Indices& indices) {
   if (indices.empty()) return staged_;
   if (indices.device != nullptr) return indices.device;
-  CHECK(!recording_, "{} indices of a recording are not on the device", indices.size());
+  CHECK(!launch_.recorded, "{} indices of a recording are not on the device", indices.size());
   cudaPointerAttributes attributes{};
   check_cuda(cudaPointerGetAttributes(&attributes, indices.data()), "indices");
   if (attributes.type != cudaMemoryTypeUnregistered) return static_cast<const int32_t*>(attributes.devicePointer);
@@ -162,7 +162,7 @@ void DeviceContext::reserve_workspace(size_t bytes) {
 }
 
 void DeviceContext::finish_op() {
-  if (shared_ && !recording_) wait();
+  if (shared_ && !launch_.recorded) wait();
 }
 
 void DeviceContext::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }

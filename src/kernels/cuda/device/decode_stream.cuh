@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cache_maps.h"
 #include "kernels/cuda/device/decode_work.cuh"
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
 namespace sluice::cuda {
@@ -111,6 +112,8 @@ class UnitFeed {
 
  protected:
   __device__ bool more() const { return next_ < stop_; }
+  // Are the next keys those of earlier steps?
+  __device__ bool next_are_cached() const { return min(next_ + keys, end_) <= cached_; }
   // After the copies of keys [next_, next_ + keys) have begun.
   __device__ void advance() {
     next_ += keys;
@@ -125,6 +128,7 @@ class UnitFeed {
   const AttentionParams& p_;
   const int32_t* table_ = nullptr;
   int kv_head_ = 0, begin_ = 0, end_ = 0, next_ = 0, stop_ = 0;
+  int cached_ = 0;  // the first key of the step
 
  private:
   __device__ void begin_unit(int index) {
@@ -155,7 +159,7 @@ class UnitFeed {
   __device__ void begin_with(const Unit& unit, Unit& place) {
     if (threadIdx.x % kWarp == 0) place = unit;
     table_ = p_.block_table + int64_t{unit.sequence} * p_.block_table_stride;
-    kv_head_ = unit.kv_head, begin_ = unit.begin, end_ = unit.end;
+    kv_head_ = unit.kv_head, begin_ = unit.begin, end_ = unit.end, cached_ = unit.kv_len - unit.rows;
     next_ = unit.template first_stage<keys>();
     stop_ = next_ + (max(unit.end - next_, 1) + keys - 1) / keys * keys;
   }
@@ -262,14 +266,18 @@ class BoxStream : public StageRing<T, dim> {
   using Base::kKeys;
   using Rows = typename Base::Rows;
 
+  // `begins_early`: before kernels that write the step's own keys and values have ended.
   __device__ BoxStream(const AttentionParams& p, const CacheMaps& maps, const Work& work, uint32_t base, float* scales,
-                       uint32_t barriers, int warps, int32_t* tickets, Unit* queue)
+                       uint32_t barriers, int warps, int32_t* tickets, Unit* queue, bool begins_early)
       : Base(p, work, base, scales, warps, tickets, queue),
         maps_(maps),
         policy_(evicted_first()),
         barriers_(barriers + threadIdx.x / kWarp * (kStages * 8)) {
     look_up();
-    for (int i = 0; i < kStages - 1; ++i) fetch(i);
+    for (int i = 0; i < kStages - 1; ++i) {
+      if (begins_early && !this->next_are_cached()) wait_for_earlier();
+      fetch(i);
+    }
   }
 
   __device__ void fetch(int stage) {

@@ -20,60 +20,81 @@ __device__ inline bool last_to_arrive(int32_t* counter, int expected) {
 }
 
 // Adds up the chunks first, first + step and so on of the unit's line, kMerged at most, in this order: into the slot of
-// the first of them, or to the results where `whole`. Two rows at a time; lane i knows the weight of chunk i for the one, lane 16 + i for the other.
+// the first of them, or to the results where `whole`. kMergedRows rows at a time, of which lane i knows the weights of
+// chunk i % kMerged for row i / kMerged and every second one behind it. Sums and the first values are asked for together:
+// a step waits for this.
+inline constexpr int kMergedRows = 4, kMergedAtOnce = 4;
 __device__ inline void merge(const AttentionParams& p, const Work& work, const Unit& unit, const Partials& partials,
                              int first, int step, int count, bool whole) {
-  static_assert(kMerged == kWarp / 2);
-  const int lane = threadIdx.x % kWarp, rows = work.rows(unit);
+  static_assert(kMerged == kWarp / 2 && kMerged % kMergedAtOnce == 0);
+  constexpr int kOwn = kMergedRows / 2;
+  const int lane = threadIdx.x % kWarp, rows = work.rows(unit), value_dim = p.value_dim;
   const auto slot = [&](int i, int row) {
     return int64_t{work.slot(unit, first + i * step)} * partials.rows + row;
   };
-  for (int row = 0; row < rows; row += 2) {
-    const int own_row = row + lane / kMerged;
-    float2 own = {-INFINITY, 0.0f};
-    if (lane % kMerged < count && own_row < rows) {
-      own = __ldcg(reinterpret_cast<const float2*>(partials.sums + slot(lane % kMerged, own_row)));
+  for (int row = 0; row < rows; row += kMergedRows) {
+    const auto own_row = [&](int j) { return row + 2 * j + lane / kMerged; };
+    ChunkSum own[kOwn];
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      own[j] = {-INFINITY, 0.0f};
+      if (lane % kMerged >= count || own_row(j) >= rows) continue;
+      const float2 sum = __ldcg(reinterpret_cast<const float2*>(partials.sums + slot(lane % kMerged, own_row(j))));
+      own[j] = {sum.x, sum.y};
     }
-    const bool sinks = whole && p.sinks != nullptr;
-    const float sink = sinks ? p.sinks[work.row(unit, min(own_row, rows - 1)).head] * kLog2E : -INFINITY;
-    float weight = 0.0f;
+    float weight[kOwn];
+    for (int first_d = 0; first_d < value_dim; first_d += kWarp * 4) {
+      const int d = first_d + lane * 4;
+      float4 value[kMergedRows] = {};
+#pragma unroll 1
+      for (int begin = 0; begin < count; begin += kMergedAtOnce) {
+        float4 parts[kMergedAtOnce][kMergedRows];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row + r >= rows) break;
-      const PackedRow packed = work.row(unit, row + r);
-      const int64_t out = (unit.first_token + packed.token) * p.out_stride + int64_t{packed.head} * p.value_dim;
-      float* sums = partials.values + slot(0, row + r) * p.value_dim;
-      for (int first_d = 0; first_d < p.value_dim; first_d += kWarp * 4) {
-        const int d = first_d + lane * 4;
-        float4 parts[kMerged];  // all on their way at once
+        for (int i = 0; i < kMergedAtOnce; ++i) {
 #pragma unroll
-        for (int i = 0; i < kMerged; ++i) {
-          parts[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-          if (i < count && d < p.value_dim) {
-            parts[i] = __ldcg(reinterpret_cast<const float4*>(partials.values + slot(i, row + r) * p.value_dim + d));
+          for (int r = 0; r < kMergedRows; ++r) {
+            parts[i][r] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (begin + i >= count || row + r >= rows || d >= value_dim) continue;
+            parts[i][r] =
+                __ldcg(reinterpret_cast<const float4*>(partials.values + slot(begin + i, row + r) * value_dim + d));
           }
         }
-        if (r == 0 && first_d == 0) {
-          const float top = fmaxf(warp_max<kMerged>(own.x), sink), base = top == -INFINITY ? 0.0f : top;
-          weight = exp2_fast(own.x - base);
-          const float sum = warp_sum<kMerged>(weight * own.y) + (sinks ? exp2_fast(sink - base) : 0.0f);
-          if (whole) weight /= sum;
-          if (!whole && lane % kMerged == 0 && own_row < rows) partials.sums[slot(0, own_row)] = {top, sum};
-        }
-        float4 value = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (first_d == 0 && begin == 0) {
 #pragma unroll
-        for (int i = 0; i < kMerged; ++i) {
-          const float w = __shfl_sync(kFullWarp, weight, r * kMerged + i);
-          value.x = fmaf(w, parts[i].x, value.x), value.y = fmaf(w, parts[i].y, value.y);
-          value.z = fmaf(w, parts[i].z, value.z), value.w = fmaf(w, parts[i].w, value.w);
+          for (int j = 0; j < kOwn; ++j) {
+            const bool sinks = whole && p.sinks != nullptr;
+            const float sink =
+                sinks ? p.sinks[work.row(unit, min(own_row(j), rows - 1)).head] * kLog2E : -INFINITY;
+            const float top = fmaxf(warp_max<kMerged>(own[j].top), sink), base = top == -INFINITY ? 0.0f : top;
+            weight[j] = exp2_fast(own[j].top - base);
+            const float sum = warp_sum<kMerged>(weight[j] * own[j].sum) + (sinks ? exp2_fast(sink - base) : 0.0f);
+            if (whole) weight[j] /= sum;
+            if (!whole && lane % kMerged == 0 && own_row(j) < rows) partials.sums[slot(0, own_row(j))] = {top, sum};
+          }
         }
-        if (d >= p.value_dim) continue;
-        if (whole) {
-          put_result(p, out + d, value.x), put_result(p, out + d + 1, value.y);
-          put_result(p, out + d + 2, value.z), put_result(p, out + d + 3, value.w);
-        } else {
-          *reinterpret_cast<float4*>(sums + d) = value;
+#pragma unroll
+        for (int i = 0; i < kMergedAtOnce; ++i) {
+#pragma unroll
+          for (int r = 0; r < kMergedRows; ++r) {
+            const float w = __shfl_sync(kFullWarp, weight[r / 2], r % 2 * kMerged + begin + i);
+            const float4& part = parts[i][r];
+            value[r].x = fmaf(w, part.x, value[r].x), value[r].y = fmaf(w, part.y, value[r].y);
+            value[r].z = fmaf(w, part.z, value[r].z), value[r].w = fmaf(w, part.w, value[r].w);
+          }
         }
+      }
+      if (d >= value_dim) continue;
+#pragma unroll
+      for (int r = 0; r < kMergedRows; ++r) {
+        if (row + r >= rows) break;
+        if (!whole) {
+          *reinterpret_cast<float4*>(partials.values + slot(0, row + r) * value_dim + d) = value[r];
+          continue;
+        }
+        const PackedRow packed = work.row(unit, row + r);
+        const int64_t out = (unit.first_token + packed.token) * p.out_stride + int64_t{packed.head} * value_dim + d;
+        put_result(p, out, value[r].x), put_result(p, out + 1, value[r].y);
+        put_result(p, out + 2, value[r].z), put_result(p, out + 3, value[r].w);
       }
     }
   }
@@ -98,6 +119,7 @@ __device__ inline void merge_complete(const AttentionParams& p, const Work& work
 // the barriers of their stages, the sequences.
 template <class T, int dim>
 struct DecodeMemory {
+  static constexpr int kKeyBytes = 2 * dim * static_cast<int>(sizeof(T));
   static constexpr int kOfSequence = sizeof(SequenceWork), kOfWarp =
       kRingBytes<T, dim> + kScaleBytes<T, dim> + kQueue * static_cast<int>(sizeof(Unit)) + kStages * 8;
   static constexpr int bytes(int warps, int sequences) {

@@ -77,34 +77,13 @@ class Work {
         cut_(cut),
         kv_heads_(p.kv_heads),
         group_(p.group) {
-    __shared__ int sums[kWarp];
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    for (int base = 0; base < sequences; base += team.threads()) {
-      const int s = base + static_cast<int>(threadIdx.x);
-      SequenceWork own{0, 0, 0, 0};
-      int count = 0;
-      if (s < sequences) {
-        own.first_token = p.query_start[s];
-        own.rows = p.query_start[s + 1] - own.first_token;
-        own.kv_len = p.kv_len[s];
-        const bool decoded = own.rows > 0 && own.rows * p.group <= kMostDecodeRows && own.kv_len >= own.rows;
-        const auto of_line = [&] {
-          return shared() ? line_of(p, own.rows, own.kv_len).grains : chunks_of(p, own.rows, own.kv_len, cut).count;
-        };
-        if (decoded) count = of_line() * p.kv_heads * tiles(own.rows);
-      }
-      const int sum = sum_upto(count);
-      if (lane == kWarp - 1) sums[warp] = sum;
-      team.sync();
-      own.first_unit = count_ + sum - count;
-      for (int w = 0; w < team.warps; ++w) {
-        if (w < warp) own.first_unit += sums[w];
-        count_ += sums[w];
-      }
-      if (s < sequences) all[s] = own;
-      team.sync();
-    }
-    if (shared()) part_ = max((count_ + cut.shared_by - 1) / cut.shared_by, cut.least);
+    count_up(all, team, true);
+    if (!shared()) return;
+    part_ = max((count_ + cut.shared_by - 1) / cut.shared_by, cut.least);
+    const int longer = grains_for_whole_lines(team);
+    if (longer > cut.unit) return;
+    part_ += longer, whole_lines_ = true;
+    count_up(all, team, false);
   }
 
   __device__ int count() const { return count_; }
@@ -116,7 +95,7 @@ class Work {
   __device__ Unit unit_of_grains(int at, int stop) const {
     const int sequence = sequence_at(at);
     const SequenceWork s = all_[sequence];
-    const Line line = line_of(p_, s.rows, s.kv_len);
+    const Line line = line_at(s.rows, s.kv_len);
     // Kv heads of one tile follow one another.
     const int number = (at - s.first_unit) / line.grains, begin = s.first_unit + number * line.grains;
     const int tile = kv_heads_.divide(number), first_part = begin / part_, chunk = at / part_ - first_part;
@@ -161,6 +140,74 @@ class Work {
   }
 
  private:
+  // Fills in count_ and where the sequences begin, and what they are if this is the first time.
+  __device__ void count_up(SequenceWork* all, const Team& team, bool first_time) {
+    __shared__ int sums[kMostWarps];
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    count_ = 0;
+    for (int base = 0; base < sequences_; base += team.threads()) {
+      const int s = base + static_cast<int>(threadIdx.x);
+      SequenceWork own{0, 0, 0, 0};
+      int count = 0;
+      if (s < sequences_) {
+        if (first_time) {
+          own.first_token = p_.query_start[s];
+          own.rows = p_.query_start[s + 1] - own.first_token;
+          own.kv_len = p_.kv_len[s];
+        } else {
+          own = all[s];
+        }
+        if (is_decoded(own)) {
+          const int of_line =
+              shared() ? line_at(own.rows, own.kv_len).grains : chunks_of(p_, own.rows, own.kv_len, cut_).count;
+          count = of_line * lines(own);
+        }
+      }
+      const int sum = sum_upto(count);
+      if (lane == kWarp - 1) sums[warp] = sum;
+      team.sync();
+      own.first_unit = count_ + sum - count;
+      for (int w = 0; w < team.warps; ++w) {
+        if (w < warp) own.first_unit += sums[w];
+        count_ += sums[w];
+      }
+      if (s < sequences_) all[s] = own;
+      team.sync();
+    }
+  }
+
+  // By how many grains parts have to be longer so that they are enough for every line to begin with one of its own;
+  // 31 if that is more than seven. Of eight lengths every thread counts one.
+  __device__ int grains_for_whole_lines(const Team& team) const {
+    constexpr int kLengths = kMostUnitGrains + 1;
+    static_assert(kLengths == 8);
+    __shared__ int sums[kLengths][kMostWarps];
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, own = lane % kLengths, part = part_ + own;
+    int parts = 0;
+    for (int s = static_cast<int>(threadIdx.x) / kLengths; s < sequences_; s += team.threads() / kLengths) {
+      const SequenceWork work = all_[s];
+      if (!is_decoded(work)) continue;
+      parts += (line_of(p_, work.rows, work.kv_len).grains + part - 1) / part * lines(work);
+    }
+    for (int i = kLengths; i < kWarp; i *= 2) parts += __shfl_xor_sync(kFullWarp, parts, i);
+    if (lane < kLengths) sums[own][warp] = parts;
+    team.sync();
+    parts = 0;
+    for (int w = 0; w < team.warps; ++w) parts += sums[own][w];
+    return __ffs(static_cast<int>(__ballot_sync(kFullWarp, parts <= cut_.shared_by) | 0x80000000u)) - 1;
+  }
+
+  __device__ bool is_decoded(const SequenceWork& s) const {
+    return s.rows > 0 && s.rows * p_.group <= kMostDecodeRows && s.kv_len >= s.rows;
+  }
+  __device__ int lines(const SequenceWork& s) const { return p_.kv_heads * tiles(s.rows); }
+  // With what lies behind it until the next one begins.
+  __device__ Line line_at(int rows, int kv_len) const {
+    Line line = line_of(p_, rows, kv_len);
+    if (whole_lines_) line.grains = (line.grains + part_ - 1) / part_ * part_;
+    return line;
+  }
+
   // The sequence that an index belongs to: the last one that begins at or before it.
   __device__ int sequence_at(int index) const {
     return last_of(0, sequences_ - 1, [&](int i) { return all_[i].first_unit <= index; });
@@ -189,6 +236,7 @@ class Work {
   const Cut cut_;
   const Divisor kv_heads_, group_;
   int count_ = 0, part_ = 0;
+  bool whole_lines_ = false;  // every line begins with a part
 };
 
 }  // namespace sluice::cuda

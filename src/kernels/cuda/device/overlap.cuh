@@ -1,6 +1,7 @@
 // Kernels that begin while the ones before them end (programmatic dependent launch, compute capability 9.0): what a
 // kernel does before wait_for_earlier() overlaps with the tail of its predecessor, and must touch only what no kernel
-// of a step writes: weights, tables. Every kernel launched here calls it, in every thread, before anything else.
+// of a step writes: weights, tables, in recordings (Launch::recorded) indices and caches of earlier steps. Every kernel
+// launched here calls it, in every thread, before anything else.
 #pragma once
 
 #include <utility>

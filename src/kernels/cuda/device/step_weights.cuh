@@ -45,8 +45,8 @@ struct Inputs {
 
 __device__ inline void prefetch_maps(const StepMaps* maps, bool both) {
   if (maps == nullptr) return;
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&maps->rows) : "memory");
-  if (both) asm volatile("prefetch.tensormap [%0];" ::"l"(&maps->beside) : "memory");
+  prefetch_map(maps->rows);
+  if (both) prefetch_map(maps->beside);
 }
 
 // Inputs of products of warp groups: eight rows of 128 bytes, packs exchanged as those of the weights are, for every

@@ -86,6 +86,9 @@ __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, 
       : "memory");
 }
 
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // A box of a tensor (PTX ISA, cp.async.bulk.tensor; CUtensorMap) that begins at these coordinates, innermost first.
 __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int c0, int c1, int c2, uint32_t barrier,
                                 uint64_t policy) {
