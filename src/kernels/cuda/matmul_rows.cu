@@ -162,34 +162,44 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
   for (auto& some : sums.of) hold(some);
 }
 
-// The rows are dealt out to the warps of the cluster; a lane has four outputs.
+// Adds up the sums of the cluster. The rows are dealt out to its warps; a lane has four outputs. What does not come from
+// the sums is asked for before all of them are there.
 template <class T, int rows, class Out>
 __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout<rows>& shared, const RowsOut<Out>& out) {
-  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y);
+  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y), step = blocks * kThreads / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int output = static_cast<int>(blockIdx.x) * kOutputs + 4 * lane;
-  if (output >= p.n) return;
+  const int output = static_cast<int>(blockIdx.x) * kOutputs + 4 * lane, first = block + blocks * warp;
+  const int count = output < p.n ? tile.count : 0;
   float4 scales{}, bias{};
-  if constexpr (kScaled<T>) {
-    scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
+  if (count > 0) {
+    if constexpr (kScaled<T>) {
+      scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
+    }
+    if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
   }
-  if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
-  for (int i = block + blocks * warp; i < tile.count; i += blocks * kThreads / kWarp) {
+  const auto added_to = [&](int i) {
+    float4 v = bias;
+    if constexpr (sizeof(Out) == 4) {
+      if (p.accumulate && i < count) {
+        const float4 now = *reinterpret_cast<const float4*>(out.data + (tile.row + i) * out.stride + output);
+        v = {v.x + now.x, v.y + now.y, v.z + now.z, v.w + now.w};
+      }
+    }
+    return v;
+  };
+  float4 added = added_to(first);
+  sync_cluster();
+  for (int i = first; i < count; i += step) {
     float4 sum = shared.sums().of_blocks(blocks, i, 4 * lane);
     const int row = tile.row + i;
     if constexpr (kScaled<T>) {
       const float scale = p.x_scales[row];
       sum = {sum.x * scales.x * scale, sum.y * scales.y * scale, sum.z * scales.z * scale, sum.w * scales.w * scale};
     }
-    sum.x += bias.x, sum.y += bias.y, sum.z += bias.z, sum.w += bias.w;
-    if constexpr (sizeof(Out) == 4) {
-      if (p.accumulate) {
-        const float4 v = *reinterpret_cast<const float4*>(out.data + row * out.stride + output);
-        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-      }
-    }
-    out.put(row, output / 4, sum, 1.0f);
+    out.put(row, output / 4, {sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w}, 1.0f);
+    added = added_to(i + step);
   }
+  sync_cluster();  // others may still read these sums
 }
 
 // Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts.
@@ -233,9 +243,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
       }
     }
   }
-  sync_cluster();
   write<T, rows>(p, tile, shared, out);
-  sync_cluster();  // others may still read these sums
 #endif
 }
 
