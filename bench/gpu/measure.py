@@ -47,7 +47,8 @@ CASES = [
     ("8B fp8, 1000/1000", "8b", f"throughput {FP8} --input-len 1000 --output-len 1000 --num-prompts 2048", None),
     ("8B fp8, 2048/2048", "8b", f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 896 --max-num-seqs 448", None),
     ("8B fp8, 20000/2000", "8b",
-     f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 160 --max-num-seqs 80 --max-model-len 22528", None),
+     f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 80 --max-num-seqs 80 --max-model-len 22528 "
+     "--max-num-batched-tokens 16384", None),
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
