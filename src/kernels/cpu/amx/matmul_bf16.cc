@@ -1,7 +1,14 @@
 // Products with bf16 weights on AMX tiles: the panels of kernels/cpu/panels.h are tiles as they are, 32 inputs of 16
 // columns in 16 rows of 64 bytes. x is rounded to bf16; a tile product adds even and odd inputs of 32 in fp32, both in
 // ascending order, and adds them to the row's sum. That is the same for every number of rows, so a row's bits depend on
-// nothing but the row, and one kernel serves all: few rows are bound by memory, many by the tile products.
+// nothing but the row.
+//
+// Up to kFewRows rows: every pair of panels is one stream from memory. More, which the second cache holds: so is the
+// pair of panels of a task, and all rows take its next steps from the first cache. Beyond, tiles multiply faster than
+// the third cache gives what they need, so a task has more panels: its rows of x for a few steps over k stay in the
+// second cache, and its sums, while one pair of panels after the other is multiplied.
+#include <algorithm>
+
 #include "base/thread_pool.h"
 #include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/kernels.h"
@@ -13,165 +20,298 @@ namespace {
 
 using kernels::kPanel;
 
-constexpr int64_t kInputs = 32;                       // of a tile product
+constexpr int64_t kInputs = 32;                       // of a step over k: a tile product
 constexpr int64_t kStepBytes = kInputs * kPanel * 2;  // of a panel's weights in one
-constexpr int64_t kSteps = 16;                        // tile products per block over k: two panels fit the first cache
-constexpr int kGroup = 2;                             // panels of a task
-constexpr int64_t kBlockRows = 2 * kTileRows;         // rows multiplied at a time
-constexpr int64_t kRowChunk = 8 * kBlockRows;         // rows of a task
-constexpr int64_t kPassRows = 4 * kRowChunk;          // rows per pass over the weights: bounds the scratch memory
-constexpr int64_t kAheadBytes = 4 << 10;              // how far the first rows ask memory for what comes
-constexpr int64_t kSumsBytes = kGroup * kPanel * sizeof(float);  // between rows of sums
+constexpr int64_t kRowBytes = kInputs * 2;            // of a row of x in one
+constexpr int kPair = 2;                              // panels, and tiles of rows, that are multiplied at a time
+constexpr int64_t kFewRows = kPair * kTileRows;
+constexpr int64_t kBlockRows = 256;                   // of a task
+constexpr size_t kHeldBytes = 1 << 20;                // of its rows, if the second cache is to hold them
+constexpr int64_t kHeldSteps = 16;                    // of a pair of panels in the first cache, then
+constexpr int64_t kBlockSteps = 8, kTaskPanels = 32;  // else: 128 KiB of x and 512 of sums in the second
+constexpr int64_t kPassRows = 4 * kBlockRows;         // rows per pass over the weights: bounds the scratch memory
+constexpr int64_t kAheadBytes = 4 << 10;              // how far a stream asks memory for what comes
+constexpr int64_t kPairSums = kPair * kPanel;         // floats of a row's sums of two panels
 
-// Rows of x as bf16, padded with zeros to whole tile products.
+int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// Rows of x as bf16 in tiles: [tile][step][row][32 inputs], padded with zeros to whole steps. A tile has 16 rows, the
+// last one as many as are left.
 struct Inputs {
-  const std::byte* data;
-  int64_t row_bytes;
+  std::byte* data;
+  int64_t rows, steps;
+
+  static int64_t steps_of(int64_t k) { return pieces(k, kInputs); }
+  static size_t bytes(int64_t rows, int64_t k) { return static_cast<size_t>(rows * steps_of(k) * kRowBytes); }
+  int rows_of(int64_t tile) const {
+    return static_cast<int>(std::clamp<int64_t>(rows - tile * kTileRows, 0, kTileRows));
+  }
+  std::byte* at(int64_t tile, int64_t step) const {
+    return data + (tile * kTileRows * steps + step * rows_of(tile)) * kRowBytes;
+  }
 };
 
-struct Sums {
-  float* first;
-  bool empty;  // nothing was added yet
+// `rows` of them; zeros behind.
+void round_rows(ThreadPool& pool, const Tensor& x, int64_t first, int64_t rows, const Inputs& to) {
+  const int64_t k = x.shape[1];
+  constexpr int64_t kGrain = 1 << 15;  // elements worth handing to another thread
+  pool.parallel_for(to.rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* from = reinterpret_cast<const float*>(x.data) + (first + r) * x.row_stride;
+      const int64_t given = r < rows ? k : 0, tile = r / kTileRows;
+      for (int64_t step = 0; step < to.steps; ++step) {
+        auto* row = reinterpret_cast<Bf16*>(to.at(tile, step) + r % kTileRows * kRowBytes);
+        const int64_t here = std::clamp<int64_t>(given - step * kInputs, 0, kInputs);
+        each_vec(here, [&](int64_t i, auto n) { store(row + i, load(from + step * kInputs + i, n), n); });
+        for (int64_t i = here; i < kInputs; ++i) row[i].bits = 0;
+      }
+    }
+  });
+}
+
+// What is multiplied: `R` tiles of rows of x by P panels, and how far the next step of either is.
+struct Operands {
+  const std::byte* rows[kPair];
+  int64_t row_step[kPair];
+  const std::byte* weights;
+  int64_t panel_bytes;
 };
 
-// sums += R tiles of rows of x by `steps` tile products of P panels, `panel_bytes` apart.
+// Sums in the tiles += so many steps. `ask(i)` asks for what comes, at every step.
+template <int R, int P, class Ask>
+SLUICE_INLINE void multiply_steps(Operands o, int64_t steps, Ask&& ask) {
+  for (int64_t i = 0; i < steps; ++i) {
+    ask(i);
+    _tile_loadd(4, o.rows[0], kRowBytes);
+    _tile_loadd(6, o.weights, kTileBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (P == 2) {
+      _tile_loadd(7, o.weights + o.panel_bytes, kTileBytes);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (R == 2) {
+      _tile_loadd(5, o.rows[1], kRowBytes);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (P == 2) _tile_dpbf16ps(3, 5, 7);
+    }
+    o.weights += kStepBytes;
+    o.rows[0] += o.row_step[0], o.rows[1] += o.row_step[1];
+  }
+}
+
+// Sums of R tiles of rows by P panels, rows of kPairSums.
 template <int R, int P>
-void multiply_block(Inputs x, const std::byte* weights, int64_t panel_bytes, int64_t steps, Sums sums, bool ask) {
-  const auto at = [&](int r, int p) { return sums.first + r * kTileRows * kGroup * kPanel + p * kPanel; };
-  if (sums.empty) {
+SLUICE_INLINE void begin_sums(const float* from) {
+  constexpr int64_t kBytes = kPairSums * sizeof(float);
+  if (from == nullptr) {
     _tile_zero(0);
     if constexpr (P == 2) _tile_zero(1);
     if constexpr (R == 2) _tile_zero(2);
     if constexpr (R == 2 && P == 2) _tile_zero(3);
   } else {
-    _tile_loadd(0, at(0, 0), kSumsBytes);
-    if constexpr (P == 2) _tile_loadd(1, at(0, 1), kSumsBytes);
-    if constexpr (R == 2) _tile_loadd(2, at(1, 0), kSumsBytes);
-    if constexpr (R == 2 && P == 2) _tile_loadd(3, at(1, 1), kSumsBytes);
+    _tile_loadd(0, from, kBytes);
+    if constexpr (P == 2) _tile_loadd(1, from + kPanel, kBytes);
+    if constexpr (R == 2) _tile_loadd(2, from + kTileRows * kPairSums, kBytes);
+    if constexpr (R == 2 && P == 2) _tile_loadd(3, from + kTileRows * kPairSums + kPanel, kBytes);
   }
-  const std::byte* rows0 = x.data;
-  const std::byte* rows1 = x.data + kTileRows * x.row_bytes;
-  for (int64_t i = 0; i < steps; ++i) {
-    if (ask) {
-      for (int64_t line = 0; line < kStepBytes; line += 64) {
-        __builtin_prefetch(weights + kAheadBytes + line, 0, 2);
-        if constexpr (P == 2) __builtin_prefetch(weights + panel_bytes + kAheadBytes + line, 0, 2);
-      }
-    }
-    _tile_loadd(4, rows0, x.row_bytes);
-    _tile_loadd(6, weights, kTileBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (P == 2) {
-      _tile_loadd(7, weights + panel_bytes, kTileBytes);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (R == 2) {
-      _tile_loadd(5, rows1, x.row_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (P == 2) _tile_dpbf16ps(3, 5, 7);
-    }
-    weights += kStepBytes;
-    rows0 += kInputs * 2;
-    rows1 += kInputs * 2;
-  }
-  _tile_stored(0, at(0, 0), kSumsBytes);
-  if constexpr (P == 2) _tile_stored(1, at(0, 1), kSumsBytes);
-  if constexpr (R == 2) _tile_stored(2, at(1, 0), kSumsBytes);
-  if constexpr (R == 2 && P == 2) _tile_stored(3, at(1, 1), kSumsBytes);
+}
+template <int R, int P>
+SLUICE_INLINE void leave_sums(float* to) {
+  constexpr int64_t kBytes = kPairSums * sizeof(float);
+  _tile_stored(0, to, kBytes);
+  if constexpr (P == 2) _tile_stored(1, to + kPanel, kBytes);
+  if constexpr (R == 2) _tile_stored(2, to + kTileRows * kPairSums, kBytes);
+  if constexpr (R == 2 && P == 2) _tile_stored(3, to + kTileRows * kPairSums + kPanel, kBytes);
 }
 
-// Steps of whole tile products over k, then the rest of k from a copy padded with zeros.
-template <int P>
-class Task {
+// Packed weights, and the last inputs of two of their panels, of which there are no whole step, padded with zeros.
+class Panels {
  public:
-  Task(const ops::MatmulArgs& args, int64_t panel)
-      : args_(args), panel_(panel), panel_bytes_(kernels::panel_bytes(args.weight->k, 2, 2)) {
-    weights_ = args.weight->data + panel * panel_bytes_;
-    whole_ = panel_bytes_ / kStepBytes;
-    const int64_t left = panel_bytes_ % kStepBytes;
-    if (left == 0) return;
-    for (int p = 0; p < P; ++p) {
-      __builtin_memset(tail_[p], 0, kStepBytes);
-      __builtin_memcpy(tail_[p], weights_ + p * panel_bytes_ + whole_ * kStepBytes, static_cast<size_t>(left));
+  explicit Panels(const ops::Weight& weight)
+      : data_(weight.data), bytes_(kernels::panel_bytes(weight.k, 2, 2)), count_(pieces(weight.n, kPanel)) {}
+  int64_t count() const { return count_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t whole_steps() const { return bytes_ / kStepBytes; }
+  bool has_tail() const { return bytes_ % kStepBytes != 0; }
+  const std::byte* at(int64_t panel, int64_t step) const { return data_ + panel * bytes_ + step * kStepBytes; }
+
+  using Tail = std::byte[kPair * kStepBytes];
+  void copy_tail(int64_t panel, int panels, Tail& to) const {
+    for (int p = 0; p < panels; ++p) {
+      __builtin_memset(to + p * kStepBytes, 0, kStepBytes);
+      __builtin_memcpy(to + p * kStepBytes, at(panel + p, whole_steps()), static_cast<size_t>(bytes_ % kStepBytes));
     }
-    has_tail_ = true;
   }
 
-  void run(Inputs x, int64_t row, int64_t rows) {
-    for (int64_t begin = 0; begin < whole_; begin += kSteps) {
-      const int64_t steps = whole_ - begin < kSteps ? whole_ - begin : kSteps;
-      multiply_rows(x, rows, begin, steps, weights_ + begin * kStepBytes, panel_bytes_);
+ private:
+  const std::byte* data_;
+  int64_t bytes_, count_;
+};
+
+// Up to kFewRows rows by P panels, which are read once.
+template <int R, int P>
+void stream(const ops::MatmulArgs& args, const Panels& panels, const Inputs& x, int64_t first_row, int64_t panel) {
+  alignas(64) float sums[kFewRows * kPairSums];
+  Operands o{.rows = {x.at(0, 0), x.at(1, 0)},
+             .row_step = {x.rows_of(0) * kRowBytes, x.rows_of(1) * kRowBytes},
+             .weights = panels.at(panel, 0),
+             .panel_bytes = panels.bytes()};
+  {
+    const TileScope scope(x.rows_of(0), x.rows_of(1), kRowBytes);
+    begin_sums<R, P>(nullptr);
+    multiply_steps<R, P>(o, panels.whole_steps(), [&](int64_t i) {
+      const std::byte* later = o.weights + i * kStepBytes + kAheadBytes;
+      for (int64_t line = 0; line < kStepBytes; line += 64) {
+        __builtin_prefetch(later + line, 0, 2);
+        if constexpr (P == 2) __builtin_prefetch(later + panels.bytes() + line, 0, 2);
+      }
+    });
+    if (panels.has_tail()) {
+      alignas(64) Panels::Tail tail;
+      panels.copy_tail(panel, P, tail);
+      o.rows[0] = x.at(0, x.steps - 1), o.rows[1] = x.at(1, x.steps - 1);
+      o.weights = tail, o.panel_bytes = kStepBytes;
+      multiply_steps<R, P>(o, 1, [](int64_t) {});
     }
-    if (has_tail_) multiply_rows(x, rows, whole_, 1, tail_[0], kStepBytes);
+    leave_sums<R, P>(sums);
+  }
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int p = 0; p < P; ++p) {
+      emit(args, first_row + r, (panel + p) * kPanel, load(sums + r * kPairSums + p * kPanel, All{}));
+    }
+  }
+}
+
+// A task of many rows: kBlockRows of them at most, from `first` of x on, by up to kTaskPanels panels.
+class Block {
+ public:
+  // `sums`: of every pair of panels, [kBlockRows][kPairSums].
+  Block(const Panels& panels, const Inputs& x, int64_t first, int64_t panel, int64_t count, int64_t block_steps,
+        float* sums)
+      : panels_(panels),
+        x_(x),
+        tile_(first / kTileRows),
+        tiles_(std::min(kBlockRows, x.rows - first) / kTileRows),
+        panel_(panel),
+        count_(count),
+        block_steps_(block_steps),
+        sums_(sums) {}
+
+  void multiply() {
+    const TileScope scope(kTileRows, kTileRows, kRowBytes);
+    for (int64_t step = 0; step < panels_.whole_steps(); step += block_steps_) {
+      const int64_t steps = std::min(block_steps_, panels_.whole_steps() - step);
+      for (int64_t p = 0; p < count_; p += kPair) {
+        const bool last = p + kPair >= count_;
+        const std::byte* next = last ? panels_.at(panel_, step + steps) : panels_.at(panel_ + p + kPair, step);
+        multiply_pair(p, panels_.at(panel_ + p, step), panels_.bytes(), step, steps, next);
+      }
+    }
+    if (!panels_.has_tail()) return;
+    alignas(64) Panels::Tail tail;
+    for (int64_t p = 0; p < count_; p += kPair) {
+      panels_.copy_tail(panel_ + p, static_cast<int>(std::min<int64_t>(kPair, count_ - p)), tail);
+      multiply_pair(p, tail, kStepBytes, panels_.whole_steps(), 1, nullptr);
+    }
+  }
+
+  // The first `rows` of them are rows from `row` on of the result.
+  void write(const ops::MatmulArgs& args, int64_t row, int64_t rows) const {
     for (int64_t r = 0; r < rows; ++r) {
-      for (int p = 0; p < P; ++p) {
-        emit(args_, row + r, (panel_ + p) * kPanel, load(sums_ + (r * kGroup + p) * kPanel, All{}));
+      for (int64_t p = 0; p < count_; ++p) {
+        emit(args, row + r, (panel_ + p) * kPanel, load(sums_of(p / kPair, r) + p % kPair * kPanel, All{}));
       }
     }
   }
 
  private:
-  void multiply_rows(Inputs x, int64_t rows, int64_t step, int64_t steps, const std::byte* weights,
-                     int64_t panel_bytes) {
-    x.data += step * kInputs * 2;
-    for (int64_t at = 0; at < rows; at += kBlockRows) {
-      const auto here = static_cast<int>(rows - at < kBlockRows ? rows - at : kBlockRows);
-      const int rows0 = here < kTileRows ? here : kTileRows;
-      const Inputs part{x.data + at * x.row_bytes, x.row_bytes};
-      const Sums sums{sums_ + at * kGroup * kPanel, step == 0};
-      const TileScope scope(rows0, here - rows0, kInputs * 2);
-      const bool ask = at == 0 && weights != tail_[0];
-      if (here > kTileRows) {
-        multiply_block<2, P>(part, weights, panel_bytes, steps, sums, ask);
-      } else {
-        multiply_block<1, P>(part, weights, panel_bytes, steps, sums, ask);
-      }
+  float* sums_of(int64_t pair, int64_t row) const { return sums_ + (pair * kBlockRows + row) * kPairSums; }
+
+  void multiply_pair(int64_t p, const std::byte* weights, int64_t panel_bytes, int64_t step, int64_t steps,
+                     const std::byte* next) {
+    if (p + 1 < count_) {
+      multiply_rows<2>(p / kPair, weights, panel_bytes, step, steps, next);
+    } else {
+      multiply_rows<1>(p / kPair, weights, panel_bytes, step, steps, next);
     }
   }
 
-  const ops::MatmulArgs& args_;
-  int64_t panel_, panel_bytes_, whole_;
-  const std::byte* weights_;
-  bool has_tail_ = false;
-  alignas(64) float sums_[kRowChunk * kGroup * kPanel];
-  alignas(64) std::byte tail_[P][kStepBytes];
+  // All rows; meanwhile the panels' next steps, or the next panels' ones, are asked for.
+  template <int P>
+  void multiply_rows(int64_t pair, const std::byte* weights, int64_t panel_bytes, int64_t step, int64_t steps,
+                     const std::byte* next) {
+    constexpr int64_t kLines = kStepBytes / 64;
+    const int64_t each = pieces(kLines * kPair, tiles_);  // lines of a panel, for each step of a pair of tiles
+    for (int64_t tile = 0; tile < tiles_; tile += kPair) {
+      float* sums = sums_of(pair, tile * kTileRows);
+      begin_sums<2, P>(step == 0 ? nullptr : sums);
+      const std::byte* later = next == nullptr ? nullptr : next + tile / kPair * steps * each * 64;
+      multiply_steps<2, P>({.rows = {x_.at(tile_ + tile, step), x_.at(tile_ + tile + 1, step)},
+                            .row_step = {kTileRows * kRowBytes, kTileRows * kRowBytes},
+                            .weights = weights,
+                            .panel_bytes = panel_bytes},
+                           steps, [&](int64_t i) {
+                             if (later == nullptr) return;
+                             for (int64_t line = i * each; line < (i + 1) * each; ++line) {
+                               __builtin_prefetch(later + line * 64, 0, 2);
+                               if constexpr (P == 2) __builtin_prefetch(later + panel_bytes + line * 64, 0, 2);
+                             }
+                           });
+      leave_sums<2, P>(sums);
+    }
+  }
+
+  const Panels& panels_;
+  const Inputs& x_;
+  int64_t tile_, tiles_, panel_, count_, block_steps_;
+  float* sums_;
 };
 
-Inputs round_rows(ThreadPool& pool, const Tensor& x, int64_t row, int64_t rows) {
-  const int64_t k = x.shape[1], padded = (k + kInputs - 1) / kInputs * kInputs;
-  const int64_t stride = padded + kInputs;  // rows start on lines, and not all on the same sets of the cache
-  auto* to = reinterpret_cast<Bf16*>(pool.scratch(static_cast<size_t>(rows * stride) * sizeof(Bf16)));
-  constexpr int64_t kGrain = 1 << 15;  // elements worth handing to another thread
-  pool.parallel_for(rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* from = reinterpret_cast<const float*>(x.data) + (row + r) * x.row_stride;
-      each_vec(k, [&](int64_t i, auto n) { store(to + r * stride + i, load(from + i, n), n); });
-      for (int64_t i = k; i < padded; ++i) to[r * stride + i].bits = 0;
+void multiply_few(ThreadPool& pool, const ops::MatmulArgs& args, int64_t rows) {
+  const Panels panels(*args.weight);
+  const int64_t k = args.weight->k;
+  const Inputs x{pool.scratch(Inputs::bytes(rows, k)), rows, Inputs::steps_of(k)};
+  round_rows(pool, args.x, 0, rows, x);
+  pool.parallel_for(pieces(panels.count(), kPair), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin * kPair; panel < std::min(end * kPair, panels.count()); panel += kPair) {
+      const bool both = panel + 1 < panels.count();
+      if (rows > kTileRows) {
+        both ? stream<2, 2>(args, panels, x, 0, panel) : stream<2, 1>(args, panels, x, 0, panel);
+      } else {
+        both ? stream<1, 2>(args, panels, x, 0, panel) : stream<1, 1>(args, panels, x, 0, panel);
+      }
     }
   });
-  return {reinterpret_cast<const std::byte*>(to), stride * static_cast<int64_t>(sizeof(Bf16))};
 }
 
 }  // namespace
 
 void matmul_bf16(ThreadPool& pool, const ops::MatmulArgs& args) {
-  const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
-  const int64_t total = args.x.shape[0];
+  const int64_t total = args.x.shape[0], k = args.weight->k;
+  if (total <= kFewRows) return multiply_few(pool, args, total);
+  const Panels panels(*args.weight);
+  constexpr int64_t kSums = kTaskPanels / kPair * kBlockRows * kPairSums;  // floats of a thread
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
-    const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
-    const Inputs x = round_rows(pool, args.x, pass, rows);
-    const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
-    // Chunks of one group of panels follow each other, so that its weights come from memory once.
-    pool.parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
+    const int64_t rows = std::min(kPassRows, total - pass), padded = pieces(rows, kFewRows) * kFewRows;
+    const size_t x_bytes = Inputs::bytes(padded, k);
+    std::byte* memory = pool.scratch(x_bytes + static_cast<size_t>(pool.threads()) * kSums * sizeof(float));
+    const Inputs x{memory, padded, Inputs::steps_of(k)};
+    auto* sums = reinterpret_cast<float*>(memory + x_bytes);
+    round_rows(pool, args.x, pass, rows, x);
+    const int64_t blocks = pieces(rows, kBlockRows);
+    const bool held = blocks == 1 && x_bytes <= kHeldBytes;
+    // Enough tasks that threads end together.
+    const int64_t share = panels.count() * blocks / (2 * pool.threads());
+    const int64_t task_panels = held ? kPair : std::clamp<int64_t>(share / kPair * kPair, kPair, kTaskPanels);
+    const int64_t steps = held ? kHeldSteps : kBlockSteps;
+    // Blocks of one group of panels follow each other, so that its weights come from memory once.
+    pool.parallel_for(pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t panel = task / chunks * kGroup, first = task % chunks * kRowChunk;
-        const int64_t count = rows - first < kRowChunk ? rows - first : kRowChunk;
-        const Inputs part{x.data + first * x.row_bytes, x.row_bytes};
-        if (panel + 1 < panels) {
-          Task<2>(args, panel).run(part, pass + first, count);
-        } else {
-          Task<1>(args, panel).run(part, pass + first, count);
-        }
+        const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
+        Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
+                    sums + worker * kSums);
+        block.multiply();
+        block.write(args, pass + first, std::min(kBlockRows, rows - first));
       }
     });
   }
