@@ -91,9 +91,13 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   if (!expert_scale_.empty()) scale_weights(c, choice);
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
-  gather_inputs(c, choice, x, mine);
   const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
-  in_.experts(c, gate_up, mine, choice.starts);
+  if (c.ops.gathers_rows && !spec_.scaled_inputs) {
+    in_.experts(c, gate_up, x, choice.starts, choice.rows);
+  } else {
+    gather_inputs(c, choice, x, mine);
+    in_.experts(c, gate_up, mine, choice.starts);
+  }
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, spec_.inner}) : gate_up;
   if (!spec_.gated) {
     ops::unary(c, inner, spec_.activation);

@@ -45,8 +45,10 @@ void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor&
   weight_.pack(context, i * ops::stacked_outputs(outputs_) + row, matrix);
 }
 
-void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts) const {
-  ops::expert_matmul(c, {.out = out, .x = x, .starts = starts, .weight = &weight_.view(), .bias = bias_.data()});
+void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts,
+                            const Tensor& rows) const {
+  ops::expert_matmul(
+      c, {.out = out, .x = x, .rows = rows, .starts = starts, .weight = &weight_.view(), .bias = bias_.data()});
 }
 
 void StackedLinear::heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const {

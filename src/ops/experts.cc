@@ -53,7 +53,12 @@ void expert_matmul(Ctx& ctx, const ExpertMatmulArgs& args) {
   check_list(args.starts, "starts", args.starts.shape.elements());
   check_matrix(args.out, "out", -1, -1);
   const MatmulKernels& kernels = kernels_of(ctx, args.weight, args.starts.shape.elements() - 1, args.out.shape[1]);
-  check_matrix(args.x, "x", args.out.shape[0], args.weight->k);
+  const bool gathers = args.rows.data != nullptr;
+  check_matrix(args.x, "x", gathers ? -1 : args.out.shape[0], args.weight->k);
+  if (gathers) {
+    CHECK(ctx.ops.gathers_rows, "rows of expert_matmul");
+    check_list(args.rows, "rows", args.out.shape[0]);
+  }
   ctx.ops.expert_matmul(ctx.pool, kernels, args);
 }
 

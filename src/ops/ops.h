@@ -101,10 +101,11 @@ struct GroupByExpertArgs {
 // Matrices of one shape [n, k] as windows of one weight, each at a multiple of this many outputs.
 constexpr int64_t stacked_outputs(int64_t n) { return (n + kWeightPanel - 1) / kWeightPanel * kWeightPanel; }
 
-// out[i, :] = x[i, :] * weight_e^T + bias_e for the expert e that owns place i.
+// out[i, :] = x[rows[i], :] * weight_e^T + bias_e for the expert e that owns place i.
 struct ExpertMatmulArgs {
   Tensor out;                      // [places, n] fp32
-  Tensor x;                        // [places, k] fp32
+  Tensor x;                        // [any, k] fp32
+  Tensor rows{};                   // [places] int32; empty: rows[i] = i. Only where Ops::gathers_rows
   Tensor starts;                   // [experts + 1] int32
   const Weight* weight = nullptr;  // [experts * stacked_outputs(n), k]
   const float* bias = nullptr;     // [experts, n] or null
@@ -153,6 +154,7 @@ struct RopeStoreArgs {
   CacheTensor v_cache;       // [blocks, kv_heads, block_size, value_dim]
   Indices positions;         // [tokens] rows of cos_sin
   Indices slots;             // [tokens] block * block_size + offset
+};  // in front of the rotation; only where Ops::normalizes_heads says so
 };
 
 // The same for latent attention (DeepSeek-V2, arXiv:2405.04434): one cached vector [latent, rotary] per token, of which
@@ -366,6 +368,7 @@ struct Ops {
   void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
+  bool gathers_rows = false;  // expert_matmul takes rows
   bool rounding_attention = false;  // rounds queries and softmax weights to bf16 where the cache is bf16 or narrower
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "ops/testing.h"
+#include "quant/groups.h"
 
 namespace sluice::ops {
 namespace {
@@ -179,7 +180,8 @@ struct Grouped {
 };
 
 TEST_P(ExpertsTest, GroupsByExpert) {
-  for (auto [count, top_k, experts] : {std::tuple{1, 1, 1}, {1, 2, 7}, {40, 3, 5}, {200, 8, 128}}) {
+  for (auto [count, top_k, experts] :
+       {std::tuple{1, 1, 1}, {1, 2, 7}, {40, 3, 5}, {128, 8, 512}, {100, 10, 700}, {200, 8, 128}, {1000, 9, 33}}) {
     const Grouped g(device, random, count, top_k, experts);
     const auto* starts = g.starts->as<int32_t>();
     EXPECT_EQ(starts[0], 0);
@@ -269,6 +271,38 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
         }
       }
       EXPECT_TRUE(std::isnan(out.row(bad)[0]));
+    }
+  }
+}
+
+TEST_P(ExpertsTest, RowsAreFoundByTheirNumbers) {
+  if (!device.ctx.ops.gathers_rows) GTEST_SKIP() << GetParam()->name << " wants rows in their order";
+  constexpr int64_t kGiven = 7, n = 70, k = 256;
+  const std::vector<std::vector<int>> cases = {
+      {0, 1, 0, 2, 0}, {3, 0, 9, 1}, {17, 10, 0, 20}, {20, 64, 0, 7}, {130, 0, 300}};
+  for (DType stored : weight_types()) {
+    for (const std::vector<int>& counts : cases) {
+      const auto experts = static_cast<int64_t>(counts.size());
+      SCOPED_TRACE(fmt::format("{}: {} experts, the first with {} rows", stored->name, experts, counts[0]));
+      Owned starts(&kInt32, {experts + 1});
+      auto* start = starts->as<int32_t>();
+      start[0] = 0;
+      std::partial_sum(counts.begin(), counts.end(), start + 1);
+      const int64_t places = start[experts];
+      Owned x(&kFloat32, {kGiven, k}, 4), numbers(&kInt32, {places}), mine(&kFloat32, {places, k}),
+          out(&kFloat32, {places, n}), expected(out);
+      x.fill(random);
+      auto* number = numbers->as<int32_t>();
+      for (int64_t i = 0; i < places; ++i) number[i] = static_cast<int32_t>(random() % kGiven);
+      gather_rows(device.ctx, mine, x, {number, static_cast<size_t>(places)});
+      Packed weight = stacked(device.ctx, stored, matrices(stored, static_cast<int>(experts), n, k));
+      for (InputRounding inputs : {InputRounding::kNone, InputRounding::kFp8PerRow}) {
+        if (inputs != InputRounding::kNone && stored != &quant::Fp8::kType) continue;
+        weight.inputs = inputs;
+        expert_matmul(device.ctx, {.out = expected, .x = mine, .starts = starts, .weight = &weight});
+        expert_matmul(device.ctx, {.out = out, .x = x, .rows = numbers, .starts = starts, .weight = &weight});
+        EXPECT_TRUE(same_bits(out->f32(), expected->f32(), places * n));
+      }
     }
   }
 }

@@ -179,9 +179,12 @@ DType output_type(const ops::Weight& weight, int64_t rows) {
 template <Arithmetic arithmetic>
 void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
   const int64_t n = args.out.shape[1];
+  const bool gathers = args.rows.data != nullptr;
+  Tensor x = args.x;
+  x.shape = Shape{args.out.rows(), args.weight->k};
   finish([&] {
     multiply_by<arithmetic>({.out = args.out,
-                             .x = args.x,
+                             .x = x,
                              .type = args.weight->dtype,
                              .weight = args.weight->data,
                              .n = n,
@@ -191,6 +194,7 @@ void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertM
                              .weight_rows = ops::stacked_outputs(n),
                              .bias_step = n,
                              .starts = args.starts.as<const int32_t>(),
+                             .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
                              .rounding = args.weight->inputs});
   });
 }
@@ -295,6 +299,7 @@ const ops::Ops& table() {
                             .expert_matmul = expert_matmul_op<arithmetic>,
                             .head_matmul = head_matmul_op<arithmetic>,
                             .combine = op<combine, const ops::CombineArgs&>,
+                            .gathers_rows = true,
                             .rounding_attention = arithmetic == Arithmetic::kTensor,
                             .matmul = matmul_kernels<arithmetic>()};
   return ops;

@@ -12,7 +12,7 @@ constexpr int kThreads = 512, kPackInputs = 16;
 struct Rows {
   ByteInputs to;
   const float* x;
-  const int32_t* starts;
+  const int32_t *starts, *x_rows;
   int64_t x_stride;
   int k, packs, matrices, sets;
   bool aligned;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) byte_rows(const __grid_constant__ Ro
   __shared__ float scratch[kWarp + 1];
   wait_for_earlier();
   const auto row = static_cast<int>(blockIdx.x);
-  const float* x = a.x + row * a.x_stride;
+  const float* x = a.x + row_of_x(a.x_rows, row) * a.x_stride;
   const auto pack_of = [&](int pack, float4(&to)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[i] = inputs_at(x, pack * kPackInputs + 4 * i, a.k, a.aligned);
@@ -83,6 +83,7 @@ void round_to_bytes(const Launch& l, const ByteInputs& to, int sets, const Produ
   const Rows a{.to = to,
                .x = p.x.f32(),
                .starts = p.starts,
+               .x_rows = p.x_rows,
                .x_stride = p.x.row_stride,
                .k = static_cast<int>(p.k),
                .packs = static_cast<int>(byte_pairs(p.k) * (kPairBytes / kPackInputs)),

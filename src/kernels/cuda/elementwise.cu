@@ -81,6 +81,12 @@ void gather_rows(const Launch& l, const Tensor& out, const Tensor& x, const int3
   float* to = out.f32();
   const float* from = x.f32();
   const int64_t to_stride = out.row_stride, from_stride = x.row_stride;
+  if (packs_of_four(out) && packs_of_four(x)) {
+    run(l, "gather_rows", out.rows(), out.shape[1] / 4, [=] __device__(int64_t row, int64_t i) {
+      four(to + row * to_stride + 4 * i) = four(from + rows[row] * from_stride + 4 * i);
+    });
+    return;
+  }
   run(l, "gather_rows", out.rows(), out.shape[1],
       [=] __device__(int64_t row, int64_t i) { to[row * to_stride + i] = from[rows[row] * from_stride + i]; });
 }

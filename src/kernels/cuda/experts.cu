@@ -1,5 +1,6 @@
 // Ops on experts: the choice (one warp per row), a stable sort of the choices by expert, and the weighted sum back.
-// Small data; bound by launches.
+// Small data in a decode step, where what counts is how many waits for memory and other warps follow each other.
+#include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/grid.h"
@@ -16,30 +17,39 @@ struct Ranked {
   int index;
 };
 
-// The larger value, the lower index among equals. NaN loses against everything but stays a candidate.
-__device__ Ranked better(const Ranked& a, const Ranked& b) {
-  if (a.index < 0) return b;
-  if (b.index < 0) return a;
-  const float x = isnan(a.value) ? kNever : a.value, y = isnan(b.value) ? kNever : b.value;
-  return x > y || (x == y && a.index < b.index) ? a : b;
+// Values in their order, as integers: NaN as the least, zeros alike.
+__device__ uint32_t order_of(float value) {
+  const float x = isnan(value) ? kNever : value == 0.0f ? 0.0f : value;
+  const uint32_t bits = __float_as_uint(x);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-__device__ Ranked warp_best(Ranked best) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const Ranked other{__shfl_xor_sync(kFullWarp, best.value, offset), __shfl_xor_sync(kFullWarp, best.index, offset)};
-    best = better(best, other);
+// The largest of a lane's share of scores[begin, end) that `taken` does not name: the first among equals. Order 0:
+// none.
+struct Candidate {
+  uint32_t order;
+  int index;
+};
+__device__ Candidate own_best(const float* scores, const bool* taken, int begin, int end) {
+  Candidate best{0, 0};
+#pragma unroll 4
+  for (int i = begin + static_cast<int>(threadIdx.x % kWarp); i < end; i += kWarp) {
+    const uint32_t order = taken[i] ? 0 : order_of(scores[i]);
+    if (order > best.order) best = {order, i};
   }
   return best;
+}
+// Of all lanes, the lowest index among equals; -1 when all are taken.
+__device__ int best_index(const Candidate& own) {
+  const uint32_t largest = __reduce_max_sync(kFullWarp, own.order);
+  const uint32_t index = __reduce_min_sync(kFullWarp, own.order == largest ? own.index : ~0u);
+  return largest == 0 ? -1 : static_cast<int>(index);
 }
 
 // The best of scores[begin, end) that `taken` does not name; index -1 when all are taken.
 __device__ Ranked best_of(const float* scores, const bool* taken, int begin, int end) {
-  Ranked best{0.0f, -1};
-  for (int i = begin + static_cast<int>(threadIdx.x % kWarp); i < end; i += kWarp) {
-    if (!taken[i]) best = better(best, {scores[i], i});
-  }
-  return warp_best(best);
+  const int index = best_index(own_best(scores, taken, begin, end));
+  return {index < 0 ? 0.0f : scores[index], index};
 }
 
 // The memory of one row's warp.
@@ -84,19 +94,24 @@ class Router {
     const bool softmax = p_.routing.score == ops::Routing::Score::kSoftmax;
     float largest = kNever, sum = 0.0f;
     bool spoiled = false;
+#pragma unroll 4
     for (int i = lane_; i < p_.experts; i += kWarp) {
-      largest = fmaxf(largest, logits_[i]);
-      spoiled |= isnan(logits_[i]);
+      const float x = logits_[i];
+      largest = fmaxf(largest, x);
+      spoiled |= isnan(x);
+      at_.scores[i] = x;
     }
     largest = warp_max(largest);
     if (__any_sync(kFullWarp, spoiled)) largest = NAN;
+#pragma unroll 4
     for (int i = lane_; i < p_.experts; i += kWarp) {
-      const float x = logits_[i];
+      const float x = at_.scores[i];
       at_.scores[i] = softmax ? expf(x - largest) : 1.0f / (1.0f + expf(-x));
       sum += at_.scores[i];
       at_.taken[i] = false;
     }
     sum = warp_sum(sum);
+#pragma unroll 4
     for (int i = lane_; i < p_.experts; i += kWarp) {
       if (softmax) at_.scores[i] /= sum;
       at_.choice[i] = at_.scores[i] + (p_.correction != nullptr ? p_.correction[i] : 0.0f);
@@ -104,13 +119,16 @@ class Router {
     __syncwarp();
   }
 
-  // Marks the k best; `taken` was false.
+  // Marks the k best; `taken` was false. Only the lane whose best is taken has to look again.
   __device__ void take(const float* scores, bool* taken, int count, int k) {
+    Candidate own = own_best(scores, taken, 0, count);
     for (int j = 0; j < k; ++j) {
-      const Ranked best = best_of(scores, taken, 0, count);
-      if (lane_ == 0) taken[best.index] = true;
-      __syncwarp();
+      const int best = best_index(own);
+      if (best % kWarp != lane_) continue;
+      taken[best] = true;
+      own = own_best(scores, taken, 0, count);
     }
+    __syncwarp();
   }
 
   // A group is worth the sum of its best, in the order of their indices, as the reference adds them.
@@ -138,22 +156,30 @@ class Router {
     __syncwarp();
   }
 
-  // The marked experts in ascending order with their weights.
+  // The marked experts in ascending order with their weights. The choice is made: its memory is free.
   __device__ void write() {
-    if (lane_ != 0) return;
     const ops::Routing& r = p_.routing;
+    int before = 0;
+    for (int first = 0; first < p_.experts; first += kWarp) {
+      const int i = first + lane_;
+      const bool taken = i < p_.experts && at_.taken[i];
+      const unsigned votes = __ballot_sync(kFullWarp, taken);
+      if (taken) {
+        const int j = before + __popc(votes & ((1u << lane_) - 1));
+        chosen_[j] = i;
+        at_.choice[j] = at_.scores[i];
+      }
+      before += __popc(votes);
+    }
+    __syncwarp();
     float scale = r.scale;
     if (r.normalize) {
       float sum = 0.0f;
-      for (int i = 0; i < p_.experts; ++i) sum += at_.taken[i] ? at_.scores[i] : 0.0f;
+#pragma unroll 4
+      for (int j = 0; j < r.top_k; ++j) sum += at_.choice[j];
       scale /= sum < r.smallest_sum ? r.smallest_sum : sum;
     }
-    int j = 0;
-    for (int i = 0; i < p_.experts; ++i) {
-      if (!at_.taken[i]) continue;
-      chosen_[j] = i;
-      weights_[j++] = at_.scores[i] * scale;
-    }
+    for (int j = lane_; j < r.top_k; j += kWarp) weights_[j] = at_.choice[j] * scale;
   }
 
   // See the reference: the largest, by its share of a softmax over those close to it, twice.
@@ -193,6 +219,7 @@ class Router {
 
 __global__ void route_kernel(const __grid_constant__ RouteParams p, size_t bytes) {
   extern __shared__ __align__(16) std::byte memory[];
+  wait_for_earlier();
   const int64_t row = int64_t{blockIdx.x} * kRouteWarps + threadIdx.x / kWarp;
   if (row >= p.rows) return;
   auto* floats = reinterpret_cast<float*>(memory + threadIdx.x / kWarp * bytes);
@@ -201,14 +228,80 @@ __global__ void route_kernel(const __grid_constant__ RouteParams p, size_t bytes
   Router(p, at, row).run();
 }
 
-// starts[e]: choices of experts below e. One block; counts in shared memory.
-__global__ void count_experts(int32_t* starts, const int32_t* chosen, int entries, int experts) {
-  extern __shared__ int counts[];
-  for (int e = threadIdx.x; e < experts; e += blockDim.x) counts[e] = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < entries; i += blockDim.x) atomicAdd(&counts[chosen[i]], 1);
-  __syncthreads();
-  if (threadIdx.x >= kWarp) return;
+// The same without groups, a lane's share of the experts in its registers: little code, since a decode step passes here
+// once a layer and waits for each instruction. Memory: [warps][top_k] scores.
+template <int kShare>
+__global__ void route_in_registers(const __grid_constant__ RouteParams p) {
+  extern __shared__ float memory_of_scores[];
+  wait_for_earlier();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t row = int64_t{blockIdx.x} * kRouteWarps + warp;
+  if (row >= p.rows) return;
+  const ops::Routing& r = p.routing;
+  const float* logits = p.logits + row * p.logits_stride;
+  const bool softmax = r.score == ops::Routing::Score::kSoftmax;
+  float scores[kShare], largest = kNever, sum = 0.0f;
+  bool spoiled = false;
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const int i = s * kWarp + lane;
+    scores[s] = i < p.experts ? logits[i] : kNever;
+    largest = fmaxf(largest, scores[s]);
+    spoiled |= isnan(scores[s]);
+  }
+  largest = warp_max(largest);
+  if (__any_sync(kFullWarp, spoiled)) largest = NAN;
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const float power = expf(softmax ? scores[s] - largest : -scores[s]);
+    scores[s] = softmax ? power : 1.0f / (1.0f + power);
+    sum += s * kWarp + lane < p.experts ? scores[s] : 0.0f;
+  }
+  sum = warp_sum(sum);
+  uint32_t orders[kShare], taken = 0;
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const int i = s * kWarp + lane;
+    if (softmax) scores[s] /= sum;
+    orders[s] = 0;
+    if (i < p.experts) orders[s] = order_of(scores[s] + (p.correction != nullptr ? p.correction[i] : 0.0f));
+  }
+#pragma unroll 1
+  for (int j = 0; j < r.top_k; ++j) {
+    Candidate own{0, 0};
+#pragma unroll
+    for (int s = 0; s < kShare; ++s) {
+      if (orders[s] > own.order) own = {orders[s], s * kWarp + lane};
+    }
+    const int best = best_index(own);
+    if (best % kWarp != lane) continue;
+#pragma unroll
+    for (int s = 0; s < kShare; ++s) {
+      if (s == best / kWarp) orders[s] = 0;
+    }
+    taken |= 1u << best / kWarp;
+  }
+  float* chosen = memory_of_scores + warp * r.top_k;
+  int before = 0;
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const bool own = (taken >> s & 1) != 0;
+    const unsigned votes = __ballot_sync(kFullWarp, own);
+    const int j = before + __popc(votes & ((1u << lane) - 1));
+    if (own) p.experts_out[row * r.top_k + j] = s * kWarp + lane, chosen[j] = scores[s];
+    before += __popc(votes);
+  }
+  __syncwarp();
+  float scale = r.scale, all = 0.0f;
+  if (r.normalize) {
+    for (int j = 0; j < r.top_k; ++j) all += chosen[j];
+    scale /= all < r.smallest_sum ? r.smallest_sum : all;
+  }
+  for (int j = lane; j < r.top_k; j += kWarp) p.weights_out[row * p.weights_stride + j] = chosen[j] * scale;
+}
+
+// starts[e], of a block's counts: how many there are below e. By the first warp.
+__device__ void write_starts(int32_t* starts, const int* counts, int experts) {
   int sum = 0;
   for (int first = 0; first < experts; first += kWarp) {
     const int e = first + static_cast<int>(threadIdx.x);
@@ -220,35 +313,85 @@ __global__ void count_experts(int32_t* starts, const int32_t* chosen, int entrie
 }
 
 struct Placement {
-  int32_t *entries_out, *rows_out, *places_out;
-  const int32_t *starts, *chosen;
-  int entries, top_k;
+  int32_t *entries_out, *rows_out, *places_out, *starts;
+  const int32_t* chosen;
+  int entries, top_k, experts;
+
+  __device__ void put(int entry, int place) const {
+    places_out[entry] = place;
+    entries_out[place] = entry;
+    rows_out[place] = entry / top_k;
+  }
 };
 
+// Up to kFewEntries choices by one block, a thread each: within a warp by votes, among warps by counts.
+constexpr int kFewEntries = 1024;
+__global__ void __launch_bounds__(kFewEntries) group_few(const __grid_constant__ Placement p) {
+  extern __shared__ int counts[];  // [experts] of all warps, of those in front of a warp; then of each warp
+  int* begins = counts + p.experts;
+  auto* of_warp = reinterpret_cast<uint16_t*>(begins + p.experts + 1);  // [warps][experts]
+  const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int i = static_cast<int>(threadIdx.x);
+  for (int j = i; j < warps * p.experts; j += static_cast<int>(blockDim.x)) of_warp[j] = 0;
+  wait_for_earlier();
+  const int expert = i < p.entries ? p.chosen[i] : -1;
+  const unsigned alike = __match_any_sync(kFullWarp, expert), before = alike & ((1u << lane) - 1);
+  __syncthreads();
+  if (expert >= 0 && before == 0) of_warp[warp * p.experts + expert] = static_cast<uint16_t>(__popc(alike));
+  __syncthreads();
+  for (int e = i; e < p.experts; e += static_cast<int>(blockDim.x)) {
+    int sum = 0;
+    for (int w = 0; w < warps; ++w) {
+      uint16_t& own = of_warp[w * p.experts + e];
+      const int count = own;
+      own = static_cast<uint16_t>(sum);
+      sum += count;
+    }
+    counts[e] = sum;
+  }
+  __syncthreads();
+  if (warp == 0) write_starts(begins, counts, p.experts);
+  __syncthreads();
+  for (int e = i; e <= p.experts; e += static_cast<int>(blockDim.x)) p.starts[e] = begins[e];
+  if (expert >= 0) p.put(i, begins[expert] + of_warp[warp * p.experts + expert] + __popc(before));
+}
+
+// One block; counts in shared memory.
+__global__ void count_experts(const __grid_constant__ Placement p) {
+  extern __shared__ int counts[];
+  for (int e = threadIdx.x; e < p.experts; e += blockDim.x) counts[e] = 0;
+  wait_for_earlier();
+  __syncthreads();
+  for (int i = threadIdx.x; i < p.entries; i += blockDim.x) atomicAdd(&counts[p.chosen[i]], 1);
+  __syncthreads();
+  if (threadIdx.x < kWarp) write_starts(p.starts, counts, p.experts);
+}
+
 // One block per expert walks the choices in order and gives its own the next places: stable.
-constexpr int kPlaceThreads = 256;
-__global__ void place_entries(const __grid_constant__ Placement p) {
+constexpr int kPlaceThreads = 512, kOfThread = 8;
+__global__ void __launch_bounds__(kPlaceThreads) place_entries(const __grid_constant__ Placement p) {
   __shared__ int warp_counts[kPlaceThreads / kWarp];
   const int expert = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  wait_for_earlier();
   int place = p.starts[expert];
-  if (place == p.starts[expert + 1]) return;
-  for (int first = 0; first < p.entries; first += kPlaceThreads) {
-    const int i = first + static_cast<int>(threadIdx.x);
-    const bool mine = i < p.entries && p.chosen[i] == expert;
-    const unsigned votes = __ballot_sync(kFullWarp, mine);
-    if (lane == 0) warp_counts[warp] = __popc(votes);
+  const int end = p.starts[expert + 1];
+  for (int first = 0; place < end; first += kPlaceThreads * kOfThread) {
+    const int begin = first + static_cast<int>(threadIdx.x) * kOfThread;
+    unsigned mine = 0;
+#pragma unroll
+    for (int j = 0; j < kOfThread; ++j) {
+      if (begin + j < p.entries && p.chosen[begin + j] == expert) mine |= 1u << j;
+    }
+    const int own = __popc(mine), upto = sum_upto(own);
+    if (lane == kWarp - 1) warp_counts[warp] = upto;
     __syncthreads();
-    int before = 0, all = 0;
+    int before = upto - own, all = 0;
+#pragma unroll
     for (int w = 0; w < kPlaceThreads / kWarp; ++w) {
       if (w < warp) before += warp_counts[w];
       all += warp_counts[w];
     }
-    if (mine) {
-      const int at = place + before + __popc(votes & ((1u << lane) - 1));
-      p.places_out[i] = at;
-      p.entries_out[at] = i;
-      p.rows_out[at] = i / p.top_k;
-    }
+    for (int at = place + before; mine != 0; mine &= mine - 1) p.put(begin + __ffs(static_cast<int>(mine)) - 1, at++);
     place += all;
     __syncthreads();
   }
@@ -263,18 +406,44 @@ struct CombineParams {
   bool accumulate;
 };
 
+// Four columns of a row, or one.
+struct Four {
+  using Type = float4;
+  static constexpr int kColumns = 4;
+  static __device__ float4 add(float4 sum, float weight, float4 x) {
+    return {fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z), fmaf(weight, x.w, sum.w)};
+  }
+};
+struct One {
+  using Type = float;
+  static constexpr int kColumns = 1;
+  static __device__ float add(float sum, float weight, float x) { return fmaf(weight, x, sum); }
+};
+
 // Blocks: (columns / threads, rows).
+template <class Part>
 __global__ void combine_kernel(const __grid_constant__ CombineParams p) {
-  const int64_t row = blockIdx.y, column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  using T = typename Part::Type;
+  wait_for_earlier();
+  const int64_t row = blockIdx.y, column = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * Part::kColumns;
   if (column >= p.columns) return;
-  float& to = p.out[row * p.out_stride + column];
-  float sum = p.accumulate ? to : 0.0f;
+  T& to = *reinterpret_cast<T*>(p.out + row * p.out_stride + column);
+  T sum = p.accumulate ? to : T{};
+#pragma unroll 4
   for (int j = 0; j < p.top_k; ++j) {
     const int64_t entry = row * p.top_k + j;
     const int64_t place = p.places != nullptr ? p.places[entry] : entry;
-    sum = fmaf(p.weights[row * p.weights_stride + j], p.x[place * p.x_stride + column], sum);
+    sum = Part::add(sum, p.weights[row * p.weights_stride + j],
+                    *reinterpret_cast<const T*>(p.x + place * p.x_stride + column));
   }
   to = sum;
+}
+
+template <class Part>
+void combine_by(const Launch& l, const CombineParams& p, int64_t rows) {
+  constexpr int kThreads = Part::kColumns == 4 ? 128 : 256;
+  const dim3 grid(static_cast<unsigned>(pieces(p.columns, kThreads * Part::kColumns)), static_cast<unsigned>(rows));
+  launch_overlapped(l, "combine", combine_kernel<Part>, grid, kThreads, 0, p);
 }
 
 }  // namespace
@@ -293,27 +462,42 @@ void route(const Launch& l, const ops::RouteArgs& args) {
                       .routing = args.routing};
   const size_t bytes = row_bytes(experts, args.routing.groups);
   CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts", experts);
-  route_kernel<<<static_cast<unsigned>(pieces(rows, kRouteWarps)), kRouteWarps * kWarp, bytes * kRouteWarps,
-                 l.stream>>>(p, bytes);
-  check_launch("route");
+  const dim3 blocks(static_cast<unsigned>(pieces(rows, kRouteWarps)));
+  const bool grouped = args.routing.top_groups < args.routing.groups;
+  if (!grouped && args.routing.score != ops::Routing::Score::kSparseMixer && experts <= 8 * kWarp) {
+    const size_t scores = sizeof(float) * kRouteWarps * static_cast<size_t>(args.routing.top_k);
+    const auto kernel = experts <= kWarp       ? route_in_registers<1>
+                        : experts <= 2 * kWarp ? route_in_registers<2>
+                        : experts <= 4 * kWarp ? route_in_registers<4>
+                                               : route_in_registers<8>;
+    launch_overlapped(l, "route", kernel, blocks, kRouteWarps * kWarp, scores, p);
+    return;
+  }
+  launch_overlapped(l, "route", route_kernel, blocks, kRouteWarps * kWarp, bytes * kRouteWarps, p, bytes);
 }
 
 void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
   const int entries = static_cast<int>(args.experts.shape.elements());
   const int experts = static_cast<int>(args.starts.shape.elements()) - 1;
-  CHECK(experts * sizeof(int) <= 48 << 10, "{} experts", experts);
-  count_experts<<<1, 1024, experts * sizeof(int), l.stream>>>(args.starts.as<int32_t>(),
-                                                              args.experts.as<const int32_t>(), entries, experts);
-  check_launch("group_by_expert: count");
+  constexpr size_t kShared = 48 << 10;
+  CHECK(experts * sizeof(int) <= kShared, "{} experts", experts);
   const Placement p{.entries_out = args.entries.as<int32_t>(),
                     .rows_out = args.rows.as<int32_t>(),
                     .places_out = args.places.as<int32_t>(),
-                    .starts = args.starts.as<const int32_t>(),
+                    .starts = args.starts.as<int32_t>(),
                     .chosen = args.experts.as<const int32_t>(),
                     .entries = entries,
-                    .top_k = static_cast<int>(args.experts.shape[1])};
-  place_entries<<<static_cast<unsigned>(experts), kPlaceThreads, 0, l.stream>>>(p);
-  check_launch("group_by_expert: place");
+                    .top_k = static_cast<int>(args.experts.shape[1]),
+                    .experts = experts};
+  const unsigned warps = static_cast<unsigned>(pieces(std::max(entries, 1), kWarp));
+  const size_t few_bytes = (2 * experts + 1) * sizeof(int) + experts * warps * sizeof(uint16_t);
+  if (entries <= kFewEntries && few_bytes <= kShared) {
+    launch_overlapped(l, "group_by_expert", group_few, dim3(1), warps * kWarp, few_bytes, p);
+    return;
+  }
+  launch_overlapped(l, "group_by_expert: count", count_experts, dim3(1), 1024, experts * sizeof(int), p);
+  launch_overlapped(l, "group_by_expert: place", place_entries, dim3(static_cast<unsigned>(experts)), kPlaceThreads, 0,
+                    p);
 }
 
 void combine(const Launch& l, const ops::CombineArgs& args) {
@@ -328,7 +512,8 @@ void combine(const Launch& l, const ops::CombineArgs& args) {
                         .columns = args.out.shape[1],
                         .top_k = static_cast<int>(args.weights.shape[1]),
                         .accumulate = args.accumulate};
-  constexpr int kThreads = 256;
+  const bool quads = reinterpret_cast<uintptr_t>(p.out) % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0 &&
+                     p.out_stride % 4 == 0 && p.x_stride % 4 == 0 && p.columns % 4 == 0;
   constexpr int64_t kMostRows = 65535;  // of a grid's second dimension
   for (int64_t row = 0; row < args.out.rows(); row += kMostRows) {
     CombineParams part = p;
@@ -338,10 +523,8 @@ void combine(const Launch& l, const ops::CombineArgs& args) {
     } else {
       part.x += row * p.top_k * p.x_stride;
     }
-    const dim3 grid(static_cast<unsigned>(pieces(p.columns, kThreads)),
-                    static_cast<unsigned>(std::min(kMostRows, args.out.rows() - row)));
-    combine_kernel<<<grid, kThreads, 0, l.stream>>>(part);
-    check_launch("combine");
+    const int64_t rows = std::min(kMostRows, args.out.rows() - row);
+    quads ? combine_by<Four>(l, part, rows) : combine_by<One>(l, part, rows);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/panels.h"
 
@@ -14,11 +15,12 @@ constexpr int kGroup = quant::Fp8::kElements;  // 128: four elements for every l
 
 // A block per row. Up to kHeld quads of a thread stay in registers; longer rows are read again.
 template <class T>
-__global__ void round_rows_kernel(uint32_t* to, float* scales, const T* x, int64_t x_stride, int quads) {
+__global__ void round_rows_kernel(uint32_t* to, float* scales, const T* x, const int32_t* x_rows, int64_t x_stride,
+                                  int quads) {
   constexpr int kHeld = 4;
   __shared__ float scratch[kWarp + 1];
   wait_for_earlier();
-  const T* row = x + blockIdx.x * x_stride;
+  const T* row = x + row_of_x(x_rows, blockIdx.x) * x_stride;
   float4 held[kHeld];
   float largest = 0.0f;
 #pragma unroll
@@ -67,7 +69,7 @@ __global__ void gather_scales_kernel(float* to, const std::byte* weight, int64_t
 }
 
 template <class T>
-void round_any(const Launch& l, std::byte* to, float* scales, const Tensor& x, bool groups) {
+void round_any(const Launch& l, std::byte* to, float* scales, const Tensor& x, bool groups, const int32_t* x_rows) {
   const int64_t rows = x.rows(), k = x.shape[1];
   auto* words = reinterpret_cast<uint32_t*>(to);
   if (groups) {
@@ -79,16 +81,17 @@ void round_any(const Launch& l, std::byte* to, float* scales, const Tensor& x, b
   }
   const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(k / 4, 4 * kWarp) * kWarp, kWarp, 1024));
   launch_overlapped(l, "rounding to fp8", round_rows_kernel<T>, dim3(static_cast<unsigned>(rows)), threads, 0, words,
-                    scales, x.as<const T>(), x.row_stride, static_cast<int>(k / 4));
+                    scales, x.as<const T>(), x_rows, x.row_stride, static_cast<int>(k / 4));
 }
 
 }  // namespace
 
-void round_to_fp8(const Launch& l, std::byte* to, float* scales, const Tensor& x, bool groups) {
+void round_to_fp8(const Launch& l, std::byte* to, float* scales, const Tensor& x, bool groups, const int32_t* x_rows) {
+  CHECK(x_rows == nullptr || !groups, "rows by their numbers with scales of groups");
   CHECK(x.shape[1] % kGroup == 0 && x.row_stride % 4 == 0, "rows of {}, {} apart", x.shape[1], x.row_stride);
-  if (x.dtype == &kFloat32) return round_any<float>(l, to, scales, x, groups);
+  if (x.dtype == &kFloat32) return round_any<float>(l, to, scales, x, groups, x_rows);
   CHECK(x.dtype == &kBFloat16, "no kernel to round {} to fp8", x.dtype->name);
-  round_any<__nv_bfloat16>(l, to, scales, x, groups);
+  round_any<__nv_bfloat16>(l, to, scales, x, groups, x_rows);
 }
 
 void gather_fp8_scales(const Launch& l, float* to, const std::byte* weight, int64_t n, int64_t k) {

@@ -81,8 +81,15 @@ struct Product {
   int64_t bias_step = 0;                   // of the bias
   int64_t x_columns = 0, out_columns = 0;  // from a matrix's columns to the next one's
   const int32_t* starts = nullptr;         // [matrices + 1] rows of each matrix, or null: all rows, every one
+  const int32_t* x_rows = nullptr;         // of experts: x has them in these rows; null: in their order. x.rows() is
+                                           // their number all the same
   ops::InputRounding rounding = ops::InputRounding::kNone;
 };
+
+// Matrices that have rows, at most.
+inline int64_t most_matrices(const Product& p) {
+  return p.starts != nullptr ? std::min<int64_t>(p.matrices, p.x.rows()) : p.matrices;
+}
 
 // matmul_exact.cu: fp32 products on the plain units, any number of rows.
 void multiply_exact(const Launch&, const Product&);
@@ -93,8 +100,8 @@ void multiply_streamed(const Launch&, const Product&);
 // nothing is done then.
 bool multiply_plain_by_tiles(const Launch&, const Product&);
 inline constexpr int64_t kTiledExpertRows = 8;  // of an expert, on average, from which tiles are taken
-// x rounded to `type` into `to`, rows of padded_k(k) elements.
-void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x);
+// x, or as many of its rows as it has by their numbers, rounded to `type` into `to`, rows of padded_k(k) elements.
+void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x, const int32_t* x_rows = nullptr);
 // matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.
 bool multiply_dense(const Launch&, const Product&);
 // The same of matrices of heads, with weights of 16 bits.
@@ -106,8 +113,10 @@ inline constexpr int64_t kFp8Rows = 5;
 bool dense_possible(const ops::Weight&, int64_t rows, DType input, DType output);
 
 // fp8_rows.cu: x, fp32 or bf16, as 8-bit floats [rows, k] into `to`, k a multiple of 128. The largest magnitude that
-// shares a scale becomes 448. Scales [rows], a row's own, or [k / 128, rows], of every 128 inputs.
-void round_to_fp8(const Launch&, std::byte* to, float* scales, const Tensor& x, bool groups);
+// shares a scale becomes 448. Scales [rows], a row's own, or [k / 128, rows], of every 128 inputs. `x_rows`: of the
+// former, as in Product.
+void round_to_fp8(const Launch&, std::byte* to, float* scales, const Tensor& x, bool groups,
+                  const int32_t* x_rows = nullptr);
 // The scales of packed weights (panels.h) in the order [k / 128, n].
 void gather_fp8_scales(const Launch&, float* to, const std::byte* weight, int64_t n, int64_t k);
 // panel_kernels.cc: quantized weights. False for types that have no panels (panels.h); nothing is done then. Products

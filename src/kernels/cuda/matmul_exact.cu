@@ -3,6 +3,7 @@
 // on k alone. Weights are read again for every 8 rows.
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -19,7 +20,7 @@ struct Arguments {
   const float* x;
   float* out;
   const float* bias;
-  const int32_t* starts;
+  const int32_t *starts, *x_rows;
   int64_t weight_step, bias_step, x_step, out_step;
   int64_t weight_stride, x_stride, out_stride;
   int rows, n, k;
@@ -39,7 +40,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) exact(const __grid_constant__ A
   }
   for (int row = begin + static_cast<int>(blockIdx.z) * kRows; row < end; row += gridDim.z * kRows) {
     const float* x[kRows];
-    for (int r = 0; r < kRows; ++r) x[r] = a.x + min(row + r, end - 1) * a.x_stride + matrix * a.x_step;
+    for (int r = 0; r < kRows; ++r) {
+      x[r] = a.x + row_of_x(a.x_rows, min(row + r, end - 1)) * a.x_stride + matrix * a.x_step;
+    }
     float sums[kOutputs][kRows] = {};
 #pragma unroll 4
     for (int i = lane; i < a.k; i += kWarp) {
@@ -74,6 +77,7 @@ void run(const Launch& l, const Product& p) {
                        .out = p.out.f32(),
                        .bias = p.bias,
                        .starts = p.starts,
+                       .x_rows = p.x_rows,
                        .weight_step = p.weight_rows * padded_k(p.k),
                        .bias_step = p.bias_step,
                        .x_step = p.x_columns,

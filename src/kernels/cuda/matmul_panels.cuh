@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/panels.h"
@@ -28,11 +29,11 @@ struct Arguments {
   const float* x;
   float* out;
   const float* bias;
-  const int32_t* starts;
+  const int32_t *starts, *x_rows;
   float* partial;                                    // [parts of k, rows, n] instead of out, or null
   int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one; weights in bytes
   int64_t x_stride, out_stride, panel_bytes;
-  int rows, n, k, lines;
+  int rows, n, k, lines, matrices;
   int k_warps;      // warps that share a panel: 4 or 8
   int part_lines;   // lines of a block's part of k
   int chunk_lines;  // lines whose inputs fit into shared memory, a multiple of ahead * kWarps
@@ -61,8 +62,9 @@ constexpr int x_sums() {
 template <class Codec, class Tile>
 class Streamer {
  public:
-  __device__ Streamer(const Arguments& a, std::byte* shared)
+  __device__ Streamer(const Arguments& a, std::byte* shared, int matrix)
       : a_(a),
+        matrix_(matrix),
         x_(shared),
         x_sums_(reinterpret_cast<float*>(shared)),
         sums_out_(x_sums_),
@@ -72,7 +74,7 @@ class Streamer {
         group_panels_(kWarps / a.k_warps),
         begin_(blockIdx.z * a.part_lines),
         end_(min(begin_ + a.part_lines, a.lines)),
-        codec_(a.weight + blockIdx.y * a.weight_step, a.k, lane_) {
+        codec_(a.weight + matrix * a.weight_step, a.k, lane_) {
     const typename Codec::Line none{};
 #pragma unroll
     for (int i = 0; i < Tile::ahead; ++i) ring_[i] = none;
@@ -99,13 +101,13 @@ class Streamer {
     constexpr int kBatch = 4, kStep = kWarps * 32;  // quads of a thread in flight, and from one to the next
     const int lines = min(a_.chunk_lines, (end_ - chunk + Tile::round - 1) / Tile::round * Tile::round);
     const int quads = lines * (kPanelLine / 4), thread = threadIdx.x, slot = Codec::slot(thread % 16);
-    const float* x = a_.x + blockIdx.y * a_.x_step + first_row * a_.x_stride;
+    const float* all_x = a_.x + matrix_ * a_.x_step + chunk * kPanelLine;
     const int k = min(a_.k, end_ * kPanelLine) - chunk * kPanelLine;  // from the chunk on
     // A thread's quads are whole lines apart: they have the same place in each.
     std::byte* to = x_ + thread / 16 * (kPanelLine * 2) + slot / 8 * 64 + slot % 4 * 16 + slot / 4 % 2 * 8;
     float* sums = x_sums_ + thread / kSumLanes * Tile::rows;
-    x += chunk * kPanelLine;
-    for (int row = 0; row < count; ++row, x += a_.x_stride, to += x_pitch(a_.chunk_lines), ++sums) {
+    for (int row = 0; row < count; ++row, to += x_pitch(a_.chunk_lines), ++sums) {
+      const float* x = all_x + row_of_x(a_.x_rows, first_row + row) * a_.x_stride;
       for (int i = thread; i < quads; i += kBatch * kStep) {
         float4 v[kBatch];
 #pragma unroll
@@ -212,8 +214,8 @@ class Streamer {
       a_.partial[(int64_t{blockIdx.z} * a_.rows + row) * a_.n + column] = sum;
       return;
     }
-    if (a_.bias != nullptr) sum += a_.bias[blockIdx.y * a_.bias_step + column];
-    float& to = a_.out[row * a_.out_stride + blockIdx.y * a_.out_step + column];
+    if (a_.bias != nullptr) sum += a_.bias[matrix_ * a_.bias_step + column];
+    float& to = a_.out[row * a_.out_stride + matrix_ * a_.out_step + column];
     to = a_.accumulate ? to + sum : sum;
   }
 
@@ -272,6 +274,7 @@ class Streamer {
   }
 
   const Arguments& a_;
+  const int matrix_;
   std::byte* x_;
   float *x_sums_, *sums_out_;
   const int lane_, warp_, share_, group_panels_, begin_, end_;
@@ -280,17 +283,22 @@ class Streamer {
   float sums_[Tile::tiles][4];
 };
 
+// Blocks: (panels, matrices, parts of k). Of experts, the matrices that have rows are taken in turn.
 template <class Codec, class Tile>
 __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) std::byte shared[];
-  Streamer<Codec, Tile> streamer(a, shared);
+  RowTile tile{static_cast<int>(blockIdx.y), 0, a.rows, 0};
+  if (a.starts != nullptr) {
+    wait_for_earlier();
+    tile = find_row_tile(a.starts, a.matrices, a.rows, tile.matrix, a.rows);
+    if (tile.count == 0) return;
+  }
+  Streamer<Codec, Tile> streamer(a, shared, tile.matrix);
   const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
   const int groups = (a.n + kPanelOutputs * kWarps / a.k_warps - 1) / (kPanelOutputs * kWarps / a.k_warps);
-  if (a.starts == nullptr) streamer.prefetch(first);
-  wait_for_earlier();
-  const int begin = a.starts != nullptr ? a.starts[blockIdx.y] : 0;
-  const int end = a.starts != nullptr ? a.starts[blockIdx.y + 1] : a.rows;
-  if (a.starts != nullptr && begin < end) streamer.prefetch(first);
+  streamer.prefetch(first);
+  if (a.starts == nullptr) wait_for_earlier();
+  const int begin = tile.row, end = tile.row + tile.count;
   streamer.lay_out(min(Tile::rows, a.rows));
   const bool whole = a.part_lines <= a.chunk_lines;
   for (int row = begin, turn = 0; row < end; row += Tile::rows) {
@@ -346,11 +354,13 @@ void launch(const Launch& l, const Product& p, Arguments a) {
   check_cuda(allowed, "shared memory of a product");
   const auto groups = static_cast<int>(pieces(pieces(p.n, kPanelOutputs), kWarps / a.k_warps));
   const int resident = std::min(Tile::blocks, (224 << 10) / (shared + (1 << 10)));
-  const bool stay = p.matrices == 1 && a.part_lines <= a.chunk_lines;
-  const int blocks = stay ? std::min(groups, std::max(l.multiprocessors * resident / parts, 1)) : groups;
+  // Twice as many blocks of experts as run at once, for those that have more rows than others.
+  const int64_t matrices = most_matrices(p), at_once = int64_t{l.multiprocessors} * resident * (p.starts != nullptr ? 2 : 1);
+  const bool stay = (p.matrices == 1 || p.starts != nullptr) && a.part_lines <= a.chunk_lines;
+  const int64_t blocks = stay ? std::min<int64_t>(groups, std::max<int64_t>(at_once / (parts * matrices), 1)) : groups;
   launch_overlapped(
       l, "product with panels", stream_panels<Codec, Tile>,
-      dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(p.matrices), static_cast<unsigned>(parts)), kWarps * 32,
+      dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
       static_cast<size_t>(shared), a);
   if (parts == 1) return;
   constexpr int kThreads = 256;
@@ -449,13 +459,14 @@ void unpack(const Launch& l, std::byte* to, const std::byte* weight, int64_t byt
 
 // `bytes`: of a panel.
 inline panels::Arguments panel_arguments(const Launch& l, const Product& p, int64_t bytes) {
-  const int64_t panels = pieces(p.n, kPanelOutputs) * p.matrices;
+  const int64_t panels = pieces(p.n, kPanelOutputs) * most_matrices(p);
   return {
       .weight = p.weight,
       .x = p.x.f32(),
       .out = p.out.f32(),
       .bias = p.bias,
       .starts = p.starts,
+      .x_rows = p.x_rows,
       .partial = nullptr,
       .weight_step = p.weight_rows / kPanelOutputs * bytes,
       .bias_step = p.bias_step,
@@ -468,6 +479,7 @@ inline panels::Arguments panel_arguments(const Launch& l, const Product& p, int6
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
       .lines = static_cast<int>(panel_lines(p.k)),
+      .matrices = p.matrices,
       .k_warps = panels > 40 * l.multiprocessors ? 4 : 8,
       .part_lines = 0,
       .chunk_lines = 0,

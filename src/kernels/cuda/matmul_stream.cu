@@ -7,8 +7,12 @@
 // load, for weights (the a operand, 16 outputs) and x (the b operand, 8 rows) alike, and spends them on two products.
 // The first weights are on their way before the kernel that makes x has ended; the few rows of a decode step are then
 // rounded into shared memory once per block.
+#include <type_traits>
+
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -18,7 +22,8 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kLine = static_cast<int>(kLineElements);  // inputs of one step of a warp
-constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory
+constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory,
+constexpr int kMostStagedOfExperts = 96 << 10;          // and of rows of experts
 
 // Row tiles: of 8 rows of x. Output tiles: of 16 outputs. Ahead: lines of weights in flight per warp. (A class, as nvcc
 // 13.0 cannot name values of local types in template arguments.)
@@ -35,13 +40,12 @@ struct Arguments {
   const void* x;  // [rows, k] fp32, or T with rows of x_stride elements
   float* out;
   const float* bias;
-  const int32_t* starts;
+  const int32_t *starts, *x_rows;
   int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one, in elements
   int64_t x_stride, out_stride;
-  int rows, n, k, lines;
+  int rows, n, k, lines, matrices;
   bool accumulate, x_aligned;
-  int staged = 0;  // x is fp32, and its rows are rounded into shared memory: from a row to the next one there; 0: they
-                   // are not
+  int staged = 0;  // of rows of x in shared memory: from one to the next
 };
 
 // Eight inputs of a row of x from `at` on, as the tensor cores take them; zeros beyond the row's end.
@@ -71,9 +75,9 @@ struct Line {
 template <class T, class X, class Tile>
 class Streamer {
  public:
-  __device__ Streamer(const Arguments<T>& a, int64_t first_output)
-      : a_(a), g_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4), warp_(threadIdx.x / 32) {
-    const T* weight = a.weight + blockIdx.y * a.weight_step;
+  __device__ Streamer(const Arguments<T>& a, int64_t first_output, int matrix)
+      : a_(a), matrix_(matrix), g_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4), warp_(threadIdx.x / 32) {
+    const T* weight = a.weight + matrix * a.weight_step;
     for (int m = 0; m < Tile::outputs; ++m) {
       for (int half = 0; half < 2; ++half) {
         const int64_t output = min(first_output + m * 16 + half * 8 + g_, int64_t{a.n} - 1);
@@ -87,12 +91,12 @@ class Streamer {
     for (int i = 0; i < Tile::ahead; ++i) load(ring_[i], warp_ + i * kWarps);
   }
 
-  // sums_ = products of this warp's share of the inputs with rows [first_row, first_row + count), which begin at `x`.
-  // The first weights are loaded, and are again when it is done.
-  __device__ void run(const X* x, int64_t stride, int count) {
+  // sums_ = products of this warp's share of the inputs with `count` rows, of which x_rows, if it is there, tells how
+  // many rows behind `x` they are. The first weights are loaded, and are again when it is done.
+  __device__ void run(const X* x, int64_t stride, const int32_t* x_rows, int count) {
     for (int r = 0; r < Tile::rows; ++r) {
       const int row = r * 8 + g_;
-      x_[r] = row < count ? x + row * stride : nullptr;
+      x_[r] = row < count ? x + row_of_x(x_rows, row) * stride : nullptr;
     }
 #pragma unroll
     for (int m = 0; m < Tile::outputs; ++m) {
@@ -127,7 +131,7 @@ class Streamer {
       }
     }
     __syncthreads();
-    const float* bias = a_.bias != nullptr ? a_.bias + blockIdx.y * a_.bias_step : nullptr;
+    const float* bias = a_.bias != nullptr ? a_.bias + matrix_ * a_.bias_step : nullptr;
     for (int i = threadIdx.x; i < count * kOutputs; i += blockDim.x) {
       const int row = i / kOutputs, output = i % kOutputs;
       const int64_t column = first_output + output;
@@ -136,7 +140,7 @@ class Streamer {
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) sum += shared[(w * kOutputs + output) * kStride + row];
       if (bias != nullptr) sum += bias[column];
-      float& to = a_.out[(first_row + row) * a_.out_stride + blockIdx.y * a_.out_step + column];
+      float& to = a_.out[(first_row + row) * a_.out_stride + matrix_ * a_.out_step + column];
       to = a_.accumulate ? to + sum : sum;
     }
     __syncthreads();
@@ -173,67 +177,80 @@ class Streamer {
   }
 
   const Arguments<T>& a_;
-  const int g_, t_, warp_;
+  const int matrix_, g_, t_, warp_;
   const T* rows_[Tile::outputs][2];
   const X* x_[Tile::rows];
   float sums_[Tile::outputs][Tile::rows][4];
   Line<Tile::outputs> ring_[Tile::ahead];
 };
 
-// Rows of fp32 rounded to T, padded with zeros to whole lines.
+// `count` rows of fp32 from `first` on rounded to T, padded with zeros to whole lines.
 template <class T>
-__device__ void stage(T* to, const Arguments<T>& a) {
+__device__ void stage(T* to, const Arguments<T>& a, int first, int count) {
   const auto* x = static_cast<const float*>(a.x);
   const int packs = a.lines * kLine / 8;
-  for (int i = threadIdx.x; i < a.rows * packs; i += blockDim.x) {
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count * packs; i += blockDim.x) {
     const int row = i / packs, at = i % packs * 8;
-    *reinterpret_cast<uint4*>(to + row * a.staged + at) = load_x<T>(x + row * a.x_stride, at, a.k, a.x_aligned);
+    *reinterpret_cast<uint4*>(to + row * a.staged + at) =
+        load_x<T>(x + row_of_x(a.x_rows, first + row) * a.x_stride, at, a.k, a.x_aligned);
   }
   __syncthreads();
 }
 
+// Up to eight rows are fp32 that becomes T in shared memory.
+template <class T, class X, class Tile>
+inline constexpr bool kStaged = Tile::rows == 1 && std::is_same_v<T, X>;
+
+// Blocks: (outputs, matrices). Of experts, the matrices that have rows are taken in turn: as many blocks as there may
+// be of those.
 template <class T, class X, class Tile>
 __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream(const __grid_constant__ Arguments<T> a) {
   extern __shared__ float shared[];
   const int64_t first_output = int64_t{blockIdx.x} * Tile::outputs * 16;
-  Streamer<T, X, Tile> streamer(a, first_output);
-  if (a.starts == nullptr) streamer.load_first();
-  wait_for_earlier();
-  const int begin = a.starts != nullptr ? a.starts[blockIdx.y] : 0;
-  const int end = a.starts != nullptr ? a.starts[blockIdx.y + 1] : a.rows;
-  if (begin == end) return;
-  if (a.starts != nullptr) streamer.load_first();
-  const X* x = static_cast<const X*>(a.x) + blockIdx.y * a.x_step + begin * a.x_stride;
-  int64_t stride = a.x_stride;
-  if (a.staged > 0) {
-    T* staged = reinterpret_cast<T*>(shared + kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1));
-    stage(staged, a);
-    x = reinterpret_cast<const X*>(staged);
-    stride = a.staged;
+  RowTile tile{static_cast<int>(blockIdx.y), 0, a.rows, 0};
+  if (a.starts != nullptr) {
+    wait_for_earlier();
+    tile = find_row_tile(a.starts, a.matrices, a.rows, tile.matrix, a.rows);
+    if (tile.count == 0) return;
   }
-  for (int row = begin; row < end; row += Tile::rows * 8) {
-    const int count = min(Tile::rows * 8, end - row);
-    if (row > begin) streamer.load_first();
-    streamer.run(x + (row - begin) * stride, stride, count);
-    streamer.write(shared, first_output, row, count);
+  Streamer<T, X, Tile> streamer(a, first_output, tile.matrix);
+  streamer.load_first();
+  if (a.starts == nullptr) wait_for_earlier();
+  const int32_t* x_rows = a.x_rows != nullptr ? a.x_rows + tile.row : nullptr;
+  const X* x = static_cast<const X*>(a.x) + tile.matrix * a.x_step + (x_rows != nullptr ? 0 : tile.row) * a.x_stride;
+  for (int row = 0; row < tile.count; row += Tile::rows * 8) {
+    const int count = min(Tile::rows * 8, tile.count - row);
+    if (row > 0) streamer.load_first();
+    if constexpr (kStaged<T, X, Tile>) {
+      T* staged = reinterpret_cast<T*>(shared + kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1));
+      stage(staged, a, tile.row + row, count);
+      streamer.run(staged, a.staged, nullptr, count);
+    } else if (x_rows != nullptr) {
+      streamer.run(x, a.x_stride, x_rows + row, count);
+    } else {
+      streamer.run(x + row * a.x_stride, a.x_stride, nullptr, count);
+    }
+    streamer.write(shared, first_output, tile.row + row, count);
   }
 }
 
 template <class T, class X, class Tile>
 void run(const Launch& l, const Product& p, const Arguments<T>& a) {
   constexpr int kSums = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSums + (Tile::rows == 1 ? kMostStaged : 0));
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           kSums + (kStaged<T, X, Tile> ? kMostStagedOfExperts : 0));
   check_cuda(allowed, "shared memory of a product");
-  const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(p.matrices));
+  const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
   launch_overlapped(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
-                    static_cast<size_t>(kSums) + static_cast<size_t>(a.rows) * a.staged * sizeof(T), a);
+                    static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);
 }
 
 // Two tiles of outputs per warp halve the reads of x; one keeps every multiprocessor busy on small matrices.
 template <class T, class X, int RowTiles>
 void run_rows(const Launch& l, const Product& p, const Arguments<T>& a) {
-  if (pieces(p.n, 32) * p.matrices >= 2 * l.multiprocessors) {
+  if (pieces(p.n, 32) * most_matrices(p) >= 2 * l.multiprocessors) {
     run<T, X, Tiling<RowTiles, 2, 2>>(l, p, a);
   } else {
     run < T, X, Tiling<RowTiles, 1, RowTiles<8 ? 4 : 3>>(l, p, a);
@@ -249,6 +266,7 @@ void run_type(const Launch& l, const Product& p) {
       .out = p.out.f32(),
       .bias = p.bias,
       .starts = p.starts,
+      .x_rows = p.x_rows,
       .weight_step = p.weight_rows * lines * kLine,
       .bias_step = p.bias_step,
       .x_step = p.x_columns,
@@ -259,6 +277,7 @@ void run_type(const Launch& l, const Product& p) {
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
       .lines = static_cast<int>(lines),
+      .matrices = p.matrices,
       .accumulate = p.accumulate,
       .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
   // A few rows of x in shared memory, off the banks of each other.
@@ -269,9 +288,13 @@ void run_type(const Launch& l, const Product& p) {
   }
   // Rows a matrix is likely to have.
   const int64_t likely = p.starts != nullptr ? pieces(2 * rows, p.matrices) : rows;
+  if (p.starts != nullptr && likely <= 8 && 8 * staged * int64_t{sizeof(T)} <= kMostStagedOfExperts) {
+    a.staged = static_cast<int>(staged);
+    return run_rows<T, T, 1>(l, p, a);
+  }
   if (likely <= 8 || p.x_columns != 0) return run_rows<T, float, 1>(l, p, a);
-  round_rows(l, l.workspace, p.type, p.x);
-  a.x = l.workspace;
+  round_rows(l, l.workspace, p.type, p.x, p.x_rows);
+  a.x = l.workspace, a.x_rows = nullptr;
   a.x_stride = lines * kLine;
   if (likely <= 16) return run_rows<T, T, 2>(l, p, a);
   if (likely <= 32) return run_rows<T, T, 4>(l, p, a);
@@ -279,12 +302,13 @@ void run_type(const Launch& l, const Product& p) {
 }
 
 template <class T>
-__global__ void round_kernel(T* to, const float* from, int64_t rows, int64_t k, int64_t padded, int64_t stride) {
+__global__ void round_kernel(T* to, const float* from, const int32_t* x_rows, int64_t rows, int64_t k, int64_t padded,
+                             int64_t stride) {
   wait_for_earlier();
   const int64_t count = rows * padded / 2, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const int64_t row = 2 * i / padded, column = 2 * i % padded;
-    const float* x = from + row * stride + column;
+    const float* x = from + row_of_x(x_rows, row) * stride + column;
     const uint32_t pair = pack2<T>(column < k ? x[0] : 0.0f, column + 1 < k ? x[1] : 0.0f);
     reinterpret_cast<uint32_t*>(to)[i] = pair;
   }
@@ -292,7 +316,7 @@ __global__ void round_kernel(T* to, const float* from, int64_t rows, int64_t k, 
 
 }  // namespace
 
-void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x) {
+void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, const int32_t* x_rows) {
   const int64_t rows = x.rows(), k = x.shape[1], padded = padded_k(k);
   CHECK(static_cast<size_t>(rows * padded) * 2 <= l.workspace_bytes, "workspace of {} for {} rows of {}",
         l.workspace_bytes, rows, k);
@@ -300,11 +324,11 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x) {
   const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
   if (type == &kBFloat16) {
     launch_overlapped(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
-                      reinterpret_cast<__nv_bfloat16*>(to), x.f32(), rows, k, padded, x.row_stride);
+                      reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
   } else {
     CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
     launch_overlapped(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to),
-                      x.f32(), rows, k, padded, x.row_stride);
+                      x.f32(), x_rows, rows, k, padded, x.row_stride);
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 struct TileRows {
   std::byte* to;
   const float* x;
-  const int32_t* starts;
+  const int32_t *starts, *x_rows;
   int64_t x_stride, to_rows;
   int rows, k, lines, matrices;
   bool aligned;
@@ -28,6 +28,7 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
     const int part = static_cast<int>(i % 4);
     const auto line = static_cast<int>(i / 4 % a.lines), row = static_cast<int>(i / 4 / a.lines);
     const int64_t place = place_of_row(a.starts, a.matrices, row);
+    const float* x = a.x + row_of_x(a.x_rows, row) * a.x_stride;
     const int quad = part == 0   ? a.order.quad[0]
                      : part == 1 ? a.order.quad[1]
                      : part == 2 ? a.order.quad[2]
@@ -36,7 +37,7 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       const int at = line * static_cast<int>(kLineElements) + 4 * (quad + t * a.order.next);
-      const float4 v = inputs_at(a.x + row * a.x_stride, at, a.k, a.aligned);
+      const float4 v = inputs_at(x, at, a.k, a.aligned);
       first[t] = pack2<T>(v.x, v.y), second[t] = pack2<T>(v.z, v.w);
     }
     std::byte* to = a.to + (line * a.to_rows + place) * kTileRowBytes;
@@ -53,6 +54,7 @@ void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder&
   const TileRows a{.to = to,
                    .x = p.x.f32(),
                    .starts = p.starts,
+                   .x_rows = p.x_rows,
                    .x_stride = p.x.row_stride,
                    .to_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0),
                    .rows = static_cast<int>(rows),

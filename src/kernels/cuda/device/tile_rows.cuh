@@ -1,6 +1,7 @@
 // Rows on their way into tiles (matmul_tiles.h).
 #pragma once
 
+#include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/search.cuh"
 #include "kernels/cuda/matmul_tiles.h"
 
