@@ -105,6 +105,7 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
                           .v_cache = step.kv->v,
                           .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
                           .slots = step.slots()};
+  if (rotation_normalizes(c, step)) args.q_norm = q_norm_.of_heads(), args.k_norm = k_norm_.of_heads();
   const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
   if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
   // One after the other: the queries' rotation, the keys', norms, and what is left of the op without rotations.
@@ -123,16 +124,24 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
   ops::rope_store(c, args);
 }
 
-DType Attention::rows_type(const ops::Ctx& c, DType cache, int64_t rows) const {
-  const bool plain = spec_.qk_norm == QkNorm::kNone && !spec_.value_norm && spec_.value_scale == 1.0f &&
-                     spec_.clip == 0 && !spec_.output_gate;
+bool Attention::rotation_normalizes(const ops::Ctx& c, const MixerStep& step) const {
+  if (c.ops.normalizes_heads == nullptr || step.rope == nullptr || step.query_rope != nullptr) return false;
+  if (spec_.shared_kv || spec_.clip > 0 || q_norm_.of_heads().weight == nullptr) return false;
+  return c.ops.normalizes_heads(step.rope->cos_sin, spec_.interleaved_rope, step.kv->k);
+}
+
+DType Attention::rows_type(const ops::Ctx& c, const MixerStep& step, int64_t rows) const {
+  const bool normalizes = spec_.qk_norm != QkNorm::kNone && !rotation_normalizes(c, step);
+  const bool plain =
+      !normalizes && !spec_.value_norm && spec_.value_scale == 1.0f && spec_.clip == 0 && !spec_.output_gate;
+  const DType cache = step.kv->k.dtype;
   const bool rounds = cache != &kFloat32 && cache != &kFloat16;
   return plain && rounds ? qkv_.output_type(c, rows) : &kFloat32;
 }
 
 void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
-  const Tensor qkv = ops::take_rows(c, rows_type(c, step.kv->k.dtype, x.rows()), x.rows(), qkv_.outputs());
+  const Tensor qkv = ops::take_rows(c, rows_type(c, step, x.rows()), x.rows(), qkv_.outputs());
   qkv_.into(c, qkv, x, false);
   const Tensor q = qkv.slice_columns(0, spec_.q_width());
   Tensor k, v;
@@ -142,7 +151,7 @@ void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out
     v = qkv.slice_columns(keys + spec_.kv_width(), spec_.v_width());
     if (spec_.value_scale != 1.0f) ops::map(c, v, ops::Map::kScale, spec_.value_scale);
   }
-  if (spec_.qk_norm != QkNorm::kHeadAfterRope) {
+  if (spec_.qk_norm != QkNorm::kHeadAfterRope && !rotation_normalizes(c, step)) {
     q_norm_(c, q);
     if (!spec_.shared_kv) k_norm_(c, k);
   }

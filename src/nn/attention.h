@@ -79,6 +79,8 @@ class HeadNorm {
   HeadNorm() = default;
   HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& spec);
   void operator()(ops::Ctx& c, const Tensor& x) const;  // [tokens, heads * head_dim]
+  // As the rotation behind it takes it; without weights where it is none of each head by itself with the same weights.
+  ops::HeadNorm of_heads() const { return kind_ == QkNorm::kHead ? norms_[0].of_heads() : ops::HeadNorm{}; }
 
  private:
   QkNorm kind_ = QkNorm::kNone;
@@ -106,7 +108,9 @@ class Attention final : public Mixer {
  private:
   // Of queries, keys and values: bf16 only where nothing but their rotation and attention sees them, and where the
   // cache has no more bits.
-  DType rows_type(const ops::Ctx& c, DType cache, int64_t rows) const;
+  DType rows_type(const ops::Ctx& c, const MixerStep& step, int64_t rows) const;
+  // Norms of queries and keys are part of their rotation.
+  bool rotation_normalizes(const ops::Ctx& c, const MixerStep& step) const;
   void rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
 
   AttentionSpec spec_;

@@ -92,6 +92,10 @@ class Norm {
   Tensor operator()(ops::Ctx& c, const Tensor& x, DType type = &kFloat32) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x) const;
   void in_place(ops::Ctx& c, const Tensor& x) const { into(c, x, x); }
+  // As ops::rope_store takes it; without weights if that is another kind of norm.
+  ops::HeadNorm of_heads() const {
+    return spec_.kind == NormSpec::Kind::kRms ? ops::HeadNorm{weight_.data(), spec_.eps} : ops::HeadNorm{};
+  }
 
  private:
   NormSpec spec_;

@@ -293,6 +293,10 @@ void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
     CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim, "rotary_dim {}, head_dim {}", rotary_dim, head_dim);
     for (int32_t p : args.positions) CHECK(p >= 0 && p < positions, "position {} of {}", p, positions);
   }
+  CHECK((args.q_norm.weight == nullptr && args.k_norm.weight == nullptr) ||
+            (ctx.ops.normalizes_heads != nullptr &&
+             ctx.ops.normalizes_heads(args.cos_sin, args.interleaved, args.k_cache)),
+        "norms of heads of {}", head_dim);
   ctx.ops.rope_store(ctx.pool, args);
 }
 

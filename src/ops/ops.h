@@ -142,6 +142,12 @@ struct CacheTensor : Tensor {
   CacheTensor(const Tensor& tensor, float* scales = nullptr) : Tensor(tensor), scales(scales) {}
 };
 
+// RMSNorm of the vector of every head by itself (rms_norm); weight [head_dim], null: none.
+struct HeadNorm {
+  const float* weight = nullptr;
+  float eps = 0.0f;
+};
+
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
 // Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
 struct RopeStoreArgs {
@@ -149,12 +155,12 @@ struct RopeStoreArgs {
   Tensor k;        // [tokens, kv_heads * head_dim] of the same type
   Tensor v;        // [tokens, kv_heads * value_dim] of the same type
   Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
-  bool interleaved = false;  // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
-  CacheTensor k_cache;       // [blocks, kv_heads, block_size, head_dim]
-  CacheTensor v_cache;       // [blocks, kv_heads, block_size, value_dim]
-  Indices positions;         // [tokens] rows of cos_sin
-  Indices slots;             // [tokens] block * block_size + offset
-};  // in front of the rotation; only where Ops::normalizes_heads says so
+  bool interleaved = false;     // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
+  CacheTensor k_cache;          // [blocks, kv_heads, block_size, head_dim]
+  CacheTensor v_cache;          // [blocks, kv_heads, block_size, value_dim]
+  Indices positions;            // [tokens] rows of cos_sin
+  Indices slots;                // [tokens] block * block_size + offset
+  HeadNorm q_norm{}, k_norm{};  // in front of the rotation; only where Ops::normalizes_heads says so
 };
 
 // The same for latent attention (DeepSeek-V2, arXiv:2405.04434): one cached vector [latent, rotary] per token, of which
@@ -369,6 +375,9 @@ struct Ops {
   void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
   bool gathers_rows = false;  // expert_matmul takes rows
+  // Does rope_store take norms of heads in front of such a rotation into such a cache, of rows of output_type(), too?
+  // null: never.
+  bool (*normalizes_heads)(const Tensor& cos_sin, bool interleaved, const CacheTensor& keys) = nullptr;
   bool rounding_attention = false;  // rounds queries and softmax weights to bf16 where the cache is bf16 or narrower
   std::map<DType, MatmulKernels> matmul;  // by stored type
 };

@@ -281,6 +281,20 @@ TEST_P(ElementwiseTest, RopeStore) {
       }
       expect_cached(k_cache, expected_k, 1e-6f);
       expect_cached(v_cache, expected_v, 1e-6f);
+      const Ops& ops = device.ctx.ops;
+      if (ops.normalizes_heads == nullptr || !ops.normalizes_heads(angles, c.interleaved, k_cache)) continue;
+      Owned weights(&kFloat32, {2, c.head_dim});
+      q.fill(random), k.fill(random), weights.fill(random);
+      args.q = q, args.k = k, args.k_cache = k_cache;
+      args.q_norm = {weights.row(0), 1e-6f}, args.k_norm = {weights.row(1), 1e-5f};
+      Owned normal_q(q), normal_k(k);
+      rope_store(device.ctx, args);
+      normalize_heads(reference.ctx, normal_q, c.head_dim, args.q_norm);
+      normalize_heads(reference.ctx, normal_k, c.head_dim, args.k_norm);
+      args.q = normal_q, args.k = normal_k, args.k_cache = expected_k, args.q_norm = args.k_norm = {};
+      rope_store(reference.ctx, args);
+      expect_close(q, normal_q, 4e-6f);
+      expect_cached(k_cache, expected_k, 4e-6f);
     }
   }
 }

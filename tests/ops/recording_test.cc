@@ -170,6 +170,15 @@ TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
       {.rows = 4, .hidden = 256, .heads = 16, .kv_heads = 8, .head_dim = 64, .inner = 512, .most_keys = 4000},
       {.rows = 4, .hidden = 256, .heads = 32, .kv_heads = 32, .head_dim = 128, .inner = 512, .most_keys = 1600},
       {.rows = 1, .hidden = 256, .heads = 6, .kv_heads = 1, .head_dim = 80, .inner = 512, .most_keys = 4000},
+      {.rows = 2, .hidden = 512, .heads = 8, .kv_heads = 1, .head_dim = 128, .inner = 512, .head_norms = true},
+      {.rows = 3,
+       .hidden = 512,
+       .heads = 8,
+       .kv_heads = 4,
+       .head_dim = 80,
+       .inner = 512,
+       .most_keys = 4000,
+       .head_norms = true},
   };
   all[1].weights = &kFloat16;
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {

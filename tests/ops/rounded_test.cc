@@ -380,6 +380,51 @@ TEST_P(RoundedTest, RotationsReadAndWriteSixteenBits) {
   }
 }
 
+TEST_P(RoundedTest, RotationsNormalizeSixteenBits) {
+  if (!rounds() || device.ctx.ops.normalizes_heads == nullptr) GTEST_SKIP() << "norms of fp32";
+  constexpr int kTokens = 300, kBlock = 16, kHeads = 6, kKvHeads = 2;
+  std::vector<int32_t> positions, slots;
+  for (int t = 0; t < kTokens; ++t) positions.push_back(t), slots.push_back(t + 3);
+  for (const int dim : {32, 64, 128, 256}) {
+    SCOPED_TRACE(fmt::format("heads of {}", dim));
+    const int64_t q_width = kHeads * dim, k_width = kKvHeads * dim;
+    Owned rows(&kBFloat16, {kTokens, q_width + 2 * k_width}, 8), wide(&kFloat32, rows->shape, 8);
+    Owned cos_sin(&kFloat32, {kTokens, dim}), weights(&kFloat32, {2, dim});
+    rows.fill(random), cos_sin.fill(random), weights.fill(random);
+    to_float(&kBFloat16, rows->data, wide->f32(), rows.bytes() / 2);
+    OwnedCache k_cache(&kBFloat16, {20, kKvHeads, kBlock, dim}), v_cache(k_cache), expected_k(k_cache),
+        expected_v(k_cache);
+    ASSERT_TRUE(device.ctx.ops.normalizes_heads(cos_sin, false, k_cache));
+    const HeadNorm q_norm{weights.row(0), 1e-6f}, k_norm{weights.row(1), 1e-5f};
+    const auto args_of = [&](const Tensor& from, const CacheTensor& keys, const CacheTensor& values) {
+      return RopeStoreArgs{.q = from.slice_columns(0, q_width),
+                           .k = from.slice_columns(q_width, k_width),
+                           .v = from.slice_columns(q_width + k_width, k_width),
+                           .cos_sin = cos_sin,
+                           .k_cache = keys,
+                           .v_cache = values,
+                           .positions = positions,
+                           .slots = slots};
+    };
+    RopeStoreArgs own = args_of(rows, k_cache, v_cache);
+    own.q_norm = q_norm, own.k_norm = k_norm;
+    rope_store(device.ctx, own);
+    const RopeStoreArgs other = args_of(wide, expected_k, expected_v);
+    normalize_heads(reference.ctx, other.q, dim, q_norm), normalize_heads(reference.ctx, other.k, dim, k_norm);
+    rope_store(reference.ctx, other);
+    std::vector<float> rotated(rows.bytes() / 2);
+    to_float(&kBFloat16, rows->data, rotated.data(), rotated.size());
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t i = 0; i < q_width; ++i) {
+        const float exact = wide.row(t)[i], got = rotated[static_cast<size_t>(t * rows->row_stride + i)];
+        ASSERT_NEAR(got, exact, 0x1.02p-8f * std::abs(exact) + 4e-6f) << "token " << t << ", column " << i;
+      }
+    }
+    expect_cached(k_cache, expected_k, 1e-5f);
+    expect_cached(v_cache, expected_v, 1e-5f);
+  }
+}
+
 // The same numbers as fp32 and as bf16 give the same bits, in every kernel of attention.
 TEST_P(RoundedTest, AttentionReadsSixteenBits) {
   if (!rounds()) GTEST_SKIP() << "products give fp32";

@@ -203,6 +203,13 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, float rel
   }
 }
 
+// RMSNorm of each head's vector, as ops::HeadNorm says.
+inline void normalize_heads(Ctx& ctx, const Tensor& x, int64_t dim, const HeadNorm& norm) {
+  Tensor heads = x;
+  heads.shape = {x.shape[0], x.shape[1] / dim, dim};
+  rms_norm(ctx, heads, heads, norm.weight, norm.eps);
+}
+
 inline bool same_bits(const float* a, const float* b, int64_t count) {
   return std::memcmp(a, b, static_cast<size_t>(count) * sizeof(float)) == 0;
 }

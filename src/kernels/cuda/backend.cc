@@ -85,7 +85,15 @@ void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
   finish([&] { copy_rows(launch(), x, on_device(pairs), pairs.size() / 2); });
 }
 
-void rope_store_op(ThreadPool&, const ops::RopeStoreArgs& args) {
+void rope_store_op(ThreadPool& pool, const ops::RopeStoreArgs& given) {
+  ops::RopeStoreArgs args = given;
+  // Programs know norms and rotations by themselves.
+  if (DeviceContext::get().program() != nullptr && args.q.rows() <= kMostStepRows) {
+    each_head_norm(args, [&](const Tensor& x, const ops::HeadNorm& norm) {
+      rms_norm_op(pool, x, x, norm.weight, norm.eps, 0.0f);
+    });
+    args.q_norm = args.k_norm = {};
+  }
   const int32_t *positions = on_device(args.positions), *slots = on_device(args.slots);
   take_or_launch([&](StepProgram& s, auto& alone) { return s.rope_store(args, positions, slots, alone); },
                  [=] { rope_store(launch(), args, positions, slots); });
@@ -300,6 +308,7 @@ const ops::Ops& table() {
                             .head_matmul = head_matmul_op<arithmetic>,
                             .combine = op<combine, const ops::CombineArgs&>,
                             .gathers_rows = true,
+                            .normalizes_heads = normalizes_heads,
                             .rounding_attention = arithmetic == Arithmetic::kTensor,
                             .matmul = matmul_kernels<arithmetic>()};
   return ops;

@@ -59,6 +59,18 @@ void match_rms(const Launch&, const Tensor& x, const Tensor& like, float floor);
 void gaussian_top_k(const Launch&, const Tensor& x, float deviations);
 
 // rope.cu
+// Calls normalize(vectors [tokens, heads, head_dim], norm) for the queries and the keys that have one.
+template <class F>
+void each_head_norm(const ops::RopeStoreArgs& args, F&& normalize) {
+  const auto call = [&](Tensor x, const ops::HeadNorm& norm) {
+    const int64_t dim = args.k_cache.shape[3];
+    x.shape = Shape{x.shape[0], x.shape[1] / dim, dim};
+    normalize(x, norm);
+  };
+  if (args.q_norm.weight != nullptr) call(args.q, args.q_norm);
+  if (args.k_norm.weight != nullptr) call(args.k, args.k_norm);
+}
+bool normalizes_heads(const Tensor& cos_sin, bool interleaved, const ops::CacheTensor& keys);
 void rope_store(const Launch&, const ops::RopeStoreArgs&, const int32_t* positions, const int32_t* slots);
 void latent_store(const Launch&, const ops::LatentStoreArgs&, const int32_t* positions, const int32_t* slots);
 

@@ -1,6 +1,7 @@
 // Rotation of queries and keys, and keys and values into the paged cache. Threads over the pairs and the plain elements
 // of all heads of a token, in more blocks the fewer tokens there are; bound by memory traffic (q read and written once,
 // k, v read and the cache written once). Q is what the rows of q, k and v are of, T what the cache is of.
+#include <bit>
 #include <type_traits>
 
 #include "kernels/cuda/device/fp8.cuh"
@@ -33,9 +34,8 @@ struct RowsOf {
 };
 
 template <class Q, class T>
-__global__ void rope_store_kernel(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation,
-                                  Cache<T> k_cache, Cache<T> v_cache, const int32_t* positions,
-                                  const int32_t* slots) {
+__global__ void rope_store_kernel(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation, Cache<T> k_cache,
+                                  Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
   wait_for_earlier();
   const int64_t token = blockIdx.x;
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
@@ -92,32 +92,55 @@ struct Taken {
   }
 };
 
-// The same for heads that are rotated whole, by halves, 16 bytes of each half or of a value to a thread.
+// The same for heads that are rotated whole, by halves, 16 bytes of each half or of a value to a thread; and normalized
+// before, where the threads of a head, of which there are 2 to 32 then, are neighbours.
 template <class Q, class T>
 __global__ void rope_store_packs(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation, Cache<T> k_cache,
-                                 Cache<T> v_cache, const int32_t* positions, const int32_t* slots) {
+                                 Cache<T> v_cache, const int32_t* positions, const int32_t* slots, ops::HeadNorm q_norm,
+                                 ops::HeadNorm k_norm) {
   constexpr int kTaken = Taken<Q>::kCount;
   wait_for_earlier();
   const int64_t token = blockIdx.x;
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
-  const int step = static_cast<int>(gridDim.y * blockDim.x);
+  const int step = static_cast<int>(gridDim.y * blockDim.x), lane = static_cast<int>(threadIdx.x) % kWarp;
   const int head_dim = static_cast<int>(k_cache.dim), half = head_dim / 2, packs = half / kTaken;
   const int value_packs = static_cast<int>(v_cache.dim) / kTaken;
   const int kv_heads = k.data != nullptr ? static_cast<int>(k_cache.kv_heads) : 0;
   const float* table = rotation.cos_sin + positions[token] * rotation.stride;
   const int rotations = (heads + kv_heads) * packs, all = rotations + kv_heads * value_packs;
   const int64_t slot = kv_heads > 0 ? slots[token] : 0;
-  for (int i = first; i < all; i += step) {
-    if (i >= rotations) {
+  const bool normalizes = q_norm.weight != nullptr || k_norm.weight != nullptr;
+  for (int i = first; i - lane < all; i += step) {  // whole warps
+    const bool rotates = i < rotations;
+    if (!rotates && i < all) {
       const int head = (i - rotations) / value_packs, at = (i - rotations) % value_packs * kTaken;
       const Taken<Q> value(v.data + token * v.stride + int64_t{head} * v_cache.dim + at);
       value.store(v_cache.row(slot, head) + at);
-      continue;
     }
     const int head = i / packs, pair = i % packs * kTaken, kv_head = head - heads;
     Q* low = kv_head < 0 ? q.data + token * q.stride + head * head_dim + pair
                          : k.data + token * k.stride + kv_head * head_dim + pair;
-    const Taken<Q> x(low), y(low + half);
+    Taken<Q> x, y;
+    if (rotates) x = Taken<Q>(low), y = Taken<Q>(low + half);
+    if (normalizes) {
+      float squares = 0.0f;
+      if (rotates) {
+#pragma unroll
+        for (int j = 0; j < kTaken; ++j) squares += x.v[j] * x.v[j] + y.v[j] * y.v[j];
+      }
+      for (int lanes = packs / 2; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(kFullWarp, squares, lanes);
+      const ops::HeadNorm& norm = kv_head < 0 ? q_norm : k_norm;
+      if (rotates && norm.weight != nullptr) {
+        const float scale = rsqrtf(squares / static_cast<float>(head_dim) + norm.eps);
+#pragma unroll
+        for (int j = 0; j < kTaken; j += 4) {
+          const float4 a = load_four(norm.weight + pair + j), b = load_four(norm.weight + half + pair + j);
+          x.v[j] *= scale * a.x, x.v[j + 1] *= scale * a.y, x.v[j + 2] *= scale * a.z, x.v[j + 3] *= scale * a.w;
+          y.v[j] *= scale * b.x, y.v[j + 1] *= scale * b.y, y.v[j + 2] *= scale * b.z, y.v[j + 3] *= scale * b.w;
+        }
+      }
+    }
+    if (!rotates) continue;
     Taken<Q> a, b;
 #pragma unroll
     for (int j = 0; j < kTaken; j += 4) {
@@ -222,12 +245,16 @@ bool takes_packs(const ops::RopeStoreArgs& a) {
   const auto in_packs = [](const Tensor& t, int64_t elements) {
     return t.data == nullptr || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.row_stride % elements == 0);
   };
+  const auto vector = [&](const ops::HeadNorm& norm) {
+    return Tensor(reinterpret_cast<std::byte*>(const_cast<float*>(norm.weight)), &kFloat32, {1, a.k_cache.shape[3]});
+  };
   constexpr int64_t kTaken = kPack<Q>;
   const int64_t head_dim = a.k_cache.shape[3];
   return a.cos_sin.data != nullptr && a.cos_sin.shape[1] == head_dim && !a.interleaved &&
          head_dim % (2 * kTaken) == 0 && (a.k.data == nullptr || a.v_cache.shape[3] % kTaken == 0) &&
          in_packs(a.q, kTaken) && in_packs(a.k, kTaken) && in_packs(a.v, kTaken) && in_packs(a.cos_sin, 4) &&
-         in_packs(a.k_cache, kTaken) && in_packs(a.v_cache, kTaken);
+         in_packs(a.k_cache, kTaken) && in_packs(a.v_cache, kTaken) && in_packs(vector(a.q_norm), 4) &&
+         in_packs(vector(a.k_norm), 4);
 }
 
 template <class Q, class T>
@@ -235,17 +262,22 @@ void store_rows(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* pos
   const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
   // Few blocks of a token where tokens fill the device, else enough that a thread has little to do.
   const int64_t tokens = a.q.rows(), wanted = pieces(int64_t{l.multiprocessors} * 8, tokens);
-  const auto launch = [&](auto* kernel, int64_t most) {
+  const auto launch = [&](auto* kernel, int64_t most, auto... more) {
     const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most)));
     launch_overlapped(l, "rope_store", kernel, grid, kThreads, 0, rows_of<Q>(a.q), heads, rows_of<Q>(a.k),
                       rows_of<Q>(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
-                      cache_of<T>(a.v_cache), positions, slots);
+                      cache_of<T>(a.v_cache), positions, slots, more...);
   };
+  if constexpr (!std::is_same_v<T, int8_t>) {
+    if (takes_packs<Q>(a)) {
+      return launch(rope_store_packs<Q, T>, pieces(a.q.shape[1] / (2 * kPack<Q>), kThreads), a.q_norm, a.k_norm);
+    }
+  }
+  each_head_norm(a,
+                 [&](const Tensor& x, const ops::HeadNorm& norm) { rms_norm(l, x, x, norm.weight, norm.eps, 0.0f); });
   if constexpr (std::is_same_v<T, int8_t>) {
     const int64_t vectors = heads + (a.k.data != nullptr ? 2 * a.k_cache.shape[1] : 0);
     launch(rope_store_int8<Q>, pieces(vectors, kThreads / kWarp));
-  } else if (takes_packs<Q>(a)) {
-    launch(rope_store_packs<Q, T>, pieces(a.q.shape[1] / (2 * kPack<Q>), kThreads));
   } else {
     launch(rope_store_kernel<Q, T>, pieces(std::max<int64_t>(a.q.shape[1] / 2, 1), kThreads));
   }
@@ -289,6 +321,12 @@ void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, 
 }
 
 }  // namespace
+
+bool normalizes_heads(const Tensor& cos_sin, bool interleaved, const ops::CacheTensor& keys) {
+  const int64_t dim = keys.shape[3];
+  const bool packs = dim >= 32 && dim <= 256 && std::has_single_bit(static_cast<uint64_t>(dim));
+  return packs && keys.dtype != &kInt8 && cos_sin.data != nullptr && cos_sin.shape[1] == dim && !interleaved;
+}
 
 void rope_store(const Launch& l, const ops::RopeStoreArgs& args, const int32_t* positions, const int32_t* slots) {
   by_cache_type(l, args, positions, slots, "rope_store");

@@ -261,6 +261,24 @@ bool StepProgram::rotated_before(const AttentionParams& params, int sequences) c
          r.v_cache == params.v && r.k != nullptr;
 }
 
+// The norms of the vectors of a rotation in place, the queries' and then the keys', if they are the last instructions
+// of the run, which they are no more then.
+StepHeadNorms StepProgram::take_head_norms(const StepRotation& r) {
+  if (all_.size() < run_ + 2) return {};
+  const auto norm_of = [&](const Instruction& in, const float* x, int64_t stride, int heads) -> const StepNorm* {
+    const StepNorm& n = in.norm;
+    const bool same = in.kind == Kind::kNorm && n.x == x && n.out == x && n.x_stride == stride &&
+                      n.out_stride == stride && n.groups == heads && n.columns == r.head_dim && n.weight != nullptr;
+    return same ? &n : nullptr;
+  };
+  const StepNorm* q = norm_of(all_[all_.size() - 2], r.q, r.q_stride, r.heads);
+  const StepNorm* k = norm_of(all_.back(), r.k, r.k_stride, r.kv_heads);
+  if (q == nullptr || k == nullptr || q->eps != k->eps || q->offset != k->offset) return {};
+  const StepHeadNorms norms{.q_weight = q->weight, .k_weight = k->weight, .eps = q->eps, .offset = q->offset};
+  all_.resize(all_.size() - 2);
+  return norms;
+}
+
 // Among the places of the run, with those of the attention that comes next. -1: there are too many.
 int StepProgram::place_of(const AttentionParams& params, const StepRotation& rotation, int cuts) {
   const Place place{.query_start = params.query_start,
@@ -304,6 +322,7 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
   const bool plain = params.soft_cap <= 0 && params.alibi_slopes == nullptr && params.relative_bias == nullptr;
   StepAttention attention{.params = params,
+                          .norms = {},
                           .rotation = all_.back().rotation,
                           .in = {},
                           .put = {},
@@ -324,6 +343,7 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   if (attention.place < 0) return false;
   attention.maps = keep({boxes.keys, boxes.values});
   all_.pop_back();
+  attention.norms = take_head_norms(attention.rotation);
   add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(alone));
   return true;
 }

@@ -112,11 +112,18 @@ struct StepRotation {  // rope_store
   bool interleaved;
 };
 
+// RMSNorm of each head's vector in front of its rotation.
+struct StepHeadNorms {
+  const float *q_weight, *k_weight;  // null: none
+  float eps, offset;                 // added to the weights
+};
+
 struct StepAttention {  // a row of each sequence
   AttentionParams params;
-  StepRotation rotation;  // what comes before it. The queries are left as they are
-  Exchange in, put;       // words of the product that gives q, k and v; quads of out
-  int q_at, k_at, v_at;   // their columns in that
+  StepHeadNorms norms;  // what comes before it. The queries are left as they are
+  StepRotation rotation;
+  Exchange in, put;      // words of the product that gives q, k and v; quads of out
+  int q_at, k_at, v_at;  // their columns in that
   bool keeps_out;
   int sequences, cuts;  // keys of a sequence are cut into so many chunks at most
   int place;            // where a block's unit is: of those that the launch finds (StepLaunch)
@@ -226,6 +233,7 @@ class StepProgram {
   bool take_type(DType plain, DType quantized);
   bool take_scratch(int bytes);
   bool rotated_before(const AttentionParams& params, int sequences) const;
+  StepHeadNorms take_head_norms(const StepRotation& r);
   int place_of(const AttentionParams& params, const StepRotation& rotation, int cuts);
   void add(const Instruction& instruction, Alone alone);
   std::byte* device();

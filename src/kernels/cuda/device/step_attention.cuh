@@ -74,6 +74,7 @@ struct AttentionScratch {
   static constexpr int kPitch = dim + 8, kMixedPitch = dim + 4;  // off each other's banks
   alignas(16) T queries[kQueries][kPitch];
   alignas(16) T new_key[dim], new_value[dim];                                // of the last position
+  float squares[kQueries + 2][2];                                            // of halves of vectors
   alignas(16) float tops[kQueries][kStepWarps], sums[kQueries][kStepWarps];  // tops in powers of two
   int last;
   alignas(16) float mixed[kQueries][kStepWarps][kMixedPitch];
@@ -383,6 +384,10 @@ class Vectors {
         continue;
       }
       if (rotates) pair.turn = {place.cos_sin[index], place.cos_sin[half + index]};
+      if (a.norms.q_weight != nullptr && !is_value) {
+        const float* weight = (is_key ? a.norms.k_weight : a.norms.q_weight) + first;
+        pair.factors = {__ldg(weight) + a.norms.offset, __ldg(weight + pair.second) + a.norms.offset};
+      }
       const int head = is_key || is_value ? place.kv_head : place.kv_head * p.group + vector;
       pair.column = first, pair.at = head * columns + first;
       if (words_ != nullptr) {
@@ -405,19 +410,36 @@ class Vectors {
       if (pairs_[i].column >= 0 && vector_of(i) > group_) pairs_[i].to = attention.new_value(pairs_[i].column);
     }
   }
-  // To shared memory, rotated.
-  __device__ void take(const Team& team) {
+  // To shared memory, normalized and rotated.
+  __device__ void take(const StepAttention& a, AttentionScratch<T, dim>& scratch, const Team& team) {
+    const bool normalizes = a.norms.q_weight != nullptr;
+#pragma unroll
+    for (int i = 0; i < kAsked; ++i) {
+      Pair& pair = pairs_[i];
+      if (pair.column >= 0 && words_ != nullptr) {
+        pair.asked[0].x = wait_for_word(words_ + pair.at, pair.asked[0], tag_);
+        pair.asked[1].x = wait_for_word(words_ + pair.at + pair.second, pair.asked[1], tag_);
+      }
+      if (!normalizes) continue;
+      const float2 v = pair.values();
+      const float squares = warp_sum(pair.column >= 0 ? v.x * v.x + v.y * v.y : 0.0f);
+      if (vector_of(i) < kQueries + 2) scratch.squares[vector_of(i)][half_of(i)] = squares;
+    }
+    if (normalizes) team.sync();
 #pragma unroll
     for (int i = 0; i < kAsked; ++i) {
       Pair& pair = pairs_[i];
       if (pair.column < 0) continue;
-      uint32_t words[2] = {pair.asked[0].x, pair.asked[1].x};
-      if (words_ != nullptr) {
-        words[0] = wait_for_word(words_ + pair.at, pair.asked[0], tag_);
-        words[1] = wait_for_word(words_ + pair.at + pair.second, pair.asked[1], tag_);
+      float2 v = pair.values();
+      const int vector = vector_of(i);
+      if (normalizes && vector <= group_) {
+        float squares = scratch.squares[vector][0];
+        if constexpr (dim / 2 > kWarp) squares += scratch.squares[vector][1];
+        const float scale = rsqrtf(squares / static_cast<float>(a.params.head_dim) + a.norms.eps);
+        v = {v.x * scale * pair.factors.x, v.y * scale * pair.factors.y};
       }
-      const float x = __uint_as_float(words[0]), y = __uint_as_float(words[1]), c = pair.turn.x, s = pair.turn.y;
-      pair.result = s == 0.0f && c == 1.0f ? pack2<T>(x, y) : pack2<T>(x * c - y * s, y * c + x * s);
+      const float c = pair.turn.x, s = pair.turn.y;
+      pair.result = s == 0.0f && c == 1.0f ? pack2<T>(v.x, v.y) : pack2<T>(v.x * c - v.y * s, v.y * c + v.x * s);
       store_shared(pair.to, static_cast<uint16_t>(pair.result));
       store_shared(pair.to + pair.second * 2, static_cast<uint16_t>(pair.result >> 16));
     }
@@ -444,9 +466,15 @@ class Vectors {
     int at = 0, second = 1;      // where it is, and how much farther the second one
     uint32_t to = 0;             // in shared memory
     float2 turn = {1.0f, 0.0f};  // cosine, sine
+    float2 factors;              // of a norm
     uint2 asked[2] = {};
     uint32_t result = 0;
+
+    __device__ float2 values() const { return {__uint_as_float(asked[0].x), __uint_as_float(asked[1].x)}; }
   };
+  // A warp's pairs are all of one vector.
+  static_assert(dim / 2 == kWarp || dim / 2 == 2 * kWarp);
+  __device__ static int half_of(int i) { return index_of(i) / kWarp; }
   __device__ static int vector_of(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) / (dim / 2); }
   __device__ static int index_of(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) % (dim / 2); }
 
@@ -517,7 +545,7 @@ __device__ void attend_unit(const StepAttention& a, AttentionScratch<T, dim>& sc
   const float sink = p.sinks != nullptr && has_result ? __ldg(p.sinks + head) * kLog2E : -INFINITY;
   uint2* const put =
       has_result && a.put.words != nullptr ? a.put.words + place.token * a.put.stride + column / 2 : nullptr;
-  vectors.take(team);
+  vectors.take(a, scratch, team);
   attention.add();
   while (!attention.at_last()) {
     attention.next();
