@@ -49,9 +49,21 @@ CASES = [
     ("8B fp8, 20000/2000", "8b",
      f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 80 --max-num-seqs 80 --max-model-len 22528 "
      "--max-num-batched-tokens 16384", None),
+    ("30B-A3B bf16, 1 sequence", "30b-a3b", "latency --input-len 128 --output-len 200 --iterations 3", 6.05e9),
+    ("30B-A3B fp8, 1 sequence", "30b-a3b", "latency --quantization fp8 --input-len 128 --output-len 200 --iterations 3", 3.3e9),
+    ("30B-A3B bf16, 32 x 1k", "30b-a3b", "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
+    ("30B-A3B fp8, 32 x 1k", "30b-a3b",
+     "latency --quantization fp8 --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
+    ("30B-A3B bf16, prefill 8k", "30b-a3b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
+    ("gpt-oss-20b, 1 sequence", "gpt-oss-20b", "latency --input-len 128 --output-len 200 --iterations 3", 3.7e9),
+    ("gpt-oss-20b, 32 x 1k", "gpt-oss-20b", "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
+    ("gpt-oss-20b, prefill 8k", "gpt-oss-20b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
+
+# Weights that a token is multiplied with beside the head, and layers that attend to the whole text.
+PREFILL = {"8B": (7.0e9, 32), "30B-A3B": (2.7e9, 48), "gpt-oss-20b": (3.0e9, 12)}
 
 
 def row(name, result, bytes_per_step):
@@ -66,8 +78,9 @@ def row(name, result, bytes_per_step):
         return cells + [f'{result["output_tokens_per_second"]:.0f}', ""]
     per_second = result["batch_size"] * 1000 / tpot
     share = f"{bytes_per_step / BANDWIDTH / (tpot / 1000):.0%}" if bytes_per_step else ""
-    if name.endswith("prefill 8k"):  # 7.0e9 weights beside the head, and causal attention of 32 layers of 4096 columns
-        operations = 8000 * 2 * 7.0e9 + 32 * 2 * 8000 * 8000 * 4096
+    if name.endswith("prefill 8k"):  # and causal attention, of 4096 columns in each of these models
+        weights, layers = PREFILL[name.split()[0].rstrip(",")]
+        operations = 8000 * 2 * weights + layers * 2 * 8000 * 8000 * 4096
         return cells + ["", f'{operations / (result["ttft_ms"]["p50"] / 1000) / 1e12:.0f} TFLOP/s']
     return cells + [f"{per_second:.0f}", share]
 
