@@ -327,6 +327,18 @@ TEST_P(RoundedTest, AttentionGivesSixteenBits) {
   }
 }
 
+// The first columns of rows of bf16 are what fp32 gives, rounded.
+void expect_rounded_rows(const Owned& rows, const Owned& exact, int64_t columns) {
+  std::vector<float> numbers(rows.bytes() / 2);
+  to_float(&kBFloat16, rows->data, numbers.data(), numbers.size());
+  for (int64_t r = 0; r < rows->rows(); ++r) {
+    for (int64_t i = 0; i < columns; ++i) {
+      const float want = exact.row(r)[i], got = numbers[static_cast<size_t>(r * rows->row_stride + i)];
+      ASSERT_NEAR(got, want, 0x1.02p-8f * std::abs(want) + 4e-6f) << "row " << r << ", column " << i;
+    }
+  }
+}
+
 struct RotationCase {
   int heads, kv_heads, head_dim, value_dim, rotary_dim;
   bool interleaved;
@@ -365,14 +377,7 @@ TEST_P(RoundedTest, RotationsReadAndWriteSixteenBits) {
                            .slots = slots});
         };
         store(device.ctx, rows, k_cache, v_cache), store(reference.ctx, wide, expected_k, expected_v);
-        std::vector<float> rotated(rows.bytes() / 2);
-        to_float(&kBFloat16, rows->data, rotated.data(), rotated.size());
-        for (int64_t t = 0; t < kTokens; ++t) {
-          for (int64_t i = 0; i < q_width; ++i) {
-            const float exact = wide.row(t)[i], got = rotated[static_cast<size_t>(t * rows->row_stride + i)];
-            ASSERT_NEAR(got, exact, 0x1.02p-8f * std::abs(exact) + 4e-6f) << "token " << t << ", column " << i;
-          }
-        }
+        expect_rounded_rows(rows, wide, q_width);
         expect_cached(k_cache, expected_k, 4e-6f);
         expect_cached(v_cache, expected_v, 4e-6f);
       }
@@ -412,14 +417,7 @@ TEST_P(RoundedTest, RotationsNormalizeSixteenBits) {
     const RopeStoreArgs other = args_of(wide, expected_k, expected_v);
     normalize_heads(reference.ctx, other.q, dim, q_norm), normalize_heads(reference.ctx, other.k, dim, k_norm);
     rope_store(reference.ctx, other);
-    std::vector<float> rotated(rows.bytes() / 2);
-    to_float(&kBFloat16, rows->data, rotated.data(), rotated.size());
-    for (int64_t t = 0; t < kTokens; ++t) {
-      for (int64_t i = 0; i < q_width; ++i) {
-        const float exact = wide.row(t)[i], got = rotated[static_cast<size_t>(t * rows->row_stride + i)];
-        ASSERT_NEAR(got, exact, 0x1.02p-8f * std::abs(exact) + 4e-6f) << "token " << t << ", column " << i;
-      }
-    }
+    expect_rounded_rows(rows, wide, q_width);
     expect_cached(k_cache, expected_k, 1e-5f);
     expect_cached(v_cache, expected_v, 1e-5f);
   }

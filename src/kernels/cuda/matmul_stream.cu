@@ -22,8 +22,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kLine = static_cast<int>(kLineElements);  // inputs of one step of a warp
-constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory,
-constexpr int kMostStagedOfExperts = 96 << 10;          // and of rows of experts
+constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory
 
 // Row tiles: of 8 rows of x. Output tiles: of 16 outputs. Ahead: lines of weights in flight per warp. (A class, as nvcc
 // 13.0 cannot name values of local types in template arguments.)
@@ -198,6 +197,9 @@ __device__ void stage(T* to, const Arguments<T>& a, int first, int count) {
   __syncthreads();
 }
 
+// Bytes of eight rows of experts in shared memory, of which devices of 8.6 and 8.9 have 99 KiB for a block.
+int most_staged_of_experts(const Launch& l) { return l.compute_capability >= 90 ? 96 << 10 : kMostStaged; }
+
 // Up to eight rows are fp32 that becomes T in shared memory.
 template <class T, class X, class Tile>
 inline constexpr bool kStaged = Tile::rows == 1 && std::is_same_v<T, X>;
@@ -240,7 +242,7 @@ void run(const Launch& l, const Product& p, const Arguments<T>& a) {
   constexpr int kSums = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
   static const cudaError_t allowed =
       cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kSums + (kStaged<T, X, Tile> ? kMostStagedOfExperts : 0));
+                           kSums + (kStaged<T, X, Tile> ? most_staged_of_experts(l) : 0));
   check_cuda(allowed, "shared memory of a product");
   const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
   launch_overlapped(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
@@ -288,7 +290,7 @@ void run_type(const Launch& l, const Product& p) {
   }
   // Rows a matrix is likely to have.
   const int64_t likely = p.starts != nullptr ? pieces(2 * rows, p.matrices) : rows;
-  if (p.starts != nullptr && likely <= 8 && 8 * staged * int64_t{sizeof(T)} <= kMostStagedOfExperts) {
+  if (p.starts != nullptr && likely <= 8 && 8 * staged * int64_t{sizeof(T)} <= most_staged_of_experts(l)) {
     a.staged = static_cast<int>(staged);
     return run_rows<T, T, 1>(l, p, a);
   }
