@@ -70,6 +70,8 @@ struct Int8Codec {
     }
   }
   static constexpr bool kWide = largest() > 128;  // pairs of products with int8 may exceed 16 bits
+  static constexpr int kTogether =
+      pairs_together(largest()) < kRows / kSubs ? pairs_together(largest()) : kRows / kSubs;
 
   // The bytes of one block in columns [v * kLanes, (v + 1) * kLanes) of a panel.
   template <int V>

@@ -14,7 +14,8 @@ namespace sluice::SLUICE_ISA {
 struct Int8Traits {
   int subs;  // scales per block
   bool mins;
-  bool wide;  // bytes above 128
+  bool wide;     // bytes above 128
+  int together;  // dots, see add_dot()
 
   friend constexpr bool operator==(const Int8Traits&, const Int8Traits&) = default;
 };

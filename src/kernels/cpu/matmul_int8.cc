@@ -25,7 +25,6 @@ using kernels::kQuantBlock;
 
 constexpr int kVecs = kPanel / kLanes;                 // vectors per panel
 constexpr int kStreamRows = kRegisters == 32 ? 8 : 4;  // rows of a stream
-constexpr int64_t kFewRows = 2 * kStreamRows;          // rows multiplied as streams
 constexpr int kGroup = 4;                              // panels handed out together
 constexpr int kColumns = kGroup * kPanel;              // of a group
 #ifdef __AMX_INT8__
@@ -39,8 +38,12 @@ constexpr int64_t kRowChunk = 32 * 6;         // rows multiplied with what was d
 constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
 constexpr int64_t kAheadBytes = 4 << 10;      // how far a stream asks memory for what comes
 
+// Rows multiplied as streams: fewer where decoded panels save more than decoding them for every tile costs.
 template <class Codec>
-constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide};
+constexpr int64_t kFewRows = Codec::kTogether > 1 && kRegisters < 32 ? kStreamRows : 2 * kStreamRows;
+
+template <class Codec>
+constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide, Codec::kTogether};
 
 // sum + (dot product) * scales of a block's part, + minimum.
 template <Int8Traits Traits>
@@ -96,10 +99,10 @@ SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<C
         const InputBlock<kT>& in = x.data[r * x.stride + first + b];
         SLUICE_UNROLL
         for (int s = 0; s < kT.subs; ++s) {
-          Bytes products = start<kT>(in, s);
+          Bytes products = start<kT>(in, s), pairs{};
           SLUICE_UNROLL
           for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
-            products = dot<kT.wide>(products, w[i], broadcast_quad(in.quants + 4 * i));
+            add_dot<kT.together, kT.wide>(products, pairs, i, w[i], broadcast_quad(in.quants + 4 * i));
           }
           acc[r] = add_part<kT>(acc[r], products, in, s, scale[s], min[s]);
         }
@@ -193,7 +196,7 @@ void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, floa
   for (int64_t b = 0; b < count; ++b) {
     SLUICE_UNROLL
     for (int s = 0; s < Traits.subs; ++s) {
-      Bytes products[R][V];
+      Bytes products[R][V], pairs[R][V] = {};
       SLUICE_UNROLL
       for (int r = 0; r < R; ++r) {
         SLUICE_UNROLL
@@ -211,7 +214,9 @@ void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, floa
         for (int r = 0; r < R; ++r) {
           const Bytes in = broadcast_quad(x.data[r * x.stride + b].quants + 4 * i);
           SLUICE_UNROLL
-          for (int c = 0; c < V; ++c) products[r][c] = dot<Traits.wide>(products[r][c], w[c], in);
+          for (int c = 0; c < V; ++c) {
+            add_dot<Traits.together, Traits.wide>(products[r][c], pairs[r][c], i, w[c], in);
+          }
         }
       }
       Vec scale[V], min[V];
@@ -318,7 +323,7 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
     const auto x = quantize_rows<kTraits<Codec>>(pool, args.x, pass, rows, Codec::kLayout.offset);
-    if (total <= kFewRows) {
+    if (total <= kFewRows<Codec>) {
       return pool.parallel_runs(panels, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) stream_rows<Codec>(args, x, rows, panel);
       });

@@ -77,11 +77,12 @@ SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
   return _mm512_dpbusd_epi32(sums, w, x);
 }
 #else
+SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm512_maddubs_epi16(w, x); }
+SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
+SLUICE_INLINE Bytes sum_pairs(Bytes pairs) { return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)); }
 template <bool Wide>
 SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
-  if constexpr (!Wide) {  // pairs of products fit 16 bits
-    return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
-  }
+  if constexpr (!Wide) return add_lanes(sums, sum_pairs(pair_products(w, x)));
   const __m512i even =
       _mm512_madd_epi16(_mm512_and_si512(w, _mm512_set1_epi16(0xff)), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
   const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
@@ -138,11 +139,12 @@ SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
   const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small));
 }
+SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm256_maddubs_epi16(w, x); }
+SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
+SLUICE_INLINE Bytes sum_pairs(Bytes pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 template <bool Wide>
 SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
-  if constexpr (!Wide) {
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
-  }
+  if constexpr (!Wide) return add_lanes(sums, sum_pairs(pair_products(w, x)));
   const __m256i even =
       _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
   const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
@@ -150,6 +152,33 @@ SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
 }
 
 #endif
+
+// How many pairs of products of weights up to `largest` with int8 (from -127) may be added up in 16 bits: a power of
+// two, up to 8. One: what dot() does. So much is all that dots of instruction sets without them are slower for.
+constexpr int pairs_together([[maybe_unused]] int largest) {
+#ifdef __AVX512VNNI__
+  return 1;
+#else
+  int pairs = 1;
+  while (pairs < 8 && 2 * pairs * 2 * 127 * largest < 1 << 15) pairs *= 2;
+  return pairs;
+#endif
+}
+
+// The `i`-th of a row of dots, of which `Together` go through `pairs`. Together divides their number.
+template <int Together, bool Wide>
+SLUICE_INLINE void add_dot(Bytes& sums, [[maybe_unused]] Bytes& pairs, [[maybe_unused]] int i, Bytes w, Bytes x) {
+#ifndef __AVX512VNNI__
+  if constexpr (Together > 1) {
+    const Bytes products = pair_products(w, x);
+    pairs = i % Together == 0 ? products : add_pairs(pairs, products);
+    __asm__("" : "+x"(pairs));  // else GCC adds them up as a tree, whose leaves do not fit the registers
+    if (i % Together == Together - 1) sums = add_lanes(sums, sum_pairs(pairs));
+    return;
+  }
+#endif
+  sums = dot<Wide>(sums, w, x);
+}
 
 // The same four bytes for every column.
 SLUICE_INLINE Bytes broadcast_quad(const int8_t* p) {
