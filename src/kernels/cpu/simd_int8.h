@@ -33,8 +33,13 @@ SLUICE_INLINE Bytes masked_or(Bytes a, Bytes mask, Bytes b) { return _mm512_tern
 // Shifts of 16-bit lanes: what crosses into a neighbouring byte has to be masked out.
 template <int N>
 SLUICE_INLINE Bytes shift_right(Bytes x) {
-  if constexpr (N < 0) return _mm512_slli_epi16(x, -N);
-  return N == 0 ? x : _mm512_srli_epi16(x, N < 0 ? 0 : N);
+  if constexpr (N < 0) {
+    return _mm512_slli_epi16(x, -N);
+  } else if constexpr (N > 0) {
+    return _mm512_srli_epi16(x, N);
+  } else {
+    return x;
+  }
 }
 SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16))), index);
@@ -103,8 +108,13 @@ SLUICE_INLINE Bytes bits_or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
 SLUICE_INLINE Bytes masked_or(Bytes a, Bytes mask, Bytes b) { return bits_or(bits_and(a, mask), b); }
 template <int N>
 SLUICE_INLINE Bytes shift_right(Bytes x) {
-  if constexpr (N < 0) return _mm256_slli_epi16(x, -N);
-  return N == 0 ? x : _mm256_srli_epi16(x, N < 0 ? 0 : N);
+  if constexpr (N < 0) {
+    return _mm256_slli_epi16(x, -N);
+  } else if constexpr (N > 0) {
+    return _mm256_srli_epi16(x, N);
+  } else {
+    return x;
+  }
 }
 SLUICE_INLINE Bytes look_up(const uint8_t* table16, Bytes index) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table16))),
