@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 
@@ -102,7 +103,7 @@ void ThreadPool::run_task(Task task, const void* context, bool everyone) {
   gate_.store(Gate::open(generation), std::memory_order_release);
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
-  task(context, 0, threads());
+  call(task, context, 0);
   if (!everyone) gate_.fetch_or(Gate::kClosed, std::memory_order_acq_rel);
   const uint64_t awaited = everyone ? workers_.size() : 0;
   uint64_t gate = 0;
@@ -110,8 +111,18 @@ void ThreadPool::run_task(Task task, const void* context, bool everyone) {
     gate = gate_.load(std::memory_order_acquire);
     return Gate::inside(gate) == 0 && Gate::entered(gate) >= awaited;
   };
-  if (spin_until(finished)) return;
-  while (!finished()) gate_.wait(gate, std::memory_order_acquire);
+  if (!spin_until(finished)) {
+    while (!finished()) gate_.wait(gate, std::memory_order_acquire);
+  }
+  if (failed_.exchange(false, std::memory_order_relaxed)) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::call(Task task, const void* context, int worker) noexcept {
+  try {
+    task(context, worker, threads());
+  } catch (...) {
+    if (!failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
+  }
 }
 
 void ThreadPool::work(int worker, int cpu) {
@@ -130,7 +141,7 @@ void ThreadPool::work(int worker, int cpu) {
     }
     seen = Gate::generation(gate);
     if ((gate & Gate::kClosed) != 0) continue;
-    task_(context_, worker, threads());
+    call(task_, context_, worker);
     gate = gate_.fetch_sub(Gate::kLeave, std::memory_order_acq_rel);
     if (Gate::inside(gate) == 1) gate_.notify_all();
   }

@@ -2,12 +2,14 @@
 // One caller at a time. Idle workers sleep in the kernel (futex) after a short spin and cost no CPU. Where other
 // programs share the CPUs, parallel_for does not wait for a worker that has not been scheduled yet. Threads may be
 // divided into parts, one per node of memory (base/numa.h): each begins with the share of the work that has its part's
-// place among all, and so reads what it, or a neighbour, has touched first.
+// place among all, and so reads what it, or a neighbour, has touched first. What a body throws reaches the caller, the
+// first one of several, when all threads have returned.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -31,14 +33,14 @@ class ThreadPool {
   int parts() const { return parts_; }
   int part_of(int worker) const { return worker * parts_ / threads(); }
 
-  // Runs body(worker, workers) on every thread, and returns when all have returned. body must not throw.
+  // Runs body(worker, workers) on every thread, and returns when all have returned.
   template <class F>
   void run(F&& body) {
     start(body, /*everyone=*/true);
   }
 
-  // Splits [0, count) into pieces of `grain` handed out dynamically; body(begin, end) or body(begin, end, worker).
-  // Which thread computes a piece never changes what is computed.
+  // Splits [0, count) into pieces of `grain` handed out dynamically; body(begin, end) or body(begin, end, worker). A
+  // thread whose piece throws takes no further ones. Which thread computes a piece never changes what is computed.
   template <class F>
   void parallel_for(int64_t count, int64_t grain, F&& body) {
     const auto piece = [&](int64_t begin, int64_t end, int worker) {
@@ -112,6 +114,7 @@ class ThreadPool {
   }
   void bind_caller();
   void run_task(Task task, const void* context, bool everyone);
+  void call(Task task, const void* context, int worker) noexcept;
   void work(int worker, int cpu);
 
   struct AlignedDelete {
@@ -125,6 +128,8 @@ class ThreadPool {
   size_t scratch_bytes_ = 0;
   Task task_ = nullptr;
   const void* context_ = nullptr;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;  // of the first thread that failed
   // The run in progress, in one word: see Gate in the .cc. Workers enter an open gate at most once per generation.
   alignas(64) std::atomic<uint64_t> gate_;
   // Futex word the workers sleep on: the gate's generation.

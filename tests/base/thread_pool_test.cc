@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -49,6 +51,27 @@ TEST(ThreadPool, ParallelForHandsOutEveryPieceOnce) {
         });
         for (int v : visits) ASSERT_EQ(v, 1) << count << " by " << grain;
       }
+    }
+  }
+}
+
+TEST(ThreadPool, WhatAPieceThrowsReachesTheCaller) {
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads, false);
+    for (int round = 0; round < 100; ++round) {
+      const auto fail = [](int64_t begin, int64_t) { throw std::runtime_error(begin < 50 ? "low" : "high"); };
+      EXPECT_THROW(pool.parallel_for(100, 1, fail), std::runtime_error);
+      EXPECT_THROW(pool.run([](int worker, int workers) {
+        if (worker == workers - 1) throw std::runtime_error("last");
+      }),
+                   std::runtime_error);
+      int64_t sum = 0;
+      std::mutex mutex;
+      pool.parallel_for(100, 1, [&](int64_t begin, int64_t) {
+        const std::scoped_lock lock(mutex);
+        sum += begin;
+      });
+      EXPECT_EQ(sum, threads == 1 ? 0 : 4950);
     }
   }
 }
