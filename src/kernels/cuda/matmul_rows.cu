@@ -258,8 +258,7 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   static const ClusterCapacity capacity(multiply_rows<T, rows, Out>, kThreads, kBytes);
   // Of few rows 8 take longer, at 4096 x 4096 11.3 us instead of 7.9.
   constexpr int kFixed = 4, kMostBlocks = rows > 64 ? 8 : 4;
-  const auto blocks = static_cast<unsigned>(
-      p.starts != nullptr ? 1 : capacity.best(int64_t{outputs} * tiles, p.chunks, kMostBlocks, kFixed));
+  const auto blocks = static_cast<unsigned>(capacity.best(int64_t{outputs} * tiles, p.chunks, kMostBlocks, kFixed));
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {1, blocks, 1};
