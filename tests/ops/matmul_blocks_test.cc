@@ -6,6 +6,7 @@
 #include "ops/testing.h"
 #include "quant/fp4.h"
 #include "quant/nf4.h"
+#include "sluice/error.h"
 
 namespace sluice::ops {
 namespace {
@@ -216,6 +217,32 @@ TEST_P(MatmulBlocksTest, WhatIsNotFiniteStaysInItsRow) {
         EXPECT_TRUE(nan ? std::isnan(out.row(5)[i]) : !std::isfinite(out.row(5)[i])) << type->name << ", " << value;
       }
     }
+  }
+}
+
+// Down to 2^-127, where neither scale nor weight is a normal number. Devices refuse what would not be one above.
+TEST_P(MatmulBlocksTest, ScalesOfMxfp4MayBeOfAnySize) {
+  using Block = quant::MXFP4::Block;
+  constexpr int64_t kRows = 20, kInputs = 64;
+  std::vector<Block> blocks(kRows * kInputs / 32);
+  const Tensor matrix(reinterpret_cast<std::byte*>(blocks.data()), &quant::MXFP4::kType, {kRows, kInputs});
+  for (const int e : {0, 1, 2, 127, 190}) {
+    for (Block& block : blocks) {
+      block.e = static_cast<uint8_t>(e);
+      std::ranges::fill(block.qs, uint8_t{0x17});  // 6 and 0.5
+    }
+    const Packed weight = packed(device.ctx, matrix);
+    Owned x(&kFloat32, {1, kInputs}), out(&kFloat32, {1, kRows});
+    std::ranges::fill_n(x.row(0), kInputs, e < 64 ? 0x1p60f : 1.0f);
+    matmul(device.ctx, {.out = out, .x = x, .weight = &weight});
+    const double expected = std::ldexp(kInputs * 3.25 * x.row(0)[0], e - 127);
+    for (int i = 0; i < kRows; ++i) EXPECT_NEAR(out.row(0)[i] / expected, 1.0, 1e-3) << "2^" << e - 127;
+  }
+  for (Block& block : blocks) block.e = 254;
+  if (std::string_view(GetParam()->name).starts_with("cuda")) {
+    EXPECT_THROW(packed(device.ctx, matrix), Error);
+  } else {
+    packed(device.ctx, matrix);
   }
 }
 

@@ -32,13 +32,6 @@ bool attention_latent(const Launch&, const ops::AttentionArgs&, const AttentionI
 // Whether the kernels before attention_latent take the caches' type and dimensions.
 bool attention_on_tensor_cores(const ops::AttentionArgs&);
 
-// Bytes of shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities).
-inline int shared_of_block(const Launch& l) {
-  const int capability = l.compute_capability;
-  const bool small = capability == 86 || capability == 89 || capability >= 120;
-  return (small ? 99 : capability < 90 ? 163 : 227) << 10;
-}
-
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),

@@ -24,6 +24,14 @@ struct Launch {
 
 inline constexpr size_t kBytesPerArrival = 256;
 
+// Bytes of shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities). All blocks of a
+// multiprocessor have 1 KiB more together, and each takes 1 KiB beside its own.
+inline int shared_of_block(const Launch& l) {
+  const int capability = l.compute_capability;
+  const bool small = capability == 86 || capability == 89 || capability >= 120;
+  return (small ? 99 : capability < 90 ? 163 : 227) << 10;
+}
+
 // Throws Error(kInternal) with the error's text. Most errors of CUDA stay: nothing can run on the device after one, and
 // the engine ends (engine/engine.cc).
 void check_cuda(cudaError_t error, const char* what);

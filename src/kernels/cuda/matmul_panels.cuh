@@ -1,15 +1,19 @@
 // Products of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every line of a
-// panel goes from device memory straight into registers, becomes an operand of small integers there, and the sums of
-// inputs that share a scale are multiplied by it in fp32: weights are exact, inputs are rounded to bf16.
+// panel goes through shared memory into registers, becomes an operand of small integers there, and the sums of inputs
+// that share a scale are multiplied by it in fp32: weights are exact, inputs are rounded to bf16.
 //
 // Blocks stay: each puts its inputs into shared memory once, as the b operands of the lanes, and walks over panels,
 // asking for the lines of the next one while it multiplies this one's. Its 8 warps share a panel's lines in turn, or
-// two panels' in two halves; their sums meet in shared memory in the order of the warps. Where the inputs of all rows
-// do not fit, blocks take a part of k each and a second kernel adds up what they found; or, of several matrices, a
-// block goes through k part by part. Offsets and minima need the sums of the inputs, which are there beside the inputs.
-// Weights are asked for before the kernels that write the inputs have ended.
+// teams of fewer warps have a panel each, as it divides the panels more evenly among the blocks; their sums meet in
+// shared memory in the order of the warps. Of experts, those that have rows get equal numbers of blocks. Where the
+// inputs of all rows do not fit, blocks take a part of k each and a second kernel adds up what they found; or, of
+// several matrices, a block goes through k part by part. Offsets and minima need the sums of the inputs, which are there beside
+// the inputs. Weights are asked for before the kernels that write the inputs have ended.
 #pragma once
 
+#include <bit>
+
+#include "kernels/cuda/device/line_ring.cuh"
 #include "kernels/cuda/device/overlap.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -22,7 +26,7 @@ namespace sluice::cuda {
 
 namespace panels {
 
-inline constexpr int kWarps = 8;
+inline constexpr int kWarpsLog2 = 3, kWarps = 1 << kWarpsLog2;
 
 struct Arguments {
   const std::byte* weight;
@@ -34,20 +38,20 @@ struct Arguments {
   int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one; weights in bytes
   int64_t x_stride, out_stride, panel_bytes;
   int rows, n, k, lines, matrices;
-  int k_warps;      // warps that share a panel: 4 or 8
   int part_lines;   // lines of a block's part of k
-  int chunk_lines;  // lines whose inputs fit into shared memory, a multiple of ahead * kWarps
+  int chunk_lines;  // lines whose inputs fit into shared memory, a multiple of kWarps
   bool accumulate, x_aligned;
 };
+
+constexpr float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(127 + exponent) << 23); }
 
 // Bytes from a row of inputs to the next one in shared memory: eight lanes' loads of 16 bytes meet all banks.
 __host__ __device__ constexpr int x_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
 
-// Ahead: lines in flight per warp. Blocks: of a multiprocessor.
+// Ahead: lines of a warp on their way. Blocks: of a multiprocessor.
 template <int RowTiles, int Ahead, int Blocks>
 struct Tiling {
   static constexpr int tiles = RowTiles, rows = RowTiles * 8, ahead = Ahead, blocks = Blocks;
-  static constexpr int round = Ahead * kWarps;           // lines of all warps in flight
   static constexpr int buffers = RowTiles == 1 ? 2 : 1;  // of sums, in turn
   static constexpr int sums_pitch = rows + 1;            // floats per output
   static constexpr int sums = kWarps * kPanelOutputs * sums_pitch;
@@ -59,47 +63,61 @@ constexpr int x_sums() {
   return Codec::kShifted ? kPanelLine / Codec::kFold * Tile::rows : 0;
 }
 
+// What a block has of a matrix: panels in groups, one for each of its teams of 1 << team_log2 warps.
+struct Share {
+  int number, parts;      // of all shares of the matrix
+  int team_log2, groups;  // of the whole matrix
+
+  // The teams for which the slowest share takes least time. By whole warps.
+  __device__ Share(const Arguments& a, int number_, int parts_) : number(number_), parts(parts_) {
+    constexpr int kLinesBeside = 2;  // what a group takes beside its lines
+    const int panels = (a.n + kPanelOutputs - 1) / kPanelOutputs;
+    const int log2 = min(static_cast<int>(threadIdx.x % 32), kWarpsLog2);  // a lane for each choice
+    const int rounds = (groups_of(panels, log2) + parts - 1) / parts;
+    const unsigned lines = rounds * (((a.part_lines - 1) >> log2) + 1 + kLinesBeside);
+    static_assert(kWarpsLog2 < 4);
+    team_log2 = kWarpsLog2 - static_cast<int>(__reduce_min_sync(~0u, lines * 4 + kWarpsLog2 - log2) & 3);
+    groups = groups_of(panels, team_log2);
+  }
+
+ private:
+  static __device__ int groups_of(int panels, int log2) { return ((panels - 1) >> (kWarpsLog2 - log2)) + 1; }
+};
+
 template <class Codec, class Tile>
 class Streamer {
  public:
-  __device__ Streamer(const Arguments& a, std::byte* shared, int matrix)
+  using Ring = LineRing<Codec, Tile::ahead>;
+
+  __device__ Streamer(const Arguments& a, std::byte* shared, int matrix, const Share& share)
       : a_(a),
         matrix_(matrix),
-        x_(shared),
-        x_sums_(reinterpret_cast<float*>(shared)),
-        sums_out_(x_sums_),
+        share_(share),
+        sums_out_(reinterpret_cast<float*>(shared + kWarps * Ring::kBytes)),
+        x_sums_(sums_out_ + Tile::buffers * Tile::sums),
+        x_(reinterpret_cast<std::byte*>(x_sums_ + x_sums<Codec, Tile>() * a.chunk_lines)),
         lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
-        share_(warp_ % a.k_warps),
-        group_panels_(kWarps / a.k_warps),
+        team_(1 << share.team_log2),
         begin_(blockIdx.z * a.part_lines),
         end_(min(begin_ + a.part_lines, a.lines)),
-        codec_(a.weight + matrix * a.weight_step, a.k, lane_) {
-    const typename Codec::Line none{};
-#pragma unroll
-    for (int i = 0; i < Tile::ahead; ++i) ring_[i] = none;
-  }
+        own_(begin_ + warp_ % team_),
+        codec_(a.weight, a.k, lane_),
+        ring_(shared_address(shared) + warp_ * Ring::kBytes) {}
 
-  // Places in shared memory, for tiles of `rows` rows.
-  __device__ void lay_out(int rows) {
-    sums_out_ = reinterpret_cast<float*>(x_ + rows * x_pitch(a_.chunk_lines));
-    x_sums_ = sums_out_ + Tile::buffers * Tile::sums;
-  }
-
-  // Asks for this warp's first lines of a group of panels.
-  __device__ void prefetch(int group) {
-#pragma unroll
-    for (int i = 0; i < Tile::ahead; ++i) {
-      const int line = begin_ + share_ + i * a_.k_warps;
-      if (line < end_) codec_.load(ring_[i], panel_at(group), line);
-    }
+  // Asks for this warp's first lines, which are multiplied by `passes` tiles of rows.
+  __device__ void begin(int passes) {
+    go_to(share_.number);
+    left_ = own_ < end_ && share_.number < share_.groups ? passes : 0;
+#pragma unroll 1
+    for (int i = 0; i < Ring::kSlots; ++i) ask();
   }
 
   // Inputs of the lines of a chunk to shared memory: per row, per two steps of a line, lane t's four of either step,
-  // and the sums that share a scale. Zeros beyond the end of the block's part.
+  // and the sums that share a scale. Zeros beyond the last input.
   __device__ void stage(int first_row, int count, int chunk) {
     constexpr int kBatch = 4, kStep = kWarps * 32;  // quads of a thread in flight, and from one to the next
-    const int lines = min(a_.chunk_lines, (end_ - chunk + Tile::round - 1) / Tile::round * Tile::round);
+    const int lines = min(a_.chunk_lines, (end_ - chunk + 1) / 2 * 2);  // for whole warps: they add up
     const int quads = lines * (kPanelLine / 4), thread = threadIdx.x, slot = Codec::slot(thread % 16);
     const float* all_x = a_.x + matrix_ * a_.x_step + chunk * kPanelLine;
     const int k = min(a_.k, end_ * kPanelLine) - chunk * kPanelLine;  // from the chunk on
@@ -118,6 +136,9 @@ class Streamer {
         for (int j = 0; j < kBatch; ++j) {
           const int lines_on = (i - thread) / 16 + j * (kStep / 16);
           if (i + j * kStep >= quads) break;
+          if constexpr (Codec::kLowered != 0) {
+            v[j].x *= kRaised, v[j].y *= kRaised, v[j].z *= kRaised, v[j].w *= kRaised;
+          }
           const uint2 packed = {pack2<__nv_bfloat16>(v[j].x, v[j].y), pack2<__nv_bfloat16>(v[j].z, v[j].w)};
           *reinterpret_cast<uint2*>(to + lines_on * (kPanelLine * 2)) = packed;
           if constexpr (Codec::kShifted) {
@@ -130,8 +151,8 @@ class Streamer {
     __syncthreads();
   }
 
-  // The sums of `count` rows and a group of panels; asks for the first lines of `next`, unless that is negative.
-  __device__ void run(int first_row, int count, int group, int next, bool staged) {
+  // The sums of `count` rows and a group of panels, the next ones of begin().
+  __device__ void run(int first_row, int count, bool staged) {
 #pragma unroll
     for (int r = 0; r < Tile::tiles; ++r) {
 #pragma unroll
@@ -142,25 +163,19 @@ class Streamer {
     for (int r = 0; r < Tile::tiles; ++r) {
       x[r] = x_ + min(r * 8 + lane_ / 4, count - 1) * x_pitch(a_.chunk_lines) + lane_ % 4 * 16;
     }
-    const int64_t panel = panel_at(group), next_panel = panel_at(max(next, 0));
-    const int step = Tile::ahead * a_.k_warps;
-    int line = begin_ + share_;
+    int line = own_;
     for (int chunk = begin_; chunk < end_; chunk += a_.chunk_lines) {
       if (!staged) {
         __syncthreads();
         stage(first_row, count, chunk);
       }
       const int chunk_end = min(chunk + a_.chunk_lines, end_);
-      for (; line < chunk_end; line += step) {
-#pragma unroll
-        for (int i = 0; i < Tile::ahead; ++i) {
-          const int now = line + i * a_.k_warps;
-          multiply(ring_[i], x, now - chunk);  // by zeros beyond the end
-          // A slot that was used up takes the line one round on, or the next panel's.
-          const bool here = now + step < end_;
-          const int from = here ? now + step : begin_ + share_ + i * a_.k_warps;
-          if (now < end_ && (here || next >= 0)) codec_.load(ring_[i], here ? panel : next_panel, from);
-        }
+#pragma unroll 1
+      for (; line < chunk_end; line += team_) {
+        typename Codec::Line weights;
+        ring_.take(weights);
+        ask();
+        multiply(weights, x, line - chunk);
       }
     }
   }
@@ -177,15 +192,16 @@ class Streamer {
       }
     }
     __syncthreads();
-    const int outputs = group_panels_ * kPanelOutputs;
+    const int outputs = kWarps * kPanelOutputs >> share_.team_log2;
     for (int i = threadIdx.x; i < count * outputs; i += kWarps * 32) {
       const int row = i / outputs, output = i % outputs, column = group * outputs + output;
       if (column >= a_.n) continue;
       const float* from =
           sums + row +
-          (output / kPanelOutputs * a_.k_warps * kPanelOutputs + output % kPanelOutputs) * Tile::sums_pitch;
+          ((output / kPanelOutputs << share_.team_log2) * kPanelOutputs + output % kPanelOutputs) * Tile::sums_pitch;
       float sum = 0.0f;
-      for (int w = 0; w < a_.k_warps; ++w) sum += from[w * kPanelOutputs * Tile::sums_pitch];
+      for (int w = 0; w < team_; ++w) sum += from[w * kPanelOutputs * Tile::sums_pitch];
+      if constexpr (Codec::kLowered != 0) sum *= kLifted;
       put(first_row + row, column, sum);
     }
     if constexpr (Tile::buffers == 1) __syncthreads();
@@ -193,6 +209,9 @@ class Streamer {
 
  private:
   static constexpr int kSumLanes = Codec::kFold / 4;  // whose quads share a scale
+  // Where weights are lowered, inputs (of up to 2^63) are raised half of the way, so that no sum is too small for fp32;
+  // sums take the rest of it.
+  static constexpr float kRaised = 0x1p64f, kLifted = power_of_two(Codec::kLowered - 64);
 
   static __device__ float bf16_sum(uint32_t pair) {
     return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
@@ -205,8 +224,21 @@ class Streamer {
             at + 3 < k ? x[at + 3] : 0.0f};
   }
 
-  __device__ int64_t panel_at(int group) const {
-    return min(group * group_panels_ + warp_ / a_.k_warps, (a_.n - 1) / kPanelOutputs) * a_.panel_bytes;
+  // Asks for the next line.
+  __device__ void ask() {
+    if (left_ == 0) return ring_.ask_for_none();
+    ring_.ask(codec_, asked_line_);
+    asked_line_ += team_;
+    if (asked_line_ < end_) return;
+    int group = asked_group_ + share_.parts;
+    if (group >= share_.groups) group = share_.number, --left_;
+    go_to(group);
+  }
+  __device__ void go_to(int group) {
+    asked_group_ = group, asked_line_ = own_;
+    const int panel = (group << (kWarpsLog2 - share_.team_log2)) + (warp_ >> share_.team_log2);
+    codec_ = Codec(a_.weight + matrix_ * a_.weight_step + min(panel, (a_.n - 1) / kPanelOutputs) * a_.panel_bytes, a_.k,
+                   lane_);
   }
 
   __device__ void put(int row, int column, float sum) const {
@@ -234,7 +266,7 @@ class Streamer {
       for (int i = 0; i < 2; ++i) {
         const int step = half * 2 + i;
         uint32_t a[4];
-        Codec::weights(line, step, a);
+        Codec::lowered(line, step, a);
 #pragma unroll
         for (int r = 0; r < Tile::tiles; ++r) {
           const uint32_t b0 = i == 0 ? b[r].x : b[r].z, b1 = i == 0 ? b[r].y : b[r].w;
@@ -275,31 +307,38 @@ class Streamer {
 
   const Arguments& a_;
   const int matrix_;
-  std::byte* x_;
-  float *x_sums_, *sums_out_;
-  const int lane_, warp_, share_, group_panels_, begin_, end_;
-  const Codec codec_;
-  typename Codec::Line ring_[Tile::ahead];
+  const Share share_;
+  float *const sums_out_, *const x_sums_;
+  std::byte* const x_;
+  const int lane_, warp_, team_, begin_, end_, own_;  // own_: this warp's first line
+  Codec codec_;                                       // of the panel that is asked for
+  Ring ring_;
+  int asked_line_ = 0, asked_group_ = 0, left_ = 0;
   float sums_[Tile::tiles][4];
 };
 
-// Blocks: (panels, matrices, parts of k). Of experts, the matrices that have rows are taken in turn.
+// Blocks: (shares of a matrix, matrices, parts of k); of experts, (shares of all of them, 1, parts of k).
 template <class Codec, class Tile>
 __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) std::byte shared[];
   RowTile tile{static_cast<int>(blockIdx.y), 0, a.rows, 0};
+  int number = static_cast<int>(blockIdx.x), parts = static_cast<int>(gridDim.x);
   if (a.starts != nullptr) {
     wait_for_earlier();
-    tile = find_row_tile(a.starts, a.matrices, a.rows, tile.matrix, a.rows);
-    if (tile.count == 0) return;
+    const RowTiles tiles(a.starts, a.matrices, a.rows, Tile::rows);
+    const int count = tiles.count();
+    if (count == 0) return;
+    const int own = static_cast<int>(int64_t{number} * count / parts);
+    const int begin = static_cast<int>((int64_t{own} * parts + count - 1) / count);
+    const int end = static_cast<int>((int64_t{own + 1} * parts + count - 1) / count);
+    tile = tiles[own];
+    number -= begin, parts = end - begin;
   }
-  Streamer<Codec, Tile> streamer(a, shared, tile.matrix);
-  const int first = static_cast<int>(blockIdx.x), step = static_cast<int>(gridDim.x);
-  const int groups = (a.n + kPanelOutputs * kWarps / a.k_warps - 1) / (kPanelOutputs * kWarps / a.k_warps);
-  streamer.prefetch(first);
+  const Share share(a, number, parts);
+  Streamer<Codec, Tile> streamer(a, shared, tile.matrix, share);
+  streamer.begin((tile.count + Tile::rows - 1) / Tile::rows);
   if (a.starts == nullptr) wait_for_earlier();
   const int begin = tile.row, end = tile.row + tile.count;
-  streamer.lay_out(min(Tile::rows, a.rows));
   const bool whole = a.part_lines <= a.chunk_lines;
   for (int row = begin, turn = 0; row < end; row += Tile::rows) {
     const int count = min(Tile::rows, end - row);
@@ -307,9 +346,8 @@ __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const
       __syncthreads();
       streamer.stage(row, count, static_cast<int>(blockIdx.z) * a.part_lines);
     }
-    for (int group = first; group < groups; group += step, ++turn) {
-      const int next = group + step < groups ? group + step : row + Tile::rows < end ? first : -1;
-      streamer.run(row, count, group, next, whole);
+    for (int group = share.number; group < share.groups; group += share.parts, ++turn) {
+      streamer.run(row, count, whole);
       streamer.write(row, count, group, turn);
     }
   }
@@ -330,14 +368,15 @@ inline __global__ void add_parts(const __grid_constant__ Arguments a, int parts)
 
 template <class Codec, class Tile>
 void launch(const Launch& l, const Product& p, Arguments a) {
-  constexpr int kMostShared = 110 << 10;  // of a block: two run on a multiprocessor
+  const int most_shared = shared_of_block(l) / 2 - (3 << 10);  // of a block: two run on a multiprocessor
   constexpr int kSums = Tile::buffers * Tile::sums * static_cast<int>(sizeof(float));
+  constexpr int kRings = kWarps * static_cast<int>(LineRing<Codec, Tile::ahead>::kBytes);
   const auto shared_bytes = [&](int rows, int lines) {
-    return rows * x_pitch(lines) + kSums + lines * x_sums<Codec, Tile>() * static_cast<int>(sizeof(float));
+    return rows * x_pitch(lines) + kRings + kSums + lines * x_sums<Codec, Tile>() * static_cast<int>(sizeof(float));
   };
-  const int rows = std::min(a.rows, Tile::rows), all = (a.lines + Tile::round - 1) / Tile::round * Tile::round;
+  const int rows = std::min(a.rows, Tile::rows), all = (a.lines + kWarps - 1) / kWarps * kWarps;
   a.chunk_lines = all;
-  while (a.chunk_lines > Tile::round && shared_bytes(rows, a.chunk_lines) > kMostShared) a.chunk_lines -= Tile::round;
+  while (a.chunk_lines > kWarps && shared_bytes(rows, a.chunk_lines) > most_shared) a.chunk_lines -= kWarps;
   int parts = (all + a.chunk_lines - 1) / a.chunk_lines;
   const size_t partial_bytes = static_cast<size_t>(parts) * static_cast<size_t>(a.rows * int64_t{a.n}) * sizeof(float);
   if (parts > 1 && p.matrices == 1 && partial_bytes <= l.workspace_bytes) {
@@ -350,18 +389,18 @@ void launch(const Launch& l, const Product& p, Arguments a) {
   const int shared = shared_bytes(rows, a.chunk_lines);
   static const cudaError_t allowed =
       cudaFuncSetAttribute(stream_panels<Codec, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           std::max(kMostShared, shared_bytes(Tile::rows, Tile::round)));
+                           std::max(most_shared, shared_bytes(Tile::rows, kWarps)));
   check_cuda(allowed, "shared memory of a product");
-  const auto groups = static_cast<int>(pieces(pieces(p.n, kPanelOutputs), kWarps / a.k_warps));
-  const int resident = std::min(Tile::blocks, (224 << 10) / (shared + (1 << 10)));
-  // Twice as many blocks of experts as run at once, for those that have more rows than others.
-  const int64_t matrices = most_matrices(p), at_once = int64_t{l.multiprocessors} * resident * (p.starts != nullptr ? 2 : 1);
-  const bool stay = (p.matrices == 1 || p.starts != nullptr) && a.part_lines <= a.chunk_lines;
-  const int64_t blocks = stay ? std::min<int64_t>(groups, std::max<int64_t>(at_once / (parts * matrices), 1)) : groups;
-  launch_overlapped(
-      l, "product with panels", stream_panels<Codec, Tile>,
-      dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
-      static_cast<size_t>(shared), a);
+  const int resident = std::min(Tile::blocks, (shared_of_block(l) - (3 << 10)) / (shared + (1 << 10)));
+  const auto panels = static_cast<int>(pieces(p.n, kPanelOutputs)), matrices = p.starts != nullptr ? 1 : p.matrices;
+  const int at_once = std::max(l.multiprocessors * resident / (parts * matrices), 1);
+  const unsigned blocks = p.starts == nullptr
+                              ? static_cast<unsigned>(std::min(panels, at_once))
+                              : std::max(static_cast<unsigned>(at_once),
+                                         most_row_tiles(true, p.matrices, a.rows, Tile::rows));
+  launch_overlapped(l, "product with panels", stream_panels<Codec, Tile>,
+                    dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
+                    static_cast<size_t>(shared), a);
   if (parts == 1) return;
   constexpr int kThreads = 256;
   const dim3 all_outputs(static_cast<unsigned>(pieces(int64_t{a.rows} * a.n, kThreads)));
@@ -458,8 +497,7 @@ void unpack(const Launch& l, std::byte* to, const std::byte* weight, int64_t byt
 }  // namespace panels
 
 // `bytes`: of a panel.
-inline panels::Arguments panel_arguments(const Launch& l, const Product& p, int64_t bytes) {
-  const int64_t panels = pieces(p.n, kPanelOutputs) * most_matrices(p);
+inline panels::Arguments panel_arguments(const Product& p, int64_t bytes) {
   return {
       .weight = p.weight,
       .x = p.x.f32(),
@@ -480,7 +518,6 @@ inline panels::Arguments panel_arguments(const Launch& l, const Product& p, int6
       .k = static_cast<int>(p.k),
       .lines = static_cast<int>(panel_lines(p.k)),
       .matrices = p.matrices,
-      .k_warps = panels > 40 * l.multiprocessors ? 4 : 8,
       .part_lines = 0,
       .chunk_lines = 0,
       .accumulate = p.accumulate,
@@ -492,10 +529,10 @@ template <class Format>
 void multiply_panels(const Launch& l, const Product& p) {
   using Codec = PanelCodec<Format>;
   if (p.x.rows() == 0) return;
-  const panels::Arguments a = panel_arguments(l, p, panel_bytes<Format>(p.k));
+  const panels::Arguments a = panel_arguments(p, panel_bytes<Format>(p.k));
   // Rows a matrix is likely to have.
   const int64_t likely = p.starts != nullptr ? pieces(2 * p.x.rows(), p.matrices) : p.x.rows();
-  constexpr int kAhead = panel_bytes<Format>(256) > 16 * 200 ? 3 : 4;  // about as many bytes for every format
+  constexpr int kAhead = panel_bytes<Format>(4 * kPanelLine) > 2600 ? 2 : 3;  // about as many bytes for every format
   if (likely <= 8) return panels::launch<Codec, panels::Tiling<1, kAhead, 3>>(l, p, a);
   panels::launch<Codec, panels::Tiling<4, 2, 2>>(l, p, a);
 }

@@ -1,12 +1,15 @@
 // Packing of quantized rows into the panels of panels.h, in host memory. Instantiated by panel_kernels.cc.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <bit>
 #include <cstring>
 
 #include "base/check.h"
 #include "kernels/cuda/panels.h"
 #include "quant/integer_blocks.h"
+#include "sluice/error.h"
 
 namespace sluice::cuda {
 
@@ -75,6 +78,10 @@ class RowPacker {
     } else if constexpr (std::is_same_v<Form, quant::NF4>) {
       add(at + lane * 16 + step * 4, ((four & 15) | (four >> 4 & 0xf0) | (four & 0xf0000) | (four >> 4 & 0xf00000))
                                          << (8 * r_));
+    } else if constexpr (kFp4Panels<Form>) {
+      const int64_t words = at + lane * 16 + step / 2 * 8;
+      place_fp4(words, step % 2, r_, fp4_pair(four & 15, four >> 8 & 15));
+      place_fp4(words, step % 2, 2 + r_, fp4_pair(four >> 16 & 15, four >> 24 & 15));
     } else if constexpr (kFormat.low == 4) {
       add(at + lane * 16 + step * 4, spread(four & quant::every_byte(15), 4));
     } else {
@@ -86,6 +93,14 @@ class RowPacker {
     } else if constexpr (kFormat.high == 1) {
       add(high, spread(four >> kFormat.low & quant::every_byte(1), 1) << (step * 4));
     }
+  }
+
+  // Pair p of a step, as fp4_pair() has it, into the words of two steps.
+  void place_fp4(int64_t words, int step, int p, uint32_t pair) {
+    if (p < 3) return add(words + 4 * step, std::rotr(pair, Fp4Words::turn(p)));
+    const uint32_t both = std::rotr(pair, Fp4Words::last_turn(step));
+    add(words, both & Fp4Words::kFirstRest);
+    add(words + 4, std::rotr(both & ~Fp4Words::kFirstRest, Fp4Words::kSecond));
   }
 
   // Of block `i` of the row.
@@ -101,7 +116,10 @@ class RowPacker {
     } else if constexpr (kFormat.scales == Scales::kHalfMin) {
       add(record(i / 2) + (2 * r_ + half) * 4, both);
     } else if constexpr (kFormat.scales == Scales::kExponent) {
-      add(record(i / 2), static_cast<uint32_t>(s.halves[0]) << (8 * (2 * r_ + half)));
+      if (s.halves[0] >= 0xfe) {
+        throw Error(ErrorCode::kCorruptFile, fmt::format("scales of type {} that are NaN or 2^127", Codec::kType.name));
+      }
+      add(record(i / 2), static_cast<uint32_t>(s.halves[0] + 1) << (8 * (2 * r_ + half)));
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
       static_assert(Codec::kElements == kPanelLine);
       add(record(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));

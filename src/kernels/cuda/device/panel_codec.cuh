@@ -6,10 +6,16 @@
 //   kShifted                 whether base or minimum may differ from zero
 //   kMinima                  whether minimum may
 //   struct Line              what a lane holds of a line
+//   kRowsApart               whether what lanes load of a line lies in rows of their own; if not, kWords words of Line
+//                            mean anything, and there are
+//     for_words(number, f)   which calls f<n>(address) for every n words of a line of the first panel that lie side by
+//                            side for this lane: 1, 2 or 4
+//     for_parts(line, f)     which calls f(words) for the same words of a line in registers
 //   Codec(panels, k, lane)
 //   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
 //   read(line, ...)          the same of a line in shared memory; panels of integers and levels only
 //   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
+//   lowered(line, step, a)   the same, times 2^-kLowered: where that is not 1, operands are subnormal for few instructions
 //   bytes(line, half, a)     the a operand of 32 inputs, of steps 2 half and 2 half + 1, in int8, if kBytes: kBytesBelow less
 //                            than that of weights(); of every four inputs in the order 0, 2, 1, 3
 //   kRounded                 whether operands are rounded; exact(line, step, r, to) then gives the four weights of output
@@ -68,6 +74,12 @@ __device__ inline uint32_t signed_bytes(uint32_t pair) {
   return subtract_bf16x2(masked_or(pair, 0x007f007fu, k128), masked_or(pair, 0x00800080u, k128));
 }
 
+// Some words of a line as an array of their own.
+template <int Words>
+__device__ inline uint32_t (&words_at(uint32_t* first))[Words] {
+  return *reinterpret_cast<uint32_t(*)[Words]>(first);
+}
+
 template <int Words>
 __device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) {
   static_assert(Words == 1 || Words == 2 || Words == 4);
@@ -77,7 +89,7 @@ __device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) 
     const uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
     to[0] = v.x, to[1] = v.y;
   } else {
-    const uint4 v = __ldg(reinterpret_cast<const uint4*>(from));
+    const uint4 v = load_streaming(from);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
 }
@@ -97,15 +109,27 @@ __device__ inline void read_words(uint32_t (&to)[Words], uint32_t address) {
   }
 }
 
-// Four nibbles as levels of 8 bits: of IQ4, or of FP4, twice what they are there.
-template <bool fp4>
+// Four nibbles as the levels of IQ4, of 8 bits.
 __device__ inline uint32_t level_bytes(uint32_t four) {
-  constexpr uint32_t kIq4[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
-  constexpr uint32_t kFp4[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
-  const uint32_t low = __byte_perm(fp4 ? kFp4[0] : kIq4[0], fp4 ? kFp4[1] : kIq4[1], four & 0x7777u);
-  const uint32_t high = __byte_perm(fp4 ? kFp4[2] : kIq4[2], fp4 ? kFp4[3] : kIq4[3], four & 0x7777u);
+  const uint32_t low = __byte_perm(0xbfad9881u, 0xf6eaddcfu, four & 0x7777u);
+  const uint32_t high = __byte_perm(0x26190d01u, 0x71594535u, four & 0x7777u);
   return __byte_perm(low, high, 0x3210u | (four >> 1 & 0x4444u));
 }
+
+// Times 2^exponent.
+template <int exponent>
+__device__ inline uint32_t lifted(uint32_t pair) {
+  if constexpr (exponent == 0) return pair;
+  return multiply_bf16x2(pair, static_cast<uint32_t>(127 + exponent) * 0x00800080u);
+}
+
+// The bits of `a` where the mask has ones, those of `b` where it has none.
+__device__ inline uint32_t choose(uint32_t mask, uint32_t a, uint32_t b) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(out) : "r"(mask), "r"(a), "r"(b));
+  return out;
+}
+__device__ inline uint32_t turned(uint32_t x, int left) { return __funnelshift_l(x, x, left); }
 
 // The levels of NF4, none of which but 0 and 1 is a bf16, times a factor for which rounding them costs least: 1.7e-3 of
 // a level at the most, 6.5e-4 of all in the mean; without a factor it is 3.1e-3 and 1.1e-3. As tables of their bytes.
@@ -135,7 +159,10 @@ class PanelCodec {
  public:
   static constexpr quant::Integers kFormat = kPanelFormat<Codec>;
   static constexpr PanelLayout kLayout = panel_layout<Codec>();
-  static constexpr bool kFp4 = std::is_same_v<Codec, quant::MXFP4> || std::is_same_v<Codec, quant::ScaledNVFP4>;
+  static constexpr bool kFp4 = kFp4Panels<Codec>;
+  static constexpr bool kRowsApart = false;
+  static constexpr bool kExponents = kFormat.scales == quant::Scales::kExponent;
+  static constexpr int kLowered = !kFp4 ? 0 : kExponents ? 125 : 126;
   static constexpr bool kRounded = std::is_same_v<Codec, quant::NF4>;
   static constexpr bool kIq4 = std::is_same_v<Codec, quant::IQ4_NL> || std::is_same_v<Codec, quant::IQ4_XS>;
   static constexpr bool kGroup = kFormat.scales == quant::Scales::kGroup;
@@ -147,6 +174,7 @@ class PanelCodec {
   static constexpr bool kMinima = kFormat.mins();
   static constexpr bool kShifted = kBase != 0 || kMinima || kGroup;
 
+  static constexpr int kWords = kLayout.low + kLayout.high + kLayout.scale_words + kLayout.super_words;
   struct Line {
     uint32_t low[kLayout.low], high[kLayout.high == 0 ? 1 : kLayout.high];
     uint32_t scales[kLayout.scale_words], supers[kLayout.super_words == 0 ? 1 : kLayout.super_words];
@@ -165,23 +193,22 @@ class PanelCodec {
   }
 
   __device__ void load(Line& to, int64_t panel, int line) const {
-    constexpr int64_t kLineBytes = kLayout.line_bytes();
-    const int64_t at = panel + line * kLineBytes;
-    if constexpr (kFormat.low == 2) {
-      load_words(to.low, low_ + at);
-    } else {
+    parts(to, panel, line, [](auto& words, const std::byte* from) { load_words(words, from); });
+  }
+
+  // See above. The order of both is the same.
+  template <class F>
+  __device__ void for_words(int line, F&& f) const {
+    Line none;
+    parts(none, 0, line, [&](auto& words, const std::byte* from) { f.template operator()<sizeof(words) / 4>(from); });
+  }
+  template <class F>
+  static __device__ void for_parts(Line& line, F&& f) {
 #pragma unroll
-      for (int i = 0; i < kLayout.low / 4; ++i) {
-        const uint4 v = load_streaming(low_ + at + 512 * i);
-        to.low[4 * i] = v.x, to.low[4 * i + 1] = v.y, to.low[4 * i + 2] = v.z, to.low[4 * i + 3] = v.w;
-      }
-    }
-    if constexpr (kLayout.high > 0) load_words(to.high, high_ + at);
-    load_words(to.scales,
-               scales_ + panel + int64_t{line / kLayout.scale_lines} * (kPairsOfRows * 4 * kLayout.scale_words));
-    if constexpr (kLayout.super_words > 0) {
-      load_words(to.supers, supers_ + panel + int64_t{line / kLayout.super_lines} * (kPairsOfRows * 4 * kLayout.super_words));
-    }
+    for (int i = 0; i < kLayout.low; i += kLowWords) f(words_at<kLowWords>(line.low + i));
+    if constexpr (kLayout.high > 0) f(line.high);
+    f(line.scales);
+    if constexpr (kLayout.super_words > 0) f(line.supers);
   }
 
   // A line that lies in shared memory there, with the scales and supers that are for it.
@@ -202,11 +229,17 @@ class PanelCodec {
   }
 
   static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
+    lowered(line, step, a);
+#pragma unroll
+    for (uint32_t& pair : a) pair = lifted<kLowered>(pair);
+  }
+
+  static __device__ void lowered(const Line& line, int step, uint32_t (&a)[4]) {
     if constexpr (kFormat.low == 8) {
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = signed_bytes(line.low[2 * step + p / 2] >> (p % 2 * 8));
     } else if constexpr (kIq4) {
-      const uint32_t first = level_bytes<false>(line.low[step]), second = level_bytes<false>(line.low[step] >> 16);
+      const uint32_t first = level_bytes(line.low[step]), second = level_bytes(line.low[step] >> 16);
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = signed_bytes(__byte_perm(first, second, (4 + p) << 8 | p));
     } else if constexpr (kRounded) {
@@ -220,19 +253,18 @@ class PanelCodec {
       }
     } else if constexpr (kFp4) {
 #pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        // Sign, two bits of exponent and one of mantissa to their places in bf16; 2^127 moves the exponent: subnormal
-        // or not, twice the level.
-        const uint32_t top = line.low[step] << (12 - 4 * p);
-        a[p] = multiply_bf16x2(masked_or(top, 0x80008000u, top >> 6 & 0x01c001c0u), 0x7f007f00u);
-      }
+      for (int p = 0; p < 3; ++p) a[p] = turned(line.low[step], Fp4Words::turn(p)) & kFp4Pair;
+      const int pair = step / 2 * 2;
+      const uint32_t second = turned(line.low[pair + 1], Fp4Words::kSecond);
+      const uint32_t last = choose(Fp4Words::kFirstRest, line.low[pair], second);
+      a[3] = turned(last, Fp4Words::last_turn(step % 2)) & kFp4Pair;
     } else {
 #pragma unroll
       for (int p = 0; p < 4; ++p) a[p] = above_128(line, step, p);
     }
   }
 
-  static constexpr bool kBytes = !kRounded;
+  static constexpr bool kBytes = !kRounded && !kFp4;
   static constexpr int kSetsOfPair = sets_of_pair<Codec>();
   static constexpr int kBytesBelow = kLevels || kFormat.low == 8 ? 0 : 128;
   static __device__ void bytes(const Line& line, int half, uint32_t (&a)[4]) {
@@ -243,8 +275,8 @@ class PanelCodec {
       if constexpr (kFormat.low == 8) {
         const uint32_t low = line.low[2 * step], high = line.low[2 * step + 1];
         first = __byte_perm(low, high, 0x6240), second = __byte_perm(low, high, 0x7351);
-      } else if constexpr (kLevels) {
-        const uint32_t low = level_bytes<kFp4>(line.low[step]), high = level_bytes<kFp4>(line.low[step] >> 16);
+      } else if constexpr (kIq4) {
+        const uint32_t low = level_bytes(line.low[step]), high = level_bytes(line.low[step] >> 16);
         first = __byte_perm(low, high, 0x6420), second = __byte_perm(low, high, 0x7531);
       } else if constexpr (kFormat.low == 4 && kFormat.high == 0) {
         first = line.low[step] & 0x0f0f0f0fu, second = line.low[step] >> 4 & 0x0f0f0f0fu;
@@ -263,14 +295,13 @@ class PanelCodec {
     } else if constexpr (kFormat.scales == Scales::kHalfMin) {
       return {half_at(line.scales[2 * r + fold], 0), kBase, half_at(line.scales[2 * r + fold], 1)};
     } else if constexpr (kFormat.scales == Scales::kExponent) {
-      const uint32_t e = line.scales[0] >> (8 * (2 * r + fold)) & 0xff;
-      return {__uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), kBase, 0.0f};
+      return {__uint_as_float(shift(line.scales[0], 23 - 8 * (2 * r + fold)) & 0x7f800000u), 0.0f, 0.0f};
     } else if constexpr (kFormat.scales == Scales::kFloat) {
       return {__uint_as_float(line.scales[r]) * (1.0f / kNf4Factor), 0.0f, 0.0f};
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
-      // Exponent and mantissa to their places in fp32; 2^120 moves the exponent, levels are twice what they should be.
+      // Exponent and mantissa to their places in fp32; 2^120 moves the exponent.
       const uint32_t bits = shift(line.scales[r], 20 - 8 * fold) & 0x07f00000u;
-      return {__uint_as_float(bits) * 0x1p119f * __uint_as_float(line.supers[r]), 0.0f, 0.0f};
+      return {__uint_as_float(bits) * 0x1p120f * __uint_as_float(line.supers[r]), 0.0f, 0.0f};
     } else if constexpr (kGroup) {
       const uint32_t word = line.scales[kFold < kPanelLine ? 2 * r + fold : r];
       const int zero = static_cast<int>(word & Codec::kZeroBits) + kOperandOffset;
@@ -312,6 +343,22 @@ class PanelCodec {
     if constexpr (kFormat.low == 4) return masked_or(line.low[step] >> (4 * p), 0x000f000fu, bits);
     return masked_or(line.low[step / 2] >> place, kTwo, bits);
   }
+  static constexpr int kLowWords = kFormat.low == 2 ? 2 : 4;  // that lie side by side
+
+  // f(words of the line, where they are in memory).
+  template <class F>
+  __device__ void parts(Line& to, int64_t panel, int line, F&& f) const {
+    constexpr int64_t kLineBytes = kLayout.line_bytes();
+    constexpr int64_t kScaleBytes = kLayout.scale_bytes(), kSuperBytes = kLayout.super_bytes();
+    const int64_t at = panel + line * kLineBytes;
+#pragma unroll
+    for (int i = 0; i < kLayout.low; i += kLowWords) f(words_at<kLowWords>(to.low + i), low_ + at + 128 * i);
+    if constexpr (kLayout.high > 0) f(to.high, high_ + at);
+    f(to.scales, scales_ + panel + int64_t{line / kLayout.scale_lines} * kScaleBytes);
+    if constexpr (kLayout.super_words > 0) {
+      f(to.supers, supers_ + panel + int64_t{line / kLayout.super_lines} * kSuperBytes);
+    }
+  }
   static __device__ uint32_t shift(uint32_t x, int left) { return left >= 0 ? x << left : x >> -left; }
 
   const std::byte *low_, *high_, *scales_, *supers_;
@@ -322,8 +369,8 @@ class PanelCodec {
 template <>
 class PanelCodec<quant::Fp8> {
  public:
-  static constexpr int kFold = kPanelLine;
-  static constexpr bool kShifted = false, kMinima = false, kRounded = false, kBytes = false;
+  static constexpr int kFold = kPanelLine, kLowered = 120;
+  static constexpr bool kRowsApart = true, kShifted = false, kMinima = false, kRounded = false, kBytes = false;
 
   struct Line {
     uint32_t rows[2][4];
@@ -343,19 +390,24 @@ class PanelCodec<quant::Fp8> {
   __device__ void load(Line& to, int64_t panel, int line) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint4 v = load_streaming(weights_[r] + panel + int64_t{line} * kPanelLine);
-      to.rows[r][0] = v.x, to.rows[r][1] = v.y, to.rows[r][2] = v.z, to.rows[r][3] = v.w;
       constexpr int kLines = quant::Fp8::kElements / kPanelLine;
+      load_words(to.rows[r], weights_[r] + panel + int64_t{line} * kPanelLine);
       to.scales[r] = __ldg(reinterpret_cast<const float*>(scales_[r] + panel) + line / kLines);
     }
   }
 
   static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
+    lowered(line, step, a);
+#pragma unroll
+    for (uint32_t& pair : a) pair = lifted<kLowered>(pair);
+  }
+
+  static __device__ void lowered(const Line& line, int step, uint32_t (&a)[4]) {
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-      // A byte to the top of each half; exponent and mantissa to their places in bf16; 2^120 moves the exponent.
+      // A byte to the top of each half; exponent and mantissa to their places in bf16, but for 2^120.
       const uint32_t top = __byte_perm(line.rows[p % 2][step], 0, p < 2 ? 0x1404 : 0x3424);
-      a[p] = multiply_bf16x2(masked_or(top, 0x80008000u, top >> 4 & 0x07f007f0u), 0x7b807b80u);
+      a[p] = masked_or(top, 0x80008000u, top >> 4 & 0x07f007f0u);
     }
   }
 

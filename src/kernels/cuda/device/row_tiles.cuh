@@ -13,30 +13,53 @@ struct RowTile {
   int matrix, row, count, start;
 };
 
-// Tile `number` of all tiles of up to `size` rows: of rows 0 .. rows - 1 where `starts` is null, else of every matrix m
-// with rows starts[m] .. starts[m + 1]. None has rows where there are fewer tiles. Called by whole warps. A lane counts
-// the tiles of its share of the matrices, so that all of `starts` is on its way at once.
-__device__ inline RowTile find_row_tile(const int32_t* starts, int matrices, int rows, int number, int size) {
-  if (starts == nullptr) return {0, number * size, min(size, rows - number * size), 0};
-  const int share = (matrices + kWarp - 1) / kWarp, first = static_cast<int>(threadIdx.x) % kWarp * share;
-  const auto start_of = [&](int matrix) { return starts[min(matrix, matrices)]; };
-  const auto tiles_of = [&](int begin, int end) { return (end - begin + size - 1) / size; };
-  int own = 0;
+// All tiles of up to `size` rows: of rows 0 .. rows - 1 where `starts` is null, else of every matrix m with rows
+// starts[m] .. starts[m + 1]. Used by whole warps. A lane counts the tiles of its share of the matrices, so that all of
+// `starts` is on its way at once.
+class RowTiles {
+ public:
+  __device__ RowTiles(const int32_t* starts, int matrices, int rows, int size)
+      : starts_(starts), matrices_(matrices), rows_(rows), size_(size) {
+    if (starts == nullptr) return;
+    share_ = (matrices + kWarp - 1) / kWarp, first_ = static_cast<int>(threadIdx.x) % kWarp * share_;
 #pragma unroll 4
-  for (int m = first; m < first + share; ++m) own += tiles_of(start_of(m), start_of(m + 1));
-  const int upto = sum_upto(own);
-  RowTile tile{0, 0, 0, 0};
-  const unsigned found = __ballot_sync(kFullWarp, number >= upto - own && number < upto);
-  if (found == 0) return tile;
-  if (number >= upto - own && number < upto) {
-    int matrix = first, left = number - (upto - own);
-    for (int tiles; left >= (tiles = tiles_of(start_of(matrix), start_of(matrix + 1))); ++matrix) left -= tiles;
-    const int start = starts[matrix], row = start + left * size;
-    tile = {matrix, row, min(size, starts[matrix + 1] - row), start};
+    for (int m = first_; m < first_ + share_; ++m) own_ += tiles_of(start_of(m), start_of(m + 1));
+    upto_ = sum_upto(own_);
   }
-  const int source = __ffs(static_cast<int>(found)) - 1;
-  return {__shfl_sync(kFullWarp, tile.matrix, source), __shfl_sync(kFullWarp, tile.row, source),
-          __shfl_sync(kFullWarp, tile.count, source), __shfl_sync(kFullWarp, tile.start, source)};
+
+  __device__ int count() const {
+    return starts_ == nullptr ? (rows_ + size_ - 1) / size_ : __shfl_sync(kFullWarp, upto_, kWarp - 1);
+  }
+
+  // Without rows beyond the last one.
+  __device__ RowTile operator[](int number) const {
+    if (starts_ == nullptr) return {0, number * size_, min(size_, rows_ - number * size_), 0};
+    RowTile tile{0, 0, 0, 0};
+    const bool mine = number >= upto_ - own_ && number < upto_;
+    const unsigned found = __ballot_sync(kFullWarp, mine);
+    if (found == 0) return tile;
+    if (mine) {
+      int matrix = first_, left = number - (upto_ - own_);
+      for (int tiles; left >= (tiles = tiles_of(start_of(matrix), start_of(matrix + 1))); ++matrix) left -= tiles;
+      const int start = starts_[matrix], row = start + left * size_;
+      tile = {matrix, row, min(size_, starts_[matrix + 1] - row), start};
+    }
+    const int source = __ffs(static_cast<int>(found)) - 1;
+    return {__shfl_sync(kFullWarp, tile.matrix, source), __shfl_sync(kFullWarp, tile.row, source),
+            __shfl_sync(kFullWarp, tile.count, source), __shfl_sync(kFullWarp, tile.start, source)};
+  }
+
+ private:
+  __device__ int start_of(int matrix) const { return starts_[min(matrix, matrices_)]; }
+  __device__ int tiles_of(int begin, int end) const { return (end - begin + size_ - 1) / size_; }
+
+  const int32_t* starts_;
+  const int matrices_, rows_, size_;
+  int share_ = 0, first_ = 0, own_ = 0, upto_ = 0;  // of this lane
+};
+
+__device__ inline RowTile find_row_tile(const int32_t* starts, int matrices, int rows, int number, int size) {
+  return RowTiles(starts, matrices, rows, size)[number];
 }
 
 // As many tiles as there may be.

@@ -90,6 +90,15 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
 __device__ inline void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
+// One, two or four words.
+template <int words>
+__device__ inline void copy_async_words(uint32_t to, const void* from) {
+  if constexpr (words == 4) {
+    copy_async(to, from);
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(4 * words));
+  }
+}
 // Four bytes, likewise.
 __device__ inline void copy_async_word(uint32_t to, const void* from, bool valid) {
   const int bytes = valid ? 4 : 0;
