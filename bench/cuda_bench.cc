@@ -17,7 +17,7 @@ namespace {
 // Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats;
 // fp4: only NVFP4 and NF4), attention (attention8: over caches of 8 bits, decode8,
 // prefill8: parts of that for 8-bit floats; latent: over latent caches), heads, steps (whole: of whole models), rows;
-// tiles, experts: many rows.
+// tiles, experts: many rows; experts4, experts8, experts16: of these only MXFP4, 8-bit floats, bf16.
 int run(const std::vector<std::string_view>& parts) {
   if (!device_usable()) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
@@ -34,6 +34,9 @@ int run(const std::vector<std::string_view>& parts) {
   if (!parts.empty() && wanted("fp4")) bench_quantized_matmuls({&quant::ScaledNVFP4::kType, &quant::NF4::kType}, false);
   if (wanted("tiles")) bench_tiles({&quant::Int4G128::kType, &quant::Q4_K::kType, &quant::Fp8::kType});
   if (wanted("experts")) bench_all_experts();
+  if (!parts.empty() && wanted("experts4")) bench_fp4_experts();
+  if (!parts.empty() && wanted("experts8")) bench_experts_of(&quant::Fp8::kType);
+  if (!parts.empty() && wanted("experts16")) bench_experts_of(&kBFloat16);
   if (wanted("attention")) bench_attentions();
   const std::vector<DType> caches{&kBFloat16, &kFloat8E4M3, &kInt8};
   if (wanted("attention8")) bench_narrow_decode(caches), bench_narrow_prefill(caches);

@@ -15,6 +15,9 @@ void bench_quantized_matmuls(const std::vector<DType>& types, bool others);
 // 1 to 1024 rows: where tiles take less time than the kernels of few rows and than unpacking for cuBLASLt.
 void bench_tiles(const std::vector<DType>& types);
 void bench_all_experts();
+// Of these: 128 in one type, or 32 in MXFP4.
+void bench_experts_of(DType type);
+void bench_fp4_experts();
 // Matrices of heads: queries to the space of the latent vectors, and values out of it.
 void bench_head_matmuls();
 

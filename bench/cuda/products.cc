@@ -212,10 +212,10 @@ void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, con
     }
     const double moved = static_cast<double>(bytes) * used / experts, flops = 2.0 * static_cast<double>(rows * n * k);
     fmt::print(
-        "{:>9} {:3} x [{:5}, {:5}] {:5} tokens, {:6} rows: few {:9.1f} us {:6.1f} TFLOP/s  tiles {:9.1f} us {:6.1f} "
-        "TFLOP/s {:5.2f} TB/s of weights  apart {:.1e}{}\n",
-        type->name, experts, n, k, tokens, rows, few * 1e6, flops / few * 1e-12, many * 1e6, flops / many * 1e-12,
-        moved / many * 1e-12, apart, eighths);
+        "{:>9} {:3} x [{:5}, {:5}] {:5} tokens, {:6} rows: few {:9.1f} us {:6.1f} TFLOP/s {:5.2f} TB/s of weights  "
+        "tiles {:9.1f} us {:6.1f} TFLOP/s {:5.2f} TB/s of weights  apart {:.1e}{}\n",
+        type->name, experts, n, k, tokens, rows, few * 1e6, flops / few * 1e-12, moved / few * 1e-12, many * 1e6,
+        flops / many * 1e-12, moved / many * 1e-12, apart, eighths);
   }
 }
 
@@ -251,14 +251,20 @@ void bench_tiles(const std::vector<DType>& types) {
   }
 }
 
+void bench_fp4_experts() {
+  bench_experts(&quant::MXFP4::kType, 32, 4, 5760, 2880, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192});
+  bench_experts(&quant::MXFP4::kType, 32, 4, 2880, 2880, {1, 32});
+}
+
+void bench_experts_of(DType type) {
+  bench_experts(type, 128, 8, 1536, 2048, {1, 4, 16, 32, 128, 256, 512, 1024, 2048, 8192});
+  bench_experts(type, 128, 8, 2048, 768, {1, 2, 8, 1024, 8192});
+}
+
 void bench_all_experts() {
-  const std::vector<int64_t> tokens = {4, 16, 32, 128, 256, 512, 1024, 2048, 8192};
-  for (DType type : {&kBFloat16, &quant::Int4G128::kType, &quant::Fp8::kType}) {
-    bench_experts(type, 128, 8, 1536, 2048, tokens);
-    bench_experts(type, 128, 8, 2048, 768, {1024, 8192});
-  }
+  for (DType type : {&kBFloat16, &quant::Int4G128::kType, &quant::Fp8::kType}) bench_experts_of(type);
   bench_experts(&kBFloat16, 8, 2, 14336, 4096, {16, 64, 256, 2048});
-  bench_experts(&quant::MXFP4::kType, 32, 4, 5760, 2880, {64, 256, 1024, 8192});
+  bench_fp4_experts();
   bench_experts(&quant::Q4_K::kType, 128, 8, 1536, 2048, {256, 8192});
 }
 
