@@ -51,12 +51,14 @@ class Owned {
     std::memcpy(buffer_.data(), o.buffer_.data(), bytes());
   }
   operator Tensor() const { return tensor_; }
+  operator Tensor() { return tensor_; }  // of one that is written to
   const Tensor& operator*() const { return tensor_; }
   const Tensor* operator->() const { return &tensor_; }
   size_t bytes() const {
     return static_cast<size_t>(tensor_.rows() * (tensor_.row_elements() + gap_)) * tensor_.dtype->block_bytes;
   }
   float* row(int64_t i) const { return tensor_.f32() + i * tensor_.row_stride; }
+  float* row(int64_t i) { return tensor_.f32() + i * tensor_.row_stride; }
 
   // Values of a normal distribution, rounded to the tensor's type; gaps are filled as well.
   Owned& fill(std::mt19937& random, float scale = 1.0f) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -38,6 +41,13 @@ class Panel {
     const int64_t at = line * kLayout.line_bytes();
     if constexpr (kFormat.low == 2) {
       return word(at + lane * 8 + step / 2 * 4) >> (2 * (4 * (step % 2) + pair) + 16 * second) & 3;
+    } else if constexpr (kFp4Panels<Form>) {
+      const int64_t words = at + lane * 16 + step / 2 * 8;
+      const uint32_t both = (word(words) & 0x06030603) | (std::rotl(word(words + 4), 2) & ~0x06030603U);
+      const uint32_t turned = pair < 3 ? std::rotl(word(words + step % 2 * 4), std::array{0, 4, 10}[pair])
+                                       : std::rotl(both, step % 2 == 0 ? 6 : 12);
+      const uint32_t bf16 = turned >> (16 * second);
+      return (bf16 >> 6 & 7) | (bf16 >> 15 & 1) << 3;
     } else {
       const int nibble = std::is_same_v<Form, quant::NF4> ? 2 * pair + second : pair + 4 * second;
       return word(at + lane * 16 + step * 4) >> (4 * nibble) & 15;
@@ -45,7 +55,7 @@ class Panel {
   }
   float level(uint32_t code) const {
     if constexpr (std::is_same_v<Form, quant::NF4>) return quant::kNf4Levels[code];
-    if constexpr (std::is_same_v<Form, quant::ScaledNVFP4>) return quant::kFp4Levels[code];
+    if constexpr (kFp4Panels<Form>) return quant::kFp4Levels[code];
     return static_cast<float>(static_cast<int>(code) - kFormat.offset);
   }
   float scale(int64_t line, int g, int r, int sub) const {
@@ -57,6 +67,8 @@ class Panel {
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
       const auto bits = static_cast<uint8_t>(word(scales + r * 4) >> (8 * sub));
       return (bits == 0x7f ? 480.0f : quant::Fp8::value(bits)) / 2 * std::bit_cast<float>(word(supers + r * 4));
+    } else if constexpr (kFormat.scales == Scales::kExponent) {
+      return std::ldexp(0.25f, static_cast<int>(word(scales) >> (8 * (2 * r + sub)) & 255) - 127);
     } else {
       static_assert(kFormat.scales == Scales::kSuper);
       const int byte = r * (kPanelLine / kFormat.sub_block) + sub;
@@ -81,6 +93,7 @@ class PackPanelsTest : public ::testing::Test {
       for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
       std::memcpy(&block, bytes.data(), sizeof block);
       if constexpr (requires { block.scale; }) block.scale = whole;
+      if constexpr (kPanelFormat<Form>.scales == Scales::kExponent) block.e = 100 + random() % 50;
       if constexpr (kPanelFormat<Form>.scales == Scales::kSuper) block.d = 0x2c00 + random() % 1024;
     }
     if constexpr (std::is_same_v<Codec, quant::NVFP4>) row[0].d[1] = 0x7f, row[0].d[2] = 0xff, row[0].d[3] = 5;
@@ -91,7 +104,8 @@ class PackPanelsTest : public ::testing::Test {
   std::mt19937 random{5};
 };
 
-using Formats = ::testing::Types<quant::NVFP4, quant::ScaledNVFP4, quant::NF4, quant::TQ1_0, quant::TQ2_0>;
+using Formats =
+    ::testing::Types<quant::MXFP4, quant::NVFP4, quant::ScaledNVFP4, quant::NF4, quant::TQ1_0, quant::TQ2_0>;
 TYPED_TEST_SUITE(PackPanelsTest, Formats);
 
 TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
@@ -117,6 +131,19 @@ TEST(PackPanels, BitsOfAWeight) {
   EXPECT_EQ(bits(panel_bytes<quant::NF4>(4096)), 4.5);
   EXPECT_LT(bits(panel_bytes<quant::ScaledNVFP4>(4096)), 4.52);
   EXPECT_LT(bits(panel_bytes<quant::TQ2_0>(4096)), 2.32);
+}
+
+TEST(PackPanels, ScalesOfMxfp4AreNoLargerThanKernelsTake) {
+  std::vector<std::byte> panel(static_cast<size_t>(panel_bytes<quant::MXFP4>(64)));
+  std::vector<quant::MXFP4::Block> row(2);
+  for (const int e : {0, 253}) {
+    row[0].e = static_cast<uint8_t>(e);
+    RowPacker<quant::MXFP4>(panel.data(), 64, 0).pack(row.data(), 64);
+  }
+  for (const int e : {254, 255}) {
+    row[0].e = static_cast<uint8_t>(e);
+    EXPECT_THROW(RowPacker<quant::MXFP4>(panel.data(), 64, 0).pack(row.data(), 64), Error);
+  }
 }
 
 TEST(PackPanels, ARowOfNvfp4HasOneScaleOfTheTensor) {
