@@ -123,7 +123,7 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
 // Whether tiles of few rows are multiplied as bytes (matmul_bytes.cuh), and scales are for how many inputs.
 template <class Form>
 constexpr int64_t least_tiled_rows(int64_t few_sets, int64_t four_sets, int64_t other) {
-  if constexpr (kPanelFormat<Form>.low != 0 && !std::is_same_v<Form, quant::NF4>) {
+  if constexpr (kPanelFormat<Form>.low != 0 && !std::is_same_v<Form, quant::NF4> && !kFp4Panels<Form>) {
     if (sets_of_pair<Form>() <= 2) return few_sets;
     if (sets_of_pair<Form>() == 4) return four_sets;
   }
