@@ -28,7 +28,11 @@ class RowPacker {
         quant::Parts<Codec>::words(blocks[i], static_cast<int>(b), words);
         const int64_t part = i * kParts + b;
         for (int w = 0; w < quant::kWords; ++w) {
-          place(part / 2, static_cast<int>(part % 2) * 2 + w / 4, w % 4, words[w]);
+          if constexpr (kFp4Panels<Form>) {
+            if (w < 4) place_fp4(part / 2, static_cast<int>(part % 2), w, words[w], words[w + 4]);
+          } else {
+            place(part / 2, static_cast<int>(part % 2) * 2 + w / 4, w % 4, words[w]);
+          }
         }
       }
       place_scales(i, scales_of(blocks[i]));
@@ -78,10 +82,6 @@ class RowPacker {
     } else if constexpr (std::is_same_v<Form, quant::NF4>) {
       add(at + lane * 16 + step * 4, ((four & 15) | (four >> 4 & 0xf0) | (four & 0xf0000) | (four >> 4 & 0xf00000))
                                          << (8 * r_));
-    } else if constexpr (kFp4Panels<Form>) {
-      const int64_t words = at + lane * 16 + step / 2 * 8;
-      place_fp4(words, step % 2, r_, fp4_pair(four & 15, four >> 8 & 15));
-      place_fp4(words, step % 2, 2 + r_, fp4_pair(four >> 16 & 15, four >> 24 & 15));
     } else if constexpr (kFormat.low == 4) {
       add(at + lane * 16 + step * 4, spread(four & quant::every_byte(15), 4));
     } else {
@@ -95,12 +95,36 @@ class RowPacker {
     }
   }
 
-  // Pair p of a step, as fp4_pair() has it, into the words of two steps.
-  void place_fp4(int64_t words, int step, int p, uint32_t pair) {
-    if (p < 3) return add(words + 4 * step, std::rotr(pair, Fp4Words::turn(p)));
-    const uint32_t both = std::rotr(pair, Fp4Words::last_turn(step));
-    add(words, both & Fp4Words::kFirstRest);
-    add(words + 4, std::rotr(both & ~Fp4Words::kFirstRest, Fp4Words::kSecond));
+  // The weights of steps 2 two and 2 two + 1, likewise: both at once, in halves of 64 bits.
+  void place_fp4(int64_t line, int two, int t, uint32_t first, uint32_t second) {
+    const uint64_t fours = first | uint64_t{second} << 32, begin = fp4_pairs(fours), end = fp4_pairs(fours >> 16);
+    static_assert(Fp4Words::turn(0) == 0);
+    uint64_t words;
+    if (r_ == 0) {
+      words = begin | turned_back<Fp4Words::turn(2)>(end);
+    } else {
+      const uint32_t both = std::rotr(static_cast<uint32_t>(end), Fp4Words::last_turn(0)) |
+                            std::rotr(static_cast<uint32_t>(end >> 32), Fp4Words::last_turn(1));
+      words = turned_back<Fp4Words::turn(1)>(begin) | (both & Fp4Words::kFirstRest) |
+              uint64_t{std::rotr(both & ~Fp4Words::kFirstRest, Fp4Words::kSecond)} << 32;
+    }
+    std::byte* to = panel_ + line * kLayout.line_bytes() + (g_ * 4 + t) * 16 + two * 8;
+    uint64_t now;
+    std::memcpy(&now, to, sizeof now);
+    now |= words;
+    std::memcpy(to, &now, sizeof now);
+  }
+  static constexpr uint64_t twice(uint32_t x) { return x | uint64_t{x} << 32; }
+  // The codes in bytes 0 and 1 of either half as a pair (kFp4Pair).
+  static uint64_t fp4_pairs(uint64_t fours) {
+    const uint64_t both = (fours & twice(15)) | (fours & twice(15 << 8)) << 8;
+    return (both & twice(0x00070007)) << 6 | (both & twice(0x00080008)) << 12;
+  }
+  // Either half, turned to the right.
+  template <int by>
+  static uint64_t turned_back(uint64_t x) {
+    static_assert(by > 0);
+    return (x >> by & twice(~0U >> by)) | (x << (32 - by) & twice(~0U << (32 - by)));
   }
 
   // Of block `i` of the row.

@@ -7,9 +7,9 @@
 // g + 8. A panel is
 //   lines:  of each line the low bits, then the high bits, a number of words per lane:
 //     low 4     word j: the first of pair p in nibble p, the second in nibble p + 4; lane after lane, 16 bytes each.
-//               Of NF4 the first of pair p is in nibble 2 p, the second in nibble 2 p + 1. Of FP4 pairs lie as
-//               fp4_pair() has them, rotated so that pairs 0 to 2 of a step fill 24 bits of its word; pair 3 lies in
-//               the eight bits that are left, half of it in the word of the other step of two (Fp4Words)
+//               Of NF4 the first of pair p is in nibble 2 p, the second in nibble 2 p + 1. Of FP4 pairs have
+//               the bits of kFp4Pair, turned so that pairs 0 to 2 of a step fill 24 bits of its word; pair 3 lies in the
+//               eight bits that are left, half of it in the word of the other step of two (Fp4Words)
 //     low 8     words 2 j and 2 j + 1 of pairs 0, 1 and 2, 3: firsts in bytes 0 and 1, seconds in bytes 2 and 3; words
 //               0 .. 3 of all lanes, then words 4 .. 7. Two's complement, without the offset
 //     2 bits    word j / 2: the first of pair p in bit 2 (4 (j % 2) + p), the second 16 bits above
@@ -128,10 +128,6 @@ inline constexpr bool kFp4Panels = std::is_same_v<Codec, quant::MXFP4> || std::i
 // Two codes of FP4 (sign, two bits of exponent, one of mantissa) where they are in a pair of bf16, but for 2^126, which
 // a multiplication adds to the exponent, subnormal or not.
 inline constexpr uint32_t kFp4Pair = 0x81c081c0u;
-constexpr uint32_t fp4_pair(uint32_t first, uint32_t second) {
-  const uint32_t both = first | second << 16;
-  return (both & 0x00070007u) << 6 | (both & 0x00080008u) << 12;
-}
 
 // Where the pairs of two steps lie in their two words: turned to the left by so many bits, a word has a pair in
 // kFp4Pair. With the second word turned by kSecond its bits that no pair of its own takes fill the place of the first
