@@ -104,10 +104,27 @@ void write_levels(const LevelMatrix& m, int64_t row, const uint8_t* places, std:
   }
 }
 
-// One group of 4-bit floats in the order of GGUF's blocks: the first half of it in low halves of bytes.
-void reorder_fp4(const std::byte* from, int elements, uint8_t* to) {
-  const auto at = [&](int i) { return std::to_integer<uint8_t>(from[i / 2]) >> (i % 2 * 4) & 15; };
-  for (int i = 0; i < elements / 2; ++i) to[i] = static_cast<uint8_t>(at(i) | at(i + elements / 2) << 4);
+// Bytes with zeros between them.
+uint64_t spread_bytes(uint32_t bytes) {
+  const uint64_t pairs = (bytes | uint64_t{bytes} << 16) & 0x0000ffff0000ffff;
+  return (pairs | pairs << 8) & 0x00ff00ff00ff00ff;
+}
+
+// One group of 4-bit floats in the order of GGUF's blocks: the first half of it in low halves of bytes. In words: half
+// the time of bytes one by one, which the compiler does not do better.
+template <int elements>
+void reorder_fp4(const std::byte* from, uint8_t* to) {
+  static_assert(elements == 16 || elements == 32);
+  constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f;
+  uint64_t first = 0, second = 0;
+  std::memcpy(&first, from, elements / 4);
+  std::memcpy(&second, from + elements / 4, elements / 4);
+  const uint64_t even = (first & kLow) | (second & kLow) << 4, odd = (first >> 4 & kLow) | (second & ~kLow);
+  for (int i = 0; i < elements / 16; ++i) {
+    const uint64_t out = spread_bytes(static_cast<uint32_t>(even >> (32 * i))) |
+                         spread_bytes(static_cast<uint32_t>(odd >> (32 * i))) << 8;
+    std::memcpy(to + 8 * i, &out, sizeof out);
+  }
 }
 
 // Rows of the blocks that `write` makes of a number of inputs from one on; as fp32 where inputs are no whole blocks.
@@ -223,7 +240,7 @@ TensorEntry fp4_entry(std::string name, const TensorEntry& packed, const TensorE
     return fp4_rows<quant::MXFP4>(std::move(name), outputs, inputs,
                                   [=](int64_t row, int64_t i, int64_t, quant::MXFP4::Block& block) {
                                     block.e = std::to_integer<uint8_t>(scale[row * groups + i / group]);
-                                    reorder_fp4(from + (row * inputs + i) / 2, quant::MXFP4::kElements, block.qs);
+                                    reorder_fp4<quant::MXFP4::kElements>(from + (row * inputs + i) / 2, block.qs);
                                   });
   }
   return fp4_rows<quant::ScaledNVFP4>(
@@ -231,7 +248,7 @@ TensorEntry fp4_entry(std::string name, const TensorEntry& packed, const TensorE
         block.scale = factor;
         for (int64_t g = 0; g < width / group; ++g) {
           block.groups.d[g] = std::to_integer<uint8_t>(scale[row * groups + i / group + g]);
-          reorder_fp4(from + (row * inputs + i + g * group) / 2, static_cast<int>(group), block.groups.qs + g * 8);
+          reorder_fp4<16>(from + (row * inputs + i + g * group) / 2, block.groups.qs + g * 8);
         }
       });
 }
@@ -255,7 +272,7 @@ TensorEntry mxfp4_experts(std::string name, const TensorEntry& blocks, const Ten
       [=, from = blocks.data, scale = scales.data](int64_t row, int64_t i, int64_t, quant::MXFP4::Block& block) {
         const int64_t b = stored(row) * groups + i / 32;
         block.e = std::to_integer<uint8_t>(scale[b]);
-        reorder_fp4(from + b * 16, 32, block.qs);
+        reorder_fp4<quant::MXFP4::kElements>(from + b * 16, block.qs);
       });
   out.shape = {experts, rows, groups * 32};
   return out;
