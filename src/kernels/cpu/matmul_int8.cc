@@ -69,54 +69,61 @@ SLUICE_INLINE void ask_ahead(const std::byte* part) {
   for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(part + kAheadBytes + i, 0, 3);
 }
 
-// R rows by one vector of columns of a panel, as a stream. A second vector of columns finds the panel in the cache.
+// sums += R rows of x by vector V of the columns of a block.
 template <class Codec, int R, int V>
-SLUICE_INLINE void stream_vector(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
+SLUICE_INLINE void stream_block(const std::byte* quants, const std::byte* scales, int64_t b, Int8Rows<kTraits<Codec>> x,
+                                Vec (&sums)[R]) {
   constexpr Int8Traits kT = kTraits<Codec>;
   constexpr int kRowsPerSub = kRows / kT.subs;
+  Bytes w[kRows];
+  Codec::template quants<V>(quants, w);
+  Vec scale[2], min[2];
+  Codec::template scales<V>(scales, b, scale, min);
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    const InputBlock<kT>& in = x.data[r * x.stride + b];
+    SLUICE_UNROLL
+    for (int s = 0; s < kT.subs; ++s) {
+      Bytes products = start<kT>(in, s), pairs{};
+      SLUICE_UNROLL
+      for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
+        add_dot<kT.together, kT.wide>(products, pairs, i, w[i], broadcast_quad(in.quants + 4 * i));
+      }
+      sums[r] = add_part<kT>(sums[r], products, in, s, scale[s], min[s]);
+    }
+  }
+}
+
+// R rows by a panel, as a stream: all columns of a block before the next block, so that memory never waits.
+template <class Codec, int R>
+void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
   constexpr Int8Layout kLayout = Codec::kLayout;
   const int64_t blocks = args.weight->k / kQuantBlock;
   const std::byte* at = args.weight->data + panel * kLayout.panel_bytes(args.weight->k);
-  Vec acc[R];
+  Vec sums[kVecs][R];
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
-    acc[r] = zero();
-    expect_emit(args, row + r, panel * kPanel + V * kLanes);
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) sums[v][r] = zero();
+    expect_emit(args, row + r, panel * kPanel);
   }
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int64_t count = blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks;
     const std::byte* scales = at;
     at += kLayout.scale_bytes(count);
-    if constexpr (V == 0) ask_ahead<kLayout.scale_bytes(kChunkBlocks)>(scales);
+    ask_ahead<kLayout.scale_bytes(kChunkBlocks)>(scales);
+    const auto rows = x.from(0, first);
     for (int64_t b = 0; b < count; ++b, at += kLayout.quant_bytes()) {
-      if constexpr (V == 0) ask_ahead<kLayout.quant_bytes()>(at);
-      Bytes w[kRows];
-      Codec::template quants<V>(at, w);
-      Vec scale[2], min[2];
-      Codec::template scales<V>(scales, b, scale, min);
-      SLUICE_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const InputBlock<kT>& in = x.data[r * x.stride + first + b];
-        SLUICE_UNROLL
-        for (int s = 0; s < kT.subs; ++s) {
-          Bytes products = start<kT>(in, s), pairs{};
-          SLUICE_UNROLL
-          for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
-            add_dot<kT.together, kT.wide>(products, pairs, i, w[i], broadcast_quad(in.quants + 4 * i));
-          }
-          acc[r] = add_part<kT>(acc[r], products, in, s, scale[s], min[s]);
-        }
-      }
+      ask_ahead<kLayout.quant_bytes()>(at);
+      stream_block<Codec, R, 0>(at, scales, b, rows, sums[0]);
+      if constexpr (kVecs == 2) stream_block<Codec, R, 1>(at, scales, b, rows, sums[1]);
     }
   }
   SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) emit(args, row + r, panel * kPanel + V * kLanes, acc[r]);
-}
-
-template <class Codec, int R>
-void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
-  stream_vector<Codec, R, 0>(args, x, row, panel);
-  if constexpr (kVecs == 2) stream_vector<Codec, R, 1>(args, x, row, panel);
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < kVecs; ++v) emit(args, row + r, panel * kPanel + v * kLanes, sums[v][r]);
+  }
 }
 
 template <class Codec>
