@@ -8,8 +8,8 @@
 //   lines:  of each line the low bits, then the high bits, a number of words per lane:
 //     low 4     word j: the first of pair p in nibble p, the second in nibble p + 4; lane after lane, 16 bytes each.
 //               Of NF4 the first of pair p is in nibble 2 p, the second in nibble 2 p + 1. Of FP4 pairs have
-//               the bits of kFp4Pair, turned so that pairs 0 to 2 of a step fill 24 bits of its word; pair 3 lies in the
-//               eight bits that are left, half of it in the word of the other step of two (Fp4Words)
+//               the bits of kFp4Pair, turned so that pairs 0 to 2 of a step fill 24 bits of its word; pair 3 lies in
+//               the eight bits that are left, half of it in the word of the other step of two (Fp4Words)
 //     low 8     words 2 j and 2 j + 1 of pairs 0, 1 and 2, 3: firsts in bytes 0 and 1, seconds in bytes 2 and 3; words
 //               0 .. 3 of all lanes, then words 4 .. 7. Two's complement, without the offset
 //     2 bits    word j / 2: the first of pair p in bit 2 (4 (j % 2) + p), the second 16 bits above
