@@ -2,7 +2,6 @@
 #pragma once
 
 #include <type_traits>
-#include <utility>
 
 #include "kernels/cpu/int8_panels.h"
 #include "kernels/cpu/simd_int8.h"
@@ -69,37 +68,31 @@ struct Int8Codec {
       return top;
     }
   }
-  static constexpr bool kWide = largest() > 128;  // pairs of products with int8 may exceed 16 bits
+  static constexpr bool kWide = largest() > kLargestByte;
   static constexpr int kTogether =
       pairs_together(largest()) < kRows / kSubs ? pairs_together(largest()) : kRows / kSubs;
 
-  // The bytes of one block in columns [v * kLanes, (v + 1) * kLanes) of a panel.
-  template <int V>
-  SLUICE_INLINE static void quants(const std::byte* p, Bytes (&w)[kRows]) {
-    p += V * int64_t{sizeof(Bytes)};
+  // Row I of a block's bytes in columns [V * kLanes, (V + 1) * kLanes) of a panel.
+  template <int V, int I>
+  SLUICE_INLINE static Bytes row(const std::byte* quants) {
+    quants += V * int64_t{sizeof(Bytes)};
+    const auto bits = [&](int64_t byte_row) { return load_bytes(quants + byte_row * kByteRow); };
+    Bytes w;
     if constexpr (kLayout.low == 8) {
-      SLUICE_UNROLL
-      for (int r = 0; r < kRows; ++r) w[r] = load_bytes(p + r * kByteRow);
+      w = bits(I);
     } else if constexpr (kLayout.low == 4) {
-      SLUICE_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        const Bytes both = load_bytes(p + r * kByteRow);
-        w[r] = bits_and(both, broadcast_byte(15));
-        w[r + 4] = bits_and(shift_right<4>(both), broadcast_byte(15));
-      }
+      w = bits_and(shift_right<I / 4 * 4>(bits(I % 4)), broadcast_byte(15));
     } else {
-      two_bits<0>(p, w, [](Bytes bits, Bytes) { return bits; });
+      w = bits_and(shift_right<I % 4 * 2>(bits(I / 4)), broadcast_byte(3));
     }
     if constexpr (kLayout.high == 1) {
-      const Bytes bits = load_bytes(p + kLayout.low * kByteRow);
-      one_bit(bits, w, std::make_integer_sequence<int, kRows>());
+      w = masked_or(shift_right<I - kLayout.low>(bits(kLayout.low)), broadcast_byte(1 << kLayout.low), w);
     } else if constexpr (kLayout.high == 2) {
-      two_bits<kLayout.low>(p + kLayout.low * kByteRow, w, [](Bytes bits, Bytes low) { return bits_or(bits, low); });
+      const Bytes high = shift_right<I % 4 * 2 - kLayout.low>(bits(kLayout.low + I / 4));
+      w = masked_or(high, broadcast_byte(3 << kLayout.low), w);
     }
-    if constexpr (kCoded) {
-      SLUICE_UNROLL
-      for (int r = 0; r < kRows; ++r) w[r] = look_up(kValues.values, w[r]);
-    }
+    if constexpr (kCoded) w = look_up(kValues.values, w);
+    return w;
   }
 
   // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of a chunk.
@@ -142,27 +135,6 @@ struct Int8Codec {
         }
       }
     }
-  }
-
- private:
-  // Rows of two bits, moved up by `Up`, combined with what w holds.
-  template <int Up, class F>
-  SLUICE_INLINE static void two_bits(const std::byte* p, Bytes (&w)[kRows], F&& combine) {
-    const Bytes mask = broadcast_byte(3 << Up);
-    SLUICE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const Bytes bits = load_bytes(p + half * kByteRow);
-      Bytes* to = w + 4 * half;
-      to[0] = combine(bits_and(shift_right<0 - Up>(bits), mask), to[0]);
-      to[1] = combine(bits_and(shift_right<2 - Up>(bits), mask), to[1]);
-      to[2] = combine(bits_and(shift_right<4 - Up>(bits), mask), to[2]);
-      to[3] = combine(bits_and(shift_right<6 - Up>(bits), mask), to[3]);
-    }
-  }
-  template <int... R>
-  SLUICE_INLINE static void one_bit(Bytes bits, Bytes (&w)[kRows], std::integer_sequence<int, R...>) {
-    const Bytes mask = broadcast_byte(1 << kLayout.low);
-    ((w[R] = masked_or(shift_right<R - kLayout.low>(bits), mask, w[R])), ...);
   }
 };
 

@@ -14,7 +14,7 @@ namespace sluice::SLUICE_ISA {
 struct Int8Traits {
   int subs;  // scales per block
   bool mins;
-  bool wide;     // bytes above 128
+  bool wide;     // inputs in 16 bits, see WideQuad
   int together;  // dots, see add_dot()
 
   friend constexpr bool operator==(const Int8Traits&, const Int8Traits&) = default;
@@ -22,7 +22,7 @@ struct Int8Traits {
 
 template <Int8Traits Traits>
 struct InputBlock {
-  int8_t quants[kernels::kQuantBlock];
+  std::conditional_t<Traits.wide, int16_t, int8_t> quants[kernels::kQuantBlock];  // wide: of four, the even ones first
   float scale;
   std::conditional_t<Traits.mins, float, int32_t> sums[Traits.subs];
 };
@@ -48,7 +48,11 @@ SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>
   SLUICE_UNROLL
   for (int i = 0; i < kVecs; ++i) {
     lanes[i] = float_to_lanes(values[i] * inverse);
-    store_saturated(to.quants + i * kLanes, lanes[i]);
+    if constexpr (Traits.wide) {
+      store_even_odd(to.quants + i * kLanes, lanes[i]);
+    } else {
+      store_saturated(to.quants + i * kLanes, lanes[i]);
+    }
   }
   SLUICE_UNROLL
   for (int s = 0; s < Traits.subs; ++s) {

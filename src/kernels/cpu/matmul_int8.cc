@@ -25,6 +25,7 @@ using kernels::kQuantBlock;
 
 constexpr int kVecs = kPanel / kLanes;                 // vectors per panel
 constexpr int kStreamRows = kRegisters == 32 ? 8 : 4;  // rows of a stream
+constexpr int kFewRows = 2 * kStreamRows;              // multiplied as streams
 constexpr int kGroup = 4;                              // panels handed out together
 constexpr int kColumns = kGroup * kPanel;              // of a group
 #ifdef __AMX_INT8__
@@ -32,15 +33,14 @@ constexpr bool kTiles = true;
 constexpr int kMaxRows = kTileRows;
 #else
 constexpr bool kTiles = false;
-constexpr int kMaxRows = kRegisters == 32 ? 6 : 2;  // of a tile of two vectors of columns
+constexpr int kMaxRows = kRegisters == 32 ? 6 : 4;  // of a tile of two vectors of columns
 #endif
 constexpr int64_t kRowChunk = 32 * 6;         // rows multiplied with what was decoded
 constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
-constexpr int64_t kAheadBytes = 4 << 10;      // how far a stream asks memory for what comes
-
-// Rows multiplied as streams: fewer where decoded panels save more than decoding them for every tile costs.
-template <class Codec>
-constexpr int64_t kFewRows = Codec::kTogether > 1 && kRegisters < 32 ? kStreamRows : 2 * kStreamRows;
+// How far a stream asks memory for what comes, and for which cache. Multiples of 4 KiB are slower beside their
+// neighbours.
+constexpr int64_t kAheadBytes = kRegisters == 32 ? 4 << 10 : 10 << 10;
+constexpr int kAheadInto = kRegisters == 32 ? 3 : 2;
 
 template <class Codec>
 constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide, Codec::kTogether};
@@ -66,63 +66,94 @@ SLUICE_INLINE Bytes start(const InputBlock<Traits>& x, int part) {
 template <int64_t Bytes>
 SLUICE_INLINE void ask_ahead(const std::byte* part) {
   SLUICE_UNROLL
-  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(part + kAheadBytes + i, 0, 3);
+  for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(part + kAheadBytes + i, 0, kAheadInto);
 }
 
-// sums += R rows of x by vector V of the columns of a block.
-template <class Codec, int R, int V>
-SLUICE_INLINE void stream_block(const std::byte* quants, const std::byte* scales, int64_t b, Int8Rows<kTraits<Codec>> x,
-                                Vec (&sums)[R]) {
+// f.operator()<I>() for the rows of part `Sub` of a block.
+template <int Subs, int Sub, class F>
+SLUICE_INLINE void each_row(F&& f) {
+  constexpr int kCount = kRows / Subs;
+  const auto all = [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f.template operator()<Sub * kCount + I>(), ...);
+  };
+  all(std::make_integer_sequence<int, kCount>());
+}
+
+// Sums of R rows by W vectors of columns.
+template <int R, int W>
+using Sums = Vec[R][W];
+
+// sums += part `Sub` of a block: R rows of x by vectors [V, V + W) of a panel's columns.
+template <class Codec, int R, int V, int W, int Sub>
+SLUICE_INLINE void stream_part(const std::byte* quants, Int8Rows<kTraits<Codec>> x, const Vec (&scale)[W][2],
+                               const Vec (&min)[W][2], Sums<R, W>& sums) {
   constexpr Int8Traits kT = kTraits<Codec>;
-  constexpr int kRowsPerSub = kRows / kT.subs;
-  Bytes w[kRows];
-  Codec::template quants<V>(quants, w);
-  Vec scale[2], min[2];
-  Codec::template scales<V>(scales, b, scale, min);
+  Bytes products[R][W], pairs[R][W] = {};
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
-    const InputBlock<kT>& in = x.data[r * x.stride + b];
     SLUICE_UNROLL
-    for (int s = 0; s < kT.subs; ++s) {
-      Bytes products = start<kT>(in, s), pairs{};
+    for (int v = 0; v < W; ++v) products[r][v] = start<kT>(x.data[r * x.stride], Sub);
+  }
+  each_row<kT.subs, Sub>([&]<int I>() __attribute__((always_inline)) {
+    const Bytes w[2] = {Codec::template row<V, I>(quants), Codec::template row<V + W - 1, I>(quants)};
+    SLUICE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const auto in = load_quad(x.data[r * x.stride].quants + 4 * I);
       SLUICE_UNROLL
-      for (int i = s * kRowsPerSub; i < (s + 1) * kRowsPerSub; ++i) {
-        add_dot<kT.together, kT.wide>(products, pairs, i, w[i], broadcast_quad(in.quants + 4 * i));
-      }
-      sums[r] = add_part<kT>(sums[r], products, in, s, scale[s], min[s]);
+      for (int v = 0; v < W; ++v) add_dot<kT.together>(products[r][v], pairs[r][v], I, w[v], in);
+    }
+  });
+  SLUICE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    SLUICE_UNROLL
+    for (int v = 0; v < W; ++v) {
+      sums[r][v] = add_part<kT>(sums[r][v], products[r][v], x.data[r * x.stride], Sub, scale[v][Sub], min[v][Sub]);
     }
   }
+}
+
+// The same for all parts of block `b` of a chunk.
+template <class Codec, int R, int V, int W>
+SLUICE_INLINE void stream_block(const std::byte* quants, const std::byte* scales, int64_t b, Int8Rows<kTraits<Codec>> x,
+                                Sums<R, W>& sums) {
+  Vec scale[W][2], min[W][2];
+  Codec::template scales<V>(scales, b, scale[0], min[0]);
+  if constexpr (W == 2) Codec::template scales<V + 1>(scales, b, scale[1], min[1]);
+  stream_part<Codec, R, V, W, 0>(quants, x, scale, min, sums);
+  if constexpr (Codec::kSubs == 2) stream_part<Codec, R, V, W, 1>(quants, x, scale, min, sums);
 }
 
 // R rows by a panel, as a stream: all columns of a block before the next block, so that memory never waits.
 template <class Codec, int R>
 void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
   constexpr Int8Layout kLayout = Codec::kLayout;
+  // Vectors of columns at once: as many as leave registers for weights and inputs.
+  constexpr int kSumsEach = Codec::kTogether < kRows / Codec::kSubs && Codec::kTogether > 1 ? 2 : 1;
+  constexpr int W = kVecs == 2 && R * kSumsEach <= 4 ? 2 : 1;
   const int64_t blocks = args.weight->k / kQuantBlock;
   const std::byte* at = args.weight->data + panel * kLayout.panel_bytes(args.weight->k);
-  Vec sums[kVecs][R];
+  Sums<R, W> sums[kVecs / W] = {};
   SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) sums[v][r] = zero();
-    expect_emit(args, row + r, panel * kPanel);
-  }
+  for (int r = 0; r < R; ++r) expect_emit(args, row + r, panel * kPanel);
   for (int64_t first = 0; first < blocks; first += kChunkBlocks) {
     const int64_t count = blocks - first < kChunkBlocks ? blocks - first : kChunkBlocks;
     const std::byte* scales = at;
     at += kLayout.scale_bytes(count);
     ask_ahead<kLayout.scale_bytes(kChunkBlocks)>(scales);
-    const auto rows = x.from(0, first);
     for (int64_t b = 0; b < count; ++b, at += kLayout.quant_bytes()) {
       ask_ahead<kLayout.quant_bytes()>(at);
-      stream_block<Codec, R, 0>(at, scales, b, rows, sums[0]);
-      if constexpr (kVecs == 2) stream_block<Codec, R, 1>(at, scales, b, rows, sums[1]);
+      auto rows = x.from(0, first + b);
+      stream_block<Codec, R, 0, W>(at, scales, b, rows, sums[0]);
+      if constexpr (W < kVecs) {
+        __asm__("" : "+r"(rows.data));  // reads x again: GCC would keep it for the second vector, on the stack
+        stream_block<Codec, R, 1, W>(at, scales, b, rows, sums[1]);
+      }
     }
   }
   SLUICE_UNROLL
   for (int r = 0; r < R; ++r) {
     SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) emit(args, row + r, panel * kPanel + v * kLanes, sums[v][r]);
+    for (int v = 0; v < kVecs; ++v) emit(args, row + r, panel * kPanel + v * kLanes, sums[v / W][r][v % W]);
   }
 }
 
@@ -149,13 +180,11 @@ template <class Codec, int V>
 SLUICE_INLINE void decode_vector(const std::byte* chunk, int64_t count, int panel, Decoded& to) {
   const std::byte* quants = chunk + Codec::kLayout.scale_bytes(count);
   for (int64_t b = 0; b < count; ++b, quants += Codec::kLayout.quant_bytes()) {
-    Bytes w[kRows];
-    Codec::template quants<V>(quants, w);
-    SLUICE_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      if constexpr (kTiles && !Codec::kLayout.mins()) w[i] = subtract_bytes(w[i], Codec::kLayout.offset);
-      store_bytes(to.quants[panel][b][i] + V * int64_t{sizeof(Bytes)}, w[i]);
-    }
+    each_row<1, 0>([&]<int I>() __attribute__((always_inline)) {
+      Bytes w = Codec::template row<V, I>(quants);
+      if constexpr (kTiles && !Codec::kLayout.mins()) w = subtract_bytes(w, Codec::kLayout.offset);
+      store_bytes(to.quants[panel][b][I] + V * int64_t{sizeof(Bytes)}, w);
+    });
     Vec scale[2], min[2];
     Codec::template scales<V>(chunk, b, scale, min);
     SLUICE_UNROLL
@@ -219,10 +248,10 @@ void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, floa
         }
         SLUICE_UNROLL
         for (int r = 0; r < R; ++r) {
-          const Bytes in = broadcast_quad(x.data[r * x.stride + b].quants + 4 * i);
+          const auto in = load_quad(x.data[r * x.stride + b].quants + 4 * i);
           SLUICE_UNROLL
           for (int c = 0; c < V; ++c) {
-            add_dot<Traits.together, Traits.wide>(products[r][c], pairs[r][c], i, w[c], in);
+            add_dot<Traits.together>(products[r][c], pairs[r][c], i, w[c], in);
           }
         }
       }
@@ -330,7 +359,7 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
     const auto x = quantize_rows<kTraits<Codec>>(pool, args.x, pass, rows, Codec::kLayout.offset);
-    if (total <= kFewRows<Codec>) {
+    if (total <= kFewRows) {
       return pool.parallel_runs(panels, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) stream_rows<Codec>(args, x, rows, panel);
       });

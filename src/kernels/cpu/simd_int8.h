@@ -75,23 +75,17 @@ SLUICE_INLINE Bytes magnitude_bits(Vec x) {
 SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm512_max_epi32(a, b); }
 SLUICE_INLINE int reduce_max_lanes(Bytes x) { return _mm512_reduce_max_epi32(x); }
 
-#ifdef __AVX512VNNI__
-// sums + w[4 * i ..] * x[4 * i ..] in lane i, w unsigned and, unless Wide, at most 128.
-template <bool Wide>
-SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
-  return _mm512_dpbusd_epi32(sums, w, x);
-}
-#else
+#ifndef __AVX512VNNI__
 SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm512_maddubs_epi16(w, x); }
 SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
 SLUICE_INLINE Bytes sum_pairs(Bytes pairs) { return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)); }
-template <bool Wide>
-SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
-  if constexpr (!Wide) return add_lanes(sums, sum_pairs(pair_products(w, x)));
-  const __m512i even =
-      _mm512_madd_epi16(_mm512_and_si512(w, _mm512_set1_epi16(0xff)), _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8));
-  const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(w, 8), _mm512_srai_epi16(x, 8));
-  return _mm512_add_epi32(_mm512_add_epi32(sums, even), odd);
+SLUICE_INLINE Bytes words_dot(Bytes a, Bytes b) { return _mm512_madd_epi16(a, b); }
+SLUICE_INLINE Bytes even_bytes(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi16(0xff)); }
+SLUICE_INLINE Bytes odd_bytes(Bytes x) { return _mm512_srli_epi16(x, 8); }
+SLUICE_INLINE void store_even_odd(int16_t* p, Bytes lanes) {
+  const __m256i words = _mm512_cvtsepi32_epi16(lanes);
+  const __m256i turned = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), turned);
 }
 #endif
 
@@ -152,15 +146,50 @@ SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
 SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm256_maddubs_epi16(w, x); }
 SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
 SLUICE_INLINE Bytes sum_pairs(Bytes pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
-template <bool Wide>
-SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Bytes x) {
-  if constexpr (!Wide) return add_lanes(sums, sum_pairs(pair_products(w, x)));
-  const __m256i even =
-      _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8));
-  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(x, 8));
-  return _mm256_add_epi32(_mm256_add_epi32(sums, even), odd);
+SLUICE_INLINE Bytes words_dot(Bytes a, Bytes b) { return _mm256_madd_epi16(a, b); }
+SLUICE_INLINE Bytes even_bytes(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi16(0xff)); }
+SLUICE_INLINE Bytes odd_bytes(Bytes x) { return _mm256_srli_epi16(x, 8); }
+SLUICE_INLINE void store_even_odd(int16_t* p, Bytes lanes) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1));
+  const __m128i turned = _mm_shufflehi_epi16(_mm_shufflelo_epi16(words, 0xd8), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), turned);
 }
 
+#endif
+
+// Four inputs for every column, as dot() takes them beside unsigned bytes of weights.
+struct Quad {
+  Bytes bytes;
+};
+struct WideQuad {
+  Bytes even, odd;  // as 16 bits
+};
+SLUICE_INLINE Bytes broadcast_word(const void* p) {
+  int x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return broadcast_lane(x);
+}
+SLUICE_INLINE Quad load_quad(const int8_t* p) { return {broadcast_word(p)}; }
+
+// sums + w[4 * i ..] * x[4 * i ..] in lane i, x from -127 on; w at most kLargestByte beside a Quad.
+#ifdef __AVX512VNNI__
+inline constexpr int kLargestByte = 255;
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Quad x) { return _mm512_dpbusd_epi32(sums, w, x.bytes); }
+#else
+inline constexpr int kLargestByte = 128;  // 16 bits hold 2 * 128 * 127
+// Sums go through `ordered` one after the other: GCC adds up as a tree, whose leaves do not fit the registers.
+SLUICE_INLINE Bytes ordered(Bytes sums) {
+  __asm__("" : "+x"(sums));
+  return sums;
+}
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Quad x) {
+  return ordered(add_lanes(sums, sum_pairs(pair_products(w, x.bytes))));
+}
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, WideQuad x) {
+  sums = ordered(add_lanes(sums, words_dot(even_bytes(w), x.even)));
+  return ordered(add_lanes(sums, words_dot(odd_bytes(w), x.odd)));
+}
+SLUICE_INLINE WideQuad load_quad(const int16_t* p) { return {broadcast_word(p), broadcast_word(p + 2)}; }
 #endif
 
 // How many pairs of products of weights up to `largest` with int8 (from -127) may be added up in 16 bits: a power of
@@ -176,25 +205,17 @@ constexpr int pairs_together([[maybe_unused]] int largest) {
 }
 
 // The `i`-th of a row of dots, of which `Together` go through `pairs`. Together divides their number.
-template <int Together, bool Wide>
-SLUICE_INLINE void add_dot(Bytes& sums, [[maybe_unused]] Bytes& pairs, [[maybe_unused]] int i, Bytes w, Bytes x) {
+template <int Together, class Inputs>
+SLUICE_INLINE void add_dot(Bytes& sums, [[maybe_unused]] Bytes& pairs, [[maybe_unused]] int i, Bytes w, Inputs x) {
 #ifndef __AVX512VNNI__
   if constexpr (Together > 1) {
-    const Bytes products = pair_products(w, x);
-    pairs = i % Together == 0 ? products : add_pairs(pairs, products);
-    __asm__("" : "+x"(pairs));  // else GCC adds them up as a tree, whose leaves do not fit the registers
+    const Bytes products = pair_products(w, x.bytes);
+    pairs = ordered(i % Together == 0 ? products : add_pairs(pairs, products));
     if (i % Together == Together - 1) sums = add_lanes(sums, sum_pairs(pairs));
     return;
   }
 #endif
-  sums = dot<Wide>(sums, w, x);
-}
-
-// The same four bytes for every column.
-SLUICE_INLINE Bytes broadcast_quad(const int8_t* p) {
-  int x;
-  __builtin_memcpy(&x, p, sizeof x);
-  return broadcast_lane(x);
+  sums = dot(sums, w, x);
 }
 
 }  // namespace sluice::SLUICE_ISA
