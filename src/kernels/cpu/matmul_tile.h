@@ -17,7 +17,6 @@ inline constexpr int kMaxRows = 6;                   // rows of the largest tile
 inline constexpr int kGroup = 4;                     // panels handed out together
 inline constexpr int64_t kRowChunk = 32 * kMaxRows;  // rows multiplied with a block of weights while it is in the cache
 inline constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
-inline constexpr int64_t kAheadBytes = 2 << 10;      // how far a lone tile asks memory for what comes in its panels
 
 // Panels per tile: as many accumulators as leave registers for weights and inputs.
 template <int Rows>
@@ -25,6 +24,10 @@ inline constexpr int kPanels = kRegisters == 32 ? kGroup
                                : Rows == 1      ? 4
                                : Rows <= 3      ? 2
                                                 : 1;
+
+// How far a lone tile asks memory for what comes in its first and last panel; hardware follows those of a whole group.
+template <int Panels>
+inline constexpr int64_t kAheadBytes = Panels == kGroup ? 2 << 10 : 6 << 10;
 
 // A codec: Input is one element of x as the kernel reads it, kUnits inputs are stored side by side in kUnitBytes for
 // each panel, weights<U>() decodes 16 columns of unit U.
@@ -36,7 +39,7 @@ struct F32 {
   SLUICE_INLINE static Vec weights(const std::byte* p) {
     return load(reinterpret_cast<const float*>(p), All{});
   }
-  SLUICE_INLINE static Vec multiply_add(Vec w, Input x, Vec sum) { return fma(w, broadcast(x), sum); }
+  SLUICE_INLINE static Vec multiply_add(Vec w, Input x, Vec sum) { return add_product(sum, w, broadcast(x)); }
 };
 
 // Where a tile's sums come from and go to.
@@ -161,7 +164,8 @@ void tile_row(Rows<Codec> x, const Block& block, Sums sums, Turn turn) {
   int64_t panel = 0;
   const auto run = [&]<int Panels>() {
     const Block rest = block.from(panel);
-    const std::byte* soon = rest.weights + (turn.tiles == 1 ? kAheadBytes : 0);  // without: asks for nothing new
+    const std::byte* soon =
+        rest.weights + (turn.tiles == 1 ? kAheadBytes<Panels> : 0);  // without: asks for nothing new
     Ahead ahead{soon, soon + (Panels - 1) * rest.panel_bytes};
     if (rest.next != 0 && turn.tile < sharing) {
       const std::byte* next = rest.weights + rest.next;

@@ -18,6 +18,11 @@ SLUICE_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); 
 SLUICE_INLINE Vec broadcast(float x) { return _mm256_set1_ps(x); }
 SLUICE_INLINE Vec zero() { return _mm256_setzero_ps(); }
 SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+// fma(a, b, sum) in the register of sum, where tiles of sums fill all but four: GCC would take any operand's.
+SLUICE_INLINE Vec add_product(Vec sum, Vec a, Vec b) {
+  __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+  return sum;
+}
 // Both give their second operand when one is NaN.
 SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }

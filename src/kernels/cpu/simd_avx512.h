@@ -14,6 +14,7 @@ SLUICE_INLINE Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_
 SLUICE_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
 SLUICE_INLINE Vec zero() { return _mm512_setzero_ps(); }
 SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+SLUICE_INLINE Vec add_product(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }
 // Both give their second operand when one is NaN.
 SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
