@@ -86,7 +86,7 @@ SLUICE_INLINE void accumulate(Vec (&acc)[R][V], const Factors& f, Ask&& ask) {
     for (int r = 0; r < R; ++r) {
       const Vec a = broadcast(f.a[r * f.a_stride + i]);
       SLUICE_UNROLL
-      for (int v = 0; v < V; ++v) acc[r][v] = fma(a, b[v], acc[r][v]);
+      for (int v = 0; v < V; ++v) acc[r][v] = add_product(acc[r][v], a, b[v]);
     }
   }
 }
