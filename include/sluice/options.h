@@ -39,7 +39,7 @@ struct EngineOptions {
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto, or a number of parts
-  std::string backend{};  // kernels: empty (best for this machine), cpu-avx512-bf16, cpu-avx512, cpu-avx2, reference
+  std::string backend{};       // kernels: empty (best for this machine), cpu-amx, ... cpu-avx2, cuda, ... reference
   bool deterministic = false;  // a row's bits do not depend on its batch; costs nothing on a CPU
   int64_t seed = 0;            // for requests without a seed of their own
 };

@@ -399,8 +399,8 @@ class Recording {
   virtual void launch() = 0;
 };
 
-// A backend: named table plus a probe. "reference" (scalar, this folder) always exists; the CPU kernels register
-// "cpu-avx2", "cpu-avx512", "cpu-avx512-bf16". The best usable one is the one of highest rank.
+// A backend: named table plus a probe. "reference" (scalar, this folder) always exists; kernels register theirs, those
+// for CPUs from "cpu-avx2" to "cpu-amx". The best usable one is the one of highest rank.
 struct Backend {
   std::string_view name;
   int rank = 0;

@@ -21,6 +21,12 @@ namespace cpu_avx512_bf16 {
 extern const kernels::CpuKernels kKernels;
 }
 
+namespace cpu_avx2_vnni {
+kernels::Matmul matmul_int8(DType format);
+}
+namespace cpu_avx512_vnni {
+kernels::Matmul matmul_int8(DType format);
+}
 namespace cpu_amx {
 void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
 kernels::Matmul matmul_int8(DType format);
@@ -100,14 +106,25 @@ const ops::Ops& table() {
   return ops;
 }
 
+// A table with other products in int8.
+ops::Ops with_int8(ops::Ops made, Matmul (*matmul_int8)(DType)) {
+  for (auto& [type, kernels] : made.matmul) {
+    if (kernels.int8_block > 0) kernels.matmul = matmul_int8(type);
+  }
+  return made;
+}
+
+template <const CpuKernels& Kernels, Matmul (*MatmulInt8)(DType)>
+const ops::Ops& table() {
+  static const ops::Ops ops = with_int8(make_table<Kernels>(), MatmulInt8);
+  return ops;
+}
+
 // AVX-512's table with AMX products.
 const ops::Ops& amx_table() {
   static const ops::Ops ops = [] {
-    ops::Ops made = make_table<cpu_avx512_bf16::kKernels>();
+    ops::Ops made = with_int8(make_table<cpu_avx512_bf16::kKernels>(), cpu_amx::matmul_int8);
     made.matmul.at(&kBFloat16).matmul = cpu_amx::matmul_bf16;
-    for (auto& [type, kernels] : made.matmul) {
-      if (kernels.int8_block > 0) kernels.matmul = cpu_amx::matmul_int8(type);
-    }
     return made;
   }();
   return ops;
@@ -118,11 +135,21 @@ const ops::Backend avx2{.name = "cpu-avx2",
                         .usable = [] { return features().avx2; },
                         .table = table<cpu_avx2::kKernels>,
                         .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
+const ops::Backend avx2_vnni{.name = "cpu-avx2-vnni",
+                             .rank = 15,
+                             .usable = [] { return features().avx2_vnni; },
+                             .table = table<cpu_avx2::kKernels, cpu_avx2_vnni::matmul_int8>,
+                             .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const ops::Backend avx512{.name = "cpu-avx512",
                           .rank = 20,
                           .usable = [] { return features().avx512; },
                           .table = table<cpu_avx512::kKernels>,
                           .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
+const ops::Backend avx512_vnni{.name = "cpu-avx512-vnni",
+                               .rank = 25,
+                               .usable = [] { return features().avx512_vnni; },
+                               .table = table<cpu_avx512::kKernels, cpu_avx512_vnni::matmul_int8>,
+                               .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
 const ops::Backend avx512_bf16{.name = "cpu-avx512-bf16",
                                .rank = 30,
                                .usable = [] { return features().avx512_bf16; },
@@ -133,7 +160,8 @@ const ops::Backend amx{.name = "cpu-amx",
                        .usable = [] { return features().amx; },
                        .table = amx_table,
                        .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{avx2}, Registry<ops::Backend>{avx512},
+const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{avx2},        Registry<ops::Backend>{avx2_vnni},
+                                             Registry<ops::Backend>{avx512},      Registry<ops::Backend>{avx512_vnni},
                                              Registry<ops::Backend>{avx512_bf16}, Registry<ops::Backend>{amx}};
 
 }  // namespace

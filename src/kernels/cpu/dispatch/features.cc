@@ -29,10 +29,12 @@ Features detect() {
   features.avx2 = has(saved, kSavesYmm) && has(b, bit_AVX2 | bit_BMI2);
   constexpr unsigned kSkylake = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD;
   features.avx512 = features.avx2 && has(saved, kSavesZmm) && has(b, kSkylake);
-  const bool vnni = has(c, bit_AVX512VNNI);
+  features.avx512_vnni = features.avx512 && has(c, bit_AVX512VNNI);
   const bool tiles = has(saved, kSavesTiles) && has(d, kTiles | kTilesInt8 | kTilesBf16);
-  constexpr unsigned kBf16 = 1u << 5;
-  features.avx512_bf16 = features.avx512 && vnni && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, kBf16);
+  constexpr unsigned kAvxVnni = 1u << 4, kBf16 = 1u << 5;
+  if (a < 1 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return features;
+  features.avx2_vnni = features.avx2 && has(a, kAvxVnni);
+  features.avx512_bf16 = features.avx512_vnni && has(a, kBf16);
   features.amx = features.avx512_bf16 && tiles && permit_tiles();
   return features;
 }

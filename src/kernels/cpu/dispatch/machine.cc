@@ -80,6 +80,17 @@ constexpr int kNarrowChains = 12;  // of those with sixteen registers
   }
 }
 
+[[gnu::target("avx2,avxvnni")]] void int8_256() {
+  __m256i sums[kNarrowChains] = {};
+  const __m256i x = _mm256_set1_epi8(1);
+  for (int64_t i = 0; i < kRounds; ++i) {
+    for (auto& sum : sums) {
+      sum = _mm256_dpbusd_avx_epi32(sum, x, x);
+      __asm__ volatile("" : "+x"(sum));
+    }
+  }
+}
+
 // Eight tiles of sixteen rows of 64 bytes.
 struct [[gnu::packed]] TileConfig {
   uint8_t palette = 1, start_row = 0;
@@ -180,7 +191,8 @@ MachineLimits measure_machine(ThreadPool& pool) {
           .fma = cpu.avx512 ? peak(pool, true, rounds * kChains * 16 * 2, fma_512)
                             : peak(pool, cpu.avx2, rounds * kNarrowChains * 8 * 2, fma_256),
           .bf16_dot = peak(pool, cpu.avx512_bf16, rounds * kChains * 32 * 2, bf16_512),
-          .int8_dot = peak(pool, cpu.avx512_bf16, rounds * kChains * 64 * 2, int8_512),
+          .int8_dot = cpu.avx512_vnni ? peak(pool, true, rounds * kChains * 64 * 2, int8_512)
+                                      : peak(pool, cpu.avx2_vnni, rounds * kNarrowChains * 32 * 2, int8_256),
           .amx_bf16 = peak(pool, cpu.amx, tile_products * 32 * 2, bf16_tiles),
           .amx_int8 = peak(pool, cpu.amx, tile_products * 64 * 2, int8_tiles)};
 }
