@@ -130,39 +130,33 @@ const ops::Ops& amx_table() {
   return ops;
 }
 
-const ops::Backend avx2{.name = "cpu-avx2",
-                        .rank = 10,
-                        .usable = [] { return features().avx2; },
-                        .table = table<cpu_avx2::kKernels>,
-                        .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const ops::Backend avx2_vnni{.name = "cpu-avx2-vnni",
-                             .rank = 15,
-                             .usable = [] { return features().avx2_vnni; },
-                             .table = table<cpu_avx2::kKernels, cpu_avx2_vnni::matmul_int8>,
-                             .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const ops::Backend avx512{.name = "cpu-avx512",
-                          .rank = 20,
-                          .usable = [] { return features().avx512; },
-                          .table = table<cpu_avx512::kKernels>,
-                          .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const ops::Backend avx512_vnni{.name = "cpu-avx512-vnni",
-                               .rank = 25,
-                               .usable = [] { return features().avx512_vnni; },
-                               .table = table<cpu_avx512::kKernels, cpu_avx512_vnni::matmul_int8>,
-                               .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const ops::Backend avx512_bf16{.name = "cpu-avx512-bf16",
-                               .rank = 30,
-                               .usable = [] { return features().avx512_bf16; },
-                               .table = table<cpu_avx512_bf16::kKernels>,
-                               .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const ops::Backend amx{.name = "cpu-amx",
-                       .rank = 40,
-                       .usable = [] { return features().amx; },
-                       .table = amx_table,
-                       .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
-const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{avx2},        Registry<ops::Backend>{avx2_vnni},
-                                             Registry<ops::Backend>{avx512},      Registry<ops::Backend>{avx512_vnni},
-                                             Registry<ops::Backend>{avx512_bf16}, Registry<ops::Backend>{amx}};
+ops::Backend backend(std::string_view name, int rank, bool (*usable)(), const ops::Ops& (*table)()) {
+  return {.name = name,
+          .rank = rank,
+          .usable = usable,
+          .table = table,
+          .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
+}
+
+struct Registered {
+  ops::Backend backend;
+  Registry<ops::Backend> entry{backend};
+};
+const Registered registered[] = {
+    {backend(
+        "cpu-avx2", 10, [] { return features().avx2; }, table<cpu_avx2::kKernels>)},
+    {backend(
+        "cpu-avx2-vnni", 15, [] { return features().avx2_vnni; },
+        table<cpu_avx2::kKernels, cpu_avx2_vnni::matmul_int8>)},
+    {backend(
+        "cpu-avx512", 20, [] { return features().avx512; }, table<cpu_avx512::kKernels>)},
+    {backend(
+        "cpu-avx512-vnni", 25, [] { return features().avx512_vnni; },
+        table<cpu_avx512::kKernels, cpu_avx512_vnni::matmul_int8>)},
+    {backend(
+        "cpu-avx512-bf16", 30, [] { return features().avx512_bf16; }, table<cpu_avx512_bf16::kKernels>)},
+    {backend(
+        "cpu-amx", 40, [] { return features().amx; }, amx_table)}};
 
 }  // namespace
 }  // namespace kernels
