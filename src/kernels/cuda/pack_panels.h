@@ -3,7 +3,8 @@
 
 #include <fmt/core.h>
 
-#include <bit>
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -13,30 +14,35 @@
 
 namespace sluice::cuda {
 
-// One row into its place in a panel whose memory is zero where the row belongs.
+// Words of the four lanes of a row's group of eight, lane t's in element t. (Vectors of the compiler's: what these are
+// on the machine is its choice.)
+using FourWords = uint32_t __attribute__((vector_size(16)));
+
+// Inputs of a row that are packed at a time: whole blocks of every format, and little enough of a panel that the rows
+// which follow find it in the first cache.
+inline constexpr int64_t kPackedInputs = 256;
+
+// A row into its place in a panel whose memory is zero where the row belongs.
 template <class Codec>
 class RowPacker {
  public:
   RowPacker(std::byte* panel, int64_t k, int output)
       : panel_(panel), lines_(panel_lines(k)), g_(output % kPairsOfRows), r_(output / kPairsOfRows) {}
 
-  void pack(const typename Codec::Block* blocks, int64_t k) {
-    constexpr int64_t kParts = Codec::kElements / kPart;
-    for (int64_t i = 0; i < k / Codec::kElements; ++i) {
-      for (int64_t b = 0; b < kParts; ++b) {
-        quant::Words words;
-        quant::Parts<Codec>::words(blocks[i], static_cast<int>(b), words);
-        const int64_t part = i * kParts + b;
-        for (int w = 0; w < quant::kWords; ++w) {
-          if constexpr (kFp4Panels<Form>) {
-            if (w < 4) place_fp4(part / 2, static_cast<int>(part % 2), w, words[w], words[w + 4]);
-          } else {
-            place(part / 2, static_cast<int>(part % 2) * 2 + w / 4, w % 4, words[w]);
-          }
-        }
+  // Inputs [begin, end), of which `begin` is a multiple of kPackedInputs and `end`, too, but for that of the row.
+  void pack(const typename Codec::Block* blocks, int64_t begin, int64_t end) {
+    const int64_t parts = end / kPart;
+    for (int64_t part = begin / kPart; part < parts; part += 2) {
+      FourWords steps[kSteps];
+      take_part(blocks, part, steps[0], steps[1]);
+      if (part + 1 < parts) {
+        take_part(blocks, part + 1, steps[2], steps[3]);
+      } else {
+        steps[2] = steps[3] = unused();
       }
-      place_scales(i, scales_of(blocks[i]));
+      place(part / 2, steps);
     }
+    for (int64_t i = begin / Codec::kElements; i < end / Codec::kElements; ++i) place_scales(i, scales_of(blocks[i]));
   }
 
  private:
@@ -44,6 +50,7 @@ class RowPacker {
   static constexpr quant::Integers kFormat = kPanelFormat<Form>;
   static constexpr PanelLayout kLayout = panel_layout<Form>();
   static constexpr int64_t kPart = 32;  // weights of quant::Words
+  static constexpr int kSteps = kPanelLine / kPanelStep;
 
   static quant::RecordScales scales_of(const typename Codec::Block& block) {
     if constexpr (std::is_same_v<Codec, quant::NVFP4>) {
@@ -62,69 +69,127 @@ class RowPacker {
     const uint32_t word = word_at(at) | bits;
     std::memcpy(panel_ + at, &word, sizeof word);
   }
+  void add(int64_t at, FourWords bits) {
+    FourWords words;
+    std::memcpy(&words, panel_ + at, sizeof words);
+    words |= bits;
+    std::memcpy(panel_ + at, &words, sizeof words);
+  }
+  // `count` words of each lane, lane after lane.
+  template <int count>
+  void add_lanes(int64_t at, const FourWords (&words)[count]) {
+    static_assert(count == 1 || count == 2 || count == 4);
+    at += g_ * int64_t{sizeof words};
+    if constexpr (count == 1) return add(at, words[0]);
+    if constexpr (count > 1) {
+      const FourWords low = __builtin_shufflevector(words[0], words[1], 0, 4, 1, 5),
+                      high = __builtin_shufflevector(words[0], words[1], 2, 6, 3, 7);
+      if constexpr (count == 2) {
+        add(at, low);
+        add(at + 16, high);
+      } else {
+        const FourWords next_low = __builtin_shufflevector(words[2], words[3], 0, 4, 1, 5),
+                        next_high = __builtin_shufflevector(words[2], words[3], 2, 6, 3, 7);
+        add(at, __builtin_shufflevector(low, next_low, 0, 1, 4, 5));
+        add(at + 16, __builtin_shufflevector(low, next_low, 2, 3, 6, 7));
+        add(at + 32, __builtin_shufflevector(high, next_high, 0, 1, 4, 5));
+        add(at + 48, __builtin_shufflevector(high, next_high, 2, 3, 6, 7));
+      }
+    }
+  }
+
+  // The weights of two steps, one per byte.
+  static void take_part(const typename Codec::Block* blocks, int64_t part, FourWords& first, FourWords& second) {
+    constexpr int64_t kParts = Codec::kElements / kPart;
+    quant::Words words;
+    quant::Parts<Codec>::words(blocks[part / kParts], static_cast<int>(part % kParts), words);
+    std::memcpy(&first, words, sizeof first);
+    std::memcpy(&second, words + 4, sizeof second);
+  }
+
+  // What leaves zeros where a row ends within a line.
+  static FourWords unused() { return FourWords{} + (kFormat.low == 8 ? quant::every_byte(0x80) : 0); }
 
   // Two bits and one bit of each of four weights: pairs r and 2 + r at `unit` bits each, seconds 16 bits above.
-  uint32_t spread(uint32_t four, int unit) const {
+  FourWords spread(FourWords four, int unit) const {
     return ((four & 0xff) | (four >> 8 & 0xff) << 16 | (four >> 16 & 0xff) << (2 * unit) |
             (four >> 24) << (16 + 2 * unit))
            << (unit * r_);
   }
 
-  // The weights of inputs 16 step + 4 t .. of a line, one per byte.
-  void place(int64_t line, int step, int t, uint32_t four) {
+  // The weights of a line: of each step, lane t's are those of inputs 4 t to 4 t + 3 of it, one per byte.
+  void place(int64_t line, const FourWords (&steps)[kSteps]) {
     const int64_t at = line * kLayout.line_bytes();
-    const int lane = g_ * 4 + t;
-    if constexpr (kFormat.low == 8) {
-      four ^= quant::every_byte(0x80);  // two's complement
-      const int64_t word = at + step / 2 * 512 + lane * 16 + step % 2 * 8;
-      add(word, ((four & 0xff) | (four >> 8 & 0xff) << 16) << (8 * r_));
-      add(word + 4, ((four >> 16 & 0xff) | (four >> 24) << 16) << (8 * r_));
+    if constexpr (kFp4Panels<Form>) {
+      FourWords words[kSteps];
+      for (int i = 0; i < kSteps; i += 2) place_fp4(steps[i], steps[i + 1], words[i], words[i + 1]);
+      add_lanes(at, words);
+    } else if constexpr (kFormat.low == 8) {
+      for (int two = 0; two < 2; ++two) {
+        FourWords words[4];
+        for (int i = 0; i < 2; ++i) {
+          const FourWords four = steps[2 * two + i] ^ quant::every_byte(0x80);  // two's complement
+          words[2 * i] = ((four & 0xff) | (four >> 8 & 0xff) << 16) << (8 * r_);
+          words[2 * i + 1] = ((four >> 16 & 0xff) | (four >> 24) << 16) << (8 * r_);
+        }
+        add_lanes(at + two * 512, words);
+      }
     } else if constexpr (std::is_same_v<Form, quant::NF4>) {
-      add(at + lane * 16 + step * 4, ((four & 15) | (four >> 4 & 0xf0) | (four & 0xf0000) | (four >> 4 & 0xf00000))
-                                         << (8 * r_));
+      FourWords words[kSteps];
+      for (int i = 0; i < kSteps; ++i) {
+        const FourWords four = steps[i];
+        words[i] = ((four & 15) | (four >> 4 & 0xf0) | (four & 0xf0000) | (four >> 4 & 0xf00000)) << (8 * r_);
+      }
+      add_lanes(at, words);
     } else if constexpr (kFormat.low == 4) {
-      add(at + lane * 16 + step * 4, spread(four & quant::every_byte(15), 4));
+      FourWords words[kSteps];
+      for (int i = 0; i < kSteps; ++i) words[i] = spread(steps[i] & quant::every_byte(15), 4);
+      add_lanes(at, words);
     } else {
-      add(at + lane * 8 + step / 2 * 4, spread(four & quant::every_byte(3), 2) << (step % 2 * 8));
+      add_twos(at, steps, 0);
     }
-    const int64_t high = at + kLayout.low * 128 + lane * 4 * kLayout.high;
+    const int64_t high = at + kLayout.low * 128;
     if constexpr (kFormat.high == 2) {
-      add(high + step / 2 * 4, spread(four >> kFormat.low & quant::every_byte(3), 2) << (step % 2 * 8));
+      add_twos(high, steps, kFormat.low);
     } else if constexpr (kFormat.high == 1) {
-      add(high, spread(four >> kFormat.low & quant::every_byte(1), 1) << (step * 4));
+      FourWords words[1] = {};
+      for (int i = 0; i < kSteps; ++i) {
+        words[0] |= spread(steps[i] >> kFormat.low & quant::every_byte(1), 1) << (i * 4);
+      }
+      add_lanes(high, words);
     }
   }
 
-  // The weights of steps 2 two and 2 two + 1, likewise: both at once, in halves of 64 bits.
-  void place_fp4(int64_t line, int two, int t, uint32_t first, uint32_t second) {
-    const uint64_t fours = first | uint64_t{second} << 32, begin = fp4_pairs(fours), end = fp4_pairs(fours >> 16);
+  // Two bits of each weight, from bit `shift` on.
+  void add_twos(int64_t at, const FourWords (&steps)[kSteps], int shift) {
+    const auto bits = [&](int step) { return spread(steps[step] >> shift & quant::every_byte(3), 2); };
+    add_lanes(at, {bits(0) | bits(1) << 8, bits(2) | bits(3) << 8});
+  }
+
+  // The words of two steps of FP4.
+  void place_fp4(FourWords first, FourWords second, FourWords& word, FourWords& next) const {
+    const FourWords ends[2] = {fp4_pairs(first >> 16), fp4_pairs(second >> 16)};
     static_assert(Fp4Words::turn(0) == 0);
-    uint64_t words;
     if (r_ == 0) {
-      words = begin | turned_back<Fp4Words::turn(2)>(end);
+      word = fp4_pairs(first) | turned_back<Fp4Words::turn(2)>(ends[0]);
+      next = fp4_pairs(second) | turned_back<Fp4Words::turn(2)>(ends[1]);
     } else {
-      const uint32_t both = std::rotr(static_cast<uint32_t>(end), Fp4Words::last_turn(0)) |
-                            std::rotr(static_cast<uint32_t>(end >> 32), Fp4Words::last_turn(1));
-      words = turned_back<Fp4Words::turn(1)>(begin) | (both & Fp4Words::kFirstRest) |
-              uint64_t{std::rotr(both & ~Fp4Words::kFirstRest, Fp4Words::kSecond)} << 32;
+      const FourWords both =
+          turned_back<Fp4Words::last_turn(0)>(ends[0]) | turned_back<Fp4Words::last_turn(1)>(ends[1]);
+      word = turned_back<Fp4Words::turn(1)>(fp4_pairs(first)) | (both & Fp4Words::kFirstRest);
+      next = turned_back<Fp4Words::turn(1)>(fp4_pairs(second)) |
+             turned_back<Fp4Words::kSecond>(both & ~Fp4Words::kFirstRest);
     }
-    std::byte* to = panel_ + line * kLayout.line_bytes() + (g_ * 4 + t) * 16 + two * 8;
-    uint64_t now;
-    std::memcpy(&now, to, sizeof now);
-    now |= words;
-    std::memcpy(to, &now, sizeof now);
   }
-  static constexpr uint64_t twice(uint32_t x) { return x | uint64_t{x} << 32; }
-  // The codes in bytes 0 and 1 of either half as a pair (kFp4Pair).
-  static uint64_t fp4_pairs(uint64_t fours) {
-    const uint64_t both = (fours & twice(15)) | (fours & twice(15 << 8)) << 8;
-    return (both & twice(0x00070007)) << 6 | (both & twice(0x00080008)) << 12;
+  // The codes in bytes 0 and 1 as a pair (kFp4Pair).
+  static FourWords fp4_pairs(FourWords fours) {
+    const FourWords both = (fours & 15) | (fours & 15 << 8) << 8;
+    return (both & 0x00070007) << 6 | (both & 0x00080008) << 12;
   }
-  // Either half, turned to the right.
   template <int by>
-  static uint64_t turned_back(uint64_t x) {
+  static FourWords turned_back(FourWords x) {
     static_assert(by > 0);
-    return (x >> by & twice(~0U >> by)) | (x << (32 - by) & twice(~0U << (32 - by)));
+    return x >> by | x << (32 - by);
   }
 
   // Of block `i` of the row.
@@ -178,5 +243,17 @@ class RowPacker {
   const int64_t lines_;
   const int g_, r_;
 };
+
+// Rows of blocks into their places in such a panel; null: none.
+template <class Codec>
+void pack_rows(const std::array<const typename Codec::Block*, kPanelOutputs>& rows, int64_t k, std::byte* panel) {
+  static_assert(kPackedInputs % Codec::kElements == 0);
+  for (int64_t begin = 0; begin < k; begin += kPackedInputs) {
+    for (int output = 0; output < kPanelOutputs; ++output) {
+      if (rows[output] == nullptr) continue;
+      RowPacker<Codec>(panel, k, output).pack(rows[output], begin, std::min(begin + kPackedInputs, k));
+    }
+  }
+}
 
 }  // namespace sluice::cuda

@@ -3,37 +3,46 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/pack_panels.h"
 #include "kernels/cuda/panels.h"
+#include "kernels/cuda/upload.h"
 #include "sluice/error.h"
 
 namespace sluice::cuda {
 namespace {
 
 template <class Codec>
-void pack_row(const typename Codec::Block* blocks, int64_t k, std::byte* panel, int output) {
-  RowPacker<Codec>(panel, k, output).pack(blocks, k);
+using Rows = std::array<const typename Codec::Block*, kPanelOutputs>;  // of a panel; null: none
+
+template <class Codec>
+void pack_panel(const Rows<Codec>& rows, int64_t k, std::byte* panel) {
+  pack_rows<Codec>(rows, k, panel);
 }
-// A row of 8-bit floats: its weights, then their scales.
+// Rows of 8-bit floats: their weights, then their scales.
 template <>
-void pack_row<quant::Fp8>(const quant::Fp8::Block* blocks, int64_t k, std::byte* panel, int output) {
-  std::byte* row = panel + output * fp8_row_bytes(k);
+void pack_panel<quant::Fp8>(const Rows<quant::Fp8>& rows, int64_t k, std::byte* panel) {
   bool numbers = true;
-  for (int64_t i = 0; i < k / quant::Fp8::kElements; ++i) {
-    for (const uint8_t q : blocks[i].qs) numbers &= (q & 0x7f) != 0x7f;
-    std::memcpy(row + i * quant::Fp8::kElements, blocks[i].qs, quant::Fp8::kElements);
-    std::memcpy(row + k + i * static_cast<int64_t>(sizeof(float)), &blocks[i].scale, sizeof(float));
+  for (int output = 0; output < kPanelOutputs; ++output) {
+    const quant::Fp8::Block* blocks = rows[output];
+    if (blocks == nullptr) continue;
+    std::byte* row = panel + output * fp8_row_bytes(k);
+    for (int64_t i = 0; i < k / quant::Fp8::kElements; ++i) {
+      for (const uint8_t q : blocks[i].qs) numbers &= (q & 0x7f) != 0x7f;
+      std::memcpy(row + i * quant::Fp8::kElements, blocks[i].qs, quant::Fp8::kElements);
+      std::memcpy(row + k + i * static_cast<int64_t>(sizeof(float)), &blocks[i].scale, sizeof(float));
+    }
   }
   // The kernels take this code for 480.
   if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3 that are NaN");
 }
 
-// Rows of `from` as blocks of `into`'s type.
+// Rows of `from`, of one panel, as blocks of `into`'s type.
 class BlockRows {
  public:
   BlockRows(const Tensor& from, DType type, int64_t k)
@@ -43,19 +52,23 @@ class BlockRows {
       throw Error(ErrorCode::kUnsupportedModel,
                   fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
     }
-    blocks_.resize(values_.size() / static_cast<size_t>(type->block_size) * static_cast<size_t>(type->block_bytes));
+    row_bytes_ = values_.size() / static_cast<size_t>(type->block_size) * static_cast<size_t>(type->block_bytes);
+    blocks_.resize(kPanelOutputs * row_bytes_);
   }
-  const std::byte* row(int64_t i) {
+  // Row i, for output `output` of the panel.
+  const std::byte* row(int64_t i, int output) {
     const std::byte* source = from_.data + i * from_.row_stride / from_.dtype->block_size * from_.dtype->block_bytes;
     if (from_.dtype == type_) return source;
+    std::byte* blocks = blocks_.data() + static_cast<size_t>(output) * row_bytes_;
     to_float(from_.dtype, source, values_.data(), values_.size());
-    from_float(type_, values_.data(), blocks_.data(), values_.size());
-    return blocks_.data();
+    from_float(type_, values_.data(), blocks, values_.size());
+    return blocks;
   }
 
  private:
   const Tensor& from_;
   DType type_;
+  size_t row_bytes_ = 0;
   std::vector<float> values_;
   std::vector<std::byte> blocks_;
 };
@@ -68,56 +81,46 @@ size_t packed_bytes(int64_t n, int64_t k) {
   return static_cast<size_t>(panels * panel_bytes<Form>(k) + tail);
 }
 
-// Some panels at a time in host memory. The first and the last may hold rows that were packed before: they come back
-// from the device first.
+// Panel by panel. The first and the last may hold rows that were packed before: they come back from the device first.
 template <class Codec>
 void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
-  const int64_t k = into.k, last = row + from.rows(), bytes = panel_bytes<typename PanelsOf<Codec>::Type>(k);
+  const int64_t k = into.k, last = row + from.rows();
   CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
         row, from.shape.str(), into.n, k);
   CHECK(k % Codec::kElements == 0, "{} inputs in blocks of {}", k, Codec::kElements);
   if (from.rows() == 0) return;
-  constexpr int64_t kStaged = int64_t{64} << 20;
   const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
-  const int64_t count = std::min(std::max<int64_t>(kStaged / bytes, 1), end - begin);
-  std::vector<std::byte> staged(static_cast<size_t>(count * bytes));
-  const auto copy_bytes = [](std::byte* to, const void* data, size_t count) {
+  const auto bytes = static_cast<size_t>(panel_bytes<typename PanelsOf<Codec>::Type>(k));
+  const auto at = [&](int64_t panel) { return into.data + static_cast<size_t>(panel) * bytes; };
+  const auto copy = [](std::byte* to, const void* data, size_t count) {
     check_cuda(cudaMemcpyAsync(to, data, count, cudaMemcpyDefault, DeviceContext::get().launch().stream), "weights");
     DeviceContext::get().wait();
   };
-  const auto copy = [&](std::byte* to, const std::byte* data, int64_t panels) {
-    copy_bytes(to, data, static_cast<size_t>(panels * bytes));
-  };
-  std::vector<float> row_scales;  // of 8-bit floats
-  for (int64_t first = begin; first < end; first += count) {
-    const int64_t panels = std::min(count, end - first);
-    std::fill(staged.begin(), staged.end(), std::byte{0});
-    for (const int64_t edge : {first, first + panels - 1}) {
-      const bool whole = edge * kPanelOutputs >= row && (edge + 1) * kPanelOutputs <= last;
-      if (!whole) copy(staged.data() + (edge - first) * bytes, into.data + edge * bytes, 1);
-    }
-    pool.parallel_for(panels, 1, [&](int64_t from_panel, int64_t to_panel) {
-      BlockRows rows(from, into.dtype, k);
-      for (int64_t p = from_panel; p < to_panel; ++p) {
-        const int64_t start = (first + p) * kPanelOutputs;
-        for (int64_t r = std::max(row, start); r < std::min(last, start + kPanelOutputs); ++r) {
-          pack_row<Codec>(reinterpret_cast<const typename Codec::Block*>(rows.row(r - row)), k,
-                          staged.data() + p * bytes, static_cast<int>(r - start));
-        }
-      }
-    });
-    if constexpr (std::is_same_v<Codec, quant::Fp8>) {
-      const int64_t start = first * kPanelOutputs, stop = std::min(last, start + panels * kPanelOutputs);
-      for (int64_t r = std::max(row, start); r < stop; ++r) {
-        std::memcpy(&row_scales.emplace_back(), staged.data() + (r - start) * fp8_row_bytes(k) + k, sizeof(float));
-      }
-    }
-    copy(into.data + first * bytes, staged.data(), panels);
+  std::map<int64_t, std::vector<std::byte>> before;
+  for (const int64_t edge : {begin, end - 1}) {
+    if (edge * kPanelOutputs >= row && (edge + 1) * kPanelOutputs <= last) continue;
+    copy((before[edge] = std::vector<std::byte>(bytes)).data(), at(edge), bytes);
   }
-  if constexpr (std::is_same_v<Codec, quant::Fp8>) {
-    copy_bytes(into.data + fp8_panels_bytes(into.n, k) + row * int64_t{sizeof(float)}, row_scales.data(),
-               row_scales.size() * sizeof(float));
-  }
+  std::vector<float> row_scales(std::is_same_v<Codec, quant::Fp8> ? static_cast<size_t>(from.rows()) : 0);
+  upload_rows(pool, at(begin), bytes, bytes, end - begin, [&](int64_t i, std::byte* panel) {
+    const int64_t start = (begin + i) * kPanelOutputs;
+    if (const auto found = before.find(begin + i); found != before.end()) {
+      std::ranges::copy(found->second, panel);
+    } else {
+      std::fill_n(panel, bytes, std::byte{0});
+    }
+    BlockRows blocks(from, into.dtype, k);
+    Rows<Codec> rows{};
+    for (int64_t r = std::max(row, start); r < std::min(last, start + kPanelOutputs); ++r) {
+      const auto output = static_cast<int>(r - start);
+      rows[output] = reinterpret_cast<const typename Codec::Block*>(blocks.row(r - row, output));
+      if constexpr (std::is_same_v<Codec, quant::Fp8>) row_scales[static_cast<size_t>(r - row)] = rows[output]->scale;
+    }
+    pack_panel<Codec>(rows, k, panel);
+  });
+  if (row_scales.empty()) return;
+  copy(into.data + fp8_panels_bytes(into.n, k) + row * int64_t{sizeof(float)}, row_scales.data(),
+       row_scales.size() * sizeof(float));
 }
 
 // Whether tiles of few rows are multiplied as bytes (matmul_bytes.cuh), and scales are for how many inputs.

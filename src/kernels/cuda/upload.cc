@@ -42,7 +42,7 @@ void upload_rows(ThreadPool& pool, std::byte* to, size_t pitch, size_t row_bytes
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
     const PinnedBuffer& buffer = next_buffer();
-    pool.parallel_for(count, std::max<int64_t>(1, static_cast<int64_t>((size_t{256} << 10) / row_bytes)),
+    pool.parallel_for(count, std::max<int64_t>(1, static_cast<int64_t>((size_t{64} << 10) / row_bytes)),
                       [&](int64_t begin, int64_t end) {
                         for (int64_t i = begin; i < end; ++i) {
                           fill(first + i, buffer.data + static_cast<size_t>(i) * row_bytes);

@@ -109,14 +109,23 @@ using Formats =
 TYPED_TEST_SUITE(PackPanelsTest, Formats);
 
 TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
-  constexpr int64_t kBlocks = 5, k = kBlocks * TypeParam::kElements;
+  // More than is packed at a time, and of small blocks half a line at the end.
+  constexpr int64_t kBlocks = TypeParam::kElements < kPanelLine ? 13 : 5, k = kBlocks * TypeParam::kElements;
+  static_assert(k > kPackedInputs);
   Panel<typename PanelsOf<TypeParam>::Type> panel(k);
+  std::vector<std::vector<typename TypeParam::Block>> data;
   std::vector<std::vector<float>> expected;
   for (int output = 0; output < kPanelOutputs; ++output) {
-    const auto row = this->random_row(kBlocks);
-    RowPacker<TypeParam>(panel.data(), k, output).pack(row.data(), k);
+    const auto& row = data.emplace_back(this->random_row(kBlocks));
     std::vector<float>& values = expected.emplace_back(static_cast<size_t>(k));
     to_float(&TypeParam::kType, reinterpret_cast<const std::byte*>(row.data()), values.data(), values.size());
+  }
+  for (const bool late : {false, true}) {  // rows that come with others, and those that are packed to them
+    std::array<const typename TypeParam::Block*, kPanelOutputs> rows{};
+    for (size_t output = 0; output < kPanelOutputs; ++output) {
+      if ((output % 5 == 3) == late) rows[output] = data[output].data();
+    }
+    pack_rows<TypeParam>(rows, k, panel.data());
   }
   for (int output = 0; output < kPanelOutputs; ++output) {
     for (int64_t i = 0; i < k; ++i) {
@@ -138,11 +147,11 @@ TEST(PackPanels, ScalesOfMxfp4AreNoLargerThanKernelsTake) {
   std::vector<quant::MXFP4::Block> row(2);
   for (const int e : {0, 253}) {
     row[0].e = static_cast<uint8_t>(e);
-    RowPacker<quant::MXFP4>(panel.data(), 64, 0).pack(row.data(), 64);
+    RowPacker<quant::MXFP4>(panel.data(), 64, 0).pack(row.data(), 0, 64);
   }
   for (const int e : {254, 255}) {
     row[0].e = static_cast<uint8_t>(e);
-    EXPECT_THROW(RowPacker<quant::MXFP4>(panel.data(), 64, 0).pack(row.data(), 64), Error);
+    EXPECT_THROW(RowPacker<quant::MXFP4>(panel.data(), 64, 0).pack(row.data(), 0, 64), Error);
   }
 }
 
@@ -150,7 +159,7 @@ TEST(PackPanels, ARowOfNvfp4HasOneScaleOfTheTensor) {
   Panel<quant::ScaledNVFP4> panel(128);
   std::vector<quant::ScaledNVFP4::Block> row(2);
   row[0].scale = 1.0f, row[1].scale = 2.0f;
-  EXPECT_DEATH(RowPacker<quant::ScaledNVFP4>(panel.data(), 128, 3).pack(row.data(), 128), "several scales");
+  EXPECT_DEATH(RowPacker<quant::ScaledNVFP4>(panel.data(), 128, 3).pack(row.data(), 0, 128), "several scales");
 }
 
 }  // namespace
