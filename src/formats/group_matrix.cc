@@ -18,6 +18,14 @@ namespace {
 
 using quant::Fp8;
 
+// Numbers of 4 bits as blocks store them: element i of 32 beside element i + 16.
+template <int elements>
+void join_halves(const uint8_t* from, uint8_t* to) {
+  for (int begin = 0; begin < elements; begin += 32, from += 32, to += 16) {
+    for (int i = 0; i < 16; ++i) to[i] = static_cast<uint8_t>(from[i] | from[i + 16] << 4);
+  }
+}
+
 TensorEntry entry(std::string name, DType type, int64_t outputs, int64_t inputs) {
   TensorEntry out;
   out.name = std::move(name);
@@ -28,35 +36,36 @@ TensorEntry entry(std::string name, DType type, int64_t outputs, int64_t inputs)
   return out;
 }
 
-// One row as blocks of Codec, a part of a group each.
+// A row of a tile as blocks of Codec, a part of a group each.
 template <class Codec>
-void write_blocks(const GroupMatrix& m, int64_t output, const uint8_t* quants, std::byte* to) {
-  for (int64_t i = 0; i < m.inputs; i += Codec::kElements, quants += Codec::kElements) {
+void write_blocks(const GroupMatrix& m, int64_t output, int64_t input, int64_t inputs, const uint8_t* quants,
+                  std::byte* to) {
+  static_assert(kTileInputs % Codec::kElements == 0);
+  for (int64_t i = input; i < input + inputs; i += Codec::kElements, quants += Codec::kElements) {
     typename Codec::Block block;
     block.scale_zero = Codec::scale_zero(m.scale(output, i / m.group), m.zero(output, i / m.group));
     if constexpr (Codec::kBits == 8) {
       std::copy_n(quants, Codec::kElements, block.qs);
     } else {
-      for (int j = 0; j < Codec::kElements / 2; ++j) {
-        const uint8_t* pair = quants + j / 16 * 32 + j % 16;
-        block.qs[j] = static_cast<uint8_t>(pair[0] | pair[16] << 4);
-      }
+      join_halves<Codec::kElements>(quants, block.qs);
     }
-    std::memcpy(to, &block, sizeof block);
-    to += sizeof block;
+    std::memcpy(to + i / Codec::kElements * static_cast<int64_t>(sizeof block), &block, sizeof block);
   }
 }
 
-void write_plain(const GroupMatrix& m, int64_t output, const uint8_t* quants, std::byte* to) {
-  std::vector<float> values(static_cast<size_t>(m.inputs));
-  for (int64_t i = 0; i < m.inputs; ++i) {
+void write_plain(const GroupMatrix& m, int64_t output, int64_t input, int64_t inputs, const uint8_t* quants,
+                 std::byte* to) {
+  to += input * static_cast<int64_t>(sizeof(float));
+  for (int64_t i = input; i < input + inputs; ++i, to += sizeof(float)) {
     const int64_t g = m.group_of.empty() ? i / m.group : m.group_of[static_cast<size_t>(i)];
-    values[static_cast<size_t>(i)] = m.scale(output, g) * static_cast<float>(quants[i] - m.zero(output, g));
+    const float value = m.scale(output, g) * static_cast<float>(*quants++ - m.zero(output, g));
+    std::memcpy(to, &value, sizeof value);
   }
-  std::memcpy(to, values.data(), values.size() * sizeof(float));
 }
 
-using WriteRow = void (*)(const GroupMatrix&, int64_t output, const uint8_t* quants, std::byte* to);
+// `to`: the row's begin.
+using WriteRow = void (*)(const GroupMatrix&, int64_t output, int64_t input, int64_t inputs, const uint8_t* quants,
+                          std::byte* to);
 
 template <class Codec>
 bool fits(const GroupMatrix& m) {
@@ -79,20 +88,18 @@ bool is_nf4(const LevelMatrix& m) {
 
 // Places of `count` elements from `first` on.
 void unpack_places(const LevelMatrix& m, int64_t first, int64_t count, uint8_t* to) {
-  for (int64_t e = first; e < first + count; ++e) {
-    const auto pair = std::to_integer<uint8_t>(m.data[e / 2]);
-    *to++ = e % 2 == 0 ? pair >> 4 : pair & 15;
-  }
+  const auto pair = [&](int64_t e) { return std::to_integer<uint8_t>(m.data[e / 2]); };
+  int64_t e = first;
+  if (e % 2 != 0 && e < first + count) *to++ = pair(e++) & 15;
+  for (; e + 1 < first + count; e += 2, to += 2) to[0] = pair(e) >> 4, to[1] = pair(e) & 15;
+  if (e < first + count) *to = pair(e) >> 4;
 }
 
 void write_nf4(const LevelMatrix& m, int64_t row, const uint8_t* places, std::byte* to) {
   for (int64_t i = 0; i < m.inputs; i += quant::NF4::kElements, to += sizeof(quant::NF4::Block)) {
     quant::NF4::Block block;
     block.scale = m.scales[static_cast<size_t>((row * m.inputs + i) / m.group)];
-    for (int j = 0; j < quant::NF4::kElements / 2; ++j) {
-      const uint8_t* pair = places + i + j / 16 * 32 + j % 16;
-      block.qs[j] = static_cast<uint8_t>(pair[0] | pair[16] << 4);
-    }
+    join_halves<quant::NF4::kElements>(places + i, block.qs);
     std::memcpy(to, &block, sizeof block);
   }
 }
@@ -104,27 +111,20 @@ void write_levels(const LevelMatrix& m, int64_t row, const uint8_t* places, std:
   }
 }
 
-// Bytes with zeros between them.
-uint64_t spread_bytes(uint32_t bytes) {
-  const uint64_t pairs = (bytes | uint64_t{bytes} << 16) & 0x0000ffff0000ffff;
-  return (pairs | pairs << 8) & 0x00ff00ff00ff00ff;
-}
-
-// One group of 4-bit floats in the order of GGUF's blocks: the first half of it in low halves of bytes. In words: half
-// the time of bytes one by one, which the compiler does not do better.
+// One group of 4-bit floats in the order of GGUF's blocks: the first half of it in low halves of bytes.
 template <int elements>
 void reorder_fp4(const std::byte* from, uint8_t* to) {
   static_assert(elements == 16 || elements == 32);
-  constexpr uint64_t kLow = 0x0f0f0f0f0f0f0f0f;
-  uint64_t first = 0, second = 0;
-  std::memcpy(&first, from, elements / 4);
-  std::memcpy(&second, from + elements / 4, elements / 4);
-  const uint64_t even = (first & kLow) | (second & kLow) << 4, odd = (first >> 4 & kLow) | (second & ~kLow);
-  for (int i = 0; i < elements / 16; ++i) {
-    const uint64_t out = spread_bytes(static_cast<uint32_t>(even >> (32 * i))) |
-                         spread_bytes(static_cast<uint32_t>(odd >> (32 * i))) << 8;
-    std::memcpy(to + 8 * i, &out, sizeof out);
-  }
+  using Bytes = uint8_t __attribute__((vector_size(16)));  // the compiler's
+  Bytes pairs{};
+  std::memcpy(&pairs, from, elements / 2);
+  const Bytes even = pairs & 15, odd = pairs >> 4;
+  const Bytes begin = __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const Bytes end =
+      elements == 32 ? __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+                     : __builtin_shufflevector(begin, begin, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+  const Bytes both = begin | end << 4;
+  std::memcpy(to, &both, elements / 2);
 }
 
 // Rows of the blocks that `write` makes of a number of inputs from one on; as fp32 where inputs are no whole blocks.
@@ -161,12 +161,18 @@ TensorEntry entry_of(std::string name, GroupMatrix matrix) {
   TensorEntry out = entry(std::move(name), type, matrix.outputs, matrix.inputs);
   const size_t row_bytes = out.bytes / static_cast<size_t>(matrix.outputs);
   out.compute = [matrix = std::move(matrix), write = write, row_bytes](int64_t begin, int64_t count, std::byte* to) {
-    constexpr int64_t kRows = 16;  // at a time: what lies side by side in matrices that are stored inputs first
-    std::vector<uint8_t> quants(static_cast<size_t>(kRows * matrix.inputs));
+    constexpr int64_t kRows = 64;  // at a time: of what lies side by side in matrices that are stored inputs first
+    std::vector<uint8_t> quants(static_cast<size_t>(kRows * kTileInputs));
     for (int64_t row = begin; row < begin + count; row += kRows) {
       const int64_t rows = std::min(kRows, begin + count - row);
-      matrix.quants(row, rows, quants.data());
-      for (int64_t i = 0; i < rows; ++i, to += row_bytes) write(matrix, row + i, quants.data() + i * matrix.inputs, to);
+      for (int64_t input = 0; input < matrix.inputs; input += kTileInputs) {
+        const int64_t inputs = std::min(kTileInputs, matrix.inputs - input);
+        matrix.quants({.output = row, .outputs = rows, .input = input, .inputs = inputs}, quants.data());
+        for (int64_t i = 0; i < rows; ++i) {
+          write(matrix, row + i, input, inputs, quants.data() + i * inputs,
+                to + static_cast<size_t>(row - begin + i) * row_bytes);
+        }
+      }
     }
   };
   return out;
@@ -203,8 +209,11 @@ GroupMatrix int8_rows(const TensorEntry& weight) {
   constexpr int kOffset = 128;
   const int64_t inputs = weight.shape[1];
   GroupMatrix m{.bits = 8, .outputs = weight.shape[0], .inputs = inputs};
-  m.quants = [data = weight.data, inputs](int64_t output, int64_t count, uint8_t* to) {
-    for (int64_t i = 0; i < count * inputs; ++i) to[i] = static_cast<uint8_t>(data[output * inputs + i]) ^ kOffset;
+  m.quants = [data = weight.data, inputs](const MatrixTile& tile, uint8_t* to) {
+    for (int64_t row = tile.output; row < tile.output + tile.outputs; ++row, to += tile.inputs) {
+      const std::byte* from = data + row * inputs + tile.input;
+      for (int64_t i = 0; i < tile.inputs; ++i) to[i] = static_cast<uint8_t>(from[i]) ^ kOffset;
+    }
   };
   m.zero = [](int64_t, int64_t) { return kOffset; };
   return m;

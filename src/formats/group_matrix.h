@@ -11,13 +11,19 @@
 
 namespace sluice {
 
+// Some rows of a matrix, some columns of each: `inputs` of them from a multiple of kTileInputs on.
+struct MatrixTile {
+  int64_t output, outputs, input, inputs;
+};
+inline constexpr int64_t kTileInputs = 256;
+
 // A matrix of integers: weight [o, i] is scale(o, g) * (quant(o, i) - zero(o, g)) for the group g of input i.
 struct GroupMatrix {
   int bits = 0;  // 4 or 8
   int64_t outputs = 0, inputs = 0;
   int64_t group = 0;                // inputs per group
   std::vector<int32_t> group_of{};  // of every input, where groups are no runs of inputs; else empty
-  std::function<void(int64_t output, int64_t count, uint8_t* to)> quants{};  // rows of all inputs
+  std::function<void(const MatrixTile&, uint8_t* to)> quants{};  // to [outputs, inputs] of the tile
   std::function<float(int64_t output, int64_t group)> scale{};
   std::function<int(int64_t output, int64_t group)> zero{};  // 0 .. 2^bits
 };

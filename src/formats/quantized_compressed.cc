@@ -41,9 +41,8 @@ void packed_matrix(QuantizedTensors& t, const std::string& name) {
   GroupMatrix m{.bits = bits, .outputs = outputs, .inputs = inputs};
   if (t.has(name + ".weight_g_idx")) m.group_of = order_of(t.take(name + ".weight_g_idx"), inputs, scales.count());
   m.group = m.group_of.empty() ? group_size(scale, inputs, scales.count()) : inputs;
-  m.quants = [inputs = inputs, fields = PackedFields{weight.data, 1, columns, bits}](int64_t output, int64_t count,
-                                                                                     uint8_t* to) {
-    for (int64_t r = 0; r < count; ++r) fields.read(output + r, inputs, to + r * inputs);
+  m.quants = [fields = PackedFields{weight.data, 1, columns, bits}](const MatrixTile& tile, uint8_t* to) {
+    fields.read(tile, to);
   };
   m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
   m.zero = [bits](int64_t, int64_t) { return 1 << (bits - 1); };

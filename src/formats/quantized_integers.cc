@@ -1,15 +1,11 @@
 // Integers in groups with zero points: GPTQ, AWQ, and AutoRound, which writes either form.
 #include <fmt/core.h>
 
-#include <array>
-
 #include "base/json.h"
 #include "formats/quantized_tensors.h"
 
 namespace sluice {
 namespace {
-
-constexpr std::array<int, 8> kAwqFields = {0, 4, 1, 5, 2, 6, 3, 7};  // of each of eight outputs, in a word
 
 // Inputs first: word (i, o) holds inputs of output o, zeros (g, o) outputs likewise. Integers of 2 and 3 bits become
 // some of 4.
@@ -25,9 +21,8 @@ void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zer
   GroupMatrix m{.bits = bits == 8 ? 8 : 4, .outputs = outputs, .inputs = inputs};
   if (t.has(name + ".g_idx")) m.group_of = order_of(t.take(name + ".g_idx"), inputs, groups);
   m.group = m.group_of.empty() ? group_size(scale, inputs, groups) : inputs;
-  m.quants = [inputs, fields = PackedFields{weight.data, outputs, 1, bits}](int64_t output, int64_t count,
-                                                                            uint8_t* to) {
-    for (int64_t r = 0; r < count; ++r) fields.read(output + r, inputs, to + r * inputs);
+  m.quants = [fields = PackedFields{weight.data, outputs, 1, bits}](const MatrixTile& tile, uint8_t* to) {
+    fields.read(tile, to);
   };
   m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
   m.zero = [zero_offset, fields = PackedFields{zero.data, 1, zero_words, bits}](int64_t output, int64_t g) {
@@ -36,26 +31,18 @@ void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zer
   t.add(entry_of(name + ".weight", std::move(m)));
 }
 
-// Inputs first, eight outputs to a word in an order of their own.
 void awq_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry weight = t.take(name + ".qweight", &kInt32, 0, 0), scale = t.take(name + ".scales");
   const int64_t inputs = weight.shape[0], outputs = weight.shape[1] * 8;
   const Scales scales(scale, outputs, true);
   const TensorEntry zero = t.take(name + ".qzeros", &kInt32, scales.count(), outputs / 8);
-  const auto field = [](const PackedFields& fields, int64_t row, int64_t output) {
-    return fields.at(row, output / 8 * 8 + kAwqFields[static_cast<size_t>(output % 8)]);
-  };
   GroupMatrix m{.bits = 4, .outputs = outputs, .inputs = inputs};
   m.group = group_size(scale, inputs, scales.count());
-  m.quants = [=, fields = PackedFields{weight.data, 1, outputs / 8, 4}](int64_t output, int64_t count, uint8_t* to) {
-    for (int64_t i = 0; i < inputs; ++i) {
-      for (int64_t r = 0; r < count; ++r) to[r * inputs + i] = static_cast<uint8_t>(field(fields, i, output + r));
-    }
+  m.quants = [fields = AwqFields{weight.data, outputs / 8}](const MatrixTile& tile, uint8_t* to) {
+    fields.read(tile, to);
   };
   m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
-  m.zero = [=, fields = PackedFields{zero.data, 1, outputs / 8, 4}](int64_t output, int64_t g) {
-    return field(fields, g, output);
-  };
+  m.zero = [fields = AwqFields{zero.data, outputs / 8}](int64_t output, int64_t g) { return fields.at(g, output); };
   t.add(entry_of(name + ".weight", std::move(m)));
 }
 

@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +26,40 @@ void ignore(const Config& config, std::initializer_list<const char*> keys) {
   for (const char* key : keys) config.ignore(key);
 }
 
+namespace {
+
+// Vectors of the compiler's.
+using Words = uint32_t __attribute__((vector_size(16)));
+using Bytes = uint8_t __attribute__((vector_size(16)));
+
+// Nibble i of word j becomes byte j of rows[i] (Warren, Hacker's Delight, 7-3).
+void transpose_nibbles(const uint32_t (&words)[8], uint64_t (&rows)[8]) {
+  const auto exchange = [](Words& a, Words& b, int shift, uint32_t mask) {
+    const Words exchanged = (a >> shift ^ b) & mask;
+    b ^= exchanged;
+    a ^= exchanged << shift;
+  };
+  Words a = {words[0], words[1], words[2], words[3]}, b = {words[4], words[5], words[6], words[7]};
+  exchange(a, b, 16, 0x0000ffff);
+  Words c = __builtin_shufflevector(a, b, 0, 1, 4, 5), d = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  exchange(c, d, 8, 0x00ff00ff);
+  Words even = __builtin_shufflevector(c, d, 0, 4, 2, 6), odd = __builtin_shufflevector(c, d, 1, 5, 3, 7);
+  exchange(even, odd, 4, 0x0f0f0f0f);
+  // Words 0, 2, 4, 6 and 1, 3, 5, 7.
+  const auto spread = [](const Words& four, uint64_t& r0, uint64_t& r1, uint64_t& r2, uint64_t& r3) {
+    const auto low = std::bit_cast<Bytes>(four & 0x0f0f0f0f), high = std::bit_cast<Bytes>(four >> 4 & 0x0f0f0f0f);
+    const auto begin = std::bit_cast<std::array<uint64_t, 2>>(
+        __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    const auto end = std::bit_cast<std::array<uint64_t, 2>>(
+        __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
+    r0 = begin[0], r1 = begin[1], r2 = end[0], r3 = end[1];
+  };
+  spread(even, rows[0], rows[2], rows[4], rows[6]);
+  spread(odd, rows[1], rows[3], rows[5], rows[7]);
+}
+
+}  // namespace
+
 int PackedFields::at(int64_t row, int64_t field) const {
   const int64_t bit = field * bits;
   uint64_t window = word(row, bit / 32);
@@ -30,18 +67,54 @@ int PackedFields::at(int64_t row, int64_t field) const {
   return static_cast<int>(window >> (bit % 32) & ((1u << bits) - 1));
 }
 
-void PackedFields::read(int64_t row, int64_t count, uint8_t* to) const {
-  uint64_t window = 0;
-  int64_t next = 0;
-  int held = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (held < bits) {
-      window |= static_cast<uint64_t>(word(row, next++)) << held;
-      held += 32;
+void PackedFields::read(const MatrixTile& tile, uint8_t* to) const {
+  const int64_t first = tile.input * bits / 32, whole = bits == 4 ? tile.inputs / 8 : 0;
+  // Rows may lie side by side, so that one word of each of them is read before the next words are.
+  for (int64_t w = 0; w < whole; ++w) {
+    for (int64_t r = 0; r < tile.outputs; ++r) {
+      const uint64_t eight = spread_nibbles(word(tile.output + r, first + w));
+      std::memcpy(to + r * tile.inputs + w * 8, &eight, sizeof eight);
     }
-    to[i] = static_cast<uint8_t>(window & ((1u << bits) - 1));
-    window >>= bits;
-    held -= bits;
+  }
+  for (int64_t r = 0; r < tile.outputs; ++r) {
+    uint64_t window = 0;
+    int64_t next = first + whole;
+    int held = 0;
+    for (int64_t i = whole * 8; i < tile.inputs; ++i) {
+      if (held < bits) {
+        window |= static_cast<uint64_t>(word(tile.output + r, next++)) << held;
+        held += 32;
+      }
+      to[r * tile.inputs + i] = static_cast<uint8_t>(window & ((1u << bits) - 1));
+      window >>= bits;
+      held -= bits;
+    }
+  }
+}
+
+int AwqFields::at(int64_t input, int64_t output) const {
+  return static_cast<int>(word(input, output / 8) >> 4 * kFields[output % 8] & 15);
+}
+
+void AwqFields::read(const MatrixTile& tile, uint8_t* to) const {
+  constexpr int64_t kSide = 8;  // inputs and outputs at a time
+  const int64_t end = tile.output + tile.outputs;
+  for (int64_t i = 0; i < tile.inputs; i += kSide) {
+    const int64_t inputs = std::min(kSide, tile.inputs - i);
+    for (int64_t first = tile.output / kSide * kSide; first < end; first += kSide) {
+      uint32_t words[kSide] = {};
+      for (int64_t j = 0; j < inputs; ++j) words[j] = word(tile.input + i + j, first / kSide);
+      uint64_t rows[kSide];
+      transpose_nibbles(words, rows);
+      uint8_t* const place = to + (first - tile.output) * tile.inputs + i;  // output `first` may not be in the tile
+      if (inputs == kSide && first >= tile.output && first + kSide <= end) {
+        for (int64_t o = 0; o < kSide; ++o) std::memcpy(place + o * tile.inputs, &rows[kFields[o]], kSide);
+        continue;
+      }
+      for (int64_t o = std::max(first, tile.output) - first; o < std::min(kSide, end - first); ++o) {
+        std::memcpy(place + o * tile.inputs, &rows[kFields[o]], static_cast<size_t>(inputs));
+      }
+    }
   }
 }
 

@@ -27,10 +27,30 @@ struct PackedFields {
   int64_t word_stride, row_stride;  // from a row's word to its next, from a row to the next, in words
   int bits;
   int at(int64_t row, int64_t field) const;
-  void read(int64_t row, int64_t count, uint8_t* to) const;  // its first fields
+  // Rows are outputs, or the other way round, and fields inputs.
+  void read(const MatrixTile& tile, uint8_t* to) const;
   uint32_t word(int64_t row, int64_t i) const {
     uint32_t value;
     std::memcpy(&value, data + (row * row_stride + i * word_stride) * static_cast<int64_t>(sizeof value), sizeof value);
+    return value;
+  }
+};
+// Eight numbers of 4 bits as bytes, the lowest first.
+inline uint64_t spread_nibbles(uint32_t word) {
+  uint64_t x = (word | uint64_t{word} << 16) & 0x0000ffff0000ffff;
+  x = (x | x << 8) & 0x00ff00ff00ff00ff;
+  return (x | x << 4) & 0x0f0f0f0f0f0f0f0f;
+}
+// Numbers of 4 bits in int32 words [inputs, words], those of eight outputs in each, in the order of AWQ's kernels.
+struct AwqFields {
+  static constexpr int kFields[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // of the outputs of a word
+  const std::byte* data;
+  int64_t words;
+  int at(int64_t input, int64_t output) const;
+  void read(const MatrixTile& tile, uint8_t* to) const;
+  uint32_t word(int64_t input, int64_t i) const {
+    uint32_t value;
+    std::memcpy(&value, data + (input * words + i) * static_cast<int64_t>(sizeof value), sizeof value);
     return value;
   }
 };
