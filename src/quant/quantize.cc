@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/extremes.h"
 #include "quant/fp4.h"
 #include "quant/k_quants.h"
 #include "quant/q_legacy.h"
@@ -13,25 +14,27 @@ namespace {
 
 // The integer part of x, not below 0 and not above `most`; NaN gives 0.
 int level(float x, int most) {
-  if (!(x > 0)) return 0;
-  return x < static_cast<float>(most) ? static_cast<int>(x) : most;
+  const auto highest = static_cast<float>(most);
+  return static_cast<int>(x > 0 ? x < highest ? x : highest : 0.0f);
 }
 
-// Nearest integer, halves away from zero, within [-most, most]; NaN gives 0.
+// Nearest integer, halves away from zero, within [-most, most]; NaN gives 0. (Without std::round, which the compiler
+// does not do several at a time.)
 int nearest(float x, int most) {
-  if (std::isnan(x)) return 0;
-  return static_cast<int>(std::clamp(std::round(x), static_cast<float>(-most), static_cast<float>(most)));
+  const auto highest = static_cast<float>(most);
+  const float magnitude = std::abs(x), within = magnitude > 0 ? magnitude < highest ? magnitude : highest : 0.0f;
+  const int whole = static_cast<int>(within), rounded = whole + (within - static_cast<float>(whole) >= 0.5f ? 1 : 0);
+  return x < 0 ? -rounded : rounded;
 }
 
 float inverse(float d) { return d == 0 ? 0.0f : 1.0f / d; }
 
 // The element of largest magnitude, with its sign; the first of equals.
 float extreme(const float* in, int count) {
-  float best = 0;
-  for (int i = 0; i < count; ++i) {
-    if (std::abs(in[i]) > std::abs(best)) best = in[i];
-  }
-  return best;
+  const float most = largest_number(in, static_cast<size_t>(count));
+  const float* end = in + count;
+  const float* first = std::find_if(in, end, [&](float x) { return std::abs(x) == most; });
+  return first != end ? *first : 0.0f;
 }
 
 // Splits levels of up to 5 bits into nibbles of element i and i + 16, and bits.
@@ -95,7 +98,7 @@ void Q5_1::quantize(const float* in, Block& block) {
 }
 
 void Q8_0::quantize(const float* in, Block& block) {
-  const float d = std::abs(extreme(in, 32)) / 127, id = inverse(d);
+  const float d = largest_number(in, 32) / 127, id = inverse(d);
   block.d = float_to_fp16(d);
   for (int i = 0; i < 32; ++i) block.qs[i] = static_cast<int8_t>(nearest(in[i] * id, 127));
 }
@@ -117,7 +120,7 @@ void Q8_K::quantize(const float* in, Block& block) {
 }
 
 void TQ1_0::quantize(const float* in, Block& block) {
-  const float d = std::abs(extreme(in, kElements)), id = inverse(d);
+  const float d = largest_number(in, kElements), id = inverse(d);
   // `digits` numbers of stride `stride` from `from` on, the first the most significant of five.
   const auto pack = [&](int from, int stride, int digits) {
     int number = 0;
@@ -131,7 +134,7 @@ void TQ1_0::quantize(const float* in, Block& block) {
 }
 
 void TQ2_0::quantize(const float* in, Block& block) {
-  const float d = std::abs(extreme(in, kElements)), id = inverse(d);
+  const float d = largest_number(in, kElements), id = inverse(d);
   for (int i = 0; i < 64; ++i) {
     const float* from = in + i / 32 * 128 + i % 32;
     int byte = 0;
@@ -143,7 +146,7 @@ void TQ2_0::quantize(const float* in, Block& block) {
 
 // The scale is the power of two that brings the largest weight to the largest exponent of E2M1 (2).
 void MXFP4::quantize(const float* in, Block& block) {
-  const float most = std::abs(extreme(in, 32));
+  const float most = largest_number(in, 32);
   int e = 0;
   if (most > 0) e = std::isinf(most) ? 254 : std::clamp(std::ilogb(most) - 2 + 127, 0, 254);
   block.e = static_cast<uint8_t>(e);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/extremes.h"
 #include "quant/groups.h"
 #include "quant/nf4.h"
 
@@ -10,18 +11,17 @@ namespace sluice::quant {
 template <int Bits, int Group>
 void IntGroup<Bits, Group>::quantize(const float* in, Block& block) {
   constexpr int kMost = (1 << Bits) - 1;
-  float least = 0, most = 0;
-  for (int i = 0; i < Group; ++i) {
-    if (!std::isfinite(in[i])) continue;
-    least = std::min(least, in[i]);
-    most = std::max(most, in[i]);
-  }
+  const auto [least, most] = finite_extremes<Group>(in);
   const float exact = most / kMost - least / kMost;  // the difference may not be finite
   block.scale_zero = scale_zero(std::isfinite(exact) ? exact : 0.0f, 0);
   const float d = scale(block.scale_zero), inverse = d > 0 ? 1.0f / d : 0.0f;
   const auto level = [&](float x, float zero) {
-    const float q = std::nearbyint(x * inverse) + zero;  // NaN becomes the zero point
-    return q > 0 ? static_cast<int>(std::min(q, static_cast<float>(kMost))) : q <= 0 ? 0 : static_cast<int>(zero);
+    constexpr float kWhole = 0x1.8p23f, kFar = 2 * kMost;  // added, leaves no room for a fraction; beyond all levels
+    float q = x * inverse;
+    q = q > kFar ? kFar : q < -kFar ? -kFar : q;
+    q = q + kWhole - kWhole + zero;
+    q = q > 0 ? q < kMost ? q : kMost : q <= 0 ? 0 : zero;  // NaN becomes the zero point
+    return static_cast<int>(q);
   };
   const int zero = std::isfinite(inverse) ? level(-least, 0.0f) : 0;
   block.scale_zero = scale_zero(d, zero);
@@ -29,9 +29,10 @@ void IntGroup<Bits, Group>::quantize(const float* in, Block& block) {
   if constexpr (Bits == 8) {
     for (int i = 0; i < Group; ++i) block.qs[i] = quant(i);
   } else {
-    for (int i = 0; i < Group / 2; ++i) {
-      const int first = i / 16 * 32 + i % 16;
-      block.qs[i] = static_cast<uint8_t>(quant(first) | quant(first + 16) << 4);
+    for (int sub = 0; sub < Group; sub += 32) {
+      for (int i = 0; i < 16; ++i) {
+        block.qs[sub / 2 + i] = static_cast<uint8_t>(quant(sub + i) | quant(sub + 16 + i) << 4);
+      }
     }
   }
 }
@@ -41,10 +42,7 @@ template struct IntGroup<4, 128>;
 template struct IntGroup<8, 128>;
 
 void NF4::quantize(const float* in, Block& block) {
-  float most = 0;
-  for (int i = 0; i < kElements; ++i) {
-    if (std::isfinite(in[i])) most = std::max(most, std::abs(in[i]));
-  }
+  const float most = largest_finite(in, kElements);
   block.scale = most;
   const auto place = [&](int i) {
     const float x = most > 0 ? in[i] / most : 0.0f;  // NaN becomes the highest level, as the comparisons go
@@ -59,15 +57,17 @@ void NF4::quantize(const float* in, Block& block) {
 }
 
 void Fp8::quantize_row(const float* in, Block* blocks, size_t count) {
-  float most = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (std::isfinite(in[i])) most = std::max(most, std::abs(in[i]));
-  }
-  const float scale = most / 448.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  const float scale = largest_finite(in, count) / 448.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
   for (; count > 0; count -= kElements, in += kElements, ++blocks) {
     blocks->scale = scale;
     // A subnormal scale's inverse may not be finite: such weights are zero for all purposes.
-    for (int i = 0; i < kElements; ++i) blocks->qs[i] = std::isfinite(inverse) ? nearest(in[i] * inverse) : 0;
+    if (!std::isfinite(inverse)) {
+      std::fill_n(blocks->qs, kElements, uint8_t{0});
+      continue;
+    }
+    float scaled[kElements];
+    for (int i = 0; i < kElements; ++i) scaled[i] = in[i] * inverse;
+    codec::encode_f8e4m3(scaled, reinterpret_cast<std::byte*>(blocks->qs), kElements);
   }
 }
 

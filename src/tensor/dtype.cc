@@ -80,27 +80,27 @@ float fp8_e5m2_to_float(uint8_t bits) { return fp16_to_float(static_cast<uint16_
 
 namespace {
 
-// To 8 bits with so many of the mantissa. `largest`: as it is stored; exponents are from -bias + 1 on.
+// To 8 bits with so many of the mantissa; `largest` is the largest number as it is stored. Without a branch, so that
+// the compiler may do several at a time.
 template <int mantissa_bits>
-uint8_t to_fp8(float value, float largest, uint8_t stored) {
+uint8_t to_fp8(float value, int32_t largest) {
   constexpr int kShift = 23 - mantissa_bits, kBias = (1 << (6 - mantissa_bits)) - 1;
-  const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> 24 & 0x80);
-  const float magnitude = std::abs(value);
-  if (std::isnan(value)) return sign | 0x7f;
-  if (magnitude >= largest) return sign | stored;
-  if (magnitude < std::ldexp(1.0f, 1 - kBias)) {
-    return sign | static_cast<uint8_t>(std::nearbyint(std::ldexp(magnitude, kBias - 1 + mantissa_bits)));
-  }
-  const auto m = std::bit_cast<uint32_t>(magnitude);
-  const uint32_t rounded = m + (1u << (kShift - 1)) - 1 + (m >> kShift & 1);
-  return sign |
-         static_cast<uint8_t>(std::min((rounded >> kShift) - ((127u - kBias) << mantissa_bits), uint32_t{stored}));
+  // The bits of 2^(1 - bias), the smallest normal number, and of a number whose last place is worth what that of
+  // subnormal ones is: added to it they are rounded.
+  constexpr int32_t kNormal = (127 + 1 - kBias) << 23, kUnits = (127 + 23 + 1 - kBias - mantissa_bits) << 23;
+  const auto bits = std::bit_cast<int32_t>(value), m = bits & 0x7fffffff;
+  const int32_t finite = m < 0x7f800000 ? m : 0x7f800000;
+  const int32_t rounded = (finite + (1 << (kShift - 1)) - 1 + (finite >> kShift & 1)) >> kShift;
+  const int32_t normal = rounded - ((127 - kBias) << mantissa_bits);
+  const int32_t subnormal = std::bit_cast<int32_t>(std::bit_cast<float>(m) + std::bit_cast<float>(kUnits)) - kUnits;
+  const int32_t number = m < kNormal ? subnormal : normal < largest ? normal : largest;
+  return static_cast<uint8_t>((bits >> 24 & 0x80) | (m > 0x7f800000 ? 0x7f : number));
 }
 
 }  // namespace
 
-uint8_t float_to_fp8(float value) { return to_fp8<3>(value, 448.0f, 0x7e); }
-uint8_t float_to_fp8_e5m2(float value) { return to_fp8<2>(value, 57344.0f, 0x7b); }
+uint8_t float_to_fp8(float value) { return to_fp8<3>(value, 0x7e); }
+uint8_t float_to_fp8_e5m2(float value) { return to_fp8<2>(value, 0x7b); }
 
 namespace {
 
@@ -152,7 +152,9 @@ void decode_f8e5m2(const std::byte* from, float* to, size_t count) {
   read_each<uint8_t>(from, to, count, fp8_e5m2_to_float);
 }
 void encode_f8e5m2(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp8_e5m2); }
-void encode_f8e4m3(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp8); }
+void encode_f8e4m3(const float* from, std::byte* to, size_t count) {
+  write_each(from, to, count, [](float value) { return to_fp8<3>(value, 0x7e); });
+}
 
 }  // namespace codec
 
