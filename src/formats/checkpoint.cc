@@ -76,7 +76,8 @@ std::vector<Tensor> TensorEntry::rows_in_memory(int64_t begin, int64_t count, Th
   if (!compute) return rows(begin, count);
   const int64_t columns = shape[-1];
   const size_t row_bytes = bytes / static_cast<size_t>(shape.elements() / columns);
-  memory = Buffer(static_cast<size_t>(count) * row_bytes);
+  const size_t needed = static_cast<size_t>(count) * row_bytes;
+  if (memory.size() < needed) memory = Buffer(needed);
   pool.parallel_for(count, 64, [&](int64_t from, int64_t to) {
     compute(begin + from, to - from, memory.data() + static_cast<size_t>(from) * row_bytes);
   });

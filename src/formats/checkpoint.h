@@ -76,7 +76,8 @@ struct TensorEntry {
   // Not null: the file stores this in another form (formats/quantized.h), and `data` is null. Writes rows [begin, begin
   // + count) of a dense matrix; may be called from several threads.
   std::function<void(int64_t begin, int64_t count, std::byte* to)> compute{};
-  // The entry as one with data: itself, or computed into `memory`, which has to outlive it.
+  // The entry as one with data: itself, or computed into `memory`, which becomes larger if need be and has to outlive
+  // it.
   TensorEntry in_memory(ThreadPool& pool, Buffer& memory) const;
   // Rows of it alone, computed likewise: runs of rows as in rows().
   std::vector<Tensor> rows_in_memory(int64_t begin, int64_t count, ThreadPool& pool, Buffer& memory) const;

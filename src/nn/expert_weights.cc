@@ -33,12 +33,12 @@ class Loader {
 
   void separate() {
     plan(type_of_first(spec_.gate), type_of_first(spec_.down));
+    Buffer memory;
     for (int e = 0; e < spec_.experts; ++e) {
       const Weights here = w_ / "experts" / std::to_string(e);
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
         const TensorEntry* entry = (here / name).tensor("weight", {rows, columns}, Weights::Stored::kAnyWay);
         if (entry == nullptr || !context_.packs()) return;
-        Buffer memory;
         into.pack(context_, e, row, entry->in_memory(context_.pool, memory).view());
       };
       if (spec_.gated) pack(in_, 0, spec_.gate, inner_, hidden_);

@@ -24,9 +24,9 @@ StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_
 StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs) {
   const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs}, Weights::Stored::kAnyWay);
   *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, count, outputs, inputs);
+  Buffer memory;
   for (int i = 0; entry != nullptr && w.context().packs() && i < count; ++i) {
     int64_t row = 0;
-    Buffer memory;
     for (const Tensor& rows : entry->rows_in_memory(i * outputs, outputs, w.context().pool, memory)) {
       pack(w.context(), i, row, rows);
       row += rows.rows();
