@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/wide.h"
 #include "quant/extremes.h"
 #include "quant/fp4.h"
 #include "quant/k_quants.h"
@@ -67,13 +68,13 @@ Affine affine_levels(const float* in, int most, int* q) {
 
 }  // namespace
 
-void Q4_0::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q4_0::quantize(const float* in, Block& block) {
   int q[32];
   block.d = float_to_fp16(symmetric_levels(in, 8, q));
   store_nibbles(q, block.qs);
 }
 
-void Q4_1::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q4_1::quantize(const float* in, Block& block) {
   int q[32];
   const Affine a = affine_levels(in, 15, q);
   block.d = float_to_fp16(a.d);
@@ -81,14 +82,14 @@ void Q4_1::quantize(const float* in, Block& block) {
   store_nibbles(q, block.qs);
 }
 
-void Q5_0::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q5_0::quantize(const float* in, Block& block) {
   int q[32];
   block.d = float_to_fp16(symmetric_levels(in, 16, q));
   store_nibbles(q, block.qs);
   store_fifth_bits(q, block.qh);
 }
 
-void Q5_1::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q5_1::quantize(const float* in, Block& block) {
   int q[32];
   const Affine a = affine_levels(in, 31, q);
   block.d = float_to_fp16(a.d);
@@ -97,7 +98,7 @@ void Q5_1::quantize(const float* in, Block& block) {
   store_fifth_bits(q, block.qh);
 }
 
-void Q8_0::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q8_0::quantize(const float* in, Block& block) {
   const float d = largest_number(in, 32) / 127, id = inverse(d);
   block.d = float_to_fp16(d);
   for (int i = 0; i < 32; ++i) block.qs[i] = static_cast<int8_t>(nearest(in[i] * id, 127));

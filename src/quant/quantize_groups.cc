@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/wide.h"
 #include "quant/extremes.h"
 #include "quant/groups.h"
 #include "quant/nf4.h"
@@ -9,7 +10,7 @@
 namespace sluice::quant {
 
 template <int Bits, int Group>
-void IntGroup<Bits, Group>::quantize(const float* in, Block& block) {
+SLUICE_WIDE void IntGroup<Bits, Group>::quantize(const float* in, Block& block) {
   constexpr int kMost = (1 << Bits) - 1;
   const auto [least, most] = finite_extremes<Group>(in);
   const float exact = most / kMost - least / kMost;  // the difference may not be finite
@@ -41,22 +42,25 @@ template struct IntGroup<4, 64>;
 template struct IntGroup<4, 128>;
 template struct IntGroup<8, 128>;
 
-void NF4::quantize(const float* in, Block& block) {
+SLUICE_WIDE void NF4::quantize(const float* in, Block& block) {
   const float most = largest_finite(in, kElements);
   block.scale = most;
-  const auto place = [&](int i) {
-    const float x = most > 0 ? in[i] / most : 0.0f;  // NaN becomes the highest level, as the comparisons go
-    int nearest = 0;
-    while (nearest < 15 && !(x <= (kNf4Levels[nearest] + kNf4Levels[nearest + 1]) / 2)) ++nearest;
-    return static_cast<uint8_t>(nearest);
-  };
-  for (int i = 0; i < kElements / 2; ++i) {
-    const int first = i / 16 * 32 + i % 16;
-    block.qs[i] = static_cast<uint8_t>(place(first) | place(first + 16) << 4);
+  int places[kElements] = {};
+  for (int level = 0; level < 15; ++level) {
+    const float middle = (kNf4Levels[level] + kNf4Levels[level + 1]) / 2;
+    for (int i = 0; i < kElements; ++i) {
+      const float x = most > 0 ? in[i] / most : 0.0f;  // NaN becomes the highest level, as the comparisons go
+      places[i] += x <= middle ? 0 : 1;
+    }
+  }
+  for (int sub = 0; sub < kElements; sub += 32) {
+    for (int i = sub; i < sub + 16; ++i) {
+      block.qs[i - sub / 2] = static_cast<uint8_t>(places[i] | places[i + 16] << 4);
+    }
   }
 }
 
-void Fp8::quantize_row(const float* in, Block* blocks, size_t count) {
+SLUICE_WIDE void Fp8::quantize_row(const float* in, Block* blocks, size_t count) {
   const float scale = largest_finite(in, count) / 448.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
   for (; count > 0; count -= kElements, in += kElements, ++blocks) {
     blocks->scale = scale;

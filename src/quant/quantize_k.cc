@@ -3,7 +3,9 @@
 // hold, and the levels chosen anew under the rounded ones.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "base/wide.h"
 #include "quant/k_quants.h"
 
 namespace sluice::quant {
@@ -11,10 +13,56 @@ namespace {
 
 constexpr int kTrials = 9;
 
-// Nearest integer within [low, high]; NaN gives low.
-int nearest(float x, int low, int high) {
-  if (!(x > static_cast<float>(low))) return low;
-  return x < static_cast<float>(high) ? static_cast<int>(std::nearbyint(x)) : high;
+// Everything here becomes part of the quantizers, which there are for several instruction sets (base/wide.h).
+#define SLUICE_PART [[gnu::always_inline]] inline
+
+// Weights in a row, of the compiler's vectors: what is computed is the same on every instruction set.
+constexpr int kTogether = 8;
+using Floats = float __attribute__((vector_size(kTogether * sizeof(float))));
+
+SLUICE_PART Floats load(const float* from) {
+  Floats v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+SLUICE_PART float sum_of(const Floats& v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
+
+// Nearest integer within [low, high]; NaN gives low. Adding kWhole leaves no room for a fraction.
+constexpr float kWhole = 0x1.8p23f;
+SLUICE_PART float nearest(float x, float low, float high) {
+  const float within = x > low ? x < high ? x : high : low;
+  return within + kWhole - kWhole;
+}
+SLUICE_PART Floats nearest(const Floats& x, const Floats& low, const Floats& high) {
+  const Floats below = x < high ? x : high, within = x > low ? below : low;
+  return within + kWhole - kWhole;
+}
+
+// The squares of what scale * q - min leaves of x.
+template <int Count>
+SLUICE_PART float squared_error(const float* x, const Floats* q, float scale, float min) {
+  Floats error = {};
+  for (int i = 0; i < Count / kTogether; ++i) {
+    const Floats rest = scale * q[i] - min - load(x + i * kTogether);
+    error += rest * rest;
+  }
+  return sum_of(error);
+}
+
+struct LevelSums {
+  float q, qq, xq;
+};
+// Levels of (x - shift) * inverse, within [low, high].
+template <int Count>
+SLUICE_PART LevelSums choose_levels(const float* x, float shift, float inverse, float low, float high, Floats* q) {
+  const Floats lowest = Floats{} + low, highest = Floats{} + high;
+  Floats q_sum = {}, qq = {}, xq = {};
+  for (int i = 0; i < Count / kTogether; ++i) {
+    const Floats v = load(x + i * kTogether);
+    q[i] = nearest((v - shift) * inverse, lowest, highest);
+    q_sum += q[i], qq += q[i] * q[i], xq += v * q[i];
+  }
+  return {sum_of(q_sum), sum_of(qq), sum_of(xq)};
 }
 
 struct Fit {
@@ -23,26 +71,24 @@ struct Fit {
 
 // Levels 0 .. most for `Count` weights, with min >= 0.
 template <int Count>
-Fit fit_affine(const float* x, int most) {
+SLUICE_PART Fit fit_affine(const float* x, int most) {
   float low = 0, high = x[0];
   for (int i = 0; i < Count; ++i) low = std::min(low, x[i]), high = std::max(high, x[i]);
   if (!(high > low) || !std::isfinite(high - low)) return {0, -low};
+  Floats x_sums = {};
+  for (int i = 0; i < Count; i += kTogether) x_sums += load(x + i);
+  const float x_sum = sum_of(x_sums);
   Fit best{(high - low) / static_cast<float>(most), -low};
   float least = INFINITY;
   for (int trial = 0; trial < kTrials; ++trial) {
     const float inverse = (static_cast<float>(most) + 0.2f * static_cast<float>(trial - kTrials / 2)) / (high - low);
-    float q_sum = 0, qq = 0, xq = 0, x_sum = 0;
-    float q[Count];
-    for (int i = 0; i < Count; ++i) {
-      q[i] = static_cast<float>(nearest((x[i] - low) * inverse, 0, most));
-      q_sum += q[i], qq += q[i] * q[i], xq += x[i] * q[i], x_sum += x[i];
-    }
-    const float determinant = Count * qq - q_sum * q_sum;
+    Floats q[Count / kTogether];
+    const LevelSums sums = choose_levels<Count>(x, low, inverse, 0, static_cast<float>(most), q);
+    const float determinant = Count * sums.qq - sums.q * sums.q;
     if (!(determinant > 0)) continue;
-    Fit fit{(Count * xq - q_sum * x_sum) / determinant, (q_sum * xq - qq * x_sum) / determinant};
-    if (fit.min < 0) fit = {xq / qq, 0};
-    float error = 0;
-    for (int i = 0; i < Count; ++i) error += (fit.scale * q[i] - fit.min - x[i]) * (fit.scale * q[i] - fit.min - x[i]);
+    Fit fit{(Count * sums.xq - sums.q * x_sum) / determinant, (sums.q * sums.xq - sums.qq * x_sum) / determinant};
+    if (fit.min < 0) fit = {sums.xq / sums.qq, 0};
+    const float error = squared_error<Count>(x, q, fit.scale, fit.min);
     if (fit.scale > 0 && error < least) best = fit, least = error;
   }
   return best;
@@ -50,24 +96,20 @@ Fit fit_affine(const float* x, int most) {
 
 // Levels -half .. half - 1; the weight of largest magnitude gets about -half.
 template <int Count>
-float fit_symmetric(const float* x, int half) {
+SLUICE_PART float fit_symmetric(const float* x, int half) {
   float top = 0;
   for (int i = 0; i < Count; ++i) {
     if (std::abs(x[i]) > std::abs(top)) top = x[i];
   }
   if (top == 0 || !std::isfinite(top)) return 0;
-  float best = -top / static_cast<float>(half), least = INFINITY;
+  const auto range = static_cast<float>(half);
+  float best = -top / range, least = INFINITY;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const float inverse = -(static_cast<float>(half) + 0.1f * static_cast<float>(trial - kTrials / 2)) / top;
-    float qq = 0, xq = 0, error = 0;
-    float q[Count];
-    for (int i = 0; i < Count; ++i) {
-      q[i] = static_cast<float>(nearest(x[i] * inverse, -half, half - 1));
-      qq += q[i] * q[i], xq += x[i] * q[i];
-    }
-    if (!(qq > 0)) continue;
-    const float scale = xq / qq;
-    for (int i = 0; i < Count; ++i) error += (scale * q[i] - x[i]) * (scale * q[i] - x[i]);
+    const float inverse = -(range + 0.1f * static_cast<float>(trial - kTrials / 2)) / top;
+    Floats q[Count / kTogether];
+    const LevelSums sums = choose_levels<Count>(x, 0, inverse, -range, range - 1, q);
+    if (!(sums.qq > 0)) continue;
+    const float scale = sums.xq / sums.qq, error = squared_error<Count>(x, q, scale, 0);
     if (error < least) best = scale, least = error;
   }
   return best;
@@ -78,7 +120,7 @@ struct SuperScales {
   float scale[8], min[8];
 };
 template <class Block>
-SuperScales store_scales(const Fit (&fits)[8], Block& block) {
+SLUICE_PART SuperScales store_scales(const Fit (&fits)[8], Block& block) {
   float most_scale = 0, most_min = 0;
   for (const Fit& f : fits) most_scale = std::max(most_scale, f.scale), most_min = std::max(most_min, f.min);
   block.d = float_to_fp16(most_scale / 63);
@@ -87,8 +129,8 @@ SuperScales store_scales(const Fit (&fits)[8], Block& block) {
   int scales[8], mins[8];
   SuperScales read;
   for (int i = 0; i < 8; ++i) {
-    scales[i] = nearest(fits[i].scale * inverse_scale, 0, 63);
-    mins[i] = nearest(fits[i].min * inverse_min, 0, 63);
+    scales[i] = static_cast<int>(nearest(fits[i].scale * inverse_scale, 0, 63));
+    mins[i] = static_cast<int>(nearest(fits[i].min * inverse_min, 0, 63));
     read.scale[i] = half_to_float(block.d) * static_cast<float>(scales[i]);
     read.min[i] = half_to_float(block.dmin) * static_cast<float>(mins[i]);
   }
@@ -102,32 +144,35 @@ SuperScales store_scales(const Fit (&fits)[8], Block& block) {
 
 // The levels of all 256 weights of Q4_K and Q5_K.
 template <class Block>
-void affine_levels(const float* in, int most, Block& block, int (&q)[kSuperBlock]) {
+SLUICE_PART void affine_levels(const float* in, int most, Block& block, int (&q)[kSuperBlock]) {
   Fit fits[8];
   for (int sub = 0; sub < 8; ++sub) fits[sub] = fit_affine<32>(in + sub * 32, most);
   const SuperScales s = store_scales(fits, block);
-  for (int i = 0; i < kSuperBlock; ++i) {
-    const float scale = s.scale[i / 32], min = s.min[i / 32];
-    q[i] = scale > 0 ? nearest((in[i] + min) / scale, 0, most) : 0;
+  for (int sub = 0; sub < 8; ++sub) {
+    const float scale = s.scale[sub], min = s.min[sub], highest = scale > 0 ? static_cast<float>(most) : 0;
+    for (int i = sub * 32; i < sub * 32 + 32; ++i) {
+      q[i] = static_cast<int>(nearest((in[i] + min) / scale, 0, highest));
+    }
   }
 }
 
-void store_nibbles(const int (&q)[kSuperBlock], uint8_t (&qs)[128]) {
-  for (int i = 0; i < 128; ++i) {
-    const int at = i / 32 * 64 + i % 32;
-    qs[i] = static_cast<uint8_t>((q[at] & 15) | (q[at + 32] & 15) << 4);
+SLUICE_PART void store_nibbles(const int (&q)[kSuperBlock], uint8_t (&qs)[128]) {
+  for (int pair = 0; pair < 4; ++pair) {
+    const int* from = q + pair * 64;
+    for (int i = 0; i < 32; ++i) qs[pair * 32 + i] = static_cast<uint8_t>((from[i] & 15) | (from[i + 32] & 15) << 4);
   }
 }
 
 }  // namespace
+#undef SLUICE_PART
 
-void Q4_K::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q4_K::quantize(const float* in, Block& block) {
   int q[kSuperBlock];
   affine_levels(in, 15, block, q);
   store_nibbles(q, block.qs);
 }
 
-void Q5_K::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q5_K::quantize(const float* in, Block& block) {
   int q[kSuperBlock];
   affine_levels(in, 31, block, q);
   store_nibbles(q, block.qs);
@@ -138,7 +183,7 @@ void Q5_K::quantize(const float* in, Block& block) {
   }
 }
 
-void Q6_K::quantize(const float* in, Block& block) {
+SLUICE_WIDE void Q6_K::quantize(const float* in, Block& block) {
   float scales[16], top = 0;
   for (int sub = 0; sub < 16; ++sub) {
     scales[sub] = fit_symmetric<16>(in + sub * 16, 32);
@@ -149,8 +194,10 @@ void Q6_K::quantize(const float* in, Block& block) {
   int q[kSuperBlock];
   for (int sub = 0; sub < 16; ++sub) {
     block.scales[sub] = static_cast<int8_t>(nearest(scales[sub] * inverse, -128, 127));
-    const float scale = half_to_float(block.d) * static_cast<float>(block.scales[sub]);
-    for (int i = sub * 16; i < sub * 16 + 16; ++i) q[i] = scale != 0 ? nearest(in[i] / scale, -32, 31) + 32 : 32;
+    const float scale = half_to_float(block.d) * static_cast<float>(block.scales[sub]), any = scale != 0 ? 1 : 0;
+    for (int i = sub * 16; i < sub * 16 + 16; ++i) {
+      q[i] = static_cast<int>(nearest(in[i] / scale, -32 * any, 31 * any)) + 32;
+    }
   }
   for (int half = 0; half < 2; ++half) {
     const int* from = q + half * 128;

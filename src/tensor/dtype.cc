@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/registry.h"
+#include "base/wide.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -152,7 +153,7 @@ void decode_f8e5m2(const std::byte* from, float* to, size_t count) {
   read_each<uint8_t>(from, to, count, fp8_e5m2_to_float);
 }
 void encode_f8e5m2(const float* from, std::byte* to, size_t count) { write_each(from, to, count, float_to_fp8_e5m2); }
-void encode_f8e4m3(const float* from, std::byte* to, size_t count) {
+SLUICE_WIDE void encode_f8e4m3(const float* from, std::byte* to, size_t count) {
   write_each(from, to, count, [](float value) { return to_fp8<3>(value, 0x7e); });
 }
 
