@@ -67,8 +67,9 @@ struct Health {
 
 class Engine {
  public:
-  // Loads a model: reads the configuration, checks the memory plan, packs the weights. Throws Error.
-  static std::unique_ptr<Engine> load(const EngineOptions& options);
+  // Loads a model: reads the configuration, checks the memory plan, packs the weights. Throws Error. `progress` gets
+  // the share of the weights that are done, from 0 to 1, now and then; may be null.
+  static std::unique_ptr<Engine> load(const EngineOptions& options, const std::function<void(double)>& progress = {});
   virtual ~Engine() = default;  // ends running requests with FinishReason::kAbort
 
   virtual const ModelInfo& model() const = 0;

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "cli/bench.h"
+#include "cli/load_engine.h"
 #include "engine/load.h"
 #include "kernels/cpu/dispatch/machine.h"
 #include "ops/ops.h"
@@ -123,7 +124,7 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
 std::unique_ptr<Engine> load_engine(LoadArguments& a, int requests) {
   make_local(a.engine);
   a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);
-  return Engine::load(a.engine);
+  return load_engine(a.engine);
 }
 
 Json describe(const LoadArguments& a, const Engine& engine) {

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/generate.h"
 #include "cli/line_editor.h"
+#include "cli/load_engine.h"
 
 namespace sluice::cli {
 namespace {
@@ -120,7 +121,7 @@ class Conversation {
 
 int chat(Arguments a) {
   make_local(a.engine);
-  const auto engine = Engine::load(a.engine);
+  const auto engine = load_engine(a.engine);
   if (!engine->model().has_chat_template) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("{} has no chat template: give one with --chat-template", engine->model().name));

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "cli/command.h"
+#include "cli/load_engine.h"
 #include "sluice/engine.h"
 
 namespace sluice::cli {
@@ -53,7 +54,7 @@ Json to_row(const PoolingResult& result, Task task) {
 
 int run(Arguments& a) {
   make_local(a.engine);
-  const auto engine = Engine::load(a.engine);
+  const auto engine = load_engine(a.engine);
   const Task task = engine->model().task;
   if (task == Task::kGenerate) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("{} generates text: try --task embed", engine->model().name));

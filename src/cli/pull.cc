@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/load_engine.h"
 #include "engine/memory_plan.h"
 #include "hub/download.h"
 #include "sluice/error.h"
@@ -24,17 +25,15 @@ class ProgressBar {
     const bool last = progress.done_files == progress.files;
     if (!last && now - shown_ < std::chrono::milliseconds(100)) return;
     shown_ = now;
-    constexpr int kWidth = 30;
     const double share = progress.total_bytes == 0
                              ? 1.0
                              : static_cast<double>(progress.done_bytes) / static_cast<double>(progress.total_bytes);
-    const int full = static_cast<int>(share * kWidth);
     const double seconds = std::chrono::duration<double>(now - begin_).count();
     const uint64_t came = progress.done_bytes > found_ ? progress.done_bytes - found_ : 0;
     const auto per_second = static_cast<size_t>(seconds > 0.5 ? static_cast<double>(came) / seconds : 0);
-    fmt::print(stderr, "\r[{}{}] {} of {}, {}/s, {}/{} files   {}", std::string(full, '#'),
-               std::string(kWidth - full, ' '), format_bytes(progress.done_bytes), format_bytes(progress.total_bytes),
-               format_bytes(per_second), progress.done_files, progress.files, last ? "\n" : "");
+    fmt::print(stderr, "\r[{}] {} of {}, {}/s, {}/{} files   {}", bar(share), format_bytes(progress.done_bytes),
+               format_bytes(progress.total_bytes), format_bytes(per_second), progress.done_files, progress.files,
+               last ? "\n" : "");
   }
 
  private:

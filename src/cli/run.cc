@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "cli/command.h"
 #include "cli/generate.h"
+#include "cli/load_engine.h"
 #include "server/openai.h"
 
 namespace sluice::cli {
@@ -161,7 +162,7 @@ int run(Arguments a) {
     throw Error(ErrorCode::kInvalidRequest, "give either a prompt or --input FILE");
   if (a.input.empty() != a.output.empty()) throw Error(ErrorCode::kInvalidRequest, "--input and --output go together");
   make_local(a.engine);
-  const auto engine = Engine::load(a.engine);
+  const auto engine = load_engine(a.engine);
   if (!a.prompt.empty()) return run_prompt(*engine, a);
   // Twice the batch keeps the engine full while results are written, and stays within its queue.
   const int in_flight =

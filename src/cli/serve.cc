@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/load_engine.h"
 #include "server/server.h"
 #include "sluice/engine.h"
 
@@ -33,7 +34,7 @@ void greet(const Arguments& a, const Engine& engine, int port) {
 int serve(Arguments a) {
   log::set_level(a.server.log_level);
   make_local(a.engine);
-  const auto engine = Engine::load(a.engine);
+  const auto engine = load_engine(a.engine);
   Server server(*engine, a.server);
   greet(a, *engine, server.port());
   server.run();

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <ctime>
+#include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <variant>
 
@@ -107,8 +109,8 @@ std::unique_ptr<DeviceSampler> device_sampler(const LoadPlan& plan, ThreadPool& 
 
 class EngineImpl final : public TextEngine {
  public:
-  EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
-      : TextEngine(options, std::move(pool), std::move(loaded)),
+  EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
+      : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         scheduler_options_(scheduler_options(options, loaded_.plan)),
         scheduler_(scheduler_options_),
         runner_(loaded_, *pool_),
@@ -345,13 +347,31 @@ ChatPrompt ChatPrompt::user(std::string_view text) {
   return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
 }
 
-std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
+std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
   const int parts = parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(options.threads, /*pin=*/true, parts);
   set_memory_parts(pool->parts());
-  LoadedModel loaded = load_model(options, *pool);
-  if (loaded.plan.task != Task::kGenerate) return pooling_engine(options, std::move(pool), std::move(loaded));
-  return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded));
+  // Beside the weights, for which nobody should wait if there is no tokenizer.
+  std::future<TextEnds> coming;
+  std::optional<TextEnds> text;
+  const LoadEvents events = {.planned =
+                                 [&](const LoadPlan& plan) {
+                                   coming = std::async(std::launch::async, [&options, checkpoint = plan.checkpoint] {
+                                     return load_text_ends(options, *checkpoint);
+                                   });
+                                 },
+                             .progress =
+                                 [&](double share) {
+                                   using std::chrono_literals::operator""s;
+                                   if (!text && coming.wait_for(0s) == std::future_status::ready) text = coming.get();
+                                   if (progress) progress(share);
+                                 }};
+  LoadedModel loaded = load_model(options, *pool, events);
+  if (!text) text = coming.get();
+  if (loaded.plan.task != Task::kGenerate) {
+    return pooling_engine(options, std::move(pool), std::move(loaded), std::move(*text));
+  }
+  return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text));
 }
 
 }  // namespace sluice

@@ -404,7 +404,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
 namespace {
 
 // With the weights in a file, if the options name a folder for it; throws PackedFileError when that cannot be written.
-LoadedModel load(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
+LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   LoadedModel loaded{.plan = plan_load(options, pool),
                      .packed = nullptr,
                      .model = nullptr,
@@ -412,6 +412,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const std::func
                      .states = nullptr,
                      .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
+  if (events.planned) events.planned(plan);
   if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan);
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
@@ -431,7 +432,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const std::func
                       .memory = plan.backend->memory(),
                       .packed = loaded.packed};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
-  if (progress) context.progress = [&](size_t done) { progress(static_cast<double>(done) / total); };
+  if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
   if (loaded.packed != nullptr && packs) loaded.packed->finish();
   Memory& memory = plan.backend->memory();
@@ -449,15 +450,15 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const std::func
 
 }  // namespace
 
-LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const std::function<void(double)>& progress) {
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   try {
-    return load(options, pool, progress);
+    return load(options, pool, events);
   } catch (const PackedFileError& e) {
     log::warning("--packed-cache: {}; the weights are packed into memory", e.what());
   }
   EngineOptions without = options;
   without.packed_cache.clear();
-  return load(without, pool, progress);
+  return load(without, pool, events);
 }
 
 }  // namespace sluice

@@ -62,9 +62,12 @@ struct LoadedModel {
   std::unique_ptr<Arena> arena;
 };
 
+// Called while a model is loaded, by the thread that loads it; what they throw ends it. May be null.
+struct LoadEvents {
+  std::function<void(const LoadPlan&)> planned{};  // before the weights are read, for what can be done beside that
+  std::function<void(double)> progress{};          // a share from 0 to 1, now and then
+};
 // Reads and packs the weights, or maps those that were packed before (--packed-cache). Logs the plan's warnings.
-// `progress` gets a share from 0 to 1 now and then; may be null.
-LoadedModel load_model(const EngineOptions& options, ThreadPool& pool,
-                       const std::function<void(double)>& progress = {});
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {});
 
 }  // namespace sluice

@@ -66,8 +66,8 @@ std::vector<float> finish_scores(std::span<const float> logits, ScoreActivation 
 
 class PoolingEngine final : public TextEngine {
  public:
-  PoolingEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
-      : TextEngine(options, std::move(pool), std::move(loaded)),
+  PoolingEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
+      : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         block_size_(options.block_size),
         runner_(loaded_, *pool_),
         recorder_(info_.name, info_.max_model_len),
@@ -365,8 +365,8 @@ class PoolingEngine final : public TextEngine {
 }  // namespace
 
 std::unique_ptr<Engine> pooling_engine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool,
-                                       LoadedModel loaded) {
-  return std::make_unique<PoolingEngine>(options, std::move(pool), std::move(loaded));
+                                       LoadedModel loaded, TextEnds text) {
+  return std::make_unique<PoolingEngine>(options, std::move(pool), std::move(loaded), std::move(text));
 }
 
 }  // namespace sluice

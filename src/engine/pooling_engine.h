@@ -4,12 +4,13 @@
 #include <memory>
 
 #include "engine/load.h"
+#include "engine/text.h"
 #include "sluice/engine.h"
 
 namespace sluice {
 
 // `loaded` is of a task other than kGenerate, on `pool`'s threads.
 std::unique_ptr<Engine> pooling_engine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool,
-                                       LoadedModel loaded);
+                                       LoadedModel loaded, TextEnds text);
 
 }  // namespace sluice

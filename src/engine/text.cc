@@ -13,4 +13,8 @@ std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, con
   return ChatTemplate::from_folder(checkpoint.folder, options.chat_template);
 }
 
+TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint) {
+  return {load_tokenizer(options, checkpoint), load_chat_template(options, checkpoint)};
+}
+
 }  // namespace sluice

@@ -17,4 +17,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Ch
 // --chat-template's, or the checkpoint's; special tokens are the checkpoint's. Throws Error.
 std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint);
 
+struct TextEnds {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+};
+// Both. Throws Error.
+TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint);
+
 }  // namespace sluice

@@ -56,11 +56,11 @@ std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t
 
 }  // namespace
 
-TextEngine::TextEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded)
+TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
     : pool_(std::move(pool)),
       loaded_(std::move(loaded)),
-      tokenizer_(load_tokenizer(options, *loaded_.plan.checkpoint)),
-      template_(load_chat_template(options, *loaded_.plan.checkpoint)),
+      tokenizer_(std::move(text.tokenizer)),
+      template_(std::move(text.chat_template)),
       info_(model_info(loaded_.plan, template_.has_value())) {}
 
 std::vector<TokenId> TextEngine::tokenize(std::string_view text, bool add_special_tokens) const {

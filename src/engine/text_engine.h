@@ -6,6 +6,7 @@
 
 #include "chat/chat_template.h"
 #include "engine/load.h"
+#include "engine/text.h"
 #include "sluice/engine.h"
 #include "tokenizer/tokenizer.h"
 
@@ -22,7 +23,7 @@ class TextEngine : public Engine {
   PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override;
 
  protected:
-  TextEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded);
+  TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text);
 
   const std::unique_ptr<ThreadPool> pool_;
   LoadedModel loaded_;

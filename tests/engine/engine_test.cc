@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <chrono>
 #include <random>
 #include <thread>
 
 #include "engine/collect.h"
+#include "sluice/error.h"
 
 namespace sluice {
 namespace {
@@ -25,6 +28,29 @@ EngineOptions options(int kv_mib = 64) {
 Engine& shared_engine() {
   static const std::unique_ptr<Engine> engine = Engine::load(options());
   return *engine;
+}
+
+TEST(EngineLoad, TellsHowMuchOfTheWeightsIsDone) {
+  std::vector<double> shares;
+  const auto engine = Engine::load(options(), [&](double share) { shares.push_back(share); });
+  ASSERT_GT(shares.size(), 10u);
+  EXPECT_TRUE(std::ranges::is_sorted(shares));
+  EXPECT_GT(shares.front(), 0);
+  EXPECT_EQ(shares.back(), 1);
+}
+
+TEST(EngineLoad, AMissingTokenizerIsToldBeforeTheWeightsAreRead) {
+  EngineOptions o = options();
+  o.tokenizer = ::testing::TempDir() + "nothing";
+  double most = 0;
+  EXPECT_THROW(
+      Engine::load(o,
+                   [&](double share) {
+                     most = share;
+                     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // as if there were much to read
+                   }),
+      Error);
+  EXPECT_LT(most, 1);
 }
 
 const char* const kQuestions[] = {"What is 17 + 25?",
