@@ -80,7 +80,7 @@ int run(Arguments& a) {
       request.texts.push_back(read_line(*engine, a, line));
       request.dimensions = a.dimensions;
       engine->pool(std::move(request),
-                   [answer, task](PoolingResult result) { answer->set_value(to_row(result, task)); });
+                   [answer, task](const PoolingResult& result) { answer->set_value(to_row(result, task)); });
     } catch (const Error& e) {
       answer->set_value({{"error", e.what()}});
     }

@@ -316,8 +316,9 @@ class PoolingEngine final : public TextEngine {
     if (++job.done == request.texts.size()) end(place.job, FinishReason::kStop, "");
   }
 
-  // Answers a request and forgets it. By value: the queue's own pointer goes.
-  void end(std::shared_ptr<Job> job, FinishReason reason, std::string message) {
+  // Answers a request and forgets it.
+  void end(const std::shared_ptr<Job>& ended, FinishReason reason, std::string message) {
+    const std::shared_ptr<Job> job = ended;  // which may be the queue's own pointer, and that goes
     if (!job->times.was_scheduled) limit_.leave(job->tokens);
     PoolingResult result{.vectors = std::move(job->vectors),
                          .prompt_tokens = static_cast<int>(job->tokens),

@@ -60,7 +60,9 @@ SLUICE_WIDE void NF4::quantize(const float* in, Block& block) {
   }
 }
 
-SLUICE_WIDE void Fp8::quantize_row(const float* in, Block* blocks, size_t count) {
+// A function of its own: what a header calls has to have its attributes there.
+SLUICE_WIDE static void quantize_fp8_row(const float* in, Fp8::Block* blocks, size_t count) {
+  constexpr int kElements = Fp8::kElements;
   const float scale = largest_finite(in, count) / 448.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
   for (; count > 0; count -= kElements, in += kElements, ++blocks) {
     blocks->scale = scale;
@@ -74,5 +76,6 @@ SLUICE_WIDE void Fp8::quantize_row(const float* in, Block* blocks, size_t count)
     codec::encode_f8e4m3(scaled, reinterpret_cast<std::byte*>(blocks->qs), kElements);
   }
 }
+void Fp8::quantize_row(const float* in, Block* blocks, size_t count) { quantize_fp8_row(in, blocks, count); }
 
 }  // namespace sluice::quant

@@ -11,7 +11,7 @@
 namespace sluice::quant {
 namespace {
 
-constexpr int kTrials = 9;
+constexpr int kTrials = 9, kMiddle = kTrials / 2;
 
 // Everything here becomes part of the quantizers, which there are for several instruction sets (base/wide.h).
 #define SLUICE_PART [[gnu::always_inline]] inline
@@ -81,7 +81,7 @@ SLUICE_PART Fit fit_affine(const float* x, int most) {
   Fit best{(high - low) / static_cast<float>(most), -low};
   float least = INFINITY;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const float inverse = (static_cast<float>(most) + 0.2f * static_cast<float>(trial - kTrials / 2)) / (high - low);
+    const float inverse = (static_cast<float>(most) + 0.2f * static_cast<float>(trial - kMiddle)) / (high - low);
     Floats q[Count / kTogether];
     const LevelSums sums = choose_levels<Count>(x, low, inverse, 0, static_cast<float>(most), q);
     const float determinant = Count * sums.qq - sums.q * sums.q;
@@ -105,7 +105,7 @@ SLUICE_PART float fit_symmetric(const float* x, int half) {
   const auto range = static_cast<float>(half);
   float best = -top / range, least = INFINITY;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const float inverse = -(range + 0.1f * static_cast<float>(trial - kTrials / 2)) / top;
+    const float inverse = -(range + 0.1f * static_cast<float>(trial - kMiddle)) / top;
     Floats q[Count / kTogether];
     const LevelSums sums = choose_levels<Count>(x, 0, inverse, -range, range - 1, q);
     if (!(sums.qq > 0)) continue;
