@@ -316,9 +316,8 @@ class PoolingEngine final : public TextEngine {
     if (++job.done == request.texts.size()) end(place.job, FinishReason::kStop, "");
   }
 
-  // Answers a request and forgets it.
-  void end(const std::shared_ptr<Job>& ended, FinishReason reason, std::string message) {
-    const std::shared_ptr<Job> job = ended;  // which may be the queue's own pointer, and that goes
+  // Answers a request and forgets it. `job` may be the queue's own pointer, which goes.
+  void end(const std::shared_ptr<Job>& job, FinishReason reason, std::string message) {
     if (!job->times.was_scheduled) limit_.leave(job->tokens);
     PoolingResult result{.vectors = std::move(job->vectors),
                          .prompt_tokens = static_cast<int>(job->tokens),
@@ -328,8 +327,8 @@ class PoolingEngine final : public TextEngine {
     Request counted;  // what the metrics of all requests ask of one
     const Usage usage{.prompt_tokens = result.prompt_tokens, .cached_tokens = 0, .completion_tokens = 0};
     recorder_.request_done(counted, job->times, usage, 0, reason, Clock::now());
-    std::erase(waiting_, job);
     const PoolingSink sink = std::exchange(job->sink, nullptr);
+    std::erase(waiting_, std::shared_ptr<Job>(job));
     sink(std::move(result));
   }
 
