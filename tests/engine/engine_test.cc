@@ -22,6 +22,7 @@ EngineOptions options(int kv_mib = 64) {
   o.model = testing::demo_model();
   o.kv_cache_memory_bytes = int64_t{kv_mib} << 20;
   o.threads = 2;
+  o.deterministic = true;  // where a GPU is the best backend, too
   return o;
 }
 
@@ -155,15 +156,13 @@ TEST(Engine, SeededDrawsDoNotDependOnTheBatch) {
   const size_t at = crowd.submit(seeded);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(crowd.answer(at)[i].tokens, alone[i].tokens);
   EXPECT_NE(alone[0].tokens, alone[1].tokens);
-  seeded.sampling.seed = 1235;
-  EXPECT_NE(run_alone(engine,
-                      [&] {
-                        Request r = seeded;
-                        r.n = 1;
-                        return r;
-                      }())
-                .tokens,
-            alone[0].tokens);
+  seeded.n = 1;
+  int others = 0;  // a small model may well say the same twice
+  for (int seed = 1235; seed < 1240; ++seed) {
+    seeded.sampling.seed = seed;
+    others += run_alone(engine, seeded).tokens != alone[0].tokens ? 1 : 0;
+  }
+  EXPECT_GT(others, 0);
 }
 
 TEST(Engine, PrefixReuseIsReportedAndSeparatedBySalt) {
@@ -393,10 +392,12 @@ TEST(Engine, AnswersOverInt8CachesDoNotDependOnTheBatch) {
     requests.push_back(question(*roomy, text, 80));
     requests.back().sampling.ignore_eos = true;
   }
+  std::vector<std::vector<TokenId>> expected;  // before: a GPU serves one engine at a time
+  for (const Request& request : requests) expected.push_back(run_alone(*roomy, request).tokens);
   Collector crowd(*tight);
   for (const Request& request : requests) crowd.submit(request);
   for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(crowd.answer(i)[0].tokens, run_alone(*roomy, requests[i]).tokens) << "request " << i;
+    EXPECT_EQ(crowd.answer(i)[0].tokens, expected[i]) << "request " << i;
   }
   EXPECT_GT(metric(*tight, "vllm:num_preemptions"), 0);
 }

@@ -24,6 +24,7 @@ class PoolingEngineTest : public ::testing::Test {
     options.model = folder.path();
     options.dtype = "float32";
     options.threads = 2;
+    options.deterministic = true;  // where a GPU is the best backend, too
     checkpoint("bert");
   }
   // A golden's model with a tokenizer beside it.
