@@ -218,6 +218,7 @@ class EngineImpl final : public TextEngine {
   // One step. On a device it is launched before the tokens of the one before are known here, where these do not need
   // the host: what is left of that one is done while the device is at this one.
   void step() {
+    const auto turn = take_device(*loaded_.plan.backend);
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
     Tensor logits;
@@ -368,6 +369,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::fu
                                  }};
   LoadedModel loaded = load_model(options, *pool, events);
   if (!text) text = coming.get();
+  const auto turn = take_device(*loaded.plan.backend);
   if (loaded.plan.task != Task::kGenerate) {
     return pooling_engine(options, std::move(pool), std::move(loaded), std::move(*text));
   }

@@ -413,6 +413,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                      .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
   if (events.planned) events.planned(plan);
+  const auto turn = take_device(*plan.backend);
   if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan);
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
@@ -449,6 +450,13 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
 }
 
 }  // namespace
+
+std::unique_lock<std::mutex> take_device(const ops::Backend& backend) {
+  static std::mutex first_in_line, device;  // who has the device has to wait behind those who wait for it
+  if (backend.memory().on_host()) return {};
+  const std::scoped_lock line(first_in_line);
+  return std::unique_lock(device);
+}
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   try {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -69,5 +70,9 @@ struct LoadEvents {
 };
 // Reads and packs the weights, or maps those that were packed before (--packed-cache). Logs the plan's warnings.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {});
+
+// What a device has once for all engines of a process (its stream, workspace, marks) is one engine's at a time: held
+// while a model is loaded and during each step. Engines take turns. Empty for backends on the host's memory.
+std::unique_lock<std::mutex> take_device(const ops::Backend& backend);
 
 }  // namespace sluice

@@ -273,6 +273,7 @@ class PoolingEngine final : public TextEngine {
   }
 
   void step() {
+    const auto turn = take_device(*loaded_.plan.backend);
     const std::vector<Place> places = next_texts();
     const Clock::time_point now = Clock::now();
     for (const Place& place : places) start(*place.job, now);

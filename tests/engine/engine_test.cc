@@ -392,12 +392,13 @@ TEST(Engine, AnswersOverInt8CachesDoNotDependOnTheBatch) {
     requests.push_back(question(*roomy, text, 80));
     requests.back().sampling.ignore_eos = true;
   }
-  std::vector<std::vector<TokenId>> expected;  // before: a GPU serves one engine at a time
-  for (const Request& request : requests) expected.push_back(run_alone(*roomy, request).tokens);
-  Collector crowd(*tight);
+  Collector crowd(*tight);  // both engines serve at once
   for (const Request& request : requests) crowd.submit(request);
+  std::vector<std::vector<TokenId>> expected;
+  for (const Request& request : requests) expected.push_back(run_alone(*roomy, request).tokens);
   for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(crowd.answer(i)[0].tokens, expected[i]) << "request " << i;
+    EXPECT_EQ(run_alone(*roomy, requests[i]).tokens, expected[i]) << "request " << i;
   }
   EXPECT_GT(metric(*tight, "vllm:num_preemptions"), 0);
 }

@@ -152,7 +152,8 @@ const int32_t* DeviceContext::on_device(const ops::Indices& indices) {
 void DeviceContext::reserve_workspace(size_t bytes) {
   if (bytes <= launch_.workspace_bytes) return;
   wait();
-  if (launch_.workspace != nullptr) check_cuda(cudaFree(launch_.workspace), "workspace");
+  // Recordings of another engine have the one before in them: that stays.
+  if (launch_.workspace != nullptr && !has_recorded_) check_cuda(cudaFree(launch_.workspace), "workspace");
   const size_t whole = (bytes + kBytesPerArrival - 1) / kBytesPerArrival * kBytesPerArrival;
   const size_t arrivals = whole / kBytesPerArrival * sizeof(int32_t);
   launch_.workspace = allocate<std::byte>(whole + arrivals, "workspace");

@@ -37,7 +37,7 @@ class DeviceContext {
   void share_memory() { shared_ = true; }
   // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
   // where there is one.
-  void begin_recording(StepProgram* program) { launch_.recorded = true, program_ = program; }
+  void begin_recording(StepProgram* program) { launch_.recorded = has_recorded_ = true, program_ = program; }
   void end_recording() { launch_.recorded = false, program_ = nullptr; }
   StepProgram* program() { return program_; }
 
@@ -45,7 +45,7 @@ class DeviceContext {
   DeviceContext();
 
   Launch launch_;
-  bool shared_ = false;
+  bool shared_ = false, has_recorded_ = false;
   StepProgram* program_ = nullptr;
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
