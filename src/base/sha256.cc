@@ -10,15 +10,15 @@
 
 namespace sluice {
 
-Sha256 sha256(std::string_view bytes) {
+Sha256 sha256(std::initializer_list<std::string_view> pieces) {
   static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   // Making one takes as long as digesting a short text.
   thread_local const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
   Sha256 digest;
-  CHECK(EVP_DigestInit_ex(context.get(), algorithm, nullptr) == 1 &&
-            EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) == 1 &&
-            EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) == 1,
-        "SHA-256 failed");
+  bool ok = EVP_DigestInit_ex(context.get(), algorithm, nullptr) == 1;
+  for (const std::string_view bytes : pieces)
+    ok = ok && EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) == 1;
+  CHECK(ok && EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) == 1, "SHA-256 failed");
   return digest;
 }
 

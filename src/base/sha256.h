@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -10,7 +11,8 @@ namespace sluice {
 
 using Sha256 = std::array<uint8_t, 32>;
 
-Sha256 sha256(std::string_view bytes);
+Sha256 sha256(std::initializer_list<std::string_view> pieces);  // of all of them, one after the other
+inline Sha256 sha256(std::string_view bytes) { return sha256({bytes}); }
 std::string hex(const Sha256& digest);  // 64 digits
 
 }  // namespace sluice

@@ -14,21 +14,7 @@ namespace {
 constexpr std::string_view kRootTag = "sluice.kv.root.1";
 constexpr std::string_view kBlockTag = "sluice.kv.block.1";
 
-BlockName name_of(const std::vector<uint8_t>& bytes) {
-  return {.bytes = sha256({reinterpret_cast<const char*>(bytes.data()), bytes.size()})};
-}
-
-void append(std::vector<uint8_t>& bytes, const void* data, size_t size) {
-  const auto* begin = static_cast<const uint8_t*>(data);
-  bytes.insert(bytes.end(), begin, begin + size);
-}
-
-// With its length, so that no two lists of strings give the same bytes.
-void append(std::vector<uint8_t>& bytes, std::string_view text) {
-  const uint64_t size = text.size();
-  append(bytes, &size, sizeof size);
-  append(bytes, text.data(), text.size());
-}
+std::string_view bytes_of(const void* data, size_t size) { return {static_cast<const char*>(data), size}; }
 
 }  // namespace
 
@@ -44,6 +30,7 @@ BlockPool::BlockPool(const BlockPoolOptions& options) : options_(options) {
   CHECK(options.groups > 0, "{} groups", options.groups);
   uses_.resize(options.blocks);
   nodes_.resize(options.blocks);
+  followers_.resize(static_cast<size_t>(options.blocks) * followers_each(), kNoBlock);
   tokens_.resize(static_cast<size_t>(options.blocks) * static_cast<size_t>(options.block_size));
   by_name_.reserve(options.blocks);
   free_.reserve(options.blocks);
@@ -69,7 +56,7 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
 // free then.
 void BlockPool::evict(BlockId block) {
   if (const BlockId leader = nodes_[block].leader; leader != kNoBlock) {
-    *std::ranges::find(nodes_[leader].followers, block) = kNoBlock;
+    *std::ranges::find(followers(leader), block) = kNoBlock;
     free_unheld(block);
     uses_[block].published = false;
     nodes_[block].leader = kNoBlock;
@@ -79,7 +66,7 @@ void BlockPool::evict(BlockId block) {
     while (nodes_[leaf].first_child != kNoBlock) leaf = nodes_[leaf].first_child;
     const BlockId parent = nodes_[leaf].parent;
     free_unheld(leaf);
-    for (const BlockId follower : nodes_[leaf].followers) {
+    for (const BlockId follower : followers(leaf)) {
       if (follower != kNoBlock) free_unheld(follower);
     }
     forget(leaf);
@@ -116,24 +103,22 @@ void BlockPool::release(std::span<const BlockId> blocks) {
   }
 }
 
+// Texts come after their lengths, so that no two lists of texts give the same bytes.
 BlockName BlockPool::root(const std::string& salt) const {
-  std::vector<uint8_t> bytes;
-  append(bytes, kRootTag);
-  append(bytes, options_.fingerprint);
-  append(bytes, salt);
-  BlockName name = name_of(bytes);
+  const uint64_t tag_size = kRootTag.size(), fingerprint_size = options_.fingerprint.size(), salt_size = salt.size();
+  const auto length = [](const uint64_t& size) { return bytes_of(&size, sizeof size); };
+  BlockName name = {
+      sha256({length(tag_size), kRootTag, length(fingerprint_size), options_.fingerprint, length(salt_size), salt})};
   cut(name);
   return name;
 }
 
 BlockName BlockPool::name(const BlockName& parent, std::span<const TokenId> tokens) const {
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
-  std::vector<uint8_t> bytes;
-  bytes.reserve(64 + tokens.size_bytes());
-  append(bytes, kBlockTag);
-  append(bytes, parent.bytes.data(), parent.bytes.size());
-  append(bytes, tokens.data(), tokens.size_bytes());
-  BlockName name = name_of(bytes);
+  const uint64_t tag_size = kBlockTag.size();
+  BlockName name = {
+      sha256({bytes_of(&tag_size, sizeof tag_size), kBlockTag, bytes_of(parent.bytes.data(), parent.bytes.size()),
+              bytes_of(tokens.data(), tokens.size_bytes())})};
   cut(name);
   return name;
 }
@@ -163,8 +148,7 @@ void BlockPool::count_query(int queried_tokens, int hit_tokens) {
 }
 
 bool BlockPool::matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const {
-  const Node& node = nodes_[block];
-  return node.parent == parent && (parent != kNoBlock || node.salt == salt) &&
+  return nodes_[block].parent == parent && (parent != kNoBlock || salts_.at(block) == salt) &&
          std::ranges::equal(tokens, std::span(tokens_).subspan(size_t(block) * tokens.size(), tokens.size()));
 }
 
@@ -189,21 +173,20 @@ void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::strin
   Node& node = nodes_[leader];
   node.parent = parent;
   node.name = name;
-  if (parent == kNoBlock) node.salt = salt;
+  if (parent == kNoBlock) salts_[leader] = salt;
   std::ranges::copy(tokens, tokens_.begin() + static_cast<int64_t>(leader) * options_.block_size);
   if (parent != kNoBlock) {
     node.next_sibling = nodes_[parent].first_child;
     if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = leader;
     nodes_[parent].first_child = leader;
   }
-  node.followers.assign(row.size() - 1, kNoBlock);
   follow(leader, row);
 }
 
 // The followers of `row` become those of a published leader, or are exchanged for those it has.
 void BlockPool::follow(BlockId leader, std::span<BlockId> row) {
   for (size_t group = 1; group < row.size(); ++group) {
-    BlockId& place = nodes_[leader].followers[group - 1];
+    BlockId& place = followers(leader)[group - 1];
     if (row[group] == kNoBlock || row[group] == place) continue;
     if (place == kNoBlock) {
       Use& use = uses_[row[group]];
@@ -275,13 +258,13 @@ void BlockPool::unpublish(BlockId leader) {
   uses_[leader].published = false;
   Node& node = nodes_[leader];
   node.parent = node.first_child = node.next_sibling = node.last_sibling = kNoBlock;
-  for (const BlockId follower : node.followers) {
+  for (BlockId& follower : followers(leader)) {
     if (follower == kNoBlock) continue;
     uses_[follower].published = false;
     nodes_[follower].leader = kNoBlock;
+    follower = kNoBlock;
   }
-  node.followers.clear();
-  node.salt.clear();
+  salts_.erase(leader);
   if (options_.on_forget) options_.on_forget(leader);
 }
 

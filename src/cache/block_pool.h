@@ -82,13 +82,14 @@ class BlockPool {
   // Names of full blocks: the chain begins at root(salt).
   BlockName root(const std::string& salt) const;
   BlockName name(const BlockName& parent, std::span<const TokenId> tokens) const;  // block_size tokens
+  const BlockName& name(BlockId leader) const { return nodes_[leader].name; }      // of a published one
 
   // The longest published chain of leaders for the first names.size() rows of `tokens`, verified. Holds nothing and
   // counts nothing: share() what is used and count_query().
   std::vector<BlockId> find(const std::string& salt, std::span<const BlockName> names,
                             std::span<const TokenId> tokens) const;
   // The block of `group` in the row that a published `leader` leads (itself for group 0); kNoBlock when it is gone.
-  BlockId in_row(BlockId leader, int group) const { return group == 0 ? leader : nodes_[leader].followers[group - 1]; }
+  BlockId in_row(BlockId leader, int group) const { return group == 0 ? leader : followers(leader)[group - 1]; }
   void count_query(int queried_tokens, int hit_tokens);
 
   // Publishes a row of full blocks [groups], whose values must be final from now on. The leader is held, and so are
@@ -99,6 +100,14 @@ class BlockPool {
   // any more.
   void publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
                std::span<const TokenId> tokens);
+
+  // Asks for the memory that publish() of a held leader after `parent` will look at.
+  void prefetch(BlockId leader, BlockId parent) const {
+    __builtin_prefetch(uses_.data() + leader, 1);
+    __builtin_prefetch(nodes_.data() + leader, 1);
+    __builtin_prefetch(tokens_.data() + static_cast<size_t>(leader) * static_cast<size_t>(options_.block_size), 1);
+    if (parent != kNoBlock) __builtin_prefetch(nodes_.data() + parent, 1);
+  }
 
   // Forgets every name. Held blocks stay with their holders.
   void reset_prefix_cache();
@@ -111,21 +120,28 @@ class BlockPool {
     int32_t holders = 0;
     bool published = false;
   };
-  struct Node {
+  // What publication and eviction look at: one line of the cache.
+  struct alignas(64) Node {
+    BlockName name;                              // of a published leader
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
     BlockId leader = kNoBlock;                   // of a published follower
     // Of published leaders:
-    std::vector<BlockId> followers;  // [groups - 1]
     BlockId parent = kNoBlock;
     BlockId first_child = kNoBlock;  // of the published blocks whose parent this is
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
-    BlockName name;
-    std::string salt;  // at the root of a chain only
   };
   struct HashName {
     size_t operator()(const BlockName& name) const;
   };
 
+  std::span<BlockId> followers(BlockId leader) {
+    return std::span(followers_).subspan(first_follower(leader), followers_each());
+  }
+  std::span<const BlockId> followers(BlockId leader) const {
+    return std::span(followers_).subspan(first_follower(leader), followers_each());
+  }
+  size_t followers_each() const { return static_cast<size_t>(options_.groups - 1); }
+  size_t first_follower(BlockId leader) const { return static_cast<size_t>(leader) * followers_each(); }
   bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
   void cut(BlockName& name) const;
   void follow(BlockId leader, std::span<BlockId> row);
@@ -137,10 +153,12 @@ class BlockPool {
   void unpublish(BlockId leader);
 
   BlockPoolOptions options_;
-  std::vector<Use> uses_;        // [blocks]
-  std::vector<Node> nodes_;      // [blocks]
-  std::vector<TokenId> tokens_;  // [blocks, block_size] of published leaders
-  std::vector<BlockId> free_;    // taken from the back
+  std::vector<Use> uses_;                           // [blocks]
+  std::vector<Node> nodes_;                         // [blocks]
+  std::vector<BlockId> followers_;                  // [blocks, groups - 1] of published leaders
+  std::unordered_map<BlockId, std::string> salts_;  // of published leaders without a parent
+  std::vector<TokenId> tokens_;                     // [blocks, block_size] of published leaders
+  std::vector<BlockId> free_;                       // taken from the back
   std::unordered_map<BlockName, BlockId, HashName> by_name_;
   BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks, by the time of their last release
   int cached_ = 0;
