@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "base/wide.h"
 
 namespace sluice {
 namespace {
@@ -15,12 +16,29 @@ constexpr int kFewestBlocks = 16;  // of a recording's longest sequence
 
 int whole(int n, int step) { return (n + step - 1) / step * step; }
 
-// Looks at all of them without a branch, as there are thousands in a step.
 void check_within(const char* what, std::span<const int32_t> values, int32_t least, int32_t most) {
-  int outside = 0;
-  for (const int32_t value : values) outside |= static_cast<int>(value < least) | static_cast<int>(value > most);
-  if (outside == 0) return;
   for (const int32_t value : values) CHECK(value >= least && value <= most, "{} {}", what, value);
+}
+
+struct TableRows {
+  const int32_t* blocks = nullptr;
+  size_t rows = 0, width = 0;
+};
+
+// Copies a table to one of wider rows, filled up with `nobodys`, and returns how many entries are neither -1 nor a
+// block before that one. There are thousands in a step: no branch for each.
+SLUICE_WIDE uint32_t copy_rows(TableRows from, int32_t* to, size_t width, int32_t nobodys) {
+  uint32_t bad = 0;
+  const auto most = static_cast<uint32_t>(nobodys);
+  for (size_t row = 0; row < from.rows; ++row, from.blocks += from.width, to += width) {
+    for (size_t i = 0; i < from.width; ++i) {
+      const int32_t block = from.blocks[i];
+      bad += static_cast<uint32_t>(static_cast<uint32_t>(block) + 1 > most);
+      to[i] = block;
+    }
+    for (size_t i = from.width; i < width; ++i) to[i] = nobodys;
+  }
+  return bad;
 }
 
 }  // namespace
@@ -60,70 +78,76 @@ void DecodeReplay::prepare() {
             format_bytes(free - std::min(free, memory.available())));
 }
 
-// The batch with rows of nobody's sequence until there are `size.sequences`.
-const Batch& DecodeReplay::padded(const Batch& batch, Size size) {
+// The batch with rows of nobody's sequence until there are `size.sequences`, where the recording of that size reads it.
+BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& drawn) {
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
-  const auto fill = [&](std::vector<int32_t>& list, const std::vector<int32_t>& from, int32_t nobodys) {
-    list.assign(from.begin(), from.end());
-    list.resize(all, nobodys);
+  inputs_.begin();
+  const auto add = [&](std::span<const int32_t> own, int32_t nobodys) -> ops::Indices {
+    const StepInputs::List list = inputs_.add(all);
+    std::ranges::fill(std::ranges::copy(own, list.host.begin()).out, list.host.end(), nobodys);
+    return list;
   };
-  fill(padded_.tokens, batch.tokens, 0);
-  fill(padded_.positions, batch.positions, 0);
-  fill(padded_.kv_len, batch.kv_len, 1);
-  fill(padded_.prompt_len, batch.prompt_len, 1);
-  padded_.from_draw.clear();
-  if (!batch.from_draw.empty()) fill(padded_.from_draw, batch.from_draw, -1);
-  if (plan.shape.token_types) fill(padded_.types, batch.types, 0);
-  if (plan.state_slots > 0) fill(padded_.state_slots, batch.state_slots, plan.state_slots);
-  padded_.query_start.resize(all + 1);
-  padded_.sample_rows.resize(all);
-  std::iota(padded_.query_start.begin(), padded_.query_start.end(), 0);
-  std::iota(padded_.sample_rows.begin(), padded_.sample_rows.end(), 0);
+  const auto add_counted = [&](size_t count) -> ops::Indices {
+    const StepInputs::List list = inputs_.add(count);
+    std::iota(list.host.begin(), list.host.end(), 0);
+    return list;
+  };
+  BatchView view;
+  view.tokens = add(batch.tokens, 0);
+  view.positions = add(batch.positions, 0);
+  view.kv_len = add(batch.kv_len, 1);
+  view.query_start = add_counted(all + 1);
+  view.sample_rows = add_counted(all);
+  if (plan.shape.token_types) view.types = add(batch.types, 0);
+  if (plan.state_slots > 0) view.state_slots = add(batch.state_slots, plan.state_slots);
 
-  const auto width = static_cast<size_t>(size.blocks), own = static_cast<size_t>(batch.block_table_stride);
-  padded_.block_table_stride = size.blocks;
-  padded_.slots.resize(all * plan.kv.groups.size());
-  padded_.block_table.resize(all * width * plan.kv.groups.size());
-  const int32_t *from_slots = batch.slots.data(), *from = batch.block_table.data();
-  int32_t *slots = padded_.slots.data(), *table = padded_.block_table.data();
+  const size_t groups = plan.kv.groups.size(), width = static_cast<size_t>(size.blocks);
+  const StepInputs::List slots = inputs_.add(all * groups), table = inputs_.add(all * width * groups);
+  const int32_t *own_slots = batch.slots.data(), *own_table = batch.block_table.data();
+  int32_t *slot = slots.host.data(), *row = table.host.data();
   for (const BlockGroup& group : plan.kv.groups) {
     const int32_t nobodys = plan.blocks * group.ids_per_block;
-    slots = std::fill_n(std::copy_n(from_slots, have, slots), all - have, nobodys * plan.block_size);
-    from_slots += have;
-    for (size_t row = 0; row < have; ++row, from += own) {
-      table = std::fill_n(std::copy_n(from, own, table), width - own, nobodys);
-    }
-    table = std::fill_n(table, (all - have) * width, nobodys);
+    slot = std::fill_n(std::copy_n(own_slots, have, slot), all - have, nobodys * plan.block_size);
+    const TableRows own = {.blocks = own_table, .rows = have, .width = static_cast<size_t>(batch.block_table_stride)};
+    CHECK(own.width <= width && copy_rows(own, row, width, nobodys) == 0, "a block beyond {}", nobodys);
+    std::fill_n(row + have * width, (all - have) * width, nobodys);
+    own_slots += have, own_table += have * own.width, row += all * width;
   }
-  return padded_;
+  view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
+
+  ops::Indices from_draw;  // last: steps without it have the other lists at the same places
+  if (!batch.from_draw.empty()) from_draw = add(batch.from_draw, -1);
+  inputs_.send();
+  inputs_.take_drawn(context_, view.tokens, from_draw, drawn);
+  return view;
 }
 
 // What ops check when they are called, they cannot when they are launched again.
 void DecodeReplay::check(const Batch& batch) const {
   const LoadPlan& plan = loaded_.plan;
-  const size_t rows = batch.tokens.size(), table = rows * static_cast<size_t>(batch.block_table_stride);
+  const size_t rows = batch.tokens.size();
   check_within("token", batch.tokens, 0, plan.shape.vocab - 1);
   check_within("keys", batch.kv_len, 1, std::min(plan.max_model_len, batch.block_table_stride * plan.block_size));
   check_within("position", batch.positions, 0, plan.max_model_len - 1);
   for (size_t group = 0; group < plan.kv.groups.size(); ++group) {
-    const int32_t most = plan.blocks * plan.kv.groups[group].ids_per_block;
-    check_within("slot", std::span(batch.slots).subspan(group * rows, rows), 0, (most + 1) * plan.block_size - 1);
-    check_within("block", std::span(batch.block_table).subspan(group * table, table), -1, most);
+    const int32_t blocks = plan.blocks * plan.kv.groups[group].ids_per_block;
+    check_within("slot", std::span(batch.slots).subspan(group * rows, rows), 0, blocks * plan.block_size - 1);
   }
-  check_within("state", batch.state_slots, 0, plan.state_slots);
+  check_within("state", batch.state_slots, 0, plan.state_slots - 1);
 }
 
 DecodeReplay::Step DecodeReplay::record(Size size) {
   const LoadPlan& plan = loaded_.plan;
-  Batch longest = padded({}, size);
-  BatchView view = inputs_.place(context_, longest);  // tells where the indices of this size lie
-  if (warm_.insert(size.sequences).second) {          // libraries get ready in a step that is not recorded
+  BatchView view = place({}, size, {});  // tells where the indices of this size lie
+  std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), 1);
+  view.prompt_len = lengths;
+  if (warm_.insert(size.sequences).second) {  // libraries get ready in a step that is not recorded
     context_.arena.reset();
     loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   }
-  std::ranges::fill(longest.kv_len, std::min(size.blocks * plan.block_size, plan.max_model_len));
-  view.kv_len = ops::Indices(longest.kv_len, view.kv_len.device);
+  const std::vector<int32_t> longest(lengths.size(), std::min(size.blocks * plan.block_size, plan.max_model_len));
+  view.kv_len = ops::Indices(longest, view.kv_len.device);
   Step step;
   step.recording = plan.backend->record([&] {
     context_.arena.reset();
@@ -141,9 +165,8 @@ const DecodeReplay::Step& DecodeReplay::step(Size size) {
 Tensor DecodeReplay::forward(const Batch& batch, const Tensor& drawn) {
   const Size size = size_for(batch.sequences(), batch.block_table_stride);
   const Step& ready = step(size);
-  const Batch& all = padded(batch, size);
-  check(all);
-  inputs_.place(context_, all, drawn);
+  check(batch);
+  place(batch, size, drawn);
   ready.recording->launch();
   return ready.result.slice_rows(0, batch.sequences());
 }

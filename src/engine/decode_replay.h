@@ -36,7 +36,7 @@ class DecodeReplay {
   bool usable() const;
   int most_sequences() const;  // of a step
   Size size_for(int sequences, int blocks) const;
-  const Batch& padded(const Batch& batch, Size size);
+  BatchView place(const Batch& batch, Size size, const Tensor& drawn);
   void check(const Batch& batch) const;
   const Step& step(Size size);
   Step record(Size size);
@@ -44,7 +44,6 @@ class DecodeReplay {
   LoadedModel& loaded_;
   ops::Ctx& context_;
   StepInputs& inputs_;
-  Batch padded_;  // the latest; its lists keep their memory
   std::map<Size, Step> steps_;
   std::set<int> warm_;  // numbers of sequences that ran unrecorded
 };

@@ -32,30 +32,50 @@ StepInputs::StepInputs(const LoadPlan& plan) : memory_(plan.backend->memory()) {
   device_ = Buffer(bytes, memory_);
 }
 
+void StepInputs::begin() {
+  ++turn_, used_ = 0;
+  memory_.wait_for(staging_[turn_ % staging_.size()].copied);
+}
+
+StepInputs::List StepInputs::add(size_t count) {
+  const size_t at = used_;
+  used_ = whole_lines(at + count);
+  CHECK((at + count) * sizeof(int32_t) <= device_.size(), "{} indices in {} bytes", at + count, device_.size());
+  auto* host = reinterpret_cast<int32_t*>(staging_[turn_ % staging_.size()].indices.data());
+  return {.host = {host + at, count}, .device = reinterpret_cast<const int32_t*>(device_.data()) + at};
+}
+
+void StepInputs::send() {
+  Staging& staging = staging_[turn_ % staging_.size()];
+  memory_.copy_later(device_.data(), staging.indices.data(), used_ * sizeof(int32_t));
+  staging.copied = memory_.mark();
+}
+
+void StepInputs::take_drawn(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_draw,
+                            const Tensor& drawn) {
+  if (from_draw.empty()) return;
+  CHECK(drawn.data != nullptr, "tokens of a step that nobody drew");
+  std::byte* at = device_.data() + (reinterpret_cast<const std::byte*>(tokens.device) - device_.data());
+  const Tensor placed(at, &kInt32, {static_cast<int64_t>(tokens.size())});
+  ops::take_drawn(context, {.tokens = placed, .drawn = drawn, .from = from_draw});
+}
+
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& drawn) {
   BatchView view(batch);
-  CHECK(batch.from_draw.empty() || drawn.data != nullptr, "tokens of a step that nobody drew");
-  if (memory_.on_host()) return view;
-  Staging& staging = staging_[turn_++ % staging_.size()];
-  memory_.wait_for(staging.copied);
-  auto* host = reinterpret_cast<int32_t*>(staging.indices.data());
-  const auto* device = reinterpret_cast<const int32_t*>(device_.data());
+  if (memory_.on_host()) {
+    CHECK(batch.from_draw.empty(), "tokens of a step that nobody drew");
+    return view;
+  }
+  begin();
   ops::Indices from_draw = batch.from_draw;
-  size_t at = 0;
   for (ops::Indices* list : {&view.tokens, &view.positions, &view.types, &view.slots, &view.query_start, &view.kv_len,
                              &view.sample_rows, &view.state_slots, &view.block_table, &from_draw}) {
-    CHECK((at + list->size()) * sizeof(int32_t) <= device_.size(), "{} indices in {} bytes", at + list->size(),
-          device_.size());
-    std::ranges::copy(*list, host + at);
-    *list = ops::Indices({host + at, list->size()}, device + at);
-    at = whole_lines(at + list->size());
+    const List placed = add(list->size());
+    std::ranges::copy(*list, placed.host.begin());
+    *list = placed;
   }
-  memory_.copy_later(device_.data(), host, at * sizeof(int32_t));
-  staging.copied = memory_.mark();
-  if (!from_draw.empty()) {
-    const Tensor tokens(device_.data(), &kInt32, {batch.size()});  // the first of the lists
-    ops::take_drawn(context, {.tokens = tokens, .drawn = drawn, .from = from_draw});
-  }
+  send();
+  take_drawn(context, view.tokens, from_draw, drawn);
   return view;
 }
 

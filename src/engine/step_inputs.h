@@ -17,6 +17,18 @@ class StepInputs {
   // copy of the call before the last one.
   BatchView place(ops::Ctx& context, const Batch& batch, const Tensor& drawn = {});
 
+  // The same by hand, on a device: begin(), add() for each list, send().
+  void begin();
+  struct List {
+    std::span<int32_t> host;  // to be written before send()
+    const int32_t* device = nullptr;
+    operator ops::Indices() const { return {host, device}; }
+  };
+  List add(size_t count);  // from a line of its own on
+  void send();
+  // Tokens that the host does not know, from the draw of the step before; an empty `from_draw` changes nothing.
+  void take_drawn(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_draw, const Tensor& drawn);
+
  private:
   struct Staging {
     Buffer indices;
@@ -26,7 +38,8 @@ class StepInputs {
   Memory& memory_;
   std::array<Staging, 2> staging_;  // in turn, so that the host fills one while the other is copied
   size_t turn_ = 0;
-  Buffer device_;  // empty where ops read the host's memory
+  size_t used_ = 0;  // indices of this turn
+  Buffer device_;    // empty where ops read the host's memory
 };
 
 }  // namespace sluice
