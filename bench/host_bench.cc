@@ -1,9 +1,9 @@
-// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--draws greedy,top-p,penalties] [--steps N]: what a
-// decode step costs the engine thread, by part, in the order of Engine's own loop (engine/engine.cc): scheduling,
-// indices, launch of the recording, taking results, launching the draw, handing tokens on to the front end, which makes
-// text of them for a sink. The default backend is a device whose ops do nothing; with another one (cuda) the calls of
-// its driver are in the figures, but never the wait for it: before results are taken, the step is waited for outside of
-// the clock.
+// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--draws greedy,top-p,penalties] [--steps N]
+// [--no-prefix-caching]: what a decode step costs the engine thread, by part, in the order of Engine's own loop
+// (engine/engine.cc): scheduling, indices, launch of the recording, taking results, launching the draw, handing tokens
+// on to the front end, which makes text of them for a sink. The default backend is a device whose ops do nothing; with
+// another one (cuda) the calls of its driver are in the figures, but never the wait for it: before results are taken,
+// the step is waited for outside of the clock.
 #include <fmt/core.h>
 #include <sys/mman.h>
 
@@ -267,6 +267,7 @@ struct Arguments {
   std::vector<int> sequences = {1, 32, 256, 512};
   std::vector<std::string> draws = {"greedy", "top-p", "penalties"};
   int steps = 400;
+  bool no_prefix_caching = false;
 };
 
 // Prompts of 128 to 430 tokens, so that every step some sequences begin a block and some publish one.
@@ -300,6 +301,7 @@ void run(const Arguments& a) {
   ThreadPool pool(1);
   EngineOptions options{.model = a.model, .backend = std::string(put_under_clock(a.backend))};
   options.max_model_len = kMostTokens;
+  options.enable_prefix_caching = !a.no_prefix_caching;
   const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(options, *plan_load(options, pool).checkpoint);
   fmt::print("us of a step, the tenth percentile of {}; backend {}\n", a.steps, a.backend);
   for (const char* column :
@@ -326,6 +328,7 @@ int main(int argc, char** argv) {
   CLI::App app("What a decode step costs the engine thread");
   app.add_option("--model", arguments.model);
   app.add_option("--backend", arguments.backend);
+  app.add_flag("--no-prefix-caching", arguments.no_prefix_caching);
   app.add_option("--sequences", arguments.sequences)->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--draws", arguments.draws)->delimiter(',')->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
   app.add_option("--steps", arguments.steps)->check(CLI::Range(1, 1400));

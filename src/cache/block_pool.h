@@ -101,14 +101,6 @@ class BlockPool {
   void publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
                std::span<const TokenId> tokens);
 
-  // Asks for the memory that publish() of a held leader after `parent` will look at.
-  void prefetch(BlockId leader, BlockId parent) const {
-    __builtin_prefetch(uses_.data() + leader, 1);
-    __builtin_prefetch(nodes_.data() + leader, 1);
-    __builtin_prefetch(tokens_.data() + static_cast<size_t>(leader) * static_cast<size_t>(options_.block_size), 1);
-    if (parent != kNoBlock) __builtin_prefetch(nodes_.data() + parent, 1);
-  }
-
   // Forgets every name. Held blocks stay with their holders.
   void reset_prefix_cache();
 

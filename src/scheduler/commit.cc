@@ -12,9 +12,10 @@ Finish make_finish(FinishReason reason, std::string message = {}) {
   return {.reason = reason, .stop_string = {}, .stop_token = {}, .message = std::move(message)};
 }
 
-Usage usage_of(const RequestState& request, int completion_tokens) {
-  return {.prompt_tokens = request.prompt_length(),
-          .cached_tokens = request.cached_tokens,
+// `choice` has the prompt of the request in question, whose choices have that in common.
+Usage usage_of(const Sequence& choice, int completion_tokens) {
+  return {.prompt_tokens = choice.prompt_length,
+          .cached_tokens = choice.cached_tokens,
           .completion_tokens = completion_tokens};
 }
 
@@ -29,13 +30,11 @@ void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
   for (const auto& part : step.parts) commit_part(part, results);
   erase_ended();
   if (std::ranges::any_of(results, &SampleResult::bad_logits)) pool_.reset_prefix_cache();
-  step.clear();
   spare_ = std::move(step);
 }
 
 void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results) {
   Sequence& sequence = *part.sequence;
-  RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
     if (sequence.in_flight == 0) release_memory(sequence);
     return;
@@ -48,6 +47,8 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
   }
 
   const int draws = part.draws;
+  if (draws == 1 && part.tasks == 1) return commit_token(sequence, own[0]);
+  RequestState& request = *sequence.request;
   for (SampleResult& score : own.first(own.size() - draws)) {
     if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
     request.prompt_logprobs.push_back(std::move(score.logprobs));
@@ -78,11 +79,10 @@ void Scheduler::fork(Sequence& trunk) {
 }
 
 void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
-  RequestState& request = *sequence.request;
   SequenceEvent& event = events_.emplace_back();
-  event.request = request.id;
-  event.index = sequence.rank.index;
-  event.admitted_at = request.admitted_at;
+  event.request = sequence.id;
+  event.index = sequence.task.choice;
+  event.admitted_at = sequence.admitted_at;
   --sequence.unknown;
   if (!result.error.empty()) {
     event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
@@ -92,18 +92,21 @@ void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
     ++generated_tokens_;
     event.token = result.token;
     if (sequence.task.logprobs >= 0) event.logprobs = std::make_unique<TokenLogprobs>(std::move(result.logprobs));
-    if (!sequence.plain && sequence.rank.index == 0) event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
+    if (!sequence.plain && sequence.task.choice == 0) {
+      event.prompt_logprobs = std::exchange(sequence.request->prompt_logprobs, {});
+    }
     event.finish = finish_of(sequence);
   }
-  event.usage = usage_of(request, sequence.known() - sequence.prompt_length);
+  event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
   if (event.finish) end_sequence(sequence);
 }
 
 std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
-  const SamplingParams& sampling = *sequence.task.params;
   const TokenId token = sequence.tokens.back();
   const auto in = [&](std::span<const TokenId> ids) { return std::ranges::find(ids, token) != ids.end(); };
-  if (in(sequence.task.end_tokens) && sequence.known() - sequence.prompt_length > sampling.min_tokens) {
+  const bool may_end = (sequence.end_bits & end_bit(token)) != 0;
+  const SamplingParams& sampling = *sequence.task.params;
+  if (may_end && in(sequence.task.end_tokens) && sequence.known() - sequence.prompt_length > sampling.min_tokens) {
     auto finish = std::make_unique<Finish>(make_finish(FinishReason::kStop));
     const bool eos = !sampling.ignore_eos && in(options_.eos_token_ids);
     if (!eos) finish->stop_token = token;
@@ -115,20 +118,25 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
 
 void Scheduler::publish_blocks(Sequence& sequence) {
   if (!options_.prefix_caching) return;
-  SequenceBlocks& leaders = sequence.groups[0];
-  if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
   const int size = options_.block_size;
   const int whole = std::min(sequence.computed, sequence.known());
   if (whole < (sequence.published + 1) * size) return;
-  const int full_blocks = whole / size;
-  extend_names(sequence, full_blocks);
-  std::vector<BlockId> row(sequence.groups.size());
-  for (int& i = sequence.published; i < full_blocks; ++i) {
-    for (size_t group = 0; group < row.size(); ++group) row[group] = sequence.groups[group].blocks[i];
-    pool_.publish(row, i == 0 ? kNoBlock : leaders.blocks[i - 1], sequence.request->request.cache_salt,
-                  sequence.names[i], std::span(sequence.tokens).subspan(i * size, size));
-    for (size_t group = 0; group < row.size(); ++group) sequence.groups[group].blocks[i] = row[group];
-    if (!pool_.published(row[0])) break;
+  const SequenceBlocks& leaders = sequence.groups[0];
+  if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
+  sequence.settled = 0;  // others may have the same block: then it becomes theirs
+  const std::string& salt = sequence.request->request.cache_salt;
+  row_.resize(sequence.groups.size());
+  for (int& i = sequence.published; i < whole / size; ++i) {
+    const BlockId parent = i == 0 ? kNoBlock : leaders.blocks[i - 1];
+    if (i > 0 && !pool_.published(parent)) break;
+    const auto tokens = std::span(sequence.tokens).subspan(i * size, size);
+    const bool named = i < static_cast<int>(sequence.names.size());
+    const BlockName name =
+        named ? sequence.names[i] : pool_.name(i == 0 ? pool_.root(salt) : pool_.name(parent), tokens);
+    for (size_t group = 0; group < row_.size(); ++group) row_[group] = sequence.groups[group].blocks[i];
+    pool_.publish(row_, parent, salt, name, tokens);
+    for (size_t group = 0; group < row_.size(); ++group) sequence.groups[group].blocks[i] = row_[group];
+    if (!pool_.published(row_[0])) break;
   }
 }
 
@@ -178,7 +186,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
     if (choice && choice->state == SequenceState::kEnded) continue;
     SequenceEvent event{.request = request.id, .index = i};
     event.finish = std::make_unique<Finish>(finish);
-    event.usage = usage_of(request, choice ? choice->known() - request.prompt_length() : 0);
+    event.usage = usage_of(*request.choices[0], choice ? choice->known() - request.prompt_length() : 0);
     events_.push_back(std::move(event));
   }
   for (const auto& choice : request.choices) {

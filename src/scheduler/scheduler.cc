@@ -1,21 +1,14 @@
-// Building a step: which sequences run, with which tokens and blocks. Taking its results is in commit.cc.
-#include "scheduler/scheduler.h"
+// Building a step: which sequences run, with which tokens and blocks. One like the step before is made of that in
+// repeat.cc; taking its results is in commit.cc.
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "scheduler/step.h"
 
 namespace sluice {
-
-struct Scheduler::Step {
-  ScheduledBatch out;
-  uint64_t number = 0;
-  int tokens_left = 0;
-  int rows_left = 0;
-  std::vector<BlockId> copy_sources;  // kept held until the step is built, so that no block is source and target
-};
 
 void ScheduledBatch::clear() {
   for (std::vector<int32_t>* list :
@@ -28,6 +21,7 @@ void ScheduledBatch::clear() {
   tasks.clear();
   parts.clear();
   can_overlap = true;
+  number = set = 0;
 }
 
 bool QueueLimit::try_enter(int64_t prompt_tokens) {
@@ -119,6 +113,7 @@ void Scheduler::add(RequestId id, Request request) {
   state->choices.resize(state->request.n);
   auto trunk = std::make_unique<Sequence>();
   trunk->request = state.get();
+  trunk->id = id;
   trunk->rank.priority = options_.policy == SchedulingPolicy::kPriority ? state->request.priority : 0;
   trunk->rank.arrival = arrival;
   trunk->tokens = state->request.prompt;
@@ -127,6 +122,7 @@ void Scheduler::add(RequestId id, Request request) {
                  .seed = sampling.seed ? static_cast<uint64_t>(*sampling.seed) : derive_seed(options_.seed, arrival),
                  .logprobs = sampling.logprobs.value_or(-1),
                  .plain = !edits(sampling)};
+  for (const TokenId token : state->end_tokens) trunk->end_bits |= end_bit(token);
   trunk->prompt_length = state->prompt_length();
   trunk->most_tokens = options_.max_model_len;
   if (sampling.max_tokens)
@@ -150,13 +146,20 @@ ScheduledBatch Scheduler::next() {
             .tokens_left = options_.max_num_batched_tokens,
             .rows_left = options_.max_logit_rows,
             .copy_sources = {}};
-  step.out.batch.query_start.push_back(0);
-  if (schedule_running(step, true)) schedule_running(step, false);
+  const bool repeated = repeat(step);
+  if (!repeated) {
+    step.out.clear();
+    step.out.batch.query_start.push_back(0);
+    if (schedule_running(step, true)) schedule_running(step, false);
+  }
+  const size_t placed = repeated ? step.out.parts.size() : 0;
   admit_waiting(step);
   pool_.release(step.copy_sources);
 
   if (step.out.batch.empty()) return std::move(step.out);
-  write_block_tables(step);
+  if (step.out.parts.size() > placed) write_places(step.out);
+  step.out.number = step.number;
+  step.out.set = decodes_all(step.out) ? running_set_ : 0;
   step.out.batch.state_copies = std::exchange(state_copies_, {});
   step.out.can_overlap &= !(recurrent() && options_.prefix_caching);  // snapshots are of the state after the last step
   can_overlap_ = step.out.can_overlap;
@@ -165,31 +168,37 @@ ScheduledBatch Scheduler::next() {
   return std::move(step.out);
 }
 
-// Where the step's tokens go and what they see, group by group.
-void Scheduler::write_block_tables(Step& step) const {
-  Batch& batch = step.out.batch;
+// Where the step's tokens go and what they see. Tables have room for some blocks more, so that they seldom change their
+// shape from step to step.
+void Scheduler::write_places(ScheduledBatch& out) const {
+  constexpr int kRoom = 16;
+  Batch& batch = out.batch;
+  int longest = 0;
+  for (const auto& part : out.parts) longest = std::max(longest, part.sequence->rows());
+  batch.block_table_stride = std::min((longest + kRoom - 1) / kRoom * kRoom, blocks_for(options_.max_model_len));
+  batch.slots.resize(batch.tokens.size() * options_.groups.size());
+  batch.block_table.resize(out.parts.size() * batch.block_table_stride * options_.groups.size());
+  for (size_t part = 0; part < out.parts.size(); ++part) write_places(out, part);
+}
+
+// Those of one part, in all groups.
+void Scheduler::write_places(ScheduledBatch& out, size_t index) const {
+  Batch& batch = out.batch;
+  const ScheduledBatch::Part& part = out.parts[index];
   const int size = options_.block_size;
-  int stride = 0;
-  for (const auto& part : step.out.parts) stride = std::max(stride, part.sequence->rows());
-  batch.block_table_stride = stride;
-  batch.slots.reserve(batch.tokens.size() * options_.groups.size());
-  batch.block_table.reserve(step.out.parts.size() * stride * options_.groups.size());
-  size_t filled = 0;
-  for (int group = 0; group < groups(); ++group) {
+  const auto stride = static_cast<size_t>(batch.block_table_stride);
+  for (size_t group = 0; group < options_.groups.size(); ++group) {
     const int scale = options_.groups[group].ids_per_block;
-    for (const auto& part : step.out.parts) {
-      const std::vector<BlockId>& blocks = part.sequence->groups[group].blocks;
-      for (int position = part.first; position < part.first + part.tokens; ++position) {
-        const BlockId block = blocks[position / size];
-        CHECK(!pool_.published(block), "a published block would be written");
-        batch.slots.push_back(block * scale * size + position % size);
-      }
-      batch.block_table.insert(batch.block_table.end(), blocks.begin(), blocks.end());
-      if (scale != 1) {
-        for (BlockId& block : std::span(batch.block_table).subspan(filled)) block *= block == kNoBlock ? 1 : scale;
-      }
-      batch.block_table.resize(filled += stride, kNoBlock);
+    const std::vector<BlockId>& blocks = part.sequence->groups[group].blocks;
+    int32_t* slots = batch.slots.data() + group * batch.tokens.size() + batch.query_start[index];
+    for (int i = 0; i < part.tokens; ++i) {
+      const BlockId block = blocks[(part.first + i) / size];
+      CHECK(!pool_.published(block), "a published block would be written");
+      slots[i] = block * scale * size + (part.first + i) % size;
     }
+    int32_t* table = batch.block_table.data() + (group * out.parts.size() + index) * stride;
+    for (const BlockId block : blocks) *table++ = block == kNoBlock ? kNoBlock : block * scale;
+    std::fill_n(table, stride - blocks.size(), kNoBlock);
   }
 }
 
@@ -219,6 +228,7 @@ bool Scheduler::schedule_running(Step& step, bool decodes) {
 }
 
 void Scheduler::start_running(Sequence& sequence) {
+  ++running_set_;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank()), &sequence);
 }
 
@@ -226,6 +236,7 @@ void Scheduler::stop_running(Sequence& sequence) {
   const auto at = std::ranges::lower_bound(running_, &sequence, ByRank());
   CHECK(at != running_.end() && *at == &sequence, "a sequence that does not run ends");
   running_.erase(at);
+  ++running_set_;
 }
 
 bool Scheduler::schedule(Step& step, Sequence& sequence) {
@@ -263,8 +274,12 @@ int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
 int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
   if (sequence.in_flight > 0) publish_blocks(sequence);  // before some of them slide out of their windows
   give_back_slid_out(sequence);
+  sequence.placed_in = step.number;
   const int owned = sequence.rows();
-  if (sequence.plain && sequence.computed + tokens <= owned * options_.block_size) return tokens;  // nobody shares them
+  if (sequence.plain && sequence.computed + tokens <= owned * options_.block_size) {  // nobody shares them
+    sequence.settled = settled_until(sequence);
+    return tokens;
+  }
   std::vector<int> shared = shared_at_end(step, sequence);
   const auto missing = [&] {
     const int rows = std::max(0, blocks_for(sequence.computed + tokens) - owned);
@@ -292,7 +307,21 @@ int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
     own.blocks.insert(own.blocks.end(), next, next + rows);
     next += rows;
   }
+  sequence.settled = settled_until(sequence);
   return tokens;
+}
+
+// Up to how many computed tokens a sequence that decodes neither needs a block, nor gives one back, nor publishes one.
+int Scheduler::settled_until(const Sequence& sequence) const {
+  const int size = options_.block_size;
+  int until = sequence.rows() * size;
+  if (options_.prefix_caching) until = std::min(until, (sequence.published + 1) * size);
+  for (int group = 0; group < groups(); ++group) {
+    if (options_.groups[group].window == 0) continue;
+    const int more = sequence.groups[group].slid_out + (group == 0 ? 2 : 1);
+    until = std::min(until, more * size + options_.groups[group].window - 1);
+  }
+  return until;
 }
 
 // The groups whose last block, which is not full and will be written, others hold, too.
@@ -332,6 +361,7 @@ bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
     Sequence& victim = *running_[i];
     if (victim.last_step == step.number) continue;
     running_.erase(running_.begin() + static_cast<int64_t>(i));
+    ++running_set_;
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
     release_memory(victim);
     victim.computed = 0;
@@ -465,10 +495,10 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   ++admissions_;
   if (!request.admitted) {
     request.admitted = true;
-    request.admitted_at = options_.clock();
-    request.cached_tokens = sequence.computed;
+    sequence.admitted_at = options_.clock();
+    sequence.cached_tokens = sequence.computed;
     queue_limit_.leave(request.prompt_length());
-    if (options_.prefix_caching) pool_.count_query(request.prompt_length(), request.cached_tokens);
+    if (options_.prefix_caching) pool_.count_query(request.prompt_length(), sequence.cached_tokens);
   }
   return schedule(step, sequence);
 }

@@ -136,6 +136,8 @@ struct ScheduledBatch {
   std::vector<Part> parts;  // one per sequence of the batch
   // One token of each sequence, or none, is all that comes of it, and draw i of a later from_draw is task i.
   bool can_overlap = true;
+  uint64_t number = 0;  // steps before it, and itself
+  uint64_t set = 0;     // of one token each of all running sequences: which set of them these were; else 0
 
   void clear();  // as a new one, but with the memory of its lists
 };
@@ -202,10 +204,13 @@ class Scheduler {
       return std::tie(a->queued_at, a->rank) < std::tie(b->queued_at, b->rank);
     }
   };
-  struct Step;  // a batch under construction
+  struct Step;  // a batch under construction (scheduler/step.h)
 
   // Building a step.
   void expire_deadlines();
+  bool repeat(Step& step);
+  bool repeatable(const Step& step) const;
+  bool decodes_all(const ScheduledBatch& step) const;
   bool schedule_running(Step& step, bool decodes);
   bool schedule(Step& step, Sequence& sequence);
   int chunk_size(const Step& step, const Sequence& sequence) const;
@@ -220,12 +225,14 @@ class Scheduler {
   bool admit(Step& step, Sequence& sequence);
   int groups() const { return static_cast<int>(options_.groups.size()); }
   int first_kept(int group, int computed) const;
+  int settled_until(const Sequence& sequence) const;
   void give_back_slid_out(Sequence& sequence);
   std::vector<int> shared_at_end(const Step& step, const Sequence& sequence) const;
   int usable_rows(std::span<const BlockId> leaders) const;
   int missing_blocks(const Sequence& sequence) const;
   std::vector<SequenceBlocks> hold_rows(std::span<const BlockId> leaders);
-  void write_block_tables(Step& step) const;
+  void write_places(ScheduledBatch& out) const;
+  void write_places(ScheduledBatch& out, size_t part) const;
   int promised_blocks() const;
   void promote_overtaken();
   void enqueue(Sequence& sequence);
@@ -260,11 +267,13 @@ class Scheduler {
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<StateCopy> state_copies_;  // to be done before the next step
   std::vector<SequenceEvent> events_;
-  ScheduledBatch spare_;          // the memory of a committed step, for one to come
+  ScheduledBatch spare_;          // the step that was committed last, for one like it or for its memory
+  std::vector<BlockId> row_;      // that is being published
   std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;        // sequences that running ones will fork
   int in_flight_ = 0;             // steps
   bool can_overlap_ = true;       // the last one handed out
+  uint64_t running_set_ = 1;      // another one with every change of running_
   uint64_t arrivals_ = 0, admissions_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
 };

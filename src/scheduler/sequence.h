@@ -27,7 +27,7 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
-enum class SequenceState { kWaiting, kRunning, kEnded };
+enum class SequenceState : uint8_t { kWaiting, kRunning, kEnded };
 
 struct RequestState;
 
@@ -39,27 +39,34 @@ struct SequenceBlocks {
   std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
 };
 
-struct Sequence {
+struct alignas(64) Sequence {
+  // Every step looks at these, of every sequence: one line of the cache.
+  std::vector<TokenId> tokens;  // prompt, then output, as far as it is known
+  int unknown = 0;              // tokens after these that steps in flight draw
+  int draw = 0;                 // which draw of its step gives the last one of them
+  int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
+  int most_tokens = 0;          // it ends with so many: prompt and max_tokens, or the context
+  int settled = 0;              // as long as fewer tokens are computed, the next one changes nothing of its blocks
+  int in_flight = 0;            // steps not committed yet that it is part of
+  uint64_t last_step = 0;       // the number of the last one
+  uint64_t placed_in = 0;       // the step that changed its blocks last
+
+  // And at these when a token comes.
   RequestState* request = nullptr;
-  Rank rank;
+  RequestId id = 0;                                     // of the request
+  std::chrono::steady_clock::time_point admitted_at{};  // first time
+  int prompt_length = 0;                                // tokens
+  int cached_tokens = 0;                                // of the prompt, when it was first admitted
+  uint64_t end_bits = 0;                                // of every end token the bit `token % 64`
+  int published = 0;                                    // leading blocks that were found in the cache or published
   SequenceState state = SequenceState::kWaiting;
-  int in_flight = 0;       // steps not committed yet that it is part of
-  uint64_t last_step = 0;  // the number of the last one
-  uint64_t queued_at = 0;  // admissions before it began to wait
+  bool plain = true;  // the only choice, and no log-probabilities of prompt tokens are asked for
+  SampleTask task;    // its draws, but for row and position
 
-  // Of the request, which is larger: what every step asks of every sequence lies together.
-  SampleTask task;        // its draws, but for row and position
-  int prompt_length = 0;  // tokens
-  int most_tokens = 0;    // it ends with so many: prompt and max_tokens, or the context
-  bool plain = true;      // the only choice, and no log-probabilities of prompt tokens are asked for
-
-  std::vector<TokenId> tokens;         // prompt, then output, as far as it is known
-  int unknown = 0;                     // tokens after these that steps in flight draw
-  int draw = 0;                        // which draw of its step gives the last one of them
-  int computed = 0;                    // leading tokens whose keys and values are in the blocks after the last step
+  Rank rank;
+  uint64_t queued_at = 0;              // admissions before it began to wait
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while it waits
-  std::vector<BlockName> names;        // of the leading full blocks, as far as they were needed
-  int published = 0;                   // leading blocks that were found in the cache or published
+  std::vector<BlockName> names;        // of leading full blocks, as far as they were looked for in the cache
   // With recurrent layers:
   StateSlot state_slot = kNoState;  // while running
   int parting = 0;                  // tokens known in cached blocks when it was admitted, without a state to go on from
@@ -72,13 +79,13 @@ struct Sequence {
   int length() const { return known() + unknown; }
 };
 
+inline uint64_t end_bit(TokenId token) { return uint64_t{1} << (static_cast<uint32_t>(token) % 64); }
+
 // What the choices of a request share.
 struct RequestState {
   RequestId id = 0;
-  std::chrono::steady_clock::time_point admitted_at{};  // first time
-  bool admitted = false;                                // was running before
-  int cached_tokens = 0;                                // of the prompt, when it was first admitted
-  int scored = 0;                                       // leading prompt rows whose log-probabilities are done
+  bool admitted = false;  // was running before
+  int scored = 0;         // leading prompt rows whose log-probabilities are done
   Request request;
   std::vector<TokenId> end_tokens;  // end-of-sequence (unless ignored) and stop_token_ids
   std::vector<TokenLogprobs> prompt_logprobs;

@@ -90,6 +90,22 @@ TEST_F(OverlapTest, EndsByLengthAreKnownAhead) {
   EXPECT_TRUE(scheduler_.idle());
 }
 
+// Steps that are made of those before them, too: the last token of either is drawn, not computed.
+TEST_F(OverlapTest, NothingIsComputedBeyondTheEnd) {
+  add(1, numbered_request(4, 12));
+  add(2, numbered_request(6, 15));
+  int computed = 0;
+  std::optional<ScheduledBatch> before;
+  while (!scheduler_.idle()) {
+    ScheduledBatch step = scheduler_.next();
+    computed += step.batch.size();
+    if (before) commit(std::move(*before), std::vector<TokenId>(before->tasks.size(), 7));
+    before.reset();
+    if (!step.batch.empty()) before = std::move(step);
+  }
+  EXPECT_EQ(computed, (4 + 12 - 1) + (6 + 15 - 1));
+}
+
 // Blocks are found by their tokens: one whose last token is not known yet cannot be.
 TEST_F(OverlapTest, OnlyKnownTokensArePublished) {
   add(1, numbered_request(3, 9));
