@@ -45,7 +45,7 @@ struct B16 : F32 {
     // Reads the pairs twice: kept for both units they would push sums out of the registers.
     if (Unit == 1) __asm__("" : "+r"(p));
     const Vec pairs = load(reinterpret_cast<const float*>(p), All{});
-    return Unit == 0 ? widen_low(pairs, Bf16{}) : widen_high(pairs, Bf16{});
+    return widen_part<Unit>(pairs, Bf16{});
   }
 };
 #endif

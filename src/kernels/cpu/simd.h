@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #define SLUICE_INLINE [[gnu::always_inline]] inline
 // For loops over arrays of vectors: unrolled early and wholly, so that the array lives in registers.
@@ -35,6 +36,9 @@ struct Fp8 {  // E4M3
 struct Fp8E5M2 {
   static constexpr int kMantissa = 2;
   static constexpr float kLargest = 57344.0f;
+  uint8_t bits;
+};
+struct FiniteFp8 {  // E4M3 without NaN
   uint8_t bits;
 };
 // Integers, whose scale lies elsewhere.

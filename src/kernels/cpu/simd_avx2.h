@@ -92,20 +92,20 @@ SLUICE_INLINE Vec widen_bf16(__m128i bits) {
 }
 SLUICE_INLINE Vec widen_fp16(__m128i bits) { return _mm256_cvtph_ps(bits); }
 SLUICE_INLINE __m128i narrow_fp16(Vec x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
-// Both halves of every 32-bit lane.
-SLUICE_INLINE Vec widen_low(Vec bits, Bf16) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(bits), 16));
-}
-SLUICE_INLINE Vec widen_high(Vec bits, Bf16) {
-  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(bits), _mm256_set1_epi32(int(0xffff0000))));
+// Element `Part` of those that share every 32-bit lane.
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, Bf16) {
+  const __m256i lanes = _mm256_castps_si256(bits);
+  return _mm256_castsi256_ps(Part == 0 ? _mm256_slli_epi32(lanes, 16)
+                                       : _mm256_and_si256(lanes, _mm256_set1_epi32(int(0xffff0000))));
 }
 SLUICE_INLINE __m128i pack_low_halves(__m256i lanes) {
   const __m256i low = _mm256_and_si256(lanes, _mm256_set1_epi32(0xffff));
   return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
 }
-SLUICE_INLINE Vec widen_low(Vec bits, Fp16) { return widen_fp16(pack_low_halves(_mm256_castps_si256(bits))); }
-SLUICE_INLINE Vec widen_high(Vec bits, Fp16) {
-  return widen_fp16(pack_low_halves(_mm256_srli_epi32(_mm256_castps_si256(bits), 16)));
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, Fp16) {
+  return widen_fp16(pack_low_halves(_mm256_srli_epi32(_mm256_castps_si256(bits), 16 * Part)));
 }
 // To nearest even, NaN quiet: the bits of float_to_bf16.
 SLUICE_INLINE __m128i narrow_bf16(Vec x) {
@@ -141,6 +141,48 @@ SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
   const __m256i pairs = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   first = widen_fp8_lanes(_mm256_and_si256(pairs, _mm256_set1_epi32(0xff)));
   second = widen_fp8_lanes(_mm256_srli_epi32(pairs, 16));
+}
+// What a T without NaN may be read as.
+template <class T>
+using Finite = std::conditional_t<std::is_same_v<T, Fp8>, FiniteFp8, T>;
+// Whether there is widen_part() of four bytes that share a lane.
+template <class T>
+inline constexpr bool kWidensBytes = std::is_same_v<T, Int8> || std::is_same_v<T, Fp8> || std::is_same_v<T, FiniteFp8>;
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, Int8) {
+  const __m256i top = _mm256_slli_epi32(_mm256_castps_si256(bits), 24 - 8 * Part);
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24));
+}
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, Fp8) {
+  const __m256i lanes = _mm256_srli_epi32(_mm256_castps_si256(bits), 8 * Part);
+  return widen_fp8_lanes(_mm256_and_si256(lanes, _mm256_set1_epi32(0xff)));
+}
+// Sign and magnitude where fp32 has them; what is between them does not matter.
+SLUICE_INLINE Vec widen_finite_fp8(__m256i spread) {
+  const __m256i bits = _mm256_and_si256(spread, _mm256_set1_epi32(int(0x87f00000)));
+  return _mm256_castsi256_ps(bits) * _mm256_set1_ps(0x1p120f);
+}
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, FiniteFp8) {
+  const __m256i top = _mm256_slli_epi32(_mm256_castps_si256(bits), 24 - 8 * Part);
+  return widen_finite_fp8(_mm256_srai_epi32(top, 4));
+}
+template <class Extent>
+SLUICE_INLINE Vec load(const FiniteFp8* p, Extent n) {
+  return widen_finite_fp8(_mm256_slli_epi32(_mm256_cvtepi8_epi32(load_8(p, n)), 20));
+}
+SLUICE_INLINE bool has_nan(const Fp8* row, int64_t count) {
+  const __m256i nan = _mm256_set1_epi8(0x7f);
+  __m256i found = _mm256_setzero_si256();
+  int64_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i));
+    found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_and_si256(codes, nan), nan));
+  }
+  bool rest = false;
+  for (; i < count; ++i) rest |= (reinterpret_cast<const uint8_t*>(row)[i] & 0x7f) == 0x7f;
+  return rest || !_mm256_testz_si256(found, found);
 }
 // E5M2 is the upper half of an fp16.
 SLUICE_INLINE Vec widen_fp8_e5m2(__m128i bytes) { return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8)); }

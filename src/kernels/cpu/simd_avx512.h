@@ -56,17 +56,22 @@ SLUICE_INLINE Vec widen_bf16(__m256i bits) {
 }
 SLUICE_INLINE Vec widen_fp16(__m256i bits) { return _mm512_cvtph_ps(bits); }
 SLUICE_INLINE __m256i narrow_fp16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
-// Both halves of every 32-bit lane.
-SLUICE_INLINE Vec widen_low(Vec bits, Bf16) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(bits), 16));
+// Element `Part` of those that share every 32-bit lane.
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, Bf16) {
+  const __m512i lanes = _mm512_castps_si512(bits);
+  return _mm512_castsi512_ps(Part == 0 ? _mm512_slli_epi32(lanes, 16)
+                                       : _mm512_and_epi32(lanes, _mm512_set1_epi32(int(0xffff0000))));
 }
-SLUICE_INLINE Vec widen_high(Vec bits, Bf16) {
-  return _mm512_castsi512_ps(_mm512_and_epi32(_mm512_castps_si512(bits), _mm512_set1_epi32(int(0xffff0000))));
+template <int Part>
+SLUICE_INLINE Vec widen_part(Vec bits, Fp16) {
+  return widen_fp16(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(bits), 16 * Part)));
 }
-SLUICE_INLINE Vec widen_low(Vec bits, Fp16) { return widen_fp16(_mm512_cvtepi32_epi16(_mm512_castps_si512(bits))); }
-SLUICE_INLINE Vec widen_high(Vec bits, Fp16) {
-  return widen_fp16(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(bits), 16)));
-}
+// See simd_avx2.h: these are widened as they are here.
+template <class T>
+using Finite = T;
+template <class T>
+inline constexpr bool kWidensBytes = false;
 // To nearest even, NaN quiet: the bits of float_to_bf16 (vcvtneps2bf16 would flush subnormals).
 SLUICE_INLINE __m256i narrow_bf16(Vec x) {
   const __m512i bits = _mm512_castps_si512(x);
@@ -127,7 +132,7 @@ SLUICE_INLINE __m512i fp8_to_bf16(__m256i bytes) {
 // Pairs of neighbours: the first, and the second of each.
 SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
   const Vec pairs = _mm512_castsi512_ps(fp8_to_bf16<Fp8>(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
-  first = widen_low(pairs, Bf16{}), second = widen_high(pairs, Bf16{});
+  first = widen_part<0>(pairs, Bf16{}), second = widen_part<1>(pairs, Bf16{});
 }
 // To nearest even, beyond the largest to the largest: the bits of float_to_fp8 and float_to_fp8_e5m2.
 template <class E>
