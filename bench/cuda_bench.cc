@@ -9,7 +9,7 @@
 
 #include "cuda/parts.h"
 #include "kernels/cuda/device_context.h"
-#include "kernels/cuda/panels.h"
+#include "kernels/cuda/matmul/panel_layout.h"
 
 namespace sluice::cuda {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "base/registry.h"
 #include "engine/frontend.h"
-#include "engine/recorder.h"
+#include "engine/metrics.h"
 #include "engine/runner.h"
 #include "engine/text.h"
 #include "program.h"

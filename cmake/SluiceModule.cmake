@@ -1,9 +1,9 @@
 # One library per folder of src/. OBJECT libraries, so that registrations by static objects survive the linker.
 #
-# sluice_module(NAME [SOURCE_DIR dir] LINK dependencies...) globs the folder: a new file never needs a line here.
+# sluice_module(NAME [SOURCE_DIR dir] LINK dependencies...) globs the folder and its subfolders: a new file never needs a line here.
 function(sluice_module name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   if(NOT sources)
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)

@@ -9,8 +9,8 @@
 #include "base/thread_pool.h"
 #include "cuda/parts.h"
 #include "cuda/timing.h"
-#include "kernels/cuda/matmul_rows.h"
-#include "kernels/cuda/panels.h"
+#include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/matmul/rows.h"
 
 namespace sluice::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/thread_pool.h"
 #include "cuda/parts.h"
 #include "cuda/timing.h"
-#include "kernels/cuda/panels.h"
+#include "kernels/cuda/matmul/panel_layout.h"
 
 namespace sluice::cuda {
 namespace {

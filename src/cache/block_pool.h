@@ -1,9 +1,9 @@
 // Blocks of the paged KV cache: who holds which, and which can be found again by what is in them. Ids only: the pool
 // never sees keys or values.
 //
-// Layers that see equally far form a group, and a sequence keeps a list of blocks for each (nn/kv_cache.h). All blocks
-// are alike and lie in one pool: a group takes what another does not need. The blocks of all groups for the same tokens
-// of a sequence are a row; that of group 0, which sees furthest, leads it, the others follow.
+// Layers that see equally far form a group, and a sequence keeps a list of blocks for each (nn/attention/kv_cache.h).
+// All blocks are alike and lie in one pool: a group takes what another does not need. The blocks of all groups for the
+// same tokens of a sequence are a row; that of group 0, which sees furthest, leads it, the others follow.
 //
 // A full block may be published. Its name is a hash chain, SHA-256 over (domain tag, model fingerprint, salt) and then
 // over (parent's name, tokens), so it depends on the content alone and means the same in another process. Published

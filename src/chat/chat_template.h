@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "chat/jinja.h"
+#include "chat/jinja/jinja.h"
 
 namespace sluice {
 

@@ -14,7 +14,7 @@
 #include "cli/command.h"
 #include "cli/generate.h"
 #include "cli/load_engine.h"
-#include "server/openai.h"
+#include "server/openai/openai.h"
 
 namespace sluice::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <boost/beast/http.hpp>
 #include <functional>
 
-#include "cli/bench_serve.h"
+#include "cli/bench/serve.h"
 #include "hub/http_client.h"
 #include "sluice/error.h"
 #include "sluice/version.h"

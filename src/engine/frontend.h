@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/recorder.h"
+#include "engine/metrics.h"
 #include "engine/stop_matcher.h"
 #include "scheduler/scheduler.h"
 #include "sluice/engine.h"

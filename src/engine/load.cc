@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/registry.h"
 #include "engine/packed_cache.h"
-#include "nn/published.h"
+#include "nn/loading/ignored_config_keys.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"

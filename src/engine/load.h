@@ -11,9 +11,9 @@
 #include "engine/memory_plan.h"
 #include "engine/sentence_transformers.h"
 #include "formats/checkpoint.h"
-#include "nn/kv_cache.h"
+#include "nn/attention/kv_cache.h"
+#include "nn/loading/packed_file.h"
 #include "nn/model.h"
-#include "nn/packed_file.h"
 #include "sluice/options.h"
 
 namespace sluice {
@@ -45,7 +45,7 @@ struct LoadPlan {
   int state_slots = 0;   // of recurrent layers; 0: the model has none
   int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states
   int logit_rows = 0;    // most rows of logits in one step
-  // Blocks and state slots beside these, of the rows that pad a recorded step (engine/decode_replay.h).
+  // Blocks and state slots beside these, of the rows that pad a recorded step (engine/graph_runner.h).
   int spare() const { return backend->record != nullptr ? 1 : 0; }
   MemoryPlan memory;
   std::vector<std::string> warnings;  // of what the model could do and this plan has no room for

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/log.h"
-#include "engine/recorder.h"
+#include "engine/metrics.h"
 #include "engine/runner.h"
 #include "engine/text_engine.h"
 #include "scheduler/scheduler.h"

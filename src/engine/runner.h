@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/decode_replay.h"
+#include "engine/graph_runner.h"
 #include "engine/load.h"
 #include "engine/step_inputs.h"
 

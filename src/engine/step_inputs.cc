@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/draw.h"
+#include "ops/sample.h"
 
 namespace sluice {
 namespace {

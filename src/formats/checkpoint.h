@@ -73,7 +73,8 @@ struct TensorEntry {
 
   bool row_scales = false;  // of 8-bit floats: the blocks of a row share one scale
 
-  // Not null: the file stores this in another form (formats/quantized.h), and `data` is null. Writes rows [begin, begin
+  // Not null: the file stores this in another form (formats/quantized/quantized.h), and `data` is null. Writes rows
+  // [begin, begin
   // + count) of a dense matrix; may be called from several threads.
   std::function<void(int64_t begin, int64_t count, std::byte* to)> compute{};
   // The entry as one with data: itself, or computed into `memory`, which becomes larger if need be and has to outlive
@@ -128,7 +129,7 @@ class Checkpoint {
 };
 
 struct OpenOptions {
-  bool allow_bin = false;  // weights in files of torch.save, which hold pickles (formats/torch_file.h)
+  bool allow_bin = false;  // weights in files of torch.save, which hold pickles (formats/torch/torch_file.h)
 };
 
 // Opens a checkpoint of a format that is registered (formats/checkpoint_format.h): a folder or a file, or the name of a

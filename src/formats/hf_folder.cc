@@ -11,10 +11,10 @@
 #include "base/log.h"
 #include "base/mmap.h"
 #include "formats/checkpoint_format.h"
-#include "formats/quantized.h"
+#include "formats/quantized/quantized.h"
 #include "formats/safetensors.h"
 #include "formats/text_part.h"
-#include "formats/torch_file.h"
+#include "formats/torch/torch_file.h"
 #include "sluice/error.h"
 #include "tensor/memory.h"
 

@@ -15,7 +15,7 @@ struct LatentDefaults {
   bool rope_is_part = false;  // partial_rotary_factor is of nope_dim and rope_dim together
   RopeDefaults rope{};
 };
-// Sizes, norm, activation, head, and latent attention in all layers (nn/latent_attention.h).
+// Sizes, norm, activation, head, and latent attention in all layers (nn/attention/latent_attention.h).
 DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {});
 // The layers with experts: moe_layer_freq, from first_k_dense_replace on.
 void read_deepseek_layers(const Config& config, DecoderSpec& spec);

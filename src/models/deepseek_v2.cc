@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "models/deepseek.h"
-#include "nn/latent_attention.h"
+#include "nn/attention/latent_attention.h"
 
 namespace sluice {
 

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "models/deepseek.h"
 #include "models/mamba.h"
-#include "nn/kimi_delta.h"
+#include "nn/recurrent/kimi_delta.h"
 
 namespace sluice {
 namespace {

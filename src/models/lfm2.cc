@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "models/mamba.h"
-#include "nn/short_conv.h"
+#include "nn/recurrent/short_conv.h"
 
 namespace sluice {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "nn/decoder_config.h"
-#include "nn/mamba.h"
-#include "nn/mamba2.h"
+#include "nn/recurrent/mamba.h"
+#include "nn/recurrent/mamba2.h"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 
 #include "models/mamba.h"
 #include "models/mixtral.h"
-#include "nn/lightning.h"
+#include "nn/recurrent/lightning.h"
 
 namespace sluice {
 namespace {

@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 
 #include "models/mamba.h"
-#include "nn/delta_net.h"
+#include "nn/recurrent/delta_net.h"
 
 namespace sluice {
 namespace {

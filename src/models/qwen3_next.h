@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/decoder_config.h"
-#include "nn/delta_net.h"
+#include "nn/recurrent/delta_net.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "models/mamba.h"
-#include "nn/griffin.h"
+#include "nn/recurrent/griffin.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,7 @@
 namespace sluice {
 
 // Layers that see equally far share their blocks' numbers: a group has a block table and a list of slots of its own in
-// every batch. See KvLayout (nn/kv_cache.h).
+// every batch. See KvLayout (nn/attention/kv_cache.h).
 struct BlockGroup {
   int window = 0;         // > 0: nothing that is so many tokens or more before a token is ever read for it
   int ids_per_block = 1;  // the layers' tensors count blocks in smaller units: block b of the pool is b * ids_per_block

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "nn/attention.h"
+#include "nn/attention/attention.h"
+#include "nn/attention/rope.h"
 #include "nn/feed_forward.h"
 #include "nn/mixer.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
-#include "nn/moe.h"
-#include "nn/rope.h"
+#include "nn/moe/moe.h"
 #include "nn/side_stream.h"
 
 namespace sluice {

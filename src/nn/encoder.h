@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "nn/attention.h"
+#include "nn/attention/attention.h"
+#include "nn/attention/rope.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/pooled.h"
-#include "nn/rope.h"
 
 namespace sluice {
 

@@ -1,10 +1,10 @@
-// What feeds every row forward by itself in a layer, where it is neither an MLP nor experts (nn/mlp.h, nn/moe.h).
+// What feeds every row forward by itself in a layer, where it is neither an MLP nor experts (nn/mlp.h, nn/moe/moe.h).
 #pragma once
 
 #include <functional>
 #include <memory>
 
-#include "nn/weights.h"
+#include "nn/loading/weights.h"
 #include "ops/ops.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nn/weights.h"
+#include "nn/loading/weights.h"
 #include "ops/ops.h"
 
 namespace sluice {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <span>
 
+#include "nn/attention/kv_cache.h"
+#include "nn/attention/rope.h"
 #include "nn/batch.h"
-#include "nn/kv_cache.h"
-#include "nn/rope.h"
-#include "nn/weights.h"
+#include "nn/loading/weights.h"
 #include "ops/ops.h"
 
 namespace sluice {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/registry.h"
+#include "nn/attention/kv_cache.h"
 #include "nn/batch.h"
-#include "nn/kv_cache.h"
-#include "nn/state_cache.h"
-#include "nn/weights.h"
+#include "nn/loading/weights.h"
+#include "nn/recurrent/state_cache.h"
 #include "ops/ops.h"
 
 namespace sluice {
@@ -26,7 +26,7 @@ struct ModelShape {
   bool replayable = false;     // forward() calls the same ops for all batches of equal sizes (ops::Backend::record)
   std::vector<KvShape> kv;     // per layer that caches keys and values
   std::vector<int64_t> state;  // per recurrent layer: fp32 values per sequence
-  // Prompts of different class cache different keys for equal tokens (nn/rope.h): they must not share blocks.
+  // Prompts of different class cache different keys for equal tokens (nn/attention/rope.h): they must not share blocks.
   std::function<int(int prompt_len)> rope_class;
 };
 

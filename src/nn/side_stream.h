@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nn/batch.h"
-#include "nn/weights.h"
+#include "nn/loading/weights.h"
 #include "ops/ops.h"
 
 namespace sluice {

@@ -9,7 +9,7 @@
 
 #include "base/registry.h"
 #include "ops/checks.h"
-#include "ops/draw.h"
+#include "ops/sample.h"
 #include "sluice/error.h"
 
 namespace sluice::ops {

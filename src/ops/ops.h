@@ -26,7 +26,7 @@ class ThreadPool;
 
 namespace sluice::ops {
 
-struct DrawArgs;  // ops/draw.h
+struct DrawArgs;  // ops/sample.h
 struct TakeDrawnArgs;
 
 // What a product may do to its inputs beyond the rounding its kernels do anyway. Kernels of few rows need not.

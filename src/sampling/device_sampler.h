@@ -1,10 +1,10 @@
-// Sampling from logits on a device: tokens are drawn where the rows lie (ops/draw.h), with bias, masks, penalties,
+// Sampling from logits on a device: tokens are drawn where the rows lie (ops/sample.h), with bias, masks, penalties,
 // top-k, top-p and min-p; log-probabilities come with them. What the device has no room for (many edits, edits of a row
 // that several choices draw from, alternatives among very many equal logits) is copied to the host, row by row, and
 // left to Sampler.
 #pragma once
 
-#include "sampling/draw_inputs.h"
+#include "sampling/sample_inputs.h"
 
 namespace sluice {
 

@@ -33,10 +33,10 @@
 // the ends of prefill chunks, which are cut at ends of blocks for it; at the last end of a block a sequence generated;
 // and, once a second prompt shares blocks that have none, where the two part.
 //
-// Windows. A sequence has blocks for each group of layers (nn/kv_cache.h). It gives back those that slid out of their
-// group's window and never holds more than peak_blocks(). Of group 0, whose blocks lead the rows of the prefix cache,
-// the one before the first in sight is kept, too, as the parent of what is published next. A prefix is reused up to
-// where the cache has all that the next token will see.
+// Windows. A sequence has blocks for each group of layers (nn/attention/kv_cache.h). It gives back those that slid out
+// of their group's window and never holds more than peak_blocks(). Of group 0, whose blocks lead the rows of the prefix
+// cache, the one before the first in sight is kept, too, as the parent of what is published next. A prefix is reused up
+// to where the cache has all that the next token will see.
 //
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "server/http.h"
+#include "server/http/http.h"
 #include "sluice/error.h"
 
 namespace sluice::server {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "sluice/error.h"
 
 namespace sluice::server {

@@ -7,7 +7,7 @@
 
 #include "server/auth.h"
 #include "server/errors.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "server/router.h"
 #include "sluice/options.h"
 

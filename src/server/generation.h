@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/errors.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "sluice/engine.h"
 
 namespace sluice::server {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "server/generation.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "sluice/engine.h"
 
 namespace sluice::server {

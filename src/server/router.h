@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/http.h"
+#include "server/http/http.h"
 
 namespace sluice::server {
 

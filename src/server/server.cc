@@ -9,9 +9,9 @@
 
 #include "base/log.h"
 #include "server/gate.h"
-#include "server/http_server.h"
+#include "server/http/server.h"
 #include "server/metrics.h"
-#include "server/openai.h"
+#include "server/openai/openai.h"
 #include "server/worker_pool.h"
 #include "sluice/version.h"
 

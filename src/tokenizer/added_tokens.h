@@ -7,11 +7,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
+#include "tokenizer/models/vocab.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/token_matcher.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/vocab.h"
 
 namespace sluice::tokenizer {
 

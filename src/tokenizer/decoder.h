@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 
 namespace sluice::tokenizer {
 

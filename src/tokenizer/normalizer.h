@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 
 namespace sluice::tokenizer {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 #include "tokenizer/regex.h"
 
 namespace sluice::tokenizer {

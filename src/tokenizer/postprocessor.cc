@@ -1,7 +1,7 @@
 // See postprocessor.h.
 #include "tokenizer/postprocessor.h"
 
-#include "tokenizer/vocab.h"
+#include "tokenizer/models/vocab.h"
 
 namespace sluice::tokenizer {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::tokenizer {

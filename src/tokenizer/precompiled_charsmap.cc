@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tokenizer/base64.h"
+#include "tokenizer/files/base64.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice::tokenizer {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 #include "tokenizer/pieces.h"
 
 namespace sluice::tokenizer {

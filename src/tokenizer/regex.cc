@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "sluice/error.h"
-#include "tokenizer/oniguruma.h"
+#include "tokenizer/files/oniguruma.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice::tokenizer {

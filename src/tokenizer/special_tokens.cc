@@ -6,7 +6,7 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "tokenizer/vocab.h"
+#include "tokenizer/models/vocab.h"
 
 namespace sluice::tokenizer {
 namespace {

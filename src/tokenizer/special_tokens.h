@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::tokenizer {

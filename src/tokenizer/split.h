@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tokenizer/json_field.h"
+#include "tokenizer/files/json_field.h"
 #include "tokenizer/pieces.h"
 
 namespace sluice::tokenizer {

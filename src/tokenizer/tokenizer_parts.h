@@ -7,8 +7,8 @@
 
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/decoder.h"
-#include "tokenizer/json_field.h"
-#include "tokenizer/model.h"
+#include "tokenizer/files/json_field.h"
+#include "tokenizer/models/model.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/postprocessor.h"
 #include "tokenizer/pretokenizer.h"

@@ -9,8 +9,8 @@
 
 #include "base/registry.h"
 #include "engine/collect.h"
-#include "ops/draw.h"
 #include "ops/ops.h"
+#include "ops/sample.h"
 
 namespace sluice {
 namespace {

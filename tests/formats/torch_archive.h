@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/stored_zip.h"
+#include "formats/torch/stored_zip.h"
 
 namespace sluice::testing {
 

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "base/check.h"
-#include "formats/gguf_text.h"
+#include "formats/gguf/text.h"
 #include "sluice/error.h"
-#include "tokenizer/gguf_tokenizer.h"
+#include "tokenizer/files/gguf_tokenizer.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // The HTTP parser on arbitrary bytes: however they are cut, the same verdict and the same request, within the limits.
 #include "base/check.h"
-#include "server/http_parser.h"
+#include "server/http/parser.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Template sources from strangers: parsed, and rendered under small limits.
 #include "base/check.h"
-#include "chat/jinja.h"
-#include "chat/jinja_text.h"
+#include "chat/jinja/jinja.h"
+#include "chat/jinja/text.h"
 #include "sluice/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

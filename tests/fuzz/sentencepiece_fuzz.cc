@@ -1,7 +1,7 @@
 // A SentencePiece model from a stranger: an Error, or a vocabulary that encodes and decodes.
 #include "base/check.h"
 #include "sluice/error.h"
-#include "tokenizer/sentencepiece.h"
+#include "tokenizer/files/sentencepiece.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace sluice;

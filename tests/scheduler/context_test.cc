@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#include "nn/kv_cache.h"
+#include "nn/attention/kv_cache.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {

@@ -1,6 +1,6 @@
 // Every wrong request has one exact answer: status, type, param and code, over real HTTP; the server lives on after
 // each.
-#include "server_fixture.h"
+#include "server/server_fixture.h"
 
 namespace sluice {
 namespace {

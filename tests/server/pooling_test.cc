@@ -1,7 +1,7 @@
 // /v1/embeddings, /rerank and /score: answers, wrong requests, what a model of another task says, clients that leave.
 #include <cstring>
 
-#include "server_fixture.h"
+#include "server/server_fixture.h"
 
 namespace sluice {
 namespace {

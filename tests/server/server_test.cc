@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "server/openai.h"
-#include "server_fixture.h"
+#include "server/openai/openai.h"
+#include "server/server_fixture.h"
 #include "sluice/version.h"
 
 namespace sluice {

@@ -11,7 +11,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 #include "tokenizer/byte_level.h"
-#include "tokenizer/sentencepiece_file.h"
+#include "tokenizer/files/sentencepiece_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice {

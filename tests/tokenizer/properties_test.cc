@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "tokenizer/merge_queue.h"
+#include "tokenizer/models/merge_queue.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/token_matcher.h"
 #include "tokenizer/tokenizer.h"

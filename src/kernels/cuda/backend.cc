@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "base/registry.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/matmul_rows.h"
-#include "kernels/cuda/panels.h"
-#include "kernels/cuda/step_program.h"
+#include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/matmul/rows.h"
 #include "kernels/cuda/upload.h"
-#include "ops/draw.h"
+#include "ops/sample.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Copies of a few KiB between the device and pinned memory of the host, which kernels reach as well: a copy engine and
 // the multiprocessors take several microseconds to hand over to each other, and a step of decoding begins with one.
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 

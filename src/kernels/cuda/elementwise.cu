@@ -2,7 +2,7 @@
 // four at a time.
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/numeric.cuh"
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 

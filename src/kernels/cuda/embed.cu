@@ -1,6 +1,6 @@
 // Rows of embedding tables in block formats, as the file stores them. A thread decodes a block.
 #include "kernels/cuda/grid.h"
-#include "kernels/cuda/panels.h"
+#include "kernels/cuda/matmul/panel_layout.h"
 
 namespace sluice::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Ops on experts: the choice (one warp per row), a stable sort of the choices by expert, and the weighted sum back.
 // Small data in a decode step, where what counts is how many waits for memory and other warps follow each other.
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/grid.h"

@@ -1,7 +1,7 @@
 // Gated units: out[row, i] = f(gate, up), the halves of a row. Bound by memory traffic. Results may be rounded to what
 // the product behind them reads; for 8-bit floats a block takes a whole row, whose scale it finds first.
 #include "kernels/cuda/device/activation.cuh"
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_stream.cuh"
 #include "kernels/cuda/device/rows_out.cuh"

@@ -18,7 +18,7 @@ struct Launch {
   int32_t* arrivals = nullptr;  // a zero for every kBytesPerArrival of the workspace; launches leave zeros behind
   int multiprocessors = 0;
   int compute_capability = 0;  // 90: 9.0
-  bool overlaps = false;       // kernels may begin while their predecessors end (device/overlap.cuh)
+  bool overlaps = false;       // kernels may begin while their predecessors end (device/pdl.cuh)
   bool recorded = false;       // as a part of a recording: all that was launched before it has ended when it runs
 };
 

@@ -1,7 +1,7 @@
 // RMSNorm, LayerNorm and their relatives. One block per vector, which stays in registers as far as there is room; of
 // longer ones the rest is read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in
 // fixed order.
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_stream.cuh"
 #include "kernels/cuda/device/rows_out.cuh"

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/numeric.cuh"
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/grid.h"

@@ -1,7 +1,7 @@
 // Queries of attention in the type that the product before them wrote.
 #pragma once
 
-#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/attention/params.h"
 #include "kernels/cuda/device/numeric.cuh"
 
 namespace sluice::cuda {

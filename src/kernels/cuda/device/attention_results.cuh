@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/attention/params.h"
 #include "kernels/cuda/device/numeric.cuh"
 
 namespace sluice::cuda {

@@ -4,9 +4,9 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/cache_maps.h"
+#include "kernels/cuda/attention/cache_maps.h"
 #include "kernels/cuda/device/decode_work.cuh"
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
 namespace sluice::cuda {

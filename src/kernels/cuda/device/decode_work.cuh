@@ -1,7 +1,7 @@
 // What decoding is made of: units of work, counted on the device from the sequences' lengths.
 #pragma once
 
-#include "kernels/cuda/decode_plan.h"
+#include "kernels/cuda/attention/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/device/search.cuh"

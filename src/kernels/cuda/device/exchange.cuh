@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/numeric.cuh"
-#include "kernels/cuda/step_program.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 
 namespace sluice::cuda::step {
 

@@ -5,7 +5,7 @@
 // are not whole units, and nothing depends on what the host knows of lengths.
 #pragma once
 
-#include "kernels/cuda/decode_plan.h"
+#include "kernels/cuda/attention/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/device/search.cuh"

@@ -29,7 +29,7 @@
 
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
-#include "kernels/cuda/panels.h"
+#include "kernels/cuda/matmul/panel_layout.h"
 
 namespace sluice::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/device/overlap.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 

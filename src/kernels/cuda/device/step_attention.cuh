@@ -6,14 +6,14 @@
 // those of chunks in device memory.
 #pragma once
 
-#include "kernels/cuda/decode_plan.h"
+#include "kernels/cuda/attention/decode_plan.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/team.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
-#include "kernels/cuda/step_program.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 
 namespace sluice::cuda::step {
 

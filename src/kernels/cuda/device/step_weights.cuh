@@ -30,7 +30,7 @@
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
-#include "kernels/cuda/step_program.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 
 namespace sluice::cuda::step {
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/search.cuh"
-#include "kernels/cuda/matmul_tiles.h"
+#include "kernels/cuda/matmul/tiles.h"
 
 namespace sluice::cuda {
 

@@ -1,7 +1,7 @@
 // Which keys a row of attention sees, and what their distance adds to scores.
 #pragma once
 
-#include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/attention/params.h"
 
 namespace sluice::cuda {
 

@@ -1,0 +1,174 @@
+// Sizes of recordings, padding, recording.
+#include "engine/graph_runner.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <numeric>
+
+#include "base/log.h"
+#include "base/wide.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kFewestBlocks = 16;  // of a recording's longest sequence
+
+int whole(int n, int step) { return (n + step - 1) / step * step; }
+
+void check_within(const char* what, std::span<const int32_t> values, int32_t least, int32_t most) {
+  for (const int32_t value : values) CHECK(value >= least && value <= most, "{} {}", what, value);
+}
+
+struct TableRows {
+  const int32_t* blocks = nullptr;
+  size_t rows = 0, width = 0;
+};
+
+// Copies a table to one of wider rows, filled up with `nobodys`, and returns how many entries are neither -1 nor a
+// block before that one. There are thousands in a step: no branch for each.
+SLUICE_WIDE uint32_t copy_rows(TableRows from, int32_t* to, size_t width, int32_t nobodys) {
+  uint32_t bad = 0;
+  const auto most = static_cast<uint32_t>(nobodys);
+  for (size_t row = 0; row < from.rows; ++row, from.blocks += from.width, to += width) {
+    for (size_t i = 0; i < from.width; ++i) {
+      const int32_t block = from.blocks[i];
+      bad += static_cast<uint32_t>(static_cast<uint32_t>(block) + 1 > most);
+      to[i] = block;
+    }
+    for (size_t i = from.width; i < width; ++i) to[i] = nobodys;
+  }
+  return bad;
+}
+
+}  // namespace
+
+DecodeReplay::DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
+    : loaded_(loaded), context_(context), inputs_(inputs) {}
+
+bool DecodeReplay::usable() const { return loaded_.plan.backend->record != nullptr && loaded_.plan.shape.replayable; }
+
+bool DecodeReplay::takes(const Batch& batch) const {
+  return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
+         batch.sample_rows.size() == batch.kv_len.size();
+}
+
+int DecodeReplay::most_sequences() const {
+  return static_cast<int>(std::min<int64_t>(loaded_.plan.max_num_seqs, loaded_.plan.step_tokens));
+}
+
+// One recording for every few sequences, and for every doubling of the length.
+DecodeReplay::Size DecodeReplay::size_for(int sequences, int blocks) const {
+  const LoadPlan& plan = loaded_.plan;
+  const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
+  const int padded = sequences <= 4 ? power(sequences) : whole(sequences, sequences <= 64 ? 8 : 32);
+  const int most_blocks = (plan.max_model_len + plan.block_size - 1) / plan.block_size;
+  return {.sequences = std::min(padded, most_sequences()),
+          .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks)};
+}
+
+void DecodeReplay::prepare() {
+  if (!usable()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  Memory& memory = loaded_.plan.backend->memory();
+  const size_t free = memory.available();
+  for (int n = 1; n <= most_sequences(); n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  log::info("{} sizes of decode steps recorded in {:.0f} ms, {} of device memory", steps_.size(), took.count(),
+            format_bytes(free - std::min(free, memory.available())));
+}
+
+// The batch with rows of nobody's sequence until there are `size.sequences`, where the recording of that size reads it.
+BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& drawn) {
+  const LoadPlan& plan = loaded_.plan;
+  const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
+  inputs_.begin();
+  const auto add = [&](std::span<const int32_t> own, int32_t nobodys) -> ops::Indices {
+    const StepInputs::List list = inputs_.add(all);
+    std::ranges::fill(std::ranges::copy(own, list.host.begin()).out, list.host.end(), nobodys);
+    return list;
+  };
+  const auto add_counted = [&](size_t count) -> ops::Indices {
+    const StepInputs::List list = inputs_.add(count);
+    std::iota(list.host.begin(), list.host.end(), 0);
+    return list;
+  };
+  BatchView view;
+  view.tokens = add(batch.tokens, 0);
+  view.positions = add(batch.positions, 0);
+  view.kv_len = add(batch.kv_len, 1);
+  view.query_start = add_counted(all + 1);
+  view.sample_rows = add_counted(all);
+  if (plan.shape.token_types) view.types = add(batch.types, 0);
+  if (plan.state_slots > 0) view.state_slots = add(batch.state_slots, plan.state_slots);
+
+  const size_t groups = plan.kv.groups.size(), width = static_cast<size_t>(size.blocks);
+  const StepInputs::List slots = inputs_.add(all * groups), table = inputs_.add(all * width * groups);
+  const int32_t *own_slots = batch.slots.data(), *own_table = batch.block_table.data();
+  int32_t *slot = slots.host.data(), *row = table.host.data();
+  for (const BlockGroup& group : plan.kv.groups) {
+    const int32_t nobodys = plan.blocks * group.ids_per_block;
+    slot = std::fill_n(std::copy_n(own_slots, have, slot), all - have, nobodys * plan.block_size);
+    const TableRows own = {.blocks = own_table, .rows = have, .width = static_cast<size_t>(batch.block_table_stride)};
+    CHECK(own.width <= width && copy_rows(own, row, width, nobodys) == 0, "a block beyond {}", nobodys);
+    std::fill_n(row + have * width, (all - have) * width, nobodys);
+    own_slots += have, own_table += have * own.width, row += all * width;
+  }
+  view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
+
+  ops::Indices from_draw;  // last: steps without it have the other lists at the same places
+  if (!batch.from_draw.empty()) from_draw = add(batch.from_draw, -1);
+  inputs_.send();
+  inputs_.take_drawn(context_, view.tokens, from_draw, drawn);
+  return view;
+}
+
+// What ops check when they are called, they cannot when they are launched again.
+void DecodeReplay::check(const Batch& batch) const {
+  const LoadPlan& plan = loaded_.plan;
+  const size_t rows = batch.tokens.size();
+  check_within("token", batch.tokens, 0, plan.shape.vocab - 1);
+  check_within("keys", batch.kv_len, 1, std::min(plan.max_model_len, batch.block_table_stride * plan.block_size));
+  check_within("position", batch.positions, 0, plan.max_model_len - 1);
+  for (size_t group = 0; group < plan.kv.groups.size(); ++group) {
+    const int32_t blocks = plan.blocks * plan.kv.groups[group].ids_per_block;
+    check_within("slot", std::span(batch.slots).subspan(group * rows, rows), 0, blocks * plan.block_size - 1);
+  }
+  check_within("state", batch.state_slots, 0, plan.state_slots - 1);
+}
+
+DecodeReplay::Step DecodeReplay::record(Size size) {
+  const LoadPlan& plan = loaded_.plan;
+  BatchView view = place({}, size, {});  // tells where the indices of this size lie
+  std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), 1);
+  view.prompt_len = lengths;
+  if (warm_.insert(size.sequences).second) {  // libraries get ready in a step that is not recorded
+    context_.arena.reset();
+    loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  }
+  const std::vector<int32_t> longest(lengths.size(), std::min(size.blocks * plan.block_size, plan.max_model_len));
+  view.kv_len = ops::Indices(longest, view.kv_len.device);
+  Step step;
+  step.recording = plan.backend->record([&] {
+    context_.arena.reset();
+    step.result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  });
+  return step;
+}
+
+const DecodeReplay::Step& DecodeReplay::step(Size size) {
+  auto found = steps_.find(size);
+  if (found == steps_.end()) found = steps_.emplace(size, record(size)).first;
+  return found->second;
+}
+
+Tensor DecodeReplay::forward(const Batch& batch, const Tensor& drawn) {
+  const Size size = size_for(batch.sequences(), batch.block_table_stride);
+  const Step& ready = step(size);
+  check(batch);
+  place(batch, size, drawn);
+  ready.recording->launch();
+  return ready.result.slice_rows(0, batch.sequences());
+}
+
+}  // namespace sluice

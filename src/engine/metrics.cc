@@ -1,0 +1,164 @@
+// vLLM's metric names, so that dashboards and autoscalers made for it work unchanged. Its buckets too, with finer ones
+// below where a small model on a fast machine would fall into the first.
+#include "engine/metrics.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+struct SeriesInfo {
+  const char* name;
+  const char* help;
+};
+constexpr SeriesInfo kSeriesInfo[] = {
+    {"vllm:time_to_first_token_seconds", "Time to first token in seconds."},
+    {"vllm:inter_token_latency_seconds", "Time between two tokens of a sequence in seconds."},
+    {"vllm:request_time_per_output_token_seconds",
+     "Mean time per output token of a request after its first, in seconds."},
+    {"vllm:e2e_request_latency_seconds", "Time from arrival to the last token in seconds."},
+    {"vllm:request_queue_time_seconds", "Time a request waited before it was first scheduled, in seconds."},
+    {"vllm:request_inference_time_seconds", "Time from first scheduled to the last token in seconds."},
+    {"vllm:request_prefill_time_seconds", "Time from first scheduled to the first token in seconds."},
+    {"vllm:request_decode_time_seconds", "Time from the first to the last token in seconds."},
+    {"vllm:request_prompt_tokens", "Prompt tokens per request."},
+    {"vllm:request_generation_tokens", "Generated tokens per request."},
+    {"vllm:iteration_tokens_total", "Tokens per engine step."},
+    {"vllm:request_params_n", "The n of requests."},
+    {"vllm:request_params_max_tokens", "The max_tokens of requests."},
+};
+
+const std::vector<double> kLatency = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                                      1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+const std::vector<double> kToken = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+                                    0.4,    0.5,   0.75,   1,     2.5,  5,     7.5,  10,    20,  40,   80};
+const std::vector<double> kRequest = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10,
+                                      15,   20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
+// 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
+std::vector<double> token_buckets(int max_len) {
+  std::vector<double> bounds;
+  for (double scale = 1;; scale *= 10) {
+    for (const double m : {1.0, 2.0, 5.0}) {
+      if (m * scale > max_len) return bounds;
+      bounds.push_back(m * scale);
+    }
+  }
+}
+
+double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace
+
+const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+Recorder::Recorder(std::string model, int max_model_len) : model_(std::move(model)) {
+  const std::vector<double> tokens = token_buckets(max_model_len);
+  const std::vector<double> bounds[kSeriesCount] = {kLatency, kToken,   kToken, kRequest, kRequest,   kRequest,
+                                                    kRequest, kRequest, tokens, tokens,   kIteration, {1, 2, 5, 10, 20},
+                                                    tokens};
+  for (int i = 0; i < kSeriesCount; ++i) {
+    histograms_[i].bounds = bounds[i];
+    histograms_[i].counts.assign(bounds[i].size() + 1, 0);
+  }
+}
+
+void Recorder::observe(Series series, double value) {
+  Histogram& h = histograms_[series];
+  const auto bucket = std::lower_bound(h.bounds.begin(), h.bounds.end(), value) - h.bounds.begin();
+  ++h.counts[static_cast<size_t>(bucket)];
+  h.sum += value;
+}
+
+void Recorder::step(const EngineGauges& gauges, int tokens) {
+  const std::scoped_lock lock(mutex_);
+  gauges_ = gauges;
+  if (tokens > 0) observe(kIterationTokens, tokens);
+}
+
+void Recorder::first_token(double seconds) {
+  const std::scoped_lock lock(mutex_);
+  observe(kTtft, seconds);
+}
+
+void Recorder::next_token(double seconds) {
+  const std::scoped_lock lock(mutex_);
+  observe(kInterToken, seconds);
+}
+
+void Recorder::request_done(const Request& request, const RequestTimes& times, const Usage& usage,
+                            int completion_tokens, FinishReason reason, Clock::time_point now) {
+  const std::scoped_lock lock(mutex_);
+  ++finished_[static_cast<int>(reason)];
+  if (reason == FinishReason::kError) ++corrupted_;
+  if (!times.was_scheduled) return;
+  prompt_tokens_ += static_cast<uint64_t>(usage.prompt_tokens);
+  cached_tokens_ += static_cast<uint64_t>(usage.cached_tokens);
+  generation_tokens_ += static_cast<uint64_t>(completion_tokens);
+  observe(kE2e, seconds(now - times.arrival));
+  observe(kQueue, seconds(times.scheduled - times.arrival));
+  observe(kInference, seconds(now - times.scheduled));
+  observe(kPromptTokens, usage.prompt_tokens);
+  observe(kGenerationTokens, completion_tokens);
+  observe(kParamsN, request.n);
+  if (request.sampling.max_tokens) observe(kParamsMaxTokens, *request.sampling.max_tokens);
+  if (!times.has_token) return;
+  observe(kPrefill, seconds(times.first_token - times.scheduled));
+  observe(kDecode, seconds(times.last_token - times.first_token));
+  const int per_choice = completion_tokens / std::max(request.n, 1);
+  if (per_choice > 1) observe(kTimePerOutput, seconds(times.last_token - times.first_token) / (per_choice - 1));
+}
+
+std::vector<MetricFamily> Recorder::families() const {
+  const std::scoped_lock lock(mutex_);
+  const std::vector<std::pair<std::string, std::string>> labels = {{"engine", "0"}, {"model_name", model_}};
+  std::vector<MetricFamily> out;
+  const auto number = [&](MetricFamily::Type type, const char* name, const char* help, double value) {
+    out.push_back({name, help, type, {{labels, value, {}}}});
+  };
+  using Type = MetricFamily::Type;
+  number(Type::kGauge, "vllm:num_requests_running", "Sequences in the running batch.", gauges_.running);
+  number(Type::kGauge, "vllm:num_requests_waiting", "Requests waiting to be scheduled.", gauges_.waiting);
+  number(Type::kGauge, "vllm:kv_cache_usage_perc", "Share of KV cache blocks in use by sequences; 1 is all.",
+         gauges_.kv_usage);
+  number(Type::kCounter, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.",
+         static_cast<double>(gauges_.prefix_queries));
+  number(Type::kCounter, "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.",
+         static_cast<double>(gauges_.prefix_hits));
+  number(Type::kCounter, "vllm:num_preemptions", "Sequences preempted.", static_cast<double>(gauges_.preemptions));
+  number(Type::kCounter, "vllm:prompt_tokens", "Prompt tokens of finished requests.",
+         static_cast<double>(prompt_tokens_));
+  number(Type::kCounter, "vllm:prompt_tokens_cached", "Prompt tokens of finished requests that came from the cache.",
+         static_cast<double>(cached_tokens_));
+  number(Type::kCounter, "vllm:generation_tokens", "Generated tokens of finished requests.",
+         static_cast<double>(generation_tokens_));
+  number(Type::kCounter, "vllm:corrupted_requests", "Requests that ended by a fault of the engine.",
+         static_cast<double>(corrupted_));
+
+  MetricFamily success{"vllm:request_success", "Finished requests by reason.", Type::kCounter, {}};
+  for (int i = 0; i < 4; ++i) {
+    auto with_reason = labels;
+    with_reason.emplace_back("finished_reason", to_string(static_cast<FinishReason>(i)));
+    success.samples.push_back({with_reason, static_cast<double>(finished_[i]), {}});
+  }
+  out.push_back(std::move(success));
+  for (int i = 0; i < kSeriesCount; ++i) {
+    out.push_back({kSeriesInfo[i].name, kSeriesInfo[i].help, Type::kHistogram, {{labels, 0, histograms_[i]}}});
+  }
+  return out;
+}
+
+}  // namespace sluice

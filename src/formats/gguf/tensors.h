@@ -1,0 +1,47 @@
+// From a GGUF file's tensors to those of Hugging Face's names and order.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/gguf/architecture.h"
+
+namespace sluice {
+
+class GgufTensors {
+ public:
+  // Throws Error(kUnsupportedModel) for a tensor that no rule of the architecture names, and for one of an unexpected
+  // shape; Error(kCorruptFile) when two become one.
+  GgufTensors(const GgufFile& file, const GgufConfig& config);
+
+  std::map<std::string, TensorEntry, std::less<>> take() { return std::move(tensors_); }
+  // Memory of those that were computed; the entries point into it.
+  std::vector<std::vector<float>> take_owned() { return std::move(owned_); }
+
+ private:
+  struct Name {
+    std::string base, suffix;  // "blk.{}.attn_q", ".weight"
+    std::string layer;         // "12", or empty
+  };
+  static Name parse(std::string_view name);
+  [[noreturn]] void refuse(const TensorEntry& entry, const std::string& message) const;
+  void add(TensorEntry entry, std::string name);
+  void apply(const TensorRule& rule, const Name& name, TensorEntry entry);
+  void add_each(TensorEntry entry, const std::string& name, std::string_view number);  // of the first dimension
+  void add_split(const TensorEntry& entry, const std::string& name);
+  void add_split_ba(const TensorEntry& entry, const std::string& name);
+  void add_computed(TensorEntry entry, const std::string& name, float (*value)(float));
+  void add_stacked(TensorEntry entry, const std::string& name, bool up, bool bias);
+  std::vector<Tensor> paired(const TensorEntry& entry, int64_t heads) const;
+  std::vector<Tensor> grouped(const TensorEntry& entry) const;
+  std::vector<Tensor> repeated_keys(const TensorEntry& entry) const;
+
+  const GgufFile& file_;
+  int64_t heads_, kv_heads_, head_dim_, groups_, key_rows_, repeats_;
+  std::map<std::string, TensorEntry, std::less<>> tensors_;
+  std::map<std::string, TensorEntry, std::less<>> halves_;  // kGateRows and kUpRows that wait for the other
+  std::vector<std::vector<float>> owned_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,184 @@
+// Integers in groups with zero points: GPTQ, AWQ, and AutoRound, which writes either form.
+#include <fmt/core.h>
+
+#include "base/json.h"
+#include "formats/quantized/tensors.h"
+
+namespace sluice {
+namespace {
+
+// Inputs first: word (i, o) holds inputs of output o, zeros (g, o) outputs likewise. Integers of 2 and 3 bits become
+// some of 4.
+void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zero_offset) {
+  const TensorEntry weight = t.take(name + ".qweight", &kInt32, 0, 0), scale = t.take(name + ".scales");
+  const int64_t outputs = weight.shape[1], inputs = weight.shape[0] * 32 / bits;
+  if (words_of(inputs, bits) != weight.shape[0] || words_of(outputs, bits) * 32 != outputs * bits) {
+    refuse(weight, fmt::format("no whole words of numbers of {} bits", bits));
+  }
+  const Scales scales(scale, outputs, true);
+  const int64_t groups = scales.count(), zero_words = words_of(outputs, bits);
+  const TensorEntry zero = t.take(name + ".qzeros", &kInt32, groups, zero_words);
+  GroupMatrix m{.bits = bits == 8 ? 8 : 4, .outputs = outputs, .inputs = inputs};
+  if (t.has(name + ".g_idx")) m.group_of = order_of(t.take(name + ".g_idx"), inputs, groups);
+  m.group = m.group_of.empty() ? group_size(scale, inputs, groups) : inputs;
+  m.quants = [fields = PackedFields{weight.data, outputs, 1, bits}](const MatrixTile& tile, uint8_t* to) {
+    fields.read(tile, to);
+  };
+  m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
+  m.zero = [zero_offset, fields = PackedFields{zero.data, 1, zero_words, bits}](int64_t output, int64_t g) {
+    return fields.at(g, output) + zero_offset;
+  };
+  t.add(entry_of(name + ".weight", std::move(m)));
+}
+
+void awq_matrix(QuantizedTensors& t, const std::string& name) {
+  const TensorEntry weight = t.take(name + ".qweight", &kInt32, 0, 0), scale = t.take(name + ".scales");
+  const int64_t inputs = weight.shape[0], outputs = weight.shape[1] * 8;
+  const Scales scales(scale, outputs, true);
+  const TensorEntry zero = t.take(name + ".qzeros", &kInt32, scales.count(), outputs / 8);
+  GroupMatrix m{.bits = 4, .outputs = outputs, .inputs = inputs};
+  m.group = group_size(scale, inputs, scales.count());
+  m.quants = [fields = AwqFields{weight.data, outputs / 8}](const MatrixTile& tile, uint8_t* to) {
+    fields.read(tile, to);
+  };
+  m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
+  m.zero = [fields = AwqFields{zero.data, outputs / 8}](int64_t output, int64_t g) { return fields.at(g, output); };
+  t.add(entry_of(name + ".weight", std::move(m)));
+}
+
+int gptq_bits(const Config& config) {
+  const auto bits = config.at<int>("bits");
+  if (bits != 2 && bits != 3 && bits != 4 && bits != 8) {
+    config.refuse("bits", fmt::format("{} is not supported, 2, 3, 4 and 8 are", bits));
+  }
+  return bits;
+}
+
+}  // namespace
+
+void read_gptq(QuantizedTensors& t) {
+  const Config& config = t.config;
+  const int bits = gptq_bits(config);
+  const auto format = config.get("checkpoint_format", std::string("gptq"));
+  if (format != "gptq" && format != "gptq_v2") {
+    config.refuse("checkpoint_format", "'" + format + "' is not supported, gptq and gptq_v2 are");
+  }
+  if (config.get("is_marlin_format", false)) config.refuse("is_marlin_format", "is not supported");
+  if (const Json* dynamic = config.find("dynamic"); dynamic != nullptr && !dynamic->empty()) {
+    config.refuse("dynamic", "is not supported: all matrices have to be quantized alike");
+  }
+  // Groups and their order are seen in the tensors.
+  ignore(config, {"group_size",
+                  "desc_act",
+                  "sym",
+                  "damp_percent",
+                  "damp_auto_increment",
+                  "static_groups",
+                  "lm_head",
+                  "true_sequential",
+                  "model_name_or_path",
+                  "model_file_base_name",
+                  "meta",
+                  "pack_dtype",
+                  "tokenizer",
+                  "dataset",
+                  "exllama_config",
+                  "use_exllama",
+                  "disable_exllama",
+                  "use_cuda_fp16",
+                  "model_seqlen",
+                  "block_name_to_quantize",
+                  "module_name_preceding_first_block",
+                  "modules_in_block_to_quantize",
+                  "batch_size",
+                  "pad_token_id",
+                  "max_input_length",
+                  "cache_block_outputs",
+                  "backend",
+                  "version"});
+  check_read(config);
+  for (const std::string& name : t.modules(".qweight")) gptq_matrix(t, name, bits, format == "gptq" ? 1 : 0);
+}
+
+void read_awq(QuantizedTensors& t) {
+  const Config& config = t.config;
+  const auto bits = config.has("w_bit") ? config.at<int>("w_bit") : config.at<int>("bits");
+  if (bits != 4) config.refuse("bits", fmt::format("{} is not supported, 4 is", bits));
+  const auto version = config.get("version", std::string("gemm"));
+  if (version != "gemm" && version != "GEMM") {
+    config.refuse("version", "'" + version + "' is not supported, gemm is");
+  }
+  if (!config.get("zero_point", true)) config.refuse("zero_point", "false is not supported");
+  ignore(config, {"bits", "group_size", "q_group_size", "backend", "modules_to_not_convert", "exllama_config",
+                  "do_fuse", "fuse_max_seq_len", "modules_to_fuse"});
+  check_read(config);
+  for (const std::string& name : t.modules(".qweight")) awq_matrix(t, name);
+}
+
+void read_auto_round(QuantizedTensors& t) {
+  const Config& config = t.config;
+  const int bits = gptq_bits(config);
+  const auto type = config.get("data_type", std::string("int"));
+  if (type != "int") config.refuse("data_type", "'" + type + "' is not supported, int is");
+  const char* key = config.has("packing_format") ? "packing_format" : "backend";  // of older files
+  const auto format = config.get(key, std::string("auto_round:auto_gptq"));
+  const bool awq = format.find("awq") != std::string::npos;
+  if (!awq && format.find("gptq") == std::string::npos) {
+    config.refuse(key, "'" + format + "' is not supported, the forms of auto_gptq and auto_awq are");
+  }
+  if (awq && bits != 4) config.refuse("bits", fmt::format("{} is not supported in the form of auto_awq, 4 is", bits));
+  // Of what is quantized otherwise only that is understood which stays plain.
+  if (const Json* extra = config.find("extra_config"); extra != nullptr && extra->is_object()) {
+    for (const auto& [module, settings] : extra->items()) {
+      const Json own = settings.is_object() ? settings.value("bits", Json(bits)) : Json();
+      if (own != bits && !(own.is_number_integer() && own.get<int64_t>() >= 16)) {
+        config.refuse("extra_config", "'" + module + "' has other bits, which is not supported");
+      }
+    }
+  }
+  ignore(config, {"act_bits",
+                  "act_data_type",
+                  "act_dynamic",
+                  "act_group_size",
+                  "act_sym",
+                  "amp",
+                  "autoround_version",
+                  "backend",
+                  "batch_size",
+                  "block_name_to_quantize",
+                  "dataset",
+                  "disable_opt_rtn",
+                  "enable_alg_ext",
+                  "enable_minmax_tuning",
+                  "enable_norm_bias_tuning",
+                  "enable_quanted_input",
+                  "gradient_accumulate_steps",
+                  "group_size",
+                  "iters",
+                  "low_gpu_mem_usage",
+                  "lr",
+                  "minmax_lr",
+                  "model_free",
+                  "modules_to_not_convert",
+                  "nsamples",
+                  "quant_block_list",
+                  "quant_lm_head",
+                  "scale_dtype",
+                  "seqlen",
+                  "super_bits",
+                  "super_group_size",
+                  "sym",
+                  "to_quant_block_names",
+                  "train_bs"});
+  if (config.get("act_bits", 16) < 16) config.refuse("act_bits", "activations of fewer bits are not supported");
+  check_read(config);
+  for (const std::string& name : t.modules(".qweight")) {
+    if (awq) {
+      awq_matrix(t, name);
+    } else {
+      gptq_matrix(t, name, bits, 1);
+    }
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,60 @@
+// Which method a checkpoint was quantized by.
+#include "formats/quantized/quantized.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/json.h"
+#include "formats/quantized/tensors.h"
+
+namespace sluice {
+namespace {
+
+struct Method {
+  std::string_view name;
+  void (*read)(QuantizedTensors&);
+};
+constexpr std::array kMethods = {Method{"auto-round", read_auto_round},
+                                 Method{"awq", read_awq},
+                                 Method{"bitsandbytes", read_bitsandbytes},
+                                 Method{"compressed-tensors", read_compressed_tensors},
+                                 Method{"fbgemm_fp8", read_fbgemm_fp8},
+                                 Method{"fp8", read_fp8},
+                                 Method{"gptq", read_gptq},
+                                 Method{"modelopt", read_modelopt},
+                                 Method{"mxfp4", read_mxfp4},
+                                 Method{"quark", read_quark}};
+
+// Older files of bitsandbytes and AutoRound go by other names, or none.
+std::string method_of(const Config& config) {
+  const bool bits = config.get("load_in_4bit", false) || config.get("load_in_8bit", false);
+  if (!config.has("quant_method") && bits) return "bitsandbytes";
+  const auto name = config.at<std::string>("quant_method");
+  return name == "intel/auto-round" ? "auto-round" : name;
+}
+
+}  // namespace
+
+bool read_quantized(const Config& config, TensorMap& tensors) {
+  constexpr const char* kKey = "quantization_config";
+  const Json* found = config.values().is_object() && config.values().contains(kKey) ? &config.values()[kKey] : nullptr;
+  if (found == nullptr || !found->is_object()) return false;
+  const Config quantization = config.object(kKey);
+  const std::string name = method_of(quantization);
+  const auto method = std::ranges::find(kMethods, name, &Method::name);
+  if (method == kMethods.end()) {
+    std::string known;
+    for (const Method& one : kMethods) known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
+    quantization.refuse("quant_method", fmt::format("'{}' is not supported; {} are", name, known));
+  }
+  QuantizedTensors all(quantization, tensors);
+  method->read(all);
+  // What only fixed scales of activations and caches would need.
+  all.drop({".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point", ".k_scale", ".v_scale",
+            ".q_scale", ".activation_scale"});
+  return all.fp8_activations;
+}
+
+}  // namespace sluice

@@ -1,0 +1,74 @@
+// Decode attention on compute capability 9.0: attention_decode.cu with keys and values copied in boxes of whole blocks,
+// by one lane each: a third of what a warp executed for them were copies of 16 bytes. A block's rings leave no room for
+// blocks of the next product, which begin where one of this kernel has ended.
+#include "kernels/cuda/attention/cache_maps.h"
+#include "kernels/cuda/attention/decode_launch.h"
+#include "kernels/cuda/device/decode_units.cuh"
+#include "kernels/cuda/device/pdl.cuh"
+
+namespace sluice::cuda {
+#ifdef SLUICE_SM90A
+namespace {
+
+template <class T, int dim, int tiles>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
+    decode_boxes(const __grid_constant__ AttentionParams p, const __grid_constant__ CacheMaps maps,
+                 const __grid_constant__ Partials partials, int sequences, const __grid_constant__ Cut cut,
+                 const bool begins_early) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) uint4 bytes[];
+  const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
+  const DecodeMemory<T, dim> memory(bytes, team.warps);
+  const uint32_t barriers = shared_address(memory.barriers);
+  if (threadIdx.x < team.warps * kStages) init_barrier(barriers + threadIdx.x * 8, 1);
+  if (threadIdx.x == 0) prefetch_map(maps.keys), prefetch_map(maps.values);
+  fence_for_products();
+  if (!begins_early) wait_for_earlier();
+  const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
+  team.sync();
+  BoxStream<T, dim> stream(p, maps, work, shared_address(memory.rings), memory.scales, barriers, team.warps,
+                           partials.tickets, memory.queues, begins_early);
+  if (begins_early) wait_for_earlier();
+  decode_units<T, dim, tiles>(p, work, partials, stream);
+#endif
+}
+
+template <class T, int dim, int tiles>
+struct Boxes {
+  static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+    static const bool allowed =
+        (allow_shared(decode_boxes<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
+    static_cast<void>(allowed);
+    const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
+    launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
+      // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
+      const bool begins_early = l.recorded && d.cut.shared_by > 0;
+      launch_overlapped(l, "attention decode", decode_boxes<T, dim, tiles>,
+                        dim3(static_cast<unsigned>(l.multiprocessors)), static_cast<unsigned>(d.warps * kWarp),
+                        static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut, begins_early);
+    });
+  }
+};
+
+}  // namespace
+
+template <class T>
+bool attention_decode_boxes(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+  if (l.compute_capability != 90) return false;
+  decode_by_shape<T, Boxes>(l, p, at);
+  return true;
+}
+#else
+template <class T>
+bool attention_decode_boxes(const Launch&, const AttentionParams&, const AttentionIndices&) {
+  return false;
+}
+#endif
+
+template bool attention_decode_boxes<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_boxes<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_boxes<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_boxes<__nv_fp8_e5m2>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_boxes<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
+
+}  // namespace sluice::cuda

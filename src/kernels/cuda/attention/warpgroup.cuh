@@ -1,0 +1,58 @@
+// The prefill kernel of warp groups around what designs differ in (attention_warpgroup.cu, attention_warpgroup_fp8.cu):
+//   Shared: the layout of a block's shared memory from `base` on; init_barriers(thread), by all;
+//   kBytes: of shared memory;
+//   kProducerRegisters, kConsumerRegisters: of a thread, multiples of 8, in all what 3 x 168 are;
+//   Source: what the copying warp group has to know beside the parameters;
+//   prepare(p, shared): what all threads do first, with a barrier behind it;
+//   produce(p, block, source, shared): the work of the warp group that copies;
+//   Consumer(p, block, shared): load_queries(), attend() and write().
+#pragma once
+
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/warpgroup_rows.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+
+// Blocks: tiles (prefill_tile).
+template <class Design>
+__global__ void __launch_bounds__(kPrefillThreads, 1)
+    prefill_by_warpgroups(const __grid_constant__ AttentionParams p, int sequences,
+                          const __grid_constant__ typename Design::Source source) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Shared = typename Design::Shared;
+  extern __shared__ __align__(1024) uint4 memory[];
+  const PrefillTile tile = prefill_tile(p, sequences, memory);  // where queries lie later
+  if (tile.sequence < 0) return;
+  const Block b = block_of(p, tile);
+  const Shared shared{shared_address(memory)};
+  shared.init_barriers(static_cast<int>(threadIdx.x));
+  Design::prepare(p, shared);
+  fence_for_products();
+  __syncthreads();
+  if (threadIdx.x < kGroupThreads) {
+    fewer_registers<Design::kProducerRegisters>();
+    Design::produce(p, b, source, shared);
+  } else {
+    more_registers<Design::kConsumerRegisters>();
+    typename Design::Consumer consumer(p, b, shared);
+    consumer.load_queries();
+    consumer.attend();
+    consumer.write();
+  }
+#endif
+}
+
+template <class Design>
+void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at,
+                    const typename Design::Source& source) {
+  constexpr int kBytes = Design::kBytes;
+  static_assert(kBytes <= 227 << 10);
+  static const bool allowed = (allow_shared(prefill_by_warpgroups<Design>, kBytes), true);
+  static_cast<void>(allowed);
+  const auto blocks = static_cast<unsigned>(at.prefill_tiles * p.kv_heads);
+  prefill_by_warpgroups<Design><<<blocks, kPrefillThreads, kBytes, l.stream>>>(p, at.sequences, source);
+  check_launch("attention prefill of warp groups");
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,440 @@
+// Which ops become instructions, and which runs of them a launch.
+#include "kernels/cuda/decode_kernel/builder.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <numbers>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/attention/cache_maps.h"
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/decode_kernel/dependencies.h"
+#include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/tensor_map.h"
+
+namespace sluice::cuda {
+
+namespace step {
+template <class T, class Format>
+const StepKernel* kernel();  // step_kernel.cuh
+}
+
+namespace {
+
+using Kind = Instruction::Kind;
+
+constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a recording
+// Where they begin on the device, and where the maps of their weights do.
+constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
+static_assert(kMapsAt % alignof(StepMaps) == 0);
+constexpr int kStagesAhead = 3;     // of a feeder, on their way at a time: more only wait behind each other
+constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
+int align(int bytes) { return (bytes + 127) / 128 * 128; }
+
+bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostStepRows; }
+
+// Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
+StepMaps weight_maps(const Product& p, int pieces_of_stage) {
+  const bool fp8 = p.type == &quant::Fp8::kType;
+  const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
+  const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
+  const auto box = static_cast<cuuint32_t>(pieces_of_stage);
+  StepMaps maps{};
+  maps.rows =
+      tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
+                    {128, kPanelOutputs, box}, CU_TENSOR_MAP_SWIZZLE_128B);
+  if (!fp8) return maps;
+  maps.beside = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
+                              {static_cast<cuuint64_t>(pitch)}, {box, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
+  return maps;
+}
+
+// Rows of whole packs of 16 bytes.
+bool in_fours(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[-1] % 4 == 0 && x.row_stride % 4 == 0;
+}
+
+template <class T>
+Instruction instruction(Kind kind, T Instruction::*member, const T& value) {
+  static_assert(std::is_trivially_copyable_v<Instruction>);
+  Instruction in;
+  std::memset(static_cast<void*>(&in), 0, sizeof in);
+  in.kind = kind;
+  in.*member = value;
+  return in;
+}
+
+}  // namespace
+
+const StepKernel* step_kernel(DType plain, DType quantized) {
+  if (plain != &kBFloat16) return nullptr;
+  if (quantized == nullptr) return step::kernel<__nv_bfloat16, void>();
+  if (quantized == &quant::Fp8::kType) return step::kernel<__nv_bfloat16, quant::Fp8>();
+  if (quantized == &quant::Int4G128::kType) return step::kernel<__nv_bfloat16, quant::Int4G128>();
+  return nullptr;
+}
+
+bool StepProgram::usable(const Launch& l) {
+  const char* wanted = std::getenv("SLUICE_CUDA_PROGRAMS");
+  return l.compute_capability >= 90 && (wanted == nullptr || std::string_view(wanted) != "0");
+}
+
+StepProgram::StepProgram(const Launch& l) : launch_(l) {}
+
+StepProgram::~StepProgram() {
+  cudaFree(device_);
+  for (const auto& [memory, words] : exchanges_) cudaFree(memory);
+}
+
+// The run's types with these; null: whatever.
+bool StepProgram::take_type(DType plain, DType quantized) {
+  const DType both = plain_ == nullptr ? plain : plain_, packed = quantized_ == nullptr ? quantized : quantized_;
+  if ((plain != nullptr && both != plain) || (quantized != nullptr && packed != quantized)) return false;
+  if (step_kernel(both != nullptr ? both : &kBFloat16, packed) == nullptr) return false;
+  plain_ = both, quantized_ = packed;
+  return true;
+}
+
+// Makes room for so many bytes, unless that leaves too little for the ring.
+bool StepProgram::take_scratch(int bytes) {
+  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  if (kFewestStages * kernel.stage_bytes + align(bytes) + kStepBeside > kStepShared) return false;
+  scratch_ = std::max(scratch_, align(bytes));
+  return true;
+}
+
+void StepProgram::add(const Instruction& instruction, Alone alone) {
+  all_.push_back(instruction);
+  alone_.push_back(std::move(alone));
+}
+
+bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* ids, Alone alone) {
+  const bool plain = table.dtype == &kFloat32;
+  if (!few_rows(out) || all_.size() >= kMostOps) return false;
+  if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
+  if (!plain && !take_type(table.dtype, nullptr)) return false;
+  add(instruction(Kind::kRows, &Instruction::rows,
+                  StepRows{.out = out.f32(),
+                           .table = table.data,
+                           .ids = ids,
+                           .out_stride = out.row_stride,
+                           .table_stride = table.row_stride,
+                           .rows = static_cast<int>(out.rows()),
+                           .columns = static_cast<int>(out.shape[1]),
+                           .bytes = plain ? 4 : 2}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
+                           Alone alone) {
+  if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostOps) return false;
+  add(instruction(Kind::kNorm, &Instruction::norm,
+                  StepNorm{.out = out.f32(),
+                           .x = x.f32(),
+                           .weight = weight,
+                           .out_stride = out.row_stride,
+                           .x_stride = x.row_stride,
+                           .rows = static_cast<int>(x.rows()),
+                           .groups = static_cast<int>(x.shape.rank() == 3 ? x.shape[1] : 1),
+                           .columns = static_cast<int>(x.shape[-1]),
+                           .eps = eps,
+                           .offset = offset,
+                           .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::product(const Product& p, Alone alone) {
+  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
+    return false;
+  if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
+  const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
+  const DType plain_before = plain_, quantized_before = quantized_;
+  if (!(quantized ? take_type(nullptr, p.type) : take_type(p.type, nullptr))) return false;
+  const auto rows = static_cast<int>(p.x.rows());
+  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  const ProductInputs inputs = kernel.inputs(quantized);
+  const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
+  if (p.k % inputs.multiple != 0 || !take_scratch(bytes)) {
+    plain_ = plain_before, quantized_ = quantized_before;
+    return false;
+  }
+  const bool panels = quantized && p.type != &quant::Fp8::kType;
+  StepProduct product{
+      .maps = panels ? nullptr : keep(weight_maps(p, kernel.stage_pieces)),
+      .panels = panels ? p.weight : nullptr,
+      .pitch = panels ? static_cast<int64_t>(panel_kernels(p.type)->packed_bytes(kPanelOutputs, p.k)) : 0,
+      .x = p.x.f32(),
+      .out = p.out.f32(),
+      .bias = p.bias,
+      .x_stride = p.x.row_stride,
+      .out_stride = p.out.row_stride,
+      .norm_weight = nullptr,
+      .eps = 0.0f,
+      .norm_offset = 0.0f,
+      .gated = nullptr,
+      .gated_stride = 0,
+      .activation = ops::Activation::kIdentity,
+      .rows = rows,
+      .n = static_cast<int>(p.n),
+      .k = static_cast<int>(p.k),
+      .lines = static_cast<int>(panel_lines(p.k)),
+      .quantized = quantized,
+      .accumulate = p.accumulate,
+      .norms = false,
+      .keeps_out = true,
+      .keeps_gated = true,
+      .in = {},
+      .put = {}};
+  ++products_;
+  add(instruction(Kind::kProduct, &Instruction::product, product), std::move(alone));
+  return true;
+}
+
+bool StepProgram::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone) {
+  if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostOps) return false;
+  const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
+  if (all_.size() > run_ && all_.back().kind == Kind::kProduct) {
+    StepProduct& p = all_.back().product;
+    if (p.out == gate_up.f32() && p.out_stride == gate_up.row_stride && p.rows == rows && p.n == 2 * columns &&
+        columns % kPanelOutputs == 0 && !p.accumulate) {
+      p.gated = out.f32(), p.gated_stride = out.row_stride, p.activation = activation;
+      alone_.push_back(std::move(alone));
+      return true;
+    }
+  }
+  add(instruction(Kind::kGlu, &Instruction::glu,
+                  StepGlu{.out = out.f32(),
+                          .gate_up = gate_up.f32(),
+                          .out_stride = out.row_stride,
+                          .gate_up_stride = gate_up.row_stride,
+                          .rows = rows,
+                          .columns = columns,
+                          .activation = activation}),
+      std::move(alone));
+  return true;
+}
+
+bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, Alone alone) {
+  const Tensor& cache = a.k_cache;
+  if (!few_rows(a.q) || all_.size() >= kMostOps || !take_type(cache.dtype, nullptr)) return false;
+  const bool stores = a.k.data != nullptr, rotates = a.cos_sin.data != nullptr;
+  const auto head_dim = static_cast<int>(cache.shape[3]);
+  add(instruction(Kind::kRotation, &Instruction::rotation,
+                  StepRotation{.q = a.q.f32(),
+                               .k = stores ? a.k.f32() : nullptr,
+                               .v = stores ? a.v.f32() : nullptr,
+                               .cos_sin = rotates ? a.cos_sin.f32() : nullptr,
+                               .k_cache = cache.data,
+                               .v_cache = a.v_cache.data,
+                               .positions = positions,
+                               .slots = slots,
+                               .q_stride = a.q.row_stride,
+                               .k_stride = a.k.row_stride,
+                               .v_stride = a.v.row_stride,
+                               .cos_sin_stride = a.cos_sin.row_stride,
+                               .rows = static_cast<int>(a.q.rows()),
+                               .heads = static_cast<int>(a.q.shape[1] / head_dim),
+                               .kv_heads = static_cast<int>(cache.shape[1]),
+                               .head_dim = head_dim,
+                               .value_dim = stores ? static_cast<int>(a.v_cache.shape[3]) : 0,
+                               .rotary = rotates ? static_cast<int>(a.cos_sin.shape[1]) : 0,
+                               .block_size = static_cast<int>(cache.shape[2]),
+                               .interleaved = a.interleaved}),
+      std::move(alone));
+  return true;
+}
+
+// The rotation of the same rows comes right before, and becomes a part of the attention.
+bool StepProgram::rotated_before(const AttentionParams& params, int sequences) const {
+  if (all_.size() <= run_ || all_.back().kind != Kind::kRotation) return false;
+  const StepRotation& r = all_.back().rotation;
+  return r.q == params.q && r.q_stride == params.q_stride && r.rows == sequences && r.k_cache == params.k &&
+         r.v_cache == params.v && r.k != nullptr;
+}
+
+// The norms of the vectors of a rotation in place, the queries' and then the keys', if they are the last instructions
+// of the run, which they are no more then.
+StepHeadNorms StepProgram::take_head_norms(const StepRotation& r) {
+  if (all_.size() < run_ + 2) return {};
+  const auto norm_of = [&](const Instruction& in, const float* x, int64_t stride, int heads) -> const StepNorm* {
+    const StepNorm& n = in.norm;
+    const bool same = in.kind == Kind::kNorm && n.x == x && n.out == x && n.x_stride == stride &&
+                      n.out_stride == stride && n.groups == heads && n.columns == r.head_dim && n.weight != nullptr;
+    return same ? &n : nullptr;
+  };
+  const StepNorm* q = norm_of(all_[all_.size() - 2], r.q, r.q_stride, r.heads);
+  const StepNorm* k = norm_of(all_.back(), r.k, r.k_stride, r.kv_heads);
+  if (q == nullptr || k == nullptr || q->eps != k->eps || q->offset != k->offset) return {};
+  const StepHeadNorms norms{.q_weight = q->weight, .k_weight = k->weight, .eps = q->eps, .offset = q->offset};
+  all_.resize(all_.size() - 2);
+  return norms;
+}
+
+// Among the places of the run, with those of the attention that comes next. -1: there are too many.
+int StepProgram::place_of(const AttentionParams& params, const StepRotation& rotation, int cuts) {
+  const Place place{.query_start = params.query_start,
+                    .kv_len = params.kv_len,
+                    .block_table = params.block_table,
+                    .positions = rotation.positions,
+                    .slots = rotation.slots,
+                    .cos_sin = rotation.cos_sin,
+                    .block_table_stride = params.block_table_stride,
+                    .block_size = params.block_size,
+                    .kv_heads = params.kv_heads,
+                    .rotary = rotation.rotary,
+                    .cuts = cuts,
+                    .window = params.window,
+                    .chunk = params.chunk};
+  const auto known = std::ranges::find(places_, place);
+  if (known == places_.end() && places_.size() == kMostPlaces) return -1;
+  const auto at = static_cast<int>(known - places_.begin());
+  if (known == places_.end()) places_.push_back(place);
+  return at;
+}
+
+bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
+  if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
+  if (maps_.size() >= kMostInstructions) return false;
+  const AttentionParams params = attention_params(a, at);
+  if (at.prefill_tiles > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
+  const int dim = std::max(params.head_dim, params.value_dim);
+  if (dim > kStepMostDim || params.value_stride != params.value_dim || !rotated_before(params, at.sequences))
+    return false;
+  if (!take_type(a.k_cache.dtype, nullptr)) return false;
+  const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
+  if (pairs > launch_.multiprocessors) return false;  // a block has one unit
+  const int cuts = static_cast<int>(launch_.multiprocessors / pairs);
+  const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
+  if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
+  if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
+  if (!take_scratch(step_kernel(plain_, quantized_)->attention_bytes(params.group))) return false;
+  const CacheMaps boxes = cache_maps(params, 2, kStepKeys);
+  if (boxes.rows < kStepKeys / 2) return false;
+  auto* memory = reinterpret_cast<float*>(launch_.workspace);
+  const bool plain = params.soft_cap <= 0 && params.alibi_slopes == nullptr && params.relative_bias == nullptr;
+  StepAttention attention{.params = params,
+                          .norms = {},
+                          .rotation = all_.back().rotation,
+                          .in = {},
+                          .put = {},
+                          .q_at = 0,
+                          .k_at = 0,
+                          .v_at = 0,
+                          .keeps_out = true,
+                          .sequences = at.sequences,
+                          .cuts = cuts,
+                          .place = place_of(params, all_.back().rotation, cuts),
+                          .values = memory,
+                          .sums = reinterpret_cast<ChunkSum*>(memory + values),
+                          .maps = nullptr,
+                          .box_keys = boxes.rows,
+                          .plain = plain,
+                          .score_unit = (plain ? params.scale : 1.0f) * std::numbers::log2e_v<float>,
+                          .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
+  if (attention.place < 0) return false;
+  attention.maps = keep({boxes.keys, boxes.values});
+  all_.pop_back();
+  attention.norms = take_head_norms(attention.rotation);
+  add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(alone));
+  return true;
+}
+
+void StepProgram::launch_run() {
+  WiredProgram wired = wire({all_.begin() + static_cast<int64_t>(run_), all_.end()});
+  place_exchanges(wired, exchange(kExchanges * wired.exchange_words));
+  all_.resize(run_);
+  all_.insert(all_.end(), wired.instructions.begin(), wired.instructions.end());
+  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  StepLaunch l{.program = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
+               .count = static_cast<int>(all_.size() - run_),
+               .first_fed = -1,
+               .places = {},
+               .stages = 0,
+               .ahead = 0,
+               .scratch_bytes = scratch_,
+               .arrivals = reinterpret_cast<uint32_t*>(device())};
+  l.stages = std::min((kStepShared - kStepBeside - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
+  l.stages -= l.stages % kFeeders;
+  l.ahead = std::min(l.stages / kFeeders, kStagesAhead);
+  std::ranges::fill(l.places, -1);
+  int* next = &l.first_fed;
+  for (size_t i = run_; i < all_.size(); ++i) {
+    Instruction& in = all_[i];
+    const auto at = static_cast<int>(i - run_);
+    if (in.kind == Kind::kAttention) {
+      int& place = l.places[in.attention.place];
+      if (place < 0) place = at;
+    } else if (in.kind != Kind::kProduct) {
+      continue;
+    }
+    *next = at;
+    next = &in.next;
+    *next = -1;
+  }
+  kernel.launch(launch_, l);
+}
+
+void StepProgram::flush() {
+  const bool worth = products_ >= kFewestProducts;
+  if (worth) {
+    launch_run();
+  } else {
+    all_.resize(run_);
+  }
+  run_ = all_.size();
+  plain_ = quantized_ = nullptr;
+  places_.clear();
+  scratch_ = products_ = 0;
+  const std::vector<Alone> ops = std::exchange(alone_, {});
+  if (worth) return;
+  for (const Alone& op : ops) op();
+}
+
+std::byte* StepProgram::device() {
+  if (device_ == nullptr) {
+    void* data = nullptr;
+    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(StepMaps)), "program of a step");
+    device_ = static_cast<std::byte*>(data);
+  }
+  return device_;
+}
+
+// At least so many words.
+uint2* StepProgram::exchange(size_t words) {
+  if (exchanges_.empty() || exchanges_.back().second < words) {
+    void* memory = nullptr;
+    check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "program of a step");
+    exchanges_.emplace_back(static_cast<uint2*>(memory), words);
+  }
+  return exchanges_.back().first;
+}
+
+const StepMaps* StepProgram::keep(const StepMaps& maps) {
+  maps_.push_back(maps);
+  return reinterpret_cast<const StepMaps*>(device() + kMapsAt) + maps_.size() - 1;
+}
+
+void StepProgram::finish() {
+  if (device_ == nullptr) return;
+  check_cuda(cudaMemset(device_, 0, kInstructionsAt), "program of a step");
+  for (const auto& [memory, words] : exchanges_) {
+    check_cuda(cudaMemset(memory, 0, words * sizeof(uint2)), "program of a step");
+  }
+  const auto copy = [&](size_t at, const auto& values) {
+    check_cuda(cudaMemcpy(device_ + at, values.data(), values.size() * sizeof(values[0]), cudaMemcpyHostToDevice),
+               "program of a step");
+  };
+  copy(kInstructionsAt, all_);
+  copy(kMapsAt, maps_);
+}
+
+}  // namespace sluice::cuda

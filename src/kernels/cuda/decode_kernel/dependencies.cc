@@ -1,0 +1,292 @@
+// Exchanges, meetings, and which results are written at all.
+#include "kernels/cuda/decode_kernel/dependencies.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice::cuda {
+namespace {
+
+using Kind = Instruction::Kind;
+
+// Rows of fp32 in memory.
+struct Span {
+  const float* begin = nullptr;
+  const float* end = nullptr;
+  int64_t stride = 0;
+  int rows = 0, columns = 0;
+
+  bool overlaps(const Span& o) const {
+    return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end;
+  }
+  bool operator==(const Span& o) const {
+    return begin == o.begin && end == o.end && stride == o.stride && rows == o.rows && columns == o.columns;
+  }
+};
+
+Span span(const float* data, int64_t stride, int64_t rows, int64_t columns) {
+  if (data == nullptr) return {};
+  return {data, data + (rows - 1) * stride + columns, stride, static_cast<int>(rows), static_cast<int>(columns)};
+}
+
+// Attention may write another type, which is not passed on.
+Span result_of(const StepAttention& a) {
+  const AttentionParams& p = a.params;
+  const auto* out = static_cast<const float*>(p.out);
+  if (p.out_type == RowType::kFloat) return span(out, p.out_stride, a.sequences, int64_t{p.heads} * p.value_dim);
+  const int64_t stride = (p.out_stride + 1) / 2, columns = (int64_t{p.heads} * p.value_dim + 1) / 2;
+  return span(out, stride, a.sequences, columns);
+}
+Span queries_of(const StepAttention& a) {
+  const auto* q = static_cast<const float*>(a.params.q);
+  return span(q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
+}
+Span out_of(const StepProduct& p) { return span(p.out, p.out_stride, p.rows, p.n); }
+Span gated_of(const StepProduct& p) { return span(p.gated, p.gated_stride, p.rows, p.n / 2); }
+Span input_of(const StepProduct& p) { return span(p.x, p.x_stride, p.rows, p.k); }
+Span out_of(const StepNorm& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
+
+// What an instruction writes beside an Exchange, and whether it does.
+struct Write {
+  Span span;
+  bool* keeps = nullptr;  // null: always
+
+  bool kept() const { return keeps == nullptr || *keeps; }
+};
+std::vector<Write> writes_of(Instruction& in) {
+  switch (in.kind) {
+    case Kind::kProduct: {
+      StepProduct& p = in.product;
+      return {{out_of(p), &p.keeps_out}, {gated_of(p), &p.keeps_gated}};
+    }
+    case Kind::kAttention:
+      return {{result_of(in.attention), &in.attention.keeps_out}};
+    case Kind::kNorm:
+      return {{out_of(in.norm), nullptr}};
+    case Kind::kRows:
+      return {{span(in.rows.out, in.rows.out_stride, in.rows.rows, in.rows.columns), nullptr}};
+    case Kind::kGlu:
+      return {{span(in.glu.out, in.glu.out_stride, in.glu.rows, in.glu.columns), nullptr}};
+    case Kind::kRotation: {
+      const StepRotation& r = in.rotation;
+      return {{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim), nullptr},
+              {span(r.k, r.k_stride, r.rows, int64_t{r.kv_heads} * r.head_dim), nullptr}};
+    }
+    case Kind::kPut:
+      return {};
+  }
+  return {};
+}
+
+// What it reads that is not in an Exchange.
+std::vector<Span> reads_of(const Instruction& in) {
+  const auto vectors = [](const StepRotation& r) {
+    return std::vector<Span>{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim),
+                             span(r.k, r.k_stride, r.rows, int64_t{r.kv_heads} * r.head_dim),
+                             span(r.v, r.v_stride, r.rows, int64_t{r.kv_heads} * r.value_dim)};
+  };
+  switch (in.kind) {
+    case Kind::kProduct: {
+      const StepProduct& p = in.product;
+      std::vector<Span> all;
+      if (p.in.stride == 0) all.push_back(input_of(p));
+      if (p.accumulate) all.push_back(out_of(p));
+      return all;
+    }
+    case Kind::kAttention: {
+      if (in.attention.in.stride != 0) return {};
+      std::vector<Span> all = vectors(in.attention.rotation);
+      all.push_back(queries_of(in.attention));
+      return all;
+    }
+    case Kind::kNorm:
+      return {span(in.norm.x, in.norm.x_stride, in.norm.rows, int64_t{in.norm.groups} * in.norm.columns)};
+    case Kind::kRows:  // may gather from rows that were just computed
+      return {span(reinterpret_cast<const float*>(in.rows.table), 0, 1, int64_t{1} << 40)};
+    case Kind::kGlu:
+      return {span(in.glu.gate_up, in.glu.gate_up_stride, in.glu.rows, 2 * int64_t{in.glu.columns})};
+    case Kind::kRotation:
+      return vectors(in.rotation);
+    case Kind::kPut:
+      return {span(in.put.x, in.put.x_stride, in.put.rows, in.put.columns)};
+  }
+  return {};
+}
+
+bool overlap(const std::vector<Span>& spans, const Span& with) {
+  return std::ranges::any_of(spans, [&](const Span& s) { return s.overlaps(with); });
+}
+
+// Whether somebody reads `x` behind instruction i, before it is written again: perhaps behind the program.
+template <class Reads, class Writes>
+bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
+  for (size_t j = i + 1; j < count; ++j) {
+    if (overlap(reads(j), x)) return true;
+    for (const Write& w : writes(j)) {
+      if (w.span == x) return false;
+    }
+  }
+  return true;
+}
+
+// Norms that only the product behind them reads become a part of it.
+std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
+  std::vector<Instruction> fused;
+  const auto reads = [&](size_t j) { return reads_of(run[j]); };
+  const auto writes = [&](size_t j) { return writes_of(run[j]); };
+  for (size_t i = 0; i < run.size(); ++i) {
+    const bool pair = run[i].kind == Kind::kNorm && i + 1 < run.size() && run[i + 1].kind == Kind::kProduct;
+    if (pair) {
+      const StepNorm norm = run[i].norm;
+      StepProduct& p = run[i + 1].product;
+      if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && out_of(norm) == input_of(p) &&
+          !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
+        p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
+        p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;
+        continue;
+      }
+    }
+    fused.push_back(run[i]);
+  }
+  return fused;
+}
+
+class Wiring {
+ public:
+  explicit Wiring(size_t most) { program_.instructions.reserve(most); }
+
+  void add(Instruction in) {
+    bool linked = false;
+    if (in.kind == Kind::kProduct) {
+      StepProduct& p = in.product;
+      p.in = put_by_last(input_of(p), p);
+      if (p.in.stride == 0) {
+        Instruction put;
+        std::memset(static_cast<void*>(&put), 0, sizeof put);
+        put.kind = Kind::kPut, put.meet = !all().empty();
+        put.put = {.x = p.x, .x_stride = p.x_stride, .rows = p.rows, .columns = p.k, .put = quads_for(p)};
+        p.in = put.put.put.to;
+        all().push_back(put);
+      }
+      linked = true;
+    } else if (in.kind == Kind::kAttention) {
+      linked = link(in.attention);
+    }
+    in.meet = !linked && !all().empty();
+    all().push_back(in);
+  }
+
+  WiredProgram finish() {
+    for (Instruction& in : all()) reads_.push_back(reads_of(in)), writes_.push_back(writes_of(in));
+    for (size_t i = 0; i < all().size(); ++i) drop_unread(i);
+    for (size_t i = 0; i < all().size(); ++i) all()[i].meet |= conflicts(i);
+    return std::move(program_);
+  }
+
+ private:
+  std::vector<Instruction>& all() { return program_.instructions; }
+
+  // For the instruction that comes next.
+  Exchange exchange(int64_t words_of_row, int rows) {
+    program_.exchange_words = std::max(program_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
+    return {.words = nullptr, .stride = words_of_row, .step = static_cast<int>(all().size())};
+  }
+  // What the instruction that comes next puts for a product.
+  Put quads_for(const StepProduct& p) {
+    return {.to = exchange(p.k / 2, p.rows), .quads = true, .weight = p.norm_weight, .offset = p.norm_offset};
+  }
+
+  // What the last instruction computed is `x`, the input of `p`: it puts that. Else the stride is 0.
+  Exchange put_by_last(const Span& x, const StepProduct& p) {
+    if (all().empty()) return {};
+    Instruction& last = all().back();
+    const int step = static_cast<int>(all().size()) - 1;
+    if (last.kind == Kind::kProduct) {
+      StepProduct& from = last.product;
+      if (from.put.to.stride != 0 || x != (from.gated != nullptr ? gated_of(from) : out_of(from))) return {};
+      from.put = quads_for(p), from.put.to.step = step;
+      return from.put.to;
+    }
+    if (last.kind != Kind::kAttention || p.norms || last.attention.params.out_type != RowType::kFloat) return {};
+    if (x != result_of(last.attention)) return {};
+    last.attention.put = quads_for(p).to, last.attention.put.step = step;
+    return last.attention.put;
+  }
+
+  // The vectors of an attention that rotates them are the last product's.
+  bool link(StepAttention& a) {
+    const StepRotation& r = a.rotation;
+    if (r.q == nullptr || all().empty() || all().back().kind != Kind::kProduct) return false;
+    StepProduct& p = all().back().product;
+    const auto column = [&](const float* data, int64_t stride, int64_t columns) {
+      const int64_t at = data - p.out;
+      return data >= p.out && stride == p.out_stride && at % 2 == 0 && at + columns <= p.n ? static_cast<int>(at) : -1;
+    };
+    a.q_at = column(r.q, r.q_stride, int64_t{r.heads} * r.head_dim);
+    a.k_at = column(r.k, r.k_stride, int64_t{r.kv_heads} * r.head_dim);
+    a.v_at = column(r.v, r.v_stride, int64_t{r.kv_heads} * r.value_dim);
+    const bool all_of_it = p.n == (int64_t{r.heads} + r.kv_heads) * r.head_dim + int64_t{r.kv_heads} * r.value_dim;
+    if (a.q_at < 0 || a.k_at < 0 || a.v_at < 0 || !all_of_it || p.rows != r.rows || p.gated != nullptr) return false;
+    p.put.to = exchange(p.n, p.rows), p.put.to.step = static_cast<int>(all().size()) - 1;
+    a.in = p.put.to;
+    return true;
+  }
+
+  // Results that are written again before anybody reads them are not kept.
+  void drop_unread(size_t i) {
+    for (const Write& w : writes_[i]) {
+      if (w.keeps == nullptr) continue;
+      const auto reads = [&](size_t j) -> const std::vector<Span>& { return reads_[j]; };
+      const auto writes = [&](size_t j) -> const std::vector<Write>& { return writes_[j]; };
+      *w.keeps = w.span.begin != nullptr && is_read(i, reads_.size(), w.span, reads, writes);
+    }
+  }
+
+  // With an instruction since the last meeting.
+  bool conflicts(size_t i) {
+    for (size_t j = i; j > 0 && !all()[j].meet;) {
+      --j;
+      if (same_blocks(all()[i], all()[j])) continue;
+      for (const Write& w : writes_[i]) {
+        if (w.kept() && ((i - j < kDone && overlap(reads_[j], w.span)) || writes(j, w.span))) return true;
+      }
+      for (const Span& read : reads_[i]) {
+        if (writes(j, read)) return true;
+      }
+    }
+    return false;
+  }
+  // Both accumulate to the same: each block to what it has itself.
+  static bool same_blocks(const Instruction& a, const Instruction& b) {
+    const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kProduct && in.product.accumulate; };
+    return accumulates(a) && accumulates(b) && out_of(a.product) == out_of(b.product);
+  }
+  bool writes(size_t i, const Span& x) const {
+    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
+  }
+
+  std::vector<std::vector<Span>> reads_;
+  std::vector<std::vector<Write>> writes_;
+  WiredProgram program_;
+};
+
+}  // namespace
+
+WiredProgram wire(const std::vector<Instruction>& run) {
+  Wiring wiring(2 * run.size());
+  for (const Instruction& in : fuse_norms(run)) wiring.add(in);
+  return wiring.finish();
+}
+
+void place_exchanges(WiredProgram& program, uint2* memory) {
+  const auto place = [&](Exchange& e) {
+    if (e.stride != 0) e.words = memory + e.step % kExchanges * program.exchange_words;
+  };
+  for (Instruction& in : program.instructions) {
+    if (in.kind == Kind::kProduct) place(in.product.in), place(in.product.put.to);
+    if (in.kind == Kind::kAttention) place(in.attention.in), place(in.attention.put);
+    if (in.kind == Kind::kPut) place(in.put.put.to);
+  }
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,682 @@
+// The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type, one
+// block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and four more
+// work for them: two feeders copy the weights of every product to come into a ring of stages in shared memory, two
+// finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage or a unit
+// is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave for it.
+// Blocks wait for the words that they read (device/exchange.cuh), and for each other, at a counter in device memory,
+// before the instructions that say so; feeders wait for neither, so that memory is read all the while.
+//
+// A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
+// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by one
+// of two groups of four warps, which take stages in turns, a quarter of it by each warp. Inputs are normalized and
+// rounded into shared memory by every block for itself.
+#pragma once
+
+#include <utility>
+
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/exchange.cuh"
+#include "kernels/cuda/device/rotation.cuh"
+#include "kernels/cuda/device/step_attention.cuh"
+#include "kernels/cuda/device/step_weights.cuh"
+#include "kernels/cuda/device/weight_ring.cuh"
+#include "kernels/cuda/decode_kernel/builder.h"
+
+namespace sluice::cuda::step {
+
+inline constexpr int kThreads = kStepWarps * kWarp;  // that calculate
+inline constexpr int kStepThreads = kThreads + (kFinishers + kFeeders) * kWarp;
+inline constexpr int kRingAlign = 1024;
+inline constexpr int kSumsPitch = kMostStepRows + 1;
+inline constexpr int kSums = kStepWarps * kPanelOutputs * kSumsPitch;  // floats
+
+// The units of a product that are this block's: its own index and every gridDim.x-th one on, below count. Of gated ones
+// a unit is two panels, unit and unit + count. The last blocks may have a unit less of every product, and attention.
+struct Units {
+  int first, count, panels;
+  __device__ explicit Units(const StepProduct& p) {
+    const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, gated = p.gated != nullptr ? 1 : 0;
+    panels = 1 + gated;
+    count = all >> gated;
+    first = static_cast<int>(blockIdx.x);
+  }
+};
+
+// Fills its stages of the ring, with no more on their way than keep memory busy: whatever else a block reads has to
+// wait behind them.
+class Feeder {
+ public:
+  __device__ Feeder(const StepLaunch& l, std::byte* ring, const RingPlace& own, int index)
+      : ring_(shared_address(ring)),
+        policy_(evicted_first()),
+        most_(l.ahead),
+        next_(index),
+        place_(own),
+        arriving_(own) {}
+
+  template <class Weights>
+  __device__ void feed(const StepProduct& p) {
+    const Units units(p);
+    const typename Weights::Source from(p);
+    const int stages = (p.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+    for (int unit = units.first; unit < units.count; unit += grid) {
+      for (int i = 0; i < units.panels; ++i) {
+        for (; next_ < stages; next_ += kFeeders) {
+          wait_for_room();
+          Weights::fill(from, unit + i * units.count, next_ * Weights::kLines, ring_ + place_.offset(), place_.full(),
+                        policy_);
+          place_.next();
+        }
+        next_ -= stages;
+      }
+    }
+  }
+
+  // Keys and values of the block's unit. By the whole warp, of which the first lane copies.
+  __device__ void feed(const StepAttention& a, const UnitPlace& place) {
+    if (place.chunks == 0) return;
+    const AttentionParams& p = a.params;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = place.begin, end = place.end;
+    const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head, box_keys = a.box_keys;
+    const int key_boxes = (p.head_dim + 63) / 64, value_boxes = (p.value_dim + 63) / 64;
+    const StepMaps* const maps = a.maps;
+    const uint32_t per_block = p.per_block;
+    const int32_t* table = p.block_table + place.table + place.first_block;
+    const int blocks = place.blocks;
+    const auto ids_from = [&](int block) { return block + lane < blocks ? __ldg(table + block + lane) : 0; };
+    int window = 0, ids = place.ids[lane], later = ids_from(kWarp);
+    const int stages = (end - begin + kStepKeys - 1) / kStepKeys;
+    next_ = __shfl_sync(kFullWarp, next_, 0);
+    for (; next_ < stages; next_ += kFeeders) {
+      const int key = begin + next_ * kStepKeys;
+      // All keys of the stage lie in one block, or in the two that come next.
+      const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
+      if (block - place.first_block >= window + kWarp) {
+        window += kWarp;
+        ids = later, later = ids_from(window + kWarp);
+      }
+      const int at = block - place.first_block - window;
+      const int id[2] = {__shfl_sync(kFullWarp, ids, at),
+                         __shfl_sync(kFullWarp, at + 1 < kWarp ? ids : later, (at + 1) % kWarp)};
+      if (lane != 0) continue;
+      wait_for_room();
+      const uint32_t to = ring_ + place_.offset(), full = place_.full();
+      const int copied = min((end - key + box_keys - 1) / box_keys * box_keys, kStepKeys);
+      expect_bytes(full, copied * 128 * (key_boxes + value_boxes));
+      for (int i = 0; i < copied; i += box_keys) {
+        const int in_block = key + i - block * block_size;
+        const bool same = in_block < block_size;
+        const int vector =
+            ((same ? id[0] : id[1]) * kv_heads + kv_head) * block_size + (same ? in_block : in_block - block_size);
+        for (int box = 0; box < key_boxes + value_boxes; ++box) {
+          const bool is_key = box < key_boxes;
+          copy_box(to + (box * kStepKeys + i) * 128, is_key ? maps->rows : maps->beside,
+                   (is_key ? box : box - key_boxes) * 128, vector, full, policy_);
+        }
+      }
+      place_.next();
+    }
+    next_ -= stages;
+  }
+
+ private:
+  __device__ void wait_for_room() {
+    place_.wait_empty();
+    if (ahead_ < most_) {
+      ++ahead_;
+      return;
+    }
+    arriving_.wait_full();
+    arriving_.next();
+  }
+
+  const uint32_t ring_;
+  const uint64_t policy_;
+  const int most_;
+  int ahead_ = 0;
+  int next_;  // its next stage, counted from the begin of the panel, or of the keys, that are next
+  RingPlace place_, arriving_;
+};
+
+// Shared memory of a block.
+struct Memory {
+  std::byte *ring, *scratch;
+  float* sums;         // [kStepSums][kSums]
+  float* squares;      // [kMostStepRows][kStepWarps], sums over the inputs
+  Instruction* slots;  // [2]
+  Instruction* fed;    // [kFeeders][2]
+  UnitPlace* places;   // [kMostPlaces]
+};
+
+// The inputs of a product lie at the begin of the scratch.
+__device__ inline Inputs inputs_of(const StepProduct& p, const Memory& memory) {
+  return {memory.scratch, p.rows, p.lines};
+}
+
+// The inputs of a product from an Exchange to where the tensor cores look for them. A step passes here once for every
+// product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
+template <class T, class Weights>
+__device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team, uint32_t tag) {
+  constexpr int kBatch = 8, kPadded = Weights::kPaddedLines;
+  const int thread = static_cast<int>(threadIdx.x), rows = p.rows, given = p.k / 4;
+  const int quads = (p.lines + kPadded - 1) / kPadded * kPadded * (kPanelLine / 4);
+  const int64_t stride = p.in.stride;
+  const uint2* const from = p.in.words + thread * 2;
+  const Inputs inputs = inputs_of(p, memory);
+  int row = 0, first = 0;  // of the next batch
+  Quad next[kBatch];
+  const auto ask = [&] {
+    const uint2* at = from + row * stride + first * 2;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      next[i] = first + thread + i * kThreads < given ? look_at_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
+    }
+  };
+  ask();
+  float squares = 0.0f;
+#pragma unroll 1
+  while (row < rows) {
+    Quad now[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) now[i] = next[i];
+    const int own_row = row, own_first = first;
+    first += kBatch * kThreads;
+    if (first >= quads) first = 0, ++row;
+    if (row < rows) ask();
+    const uint2* at = from + own_row * stride + own_first * 2;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int quad = own_first + thread + i * kThreads;
+      if (quad >= quads) break;
+      const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
+      squares += q.squares;
+      const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
+      Weights::leave(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
+    }
+    if (row == own_row) continue;
+    squares = warp_sum(squares);
+    if (thread % kWarp == 0) memory.squares[own_row * kStepWarps + thread / kWarp] = squares;
+    squares = 0.0f;
+  }
+  if constexpr (Weights::kByWarpGroup) fence_for_products();
+  team.sync();
+}
+
+static __device__ __noinline__ float activated_otherwise(ops::Activation activation, float x) {
+  return apply(activation, x);
+}
+__device__ inline float activated(ops::Activation activation, float x) {
+  if (activation == ops::Activation::kSilu) return apply(ops::Activation::kSilu, x);
+  return activated_otherwise(activation, x);
+}
+
+// A finisher's part of a product: of every kFinishers-th unit, adds up the warps' sums of a panel, a lane for an output
+// and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums are
+// added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
+template <class T>
+__device__ void finish(const StepProduct& p, const Memory& memory, int finisher, RingPlace& sums_place, uint32_t tag) {
+  constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostStepRows / kRowsOfWarp;
+  const Units units(p);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
+            first_row = lane / kPanelOutputs;
+  const int grid = static_cast<int>(gridDim.x), rows = p.rows, n = p.n;
+  const bool accumulates = p.accumulate, is_gated = p.gated != nullptr, quads = p.put.quads;
+  const bool keeps_out = p.keeps_out, keeps_gated = p.keeps_gated;
+  const ops::Activation activation = p.activation;
+  const int64_t out_stride = p.out_stride, gated_stride = p.gated_stride, put_stride = p.put.to.stride;
+  float* const out = p.out + first_row * out_stride + output;
+  float* const gated = p.gated + first_row * gated_stride + output;
+  uint2* put = p.put.to.words;
+  if (put != nullptr) put += first_row * put_stride + (quads ? output / 4 * 2 : output);
+  const float *const bias = p.bias, *const weight = p.put.weight;
+  const float offset = p.put.offset;
+
+  struct Beside {  // what is added to the sums, and what is multiplied with what is put
+    float added[kRowsOfLane], factor;
+  };
+  const auto ask = [&](int panel, int column) {
+    Beside b{{0.0f, 0.0f}, 1.0f};
+    if (panel * kPanelOutputs + output >= n) return b;
+    const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kRowsOfLane; ++i) {
+      b.added[i] = of_all;
+      if (accumulates && first_row + i * kRowsOfWarp < rows) {
+        b.added[i] += __ldcg(out + i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs);
+      }
+    }
+    if (weight != nullptr) b.factor = __ldg(weight + column * kPanelOutputs + output) + offset;
+    return b;
+  };
+
+  float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
+  bool first = p.norms;
+  const int first_unit = units.first + finisher * grid;
+  int turn = finisher;  // 0: the unit is this one's
+  Beside next = ask(first_unit, first_unit);
+#pragma unroll 1
+  for (int unit = units.first; unit < units.count; unit += grid) {
+    const bool others = turn != 0;
+    turn = others ? turn - 1 : kFinishers - 1;
+    if (others) {
+      for (int half = 0; half < units.panels; ++half) sums_place.next();
+      continue;
+    }
+    const int next_unit = unit + kFinishers * grid;
+#pragma unroll 1
+    for (int half = 0; half < units.panels; ++half) {
+      const int panel = unit + half * units.count;
+      const Beside beside = next;
+      const bool ends = half + 1 == units.panels;
+      if (!ends || next_unit < units.count) next = ask(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
+      sums_place.wait_full();
+      if (first) {
+        first = false;
+#pragma unroll
+        for (int i = 0; i < kRowsOfLane; ++i) {
+          float squares = 0.0f;
+          for (int w = 0; w < kStepWarps; ++w) {
+            squares += memory.squares[min(first_row + i * kRowsOfWarp, rows - 1) * kStepWarps + w];
+          }
+          scales[i] = rsqrtf(squares / static_cast<float>(p.k) + p.eps);
+        }
+      }
+      const float* sums = memory.sums + sums_place.offset() + output * kSumsPitch + first_row;
+      float products[kRowsOfLane];
+#pragma unroll
+      for (int i = 0; i < kRowsOfLane; ++i) {
+        products[i] = 0.0f;
+        if (i * kRowsOfWarp >= rows) break;
+#pragma unroll
+        for (int w = 0; w < kStepWarps; ++w) products[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
+      }
+      __syncwarp();
+      if (lane == 0) arrive(sums_place.empty());
+      sums_place.next();
+#pragma unroll
+      for (int i = 0; i < kRowsOfLane; ++i) {
+        if (i * kRowsOfWarp >= rows) break;
+        const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
+        float result = fmaf(scales[i], products[i], beside.added[i]);
+        if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
+        if (is_gated) {
+          if (half == 0) {
+            gates[i] = result;
+            continue;
+          }
+          result *= activated(activation, gates[i]);
+          if (own && keeps_gated) gated[i * kRowsOfWarp * gated_stride + int64_t{unit} * kPanelOutputs] = result;
+        }
+        if (put == nullptr) continue;
+        uint2* const to = put + i * kRowsOfWarp * put_stride + unit * (quads ? kPanelOutputs / 2 : kPanelOutputs);
+        if (!quads) {
+          if (own) put_word(to, __float_as_uint(result), tag);
+          continue;
+        }
+        float squares = result * result;
+        squares += __shfl_xor_sync(kFullWarp, squares, 1);
+        squares += __shfl_xor_sync(kFullWarp, squares, 2);
+        const float value = result * beside.factor;
+        const uint32_t low = pack2<T>(value, __shfl_down_sync(kFullWarp, value, 1));
+        const uint32_t high = __shfl_down_sync(kFullWarp, low, 2);
+        if (own && output % 4 == 0) put_quad(to, {low, high, squares, tag});
+      }
+    }
+  }
+}
+
+// The group's next stages, all of which are begun before the first one ends.
+template <class Panel, int... i>
+__device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, const Inputs& inputs,
+                           std::integer_sequence<int, i...>) {
+  constexpr int kLast = sizeof...(i) - 1;
+  uint32_t empty[kLast + 1];
+  const auto begin = [&](auto set) {
+    own.place.wait_full();
+    panel.template begin<set()>(memory.ring + own.place.offset(), own.next, inputs);
+    empty[set()] = own.place.empty();
+    own.next += own.place.next();
+  };
+  const auto end = [&](auto set) {
+    panel.template end<set(), kLast - set()>();
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) arrive(empty[set()]);
+  };
+  (begin(std::integral_constant<int, i>()), ...);
+  (end(std::integral_constant<int, i>()), ...);
+}
+
+// A product of `rows` rows or fewer, whose inputs are there.
+template <class Weights, int rows>
+__device__ void multiply_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
+                              RingPlace& sums_place) {
+  using Panel = typename Weights::template Panel<rows>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int stages = (inputs.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+#pragma unroll 1
+  for (int unit = units.first; unit < units.count; unit += grid) {
+#pragma unroll 1
+    for (int i = 0; i < units.panels; ++i) {
+      Panel panel;
+      while (own.next < stages) {
+        if (Panel::kSets > 1 && own.next + (Panel::kSets - 1) * kStepGroups < stages) {
+          add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, Panel::kSets>());
+        } else {
+          add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, 1>());
+        }
+      }
+      own.next -= stages;
+      sums_place.wait_empty();
+      panel.leave(memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch, kSumsPitch);
+      __syncwarp();
+      if (lane == 0) arrive(sums_place.full());
+      sums_place.next();
+    }
+  }
+}
+
+template <class T, class Weights>
+__device__ void multiply(const StepProduct& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
+                         const Team& team, uint32_t epoch) {
+  const Units units(p);
+  if (units.first >= units.count) return;
+  const Inputs inputs = inputs_of(p, memory);
+  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
+  static_assert(kMostStepRows == 4);
+  if constexpr (Weights::kByWarpGroup) {
+    if (inputs.rows == 1) return multiply_rows<Weights, 1>(units, inputs, memory, own, sums_place);
+    if (inputs.rows == 2) return multiply_rows<Weights, 2>(units, inputs, memory, own, sums_place);
+  }
+  multiply_rows<Weights, kMostStepRows>(units, inputs, memory, own, sums_place);
+}
+
+__device__ inline void run(const StepNorm& a, const Memory& memory, const Team& team) {
+  const int thread = static_cast<int>(threadIdx.x), vectors = a.rows * a.groups;
+  for (int i = static_cast<int>(blockIdx.x); i < vectors; i += static_cast<int>(gridDim.x)) {
+    const int row = i / a.groups, group = i % a.groups;
+    const float* x = a.x + row * a.x_stride + int64_t{group} * a.columns;
+    float* out = a.out + row * a.out_stride + int64_t{group} * a.columns;
+    float squares = 0.0f;
+#pragma unroll 8
+    for (int c = thread; c < a.columns; c += kThreads) {
+      const float v = __ldcg(x + c);
+      squares += v * v;
+    }
+    squares = warp_sum(squares);
+    if (thread % kWarp == 0) memory.squares[thread / kWarp] = squares;
+    team.sync();
+    float sum = 0.0f;
+    for (int w = 0; w < kStepWarps; ++w) sum += memory.squares[w];
+    const float scale = rsqrtf(sum / static_cast<float>(a.columns) + a.eps);
+#pragma unroll 8
+    for (int c = thread; c < a.columns; c += kThreads) {
+      out[c] = __ldcg(x + c) * scale * (a.weight != nullptr ? __ldg(a.weight + c) + a.offset : 1.0f);
+    }
+    team.sync();
+  }
+}
+
+// Calls f(row, column) for the elements of [rows, columns], spread over the blocks.
+template <class F>
+__device__ void each_element(int rows, int columns, F&& f) {
+  const int step = static_cast<int>(gridDim.x) * kThreads;
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x); i < rows * columns; i += step) {
+    f(i / columns, i % columns);
+  }
+}
+
+template <class T>
+__device__ void run(const StepRows& a) {
+  each_element(a.rows, a.columns, [&](int row, int column) {
+    const int64_t from = a.ids[row] * a.table_stride + column;
+    a.out[row * a.out_stride + column] = a.bytes == 4 ? reinterpret_cast<const float*>(a.table)[from]
+                                                      : to_f32(reinterpret_cast<const T*>(a.table)[from]);
+  });
+}
+
+__device__ inline void run(const StepGlu& a) {
+  each_element(a.rows, a.columns, [&](int row, int column) {
+    const float* gate = a.gate_up + row * a.gate_up_stride + column;
+    a.out[row * a.out_stride + column] = activated(a.activation, __ldcg(gate)) * __ldcg(gate + a.columns);
+  });
+}
+
+template <class T>
+__device__ void run(const StepPut& a, uint32_t tag) {
+  each_element(a.rows, a.columns / 4, [&](int row, int quad) {
+    const float* x = a.x + row * a.x_stride + quad * 4;
+    float v[4], squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] = __ldcg(x + i);
+      squares += v[i] * v[i];
+      if (a.put.weight != nullptr) v[i] *= __ldg(a.put.weight + quad * 4 + i) + a.put.offset;
+    }
+    put_quad(a.put.to.words + row * a.put.to.stride + quad * 2,
+             {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), squares, tag});
+  });
+}
+
+template <class T>
+__device__ void run(const StepRotation& a, const Team& team) {
+  const Rotation rotation = rotation_of(a);
+  const int half = a.rotary / 2;
+  each_element(a.rows, a.heads * half, [&](int row, int i) {
+    rotate_pair(rotation, table_of(a, row), a.q + row * a.q_stride + int64_t{i / half} * a.head_dim, i % half);
+  });
+  if (a.k == nullptr) return;
+  for (int i = static_cast<int>(blockIdx.x); i < a.rows * a.kv_heads; i += static_cast<int>(gridDim.x)) {
+    store_key<T>(a, i / a.kv_heads, i % a.kv_heads, team);
+  }
+}
+
+// Waits until all blocks have come here, for the `meeting`-th time; then all see what they wrote before. By the
+// first finisher's first lane alone, the others of the block wait for it.
+__device__ inline void meet(const StepLaunch& l, int meeting) {
+  const uint32_t all = static_cast<uint32_t>(meeting) * gridDim.x;
+  uint32_t now;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(now) : "l"(l.arrivals) : "memory");
+  for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
+}
+
+// The end of a launch: who comes last leaves things as the next one wants them.
+__device__ inline void leave(const StepLaunch& l, int meetings, uint32_t epoch) {
+  uint32_t before;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
+  if (before + 1 != (meetings + 1) * gridDim.x) return;
+  l.arrivals[0] = 0;
+  l.arrivals[1] = epoch + l.count;
+}
+
+constexpr int kInstructionPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
+static_assert(kInstructionPacks <= kWarp);
+
+// An instruction to its slot. By a warp.
+__device__ inline void fetch(const StepLaunch& l, const Memory& memory, int i) {
+  const int pack = static_cast<int>(threadIdx.x) % kWarp;
+  if (i >= l.count || pack >= kInstructionPacks) return;
+  reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
+}
+
+template <class T, class Quantized>
+__device__ void execute(const Instruction& in, const Memory& memory, OwnStages& own, RingPlace& sums, const Team& team,
+                        uint32_t epoch, int step) {
+  using Kind = Instruction::Kind;
+  switch (in.kind) {
+    case Kind::kProduct:
+      if constexpr (!std::is_same_v<Quantized, NoWeights>) {
+        if (in.product.quantized) return multiply<T, Quantized>(in.product, memory, own, sums, team, epoch);
+      }
+      return multiply<T, PlainWeights<T>>(in.product, memory, own, sums, team, epoch);
+    case Kind::kNorm:
+      return run(in.norm, memory, team);
+    case Kind::kRows:
+      return run<T>(in.rows);
+    case Kind::kGlu:
+      return run(in.glu);
+    case Kind::kRotation:
+      return run<T>(in.rotation, team);
+    case Kind::kAttention:
+      return attend<T>(in.attention, memory.scratch, memory.ring, own, memory.places[in.attention.place], team, epoch,
+                       epoch + step);
+    case Kind::kPut:
+      return run<T>(in.put, epoch + step);
+  }
+}
+
+// A feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
+template <class T, class Quantized>
+__device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace& own, int index) {
+  Feeder feeder(l, memory.ring, own, index);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto ask = [&](int i) {
+    uint4 v = {0, 0, 0, 0};
+    const auto* from = reinterpret_cast<const uint4*>(l.program + i) + lane;
+    if (i >= 0 && lane < kInstructionPacks) {
+      asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "l"(from));
+    }
+    return v;
+  };
+  uint4 next = ask(l.first_fed);
+  int turn = 0;
+  for (int i = l.first_fed; i >= 0; turn ^= 1) {
+    Instruction& in = memory.fed[2 * index + turn];
+    if (lane < kInstructionPacks) reinterpret_cast<uint4*>(&in)[lane] = next;
+    __syncwarp();
+    i = in.next;
+    next = ask(i);
+    if (in.kind == Instruction::Kind::kAttention) {
+      feeder.feed(in.attention, memory.places[in.attention.place]);
+      __syncwarp();
+      continue;
+    }
+    const StepProduct& p = in.product;
+    if (index == 0 && p.put.weight != nullptr) {  // of which every block asks for a share
+      const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
+      if (at < p.n) prefetch_to_l2(p.put.weight + at);
+    }
+    if (lane == 0) {
+      bool fed = false;
+      if constexpr (!std::is_same_v<Quantized, NoWeights>) {
+        if (p.quantized) feeder.template feed<Quantized>(p), fed = true;
+      }
+      if (!fed) feeder.template feed<PlainWeights<T>>(p);
+    } else if (lane == 1 && i >= 0) {
+      const Instruction& later = l.program[i];
+      if (later.kind == Instruction::Kind::kAttention) {
+        prefetch_maps(later.attention.maps, true);
+      } else {
+        prefetch_maps(later.product.maps, later.product.quantized);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+template <class T, class Quantized>
+constexpr int stage_bytes() {
+  int bytes = PlainWeights<T>::kBytes;
+  if constexpr (!std::is_same_v<Quantized, NoWeights>) bytes = bytes > Quantized::kBytes ? bytes : Quantized::kBytes;
+  return (bytes + kRingAlign - 1) / kRingAlign * kRingAlign;
+}
+
+template <class T, class Quantized>
+__global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_constant__ StepLaunch l) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::byte shared[];
+  Memory memory{};
+  memory.ring = shared + (kRingAlign - shared_address(shared) % kRingAlign) % kRingAlign;
+  memory.scratch = memory.ring + l.stages * stage_bytes<T, Quantized>();
+  memory.sums = reinterpret_cast<float*>(memory.scratch + l.scratch_bytes);
+  memory.squares = memory.sums + kStepSums * kSums;
+  memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostStepRows * kStepWarps);
+  memory.fed = memory.slots + 2;
+  memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2 * kFeeders);
+  static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
+  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kStepSums;
+  if (threadIdx.x == 0) {
+    make_ring(barriers, l.stages, 1, kStepGroupWarps);
+    make_ring(sums_barriers, kStepSums, kStepWarps, 1);
+  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  if (warp == 0) fetch(l, memory, 0);
+  if (warp > 0 && warp <= kMostPlaces && l.places[warp - 1] >= 0) {
+    // Blocks from the last one on: the first ones may have a panel more of every product.
+    find_place(l.program[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
+               memory.places[warp - 1]);
+  }
+  __syncthreads();
+  constexpr int kStageBytes = stage_bytes<T, Quantized>();
+  const int helper = warp - kStepWarps;  // the finishers, the feeders
+  if (const int index = helper - kFinishers; index >= 0) {
+    return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kFeeders), index);
+  }
+  const int group = warp / kStepGroupWarps;
+  OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, group, kStepGroups), .next = group};
+  RingPlace sums(sums_barriers, kStepSums, kSums);
+  const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + kFinishers, .barrier = 2};
+  // Tags begin behind those of the launch before; step i's is epoch + i.
+  const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
+  int meetings = 0;
+  for (int i = 0; i < l.count; ++i) {
+    const Instruction& in = memory.slots[i % 2];
+    if (in.meet) {
+      ++meetings;
+      if (threadIdx.x == kThreads) meet(l, meetings);
+      everyone.sync();
+    }
+    if (helper < 0) {
+      execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
+    } else {
+      if (helper == 0) fetch(l, memory, i + 1);
+      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, helper, sums, epoch + i);
+    }
+    everyone.sync();
+  }
+  if (threadIdx.x == kThreads) leave(l, meetings, epoch - 1);
+#endif
+}
+
+template <class T, class Quantized>
+void launch_program(const Launch& l, const StepLaunch& s) {
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      run_program<T, Quantized>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingAlign + kStepShared);
+  check_cuda(allowed, "shared memory of a step");
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(l.multiprocessors));
+  config.blockDim = dim3(kStepThreads);
+  config.dynamicSmemBytes =
+      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kStepBeside);
+  config.stream = l.stream;
+  cudaLaunchAttribute together{};  // blocks wait for each other: all run at once
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  config.attrs = &together;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, run_program<T, Quantized>, s), "step");
+}
+
+template <class T, class Quantized>
+ProductInputs inputs_for(bool quantized) {
+  if constexpr (!std::is_same_v<Quantized, NoWeights>) {
+    if (quantized) return {.multiple = kScaled, .bytes = Quantized::bytes};
+  }
+  return {.multiple = 1, .bytes = PlainWeights<T>::bytes};
+}
+
+// T is __nv_bfloat16 or __half, Format a type of src/quant that has panels, or void.
+template <class T, class Format>
+const StepKernel* kernel() {
+  using Quantized = WeightsOf<Format>::Type;
+  static constexpr StepKernel kernel{.launch = launch_program<T, Quantized>,
+                                     .stage_bytes = stage_bytes<T, Quantized>(),
+                                     .stage_pieces = kPieces,
+                                     .inputs = inputs_for<T, Quantized>,
+                                     .attention_bytes = AttentionScratch<T, kStepMostDim>::bytes};
+  return &kernel;
+}
+
+}  // namespace sluice::cuda::step

@@ -1,0 +1,8 @@
+// Kernels of decode steps with 8-bit floats.
+#include "kernels/cuda/decode_kernel/kernel.cuh"
+
+namespace sluice::cuda {
+
+template const StepKernel* step::kernel<__nv_bfloat16, quant::Fp8>();
+
+}  // namespace sluice::cuda

@@ -1,0 +1,8 @@
+// Kernels of decode steps without quantized weights.
+#include "kernels/cuda/decode_kernel/kernel.cuh"
+
+namespace sluice::cuda {
+
+template const StepKernel* step::kernel<__nv_bfloat16, void>();
+
+}  // namespace sluice::cuda

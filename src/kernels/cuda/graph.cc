@@ -1,0 +1,44 @@
+// Recordings are CUDA graphs: captured from the stream, launched on it. Runs of ops in them are programs of one kernel
+// (decode_kernel/builder.h).
+#include <optional>
+
+#include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/device_context.h"
+
+namespace sluice::cuda {
+namespace {
+
+class Graph final : public ops::Recording {
+ public:
+  explicit Graph(const std::function<void()>& body) {
+    DeviceContext& context = DeviceContext::get();
+    cudaStream_t stream = context.launch().stream;
+    if (StepProgram::usable(context.launch())) program_.emplace(context.launch());
+    context.begin_recording(program_ ? &*program_ : nullptr);
+    // Relaxed: what libraries do beside their launches is theirs to do.
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "recording");
+    body();
+    if (program_) program_->flush();
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(stream, &graph), "recording");
+    context.end_recording();
+    if (program_) program_->finish();
+    check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "recording");
+    check_cuda(cudaGraphDestroy(graph), "recording");
+  }
+  ~Graph() override { cudaGraphExecDestroy(executable_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override { check_cuda(cudaGraphLaunch(executable_, DeviceContext::get().launch().stream), "graph"); }
+
+ private:
+  std::optional<StepProgram> program_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Recording> record(const std::function<void()>& body) { return std::make_unique<Graph>(body); }
+
+}  // namespace sluice::cuda

@@ -1,0 +1,213 @@
+// Products of few rows with integers and levels of up to 8 bits, for compute capability 9.0 (sm_90a): tiles as in
+// matmul_tiles.cuh, but the tensor cores multiply int8. Weights take a mask or a permutation for four of them; inputs are
+// integers of 15 bits of a row's scale (matmul_bytes.h), of which the high and the low bytes are rows of their own, so
+// that sums over inputs that share a scale are exact. They are multiplied by the scale in fp32, and what offsets and
+// minima add is the sum of the inputs times that.
+#pragma once
+
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/matmul/bytes.h"
+#include "kernels/cuda/matmul/tiles.cuh"
+
+namespace sluice::cuda {
+
+namespace bytes {
+
+using tiles::kThreads;
+
+struct Arguments : tiles::Arguments {
+  int64_t plane_bytes;  // from the high bytes to the low ones
+  const float *x_scales, *x_sums;
+};
+
+// Rows up to which these products took less time than those of 16 bits on an H200 (docs/performance-cuda-kernels.md): the sums of
+// every set take registers.
+template <class Codec>
+constexpr int most_rows() {
+  if constexpr (Codec::kBytes) return Codec::kSetsOfPair <= 2 ? 16 : Codec::kSetsOfPair == 4 ? 8 : 0;
+  return 0;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// What a pair of lines is multiplied with, of outputs g and g + 8: scales, and what the sums of inputs are.
+template <class Codec>
+struct PairFactors {
+  static constexpr int kSets = Codec::kSetsOfPair;
+  static constexpr bool kShifted = Codec::kGroup || Codec::kMinima || Codec::kBase != Codec::kBytesBelow;
+  float scales[kSets][2], shifts[kSets][2];
+
+  // Sets `first` and so on from a line.
+  template <int first>
+  __device__ void take(const typename Codec::Line& line) {
+    constexpr int kOfLine = kSets == 1 ? 1 : kSets / 2;
+#pragma unroll
+    for (int i = 0; i < kOfLine; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const Factors f = Codec::factors(line, r, i);
+        scales[first + i][r] = f.scale, shifts[first + i][r] = f.minimum - f.scale * (f.base - Codec::kBytesBelow);
+      }
+    }
+  }
+};
+
+template <int used, class Codec, class Lines, class Shared>
+__device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile, const Part& part,
+                         const Shared& shared) {
+  using Inputs = tiles::InputStages<used, 2, Shared>;
+  using Pair = PairFactors<Codec>;
+  constexpr int kSets = Pair::kSets, kSteps = 2 * kPanelLine / 32, kStages = Inputs::kStages;
+  static_assert(Lines::kLines % 2 == 0 && kSets <= kSteps);
+  const int first_pair = part.begin / 2;
+  const Inputs inputs(shared, a.x, a.x_rows, tile, first_pair, (part.count + 1) / 2, a.plane_bytes);
+  inputs.begin();
+  const bool first_lane = threadIdx.x % kWarp == 0;
+  const int t2 = 2 * (static_cast<int>(threadIdx.x) % 4);
+  const int64_t place = tiles::tile_place_of(tile);
+  float sums[used / 2];
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  int32_t parts[kSets][used];  // of the high bytes, then of the low ones
+#pragma unroll
+  for (auto& some : parts) {
+#pragma unroll
+    for (int32_t& one : some) one = 0;
+  }
+  Pair factors{};
+  float2 x_sums[kSets][used / 8] = {};
+  const auto add_parts = [&] {
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+      hold(parts[set]);
+#pragma unroll
+      for (int i = 0; i < used / 2; ++i) {
+        const int number = parts[set][i] * kByteUnit + parts[set][used / 2 + i];
+        sums[i] = fmaf(factors.scales[set][i / 2 % 2], static_cast<float>(number), sums[i]);
+        if constexpr (Pair::kShifted) {
+          const float2& x = x_sums[set][i / 4];
+          sums[i] = fmaf(factors.shifts[set][i / 2 % 2], i % 2 == 0 ? x.x : x.y, sums[i]);
+        }
+      }
+    }
+  };
+  const uint64_t stages = matrix(inputs.stage(0));
+  int stage = 0, round = 0, last_stage = 0;
+  int line = 0;
+  do {  // not a loop that may have no turns: the compiler would have products wait for each other
+    const int i = line % Lines::kLines, now = line / 2;
+    typename Codec::Line lines[2];
+    weights.read(lines[0], i), weights.read(lines[1], i + 1);
+    wait_for_products<0>();
+    if (now > 0 && first_lane) arrive(shared.empty(last_stage));
+    add_parts();
+    factors.template take<0>(lines[0]);
+    if constexpr (kSets > 1) {
+      factors.template take<kSets / 2>(lines[1]);
+      if (line + 1 == part.count) {  // there is no such line
+#pragma unroll
+        for (int set = kSets / 2; set < kSets; ++set) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) factors.scales[set][r] = factors.shifts[set][r] = 0.0f;
+        }
+      }
+    }
+    if constexpr (Pair::kShifted) {
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+        const float* from = a.x_sums + (int64_t{first_pair + now} * kSets + set) * a.x_rows + place + t2;
+#pragma unroll
+        for (int j = 0; j < used / 8; ++j) x_sums[set][j] = *reinterpret_cast<const float2*>(from + 8 * j);
+      }
+    }
+    uint32_t operands[kSteps][4];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      Codec::bytes(lines[step / 2], step % 2, operands[step]);
+      hold(operands[step]);
+    }
+    if (i == Lines::kLines - 2 && line + 2 < part.count) weights.go_on();
+    inputs.go_on(now);
+    wait_barrier(shared.full(stage), round);
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      using Product = WarpgroupProduct<int8_t, 2 * used>;
+      const uint64_t x = stages + (stage * Inputs::kStageBytes + step * 32) / 16;
+      constexpr int kStepsOfSet = kSteps / kSets;
+      if (step % kStepsOfSet == 0) {
+        Product::template by_rows<0>(parts[step / kStepsOfSet], operands[step], x);
+      } else {
+        Product::template by_rows<1>(parts[step / kStepsOfSet], operands[step], x);
+      }
+    }
+    commit_products();
+    last_stage = stage;
+    if (++stage == kStages) stage = 0, round ^= 1;
+    line += 2;
+  } while (line < part.count);
+  wait_for_products<0>();
+  add_parts();
+#pragma unroll
+  for (int j = 0; j < used / 8; ++j) {
+    const float2 scales = *reinterpret_cast<const float2*>(a.x_scales + place + t2 + 8 * j);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[4 * j + i] *= i % 2 == 0 ? scales.x : scales.y;
+  }
+  __syncthreads();  // nobody needs the stages any more
+  tiles::leave_sums<used>(shared, sums, 0);
+}
+#endif
+
+template <class Codec>
+__global__ void __launch_bounds__(kThreads, 2) multiply_bytes(const __grid_constant__ Arguments a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  constexpr int kMost = most_rows<Codec>();
+  tiles::with_tile<tiles::SharedLines<Codec>, kMost>(
+      a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
+        if (kMost == 8 || tile.count <= 8) return multiply<8, Codec>(weights, a, tile, part, shared);
+        if constexpr (kMost > 8) multiply<16, Codec>(weights, a, tile, part, shared);
+      });
+#endif
+}
+
+}  // namespace bytes
+
+// Defined here for the instances that matmul_tiles_*.cu make. False where it cannot be done, or has more rows than are
+// multiplied so; nothing is done then.
+template <class Codec>
+bool multiply_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const Product& p,
+                       [[maybe_unused]] int64_t panel_bytes) {
+#ifdef SLUICE_SM90A
+  constexpr int kMost = bytes::most_rows<Codec>();
+  if constexpr (kMost > 0) {
+    const int64_t rows = p.x.rows(), likely = p.starts != nullptr ? pieces(2 * rows, p.matrices) : rows;
+    if (l.compute_capability != 90 || likely > kMost || (p.starts == nullptr && p.matrices != 1)) return false;
+    constexpr int kSets = Codec::kSetsOfPair;
+    // Tiles are read by whole eights of rows and may be so at the last one, too.
+    const int64_t x_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0) + 64;
+    const int64_t pairs = byte_pairs(p.k), plane_bytes = pairs * x_rows * kPairBytes;
+    const int64_t floats = x_rows * (1 + pairs * kSets);
+    if (2 * plane_bytes + floats * 4 > static_cast<int64_t>(l.workspace_bytes)) return false;
+    if (rows == 0) return true;
+    std::byte* memory = l.workspace;
+    auto* scales = reinterpret_cast<float*>(memory + 2 * plane_bytes);
+    const ByteInputs inputs{memory, memory + plane_bytes, scales, scales + x_rows, x_rows};
+    round_to_bytes(l, inputs, kSets, p);
+    const bytes::Arguments a{tiles::arguments(p, memory, x_rows, panel_bytes), plane_bytes, inputs.scales, inputs.sums};
+    tiles::launch<bytes::multiply_bytes<Codec>, tiles::SharedLines<Codec>, kMost, 2>(l, a);
+    return true;
+  }
+#endif
+  return false;
+}
+
+template <class Format>
+bool multiply_panels_by_tiles(const Launch& l, const Product& p) {
+  using Codec = PanelCodec<Format>;
+  return multiply_by_bytes<Codec>(l, p, panel_bytes<Format>(p.k)) ||
+         multiply_by_tiles<Codec>(l, p, panel_bytes<Format>(p.k));
+}
+
+#define SLUICE_INSTANTIATE_TILES(Format) template bool multiply_panels_by_tiles<Format>(const Launch&, const Product&)
+
+}  // namespace sluice::cuda

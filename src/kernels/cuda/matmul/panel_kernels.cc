@@ -1,0 +1,261 @@
+// Quantized types on the device: packing, the table of what there is for each of them, and products of many rows by
+// unpacking.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include "kernels/cuda/device_context.h"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/matmul/pack_panels.h"
+#include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/upload.h"
+#include "sluice/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+template <class Codec>
+using Rows = std::array<const typename Codec::Block*, kPanelOutputs>;  // of a panel; null: none
+
+template <class Codec>
+void pack_panel(const Rows<Codec>& rows, int64_t k, std::byte* panel) {
+  pack_rows<Codec>(rows, k, panel);
+}
+// Rows of 8-bit floats: their weights, then their scales.
+template <>
+void pack_panel<quant::Fp8>(const Rows<quant::Fp8>& rows, int64_t k, std::byte* panel) {
+  bool numbers = true;
+  for (int output = 0; output < kPanelOutputs; ++output) {
+    const quant::Fp8::Block* blocks = rows[output];
+    if (blocks == nullptr) continue;
+    std::byte* row = panel + output * fp8_row_bytes(k);
+    for (int64_t i = 0; i < k / quant::Fp8::kElements; ++i) {
+      for (const uint8_t q : blocks[i].qs) numbers &= (q & 0x7f) != 0x7f;
+      std::memcpy(row + i * quant::Fp8::kElements, blocks[i].qs, quant::Fp8::kElements);
+      std::memcpy(row + k + i * static_cast<int64_t>(sizeof(float)), &blocks[i].scale, sizeof(float));
+    }
+  }
+  // The kernels take this code for 480.
+  if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3 that are NaN");
+}
+
+// Rows of `from`, of one panel, as blocks of `into`'s type.
+class BlockRows {
+ public:
+  BlockRows(const Tensor& from, DType type, int64_t k)
+      : from_(from), type_(type), values_(from.dtype == type ? 0 : static_cast<size_t>(k)) {
+    if (from.dtype == type) return;
+    if (from.dtype->decode == nullptr || type->encode == nullptr) {
+      throw Error(ErrorCode::kUnsupportedModel,
+                  fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
+    }
+    row_bytes_ = values_.size() / static_cast<size_t>(type->block_size) * static_cast<size_t>(type->block_bytes);
+    blocks_.resize(kPanelOutputs * row_bytes_);
+  }
+  // Row i, for output `output` of the panel.
+  const std::byte* row(int64_t i, int output) {
+    const std::byte* source = from_.data + i * from_.row_stride / from_.dtype->block_size * from_.dtype->block_bytes;
+    if (from_.dtype == type_) return source;
+    std::byte* blocks = blocks_.data() + static_cast<size_t>(output) * row_bytes_;
+    to_float(from_.dtype, source, values_.data(), values_.size());
+    from_float(type_, values_.data(), blocks, values_.size());
+    return blocks;
+  }
+
+ private:
+  const Tensor& from_;
+  DType type_;
+  size_t row_bytes_ = 0;
+  std::vector<float> values_;
+  std::vector<std::byte> blocks_;
+};
+
+template <class Codec>
+size_t packed_bytes(int64_t n, int64_t k) {
+  using Form = typename PanelsOf<Codec>::Type;
+  const int64_t panels = pieces(n, kPanelOutputs);
+  const int64_t tail = std::is_same_v<Codec, quant::Fp8> ? panels * kPanelOutputs * int64_t{sizeof(float)} : 0;
+  return static_cast<size_t>(panels * panel_bytes<Form>(k) + tail);
+}
+
+// Panel by panel. The first and the last may hold rows that were packed before: they come back from the device first.
+template <class Codec>
+void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+  const int64_t k = into.k, last = row + from.rows();
+  CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
+        row, from.shape.str(), into.n, k);
+  CHECK(k % Codec::kElements == 0, "{} inputs in blocks of {}", k, Codec::kElements);
+  if (from.rows() == 0) return;
+  const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
+  const auto bytes = static_cast<size_t>(panel_bytes<typename PanelsOf<Codec>::Type>(k));
+  const auto at = [&](int64_t panel) { return into.data + static_cast<size_t>(panel) * bytes; };
+  const auto copy = [](std::byte* to, const void* data, size_t count) {
+    check_cuda(cudaMemcpyAsync(to, data, count, cudaMemcpyDefault, DeviceContext::get().launch().stream), "weights");
+    DeviceContext::get().wait();
+  };
+  std::map<int64_t, std::vector<std::byte>> before;
+  for (const int64_t edge : {begin, end - 1}) {
+    if (edge * kPanelOutputs >= row && (edge + 1) * kPanelOutputs <= last) continue;
+    copy((before[edge] = std::vector<std::byte>(bytes)).data(), at(edge), bytes);
+  }
+  std::vector<float> row_scales(std::is_same_v<Codec, quant::Fp8> ? static_cast<size_t>(from.rows()) : 0);
+  upload_rows(pool, at(begin), bytes, bytes, end - begin, [&](int64_t i, std::byte* panel) {
+    const int64_t start = (begin + i) * kPanelOutputs;
+    if (const auto found = before.find(begin + i); found != before.end()) {
+      std::ranges::copy(found->second, panel);
+    } else {
+      std::fill_n(panel, bytes, std::byte{0});
+    }
+    BlockRows blocks(from, into.dtype, k);
+    Rows<Codec> rows{};
+    for (int64_t r = std::max(row, start); r < std::min(last, start + kPanelOutputs); ++r) {
+      const auto output = static_cast<int>(r - start);
+      rows[output] = reinterpret_cast<const typename Codec::Block*>(blocks.row(r - row, output));
+      if constexpr (std::is_same_v<Codec, quant::Fp8>) row_scales[static_cast<size_t>(r - row)] = rows[output]->scale;
+    }
+    pack_panel<Codec>(rows, k, panel);
+  });
+  if (row_scales.empty()) return;
+  copy(into.data + fp8_panels_bytes(into.n, k) + row * int64_t{sizeof(float)}, row_scales.data(),
+       row_scales.size() * sizeof(float));
+}
+
+// Whether tiles of few rows are multiplied as bytes (matmul_bytes.cuh), and scales are for how many inputs.
+template <class Form>
+constexpr int64_t least_tiled_rows(int64_t few_sets, int64_t four_sets, int64_t other) {
+  if constexpr (kPanelFormat<Form>.low != 0 && !std::is_same_v<Form, quant::NF4> && !kFp4Panels<Form>) {
+    if (sets_of_pair<Form>() <= 2) return few_sets;
+    if (sets_of_pair<Form>() == 4) return four_sets;
+  }
+  return other;
+}
+
+template <class Codec, class Form = typename PanelsOf<Codec>::Type>
+constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
+                               .panel_bytes = panel_bytes<Form>,
+                               .pack = pack<Codec>,
+                               .tiled_rows = least_tiled_rows<Form>(1, 5, 9),
+                               .tiled_expert_rows = least_tiled_rows<Form>(0, 8, 8),
+                               .multiply = multiply_panels<Form>,
+                               .multiply_by_tiles = multiply_panels_by_tiles<Form>,
+                               .unpack = unpack_panels<Form>};
+
+template <class... Codecs>
+const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
+  const PanelKernels* found = nullptr;
+  const auto look_at = [&]<class Codec>(const Codec*) {
+    if constexpr (kHasPanels<Codec>) {
+      if (type == &Codec::kType) found = &kPanels<Codec>;
+    }
+  };
+  (look_at(static_cast<const Codecs*>(nullptr)), ...);
+  return found;
+}
+
+// Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
+// (docs/performance-cuda-kernels.md).
+constexpr int64_t kUnpackedRows = 64;
+// The same of matrices of heads.
+constexpr int64_t kUnpackedRowsOfHeads = 16;
+// Rows up to which tiles are taken instead; of matrices of no more elements than kSmallMatrix fewer.
+constexpr int64_t kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
+
+bool wants_tiles(const Launch& l, const PanelKernels& kernels, const Product& p) {
+  const int64_t rows = p.x.rows();
+  if (p.starts != nullptr) {
+    return rows >= p.matrices * (l.compute_capability == 90 ? kernels.tiled_expert_rows : kTiledExpertRows);
+  }
+  const int64_t most = p.n * p.k <= kSmallMatrix ? kMostTiledRowsSmall : kMostTiledRows;
+  return p.matrices == 1 && rows >= kernels.tiled_rows && rows <= most;
+}
+
+// Matrix `m` of a product with several.
+Product matrix_of(const Product& p, int m, int64_t matrix_bytes) {
+  Product one = p;
+  one.weight += m * matrix_bytes;
+  if (p.bias != nullptr) one.bias += m * p.bias_step;
+  if (p.starts != nullptr) one.starts += m;
+  one.x.data += m * p.x_columns * static_cast<int64_t>(sizeof(float));
+  one.out.data += m * p.out_columns * static_cast<int64_t>(sizeof(float));
+  one.matrices = 1;
+  return one;
+}
+
+// The product with weights unpacked to `type`, a part of the outputs at a time; false if `multiply` refuses.
+template <class F>
+bool multiply_unpacked(const Launch& l, const Product& p, const PanelKernels& kernels, DType type, F&& multiply) {
+  const int64_t row_bytes = padded_k(p.k) * type->block_bytes;
+  const int64_t most = static_cast<int64_t>(kUnpackedBytes) / row_bytes / kPanelOutputs * kPanelOutputs;
+  CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes, "workspace of {} for {} inputs", l.workspace_bytes, p.k);
+  Launch rest = l;
+  rest.workspace += kUnpackedBytes;
+  rest.workspace_bytes -= kUnpackedBytes;
+  for (int64_t begin = 0; begin < p.n; begin += most) {
+    const int64_t count = std::min(most, p.n - begin);
+    kernels.unpack(l, l.workspace, type, p.weight, begin, count, p.k);
+    Product part = p;
+    part.type = type;
+    part.weight = l.workspace;
+    part.n = count;
+    part.out.data += begin * static_cast<int64_t>(sizeof(float));
+    if (p.bias != nullptr) part.bias += begin;
+    if (!multiply(rest, part)) return false;
+  }
+  return true;
+}
+
+// The products of heads with weights unpacked to bf16, as many heads at a time as there is room for.
+bool multiply_heads_by_unpacking(const Launch& l, const Product& p, const PanelKernels& kernels) {
+  const int64_t matrix_bytes = p.weight_rows * padded_k(p.k) * kBFloat16.block_bytes;
+  const auto most = static_cast<int>(static_cast<int64_t>(kUnpackedBytes) / matrix_bytes);
+  if (most == 0 || l.workspace_bytes < kUnpackedBytes) return false;
+  Launch rest = l;
+  rest.workspace += kUnpackedBytes;
+  rest.workspace_bytes -= kUnpackedBytes;
+  for (int first = 0; first < p.matrices; first += most) {
+    Product part = p;
+    part.matrices = std::min(most, p.matrices - first);
+    part.type = &kBFloat16, part.weight = l.workspace;
+    part.x = p.x.slice_columns(first * p.x_columns, (part.matrices - 1) * p.x_columns + p.k);
+    part.out = p.out.slice_columns(first * p.out_columns, (part.matrices - 1) * p.out_columns + p.n);
+    kernels.unpack(l, l.workspace, &kBFloat16, p.weight, first * p.weight_rows, part.matrices * p.weight_rows, p.k);
+    if (!multiply_dense_heads(rest, part)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+const PanelKernels* panel_kernels(DType type) { return find(type, quant::AllCodecs{}); }
+
+bool multiply_by_unpacking(const Launch& l, const Product& p) {
+  return multiply_unpacked(l, p, *panel_kernels(p.type), &kBFloat16, multiply_dense);
+}
+
+bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic) {
+  const PanelKernels* kernels = panel_kernels(p.type);
+  if (kernels == nullptr) return false;
+  if (arithmetic == Arithmetic::kExact) {
+    const int64_t matrix_bytes = pieces(p.weight_rows, kPanelOutputs) * kernels->panel_bytes(p.k);
+    for (int m = 0; m < p.matrices; ++m) {
+      multiply_unpacked(l, matrix_of(p, m, matrix_bytes), *kernels, &kFloat32,
+                        [](const Launch& rest, const Product& part) {
+                          multiply_exact(rest, part);
+                          return true;
+                        });
+    }
+    return true;
+  }
+  if (multiply_fp8(l, p)) return true;
+  if (wants_tiles(l, *kernels, p) && kernels->multiply_by_tiles(l, p)) return true;
+  if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
+  const bool heads = p.matrices > 1 && p.starts == nullptr;
+  if (heads && p.x.rows() >= kUnpackedRowsOfHeads && multiply_heads_by_unpacking(l, p, *kernels)) return true;
+  kernels->multiply(l, p);
+  return true;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,12 @@
+// Products with what quantized checkpoints hold.
+#include "kernels/cuda/matmul/panels.cuh"
+
+namespace sluice::cuda {
+
+SLUICE_INSTANTIATE_PANELS(quant::Int4G32);
+SLUICE_INSTANTIATE_PANELS(quant::Int4G64);
+SLUICE_INSTANTIATE_PANELS(quant::Int4G128);
+SLUICE_INSTANTIATE_PANELS(quant::Int8G128);
+SLUICE_INSTANTIATE_PANELS(quant::Fp8);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,369 @@
+// Products with weights and inputs of one type, of up to 256 rows or of experts, on compute capability 9.0 (sm_90a):
+// 8-bit floats with a scale per row of each, or 16 bits. Bound by memory traffic: the weights once, the inputs once per
+// 128 outputs out of the L2 cache.
+//
+// A block takes 128 outputs and a part of k. One warp group copies weights and inputs of 128 bytes per row into shared
+// memory, two multiply, 64 outputs each: out^T = weight * x^T, so that the outputs fill the 64 rows of an instruction,
+// however few rows x has. The blocks that share outputs are a cluster. They add up their sums, in order, out of each
+// other's shared memory. Of 8-bit floats the tensor cores add up with fewer bits than fp32 has, as in matmul_dense.cc.
+#include "kernels/cuda/matmul/rows.h"
+
+#include "kernels/cuda/clusters.h"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/pdl.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
+#include "kernels/cuda/device/rows_out.cuh"
+#include "kernels/cuda/device/tile_stages.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/device/weight_ring.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/tensor_map.h"
+
+namespace sluice::cuda {
+#ifdef SLUICE_SM90A
+namespace {
+
+constexpr int kGroupThreads = 128;  // of a warp group
+constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kOutputs = kConsumers * 64;  // of a block
+static_assert(kOutputs == kTileOutputs);
+constexpr int kChunk = 128;                // bytes of a row that are copied together
+constexpr int kAtOnce = 128;               // rows of an instruction, at most
+
+template <class T>
+inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
+
+struct RowsParams {
+  const float* weight_scales;  // of 8-bit floats, as x_scales
+  const float* bias;           // or null
+  const std::byte* x;
+  int64_t x_pitch;  // bytes
+  const float* x_scales;
+  const int32_t* starts;  // of the rows of matrices, or null
+  int matrices;
+  int64_t weight_rows;  // from a matrix to the next one
+  int n, rows, chunks;
+  bool accumulate;
+};
+
+// A stage is a chunk of the weights, then of the inputs.
+inline constexpr uint32_t kWeightBytes = kOutputs * kChunk;
+constexpr int stages_of(int rows) { return rows > 128 ? 4 : rows > 64 ? 6 : rows > 32 ? 4 : 5; }
+
+template <int rows>
+struct RowsLayout : TileStages<stages_of(rows), kWeightBytes + rows * kChunk, rows> {
+  static constexpr int kTogether = rows > 64 ? 1 : 2;  // blocks of a multiprocessor
+
+  __device__ uint32_t weights(int stage) const { return this->stage(stage); }
+  __device__ uint32_t inputs(int stage) const { return this->stage(stage) + kWeightBytes; }
+};
+
+// Rows of a chunk on their way to shared memory: a thread copies a pack of 16 bytes of every 16th row.
+template <int rows>
+class ChunkCopy {
+ public:
+  // Of `count` rows from `from` on; the last one stands in for those beyond.
+  __device__ ChunkCopy(const std::byte* from, int64_t pitch, int count, int first_chunk)
+      : to_(static_cast<uint32_t>(row() * kChunk + ((pack() ^ row()) & 7) * 16)) {
+#pragma unroll
+    for (int i = 0; i < rows / 16; ++i) {
+      from_[i] = from + min(row() + 16 * i, count - 1) * pitch + first_chunk * kChunk + pack() * 16;
+    }
+  }
+  // Only the rows that are needed.
+  __device__ void copy(uint32_t matrix, int chunk, int used) const {
+#pragma unroll
+    for (int i = 0; i < rows / 16; ++i) {
+      if (16 * i < used) copy_async(matrix + to_ + i * 16 * kChunk, from_[i] + chunk * kChunk);
+    }
+  }
+
+ private:
+  __device__ static int pack() { return static_cast<int>(threadIdx.x) % 8; }
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / 8; }
+
+  uint32_t to_;
+  const std::byte* from_[rows / 16];
+};
+
+// Weights of a single matrix are asked for before the kernel in front has written the inputs. They are boxes of a tensor
+// map, which one thread asks for: of copies of 16 bytes nobody could say that the L2 cache should evict them first.
+template <int rows>
+__device__ void produce(const RowsParams& p, const CUtensorMap& weights, const Part& part,
+                        const RowsLayout<rows>& shared) {
+  constexpr int kStages = RowsLayout<rows>::kStages;
+  const int early = p.starts == nullptr ? min(part.count, kStages) : 0,
+            output = static_cast<int>(blockIdx.x) * kOutputs;
+  const uint64_t policy = evicted_first();
+  const auto copy_weights = [&](int64_t row, int i) {
+    if (threadIdx.x != 0) return;
+    const int stage = i % kStages;
+    arrive_expecting(shared.full(stage), kWeightBytes);
+    copy_box(shared.weights(stage), weights, (part.begin + i) * kChunk, static_cast<int>(row), shared.full(stage),
+             policy);
+  };
+  for (int i = 0; i < early; ++i) copy_weights(output, i);
+  wait_for_earlier();
+  const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
+  if (tile.count == 0) return;
+  const int64_t row = tile.matrix * p.weight_rows + output;
+  const ChunkCopy<rows> inputs(p.x + tile.row * p.x_pitch, p.x_pitch, tile.count, part.begin);
+  for (int i = 0; i < part.count; ++i) {
+    const int stage = i % kStages;
+    if (i >= early) {
+      wait_barrier(shared.empty(stage), i / kStages % 2 ^ 1);
+      copy_weights(row, i);
+    }
+    inputs.copy(shared.inputs(stage), i, tile.count);
+    arrive_after_copies(shared.full(stage));
+  }
+  wait_for_all_copies();
+}
+
+// sums[p][4 * i + 2 * h + j] of lane l of warp w, with g = l / 4 and t = l % 4: output 16 w + g + 8 h of the consumer's
+// 64, row 128 p + 8 i + 2 t + j.
+template <int rows>
+struct Sums {
+  static constexpr int kRows = rows < kAtOnce ? rows : kAtOnce, kProducts = rows / kRows;
+  float of[kProducts][kRows / 2];
+};
+
+template <class T, int rows>
+__device__ void consume(const Part& part, const RowsLayout<rows>& shared, int consumer, Sums<rows>& sums) {
+  constexpr int kStages = RowsLayout<rows>::kStages, kRows = Sums<rows>::kRows;
+  const bool first_lane = threadIdx.x % kWarp == 0;
+#pragma unroll
+  for (auto& some : sums.of) {
+#pragma unroll
+    for (float& sum : some) sum = 0.0f;
+  }
+  for (int i = 0; i < part.count; ++i) {
+    const int stage = i % kStages;
+    wait_barrier(shared.full(stage), i / kStages % 2);
+    fence_for_products();
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kChunk / 32; ++step) {
+      const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
+#pragma unroll
+      for (int j = 0; j < Sums<rows>::kProducts; ++j) {
+        WarpgroupProduct<T, kRows>::from_shared(sums.of[j], weights,
+ matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
+      }
+    }
+    commit_products();
+    wait_for_products<1>();
+    if (i > 0 && first_lane) arrive(shared.empty((i - 1) % kStages));
+  }
+  wait_for_products<0>();
+#pragma unroll
+  for (auto& some : sums.of) hold(some);
+}
+
+// Adds up the sums of the cluster. The rows are dealt out to its warps; a lane has four outputs. What does not come from
+// the sums is asked for before all of them are there.
+template <class T, int rows, class Out>
+__device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout<rows>& shared, const RowsOut<Out>& out) {
+  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y), step = blocks * kThreads / kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int output = static_cast<int>(blockIdx.x) * kOutputs + 4 * lane, first = block + blocks * warp;
+  const int count = output < p.n ? tile.count : 0;
+  float4 scales{}, bias{};
+  if (count > 0) {
+    if constexpr (kScaled<T>) {
+      scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
+    }
+    if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
+  }
+  const auto added_to = [&](int i) {
+    float4 v = bias;
+    if constexpr (sizeof(Out) == 4) {
+      if (p.accumulate && i < count) {
+        const float4 now = *reinterpret_cast<const float4*>(out.data + (tile.row + i) * out.stride + output);
+        v = {v.x + now.x, v.y + now.y, v.z + now.z, v.w + now.w};
+      }
+    }
+    return v;
+  };
+  float4 added = added_to(first);
+  sync_cluster();
+  for (int i = first; i < count; i += step) {
+    float4 sum = shared.sums().of_blocks(blocks, i, 4 * lane);
+    const int row = tile.row + i;
+    if constexpr (kScaled<T>) {
+      const float scale = p.x_scales[row];
+      sum = {sum.x * scales.x * scale, sum.y * scales.y * scale, sum.z * scales.z * scale, sum.w * scales.w * scale};
+    }
+    out.put(row, output / 4, {sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w}, 1.0f);
+    added = added_to(i + step);
+  }
+  sync_cluster();  // others may still read these sums
+}
+
+// Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts.
+template <class T, int rows, class Out>
+__global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
+    multiply_rows(const __grid_constant__ RowsParams p, const __grid_constant__ CUtensorMap weights,
+                  const RowsOut<Out> out) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) uint4 memory[];
+  const RowsLayout<rows> shared{shared_address(memory)};
+  const Part part = part_of(p.chunks);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < RowsLayout<rows>::kStages; ++stage) {
+      init_barrier(shared.full(stage), kGroupThreads + 1);
+      init_barrier(shared.empty(stage), kConsumers * kGroupThreads / kWarp);
+    }
+  }
+  fence_for_products();
+  __syncthreads();
+  const int consumer = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
+  Sums<rows> sums;
+  if (consumer < 0) {
+    produce<rows>(p, weights, part, shared);
+  } else {
+    wait_for_earlier();
+  }
+  const RowTile tile = find_row_tile(p.starts, p.matrices, p.rows, static_cast<int>(blockIdx.z), rows);
+  if (tile.count == 0) return;
+  if (consumer >= 0) consume<T, rows>(part, shared, consumer, sums);
+  __syncthreads();  // nobody needs the stages any more
+  if (consumer >= 0) {
+    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, t = thread % 4;
+    const int output = consumer * 64 + thread / kWarp * 16 + thread % kWarp / 4;
+    constexpr int kRows = Sums<rows>::kRows;
+#pragma unroll
+    for (int j = 0; j < Sums<rows>::kProducts; ++j) {
+#pragma unroll
+      for (int i = 0; i < kRows / 2; ++i) {
+        const uint32_t to = shared.sums().at(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
+        store_shared(to, sums.of[j][i]);
+      }
+    }
+  }
+  write<T, rows>(p, tile, shared, out);
+#endif
+}
+
+template <class T, int rows, class Out>
+void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
+  constexpr int kBytes = RowsLayout<rows>::kBytes;
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(multiply_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  check_cuda(allowed, "shared memory of a product");
+  const auto outputs = static_cast<unsigned>(pieces(p.n, kOutputs));
+  const unsigned tiles = most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows);
+  static const ClusterCapacity capacity(multiply_rows<T, rows, Out>, kThreads, kBytes);
+  // Of few rows 8 take longer, at 4096 x 4096 11.3 us instead of 7.9.
+  constexpr int kFixed = 4, kMostBlocks = rows > 64 ? 8 : 4;
+  const auto blocks = static_cast<unsigned>(capacity.best(int64_t{outputs} * tiles, p.chunks, kMostBlocks, kFixed));
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {1, blocks, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(outputs, blocks, tiles);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = l.stream;
+  config.attrs = attributes;
+  config.numAttrs = l.overlaps ? 2 : 1;
+  check_cuda(cudaLaunchKernelEx(&config, multiply_rows<T, rows, Out>, p, weights, out), "product of rows");
+}
+
+template <class T, class Out>
+void launch_any(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
+  const int likely = p.starts != nullptr ? p.rows / p.matrices : p.rows;  // rows of a matrix
+  if (likely <= 16) return launch_rows<T, 16>(l, p, weights, out);
+  if constexpr (kScaled<T>) {
+    if (likely <= 32) return launch_rows<T, 32>(l, p, weights, out);
+    if (likely <= 64) return launch_rows<T, 64>(l, p, weights, out);
+    if (likely <= 128) return launch_rows<T, 128>(l, p, weights, out);
+    launch_rows<T, 256>(l, p, weights, out);
+  } else {
+    static_assert(kMostPlainRows == 32);
+    launch_rows<T, 32>(l, p, weights, out);
+  }
+}
+
+template <class T>
+void launch_type(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const Tensor& out) {
+  if (out.dtype == &kFloat32) return launch_any<T>(l, p, weights, RowsOut<float>{out.as<float>(), out.row_stride});
+  CHECK(out.dtype == &kBFloat16, "no kernel for results of {}", out.dtype->name);
+  launch_any<T>(l, p, weights, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
+}
+
+// All matrices. `pitch`: from a row to the next one, of which `bytes` are multiplied.
+CUtensorMap weights_of(const Product& p, int64_t pitch, int64_t bytes) {
+  const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
+  return tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight,
+                       {static_cast<cuuint64_t>(bytes), static_cast<cuuint64_t>(rows)},
+                       {static_cast<cuuint64_t>(pitch)}, {kChunk, kOutputs}, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+// What products of both kinds have in common; `bytes` of a weight's row are multiplied.
+RowsParams params_of(const Product& p, int64_t bytes) {
+  return {.weight_scales = nullptr,
+          .bias = p.bias,
+          .x = p.x.data,
+          .x_pitch = p.x.row_stride * p.x.dtype->block_bytes,
+          .x_scales = nullptr,
+          .starts = p.starts,
+          .matrices = p.matrices,
+          .weight_rows = p.weight_rows,
+          .n = static_cast<int>(p.n),
+          .rows = static_cast<int>(p.x.rows()),
+          .chunks = static_cast<int>(bytes / kChunk),
+          .accumulate = p.accumulate};
+}
+
+bool takes(const Launch& l, const Product& p) {
+  const bool bias = p.bias == nullptr || (p.starts == nullptr && reinterpret_cast<uintptr_t>(p.bias) % 16 == 0);
+  return l.compute_capability == 90 && in_quads(p.out) && bias && (p.matrices == 1 || p.starts != nullptr);
+}
+
+}  // namespace
+
+bool takes_fp8_rows(const Launch& l, const Product& p) { return takes(l, p); }
+
+void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, const float* x_scales) {
+  const int64_t all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
+  RowsParams params = params_of(p, p.k);
+  params.weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k));
+  params.x = x;
+  params.x_pitch = p.k;
+  params.x_scales = x_scales;
+  launch_type<__nv_fp8_e4m3>(l, params, weights_of(p, fp8_row_bytes(p.k), p.k), p.out);
+}
+
+bool multiply_plain_rows(const Launch& l, const Product& p) {
+  const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
+  if (rows > kMostPlainRows || p.starts != nullptr || !takes(l, p)) return false;
+  RowsParams params = params_of(p, bytes);
+  if (p.x.dtype != p.type) {
+    if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return false;
+    round_rows(l, l.workspace, p.type, p.x);
+    params.x = l.workspace;
+    params.x_pitch = bytes;
+  } else if (padded_k(p.k) != p.k || params.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(params.x) % 16 != 0) {
+    return false;
+  }
+  if (p.type == &kBFloat16) {
+    launch_type<__nv_bfloat16>(l, params, weights_of(p, bytes, bytes), p.out);
+  } else {
+    launch_type<__half>(l, params, weights_of(p, bytes, bytes), p.out);
+  }
+  return true;
+}
+#else
+bool takes_fp8_rows(const Launch&, const Product&) { return false; }
+void multiply_fp8_rows(const Launch&, const Product&, const std::byte*, const float*) {
+  CHECK(false, "8-bit floats without sm_90a");
+}
+bool multiply_plain_rows(const Launch&, const Product&) { return false; }
+#endif
+
+}  // namespace sluice::cuda

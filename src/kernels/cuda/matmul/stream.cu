@@ -1,0 +1,344 @@
+// Products of few rows with weights of 16 bits: every weight is read once per 8 to 64 rows and goes straight from
+// device memory into the registers a tensor core reads. Bound by memory bandwidth.
+//
+// A block owns 16 or 32 outputs; its warps share the inputs, a line of 64 of every output at a time, and their sums
+// meet in shared memory in the order of the warps. mma.m16n8k16 wants inputs 2t, 2t+1, 2t+8, 2t+9 in lane t of four,
+// but the order of inputs is free as long as both operands agree: lane t takes inputs 8t .. 8t+7 of 32, 16 bytes in one
+// load, for weights (the a operand, 16 outputs) and x (the b operand, 8 rows) alike, and spends them on two products.
+// The first weights are on their way before the kernel that makes x has ended; the few rows of a decode step are then
+// rounded into shared memory once per block.
+#include <type_traits>
+
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/pdl.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
+#include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kLine = static_cast<int>(kLineElements);  // inputs of one step of a warp
+constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory
+
+// Row tiles: of 8 rows of x. Output tiles: of 16 outputs. Ahead: lines of weights in flight per warp. (A class, as nvcc
+// 13.0 cannot name values of local types in template arguments.)
+template <int Rows, int Outputs, int Ahead>
+struct Tiling {
+  static constexpr int rows = Rows, outputs = Outputs, ahead = Ahead;
+  // Of a multiprocessor: two where the sums and the weights in flight leave registers for both.
+  static constexpr int blocks = 4 * Rows * Outputs + 16 * Outputs * Ahead < 96 ? 2 : 1;
+};
+
+template <class T>
+struct Arguments {
+  const T* weight;
+  const void* x;  // [rows, k] fp32, or T with rows of x_stride elements
+  float* out;
+  const float* bias;
+  const int32_t *starts, *x_rows;
+  int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one, in elements
+  int64_t x_stride, out_stride;
+  int rows, n, k, lines, matrices;
+  bool accumulate, x_aligned;
+  int staged = 0;  // of rows of x in shared memory: from one to the next
+};
+
+// Eight inputs of a row of x from `at` on, as the tensor cores take them; zeros beyond the row's end.
+template <class T>
+__device__ uint4 load_x(const T* row, int at, int, bool) {
+  return *reinterpret_cast<const uint4*>(row + at);  // padded with zeros
+}
+template <class T>
+__device__ uint4 load_x(const float* row, int at, int k, bool aligned) {
+  float v[8];
+  if (aligned && at + 8 <= k) {
+    *reinterpret_cast<float4*>(v) = *reinterpret_cast<const float4*>(row + at);
+    *reinterpret_cast<float4*>(v + 4) = *reinterpret_cast<const float4*>(row + at + 4);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = at + i < k ? row[at + i] : 0.0f;
+  }
+  return {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]), pack2<T>(v[6], v[7])};
+}
+
+// One line of weights: of every output tile, rows g and g + 8, each in two halves of 32 inputs.
+template <int OutputTiles>
+struct Line {
+  uint4 packs[OutputTiles][2][2];
+};
+
+template <class T, class X, class Tile>
+class Streamer {
+ public:
+  __device__ Streamer(const Arguments<T>& a, int64_t first_output, int matrix)
+      : a_(a), matrix_(matrix), g_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4), warp_(threadIdx.x / 32) {
+    const T* weight = a.weight + matrix * a.weight_step;
+    for (int m = 0; m < Tile::outputs; ++m) {
+      for (int half = 0; half < 2; ++half) {
+        const int64_t output = min(first_output + m * 16 + half * 8 + g_, int64_t{a.n} - 1);
+        rows_[m][half] = weight + output * a.lines * kLine + 8 * t_;
+      }
+    }
+  }
+
+  __device__ void load_first() {
+#pragma unroll
+    for (int i = 0; i < Tile::ahead; ++i) load(ring_[i], warp_ + i * kWarps);
+  }
+
+  // sums_ = products of this warp's share of the inputs with `count` rows, of which x_rows, if it is there, tells how
+  // many rows behind `x` they are. The first weights are loaded, and are again when it is done.
+  __device__ void run(const X* x, int64_t stride, const int32_t* x_rows, int count) {
+    for (int r = 0; r < Tile::rows; ++r) {
+      const int row = r * 8 + g_;
+      x_[r] = row < count ? x + row_of_x(x_rows, row) * stride : nullptr;
+    }
+#pragma unroll
+    for (int m = 0; m < Tile::outputs; ++m) {
+#pragma unroll
+      for (int r = 0; r < Tile::rows; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums_[m][r][i] = 0.0f;
+      }
+    }
+    for (int line = warp_; line < a_.lines; line += Tile::ahead * kWarps) {
+#pragma unroll
+      for (int i = 0; i < Tile::ahead; ++i) {
+        const int now = line + i * kWarps;
+        if (now < a_.lines) multiply(ring_[i], now);
+        load(ring_[i], now + Tile::ahead * kWarps);
+      }
+    }
+  }
+
+  // Adds up the warps' sums and writes them. `shared` holds [kWarps][outputs * 16][rows * 8 + 1] floats.
+  __device__ void write(float* shared, int64_t first_output, int first_row, int count) {
+    constexpr int kOutputs = Tile::outputs * 16, kStride = Tile::rows * 8 + 1;
+#pragma unroll
+    for (int m = 0; m < Tile::outputs; ++m) {
+#pragma unroll
+      for (int r = 0; r < Tile::rows; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int output = m * 16 + (i / 2) * 8 + g_, row = r * 8 + 2 * t_ + i % 2;
+          shared[(warp_ * kOutputs + output) * kStride + row] = sums_[m][r][i];
+        }
+      }
+    }
+    __syncthreads();
+    const float* bias = a_.bias != nullptr ? a_.bias + matrix_ * a_.bias_step : nullptr;
+    for (int i = threadIdx.x; i < count * kOutputs; i += blockDim.x) {
+      const int row = i / kOutputs, output = i % kOutputs;
+      const int64_t column = first_output + output;
+      if (column >= a_.n) continue;
+      float sum = 0.0f;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) sum += shared[(w * kOutputs + output) * kStride + row];
+      if (bias != nullptr) sum += bias[column];
+      float& to = a_.out[(first_row + row) * a_.out_stride + matrix_ * a_.out_step + column];
+      to = a_.accumulate ? to + sum : sum;
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ void load(Line<Tile::outputs>& to, int line) const {
+    if (line >= a_.lines) return;
+#pragma unroll
+    for (int m = 0; m < Tile::outputs; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        to.packs[m][half][0] = load_streaming(rows_[m][half] + int64_t{line} * kLine);
+        to.packs[m][half][1] = load_streaming(rows_[m][half] + int64_t{line} * kLine + 32);
+      }
+    }
+  }
+
+  __device__ void multiply(const Line<Tile::outputs>& w, int line) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+#pragma unroll
+      for (int r = 0; r < Tile::rows; ++r) {
+        uint4 b = {0, 0, 0, 0};
+        if (x_[r] != nullptr) b = load_x<T>(x_[r], line * kLine + part * 32 + 8 * t_, a_.k, a_.x_aligned);
+#pragma unroll
+        for (int m = 0; m < Tile::outputs; ++m) {
+          const uint4 &low = w.packs[m][0][part], &high = w.packs[m][1][part];
+          mma<T>(sums_[m][r], low.x, high.x, low.y, high.y, b.x, b.y);
+          mma<T>(sums_[m][r], low.z, high.z, low.w, high.w, b.z, b.w);
+        }
+      }
+    }
+  }
+
+  const Arguments<T>& a_;
+  const int matrix_, g_, t_, warp_;
+  const T* rows_[Tile::outputs][2];
+  const X* x_[Tile::rows];
+  float sums_[Tile::outputs][Tile::rows][4];
+  Line<Tile::outputs> ring_[Tile::ahead];
+};
+
+// `count` rows of fp32 from `first` on rounded to T, padded with zeros to whole lines.
+template <class T>
+__device__ void stage(T* to, const Arguments<T>& a, int first, int count) {
+  const auto* x = static_cast<const float*>(a.x);
+  const int packs = a.lines * kLine / 8;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count * packs; i += blockDim.x) {
+    const int row = i / packs, at = i % packs * 8;
+    *reinterpret_cast<uint4*>(to + row * a.staged + at) =
+        load_x<T>(x + row_of_x(a.x_rows, first + row) * a.x_stride, at, a.k, a.x_aligned);
+  }
+  __syncthreads();
+}
+
+// Bytes of eight rows of experts in shared memory, of which devices of 8.6 and 8.9 have 99 KiB for a block.
+int most_staged_of_experts(const Launch& l) { return l.compute_capability >= 90 ? 96 << 10 : kMostStaged; }
+
+// Up to eight rows are fp32 that becomes T in shared memory.
+template <class T, class X, class Tile>
+inline constexpr bool kStaged = Tile::rows == 1 && std::is_same_v<T, X>;
+
+// Blocks: (outputs, matrices). Of experts, the matrices that have rows are taken in turn: as many blocks as there may
+// be of those.
+template <class T, class X, class Tile>
+__global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream(const __grid_constant__ Arguments<T> a) {
+  extern __shared__ float shared[];
+  const int64_t first_output = int64_t{blockIdx.x} * Tile::outputs * 16;
+  RowTile tile{static_cast<int>(blockIdx.y), 0, a.rows, 0};
+  if (a.starts != nullptr) {
+    wait_for_earlier();
+    tile = find_row_tile(a.starts, a.matrices, a.rows, tile.matrix, a.rows);
+    if (tile.count == 0) return;
+  }
+  Streamer<T, X, Tile> streamer(a, first_output, tile.matrix);
+  streamer.load_first();
+  if (a.starts == nullptr) wait_for_earlier();
+  const int32_t* x_rows = a.x_rows != nullptr ? a.x_rows + tile.row : nullptr;
+  const X* x = static_cast<const X*>(a.x) + tile.matrix * a.x_step + (x_rows != nullptr ? 0 : tile.row) * a.x_stride;
+  for (int row = 0; row < tile.count; row += Tile::rows * 8) {
+    const int count = min(Tile::rows * 8, tile.count - row);
+    if (row > 0) streamer.load_first();
+    if constexpr (kStaged<T, X, Tile>) {
+      T* staged = reinterpret_cast<T*>(shared + kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1));
+      stage(staged, a, tile.row + row, count);
+      streamer.run(staged, a.staged, nullptr, count);
+    } else if (x_rows != nullptr) {
+      streamer.run(x, a.x_stride, x_rows + row, count);
+    } else {
+      streamer.run(x + row * a.x_stride, a.x_stride, nullptr, count);
+    }
+    streamer.write(shared, first_output, tile.row + row, count);
+  }
+}
+
+template <class T, class X, class Tile>
+void run(const Launch& l, const Product& p, const Arguments<T>& a) {
+  constexpr int kSums = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           kSums + (kStaged<T, X, Tile> ? most_staged_of_experts(l) : 0));
+  check_cuda(allowed, "shared memory of a product");
+  const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
+  launch_overlapped(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
+                    static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);
+}
+
+// Two tiles of outputs per warp halve the reads of x; one keeps every multiprocessor busy on small matrices.
+template <class T, class X, int RowTiles>
+void run_rows(const Launch& l, const Product& p, const Arguments<T>& a) {
+  if (pieces(p.n, 32) * most_matrices(p) >= 2 * l.multiprocessors) {
+    run<T, X, Tiling<RowTiles, 2, 2>>(l, p, a);
+  } else {
+    run < T, X, Tiling<RowTiles, 1, RowTiles<8 ? 4 : 3>>(l, p, a);
+  }
+}
+
+template <class T>
+void run_type(const Launch& l, const Product& p) {
+  const int64_t rows = p.x.rows(), lines = padded_k(p.k) / kLine;
+  Arguments<T> a{
+      .weight = reinterpret_cast<const T*>(p.weight),
+      .x = p.x.data,
+      .out = p.out.f32(),
+      .bias = p.bias,
+      .starts = p.starts,
+      .x_rows = p.x_rows,
+      .weight_step = p.weight_rows * lines * kLine,
+      .bias_step = p.bias_step,
+      .x_step = p.x_columns,
+      .out_step = p.out_columns,
+      .x_stride = p.x.row_stride,
+      .out_stride = p.out.row_stride,
+      .rows = static_cast<int>(rows),
+      .n = static_cast<int>(p.n),
+      .k = static_cast<int>(p.k),
+      .lines = static_cast<int>(lines),
+      .matrices = p.matrices,
+      .accumulate = p.accumulate,
+      .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
+  // A few rows of x in shared memory, off the banks of each other.
+  const int64_t staged = lines * kLine + 8;
+  if (p.starts == nullptr && p.matrices == 1 && rows <= 8 && rows * staged * int64_t{sizeof(T)} <= kMostStaged) {
+    a.staged = static_cast<int>(staged);
+    return run_rows<T, T, 1>(l, p, a);
+  }
+  // Rows a matrix is likely to have.
+  const int64_t likely = p.starts != nullptr ? pieces(2 * rows, p.matrices) : rows;
+  if (p.starts != nullptr && likely <= 8 && 8 * staged * int64_t{sizeof(T)} <= most_staged_of_experts(l)) {
+    a.staged = static_cast<int>(staged);
+    return run_rows<T, T, 1>(l, p, a);
+  }
+  if (likely <= 8 || p.x_columns != 0) return run_rows<T, float, 1>(l, p, a);
+  round_rows(l, l.workspace, p.type, p.x, p.x_rows);
+  a.x = l.workspace, a.x_rows = nullptr;
+  a.x_stride = lines * kLine;
+  if (likely <= 16) return run_rows<T, T, 2>(l, p, a);
+  if (likely <= 32) return run_rows<T, T, 4>(l, p, a);
+  run_rows<T, T, 8>(l, p, a);
+}
+
+template <class T>
+__global__ void round_kernel(T* to, const float* from, const int32_t* x_rows, int64_t rows, int64_t k, int64_t padded,
+                             int64_t stride) {
+  wait_for_earlier();
+  const int64_t count = rows * padded / 2, step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    const int64_t row = 2 * i / padded, column = 2 * i % padded;
+    const float* x = from + row_of_x(x_rows, row) * stride + column;
+    const uint32_t pair = pack2<T>(column < k ? x[0] : 0.0f, column + 1 < k ? x[1] : 0.0f);
+    reinterpret_cast<uint32_t*>(to)[i] = pair;
+  }
+}
+
+}  // namespace
+
+void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, const int32_t* x_rows) {
+  const int64_t rows = x.rows(), k = x.shape[1], padded = padded_k(k);
+  CHECK(static_cast<size_t>(rows * padded) * 2 <= l.workspace_bytes, "workspace of {} for {} rows of {}",
+        l.workspace_bytes, rows, k);
+  constexpr int kThreads = 256;
+  const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
+  if (type == &kBFloat16) {
+    launch_overlapped(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
+                      reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
+  } else {
+    CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
+    launch_overlapped(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to),
+                      x.f32(), x_rows, rows, k, padded, x.row_stride);
+  }
+}
+
+void multiply_streamed(const Launch& l, const Product& p) {
+  if (p.x.rows() == 0) return;
+  if (p.type == &kBFloat16) return run_type<__nv_bfloat16>(l, p);
+  CHECK(p.type == &kFloat16, "no kernel for weights of {}", p.type->name);
+  run_type<__half>(l, p);
+}
+
+}  // namespace sluice::cuda

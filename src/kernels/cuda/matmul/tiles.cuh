@@ -1,0 +1,709 @@
+// Products of many rows with weights of any type, one matrix or one per expert: a template over what reads the weights
+// (the codecs of device/panel_codec.cuh, or PlainWeights for those of 16 bits). Tiles are 128 outputs by up to 256
+// rows: out^T = weight * x^T.
+//
+// Every warp takes lines of 64 weights of 16 outputs, out of a ring in shared memory that it has bulk copies fill
+// (panel_ring.cuh) or, of rows instead of panels and on other devices, from device memory into registers some lines
+// ahead. It makes of them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the
+// tile; or, for few rows, whole numbers and levels as they are, and the sums over inputs that share a scale are scaled.
+// The inputs were rounded before (tile_rows.cu) and lie as the tensor cores want them, a line of all rows of a tile in
+// one piece. On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp groups
+// multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up their
+// sums, in order, out of each other's shared memory. On other devices eight warps multiply 16 outputs each by mma.sync.
+//
+// Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts' from where
+// their rows begin. The grid has as many as there may be; those that have none end at once.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/clusters.h"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/pdl.cuh"
+#include "kernels/cuda/device/panel_ring.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_tiles.cuh"
+#include "kernels/cuda/device/tile_stages.cuh"
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/grid.h"
+#include "kernels/cuda/matmul/tiles.h"
+#include "kernels/cuda/matmul/panel_layout.h"
+
+namespace sluice::cuda {
+
+namespace tiles {
+
+inline constexpr int kThreads = 256;                                                  // two warp groups
+inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;  // of a block
+static_assert(kOutputs == kTileOutputs);
+inline constexpr int kSteps = kPanelLine / kPanelStep;
+#ifdef SLUICE_SM90A
+inline constexpr bool kWarpgroups = true;
+#else
+inline constexpr bool kWarpgroups = false;
+#endif
+
+// Weights of 16 bits, rows of whole lines. A lane loads 16 bytes of 32 inputs at a time.
+template <class T>
+class PlainWeights {
+ public:
+  static constexpr int kFold = kPanelLine;
+  static constexpr bool kShifted = false;
+  struct Line {
+    uint4 packs[2][2];  // of outputs g and g + 8, in two halves
+  };
+
+  __device__ PlainWeights(const std::byte* weight, int64_t k, int lane) {
+    const int64_t pitch = padded_k(k) * static_cast<int64_t>(sizeof(T));
+    rows_[0] = weight + lane / 4 * pitch + lane % 4 * 16;
+    rows_[1] = rows_[0] + kPairsOfRows * pitch;
+  }
+  __device__ void load(Line& to, int64_t panel, int line) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        to.packs[r][half] = load_streaming(rows_[r] + panel + line * kTileRowBytes + half * 64);
+      }
+    }
+  }
+  static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
+    const uint4 &low = line.packs[0][step / 2], &high = line.packs[1][step / 2];
+    a[0] = step % 2 == 0 ? low.x : low.z, a[1] = step % 2 == 0 ? high.x : high.z;
+    a[2] = step % 2 == 0 ? low.y : low.w, a[3] = step % 2 == 0 ? high.y : high.w;
+  }
+  static __device__ constexpr int quad(int step, int t) { return step / 2 * 8 + step % 2 + 2 * t; }
+
+ private:
+  const std::byte* rows_[2];
+};
+
+// The 16 bits that weights become.
+template <class Codec>
+struct Operand {
+  using Type = __nv_bfloat16;
+  static constexpr bool kScaled = true;
+};
+template <class T>
+struct Operand<PlainWeights<T>> {
+  using Type = T;
+  static constexpr bool kScaled = false;
+};
+
+struct Arguments {
+  const std::byte* weight;
+  const std::byte* x;  // see tile_rows.cu
+  float* out;
+  const float* bias;
+  const int32_t* starts;
+  int64_t weight_step, bias_step, panel_bytes;  // from a matrix to the next one; weights in bytes
+  int64_t x_rows, out_stride;
+  int matrices, rows, n, k, lines;
+  bool accumulate, quads;  // quads: results may be written four at a time
+  uint32_t zero = 0;       // that the compiler does not know
+};
+
+// x: rounded inputs, x_rows of them.
+inline Arguments arguments(const Product& p, const std::byte* x, int64_t x_rows, int64_t panel_bytes) {
+  return {
+      .weight = p.weight,
+      .x = x,
+      .out = p.out.f32(),
+      .bias = p.bias,
+      .starts = p.starts,
+      .weight_step = p.weight_rows / kPanelOutputs * panel_bytes,
+      .bias_step = p.bias_step,
+      .panel_bytes = panel_bytes,
+      .x_rows = x_rows,
+      .out_stride = p.out.row_stride,
+      .matrices = p.matrices,
+      .rows = static_cast<int>(p.x.rows()),
+      .n = static_cast<int>(p.n),
+      .k = static_cast<int>(p.k),
+      .lines = static_cast<int>(panel_lines(p.k)),
+      .accumulate = p.accumulate,
+      .quads = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && p.out.row_stride % 4 == 0 && p.n % 4 == 0};
+}
+
+// Where the tile's inputs lie.
+__device__ inline int64_t tile_place_of(const RowTile& tile) {
+  return tile_place(tile.start, tile.matrix) + tile.row - tile.start;
+}
+
+// The a operand of a step: weights as they count.
+template <class Codec>
+__device__ void operand(const typename Codec::Line& line, int step, uint32_t (&to)[4]) {
+  Codec::weights(line, step, to);
+  if constexpr (Operand<Codec>::kScaled) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
+      const float shift = Codec::kShifted ? f.minimum - f.scale * f.base : 0.0f;
+#pragma unroll
+      for (int p = r; p < 4; p += 2) {
+        const float low = __uint_as_float(to[p] << 16), high = __uint_as_float(to[p] & 0xffff0000u);
+        to[p] = pack2<__nv_bfloat16>(fmaf(f.scale, low, shift), fmaf(f.scale, high, shift));
+      }
+    }
+  }
+}
+
+// Sums of up to this many rows are scaled: that takes a multiplication per sum and set of inputs that share a scale, and
+// registers, where scaling weights takes some seven instructions each.
+template <class Codec>
+constexpr int most_scaled_rows() {
+  if constexpr (Operand<Codec>::kScaled) {
+    constexpr bool kFewRegisters = !std::is_same_v<Codec, PanelCodec<quant::Fp8>>;
+    if (!Codec::kMinima && Codec::kFold >= kPanelLine / 2) return Codec::kFold == kPanelLine && kFewRegisters ? 64 : 32;
+  }
+  return 0;
+}
+
+// Of outputs g and g + 8, for each set of inputs of a line that share them: scales, and what operands are above the
+// weights, twice, in bf16.
+template <class Codec>
+struct LineFactors {
+  static constexpr int kSets = kPanelLine / Codec::kFold;
+  float scales[kSets][2];
+  uint32_t bases[kSets][2];
+
+  __device__ void take(const typename Codec::Line& line) {
+#pragma unroll
+    for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const Factors f = Codec::factors(line, r, set);
+        scales[set][r] = f.scale, bases[set][r] = pack2<__nv_bfloat16>(f.base, f.base);
+      }
+    }
+  }
+};
+
+// The operands of a line but for their last instruction: the tensor cores' registers may not be written before their
+// products are done, and the compiler takes back what is ahead of them where it sees that it could write them at once.
+// Scaled, or as they are and exact, since all of them are integers of up to 8 bits or levels.
+template <class Codec, bool scaled>
+__device__ void prepare(const typename Codec::Line& line, uint32_t (&to)[kSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if constexpr (scaled) {
+      operand<Codec>(line, step, to[step]);
+    } else {
+      Codec::weights(line, step, to[step]);
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) hold(to[step]);
+}
+template <class Codec, bool scaled>
+__device__ void finish(const uint32_t (&from)[kSteps][4], const LineFactors<Codec>& factors, uint32_t zero,
+                       uint32_t (&to)[kSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      if constexpr (!scaled && Codec::kShifted) {
+        const uint32_t base = factors.bases[step * kPanelStep / Codec::kFold][p % 2];
+        asm volatile("sub.rn.bf16x2 %0, %1, %2;" : "=r"(to[step][p]) : "r"(from[step][p]), "r"(base) : "memory");
+      } else {
+        to[step][p] = from[step][p] ^ zero;
+      }
+    }
+  }
+}
+
+// This warp's panel of the first matrix; of warps beyond the last one that.
+__device__ inline int64_t own_panel(const Arguments& a) {
+  const int panel = static_cast<int>(blockIdx.x) * kPanels + static_cast<int>(threadIdx.x) / kWarp;
+  return min(panel, (a.n - 1) / kPanelOutputs) * a.panel_bytes;
+}
+
+// A warp's lines of a panel on their way to registers.
+template <class Codec, int lines>
+class RegisterLines {
+ public:
+  static constexpr int kLines = lines;       // in flight
+  static constexpr int kLinesOfScales = 1;   // that share them
+  static constexpr uint32_t kWarpBytes = 0;  // of shared memory
+
+  __device__ RegisterLines(const Arguments& a, const Part& part, uint32_t = 0)
+      : codec_(a.weight, a.k, static_cast<int>(threadIdx.x) % kWarp), part_(part), panel_(own_panel(a)) {}
+
+  __device__ void begin(int64_t matrix_bytes) {
+    panel_ += matrix_bytes;
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      if (i < part_.count) codec_.load(ring_[i], panel_, part_.begin + i);
+    }
+  }
+  // use(line) of line `number` of the part, number % kLines being i; asks for the one that takes its place.
+  template <class F>
+  __device__ void take(int number, int i, F&& use) {
+    use(ring_[i]);
+    if (number + kLines < part_.count) codec_.load(ring_[i], panel_, part_.begin + number + kLines);
+  }
+
+ private:
+  const Codec codec_;
+  const Part part_;
+  int64_t panel_;
+  typename Codec::Line ring_[kLines];
+};
+
+// The same by way of shared memory.
+template <class Codec>
+class SharedLines {
+ public:
+  static constexpr uint32_t kRingBytes = 8 << 10;
+  using Ring = PanelRing<Codec, kRingBytes>;
+  static constexpr int kLines = Ring::kLines, kLinesOfScales = std::min(Codec::kLayout.scale_lines, kLines);
+  static constexpr uint32_t kWarpBytes = kRingBytes + Ring::kBarrierBytes;
+
+  // `memory`: of the block's warps, a multiple of 128.
+  __device__ SharedLines(const Arguments& a, const Part& part, uint32_t memory)
+      : ring_(memory + warp() * kRingBytes, memory + kPanels * kRingBytes + warp() * Ring::kBarrierBytes, a.lines, part),
+        panel_(a.weight + own_panel(a)),
+        count_(part.count) {}
+
+  __device__ void begin(int64_t matrix_bytes) { ring_.begin(panel_ + matrix_bytes); }
+  template <class F>
+  __device__ void take(int number, int i, F&& use) {
+    typename Codec::Line line;
+    read(line, i);
+    use(line);
+    if (i == kLines - 1 && number + 1 < count_) go_on();
+  }
+  // The same in two parts: line i of the present ones; all of them were used.
+  __device__ void read(typename Codec::Line& to, int i) const { ring_.read(to, i); }
+  __device__ void go_on() { ring_.go_on(); }
+
+ private:
+  __device__ static uint32_t warp() { return threadIdx.x / kWarp; }
+
+  Ring ring_;
+  const std::byte* panel_;
+  const int count_;
+};
+
+// Lines in flight in registers: about as many bytes for every type.
+template <class Codec>
+struct LinesOf {
+  using Type = RegisterLines<Codec, sizeof(typename Codec::Line) <= 32 ? 4 : 2>;
+};
+template <class Format>
+requires(!std::is_same_v<Format, quant::Fp8>) struct LinesOf<PanelCodec<Format>> {
+  using Type = SharedLines<PanelCodec<Format>>;
+};
+
+// Four results of a row from `output` on, as many of them as there are.
+__device__ inline void put(const Arguments& a, const RowTile& tile, int row, int output, const float4& sum) {
+  float v[4] = {sum.x, sum.y, sum.z, sum.w};
+  const int count = min(4, a.n - output);
+  if (a.bias != nullptr) {
+    const float* bias = a.bias + tile.matrix * a.bias_step + output;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] += i < count ? bias[i] : 0.0f;
+  }
+  float* to = a.out + int64_t{tile.row + row} * a.out_stride + output;
+  if (a.quads) {
+    const float4 before = a.accumulate ? *reinterpret_cast<const float4*>(to) : float4{};
+    *reinterpret_cast<float4*>(to) = {v[0] + before.x, v[1] + before.y, v[2] + before.z, v[3] + before.w};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) to[i] = a.accumulate ? to[i] + v[i] : v[i];
+  }
+}
+
+// Leaves sums c of 16 outputs and 8 rows, as mma lays them out (device/tensor_core.cuh), in shared memory: `to` is
+// where those of the first output and row go.
+__device__ inline void store_sums(uint32_t to, const float* c) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    store_shared(to + (lane % 4 * 2 + i % 2) * kSumPitch + (lane / 4 + i / 2 * 8) * 4, c[i]);
+  }
+}
+
+// Of `blocks` blocks that share a tile this is number `block`; the rows are dealt out to their warps, a lane has four
+// outputs. sum(row, output): four of them, those of all blocks together.
+template <class F>
+__device__ void write(const Arguments& a, const RowTile& tile, int blocks, int block, F&& sum) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, four = static_cast<int>(threadIdx.x) % kWarp * 4;
+  const int output = static_cast<int>(blockIdx.x) * kOutputs + four;
+  if (output >= a.n) return;
+  for (int row = block + blocks * warp; row < tile.count; row += blocks * kPanels) {
+    put(a, tile, row, output, sum(row, four));
+  }
+}
+
+// Shared memory of a block: stages of the inputs, in whose place sums lie later, and the weights' rings.
+template <int rows, class Lines>
+struct Layout {
+  static constexpr uint32_t kStagesBytes = (rows > 64 ? 5 : 6) * rows * kTileRowBytes;
+  static constexpr int kMostStages = 16;
+  using Sums = TileSums<rows>;
+  static_assert(Sums::kBytes <= kStagesBytes);
+  static constexpr uint32_t kBarriersAt = kStagesBytes, kLinesAt = kBarriersAt + kMostStages * 2 * 8;
+  static constexpr uint32_t kBytes = kLinesAt + kPanels * Lines::kWarpBytes;
+  uint32_t base;
+
+  __device__ uint32_t full(int stage) const { return base + kBarriersAt + stage * 2 * 8; }
+  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
+  __device__ uint32_t lines() const { return base + kLinesAt; }
+  __device__ Sums sums() const { return {base}; }
+};
+
+// The inputs of `used` rows on their way to shared memory: rows of 128 bytes, a stage for each step of k, or `planes` such
+// rows one after the other. The warps take turns in asking for a stage when all of them are done with what was there,
+// some steps ago.
+template <int used, int planes, class Shared>
+class InputStages {
+ public:
+  static constexpr uint32_t kPlaneBytes = used * static_cast<uint32_t>(kTileRowBytes), kStageBytes = planes * kPlaneBytes;
+  static constexpr int kStages = std::min<int>(Shared::kStagesBytes / kStageBytes, Shared::kMostStages), kLag = 2;
+  static_assert(kLag < kStages);
+
+  // Steps begin .. begin + steps - 1 of the tile's rows; step_rows: from a step to the next one.
+  __device__ InputStages(const Shared& shared, const std::byte* x, int64_t step_rows, const RowTile& tile, int begin,
+                         int steps, int64_t plane_bytes = 0)
+      : shared_(shared),
+        from_(x + (begin * step_rows + tile_place_of(tile)) * kTileRowBytes),
+        step_bytes_(step_rows * kTileRowBytes),
+        plane_bytes_(plane_bytes),
+        bytes_(static_cast<uint32_t>((tile.count + 7) / 8 * 8 * kTileRowBytes)),
+        steps_(steps) {}
+
+  __device__ void begin() const {
+    if (threadIdx.x != 0) return;
+    for (int step = 0; step < min(steps_, kStages); ++step) copy(step, step);
+  }
+  // Before step `now` is multiplied.
+  __device__ void go_on(int now) const {
+    const int next = now - kLag + kStages;
+    if (now % kPanels != static_cast<int>(threadIdx.x) / kWarp || now < kLag || next >= steps_) return;
+    if (threadIdx.x % kWarp == 0) {
+      wait_barrier(shared_.empty(next % kStages), (next / kStages - 1) % 2);
+      copy(next, next % kStages);
+    }
+    __syncwarp();
+  }
+  __device__ uint32_t stage(int i) const { return shared_.base + i * kStageBytes; }
+
+ private:
+  __device__ void copy(int step, int stage) const {
+    arrive_expecting(shared_.full(stage), planes * bytes_);
+    for (int i = 0; i < planes; ++i) {
+      copy_bulk(this->stage(stage) + i * kPlaneBytes, from_ + i * plane_bytes_ + step * step_bytes_, bytes_,
+                shared_.full(stage));
+    }
+  }
+
+  const Shared& shared_;
+  const std::byte* from_;
+  const int64_t step_bytes_, plane_bytes_;
+  const uint32_t bytes_;
+  const int steps_;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Sums of a warp group's 64 outputs and n rows, at the end: in place of the stages, as TileSums has them. By all threads of
+// the block. sums[4 * i + 2 * h + c] of lane l of warp w, with g = l / 4 and t = l % 4, is that of output 16 w + g + 8 h of
+// the group's and row first + 8 i + 2 t + c.
+template <int n, class Shared>
+__device__ void leave_sums(const Shared& shared, const float (&sums)[n / 2], int first) {
+#pragma unroll
+  for (int i = 0; i < n / 8; ++i) {
+    store_sums(shared.sums().at(first + i * 8, static_cast<int>(threadIdx.x) / kWarp * 16), &sums[4 * i]);
+  }
+}
+#endif
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Multiplies `used` rows of a tile, by 128 at most at a time, and leaves the sums. While the tensor cores multiply a
+// line, the next one's operands are made.
+template <int used, class Codec, class Lines, class Shared>
+__device__ void multiply(Lines& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
+                         const Shared& shared) {
+  using Inputs = InputStages<used, 1, Shared>;
+  using Factors = LineFactors<Codec>;
+  constexpr int kStages = Inputs::kStages, kAtOnce = used < 128 ? used : 128, kProducts = used / kAtOnce;
+  constexpr bool kScalesSums = used <= most_scaled_rows<Codec>();
+  constexpr int kLinesOfSums = Lines::kLinesOfScales;
+  static_assert(Lines::kLines % kLinesOfSums == 0);
+  using Product = WarpgroupProduct<typename Operand<Codec>::Type, kAtOnce>;
+  const Inputs inputs(shared, arguments.x, arguments.x_rows, tile, part.begin, part.count);
+  inputs.begin();
+  const bool first_lane = threadIdx.x % kWarp == 0;
+  float sums[kProducts][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: of lines that share scales
+  Factors factors{}, next{};
+#pragma unroll
+  for (int j = 0; j < kProducts; ++j) {
+#pragma unroll
+    for (float& sum : sums[j]) sum = 0.0f;
+  }
+#pragma unroll
+  for (auto& some : parts) {
+#pragma unroll
+    for (float& part_sum : some) part_sum = 0.0f;
+  }
+  const auto add_parts = [&] {
+#pragma unroll
+    for (int set = 0; set < Factors::kSets; ++set) {
+      hold(parts[set]);
+#pragma unroll
+      for (int i = 0; i < kAtOnce / 2; ++i) {
+        sums[0][i] = fmaf(factors.scales[set][i / 2 % 2], parts[set][i], sums[0][i]);
+      }
+    }
+  };
+  uint32_t made[kSteps][4], a[kSteps][4];
+  const uint64_t stages = matrix(inputs.stage(0));
+  int stage = 0, round = 0, last_stage = 0;
+  for (int line = 0; line < part.count; line += Lines::kLines) {
+#pragma unroll
+    for (int i = 0; i < Lines::kLines; ++i) {
+      const int now = line + i;
+      if (now >= part.count) break;
+      weights.take(now, i, [&](const typename Codec::Line& taken) {
+        prepare<Codec, !kScalesSums>(taken, made);
+        if constexpr (kScalesSums) {
+          if (i % kLinesOfSums == 0) next.take(taken);
+        }
+      });
+      wait_for_products<0>();
+      if (now > 0 && first_lane) arrive(shared.empty(last_stage));
+      if constexpr (kScalesSums) {
+        if (i % kLinesOfSums == 0) {
+          add_parts();
+          factors = next;
+        }
+      }
+      finish<Codec, !kScalesSums>(made, factors, arguments.zero, a);
+      inputs.go_on(now);
+      wait_barrier(shared.full(stage), round);
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int j = 0; j < kProducts; ++j) {
+          const uint64_t x = stages + (stage * Inputs::kStageBytes + j * kAtOnce * kTileRowBytes + step * 32) / 16;
+          if constexpr (kScalesSums) {
+            constexpr int kStepsOfSet = kSteps / Factors::kSets;
+            if (i % kLinesOfSums == 0 && step % kStepsOfSet == 0) {
+              Product::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
+            } else {
+              Product::by_rows(parts[step / kStepsOfSet], a[step], x);
+            }
+          } else {
+            Product::by_rows(sums[j], a[step], x);
+          }
+        }
+      }
+      commit_products();
+      last_stage = stage;
+      if (++stage == kStages) stage = 0, round ^= 1;
+    }
+  }
+  wait_for_products<0>();
+  if constexpr (kScalesSums) add_parts();
+#pragma unroll
+  for (int j = 0; j < kProducts; ++j) hold(sums[j]);
+  __syncthreads();  // nobody needs the stages any more
+#pragma unroll
+  for (int j = 0; j < kProducts; ++j) leave_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
+}
+#endif
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// What a block does with its tile of up to `rows` rows: multiply(lines, tile, part, shared) leaves the sums.
+template <class Lines, int rows, class F>
+__device__ void with_tile(const Arguments& a, F&& multiply) {
+  extern __shared__ __align__(1024) uint4 memory[];
+  using Shared = Layout<std::max(rows, 64), Lines>;
+  const Shared shared{shared_address(memory)};
+  const Part part = part_of(a.lines, Lines::kLines);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < Shared::kMostStages; ++stage) {
+      init_barrier(shared.full(stage), 1);
+      init_barrier(shared.empty(stage), kThreads / kWarp);
+    }
+  }
+  fence_for_products();
+  __syncthreads();
+  Lines weights(a, part, shared.lines());
+  if (a.starts == nullptr) weights.begin(0);
+  wait_for_earlier();
+  const RowTile tile = find_row_tile(a.starts, a.matrices, a.rows, static_cast<int>(blockIdx.z), rows);
+  if (tile.count == 0) return;
+  if (a.starts != nullptr) weights.begin(tile.matrix * a.weight_step);
+  multiply(weights, tile, part, shared);
+  sync_cluster();
+  const int blocks_of_tile = static_cast<int>(gridDim.y);
+  write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y), [&](int row, int output) {
+    return shared.sums().of_blocks(blocks_of_tile, row, output);
+  });
+  sync_cluster();  // others may still read these sums
+}
+#endif
+
+// Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts. Tiles that are half full cost half.
+template <class Codec, int rows, int together>
+__global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __grid_constant__ Arguments a) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  with_tile<typename LinesOf<Codec>::Type, rows>(a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
+    if (rows <= 64 && tile.count <= 16) {
+      if constexpr (rows <= 64) multiply<16, Codec>(weights, a, tile, part, shared);
+    } else if (tile.count <= rows / 2) {
+      multiply<rows / 2, Codec>(weights, a, tile, part, shared);
+    } else {
+      multiply<rows, Codec>(weights, a, tile, part, shared);
+    }
+  });
+#endif
+}
+
+// The same by mma.sync, with all of k.
+inline constexpr int kSyncRows = 128, kSyncStages = 4;
+inline constexpr uint32_t kSyncStage = kSyncRows * kTileRowBytes;
+inline constexpr uint32_t kSyncBytes = std::max(kSyncStages * kSyncStage, kSyncRows* kSumPitch);
+
+template <class Codec>
+__global__ void __launch_bounds__(kThreads, 1) multiply_tiles_sync(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) uint4 memory[];
+  constexpr int kAhead = 2;
+  const uint32_t shared = shared_address(memory);
+  const Part part{0, a.lines};
+  RegisterLines<Codec, kAhead> weights(a, part);
+  wait_for_earlier();
+  const RowTile tile = find_row_tile(a.starts, a.matrices, a.rows, static_cast<int>(blockIdx.z), kSyncRows);
+  if (tile.count == 0) return;
+  weights.begin(tile.matrix * a.weight_step);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int packs = (tile.count + 7) / 8 * 8 * static_cast<int>(kTileRowBytes) / 16;
+  const auto copy = [&](int line) {
+    if (line < a.lines) {
+      const std::byte* from = a.x + (line * a.x_rows + tile_place_of(tile)) * kTileRowBytes;
+      for (int i = thread; i < packs; i += kThreads) {
+        copy_async(shared + line % kSyncStages * kSyncStage + i * 16, from + i * 16);
+      }
+    }
+    commit_copies();
+  };
+  for (int line = 0; line < kSyncStages - 1; ++line) copy(line);
+  float sums[kSyncRows / 8][4] = {};
+  // Of 16 rows: eight and their low and high inputs, then the other eight.
+  const int b_row = lane % 8 + lane / 16 * 8, b_pack = lane / 8 % 2;
+  for (int line = 0; line < a.lines; line += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int now = line + i;
+      if (now >= a.lines) break;
+      uint32_t w[kSteps][4];
+      weights.take(now, i, [&](const typename Codec::Line& taken) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) operand<Codec>(taken, step, w[step]);
+      });
+      wait_for_copies<kSyncStages - 2>();
+      __syncthreads();  // everybody's copies are there, and nobody needs the stage before this one
+      copy(now + kSyncStages - 1);
+      const uint32_t x = shared + now % kSyncStages * kSyncStage + b_row * static_cast<int>(kTileRowBytes);
+#pragma unroll
+      for (int j = 0; j < kSyncRows / 16; ++j) {
+        if (j * 16 >= tile.count) break;
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          uint32_t b[4];
+          ldmatrix4(b, x + j * 16 * static_cast<int>(kTileRowBytes) + ((2 * step + b_pack) ^ (b_row % 8)) * 16);
+          using Type = typename Operand<Codec>::Type;
+          mma<Type>(sums[2 * j], w[step][0], w[step][1], w[step][2], w[step][3], b[0], b[1]);
+          mma<Type>(sums[2 * j + 1], w[step][0], w[step][1], w[step][2], w[step][3], b[2], b[3]);
+        }
+      }
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSyncRows / 8; ++i) store_sums(shared + i * 8 * kSumPitch + warp * 16 * 4, sums[i]);
+  __syncthreads();
+  write(a, tile, 1, 0, [&](int row, int output) {
+    return reinterpret_cast<const float4*>(memory)[(row * kSumPitch + output * 4) / 16];
+  });
+}
+
+template <class Codec>
+void launch_sync(const Launch& l, const Arguments& a) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(multiply_tiles_sync<Codec>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSyncBytes);
+  check_cuda(allowed, "shared memory of a product");
+  const dim3 grid(static_cast<unsigned>(pieces(a.n, kOutputs)), 1,
+                  most_row_tiles(a.starts != nullptr, a.matrices, a.rows, kSyncRows));
+  launch_overlapped(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
+}
+
+#ifdef SLUICE_SM90A
+// Of a kernel over tiles of `rows` rows, `together` blocks of which run on a multiprocessor.
+template <auto kernel, class Lines, int rows, int together, class A>
+void launch(const Launch& l, const A& a) {
+  constexpr int kBytes = Layout<std::max(rows, 64), Lines>::kBytes;
+  static_assert(together * (kBytes + (1 << 10)) <= 228 << 10);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  check_cuda(allowed, "shared memory of a product");
+  static const ClusterCapacity capacity(kernel, kThreads, kBytes);
+  constexpr int kFixed = 8 / Lines::kLines;
+  const auto outputs = static_cast<unsigned>(pieces(a.n, kOutputs));
+  const unsigned tiles = most_row_tiles(a.starts != nullptr, a.matrices, a.rows, rows);
+  const auto steps = static_cast<int>(pieces(a.lines, Lines::kLines));
+  const int blocks =
+      a.starts != nullptr ? 1 : capacity.best(int64_t{outputs} * tiles, steps, kMostClusterBlocks, kFixed);
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(outputs, static_cast<unsigned>(blocks), tiles);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = l.stream;
+  config.attrs = attributes;
+  config.numAttrs = l.overlaps ? 2 : 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "product of many rows");
+}
+#endif
+
+}  // namespace tiles
+
+// Defined here for the instances that matmul_tiles_*.cu make: Codec reads weights whose panels are `panel_bytes` long.
+// False where it cannot be done; nothing is done then.
+template <class Codec>
+bool multiply_by_tiles(const Launch& l, const Product& p, int64_t panel_bytes) {
+  using Type = typename tiles::Operand<Codec>::Type;
+  const int64_t rows = p.x.rows(), lines = panel_lines(p.k);
+  const int64_t x_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0);
+  const bool warpgroups = l.compute_capability == 90 && tiles::kWarpgroups;
+  if (p.starts == nullptr && (p.matrices != 1 || !warpgroups)) return false;
+  if (static_cast<size_t>(lines * x_rows * kTileRowBytes) > l.workspace_bytes) return false;
+  if (rows == 0) return true;
+  TileOrder order{.quad = {}, .next = Codec::quad(0, 1) - Codec::quad(0, 0)};
+  for (int step = 0; step < tiles::kSteps; ++step) order.quad[step] = Codec::quad(step, 0);
+  round_to_tiles(l, l.workspace, std::is_same_v<Type, __half> ? &kFloat16 : &kBFloat16, order, p);
+  const tiles::Arguments a = tiles::arguments(p, l.workspace, x_rows, panel_bytes);
+  if (!warpgroups) {
+    tiles::launch_sync<Codec>(l, a);
+    return true;
+  }
+#ifdef SLUICE_SM90A
+  const int64_t likely = p.starts != nullptr ? rows / p.matrices : rows;  // rows of a matrix
+  if (likely <= 64) {
+    tiles::launch<tiles::multiply_tiles<Codec, 64, 2>, typename tiles::LinesOf<Codec>::Type, 64, 2>(l, a);
+  } else {
+    tiles::launch<tiles::multiply_tiles<Codec, 256, 1>, typename tiles::LinesOf<Codec>::Type, 256, 1>(l, a);
+  }
+#endif
+  return true;
+}
+
+}  // namespace sluice::cuda

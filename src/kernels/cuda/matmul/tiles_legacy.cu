@@ -1,0 +1,12 @@
+// Products of many rows with ggml's first formats.
+#include "kernels/cuda/matmul/bytes.cuh"
+
+namespace sluice::cuda {
+
+SLUICE_INSTANTIATE_TILES(quant::Q4_0);
+SLUICE_INSTANTIATE_TILES(quant::Q4_1);
+SLUICE_INSTANTIATE_TILES(quant::Q5_0);
+SLUICE_INSTANTIATE_TILES(quant::Q5_1);
+SLUICE_INSTANTIATE_TILES(quant::Q8_0);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,568 @@
+// Drawing tokens: a block per row. Of few rows, several blocks make the first pass, a part of the row each, and the one
+// that is done last goes on: a multiprocessor takes 21 us for 128 k logits. One pass over the row finds the largest
+// logit and, where all tokens are kept, the draw. Top-k and top-p take two more: a histogram of bins below the maximum,
+// and the listing of the tokens down to the bin where they end, which are ranked in shared memory. Where these are more
+// than there is room for, the end is found in histograms of ever fewer bits of the tokens' order, and the row is drawn
+// from in a pass of its own, as it is for min-p alone. A row whose log-probabilities are asked for gets three passes
+// before its edits, and one after them that counts the logits above its token's. A row of 128 k logits stays in the L2
+// cache between its passes.
+#include <algorithm>
+#include <cfloat>
+#include <cstring>
+
+#include "kernels/cuda/device/pdl.cuh"
+#include "ops/sample.h"
+
+namespace sluice::cuda {
+namespace {
+
+using ops::DrawEdit;
+using ops::DrawnRow;
+using ops::DrawRow;
+using ops::TopLogit;
+using Sum = unsigned long long;  // of weights, or of tokens
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+// Blocks beyond which rows are not cut, parts of a row at most, and logits of a part at least, four for every thread.
+constexpr int64_t kMostBlocks = 128, kMostParts = 16, kLeastOfPart = int64_t{4} * kThreads;
+static_assert(kMostParts <= 32);
+
+// The larger value, of equal ones the lower id.
+struct Best {
+  float value;
+  int id;
+  __device__ void take(float v, int i) {
+    if (v > value || (v == value && i < id)) value = v, id = i;
+  }
+};
+
+__device__ Best best_of_warp(Best b) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) {
+    b.take(__shfl_xor_sync(~0u, b.value, lane), __shfl_xor_sync(~0u, b.id, lane));
+  }
+  return b;
+}
+
+__device__ Best best_of_block(Best (&of_warps)[kWarps], Best b) {
+  b = best_of_warp(b);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = b;
+  __syncthreads();
+  for (const Best& other : of_warps) b.take(other.value, other.id);
+  __syncthreads();
+  return b;
+}
+
+__device__ float sum_of_warp(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(~0u, x, lane);
+  return x;
+}
+
+// Of a row, for the blocks of a grid that look at it together.
+struct Part {
+  int index = 0, count = 1;
+};
+
+// f(block, logits) for every block of four ids of the thread's share of the row. The next four are on their way
+// meanwhile.
+template <class F>
+__device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
+  const bool packed = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  const int step = kThreads * part.count, blocks = (vocab + 3) / 4;
+  const auto load = [&](int block) {
+    float4 four = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    if (packed && block * 4 + 4 <= vocab) return *reinterpret_cast<const float4*>(logits + block * 4);
+    if (block * 4 < vocab) four.x = logits[block * 4];
+    if (block * 4 + 1 < vocab) four.y = logits[block * 4 + 1];
+    if (block * 4 + 2 < vocab) four.z = logits[block * 4 + 2];
+    if (block * 4 + 3 < vocab) four.w = logits[block * 4 + 3];
+    return four;
+  };
+  int block = part.index * kThreads + static_cast<int>(threadIdx.x);
+  float4 next = load(block);
+  for (; block < blocks; block += step) {
+    float four[4] = {next.x, next.y, next.z, next.w};
+    next = load(block + step);
+    f(block, four);
+  }
+}
+
+// A row as it is drawn from: tokens that the mask forbids, if there is one, are at -infinity.
+struct Row {
+  const float* logits;
+  const uint32_t* mask;
+  int vocab;
+
+  __device__ bool allows(int id) const { return mask == nullptr || (mask[id / 32] >> (id % 32) & 1) != 0; }
+  __device__ void hide(int block, float (&four)[4]) const {
+    if (mask == nullptr) return;
+    const uint32_t allowed = mask[block / 8] >> (block % 8 * 4);
+    for (int i = 0; i < 4; ++i) {
+      if ((allowed >> i & 1) == 0) four[i] = -INFINITY;
+    }
+  }
+};
+
+__device__ int bin_of(float max, float logit) {
+  return static_cast<int>(fminf((max - logit) * ops::kDrawBinsPerLogit, static_cast<float>(ops::kDrawBins - 1)));
+}
+
+constexpr int kListed = 1024;  // tokens that are ranked in shared memory
+static_assert(kListed == kThreads);
+
+struct Shared {
+  Best max[kWarps], drawn[kWarps];
+  Sum bins[ops::kDrawBins];
+  Sum keys[kListed], weights[kListed];
+  Sum sums[kWarps];
+  float raw_sums[kWarps];
+  int bad, alive, spoiled;  // raw logits that are no numbers, or any at all; edited ones that are no numbers
+  int listed, before;
+  int last_bin;         // kDrawBins: none
+  Sum in_earlier_bins;  // than the last one
+  Sum total;
+};
+
+__device__ void clear_bins(Shared& s) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < ops::kDrawBins; i += kThreads) s.bins[i] = 0;
+  if (threadIdx.x == 0) s.last_bin = ops::kDrawBins, s.listed = 0;
+  __syncthreads();
+}
+
+// The first bin where `start` and all bins up to it add up to enough(the sum of all bins).
+template <class F>
+__device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
+  constexpr int kMine = ops::kDrawBins / kThreads;
+  static_assert(ops::kDrawBins % kThreads == 0);
+  __syncthreads();
+  Sum mine = 0;
+  for (int i = 0; i < kMine; ++i) mine += s.bins[threadIdx.x * kMine + i];
+  Sum before = mine;  // an inclusive prefix sum, then without its own part
+#pragma unroll
+  for (int lane = 1; lane < 32; lane *= 2) {
+    const Sum other = __shfl_up_sync(~0u, before, lane);
+    if (threadIdx.x % 32 >= lane) before += other;
+  }
+  if (threadIdx.x % 32 == 31) s.sums[threadIdx.x / 32] = before;
+  __syncthreads();
+  before += start - mine;
+  Sum total = 0;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (warp < static_cast<int>(threadIdx.x) / 32) before += s.sums[warp];
+    total += s.sums[warp];
+  }
+  const Sum wanted = enough(total);
+  for (int i = 0; i < kMine; ++i) {
+    const Sum here = s.bins[threadIdx.x * kMine + i];
+    if (before < wanted && before + here >= wanted) {
+      s.last_bin = static_cast<int>(threadIdx.x) * kMine + i;
+      s.in_earlier_bins = before;
+    }
+    before += here;
+  }
+  if (threadIdx.x == 0) s.total = total;
+  __syncthreads();
+}
+
+// Lists at least `count` of the largest raw logits, those of whole bins; s.listed says how many there are. Returns the
+// sum of exp(logit - max).
+__device__ float list_top(Shared& s, int count, const Row& row, float max, TopLogit* to) {
+  clear_bins(s);
+  float total = 0;
+  each_logit(row.logits, row.vocab, [&](int, const float(&four)[4]) {
+    for (const float logit : four) {
+      if (logit == -INFINITY) continue;
+      total += expf(logit - max);
+      if (count > 0) atomicAdd(&s.bins[bin_of(max, logit)], Sum{1});
+    }
+  });
+  total = sum_of_warp(total);
+  if (threadIdx.x % 32 == 0) s.raw_sums[threadIdx.x / 32] = total;
+  __syncthreads();
+  total = 0;
+  for (const float sum : s.raw_sums) total += sum;
+  if (count == 0) return total;
+  find_last_bin(s, 0, [&](Sum all) { return min(static_cast<Sum>(count), all); });
+  const int last = s.last_bin;
+  each_logit(row.logits, row.vocab, [&](int block, const float(&four)[4]) {
+    for (int i = 0; i < 4; ++i) {
+      if (four[i] == -INFINITY || bin_of(max, four[i]) > last) continue;
+      const int at = atomicAdd(&s.listed, 1);
+      if (at < ops::kMostTop) to[at] = {block * 4 + i, four[i]};
+    }
+  });
+  __syncthreads();
+  return total;
+}
+
+__device__ float noisy(const DrawRow& asked, float logit, uint32_t bits) {
+  return asked.scale * logit - logf(-logf(ops::open_uniform(bits)));
+}
+
+struct Chosen {
+  Best max, drawn;
+};
+
+// The largest logit of the row or the part, and the draw where the row's scale asks for one. Notes what raw logits are
+// like.
+__device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool drawing, Part part = {}) {
+  Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
+  bool bad = false, alive = false;
+  each_logit(
+      row.logits, row.vocab,
+      [&](int block, float(&four)[4]) {
+        for (const float logit : four) {
+          bad |= !(logit < INFINITY);
+          alive |= logit > -INFINITY;
+        }
+        row.hide(block, four);
+        const std::array<uint32_t, 4> bits =
+            drawing ? ops::draw_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
+        for (int i = 0; i < 4; ++i) {
+          const float logit = four[i];
+          max.take(logit, block * 4 + i);
+          if (drawing && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
+        }
+      },
+      part);
+  if (bad) s.bad = 1;
+  if (alive) s.alive = 1;
+  max = best_of_block(s.max, max);
+  return {max, drawing ? best_of_block(s.drawn, best) : max};
+}
+
+struct alignas(8) PartOfRow {
+  Chosen chosen;
+  int bad, alive;
+};
+
+// By every block that has a part of a row: true in the last one, whose result is the whole row's then. `arrivals` is
+// zero before and after.
+__device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* parts, int32_t* arrivals) {
+  if (threadIdx.x == 0) {
+    parts[part.index] = {chosen, s.bad, s.alive};
+    int before = 0;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
+    s.before = before;
+    if (before + 1 == part.count) *arrivals = 0;
+  }
+  __syncthreads();
+  if (s.before + 1 != part.count) return false;
+  PartOfRow own{{{-INFINITY, INT32_MAX}, {-INFINITY, INT32_MAX}}, 0, 0};  // a lane's, of every warp
+  if (const int lane = static_cast<int>(threadIdx.x) % 32; lane < part.count) {
+    constexpr int kWords = sizeof(PartOfRow) / sizeof(uint2);
+    const auto* from = reinterpret_cast<const uint2*>(parts + lane);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) reinterpret_cast<uint2*>(&own)[i] = __ldcg(from + i);
+  }
+  chosen = {best_of_warp(own.chosen.max), best_of_warp(own.chosen.drawn)};
+  const int bad = __any_sync(~0u, own.bad), alive = __any_sync(~0u, own.alive);
+  __syncthreads();
+  if (threadIdx.x == 0) s.bad = bad, s.alive = alive;
+  __syncthreads();
+  return true;
+}
+
+// ops::DrawEdit's formula, each operation rounded by itself as on the host.
+__device__ float edited(const DrawRow& row, const DrawEdit& edit, float logit) {
+  logit = __fadd_rn(logit, edit.bias);
+  if (edit.output < 0) return logit;
+  logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
+  if (edit.output == 0) return logit;
+  return __fsub_rn(logit, __fadd_rn(__fmul_rn(row.frequency, static_cast<float>(edit.output)), row.presence));
+}
+
+__device__ void apply_edits(Shared& s, const DrawRow& asked, const Row& row, float* logits, DrawEdit* edits) {
+  for (int i = threadIdx.x; i < asked.edits; i += kThreads) {
+    DrawEdit& edit = edits[i];
+    const float raw = logits[edit.id];
+    edit.raw = raw;
+    if (!(raw < INFINITY)) s.bad = 1;
+    if (raw > -INFINITY) s.alive = 1;
+    float logit = edited(asked, edit, raw);
+    if (!(logit < INFINITY)) {
+      if (row.allows(edit.id)) s.spoiled = 1;
+      logit = -INFINITY;
+    }
+    logits[edit.id] = logit;
+  }
+  __syncthreads();
+}
+
+// The order of tokens as numbers: higher logits first, among equal ones the lower id.
+__device__ Sum key_of(float logit, int id) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.0f));  // -0 is 0
+  return Sum{(bits >> 31) != 0 ? bits : 0x7fffffffu - bits} << 32 | static_cast<uint32_t>(id);
+}
+__device__ float logit_of(Sum key) {
+  const auto bits = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
+}
+
+// What a draw keeps of a row, see ops::DrawRow.
+struct Kept {
+  const DrawRow& asked;
+  const Row& row;
+  float max;
+
+  __device__ float weight(float logit) const { return expf(asked.scale * (logit - max)); }
+  __device__ Sum units(float logit) const {
+    return __float2ull_rn(weight(logit) * static_cast<float>(ops::kDrawWeightUnits));
+  }
+  __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(asked.mass * static_cast<double>(total))); }
+
+  // f(logit, id) for the tokens of the thread's share.
+  template <class F>
+  __device__ void each(F&& f) const {
+    each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
+      row.hide(block, four);
+      for (int i = 0; i < 4; ++i) {
+        if (four[i] != -INFINITY) f(four[i], block * 4 + i);
+      }
+    });
+  }
+};
+
+// The last key of the shortest prefix in order whose amounts add up to `enough`; ~0 where all are too little.
+template <class F>
+__device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
+  constexpr int kBits = 11;
+  static_assert(1 << kBits == ops::kDrawBins);
+  Sum prefix = 0, before = 0;  // the key's highest bits; what keys with lower ones add up to
+  for (int high = 64; high > 0;) {
+    const int low = max(high - kBits, 0);
+    clear_bins(s);
+    kept.each([&](float logit, int id) {
+      const Sum key = key_of(logit, id);
+      if (high < 64 && key >> high != prefix) return;
+      atomicAdd(&s.bins[key >> low & ((1u << (high - low)) - 1)], amount(logit));
+    });
+    find_last_bin(s, before, [&](Sum) { return enough; });
+    if (s.last_bin == ops::kDrawBins) return ~Sum{0};
+    prefix = prefix << (high - low) | static_cast<Sum>(s.last_bin);
+    before = s.in_earlier_bins;
+    high = low;
+  }
+  return prefix;
+}
+
+// The draw among the tokens up to a key, in a pass of its own.
+__device__ int draw_up_to(Shared& s, const Kept& kept, Sum cut) {
+  Best best{-INFINITY, INT32_MAX};
+  kept.each([&](float logit, int id) {
+    if (key_of(logit, id) > cut || (kept.asked.least > 0 && kept.weight(logit) < kept.asked.least)) return;
+    const std::array<uint32_t, 4> bits = ops::draw_bits(kept.asked, static_cast<uint32_t>(id) / 4);
+    best.take(noisy(kept.asked, logit, bits[id % 4]), id);
+  });
+  return best_of_block(s.drawn, best).id;
+}
+
+// The draw among the tokens that are listed, which hold all that are kept: a thread has one of them.
+__device__ int draw_listed(Shared& s, const Kept& kept) {
+  const DrawRow& asked = kept.asked;
+  const int listed = s.listed;
+  bool keep = static_cast<int>(threadIdx.x) < listed;
+  const Sum key = keep ? s.keys[threadIdx.x] : 0, weight = keep ? s.weights[threadIdx.x] : 0;
+  Sum before = 0;
+  if (keep) {
+    int rank = 0;
+    for (int i = 0; i < listed; ++i) {
+      const bool earlier = s.keys[i] < key;
+      rank += earlier ? 1 : 0;
+      before += earlier ? s.weights[i] : 0;
+    }
+    keep = asked.count == 0 || rank < asked.count;
+  }
+  if (asked.count > 0) {
+    if (threadIdx.x == 0) s.total = 0;
+    __syncthreads();
+    if (keep) atomicAdd(&s.total, weight);
+    __syncthreads();
+  }
+  Best best{-INFINITY, INT32_MAX};
+  if (keep && (asked.mass >= 1 || before < kept.enough(s.total))) {
+    const float logit = logit_of(key);
+    const auto id = static_cast<int>(key & 0xffffffffu);
+    if (kept.weight(logit) >= asked.least) {
+      const std::array<uint32_t, 4> bits = ops::draw_bits(asked, static_cast<uint32_t>(id) / 4);
+      best.take(noisy(asked, logit, bits[id % 4]), id);
+    }
+  }
+  return best_of_block(s.drawn, best).id;
+}
+
+__device__ int draw_kept(Shared& s, const Kept& kept) {
+  const DrawRow& asked = kept.asked;
+  const bool counts = asked.count > 0, nucleus = asked.mass < 1;
+  if (!counts && !nucleus) return draw_up_to(s, kept, ~Sum{0});
+  if (asked.count <= kListed) {
+    clear_bins(s);
+    kept.each([&](float logit, int) {
+      const Sum amount = counts ? 1 : kept.units(logit);
+      if (amount != 0) atomicAdd(&s.bins[bin_of(kept.max, logit)], amount);
+    });
+    find_last_bin(s, 0,
+                  [&](Sum total) { return counts ? min(static_cast<Sum>(asked.count), total) : kept.enough(total); });
+    const int last = s.last_bin;
+    kept.each([&](float logit, int id) {
+      if (bin_of(kept.max, logit) > last) return;
+      const int at = atomicAdd(&s.listed, 1);
+      if (at < kListed) s.keys[at] = key_of(logit, id), s.weights[at] = kept.units(logit);
+    });
+    __syncthreads();
+    if (s.listed <= kListed) return draw_listed(s, kept);
+  }
+  Sum cut = ~Sum{0};
+  if (counts)
+    cut = find_cut(
+        s, kept, [](float) { return Sum{1}; }, static_cast<Sum>(asked.count));
+  if (nucleus) {
+    if (threadIdx.x == 0) s.total = 0;
+    __syncthreads();
+    Sum mine = 0;
+    kept.each([&](float logit, int id) { mine += key_of(logit, id) <= cut ? kept.units(logit) : 0; });
+    atomicAdd(&s.total, mine);
+    __syncthreads();
+    const Sum enough = kept.enough(s.total);
+    cut = min(cut, find_cut(
+                       s, kept, [&](float logit) { return kept.units(logit); }, enough));
+  }
+  return draw_up_to(s, kept, cut);
+}
+
+struct Pointers {
+  float* logits;
+  int64_t stride;
+  int vocab;
+  const DrawRow* rows;  // null: they are given
+  DrawEdit* edits;
+  const uint32_t* masks;
+  DrawnRow* drawn;
+  DrawnRow* for_host;  // may be null
+  TopLogit* top;
+  PartOfRow* parts;   // [draws, parts]
+  int32_t* arrivals;  // [draws]
+};
+
+// The raw row's part of what log-probabilities need.
+__device__ void report_row(Shared& s, const DrawRow& asked, const Row& raw, DrawnRow& drawn, TopLogit* top) {
+  drawn.raw_max = choose(s, asked, raw, false).max.value;
+  if (s.bad != 0 || s.alive == 0) return;
+  drawn.raw_total = list_top(s, asked.report, raw, drawn.raw_max, top);
+  if (asked.report > 0) drawn.top = s.listed <= ops::kMostTop ? s.listed : -1;
+}
+
+// And the token's.
+__device__ void report_token(Shared& s, const Row& raw, DrawnRow& drawn) {
+  if (threadIdx.x == 0) s.before = 0;
+  __syncthreads();
+  const float own = raw.logits[drawn.token];
+  int before = 0;
+  each_logit(raw.logits, raw.vocab, [&](int block, const float(&four)[4]) {
+    for (int i = 0; i < 4; ++i) before += four[i] > own || (four[i] == own && block * 4 + i < drawn.token) ? 1 : 0;
+  });
+  before = __reduce_add_sync(~0u, before);
+  if (threadIdx.x % 32 == 0) atomicAdd(&s.before, before);
+  __syncthreads();
+  drawn.token_logit = own;
+  drawn.before = s.before;
+}
+
+// What rows ask for: a few as an argument of the kernel. When eight blocks read theirs from the host's memory, a draw
+// took 15 us instead of 7.
+constexpr unsigned kGiven = 8;
+struct Given {
+  DrawRow rows[kGiven];
+};
+
+// Blocks: (draws, parts).
+__global__ void __launch_bounds__(kThreads) draw_rows(Pointers p, const __grid_constant__ Given given) {
+  __shared__ Shared s;
+  wait_for_earlier();
+  const DrawRow asked = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
+  const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
+  if (!in_parts && blockIdx.y > 0) return;
+  float* logits = p.logits + asked.row * p.stride;
+  const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostTop;
+  const Row raw{logits, nullptr, p.vocab},
+      row{logits, asked.mask < 0 ? nullptr : p.masks + asked.mask * words, p.vocab};
+  DrawEdit* edits = p.edits + asked.first_edit;
+  if (threadIdx.x == 0) s.bad = s.alive = s.spoiled = 0;
+  __syncthreads();
+  DrawnRow drawn;
+  if (asked.report >= 0) report_row(s, asked, raw, drawn, p.top + lists);
+  if (asked.target >= 0) {
+    if (s.bad == 0 && s.alive != 0) drawn.token = asked.target;
+  } else {
+    apply_edits(s, asked, row, logits, edits);
+    const bool cut = asked.scale > 0 && (asked.count > 0 || asked.mass < 1 || asked.least > 0);
+    const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
+    Chosen chosen = choose(s, asked, row, asked.scale > 0 && !cut, part);
+    if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {
+      return;
+    }
+    const float max = chosen.max.value;
+    if (s.bad == 0 && s.alive != 0) {
+      if (s.spoiled != 0 || max == -INFINITY) {
+        drawn.token = DrawnRow::kNoneLeft;
+      } else {
+        drawn.token = cut ? draw_kept(s, {asked, row, max}) : chosen.drawn.id;
+      }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < asked.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
+    __syncthreads();
+  }
+  if (asked.report >= 0 && drawn.token >= 0) report_token(s, raw, drawn);
+  if (threadIdx.x == 0) {
+    p.drawn[blockIdx.x] = drawn;
+    if (p.for_host != nullptr) p.for_host[blockIdx.x] = drawn;
+  }
+}
+
+__global__ void take_drawn_rows(int32_t* tokens, const DrawnRow* drawn, const int32_t* from, int rows) {
+  wait_for_earlier();
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row < rows && from[row] >= 0) tokens[row] = max(drawn[from[row]].token, 0);
+}
+
+}  // namespace
+
+void draw(const Launch& l, const ops::DrawArgs& args) {
+  const auto draws = static_cast<unsigned>(args.rows.bytes() / sizeof(DrawRow));
+  Given given;
+  constexpr size_t kPartsBytes = kMostBlocks * sizeof(PartOfRow);
+  static_assert(kPartsBytes % alignof(DrawRow) == 0);
+  if (draws <= kGiven) {
+    std::memcpy(given.rows, args.rows.data, args.rows.bytes());
+  } else {
+    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "{} draws", draws);
+    copy_from_host(l, l.workspace + kPartsBytes, args.rows.data, args.rows.bytes());
+  }
+  const Pointers pointers{
+      .logits = args.logits.f32(),
+      .stride = args.logits.row_stride,
+      .vocab = static_cast<int>(args.logits.shape[1]),
+      .rows = draws <= kGiven ? nullptr : reinterpret_cast<const DrawRow*>(l.workspace + kPartsBytes),
+      .edits = args.edits.as<DrawEdit>(),
+      .masks = args.masks.as<const uint32_t>(),
+      .drawn = args.drawn.as<DrawnRow>(),
+      .for_host = args.for_host.as<DrawnRow>(),
+      .top = args.top.as<TopLogit>(),
+      .parts = reinterpret_cast<PartOfRow*>(l.workspace),
+      .arrivals = l.arrivals};
+  const int64_t parts = std::min({kMostParts, kMostBlocks / draws, args.logits.shape[1] / kLeastOfPart});
+  launch_overlapped(l, "draw", draw_rows, dim3(draws, static_cast<unsigned>(std::max<int64_t>(parts, 1))), kThreads, 0,
+                    pointers, given);
+}
+
+void take_drawn(const Launch& l, const ops::TakeDrawnArgs& args, const int32_t* from) {
+  const auto rows = static_cast<unsigned>(args.from.size());
+  launch_overlapped(l, "take_drawn", take_drawn_rows, dim3((rows + 255) / 256), 256, 0, args.tokens.as<int32_t>(),
+                    args.drawn.as<const DrawnRow>(), from, static_cast<int>(rows));
+}
+
+}  // namespace sluice::cuda

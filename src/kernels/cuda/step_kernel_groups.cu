@@ -1,8 +1,0 @@
-// Kernels of decode steps with groups of small integers.
-#include "kernels/cuda/step_kernel.cuh"
-
-namespace sluice::cuda {
-
-template const StepKernel* step::kernel<__nv_bfloat16, quant::Int4G128>();
-
-}  // namespace sluice::cuda

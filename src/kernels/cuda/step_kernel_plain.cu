@@ -1,8 +1,0 @@
-// Kernels of decode steps without quantized weights.
-#include "kernels/cuda/step_kernel.cuh"
-
-namespace sluice::cuda {
-
-template const StepKernel* step::kernel<__nv_bfloat16, void>();
-
-}  // namespace sluice::cuda

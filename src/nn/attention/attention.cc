@@ -1,0 +1,179 @@
+// Projections, norms of queries and keys, rotation, attention, output projection.
+#include "nn/attention/attention.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+namespace sluice {
+namespace {
+
+std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
+  if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + s.kv_width() + s.v_width(), s.qkv_rows, s.transposed}};
+  const bool gate_in_q = s.output_gate && s.gate.empty();
+  std::vector<RowRange> q_rows;  // all queries, then all gates
+  for (int i = 0; gate_in_q && i < 2 * s.heads; ++i) {
+    q_rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
+  }
+  std::vector<Linear::Part> parts{{s.qkv[0], (gate_in_q ? 2 : 1) * s.q_width(), q_rows, s.transposed}};
+  if (!s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
+  if (s.shared_kv) return parts;
+  parts.push_back({s.qkv[1], s.kv_width(), {}, s.transposed});
+  parts.push_back({s.qkv[2], s.v_width(), {}, s.transposed});
+  return parts;
+}
+
+}  // namespace
+
+std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& s) {
+  const int64_t dim = s.head_dim, group = s.heads / s.kv_heads, stride = (group + 2) * dim;
+  std::vector<RowRange> rows;
+  rows.reserve(size_t{3} * static_cast<size_t>(s.kv_heads));
+  for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride, group * dim});
+  for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride + group * dim, dim});
+  for (int i = 0; i < s.kv_heads; ++i) rows.push_back({i * stride + (group + 1) * dim, dim});
+  return rows;
+}
+
+std::vector<float> alibi_slopes(int heads) {
+  int power = 1;
+  while (power * 2 <= heads) power *= 2;
+  std::vector<float> slopes;
+  for (int i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-8.0 * i / power)));
+  for (int i = 1; static_cast<int>(slopes.size()) < heads; i += 2) {
+    slopes.push_back(static_cast<float>(std::exp2(-4.0 * i / power)));
+  }
+  return slopes;
+}
+
+HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& s)
+    : kind_(s.qk_norm), heads_(heads) {
+  const NormSpec& norm = s.qk_norm_spec;
+  if (kind_ == QkNorm::kHead || kind_ == QkNorm::kHeadAfterRope) norms_.emplace_back(w, name, s.head_dim, norm);
+  if (kind_ == QkNorm::kProjection) norms_.emplace_back(w, name, int64_t{heads} * s.head_dim, norm);
+  if (kind_ != QkNorm::kEachHead) return;
+  if (s.norm_per_head_tensors) {
+    for (int i = 0; i < heads; ++i) norms_.emplace_back(w / name / "norms", std::to_string(i), s.head_dim, norm);
+    return;
+  }
+  const std::vector<float> weights = (w / name).vector("weight", Shape{heads, s.head_dim});
+  for (auto at = weights.begin(); at != weights.end(); at += s.head_dim) {
+    norms_.emplace_back(w.context(), std::span(at, at + s.head_dim), norm);
+  }
+}
+
+void HeadNorm::operator()(ops::Ctx& c, const Tensor& x) const {
+  switch (kind_) {
+    case QkNorm::kNone:
+      return;
+    case QkNorm::kProjection:
+      return norms_[0].in_place(c, x);
+    case QkNorm::kHead:
+    case QkNorm::kHeadAfterRope:
+      return norms_[0].in_place(c, by_heads(x, heads_));
+    case QkNorm::kEachHead: {
+      const int64_t dim = x.shape[1] / heads_;
+      for (int i = 0; i < heads_; ++i) norms_[i].in_place(c, x.slice_columns(i * dim, dim));
+      return;
+    }
+  }
+}
+
+Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
+    : spec_(s),
+      qkv_(w, qkv_parts(s), hidden, s.qkv_bias),
+      out_(w, {{s.out, hidden, {}, s.transposed}}, s.out_width(), s.out_bias),
+      q_norm_(w, s.q_norm, s.heads, s) {
+  if (!s.shared_kv) k_norm_ = HeadNorm(w, s.k_norm, s.kv_heads, s);
+  if (s.value_norm) value_norm_ = Norm(w.context(), {}, {.eps = s.qk_norm_spec.eps, .weight = false});
+  if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.out_width(), s.sub_norm_spec);
+  LoadContext& context = w.context();
+  if (s.sinks) sinks_ = Vector(context, w.vector(s.sink, s.heads));
+  slopes_ = Vector(context, s.alibi_slopes);
+  relative_bias_ = Vector(context, s.relative_bias);
+  context.note_attention(s.heads, static_cast<int>(s.value_columns()));
+}
+
+void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k,
+                                 const Tensor& v) const {
+  ops::RopeStoreArgs args{.q = q,
+                          .k = k,
+                          .v = v,
+                          .cos_sin = step.rope != nullptr ? step.rope->cos_sin : Tensor(),
+                          .interleaved = spec_.interleaved_rope,
+                          .k_cache = step.kv->k,
+                          .v_cache = step.kv->v,
+                          .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
+                          .slots = step.slots()};
+  if (rotation_normalizes(c, step)) args.q_norm = q_norm_.of_heads(), args.k_norm = k_norm_.of_heads();
+  const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
+  if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
+  // One after the other: the queries' rotation, the keys', norms, and what is left of the op without rotations.
+  const auto rotate = [&](const Tensor& x, const Rope::Rows* rope) {
+    if (rope == nullptr) return;
+    ops::RopeStoreArgs alone = args;
+    alone.q = x, alone.k = {}, alone.cos_sin = rope->cos_sin, alone.positions = rope->rows;
+    ops::rope_store(c, alone);
+  };
+  rotate(q, step.query_rope != nullptr ? step.query_rope : step.rope);
+  if (norm_after) q_norm_(c, q);
+  if (spec_.shared_kv) return;
+  rotate(k, step.rope);
+  if (norm_after) k_norm_(c, k);
+  args.cos_sin = {};
+  ops::rope_store(c, args);
+}
+
+bool Attention::rotation_normalizes(const ops::Ctx& c, const MixerStep& step) const {
+  if (c.ops.normalizes_heads == nullptr || step.rope == nullptr || step.query_rope != nullptr) return false;
+  if (spec_.shared_kv || spec_.clip > 0 || q_norm_.of_heads().weight == nullptr) return false;
+  return c.ops.normalizes_heads(step.rope->cos_sin, spec_.interleaved_rope, step.kv->k);
+}
+
+DType Attention::rows_type(const ops::Ctx& c, const MixerStep& step, int64_t rows) const {
+  const bool normalizes = spec_.qk_norm != QkNorm::kNone && !rotation_normalizes(c, step);
+  const bool plain =
+      !normalizes && !spec_.value_norm && spec_.value_scale == 1.0f && spec_.clip == 0 && !spec_.output_gate;
+  const DType cache = step.kv->k.dtype;
+  const bool rounds = cache != &kFloat32 && cache != &kFloat16;
+  return plain && rounds ? qkv_.output_type(c, rows) : &kFloat32;
+}
+
+void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                           bool accumulate) const {
+  const Tensor qkv = ops::take_rows(c, rows_type(c, step, x.rows()), x.rows(), qkv_.outputs());
+  qkv_.into(c, qkv, x, false);
+  const Tensor q = qkv.slice_columns(0, spec_.q_width());
+  Tensor k, v;
+  if (!spec_.shared_kv) {
+    const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
+    k = qkv.slice_columns(keys, spec_.kv_width());
+    v = qkv.slice_columns(keys + spec_.kv_width(), spec_.v_width());
+    if (spec_.value_scale != 1.0f) ops::map(c, v, ops::Map::kScale, spec_.value_scale);
+  }
+  if (spec_.qk_norm != QkNorm::kHeadAfterRope && !rotation_normalizes(c, step)) {
+    q_norm_(c, q);
+    if (!spec_.shared_kv) k_norm_(c, k);
+  }
+  if (spec_.value_norm && !spec_.shared_kv) value_norm_.in_place(c, by_heads(v, spec_.kv_heads));
+  if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
+  rotate_and_store(c, step, q, k, v);
+  // In 16 bits where nothing but the projection sees it, and that wants them.
+  DType type = spec_.output_gate || spec_.sub_norm ? &kFloat32 : out_.input_type(c, x.rows());
+  if (type == &kFloat8E4M3) type = &kFloat32;  // whose scales are of whole rows
+  const Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.out_width());
+  ops::AttentionArgs args = step.attention(mixed, q);
+  args.heads = spec_.heads, args.scale = spec_.scale;
+  args.causal = spec_.causal, args.window = spec_.window, args.chunk = spec_.chunk;
+  args.soft_cap = spec_.soft_cap, args.sinks = sinks_.data();
+  args.alibi_slopes = slopes_.data();
+  args.relative_bias = relative_bias_.data(), args.relative_reach = spec_.relative_reach;
+  ops::attention(c, args);
+  if (spec_.output_gate) {
+    ops::multiply(c, mixed, qkv.slice_columns(spec_.q_width(), spec_.q_width()), ops::Activation::kSigmoid);
+  }
+  if (spec_.sub_norm) sub_norm_.in_place(c, mixed);
+  out_.into(c, out, mixed, accumulate);
+}
+
+}  // namespace sluice

@@ -1,0 +1,204 @@
+// Groups and places, then one buffer, cut into regions: the keys or the values of one place in all blocks.
+#include "nn/attention/kv_cache.h"
+
+#include <algorithm>
+#include <climits>
+#include <functional>
+#include <map>
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kMostGroups = 16;  // every step carries a block table for each
+constexpr size_t kAlign = 128;       // bytes
+
+size_t bytes_of(DType dtype, int64_t elements) {
+  return static_cast<size_t>(elements) / dtype->block_size * dtype->block_bytes;
+}
+
+size_t align(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+KvLayout::Place place_for(const KvShape& l, int block_size) {
+  const int64_t rows = int64_t{l.kv_heads} * block_size;
+  return {.k = rows * l.head_dim, .v = rows * l.value_dim};
+}
+
+// Layers of like window.
+struct Kind {
+  std::vector<int> layers;
+  int64_t elements = 0;   // of the keys of a layer in a block, and of the values
+  int64_t per_place = 0;  // layers
+  int64_t places() const { return (static_cast<int64_t>(layers.size()) + per_place - 1) / per_place; }
+};
+using Kinds = std::map<int, Kind, std::greater<>>;  // by window, none as INT_MAX
+
+// The place into which the layers of every kind fit without a rest; no elements if there is none.
+KvLayout::Place common_place(const KvLayout& layout, Kinds& kinds) {
+  int64_t most = 0;
+  for (auto& [window, kind] : kinds) {
+    kind.elements = place_for(layout.shapes[kind.layers[0]], layout.block_size).k;
+    for (const int i : kind.layers) {
+      const KvLayout::Place place = place_for(layout.shapes[i], layout.block_size);
+      if (place.k != kind.elements || place.v != kind.elements) return {};
+    }
+    most = std::max(most, kind.elements);
+  }
+  for (auto& [window, kind] : kinds) {
+    if (kind.elements == 0 || most % kind.elements != 0) return {};
+    kind.per_place = most / kind.elements;
+  }
+  return {.k = most, .v = most};
+}
+
+// Places that a sequence of `longest` tokens holds for each block_size of its tokens, on average, with so many places
+// in a block.
+double places_held(const Kinds& kinds, int64_t places, int longest) {
+  double sum = 0;
+  for (const auto& [window, kind] : kinds) {
+    const double share = std::min(1.0, static_cast<double>(window) / longest);
+    sum += share * static_cast<double>((kind.places() + places - 1) / places * places);
+  }
+  return sum;
+}
+
+int64_t groups_with(const Kinds& kinds, int64_t places) {
+  int64_t groups = 0;
+  for (const auto& [window, kind] : kinds) groups += (kind.places() + places - 1) / places;
+  return groups;
+}
+
+// Places in a block: the most, for few groups, that cost little more than the best number does.
+int64_t choose_places(const Kinds& kinds, int longest) {
+  constexpr double kTolerance = 1.05;
+  int64_t most = 0;
+  for (const auto& [window, kind] : kinds) most = std::max(most, kind.places());
+  double least = places_held(kinds, most, longest);
+  for (int64_t n = most; n > 0 && groups_with(kinds, n) <= kMostGroups; --n) {
+    least = std::min(least, places_held(kinds, n, longest));
+  }
+  int64_t n = most;
+  while (places_held(kinds, n, longest) > least * kTolerance) --n;
+  return n;
+}
+
+}  // namespace
+
+size_t KvLayout::block_bytes() const {
+  size_t sum = 0;
+  for (const Place& place : places) sum += bytes_of(dtype, place.k) + bytes_of(dtype, place.v);
+  for (const Scales& of : scales()) sum += bytes_of(&kFloat32, of.count);
+  return sum;
+}
+
+KvLayout::Scales KvLayout::scales_of(size_t layer, bool values) const {
+  const Layer& where = layers[layer];
+  const int64_t vectors = int64_t{shapes[layer].kv_heads} * block_size;
+  return {.place = where.place, .count = vectors * groups[where.group].ids_per_block, .values = values};
+}
+
+std::set<KvLayout::Scales> KvLayout::scales() const {
+  std::set<Scales> all;
+  for (size_t i = 0; dtype == &kInt8 && i < layers.size(); ++i) {
+    all.insert(scales_of(i, false));
+    if (shapes[i].value_dim > 0) all.insert(scales_of(i, true));
+  }
+  return all;
+}
+
+KvLayout one_group(const std::vector<KvShape>& layers, DType dtype, int block_size) {
+  KvLayout layout{
+      .dtype = dtype, .block_size = block_size, .groups = {{}}, .places = {}, .shapes = layers, .layers = {}};
+  int widest = 0;
+  for (const KvShape& l : layers) {
+    layout.layers.push_back({.place = static_cast<int>(layout.places.size())});
+    layout.places.push_back(place_for(l, block_size));
+    widest = std::max(widest, l.window);
+  }
+  const bool all_slide = std::ranges::all_of(layers, [](const KvShape& l) { return l.window > 0; });
+  if (all_slide) layout.groups[0].window = widest;
+  return layout;
+}
+
+KvLayout one_place(const std::vector<KvShape>& layers, DType dtype, int block_size) {
+  KvLayout layout{
+      .dtype = dtype, .block_size = block_size, .groups = {{}}, .places = {{}}, .shapes = layers, .layers = {}};
+  layout.layers.resize(layers.size());
+  for (const KvShape& l : layers) {
+    const KvLayout::Place own = place_for(l, block_size);
+    layout.places[0] = {.k = std::max(layout.places[0].k, own.k), .v = std::max(layout.places[0].v, own.v)};
+  }
+  return layout;
+}
+
+KvLayout groups_by_window(const std::vector<KvShape>& layers, DType dtype, int block_size, int longest) {
+  constexpr double kWorthwhile = 0.9;
+  KvLayout layout = one_group(layers, dtype, block_size);
+  Kinds kinds;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const int window = layers[i].window;
+    kinds[window > 0 && window < longest ? window : INT_MAX].layers.push_back(static_cast<int>(i));
+  }
+  if (kinds.size() < 2) return layout;
+  const KvLayout::Place place = common_place(layout, kinds);
+  if (place.k == 0) return layout;
+  const int64_t places = choose_places(kinds, longest);
+  const double held = places_held(kinds, places, longest) * static_cast<double>(bytes_of(dtype, place.k + place.v));
+  if (held > kWorthwhile * static_cast<double>(layout.block_bytes())) return layout;
+  layout.groups.clear();
+  layout.places.assign(static_cast<size_t>(places), place);
+  for (const auto& [window, kind] : kinds) {
+    const int64_t of_group = places * kind.per_place;
+    for (size_t i = 0; i < kind.layers.size(); ++i) {
+      const int64_t n = static_cast<int64_t>(i) % of_group;
+      if (n == 0) {
+        layout.groups.push_back(
+            {.window = window == INT_MAX ? 0 : window, .ids_per_block = static_cast<int>(kind.per_place)});
+      }
+      layout.layers[kind.layers[i]] = {.group = static_cast<int>(layout.groups.size()) - 1,
+                                       .place = static_cast<int>(n / kind.per_place),
+                                       .part = static_cast<int>(n % kind.per_place)};
+    }
+  }
+  return layout;
+}
+
+KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
+    : memory_(layout.block_bytes() * blocks + (layout.places.size() * 2 + layout.scales().size()) * kAlign, memory) {
+  size_t at = 0;
+  const auto take = [&](DType dtype, int64_t elements) {
+    const Tensor region(memory_.data() + at, dtype, Shape{blocks, elements});
+    at += align(region.bytes());
+    return regions_.emplace_back(region);
+  };
+  for (const KvLayout::Place& place : layout.places) {
+    for (const int64_t elements : {place.k, place.v}) take(layout.dtype, elements);
+  }
+  std::map<KvLayout::Scales, Tensor> scales;
+  for (const KvLayout::Scales& of : layout.scales()) scales[of] = take(&kFloat32, of.count);
+  CHECK(at <= memory_.size());
+  for (size_t i = 0; i < layout.layers.size(); ++i) {
+    const KvLayout::Layer& where = layout.layers[i];
+    const KvShape& shape = layout.shapes[i];
+    const int64_t parts = layout.groups[where.group].ids_per_block;
+    const auto tensor = [&](const Tensor& region, int dim, bool values) {
+      const size_t part = bytes_of(layout.dtype, region.shape[1] / parts);
+      ops::CacheTensor cache(Tensor(region.data + part * where.part, layout.dtype,
+                                    {blocks * parts - where.part, shape.kv_heads, layout.block_size, dim}));
+      const auto of = scales.find(layout.scales_of(i, values));
+      if (of != scales.end()) cache.scales = of->second.f32() + of->second.shape[1] / parts * where.part;
+      return cache;
+    };
+    const size_t place = static_cast<size_t>(where.place) * 2;
+    layers_.push_back({.k = tensor(regions_[place], shape.head_dim, false),
+                       .v = tensor(regions_[place + 1], shape.value_dim, true),
+                       .group = where.group});
+  }
+}
+
+void KvCache::copy_blocks(ops::Ctx& c, const ops::Indices& pairs) const {
+  for (const Tensor& region : regions_) {
+    if (region.row_elements() > 0) ops::copy_rows(c, region, pairs);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,118 @@
+// Projections around attention over latent vectors.
+#include "nn/attention/latent_attention.h"
+
+namespace sluice {
+namespace {
+
+// The rows of the queries' projection, head by head [nope, rope], as all nope parts, then all rope parts.
+std::vector<RowRange> split_rows(const LatentAttentionSpec& s) {
+  const int64_t stride = s.nope_dim + s.rope_dim;
+  std::vector<RowRange> rows;
+  for (int h = 0; h < s.heads; ++h) rows.push_back({h * stride, s.nope_dim});
+  for (int h = 0; h < s.heads; ++h) rows.push_back({h * stride + s.nope_dim, s.rope_dim});
+  return rows;
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s, int hidden) : spec_(s) {
+  const int64_t q_width = int64_t{s.heads} * (s.nope_dim + s.rope_dim);
+  if (s.q_rank > 0) {
+    q_a_ = Linear(w, {{"q_a_proj", s.q_rank}}, hidden, s.bias);
+    q_norm_ = Norm(w, "q_a_layernorm", s.q_rank, s.norm);
+    q_b_ = Linear(w, {{"q_b_proj", q_width, split_rows(s)}}, s.q_rank, false);
+  } else {
+    q_b_ = Linear(w, {{"q_proj", q_width, split_rows(s)}}, hidden, false);
+  }
+  kv_a_ = Linear(w, {{"kv_a_proj_with_mqa", s.kv_rank + s.rope_dim}}, hidden, s.bias);
+  kv_norm_ = Norm(w, "kv_a_layernorm", s.kv_rank, s.norm);
+  load_kv_b(w);
+  w.context().note_attention(s.heads, s.kv_rank);
+  out_ = Linear(w, {{"o_proj", hidden}}, int64_t{s.heads} * s.value_dim, s.bias);
+}
+
+void LatentAttention::load_kv_b(const Weights& w) {
+  LoadContext& context = w.context();
+  const LatentAttentionSpec& s = spec_;
+  const int64_t stride = s.nope_dim + s.value_dim;
+  keys_ = StackedLinear(context, context.dtype, s.heads, s.kv_rank, s.nope_dim);
+  values_ = StackedLinear(context, context.dtype, s.heads, s.value_dim, s.kv_rank);
+  if (w.has("k_b_proj.weight")) {  // GGUF files have the two parts, that of the keys transposed
+    pack_heads(w, "k_b_proj", keys_, s.kv_rank, s.nope_dim);
+    return pack_heads(w, "v_b_proj", values_, s.value_dim, s.kv_rank);
+  }
+  const TensorEntry* entry =
+      (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank}, Weights::Stored::kAnyWay);
+  if (entry == nullptr || !context.packs()) return;
+  Buffer computed;
+  const Tensor matrix = entry->in_memory(context.pool, computed).view();
+  for (int h = 0; h < s.heads; ++h) {
+    Buffer memory;
+    keys_.pack(context, h, 0, transpose(matrix.slice_rows(h * stride, s.nope_dim), memory));
+    values_.pack(context, h, 0, matrix.slice_rows(h * stride + s.nope_dim, s.value_dim));
+  }
+}
+
+// Matrices [heads, rows, columns].
+void LatentAttention::pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows,
+                                 int64_t columns) const {
+  LoadContext& context = w.context();
+  const TensorEntry* entry = (w / name).tensor("weight", {spec_.heads, rows, columns});
+  if (entry == nullptr || !context.packs()) return;
+  for (int h = 0; h < spec_.heads; ++h) {
+    for (const Tensor& matrix : entry->rows(h * rows, rows)) into.pack(context, h, 0, matrix);
+  }
+}
+
+int64_t LatentAttention::floats_per_token() const {
+  const LatentAttentionSpec& s = spec_;
+  const int64_t per_head = s.nope_dim + s.rope_dim + 2 * s.kv_rank + s.rope_dim + s.value_dim;
+  return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim;
+}
+
+// By their positions: a rotation of no angle, whose cosines are the factors.
+void LatentAttention::scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const {
+  const Tensor shape(q.data, &kFloat32, {1, 1, 8, rope.cos_sin.shape[1]});  // of caches that are not touched
+  ops::RopeStoreArgs args;
+  args.q = q, args.cos_sin = rope.cos_sin, args.positions = rope.rows;
+  args.k_cache = args.v_cache = shape;
+  ops::rope_store(c, args);
+}
+
+void LatentAttention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                                 bool accumulate) const {
+  const LatentAttentionSpec& s = spec_;
+  const int64_t heads = s.heads, key_dim = s.kv_rank + s.rope_dim, tokens = x.rows();
+  Tensor q_in = x;
+  if (s.q_rank > 0) {
+    q_in = q_a_(c, x);
+    q_norm_.in_place(c, q_in);
+  }
+  const Tensor q = q_b_(c, q_in);
+  if (step.query_rope != nullptr) scale_queries(c, *step.query_rope, q);
+  const Tensor latent_and_key = kv_a_(c, x);
+  const Tensor latent = latent_and_key.slice_columns(0, s.kv_rank);
+  kv_norm_.in_place(c, latent);
+
+  const Tensor queries = c.arena.take(&kFloat32, {tokens, heads * key_dim});
+  keys_.heads(c, queries, key_dim, q.slice_columns(0, heads * s.nope_dim), s.nope_dim);
+  ops::latent_store(c, {.q = queries,
+                        .q_rope = q.slice_columns(heads * s.nope_dim, heads * s.rope_dim),
+                        .latent = latent,
+                        .k_rope = latent_and_key.slice_columns(s.kv_rank, s.rope_dim),
+                        .cos_sin = step.rope->cos_sin,
+                        .interleaved = s.interleaved_rope,
+                        .k_cache = step.kv->k,
+                        .positions = step.rope->rows,
+                        .slots = step.slots()});
+  const Tensor mixed = c.arena.take(&kFloat32, {tokens, heads * s.kv_rank});
+  ops::AttentionArgs args = step.attention(mixed, queries);
+  args.v_cache = {}, args.value_dim = s.kv_rank;
+  args.heads = s.heads, args.scale = s.scale;
+  ops::attention(c, args);
+  const Tensor values = c.arena.take(&kFloat32, {tokens, heads * s.value_dim});
+  values_.heads(c, values, s.value_dim, mixed, s.kv_rank);
+  out_.into(c, out, values, accumulate);
+}
+
+}  // namespace sluice

@@ -1,0 +1,115 @@
+// A layer's way through its experts.
+#include "nn/moe/moe.h"
+
+#include <algorithm>
+
+#include "nn/moe/expert_weights.h"
+
+namespace sluice {
+
+Choice::Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction) {
+  const int64_t tokens = logits.rows(), top_k = routing.top_k;
+  experts = c.arena.take(&kInt32, {tokens, top_k});
+  weights = c.arena.take(&kFloat32, {tokens, top_k});
+  for (Tensor* t : {&entries, &rows, &places}) *t = c.arena.take(&kInt32, {tokens * top_k});
+  starts = c.arena.take(&kInt32, {logits.shape[1] + 1});
+  ops::route(c,
+             {.experts = experts, .weights = weights, .logits = logits, .correction = correction, .routing = routing});
+  ops::group_by_expert(c, {.experts = experts, .entries = entries, .rows = rows, .places = places, .starts = starts});
+}
+
+int64_t Choice::floats_per_token(const ops::Routing& routing, int experts) {
+  return 5 * int64_t{routing.top_k} + experts + 1;
+}
+
+Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
+  LoadContext& context = w.context();
+  if (!s.router.empty()) router_ = Linear(w, {{s.router, s.experts}}, hidden, s.router_bias);
+  if (!s.expert_scale.empty()) expert_scale_ = Vector(context, w.vector(s.expert_scale, s.experts));
+  if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
+  load_experts(w, s, hidden, in_, out_);
+  context.widest_product = std::max(context.widest_product, s.top_k * int64_t{std::max(hidden, s.inner)});
+  if (s.shared_inner > 0) {
+    const MlpSpec shared{.inner = s.shared_inner,
+                         .gated = s.gated,
+                         .bias = s.shared_bias,
+                         .activation = s.activation,
+                         .in = s.shared_in,
+                         .out = s.shared_out};
+    shared_ = Mlp(w / s.shared, shared, hidden);
+  }
+  if (s.shared_gate) shared_gate_ = Linear(w, {{"shared_expert_gate", 1}}, hidden, false);
+}
+
+int64_t Moe::floats_per_token(const MoeSpec& s, int hidden) {
+  const int64_t per_choice =
+      (s.expert_scale.empty() ? 0 : 1) + (s.scaled_inputs ? 2 * hidden + 1 : hidden) + 3 * int64_t{s.inner};
+  const int64_t routed = s.experts + Choice::floats_per_token(s, s.experts) + s.top_k * per_choice;
+  const int64_t shared = 3 * int64_t{s.shared_inner} + (s.shared_gate ? hidden + 1 : 0);
+  return std::max(routed, s.experts + shared);
+}
+
+void Moe::run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+  Arena::Scope scope(c.arena);
+  if (!spec_.shared_gate) return shared_(c, out, x, accumulate);
+  const Tensor gate = shared_gate_(c, x);
+  ops::unary(c, gate, ops::Activation::kSigmoid);
+  const Tensor part = c.arena.take(&kFloat32, x.shape);
+  shared_(c, part, x, false);
+  ops::combine(c, {.out = out, .x = part, .weights = gate, .places = {}, .accumulate = accumulate});
+}
+
+void Moe::gather_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const {
+  if (!spec_.scaled_inputs) return ops::gather_rows(c, inputs, x, choice.rows);
+  Arena::Scope scope(c.arena);
+  const int64_t places = inputs.rows();
+  const Tensor weights = c.arena.take(&kFloat32, {places, 1}), rows = c.arena.take(&kFloat32, inputs.shape);
+  ops::gather_rows(c, weights, Tensor(choice.weights.data, &kFloat32, {places, 1}), choice.entries);
+  ops::gather_rows(c, rows, x, choice.rows);
+  ops::combine(c, {.out = inputs, .x = rows, .weights = weights, .places = {}});
+  ops::softplus(c, choice.weights, nullptr, 1.0f, 1.0f);  // results are added up as they are: all ones
+}
+
+void Moe::scale_weights(ops::Ctx& c, const Choice& choice) const {
+  Arena::Scope scope(c.arena);
+  const int64_t chosen = choice.experts.shape.elements();
+  const Tensor scales = c.arena.take(&kFloat32, {chosen, 1});
+  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(expert_scale_.data())), &kFloat32,
+                   {spec_.experts, 1});
+  ops::gather_rows(c, scales, all, Tensor(choice.experts.data, &kInt32, {chosen}));
+  ops::multiply(c, Tensor(choice.weights.data, &kFloat32, {chosen, 1}), scales);
+}
+
+void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+  (*this)(c, out, x, router_(c, x), accumulate);
+}
+
+void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
+  const bool shared = spec_.shared_inner > 0;
+  if (shared) run_shared(c, out, x, accumulate);
+  const Choice choice(c, logits, spec_, correction_.data());
+  if (!expert_scale_.empty()) scale_weights(c, choice);
+  const int64_t places = x.rows() * spec_.top_k;
+  const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
+  const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
+  if (c.ops.gathers_rows && !spec_.scaled_inputs) {
+    in_.experts(c, gate_up, x, choice.starts, choice.rows);
+  } else {
+    gather_inputs(c, choice, x, mine);
+    in_.experts(c, gate_up, mine, choice.starts);
+  }
+  const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, spec_.inner}) : gate_up;
+  if (!spec_.gated) {
+    ops::unary(c, inner, spec_.activation);
+  } else if (spec_.glu_limit > 0) {
+    ops::clamped_glu(c, inner, gate_up, spec_.glu_alpha, spec_.glu_limit);
+  } else {
+    ops::glu(c, inner, gate_up, spec_.activation);
+  }
+  out_.experts(c, mine, inner, choice.starts);  // what they were given is no longer needed
+  ops::combine(
+      c,
+      {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate || shared});
+}
+
+}  // namespace sluice

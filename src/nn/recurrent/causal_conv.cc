@@ -1,0 +1,38 @@
+// Loading and running of the convolution.
+#include "nn/recurrent/causal_conv.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace sluice {
+
+CausalConv::CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& s) : spec_(s) {
+  std::vector<float> weight, bias;
+  for (const Part& part : parts) {
+    const Weights here = w / part.name;
+    std::ranges::copy(here.vector("weight", Shape{part.channels, 1, s.width}), std::back_inserter(weight));
+    if (s.bias) {
+      std::ranges::copy(here.vector("bias", part.channels), std::back_inserter(bias));
+    } else if (here.has("bias")) {
+      w.context().problems.push_back("tensor '" + here.prefix() +
+                                     "bias' exists, but the configuration has no bias there");
+    }
+  }
+  weight_ = Vector(w.context(), transposed(weight, s.channels));
+  bias_ = Vector(w.context(), bias);
+}
+
+Tensor CausalConv::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& x, const Tensor& state) const {
+  const Tensor out = c.arena.take(&kFloat32, x.shape);
+  ops::causal_conv(c, {.out = out,
+                       .x = x,
+                       .state = state,
+                       .width = spec_.width,
+                       .weight = weight_.data(),
+                       .bias = bias_.data(),
+                       .activation = spec_.activation,
+                       .sequences = step.sequences()});
+  return out;
+}
+
+}  // namespace sluice

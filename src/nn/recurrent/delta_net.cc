@@ -1,0 +1,59 @@
+// How the projections lie in a checkpoint, and what of them the delta rule gets.
+#include "nn/recurrent/delta_net.h"
+
+namespace sluice {
+namespace {
+
+// Rows of a projection stored key head by key head: `parts` are the rows of each part within one.
+std::vector<RowRange> by_part(int key_heads, std::initializer_list<int64_t> parts) {
+  int64_t stride = 0, at = 0;
+  for (const int64_t rows : parts) stride += rows;
+  std::vector<RowRange> all;
+  for (const int64_t rows : parts) {
+    for (int head = 0; head < key_heads; ++head) all.push_back({head * stride + at, rows});
+    at += rows;
+  }
+  return all;
+}
+
+std::vector<Linear::Part> in_parts(const DeltaNetSpec& s) {
+  const int64_t q = s.keys(), v = s.values();
+  if (s.layout == DeltaNetLayout::kSeparate) {
+    return {{"in_proj_qkv", 2 * q + v}, {"in_proj_z", v}, {"in_proj_b", s.heads}, {"in_proj_a", s.heads}};
+  }
+  if (s.layout == DeltaNetLayout::kApart) {
+    return {{"q_proj", q}, {"k_proj", q}, {"v_proj", v}, {"g_proj", v}, {"b_proj", s.heads}, {"a_proj", s.heads}};
+  }
+  const int64_t mine = s.heads / s.key_heads, values = mine * s.value_dim;
+  return {{"in_proj_qkvz", 2 * (q + v), by_part(s.key_heads, {s.key_dim, s.key_dim, values, values})},
+          {"in_proj_ba", 2 * int64_t{s.heads}, by_part(s.key_heads, {mine, mine})}};
+}
+
+std::vector<CausalConv::Part> conv_parts(const DeltaNetSpec& s) {
+  if (s.layout != DeltaNetLayout::kApart) return {{"conv1d", s.conv().channels}};
+  return {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}};
+}
+
+}  // namespace
+
+DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
+    : spec_(s),
+      in_(w, in_parts(s), hidden, false),
+      out_(w, {{s.layout == DeltaNetLayout::kApart ? "o_proj" : "out_proj", hidden}}, s.values(), false),
+      rule_(w, s, conv_parts(s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm", w.vector("A_log", s.heads),
+            w.vector("dt_bias", s.heads)) {}
+
+void DeltaNet::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                          bool accumulate) const {
+  const int64_t values = spec_.values(), qkv = 2 * spec_.keys() + values;
+  const Tensor projected = in_(c, x);
+  const Tensor y = rule_(c, step,
+                         {.qkv = projected.slice_columns(0, qkv),
+                          .dt = projected.slice_columns(qkv + values + spec_.heads, spec_.heads),
+                          .beta = projected.slice_columns(qkv + values, spec_.heads),
+                          .gate = projected.slice_columns(qkv, values),
+                          .gate_activation = ops::Activation::kSilu});
+  out_.into(c, out, y, accumulate);
+}
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// Griffin's recurrent block: a short convolution and a real-gated linear recurrent unit beside a gate (De et al. 2024,
+// arXiv:2402.19427).
+#pragma once
+
+#include "nn/recurrent/causal_conv.h"
+#include "nn/stacked_linear.h"
+
+namespace sluice {
+
+struct GriffinSpec {
+  int width = 0;
+  int heads = 0;  // the unit's gates see their own head's channels only
+  int conv_width = 4;
+  ops::Activation activation = ops::Activation::kGeluTanh;  // of the gate beside
+
+  CausalConvSpec conv() const { return {width, conv_width, true, ops::Activation::kIdentity}; }
+};
+
+class Griffin final : public Mixer {
+ public:
+  Griffin(const Weights& w, const GriffinSpec& spec, int hidden);
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override;
+  int64_t floats_per_token() const override { return 5 * int64_t{spec_.width}; }
+  int64_t state_values() const override { return spec_.conv().state_values() + spec_.width; }
+
+ private:
+  GriffinSpec spec_;
+  Linear in_, out_;  // in: x, gate
+  CausalConv conv_;
+  StackedLinear input_gate_, recurrent_gate_;
+  Vector input_bias_, recurrent_bias_, rate_;  // [width]
+};
+
+}  // namespace sluice

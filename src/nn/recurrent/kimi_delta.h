@@ -1,0 +1,28 @@
+// Kimi's delta attention (Kimi Linear, arXiv:2510.26692): a gated delta net whose states decay by the channel of the
+// keys. Decays and the gate of the result are projected in two narrow steps.
+#pragma once
+
+#include "nn/recurrent/delta_rule.h"
+
+namespace sluice {
+
+// Tensors q_proj, k_proj, v_proj, q_conv1d, k_conv1d, v_conv1d; f_a_proj, f_b_proj, dt_bias, A_log of the decays;
+// b_proj; g_a_proj, g_b_proj of the gate; o_norm, o_proj.
+class KimiDelta final : public Mixer {
+ public:
+  // As many heads of keys as of values, equally wide.
+  KimiDelta(const Weights& w, const DeltaSpec& spec, int hidden);
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override;
+  int64_t floats_per_token() const override {
+    return 2 * spec_.conv().channels + 2 * spec_.values() + spec_.heads + 2 * int64_t{spec_.value_dim};
+  }
+  int64_t state_values() const override { return spec_.state_values(); }
+
+ private:
+  DeltaSpec spec_;
+  Linear in_, decays_, gate_, out_;  // in: queries, keys, values, first steps of decays and gate, beta
+  DeltaRule rule_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// Projections, convolution, scan, gate.
+#include "nn/recurrent/mamba.h"
+
+#include <limits>
+
+namespace sluice {
+
+Mamba::Mamba(const Weights& w, const MambaSpec& s, int hidden)
+    : spec_(s),
+      in_(w, {{"in_proj", 2 * int64_t{s.inner}}}, hidden, s.bias),
+      x_(w, {{"x_proj", s.dt_rank + 2 * int64_t{s.state}}}, s.inner, false),
+      dt_(w, {{"dt_proj", s.inner}}, s.dt_rank, true),
+      out_(w, {{"out_proj", hidden}}, s.inner, s.bias),
+      conv_(w, "conv1d", s.conv()),
+      a_(w.context(), transposed(decay_rates(w.vector("A_log", Shape{s.inner, s.state})), s.inner)),
+      d_(w.context(), w.vector("D", s.inner)) {
+  if (!s.norms) return;
+  dt_norm_ = Norm(w, "dt_layernorm", s.dt_rank, s.norm);
+  b_norm_ = Norm(w, "b_layernorm", s.state, s.norm);
+  c_norm_ = Norm(w, "c_layernorm", s.state, s.norm);
+}
+
+void Mamba::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x, bool accumulate) const {
+  const int64_t inner = spec_.inner, n = spec_.state, conv_values = spec_.conv().state_values();
+  const Tensor xz = in_(c, x);
+  const Tensor u = conv_(c, step, xz.slice_columns(0, inner), step.state.slice_columns(0, conv_values));
+  const Tensor parameters = x_(c, u);
+  const Tensor rank = parameters.slice_columns(0, spec_.dt_rank);
+  const Tensor b = parameters.slice_columns(spec_.dt_rank, n), read = parameters.slice_columns(spec_.dt_rank + n, n);
+  if (spec_.norms) {
+    dt_norm_.in_place(c, rank);
+    b_norm_.in_place(c, b);
+    c_norm_.in_place(c, read);
+  }
+  const Tensor dt = dt_(c, rank);
+  ops::softplus(c, dt, nullptr, 0.0f, std::numeric_limits<float>::infinity());
+  ops::selective_scan(c, {.out = u,
+                          .x = u,
+                          .dt = dt,
+                          .b = b,
+                          .c = read,
+                          .a = a_.data(),
+                          .d = d_.data(),
+                          .state = step.state.slice_columns(conv_values, inner * n),
+                          .sequences = step.sequences()});
+  ops::multiply(c, u, xz.slice_columns(inner, inner), ops::Activation::kSilu);
+  out_.into(c, out, u, accumulate);
+}
+
+}  // namespace sluice

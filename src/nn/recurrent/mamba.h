@@ -1,0 +1,39 @@
+// Mamba: a selective scan behind a short convolution, gated (Gu and Dao 2023, arXiv:2312.00752).
+#pragma once
+
+#include "nn/recurrent/causal_conv.h"
+
+namespace sluice {
+
+struct MambaSpec {
+  int inner = 0;    // channels
+  int state = 0;    // values per channel
+  int dt_rank = 0;  // of the steps' projection
+  int conv_width = 4;
+  bool conv_bias = true;
+  bool bias = false;                                    // of the input and output projections
+  ops::Activation activation = ops::Activation::kSilu;  // of the convolution; the gate's is SiLU
+  bool norms =
+      false;  // of the steps and both projections of the state (tensors dt_layernorm, b_layernorm, c_layernorm)
+  NormSpec norm{};
+
+  CausalConvSpec conv() const { return {inner, conv_width, conv_bias, activation}; }
+};
+
+class Mamba final : public Mixer {
+ public:
+  Mamba(const Weights& w, const MambaSpec& spec, int hidden);
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override;
+  int64_t floats_per_token() const override { return 4 * int64_t{spec_.inner} + spec_.dt_rank + 2 * spec_.state; }
+  int64_t state_values() const override { return spec_.conv().state_values() + int64_t{spec_.inner} * spec_.state; }
+
+ private:
+  MambaSpec spec_;
+  Linear in_, x_, dt_, out_;
+  CausalConv conv_;
+  Norm dt_norm_, b_norm_, c_norm_;
+  Vector a_, d_;  // [state, inner], [inner]
+};
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+// Mamba 2: a scan with one decay per head behind a short convolution, gated and normed (Dao and Gu 2024,
+// arXiv:2405.21060).
+#pragma once
+
+#include <array>
+#include <limits>
+
+#include "nn/recurrent/causal_conv.h"
+
+namespace sluice {
+
+struct Mamba2Spec {
+  int heads = 0;
+  int head_dim = 0;
+  int groups = 1;  // of heads that share the projections of the state
+  int state = 0;   // values per channel
+  int conv_width = 4;
+  bool conv_bias = true;
+  bool in_bias = false, out_bias = false;  // of the projections
+  // Of what the input projection gives: gate, x, b, c, dt (Falcon-H1).
+  std::array<float, 5> scales{1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+  ops::Activation activation = ops::Activation::kSilu;                    // of the convolution
+  float dt_low = 0.0f, dt_high = std::numeric_limits<float>::infinity();  // limits of the steps
+  bool norm = true;                                                       // of the result (tensor "norm")
+  bool norm_before_gate = false;
+  int norm_groups = 1;  // columns are normed in that many groups
+  float norm_eps = 1e-5f;
+
+  int64_t inner() const { return int64_t{heads} * head_dim; }
+  int64_t projections() const { return int64_t{groups} * state; }
+  CausalConvSpec conv() const { return {inner() + 2 * projections(), conv_width, conv_bias, activation}; }
+};
+
+class Mamba2 final : public Mixer {
+ public:
+  Mamba2(const Weights& w, const Mamba2Spec& spec, int hidden);
+  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override;
+  int64_t floats_per_token() const override { return spec_.inner() + 2 * spec_.conv().channels + spec_.heads; }
+  int64_t state_values() const override { return spec_.conv().state_values() + spec_.inner() * spec_.state; }
+
+ private:
+  void scale(ops::Ctx& c, const Tensor& projected) const;
+  void gate_and_norm(ops::Ctx& c, const Tensor& y, const Tensor& gate) const;
+
+  Mamba2Spec spec_;
+  Linear in_, out_;
+  CausalConv conv_;
+  std::vector<Norm> norms_;  // per group
+  Vector a_, d_, dt_bias_;   // [heads]
+};
+
+}  // namespace sluice

@@ -1,0 +1,166 @@
+// Scalar reference of drawing tokens.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ops/reference.h"
+#include "ops/sample.h"
+
+namespace sluice::ops::reference {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+float score(const DrawRow& row, float logit, int64_t id) {
+  const float u = open_uniform(draw_bits(row, static_cast<uint32_t>(id / 4))[id % 4]);
+  return row.scale * logit - std::log(-std::log(u));
+}
+
+int bin_of(float max, float logit) {
+  return static_cast<int>(std::min((max - logit) * kDrawBinsPerLogit, static_cast<float>(kDrawBins - 1)));
+}
+
+// Lists at least `count` of the largest logits: those of whole bins. Returns how many there are; only so many as there
+// is room for are written.
+int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, TopLogit* to) {
+  std::vector<int64_t> bins(kDrawBins);
+  for (int64_t i = 0; i < vocab; ++i) {
+    if (logits[i] != kMasked) ++bins[static_cast<size_t>(bin_of(max, logits[i]))];
+  }
+  int last = 0;
+  for (int64_t sum = bins[0]; sum < wanted && last < kDrawBins - 1;) sum += bins[static_cast<size_t>(++last)];
+  int32_t count = 0;
+  for (int64_t i = 0; i < vocab; ++i) {
+    if (logits[i] == kMasked || bin_of(max, logits[i]) > last) continue;
+    if (count < kMostTop) to[count] = {static_cast<int32_t>(i), logits[i]};
+    ++count;
+  }
+  return count;
+}
+
+// What a draw keeps of a row, by id.
+std::vector<bool> kept(const DrawRow& row, const std::vector<float>& logits, float max) {
+  struct Token {
+    size_t id;
+    float logit;
+    uint64_t weight;
+  };
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kMasked) continue;
+    const double weight = std::exp(row.scale * (logits[i] - max));
+    tokens.push_back({i, logits[i], static_cast<uint64_t>(std::llrint(weight * kDrawWeightUnits))});
+  }
+  std::ranges::stable_sort(tokens, [](const Token& a, const Token& b) { return a.logit > b.logit; });
+  if (row.count > 0 && tokens.size() > static_cast<size_t>(row.count)) tokens.resize(static_cast<size_t>(row.count));
+  uint64_t total = 0, before = 0;
+  for (const Token& token : tokens) total += token.weight;
+  const auto enough = static_cast<uint64_t>(std::ceil(row.mass * static_cast<double>(total)));
+  std::vector<bool> keeps(logits.size());
+  for (const Token& token : tokens) {
+    if (row.mass < 1 && before >= enough) break;
+    before += token.weight;
+    keeps[token.id] = std::exp(row.scale * (token.logit - max)) >= row.least;
+  }
+  return keeps;
+}
+
+// The largest logit; NaN and +infinity are so, too.
+float worst_or_max(const float* logits, int64_t vocab) {
+  float max = kMasked;
+  for (int64_t i = 0; i < vocab; ++i) {
+    if (!(logits[i] < INFINITY)) return INFINITY;
+    max = std::max(max, logits[i]);
+  }
+  return max;
+}
+
+float edited(const DrawRow& row, const DrawEdit& edit, float logit) {
+  logit += edit.bias;
+  if (edit.output < 0) return logit;
+  logit = logit > 0.0f ? logit / row.repetition : logit * row.repetition;
+  return edit.output > 0 ? logit - (row.frequency * static_cast<float>(edit.output) + row.presence) : logit;
+}
+
+// The row after its edits and its mask.
+std::vector<float> edit(const DrawArgs& args, const DrawRow& row, const float* raw, int64_t vocab) {
+  std::vector<float> logits(raw, raw + vocab);
+  for (int32_t i = 0; i < row.edits; ++i) {
+    const DrawEdit& one = args.edits.as<const DrawEdit>()[row.first_edit + i];
+    logits[static_cast<size_t>(one.id)] = edited(row, one, raw[one.id]);
+  }
+  const uint32_t* mask = row.mask < 0 ? nullptr : args.masks.as<const uint32_t>() + row.mask * mask_words(vocab);
+  for (int64_t i = 0; mask != nullptr && i < vocab; ++i) {
+    if ((mask[i / 32] >> (i % 32) & 1) == 0) logits[static_cast<size_t>(i)] = kMasked;
+  }
+  return logits;
+}
+
+int32_t choose(const DrawRow& row, const std::vector<float>& logits, float max) {
+  const bool all = row.scale == 0 || (row.count == 0 && row.mass >= 1 && row.least <= 0);
+  const std::vector<bool> keeps = all ? std::vector<bool>(logits.size(), true) : kept(row, logits, max);
+  int32_t token = DrawnRow::kNoneLeft;
+  float best = kMasked;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == kMasked || !keeps[i]) continue;
+    const float value = row.scale > 0 ? score(row, logits[i], static_cast<int64_t>(i)) : logits[i];
+    if (value > best) best = value, token = static_cast<int32_t>(i);
+  }
+  return token;
+}
+
+double weight_of(const float* logits, int64_t vocab, float max) {
+  double total = 0;
+  for (int64_t i = 0; i < vocab; ++i) total += std::exp(logits[i] - max);
+  return total;
+}
+
+void report(const DrawRow& row, const float* raw, int64_t vocab, DrawnRow& drawn, TopLogit* top) {
+  drawn.raw_total = static_cast<float>(weight_of(raw, vocab, drawn.raw_max));
+  if (row.report > 0) {
+    drawn.top = list_top(row.report, raw, vocab, drawn.raw_max, top);
+    if (drawn.top > kMostTop) drawn.top = -1;
+  }
+  if (drawn.token < 0) return;
+  drawn.token_logit = raw[drawn.token];
+  for (int64_t i = 0; i < vocab; ++i) {
+    drawn.before += raw[i] > drawn.token_logit || (raw[i] == drawn.token_logit && i < drawn.token) ? 1 : 0;
+  }
+}
+
+DrawnRow draw_row(const DrawArgs& args, int64_t index) {
+  const DrawRow& row = args.rows.as<const DrawRow>()[index];
+  const float* raw = args.logits.f32() + row.row * args.logits.row_stride;
+  const int64_t vocab = args.logits.shape[1];
+  DrawnRow drawn{.raw_max = worst_or_max(raw, vocab)};
+  if (drawn.raw_max == INFINITY || drawn.raw_max == kMasked) return drawn;
+  if (row.target >= 0) {
+    drawn.token = row.target;
+  } else {
+    const std::vector<float> logits = edit(args, row, raw, vocab);
+    const float max = worst_or_max(logits.data(), vocab);
+    drawn.token = max == INFINITY ? DrawnRow::kNoneLeft : choose(row, logits, max);
+  }
+  if (row.report >= 0) {
+    report(row, raw, vocab, drawn, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);
+  }
+  return drawn;
+}
+
+}  // namespace
+
+void draw(ThreadPool&, const DrawArgs& args) {
+  const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
+  for (int64_t i = 0; i < draws; ++i) args.drawn.as<DrawnRow>()[i] = draw_row(args, i);
+  if (args.for_host.data != nullptr) std::copy_n(args.drawn.as<DrawnRow>(), draws, args.for_host.as<DrawnRow>());
+}
+
+void take_drawn(ThreadPool&, const TakeDrawnArgs& args) {
+  for (size_t row = 0; row < args.from.size(); ++row) {
+    const int32_t draw = args.from[row];
+    if (draw >= 0) args.tokens.as<int32_t>()[row] = std::max(args.drawn.as<const DrawnRow>()[draw].token, 0);
+  }
+}
+
+}  // namespace sluice::ops::reference

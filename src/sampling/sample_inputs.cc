@@ -1,0 +1,153 @@
+// See draw_inputs.h. Edits are as many as tokens with a bias or a penalty: for a long text thousands, a few
+// microseconds of a row's step.
+#include "sampling/sample_inputs.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace sluice {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // room for; rows share it
+constexpr size_t kMasks = 64;
+
+bool masks_ends(const SampleTask& task) { return task.position < task.params->min_tokens; }
+
+size_t most_edits_of(const SampleTask& task) {
+  return task.params->logit_bias.size() + (masks_ends(task) ? task.end_tokens.size() : 0) +
+         (task.counts != nullptr ? task.counts->entries().size() : 0);
+}
+
+bool masks(const SampleTask& task) { return task.target < 0 && !task.params->allowed_token_ids.empty(); }
+
+}  // namespace
+
+DrawInputs::DrawInputs(const ops::Backend& backend, int rows, int vocab)
+    : vocab_(vocab),
+      most_edits_(std::max(static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits)),
+      most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
+      mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
+      rows_(static_cast<size_t>(rows) * sizeof(ops::DrawRow), backend.staging_memory()),
+      edits_(backend, most_edits_ * sizeof(ops::DrawEdit)),
+      masks_(backend, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
+
+void DrawInputs::clear() { edits_promised_ = masks_promised_ = 0; }
+
+bool DrawInputs::promise(const SampleTask& task, bool shares_row) {
+  if (task.plain) return true;
+  const size_t edits = task.target >= 0 ? 0 : most_edits_of(task), asked = masks(task) ? 1 : 0;
+  if (edits > 0 && shares_row) return false;
+  if (edits_promised_ + edits > most_edits_ || masks_promised_ + asked > most_masks_) return false;
+  edits_promised_ += edits, masks_promised_ += asked;
+  return true;
+}
+
+ops::DrawRow DrawInputs::row_of(const SampleTask& task) {
+  const SamplingParams& p = *task.params;
+  ops::DrawRow row{.row = task.row,
+                   .key = {static_cast<uint32_t>(task.seed), static_cast<uint32_t>(task.seed >> 32)},
+                   .choice = static_cast<uint32_t>(task.choice),
+                   .position = static_cast<uint32_t>(task.position),
+                   .target = task.target,
+                   .report = task.logprobs};
+  if (task.target >= 0) {
+    CHECK(task.target < vocab_, "target {}", task.target);
+    row.report = std::max(row.report, 0);
+    return row;
+  }
+  if (task.counts != nullptr) {
+    row.repetition = static_cast<float>(p.repetition_penalty);
+    row.presence = static_cast<float>(p.presence_penalty);
+    row.frequency = static_cast<float>(p.frequency_penalty);
+  }
+  if (p.temperature < Sampler::kGreedyBelow) return row;
+  row.scale = static_cast<float>(1.0 / p.temperature);
+  if (p.top_k > 0 && p.top_k < vocab_) row.count = p.top_k;
+  row.mass = p.top_p;
+  row.least = static_cast<float>(p.min_p);
+  return row;
+}
+
+void DrawInputs::write_edits(const SampleTask& task) {
+  const auto check = [&](TokenId id) { CHECK(id >= 0 && id < vocab_, "token {} of {}", id, vocab_); };
+  const auto by_id = [](const ops::DrawEdit& edit) { return edit.id; };
+  biased_.clear();
+  for (const auto& [id, bias] : task.params->logit_bias) check(id), biased_.push_back({.id = id, .bias = bias});
+  for (size_t i = 0; masks_ends(task) && i < task.end_tokens.size(); ++i) {
+    const TokenId id = task.end_tokens[i];
+    if (id >= 0 && id < vocab_) biased_.push_back({.id = id, .bias = kMasked});
+  }
+  // A token may be named twice: its biases add up.
+  std::ranges::stable_sort(biased_, {}, by_id);
+  size_t kept = 0;
+  for (const ops::DrawEdit& edit : biased_) {
+    if (kept > 0 && biased_[kept - 1].id == edit.id) {
+      biased_[kept - 1].bias += edit.bias;
+    } else {
+      biased_[kept++] = edit;
+    }
+  }
+  biased_.resize(kept);
+  auto* out = edits_.as<ops::DrawEdit>() + edits_written_;
+  if (task.counts != nullptr) {
+    for (const PenaltyCounts::Entry& entry : task.counts->entries()) {
+      check(entry.token);
+      if (!biased_.empty()) {
+        const auto same = std::ranges::lower_bound(biased_, entry.token, {}, by_id);
+        if (same != biased_.end() && same->id == entry.token) {
+          same->output = entry.output;
+          continue;
+        }
+      }
+      *out++ = {.id = entry.token, .output = entry.output};
+    }
+  }
+  out = std::ranges::copy(biased_, out).out;
+  edits_written_ = static_cast<size_t>(out - edits_.as<ops::DrawEdit>());
+}
+
+void DrawInputs::write_mask(const SampleTask& task) {
+  auto* words = masks_.as<uint32_t>() + masks_written_++ * mask_words_;
+  std::fill_n(words, mask_words_, 0);
+  for (const TokenId id : task.params->allowed_token_ids) {
+    CHECK(id >= 0 && id < vocab_, "allowed_token_ids has {}", id);
+    words[id / 32] |= 1u << (id % 32);
+  }
+}
+
+void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t> which) {
+  auto* rows = reinterpret_cast<ops::DrawRow*>(rows_.data());
+  rows_written_ = edits_written_ = masks_written_ = 0;
+  top_asked_ = false;
+  for (const size_t i : which) {
+    const SampleTask& task = tasks[i];
+    ops::DrawRow row = row_of(task);
+    top_asked_ |= row.report > 0;
+    if (task.target < 0 && !task.plain) {
+      row.first_edit = static_cast<int32_t>(edits_written_);
+      write_edits(task);
+      row.edits = static_cast<int32_t>(edits_written_) - row.first_edit;
+      if (masks(task)) {
+        row.mask = static_cast<int32_t>(masks_written_);
+        write_mask(task);
+      }
+    }
+    rows[rows_written_++] = row;
+  }
+}
+
+void DrawInputs::send(Memory& memory, ops::DrawArgs& args) {
+  const auto copied = [&](Mirror& mirror, size_t bytes) {
+    const Tensor to = mirror.on_device(bytes);
+    if (bytes > 0) memory.copy_later(to.data, mirror.host.data(), bytes);
+    return to;
+  };
+  args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::DrawRow))});
+  args.edits = copied(edits_, edits_written_ * sizeof(ops::DrawEdit));
+  args.masks = copied(masks_, masks_written_ * mask_words_ * sizeof(uint32_t));
+}
+
+}  // namespace sluice

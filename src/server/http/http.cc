@@ -1,0 +1,73 @@
+// Look-ups in HTTP messages.
+#include "server/http/http.h"
+
+#include <algorithm>
+
+namespace sluice::server {
+namespace {
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+}  // namespace
+
+bool equals_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
+}
+
+int HttpRequest::count(std::string_view name) const {
+  return static_cast<int>(
+      std::count_if(headers.begin(), headers.end(), [&](auto& h) { return equals_ignoring_case(h.first, name); }));
+}
+
+std::optional<std::string_view> HttpRequest::header(std::string_view name) const {
+  if (count(name) != 1) return std::nullopt;
+  for (const auto& [key, value] : headers) {
+    if (equals_ignoring_case(key, name)) return value;
+  }
+  return std::nullopt;
+}
+
+const char* reason_phrase(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 415:
+      return "Unsupported Media Type";
+    case 417:
+      return "Expectation Failed";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      return "Unknown";
+  }
+}
+
+}  // namespace sluice::server

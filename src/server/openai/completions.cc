@@ -1,0 +1,254 @@
+// /v1/completions: one or several prompts, as text or tokens; echo.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "server/openai/format.h"
+#include "server/openai/openai.h"
+#include "server/openai/reading.h"
+
+namespace sluice::server {
+namespace {
+
+constexpr size_t kMaxPrompts = 2048;
+
+// What echo gives back of a prompt.
+struct Echo {
+  std::string text;
+  std::vector<TokenId> tokens;
+};
+
+struct CompletionOptions {
+  std::vector<Echo> echo;        // one per prompt, or none
+  bool prompt_logprobs = false;  // asked for by name, not by echo
+  bool discard_output = false;   // echo with max_tokens 0: only the prompt is scored
+};
+
+// OpenAI writes tokens that are not text by themselves as "bytes:\xe2\x82".
+std::string token_name(const Engine& engine, TokenId id) {
+  const std::string bytes = engine.token_bytes(id);
+  if (is_utf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  return name;
+}
+
+class CompletionFormat final : public OpenAiFormat {
+ public:
+  CompletionFormat(const Engine& engine, FormatOptions options, CompletionOptions more)
+      : OpenAiFormat(engine, std::move(options)), more_(std::move(more)), held_(more_.echo.size()) {}
+
+ private:
+  std::string add(int prompt, int index, Choice& choice, Event& event) override {
+    const auto p = static_cast<size_t>(prompt);
+    if (more_.discard_output) choice.usage.completion_tokens = event.usage.completion_tokens = 0;
+    if (!options_.stream || !options_.logprobs || more_.echo.empty()) return add_now(p, index, choice, event);
+    // The prompt's log probabilities come with the first event of choice 0, and every choice starts with them.
+    if (index % options_.n != 0 && !held_[p].released) {
+      held_[p].events.emplace_back(index, &choice, std::move(event));
+      return {};
+    }
+    std::string out = add_now(p, index, choice, event);
+    held_[p].released = true;
+    for (auto& [i, c, e] : std::exchange(held_[p].events, {})) out += add_now(p, i, *c, e);
+    return out;
+  }
+
+  std::string add_now(size_t prompt, int index, Choice& choice, Event& event) {
+    std::string text;
+    Json logprobs;
+    if (options_.logprobs) logprobs = empty_logprobs();
+    if (options_.stream && !choice.begun) begin(prompt, choice, text, logprobs);
+    if (!more_.discard_output) {
+      text += event.text;
+      if (options_.logprobs) {
+        for (const TokenLogprobs& token : text_logprobs(event)) append(logprobs, choice, token);
+      }
+    }
+    if (!options_.stream) {
+      choice.text += text;
+      if (options_.logprobs) concatenate(choice.logprobs, logprobs);
+      return {};
+    }
+    const bool has_logprobs = options_.logprobs && !logprobs["tokens"].empty();
+    if (text.empty() && !has_logprobs && !event.finish) return {};
+    return chunk(fmt::format(R"({{"index":{},"text":{},"logprobs":{},{}}})", index, dump_json(text),
+                             has_logprobs ? dump_json(logprobs) : "null", finish_members(event.finish)),
+                 event.usage);
+  }
+
+  // What comes before the first generated token.
+  void begin(size_t prompt, Choice& choice, std::string& text, Json& logprobs) {
+    choice.begun = true;
+    if (more_.echo.empty()) return;
+    const Echo& echo = more_.echo[prompt];
+    text = echo.text;
+    if (!options_.logprobs) return;
+    const std::vector<TokenLogprobs>& scored = prompt_logprobs_[prompt];
+    for (size_t i = 0; i < echo.tokens.size(); ++i) {
+      if (i > 0 && i < scored.size()) {
+        append(logprobs, choice, scored[i]);
+        continue;
+      }
+      logprobs["tokens"].push_back(token_name(engine_, echo.tokens[i]));
+      logprobs["token_logprobs"].push_back(nullptr);
+      logprobs["top_logprobs"].push_back(nullptr);
+      advance(logprobs, choice, echo.tokens[i]);
+    }
+  }
+
+  static Json empty_logprobs() {
+    return {{"tokens", Json::array()},
+            {"token_logprobs", Json::array()},
+            {"top_logprobs", Json::array()},
+            {"text_offset", Json::array()}};
+  }
+
+  void append(Json& logprobs, Choice& choice, const TokenLogprobs& token) {
+    logprobs["tokens"].push_back(token_name(engine_, token.token.id));
+    logprobs["token_logprobs"].push_back(json_logprob(token.token.logprob));
+    Json top = Json::object();
+    for (const TokenLogprob& other : token.top) {
+      if (static_cast<int>(top.size()) < options_.top_logprobs) {
+        top[token_name(engine_, other.id)] = json_logprob(other.logprob);
+      }
+    }
+    top[token_name(engine_, token.token.id)] = json_logprob(token.token.logprob);
+    logprobs["top_logprobs"].push_back(std::move(top));
+    advance(logprobs, choice, token.token.id);
+  }
+
+  void advance(Json& logprobs, Choice& choice, TokenId id) {
+    logprobs["text_offset"].push_back(choice.characters);
+    choice.characters += count_characters(engine_.token_bytes(id));
+  }
+
+  static void concatenate(Json& all, Json& more) {
+    if (all.is_null()) all = empty_logprobs();
+    for (auto& [key, list] : more.items()) {
+      for (Json& value : list) all[key].push_back(std::move(value));
+    }
+  }
+
+  Json whole_choice(int index, Choice& choice) override {
+    const auto prompt = static_cast<size_t>(index / options_.n);
+    Json logprobs;
+    if (!more_.echo.empty()) {
+      // Offsets of the output were counted from 0: the prompt goes before it.
+      Json prompt_part = empty_logprobs();
+      std::string text;
+      Choice start;
+      begin(prompt, start, text, prompt_part);
+      choice.text.insert(0, text);
+      if (options_.logprobs) {
+        for (Json& offset : choice.logprobs["text_offset"]) offset = offset.get<size_t>() + start.characters;
+        logprobs = std::move(prompt_part);
+      }
+    }
+    if (options_.logprobs) concatenate(logprobs, choice.logprobs);
+    Json out = {{"index", index}, {"text", std::move(choice.text)}, {"logprobs", std::move(logprobs)}};
+    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish))));
+    if (more_.prompt_logprobs) out["prompt_logprobs"] = prompt_logprobs_json(engine_, prompt_logprobs_[prompt]);
+    return out;
+  }
+
+  // Events of a prompt's further choices that wait for the prompt's log probabilities.
+  struct Held {
+    std::vector<std::tuple<int, Choice*, Event>> events;
+    bool released = false;
+  };
+
+  const CompletionOptions more_;
+  std::vector<Held> held_;  // by prompt
+};
+
+// The four forms of `prompt`, as a list.
+struct PromptItem {
+  const Json* value;  // a string or an array of token ids
+  std::string path;
+};
+
+std::vector<PromptItem> prompt_items(const Json& prompt) {
+  constexpr std::string_view kExpected =
+      "one of a string, array of strings, array of token ids or array of arrays of token ids";
+  if (prompt.is_null()) throw missing_parameter("prompt");
+  if (prompt.is_string()) return {{&prompt, "prompt"}};
+  if (!prompt.is_array()) throw invalid_type("prompt", kExpected, prompt);
+  expect_array(prompt, "prompt", 1);
+  if (prompt[0].is_number()) return {{&prompt, "prompt"}};
+  expect_array(prompt, "prompt", 1, kMaxPrompts);
+  std::vector<PromptItem> items;
+  const bool strings = prompt[0].is_string();
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    const std::string path = fmt::format("prompt[{}]", i);
+    if (strings) expect_string(prompt[i], path);
+    if (!strings) expect_array(prompt[i], path, 1);
+    items.push_back({&prompt[i], path});
+  }
+  return items;
+}
+
+}  // namespace
+
+GenerationJob OpenAiApi::completions_job(Reading reading) const {
+  RequestFields& fields = reading.fields;
+  const std::vector<PromptItem> items = prompt_items(fields.prompt);
+  if (fields.best_of != 0 && fields.best_of != fields.n) {
+    throw unsupported_parameter("best_of", "must equal 'n'");
+  }
+  if (!fields.sampling.max_tokens || !fields.has_max_tokens) fields.sampling.max_tokens = 16;
+  CompletionOptions more;
+  more.discard_output = fields.echo && *fields.sampling.max_tokens == 0;
+  more.prompt_logprobs = fields.sampling.prompt_logprobs.has_value();
+  const bool logprobs = fields.sampling.logprobs.has_value();
+  const int top = fields.sampling.logprobs.value_or(0);
+  if (more.discard_output) fields.sampling.max_tokens = 1;
+  if (fields.echo && logprobs) {
+    fields.sampling.prompt_logprobs = std::max(top, fields.sampling.prompt_logprobs.value_or(0));
+  }
+
+  GenerationJob job;
+  for (const PromptItem& item : items) {
+    Request request = base_request(reading);
+    request.prompt_param = item.path;
+    if (item.value->is_string()) {
+      request.prompt =
+          tokenize_text(item.value->get<std::string>(), fields.add_special_tokens.value_or(true), item.path);
+    } else {
+      for (size_t i = 0; i < item.value->size(); ++i) {
+        const std::string path = fmt::format("{}[{}]", item.path, i);
+        request.prompt.push_back(expect_token_id((*item.value)[i], path, engine_.model().vocab_size));
+      }
+    }
+    fit_context(fields, "prompt", request);
+    if (fields.echo) {
+      more.echo.push_back(
+          {item.value->is_string() ? item.value->get<std::string>() : engine_.detokenize(request.prompt, false),
+           logprobs ? request.prompt : std::vector<TokenId>()});
+    }
+    job.requests.push_back(std::move(request));
+  }
+  job.stream = fields.stream;
+  job.headers = judge_unknown(reading);
+  job.format =
+      std::make_unique<CompletionFormat>(engine_,
+                                         FormatOptions{.id = "cmpl-" + reading.request_id,
+                                                       .object = "text_completion",
+                                                       .chunk_object = "text_completion",
+                                                       .model = fields.model,
+                                                       .fingerprint = fingerprint_,
+                                                       .prompts = static_cast<int>(items.size()),
+                                                       .n = fields.n,
+                                                       .stream = fields.stream,
+                                                       .include_usage = fields.include_usage,
+                                                       .continuous_usage = fields.continuous_usage,
+                                                       .logprobs = logprobs,
+                                                       .top_logprobs = top,
+                                                       .keep_stop = fields.sampling.include_stop_str_in_output},
+                                         std::move(more));
+  return job;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,146 @@
+// The envelope of answers and chunks.
+#include "server/openai/format.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <ctime>
+
+namespace sluice::server {
+namespace {
+
+Json usage_json(int64_t prompt, int64_t completion, int64_t cached) {
+  return {{"prompt_tokens", prompt},
+          {"total_tokens", prompt + completion},
+          {"completion_tokens", completion},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+}
+
+}  // namespace
+
+OpenAiFormat::OpenAiFormat(const Engine& engine, FormatOptions options)
+    : engine_(engine),
+      options_(std::move(options)),
+      prompt_logprobs_(static_cast<size_t>(options_.prompts)),
+      created_(std::time(nullptr)),
+      chunk_head_(fmt::format(
+          R"(data: {{"id":"{}","object":"{}","created":{},"model":{},"system_fingerprint":"{}","choices":[)",
+          options_.id, options_.chunk_object, created_, dump_json(options_.model), options_.fingerprint)),
+      choices_(static_cast<size_t>(options_.prompts) * static_cast<size_t>(options_.n)) {}
+
+std::string OpenAiFormat::on_event(int prompt, Event event) {
+  const int index = prompt * options_.n + event.index;
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.usage = event.usage;
+  if (!event.prompt_logprobs.empty()) {
+    prompt_logprobs_[static_cast<size_t>(prompt)] = std::move(event.prompt_logprobs);
+  }
+  if (event.finish) choice.finish = event.finish;
+  return add(prompt, index, choice, event);
+}
+
+// A prompt counts once, however many choices share it.
+Json OpenAiFormat::usage() const {
+  int64_t prompt = 0, completion = 0, cached = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    completion += choices_[i].usage.completion_tokens;
+    if (i % static_cast<size_t>(options_.n) == 0) {
+      prompt += choices_[i].usage.prompt_tokens;
+      cached += choices_[i].usage.cached_tokens;
+    }
+  }
+  return usage_json(prompt, completion, cached);
+}
+
+std::string OpenAiFormat::chunk(std::string_view choice_json, const Usage& usage) const {
+  std::string usage_text;
+  if (options_.continuous_usage) {
+    usage_text =
+        ",\"usage\":" + dump_json(usage_json(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens));
+  } else if (options_.include_usage) {
+    usage_text = ",\"usage\":null";
+  }
+  return fmt::format("{}{}]{}}}\n\n", chunk_head_, choice_json, usage_text);
+}
+
+std::string OpenAiFormat::stream_end() {
+  std::string out;
+  if (options_.include_usage) {
+    out = fmt::format("{}],\"usage\":{}}}\n\n", chunk_head_, dump_json(usage()));
+  }
+  return out + "data: [DONE]\n\n";
+}
+
+std::string OpenAiFormat::stream_error(const ApiError& error) {
+  return fmt::format("data: {}\n\n", dump_json(to_json(error)));
+}
+
+std::string OpenAiFormat::body() {
+  Json choices = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) choices.push_back(whole_choice(static_cast<int>(i), choices_[i]));
+  Json body = {{"id", options_.id},
+               {"object", options_.object},
+               {"created", created_},
+               {"model", options_.model},
+               {"system_fingerprint", options_.fingerprint},
+               {"choices", std::move(choices)},
+               {"usage", usage()}};
+  extend_body(body);
+  return dump_json(body);
+}
+
+std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish) {
+  if (!finish) return R"("finish_reason":null)";
+  std::string stop_reason = "null";
+  if (finish->stop_token) stop_reason = std::to_string(*finish->stop_token);
+  if (!finish->stop_string.empty()) stop_reason = dump_json(finish->stop_string);
+  // Aborts and faults never get here: they are errors.
+  const std::string_view reason = finish->reason == FinishReason::kLength ? "length" : "stop";
+  return fmt::format(R"("finish_reason":"{}","stop_reason":{})", reason, stop_reason);
+}
+
+std::vector<TokenLogprobs> OpenAiFormat::text_logprobs(const Event& event) const {
+  std::vector<TokenLogprobs> out = event.logprobs;
+  const bool ended_by_token =
+      event.finish && event.finish->reason == FinishReason::kStop && event.finish->stop_string.empty();
+  if (ended_by_token && !options_.keep_stop && !out.empty()) out.pop_back();
+  return out;
+}
+
+double json_logprob(float logprob) { return std::max(static_cast<double>(logprob), -9999.0); }
+
+size_t count_characters(std::string_view utf8) {
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+bool is_utf8(std::string_view bytes) {
+  try {
+    Json(std::string(bytes)).dump();  // strict: throws for what is not UTF-8
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+Json prompt_logprobs_json(const Engine& engine, const std::vector<TokenLogprobs>& logprobs) {
+  Json out = Json::array();
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    if (i == 0) {
+      out.push_back(nullptr);
+      continue;
+    }
+    Json entry = Json::object();
+    const auto add = [&](const TokenLogprob& token) {
+      entry[std::to_string(token.id)] = {{"logprob", json_logprob(token.logprob)},
+                                         {"rank", token.rank},
+                                         {"decoded_token", engine.token_bytes(token.id)}};
+    };
+    add(logprobs[i].token);
+    for (const TokenLogprob& token : logprobs[i].top) add(token);
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+}  // namespace sluice::server

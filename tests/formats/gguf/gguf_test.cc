@@ -1,0 +1,705 @@
+// GGUF files made here: what a good one says, and some hundred bad ones, each refused with an error that names the
+// place.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "formats/gguf/file.h"
+#include "formats/gguf/text.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// Bytes of a GGUF file, and where its numbers are.
+class Writer {
+ public:
+  std::string bytes;
+
+  template <class T>
+  Writer& number(T value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  Writer& text(const std::string& value) {
+    number<uint64_t>(value.size());
+    bytes += value;
+    return *this;
+  }
+  Writer& header(uint64_t tensors, uint64_t keys, uint32_t version = 3) {
+    bytes += "GGUF";
+    return number(version).number(tensors).number(keys);
+  }
+  Writer& key(const std::string& name, uint32_t type) { return text(name).number(type); }
+  Writer& key_u32(const std::string& name, uint32_t value) { return key(name, 4).number(value); }
+  Writer& key_f32(const std::string& name, float value) { return key(name, 6).number(value); }
+  Writer& key_text(const std::string& name, const std::string& value) { return key(name, 8).text(value); }
+  Writer& tensor(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+    text(name).number(static_cast<uint32_t>(dims.size()));
+    for (uint64_t d : dims) number(d);
+    return number(type).number(offset);
+  }
+  Writer& data(size_t size, size_t alignment = 32) {
+    bytes.resize((bytes.size() + alignment - 1) / alignment * alignment);
+    for (size_t i = 0; i < size; ++i) bytes.push_back(static_cast<char>(i));
+    return *this;
+  }
+};
+
+GgufFile read(const std::string& bytes) {
+  // A copy of its own size, so that the sanitizers see a read past its end.
+  const std::vector<char> exact(bytes.begin(), bytes.end());
+  return read_gguf({reinterpret_cast<const std::byte*>(exact.data()), exact.size()}, "test.gguf");
+}
+
+struct Failure {
+  ErrorCode code;
+  std::string message;
+};
+std::optional<Failure> failure(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return Failure{e.code, e.what()};
+  }
+  return std::nullopt;
+}
+
+// Two keys and two tensors: [2, 3] of F32 and [4, 32] of Q8_0.
+std::string good(uint32_t version = 3) {
+  return Writer()
+      .header(2, 2, version)
+      .key_text("general.architecture", "llama")
+      .key_u32("llama.block_count", 7)
+      .tensor("first", {3, 2}, 0, 0)
+      .tensor("second", {32, 4}, 8, 32)
+      .data(32 + 4 * 34)
+      .bytes;
+}
+
+TEST(Gguf, ReadsBothVersions) {
+  for (uint32_t version : {2, 3}) {
+    const std::string bytes = good(version);
+    const GgufFile file = read_gguf({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, "test.gguf");
+    EXPECT_EQ(file.version, static_cast<int>(version));
+    EXPECT_EQ(file.metadata.text("general.architecture"), "llama");
+    EXPECT_EQ(file.metadata.integer("llama.block_count"), 7);
+    ASSERT_EQ(file.tensors.size(), 2u);
+    EXPECT_EQ(file.tensors[0].shape, (Shape{2, 3}));
+    EXPECT_EQ(file.tensors[1].dtype->name, "q8_0");
+    EXPECT_EQ(file.tensors[1].bytes, 4u * 34);
+    EXPECT_EQ(file.tensors[1].data - file.tensors[0].data, 32);
+  }
+}
+
+TEST(Gguf, EveryTruncationIsAnError) {
+  const std::string bytes = good();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto found = failure([&] { read(bytes.substr(0, size)); });
+    ASSERT_TRUE(found) << size << " bytes";
+    EXPECT_EQ(found->code, ErrorCode::kCorruptFile);
+    EXPECT_THAT(found->message, HasSubstr("test.gguf"));
+  }
+}
+
+// Every number of the header becomes every extreme: an error or a file, and nothing beyond the bytes is touched.
+TEST(Gguf, NoNumberLeadsOutOfTheFile) {
+  const std::string bytes = good();
+  int refused = 0;
+  for (size_t at = 4; at + 8 <= bytes.size() - (32 + 4 * 34); ++at) {
+    for (uint64_t value : {~uint64_t{0}, uint64_t{1} << 63, uint64_t{1} << 62, (uint64_t{1} << 61) + 1,
+                           uint64_t{1} << 32, uint64_t{0x7fffffff}, uint64_t{0}}) {
+      std::string changed = bytes;
+      std::memcpy(changed.data() + at, &value, sizeof value);
+      refused += failure([&] { read(changed); }).has_value();
+    }
+  }
+  EXPECT_GT(refused, 120);
+}
+
+struct Bad {
+  const char* what;
+  std::string bytes;
+  ErrorCode code;
+  const char* message;
+};
+
+std::vector<Bad> bad_headers() {
+  using enum ErrorCode;
+  return {
+      {"empty", "", kCorruptFile, "does not begin"},
+      {"another magic", "GGML" + good().substr(4), kCorruptFile, "does not begin"},
+      {"git lfs", "version https://git-lfs.github.com/spec/v1\n", kCorruptFile, "Git LFS"},
+      {"version 0", Writer().header(0, 0, 0).bytes, kUnsupportedModel, "big-endian"},
+      {"version 1", Writer().header(0, 0, 1).bytes, kUnsupportedModel, "version 1"},
+      {"version 4", Writer().header(0, 0, 4).bytes, kUnsupportedModel, "version 4"},
+      {"big-endian", Writer().header(0, 0, 0x03000000).bytes, kUnsupportedModel, "big-endian"},
+      {"tensors beyond the file", Writer().header(1u << 30, 0).bytes, kCorruptFile, "tensors"},
+      {"keys beyond the file", Writer().header(0, 1u << 30).bytes, kCorruptFile, "metadata keys"},
+      {"all ones", Writer().header(~uint64_t{0}, ~uint64_t{0}).bytes, kCorruptFile, "tensors"},
+  };
+}
+
+std::vector<Bad> bad_metadata() {
+  using enum ErrorCode;
+  const auto one = [](const std::function<void(Writer&)>& add) {
+    Writer w;
+    w.header(0, 1);
+    add(w);
+    w.bytes.append(64, '\0');
+    return w.bytes;
+  };
+  return {
+      {"key without name", one([](Writer& w) { w.key_u32("", 1); }), kCorruptFile, "no name"},
+      {"long key", one([](Writer& w) { w.number<uint64_t>(65536); }), kCorruptFile, "65536 bytes"},
+      {"length of a key", one([](Writer& w) { w.number(~uint64_t{0}); }), kCorruptFile, "a key of"},
+      {"unknown type", one([](Writer& w) { w.key("k", 13); }), kCorruptFile, "value type 13"},
+      {"huge type", one([](Writer& w) { w.key("k", ~0u); }), kCorruptFile, "value type"},
+      {"bool of 2", one([](Writer& w) { w.key("k", 7).number<uint8_t>(2); }), kCorruptFile, "bool"},
+      {"length of a string", one([](Writer& w) { w.key("k", 8).number<uint64_t>(1000); }), kCorruptFile, "1000 bytes"},
+      {"string of 2^63", one([](Writer& w) { w.key("k", 8).number(uint64_t{1} << 63); }), kCorruptFile, "at most"},
+      {"array of arrays", one([](Writer& w) { w.key("k", 9).number(9u).number<uint64_t>(1); }), kUnsupportedModel,
+       "array of arrays"},
+      {"array of an unknown type", one([](Writer& w) { w.key("k", 9).number(99u).number<uint64_t>(1); }), kCorruptFile,
+       "value type 99"},
+      {"array beyond the file", one([](Writer& w) { w.key("k", 9).number(4u).number<uint64_t>(1000); }), kCorruptFile,
+       "1000 elements"},
+      {"array whose bytes overflow", one([](Writer& w) { w.key("k", 9).number(10u).number(uint64_t{1} << 61); }),
+       kCorruptFile, "elements"},
+      {"strings beyond the file", one([](Writer& w) { w.key("k", 9).number(8u).number<uint64_t>(100); }), kCorruptFile,
+       "100 elements"},
+      {"string in an array", one([](Writer& w) { w.key("k", 9).number(8u).number<uint64_t>(1).number<uint64_t>(999); }),
+       kCorruptFile, "999 bytes"},
+      {"duplicate key", Writer().header(0, 2).key_u32("k", 1).key_u32("k", 2).bytes + std::string(32, '\0'),
+       kCorruptFile, "duplicate key"},
+      {"alignment 0", one([](Writer& w) { w.key_u32("general.alignment", 0); }), kCorruptFile, "power of two"},
+      {"alignment 3", one([](Writer& w) { w.key_u32("general.alignment", 3); }), kCorruptFile, "power of two"},
+      {"alignment 2^31", one([](Writer& w) { w.key_u32("general.alignment", 1u << 31); }), kCorruptFile,
+       "power of two"},
+      {"alignment as text", one([](Writer& w) { w.key_text("general.alignment", "32"); }), kCorruptFile, "no integer"},
+  };
+}
+
+std::vector<Bad> bad_tensors() {
+  using enum ErrorCode;
+  const auto one = [](const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+    return Writer().header(1, 0).tensor(name, dims, type, offset).data(256).bytes;
+  };
+  const auto two = [](uint64_t first, uint64_t second, const char* name) {
+    return Writer().header(2, 0).tensor("a", {16}, 0, first).tensor(name, {16}, 0, second).data(256).bytes;
+  };
+  const uint64_t big = uint64_t{1} << 32;
+  return {
+      {"no name", one("", {4}, 0, 0), kCorruptFile, "no name"},
+      {"long name", one(std::string(256, 'n'), {4}, 0, 0), kCorruptFile, "a name of 256"},
+      {"no dimensions", one("t", {}, 0, 0), kCorruptFile, "0 dimensions"},
+      {"five dimensions", one("t", {1, 1, 1, 1, 1}, 0, 0), kCorruptFile, "5 dimensions"},
+      {"dimension 0", one("t", {0}, 0, 0), kCorruptFile, "dimension 0"},
+      {"dimension 0 behind", one("t", {4, 0}, 0, 0), kCorruptFile, "dimension 0"},
+      {"dimension 2^63", one("t", {uint64_t{1} << 63}, 0, 0), kCorruptFile, "out of range"},
+      {"product of 2^64", one("t", {big, big}, 0, 0), kCorruptFile, "overflow"},
+      {"product of 2^64 + 4", one("t", {big + 1, big}, 0, 0), kCorruptFile, "overflow"},
+      {"bytes of 2^64", one("t", {uint64_t{1} << 62}, 0, 0), kCorruptFile, "overflow"},
+      {"bytes of blocks", one("t", {uint64_t{1} << 62}, 15, 0), kCorruptFile, "truncated"},
+      {"gone type", one("t", {32}, 4, 0), kUnsupportedModel, "ggml type 4"},
+      {"type of the future", one("t", {32}, 1000, 0), kUnsupportedModel, "ggml type 1000"},
+      {"type 2^32 - 1", one("t", {32}, ~0u, 0), kUnsupportedModel, "ggml type"},
+      {"half a block", one("t", {48}, 8, 0), kCorruptFile, "whole blocks of 32"},
+      {"half a super-block", one("t", {128, 2}, 12, 0), kCorruptFile, "whole blocks of 256"},
+      {"unaligned", one("t", {4}, 0, 4), kCorruptFile, "no multiple of 32"},
+      {"offset beyond", one("t", {4}, 0, 1u << 20), kCorruptFile, "truncated"},
+      {"offset of 2^64 - 32", one("t", {4}, 0, ~uint64_t{0} - 31), kCorruptFile, "truncated"},
+      {"end beyond", one("t", {65}, 0, 0), kCorruptFile, "truncated"},
+      {"overlap", two(0, 32, "b"), kCorruptFile, "overlaps"},
+      {"the same place", two(64, 64, "b"), kCorruptFile, "overlaps"},
+      {"duplicate name", two(0, 64, "a"), kCorruptFile, "duplicate name"},
+  };
+}
+
+TEST(Gguf, BadFilesAreRefusedByName) {
+  for (const auto& table : {bad_headers(), bad_metadata(), bad_tensors()}) {
+    for (const Bad& bad : table) {
+      SCOPED_TRACE(bad.what);
+      const auto found = failure([&] { read(bad.bytes); });
+      ASSERT_TRUE(found);
+      EXPECT_EQ(found->code, bad.code) << found->message;
+      EXPECT_THAT(found->message, HasSubstr(bad.message));
+    }
+  }
+}
+
+TEST(Gguf, GettersKnowTheirTypes) {
+  Writer w;
+  w.header(0, 7).key_u32("u", 5).key_f32("f", 0.5f).key_text("t", "x").key("b", 7).number<uint8_t>(1);
+  w.key("n", 11).number<int64_t>(-3).key("list", 9).number(5u).number<uint64_t>(2).number<int32_t>(1).number<int32_t>(
+      -1);
+  w.key("big", 10).number(~uint64_t{0});
+  const GgufFile file = read_gguf({reinterpret_cast<const std::byte*>(w.bytes.data()), w.bytes.size()}, "test.gguf");
+  const GgufMetadata& m = file.metadata;
+  EXPECT_EQ(m.integer("u"), 5);
+  EXPECT_EQ(m.integer("n"), -3);
+  EXPECT_EQ(m.number("u"), 5.0);
+  EXPECT_EQ(m.number("f"), 0.5);
+  EXPECT_EQ(m.boolean("b"), true);
+  EXPECT_EQ(m.integers("list"), (std::vector<int64_t>{1, -1}));
+  EXPECT_EQ(m.integer("absent"), std::nullopt);
+  EXPECT_THROW(m.integer("f"), Error);
+  EXPECT_THROW(m.integer("t"), Error);
+  EXPECT_THROW(m.integer("big"), Error);
+  EXPECT_THROW(m.integer("list"), Error);
+  EXPECT_THROW(m.boolean("u"), Error);
+  EXPECT_THROW(m.text("u"), Error);
+  EXPECT_THROW(m.texts("t"), Error);
+  EXPECT_THROW(m.required_text("absent"), Error);
+}
+
+// A folder that disappears with the test.
+class GgufCheckpointTest : public testing::Test {
+ protected:
+  GgufCheckpointTest() { fs::create_directories(root_); }
+  ~GgufCheckpointTest() override { fs::remove_all(root_); }
+
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(root_ / name, std::ios::binary) << bytes;
+    return (root_ / name).string();
+  }
+
+  // Of a tensor below "model.layers."; its name where there is none.
+  static std::string shape_in_layers(const Checkpoint& checkpoint, const std::string& name) {
+    const TensorEntry* entry = checkpoint.find("model.layers." + name);
+    return entry != nullptr ? entry->shape.str() : name;
+  }
+
+  // The sizes of a model with 2 heads, and room for more keys.
+  static Writer sizes(const std::string& architecture, uint64_t tensors, uint64_t more_keys, uint32_t hidden,
+                      uint32_t inner, uint32_t blocks = 1) {
+    Writer w;
+    const std::string a = architecture + ".";
+    w.header(tensors, 8 + more_keys).key_text("general.architecture", architecture);
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", hidden).key_u32(a + "block_count", blocks);
+    w.key_u32(a + "feed_forward_length", inner).key_u32(a + "attention.head_count", 2);
+    w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+    return w;
+  }
+  // A Llama of one layer, 64 wide; every tensor holds its row numbers.
+  static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0, uint32_t blocks = 1) {
+    return sizes("llama", tensors, more_keys, 64, 96, blocks);
+  }
+  struct Named {
+    std::string name;
+    std::vector<uint64_t> dims;
+  };
+  static std::vector<Named> llama_tensors() {
+    return {
+        {"token_embd.weight", {64, 10}},        {"output_norm.weight", {64}},       {"blk.0.attn_norm.weight", {64}},
+        {"blk.0.attn_q.weight", {64, 64}},      {"blk.0.attn_k.weight", {64, 32}},  {"blk.0.attn_v.weight", {64, 32}},
+        {"blk.0.attn_output.weight", {64, 64}}, {"blk.0.ffn_norm.weight", {64}},    {"blk.0.ffn_gate.weight", {64, 96}},
+        {"blk.0.ffn_up.weight", {64, 96}},      {"blk.0.ffn_down.weight", {96, 64}}};
+  }
+  static std::string with_tensors(Writer w, const std::vector<Named>& tensors) {
+    std::string data;
+    for (const Named& t : tensors) {
+      w.tensor(t.name, t.dims, 0, data.size());
+      const uint64_t rows = (t.dims.size() > 1 ? t.dims[1] : 1) * (t.dims.size() > 2 ? t.dims[2] : 1);
+      for (uint64_t row = 0; row < rows; ++row) {
+        const auto value = static_cast<float>(row);
+        for (uint64_t i = 0; i < t.dims[0]; ++i) data.append(reinterpret_cast<const char*>(&value), sizeof value);
+      }
+      data.resize((data.size() + 31) / 32 * 32);
+    }
+    w.data(0);
+    return w.bytes + data;
+  }
+
+  fs::path root_ = fs::path(testing::TempDir()) / ("gguf_" + std::to_string(::getpid()));
+};
+
+TEST_F(GgufCheckpointTest, RerankersHaveAHead) {
+  Writer w;
+  w.header(6, 9).key_text("general.architecture", "bert").key_u32("bert.context_length", 64);
+  w.key_u32("bert.embedding_length", 32).key_u32("bert.block_count", 1).key_u32("bert.feed_forward_length", 48);
+  w.key_u32("bert.attention.head_count", 2).key_f32("bert.attention.layer_norm_epsilon", 1e-12f);
+  w.key("bert.attention.causal", 7).number<uint8_t>(0).key_u32("bert.pooling_type", 4);
+  const auto checkpoint = open_checkpoint(write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
+                                                                           {"token_types.weight", {32, 2}},
+                                                                           {"cls.weight", {32, 32}},
+                                                                           {"cls.bias", {32}},
+                                                                           {"cls.output.weight", {32, 3}},
+                                                                           {"cls.output.bias", {3}}})));
+  EXPECT_EQ(checkpoint->config.at<std::vector<std::string>>("architectures"),
+            std::vector<std::string>{"BertForSequenceClassification"});
+  EXPECT_TRUE(checkpoint->config.object("id2label").has("2"));
+  EXPECT_EQ(checkpoint->pooling, "");
+  for (const char* name : {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias"}) {
+    EXPECT_NE(checkpoint->find(name), nullptr) << name;
+  }
+}
+
+TEST_F(GgufCheckpointTest, EmbeddingGemmaHasDenseLayersBehindItsMean) {
+  Writer w = sizes("gemma-embedding", 3, 3, 64, 96);
+  w.key_u32("gemma-embedding.pooling_type", 1).key_u32("gemma-embedding.attention.sliding_window", 8);
+  w.key("gemma-embedding.attention.causal", 7).number<uint8_t>(0);
+  const auto checkpoint = open_checkpoint(write(
+      "m.gguf",
+      with_tensors(w, {{"token_embd.weight", {64, 10}}, {"dense_2.weight", {64, 96}}, {"dense_3.weight", {96, 64}}})));
+  EXPECT_EQ(checkpoint->pooling, "mean");
+  EXPECT_TRUE(checkpoint->config.at<bool>("use_bidirectional_attention"));
+  EXPECT_EQ(checkpoint->config.at<std::vector<std::string>>("sentence_transformers_dense"),
+            (std::vector<std::string>{"2_Dense.linear", "3_Dense.linear"}));
+  EXPECT_NE(checkpoint->find("3_Dense.linear.weight"), nullptr);
+}
+
+TEST_F(GgufCheckpointTest, BaichuansPositionsFollowFromItsDepth) {
+  const auto open = [&](uint32_t blocks) {
+    const std::string bytes = with_tensors(sizes("baichuan", 1, 0, 64, 96, blocks), {{"token_embd.weight", {64, 10}}});
+    return open_checkpoint(write("m.gguf", bytes));
+  };
+  EXPECT_EQ(open(32)->config.at<int>("max_position_embeddings"), 128);
+  const auto larger = open(40);
+  EXPECT_FALSE(larger->config.has("max_position_embeddings"));
+  EXPECT_FALSE(larger->config.has("rope_theta"));
+  EXPECT_EQ(larger->config.at<int>("model_max_length"), 128);
+}
+
+TEST_F(GgufCheckpointTest, BlocksThatPredictFurtherTokensAreLeftOut) {
+  auto tensors = llama_tensors();
+  tensors.push_back({"blk.1.nextn.eh_proj.weight", {128, 64}});
+  tensors.push_back({"blk.1.attn_norm.weight", {64}});
+  const auto file = [&](uint32_t blocks, uint32_t predicting) {
+    return with_tensors(llama_keys(tensors.size(), 1, blocks).key_u32("llama.nextn_predict_layers", predicting),
+                        tensors);
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(2, 1)));
+  EXPECT_EQ(checkpoint->config.at<int>("num_hidden_layers"), 1);
+  EXPECT_EQ(checkpoint->find("model.layers.1.input_layernorm.weight"), nullptr);
+  for (const auto& [blocks, predicting, message] :
+       {std::tuple{2u, 2u, "nextn_predict_layers"}, {2u, 0u, "blk.1.nextn.eh_proj"}, {1u, 0u, "blk.1.nextn.eh_proj"}}) {
+    const std::string path = write("bad.gguf", file(blocks, predicting));
+    const auto found = failure([&] { open_checkpoint(path); });
+    ASSERT_TRUE(found) << message;
+    EXPECT_THAT(found->message, HasSubstr(message));
+  }
+}
+
+TEST_F(GgufCheckpointTest, EncodersMakeVectors) {
+  const auto keys = [](uint8_t causal, uint32_t pooling) {
+    Writer w;
+    w.header(2, 9).key_text("general.architecture", "bert").key_u32("bert.context_length", 64);
+    w.key_u32("bert.embedding_length", 32).key_u32("bert.block_count", 1).key_u32("bert.feed_forward_length", 48);
+    w.key_u32("bert.attention.head_count", 2).key_f32("bert.attention.layer_norm_epsilon", 1e-12f);
+    w.key("bert.attention.causal", 7).number(causal).key_u32("bert.pooling_type", pooling);
+    return with_tensors(w, {{"token_embd.weight", {32, 10}}, {"token_types.weight", {32, 2}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", keys(0, 2)));
+  EXPECT_EQ(checkpoint->pooling, "cls");
+  EXPECT_EQ(checkpoint->config.at<int>("type_vocab_size"), 2);
+  EXPECT_NE(checkpoint->find("embeddings.word_embeddings.weight"), nullptr);
+  for (const auto& [causal, pooling, part] : {std::tuple{1, 1u, "causal"}, {0, 4u, "pooling_type"}}) {
+    const std::string path = write("bad.gguf", keys(static_cast<uint8_t>(causal), pooling));
+    const auto found = failure([&] { open_checkpoint(path); });
+    ASSERT_TRUE(found) << part;
+    EXPECT_THAT(found->message, HasSubstr(part));
+  }
+}
+
+// What sees for a model is no model, and does not stand in a model's way.
+TEST_F(GgufCheckpointTest, ProjectorsAreNoModels) {
+  const std::string model = write("m.gguf", with_tensors(llama_keys(11), llama_tensors()));
+  const std::string projector =
+      write("mmproj-m.gguf", Writer().header(0, 1).key_text("general.architecture", "clip").data(0).bytes);
+  EXPECT_EQ(open_checkpoint(root_.string())->folder, model);
+  const auto found = failure([&] { open_checkpoint(projector); });
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->message, HasSubstr("sees or hears"));
+}
+
+TEST_F(GgufCheckpointTest, SpeaksHuggingFacesNamesAndOrder) {
+  const std::string path = write("m.gguf", with_tensors(llama_keys(11), llama_tensors()));
+  const auto checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint->config.at<int>("hidden_size"), 64);
+  EXPECT_EQ(checkpoint->config.at<int>("num_key_value_heads"), 1);
+  EXPECT_EQ(checkpoint->config.at<int>("vocab_size"), 10);
+  EXPECT_TRUE(checkpoint->config.at<bool>("tie_word_embeddings"));
+  const TensorEntry* q = checkpoint->find("model.layers.0.self_attn.q_proj.weight");
+  ASSERT_NE(q, nullptr);
+  // Row i of a head of 32 was stored at 2 i for i < 16, behind those at 2 (i - 16) + 1.
+  std::vector<float> values(64 * 64);
+  q->read(values.data());
+  for (int row = 0; row < 64; ++row) {
+    const int i = row % 32, stored = row / 32 * 32 + (i < 16 ? 2 * i : 2 * (i - 16) + 1);
+    EXPECT_EQ(values[row * 64], static_cast<float>(stored)) << "row " << row;
+  }
+  const std::vector<Tensor> some = q->rows(10, 12);  // across two runs
+  int64_t rows = 0;
+  for (const Tensor& part : some) rows += part.rows();
+  EXPECT_EQ(rows, 12);
+  EXPECT_EQ(some[0].f32()[0], 20.0f);
+}
+
+TEST_F(GgufCheckpointTest, PartsAreOneModel) {
+  const std::vector<Named> all = llama_tensors();
+  const std::vector<Named> first(all.begin(), all.begin() + 6), second(all.begin() + 6, all.end());
+  const auto split = [](Writer w, uint16_t number) {
+    w.key("split.no", 2).number(number).key("split.count", 2).number<uint16_t>(2);
+    w.key("split.tensors.count", 5).number<int32_t>(11);
+    return w;
+  };
+  const std::string one = write("m-00001-of-00002.gguf", with_tensors(split(llama_keys(6, 3), 0), first));
+  EXPECT_THAT(failure([&] { open_checkpoint(one); })->message, HasSubstr("m-00002-of-00002.gguf"));
+  Writer more;
+  more.header(5, 3);
+  write("m-00002-of-00002.gguf", with_tensors(split(more, 1), second));
+  EXPECT_EQ(open_checkpoint(one)->tensors().size(), 11u);
+  EXPECT_EQ(open_checkpoint((root_ / "m-00002-of-00002.gguf").string())->tensors().size(), 11u);
+  EXPECT_EQ(open_checkpoint(root_.string())->tensors().size(), 11u);
+  Writer wrong;
+  wrong.header(5, 3);
+  write("m-00002-of-00002.gguf", with_tensors(split(wrong, 0), second));
+  EXPECT_THAT(failure([&] { open_checkpoint(one); })->message, HasSubstr("split.no"));
+}
+
+TEST_F(GgufCheckpointTest, NamesWhatItDoesNotKnow) {
+  const auto refused = [&](const std::string& bytes) {
+    const auto found = failure([&] { open_checkpoint(write("m.gguf", bytes)); });
+    return found ? found->message : "";
+  };
+  const auto with_key = [&](const std::function<void(Writer&)>& add) {
+    Writer w = llama_keys(11, 1);
+    add(w);
+    return with_tensors(w, llama_tensors());
+  };
+  EXPECT_THAT(refused(Writer().header(0, 1).key_text("general.architecture", "rwkv7").data(0).bytes),
+              HasSubstr("\"rwkv7\" is none of afmoe, "));
+  EXPECT_THAT(refused(Writer().header(0, 0).bytes), HasSubstr("general.architecture"));
+  EXPECT_THAT(refused(with_key([](Writer& w) { w.key_f32("llama.attention.novelty", 1); })),
+              HasSubstr("llama.attention.novelty"));
+  EXPECT_THAT(refused(with_key([](Writer& w) { w.key_text("llama.rope.scaling.type", "spiral"); })),
+              HasSubstr("'spiral'"));
+  EXPECT_THAT(refused(with_key([](Writer& w) { w.key_u32("llama.attention.key_length", 48); })),
+              HasSubstr("attn_q.weight"));
+  std::vector<Named> more = llama_tensors();
+  more.push_back({"blk.0.attn_mystery.weight", {64}});
+  EXPECT_THAT(refused(with_tensors(llama_keys(12), more)), HasSubstr("blk.0.attn_mystery.weight"));
+  more.back() = {"output_norm.bias", {64}};
+  EXPECT_EQ(refused(with_tensors(llama_keys(12), more)), "");  // a known name; the model asks for what it needs
+}
+
+// Granite 4, a Mamba 2 layer and one with attention: kinds of layers, decays, convolutions, an MLP in two matrices.
+TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
+  Writer w;
+  w.header(22, 15).key_text("general.architecture", "granitehybrid");
+  const std::string a = "granitehybrid.";
+  w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 2);
+  w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
+  w.key(a + "attention.head_count_kv", 9).number(4u).number<uint64_t>(2).number(0u).number(1u);
+  w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "ssm.conv_kernel", 4);
+  w.key_u32(a + "ssm.inner_size", 128).key_u32(a + "ssm.state_size", 16).key_u32(a + "ssm.group_count", 1);
+  w.key_u32(a + "ssm.time_step_rank", 4).key_f32(a + "attention.scale", 0.25f);
+  w.key(a + "rope.scaling.finetuned", 7).number<uint8_t>(0);
+  std::vector<Named> tensors = {{"token_embd.weight", {64, 10}},
+                                {"output_norm.weight", {64}},
+                                {"blk.0.ssm_in.weight", {64, 292}},
+                                {"blk.0.ssm_conv1d.weight", {4, 160}},
+                                {"blk.0.ssm_conv1d.bias", {160}},
+                                {"blk.0.ssm_dt.bias", {4}},
+                                {"blk.0.ssm_a", {1, 4}},
+                                {"blk.0.ssm_d", {1, 4}},
+                                {"blk.0.ssm_norm.weight", {128, 1}},
+                                {"blk.0.ssm_out.weight", {128, 64}},
+                                {"blk.1.attn_q.weight", {64, 64}},
+                                {"blk.1.attn_k.weight", {64, 32}},
+                                {"blk.1.attn_v.weight", {64, 32}},
+                                {"blk.1.attn_output.weight", {64, 64}}};
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    tensors.push_back({layer + "ffn_gate.weight", {64, 24}});
+    tensors.push_back({layer + "ffn_up.weight", {64, 24}});
+    tensors.push_back({layer + "ffn_down.weight", {24, 64}});
+    tensors.push_back({layer + "ffn_norm.weight", {64}});
+  }
+  const auto checkpoint = open_checkpoint(write("m.gguf", with_tensors(w, tensors)));
+  const Config& config = checkpoint->config;
+  EXPECT_EQ(config.at<std::vector<std::string>>("layer_types"), (std::vector<std::string>{"mamba", "attention"}));
+  EXPECT_EQ(config.at<std::string>("position_embedding_type"), "nope");
+  EXPECT_EQ(config.at<int>("mamba_d_head"), 32);
+  EXPECT_EQ(config.at<int>("mamba_expand"), 2);
+  EXPECT_EQ(config.at<int>("shared_intermediate_size"), 24);
+  EXPECT_EQ(config.at<int>("num_local_experts"), 0);
+  EXPECT_TRUE(config.at<bool>("mamba_conv_bias"));
+  const auto shape = [&](const std::string& name) { return shape_in_layers(*checkpoint, "0." + name); };
+  EXPECT_EQ(shape("mamba.conv1d.weight"), "[160, 1, 4]");
+  EXPECT_EQ(shape("mamba.A_log"), "[4]");
+  EXPECT_EQ(shape("mamba.D"), "[4]");
+  EXPECT_EQ(shape("mamba.dt_bias"), "[4]");
+  EXPECT_EQ(shape("mamba.norm.weight"), "[128]");
+  EXPECT_EQ(shape("shared_mlp.input_linear.weight"), "[48, 64]");
+  EXPECT_EQ(checkpoint->find("model.layers.1.self_attn.q_proj.weight")->pieces.size(), 4u);  // paired rows
+  const TensorEntry* both = checkpoint->find("model.layers.0.shared_mlp.input_linear.weight");
+  std::vector<float> values(48 * 64);
+  both->read(values.data());
+  for (int row = 0; row < 48; ++row) EXPECT_EQ(values[row * 64], static_cast<float>(row % 24));
+}
+
+// Kimi Linear: delta attention where there are no kv heads, its tensors with the dimensions that the converter adds.
+TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
+  const std::string a = "kimi-linear.";
+  const auto file = [&](uint32_t gating) {
+    Writer w;
+    w.header(8, 20).key_text("general.architecture", "kimi-linear");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 2);
+    w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
+    w.key(a + "attention.head_count_kv", 9).number(4u).number<uint64_t>(2).number(0u).number(1u);
+    w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "ssm.conv_kernel", 4);
+    w.key_u32(a + "kda.head_dim", 16).key_u32(a + "attention.kv_lora_rank", 24).key_u32(a + "rope.dimension_count", 8);
+    w.key_u32(a + "attention.key_length_mla", 24).key_u32(a + "attention.value_length_mla", 12);
+    w.key_u32(a + "expert_count", 4).key_u32(a + "expert_used_count", 2).key_u32(a + "expert_gating_func", gating);
+    w.key_u32(a + "expert_feed_forward_length", 8).key_u32(a + "expert_shared_count", 1);
+    w.key_u32(a + "leading_dense_block_count", 1);
+    return with_tensors(w, {{"token_embd.weight", {64, 10}},
+                            {"output_norm.weight", {64}},
+                            {"blk.0.ssm_conv1d_q.weight", {4, 1, 32, 1}},
+                            {"blk.0.ssm_conv1d_k.weight", {4, 1, 32}},
+                            {"blk.0.ssm_a", {1, 2}},
+                            {"blk.0.ssm_dt.bias", {32}},
+                            {"blk.1.exp_probs_b.bias", {4}},
+                            {"blk.1.ffn_gate_exps.weight", {64, 8, 4}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(2)));
+  const Config& config = checkpoint->config;
+  const Config linear = config.object("linear_attn_config");
+  EXPECT_EQ(linear.at<std::vector<int>>("kda_layers"), std::vector<int>{1});
+  EXPECT_EQ(linear.at<std::vector<int>>("full_attn_layers"), std::vector<int>{2});
+  EXPECT_EQ(linear.at<int>("num_heads"), 2);
+  EXPECT_EQ(config.at<int>("qk_nope_head_dim"), 16);
+  EXPECT_EQ(config.at<int>("v_head_dim"), 12);
+  EXPECT_TRUE(config.at<bool>("norm_topk_prob"));
+  const auto shape = [&](const std::string& name) { return shape_in_layers(*checkpoint, name); };
+  EXPECT_EQ(shape("0.self_attn.q_conv1d.weight"), "[32, 1, 4]");
+  EXPECT_EQ(shape("0.self_attn.k_conv1d.weight"), "[32, 1, 4]");
+  EXPECT_EQ(shape("0.self_attn.A_log"), "[1, 1, 2, 1]");
+  EXPECT_EQ(shape("0.self_attn.dt_bias"), "[32]");
+  EXPECT_EQ(shape("1.block_sparse_moe.gate.e_score_correction_bias"), "[4]");
+  EXPECT_EQ(shape("1.block_sparse_moe.experts.3.w1.weight"), "[8, 64]");
+  const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(1))); });
+  EXPECT_THAT(refused ? refused->message : "", HasSubstr("expert_gating_func"));
+}
+
+// Nemotron 3: a width makes a layer one of experts, with a latent stream where the file has one.
+TEST_F(GgufCheckpointTest, NemotronsExpertsAreWhereThereIsAWidth) {
+  const std::string a = "nemotron_h_moe.";
+  const auto file = [&](uint32_t second_width) {
+    Writer w;
+    w.header(6, 21).key_text("general.architecture", "nemotron_h_moe");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 4);
+    w.key(a + "feed_forward_length", 9).number(4u).number<uint64_t>(4).number(0u).number(40u).number(second_width);
+    w.number(0u);
+    w.key_u32(a + "attention.head_count", 2);
+    w.key(a + "attention.head_count_kv", 9).number(4u).number<uint64_t>(4).number(0u).number(0u).number(0u);
+    w.number(1u);
+    w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "ssm.conv_kernel", 4);
+    w.key_u32(a + "ssm.inner_size", 128).key_u32(a + "ssm.state_size", 16).key_u32(a + "ssm.group_count", 2);
+    w.key_u32(a + "ssm.time_step_rank", 4).key_u32(a + "expert_count", 4).key_u32(a + "expert_used_count", 2);
+    w.key_u32(a + "expert_feed_forward_length", 40).key_u32(a + "expert_shared_feed_forward_length", 48);
+    w.key_u32(a + "expert_shared_count", 1).key_f32(a + "expert_weights_scale", 2.5f);
+    w.key_u32(a + "moe_latent_size", 24).key_u32(a + "expert_group_count", 1);
+    return with_tensors(w, {{"token_embd.weight", {64, 10}},
+                            {"blk.1.ffn_up_exps.weight", {24, 40, 4}},
+                            {"blk.1.ffn_latent_down.weight", {64, 24}},
+                            {"blk.1.ffn_latent_up.weight", {24, 64}},
+                            {"blk.1.exp_probs_b.bias", {4}},
+                            {"blk.1.ffn_up_shexp.weight", {64, 48}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(40)));
+  const Config& config = checkpoint->config;
+  EXPECT_EQ(config.at<std::vector<std::string>>("layers_block_type"),
+            (std::vector<std::string>{"mamba", "moe", "moe", "attention"}));
+  EXPECT_EQ(config.at<int>("moe_latent_size"), 24);
+  EXPECT_EQ(config.at<int>("moe_shared_expert_intermediate_size"), 48);
+  EXPECT_EQ(config.at<double>("routed_scaling_factor"), 2.5);
+  for (const char* name : {"experts.3.up_proj.weight", "fc1_latent_proj.weight", "fc2_latent_proj.weight",
+                           "gate.e_score_correction_bias", "shared_experts.up_proj.weight"}) {
+    EXPECT_NE(checkpoint->find(std::string("backbone.layers.1.mixer.") + name), nullptr) << name;
+  }
+  const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(48))); });
+  EXPECT_THAT(refused ? refused->message : "", HasSubstr("feed_forward_length"));
+}
+
+// Qwen 3.5: value heads in turn need the key heads as often as these take turns.
+TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
+  const std::string a = "qwen35.";
+  Writer w = sizes("qwen35", 4, 8, 32, 96);
+  w.key_u32(a + "ssm.conv_kernel", 4).key_u32(a + "ssm.state_size", 3).key_u32(a + "ssm.group_count", 2);
+  w.key_u32(a + "ssm.time_step_rank", 4).key_u32(a + "ssm.inner_size", 20).key_u32(a + "full_attention_interval", 4);
+  w.key_u32(a + "attention.key_length", 16).key_u32(a + "attention.value_length", 16);
+  const auto path = write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
+                                                     {"blk.0.attn_qkv.weight", {32, 32}},
+                                                     {"blk.0.ssm_conv1d.weight", {4, 32}},
+                                                     {"blk.0.ssm_a", {4}}}));
+  const auto checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint->config.at<int>("linear_num_key_heads"), 4);
+  EXPECT_EQ(checkpoint->config.at<int>("linear_value_head_dim"), 5);
+  const TensorEntry* qkv = checkpoint->find("model.layers.0.linear_attn.in_proj_qkv.weight");
+  ASSERT_NE(qkv, nullptr);
+  EXPECT_EQ(qkv->shape.str(), "[44, 32]");
+  std::vector<float> values(44 * 32);
+  qkv->read(values.data());
+  std::vector<int> rows;
+  for (int row = 0; row < 44; ++row) rows.push_back(static_cast<int>(values[row * 32]));
+  std::vector<int> expected;  // two key heads of three rows, twice; the same of the keys; values
+  for (const int first : {0, 0, 6, 6}) {
+    for (int i = 0; i < 6; ++i) expected.push_back(first + i);
+  }
+  for (int i = 12; i < 32; ++i) expected.push_back(i);
+  EXPECT_EQ(rows, expected);
+  EXPECT_EQ(checkpoint->find("model.layers.0.linear_attn.conv1d.weight")->shape.str(), "[44, 1, 4]");
+}
+
+// gpt-oss: gates and the other halves of the experts come apart, their biases, too.
+TEST_F(GgufCheckpointTest, HalvesOfExpertsAreStackedWithTheirBiases) {
+  const std::string a = "gpt-oss.";
+  Writer w = sizes("gpt-oss", 8, 3, 32, 4);
+  w.key_u32(a + "attention.sliding_window", 8).key_u32(a + "expert_count", 3).key_u32(a + "expert_used_count", 2);
+  const auto path = write("m.gguf", with_tensors(w, {{"token_embd.weight", {32, 10}},
+                                                     {"blk.0.attn_sinks.weight", {2}},
+                                                     {"blk.0.ffn_gate_exps.weight", {32, 4, 3}},
+                                                     {"blk.0.ffn_up_exps.weight", {32, 4, 3}},
+                                                     {"blk.0.ffn_down_exps.weight", {4, 32, 3}},
+                                                     {"blk.0.ffn_gate_exps.bias", {4, 3}},
+                                                     {"blk.0.ffn_up_exps.bias", {4, 3}},
+                                                     {"blk.0.ffn_down_exps.bias", {32, 3}}}));
+  const auto checkpoint = open_checkpoint(path);
+  EXPECT_EQ(checkpoint->config.at<int>("intermediate_size"), 4);
+  EXPECT_NE(checkpoint->find("model.layers.0.self_attn.sinks"), nullptr);
+  const TensorEntry* in = checkpoint->find("model.layers.0.mlp.experts.gate_up_proj.weight");
+  ASSERT_NE(in, nullptr);
+  EXPECT_EQ(in->shape.str(), "[3, 8, 32]");
+  const TensorEntry* bias = checkpoint->find("model.layers.0.mlp.experts.gate_up_proj.bias");
+  ASSERT_NE(bias, nullptr);
+  EXPECT_EQ(bias->shape.str(), "[3, 8]");
+  std::vector<float> values(24);
+  bias->read(values.data());
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(values[i], static_cast<float>(i / 8)) << i;  // rows of gate and up are alike
+}
+
+TEST_F(GgufCheckpointTest, EndsAreThoseOfTheMetadataAndOfKnownTexts) {
+  Writer w = llama_keys(11, 3);
+  w.key("tokenizer.ggml.tokens", 9).number(8u).number<uint64_t>(3).text("a").text("<|im_end|>").text("</s>");
+  w.key("tokenizer.ggml.token_type", 9).number(5u).number<uint64_t>(3);
+  w.number<int32_t>(1).number<int32_t>(3).number<int32_t>(3);
+  w.key_u32("tokenizer.ggml.eos_token_id", 2);
+  const auto checkpoint = open_checkpoint(write("m.gguf", with_tensors(w, llama_tensors())));
+  EXPECT_EQ(checkpoint->generation.eos_token_ids, (std::vector<int32_t>{2, 1}));
+}
+
+}  // namespace
+}  // namespace sluice

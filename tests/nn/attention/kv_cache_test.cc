@@ -1,0 +1,167 @@
+// How layers share the blocks of the cache: groups by window, what they cost, and that nobody's bytes are another's.
+#include "nn/attention/kv_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/thread_pool.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::Each;
+using ::testing::Field;
+
+std::vector<KvShape> layers_of(int sliding, int window, int full, KvShape one, KvShape full_one) {
+  std::vector<KvShape> layers;
+  const int every = full > 0 ? (sliding + full) / full : sliding + 1;
+  for (int i = 0; i < sliding + full; ++i) {
+    const bool is_full = i % every == every - 1 && i / every < full;
+    layers.push_back(is_full ? full_one : one);
+    layers.back().window = is_full ? 0 : window;
+  }
+  return layers;
+}
+
+constexpr KvShape kHeads{.kv_heads = 4, .head_dim = 256, .value_dim = 256};
+
+// Gemma 3 with 4 billion parameters: five layers with a window of 1024 tokens to one without.
+TEST(KvLayout, FiveSlidingLayersToOneFull) {
+  const auto layers = layers_of(29, 1024, 5, kHeads, kHeads);
+  const KvLayout together = one_group(layers, &kBFloat16, 16);
+  const KvLayout apart = groups_by_window(layers, &kBFloat16, 16, 131072);
+  ASSERT_EQ(apart.groups.size(), 7u);
+  EXPECT_EQ(apart.groups[0].window, 0);
+  EXPECT_THAT(std::vector(apart.groups.begin() + 1, apart.groups.end()), Each(Field(&BlockGroup::window, 1024)));
+  EXPECT_EQ(apart.places.size(), 5u);
+  EXPECT_EQ(apart.block_bytes() * 34, together.block_bytes() * 5);
+}
+
+TEST(KvLayout, OneGroupWhereAllLayersSeeEquallyFar) {
+  for (const int window : {0, 100}) {
+    const KvLayout layout = groups_by_window(layers_of(4, window, 0, kHeads, kHeads), &kFloat32, 16, 1000);
+    ASSERT_EQ(layout.groups.size(), 1u);
+    EXPECT_EQ(layout.groups[0].window, window);
+    EXPECT_EQ(layout.groups[0].ids_per_block, 1);
+  }
+}
+
+TEST(KvLayout, OneGroupWhereNoSequenceIsMuchLongerThanTheWindow) {
+  const auto layers = layers_of(4, 4096, 4, kHeads, kHeads);
+  EXPECT_EQ(groups_by_window(layers, &kBFloat16, 16, 4096).groups.size(), 1u);
+  EXPECT_EQ(groups_by_window(layers, &kBFloat16, 16, 4200).groups.size(), 1u);
+  EXPECT_EQ(groups_by_window(layers, &kBFloat16, 16, 8192).groups.size(), 2u);
+  EXPECT_EQ(one_group(layers, &kBFloat16, 16).groups[0].window, 0) << "some layers see everything";
+}
+
+// Gemma 4: layers without a window have fewer and longer heads.
+TEST(KvLayout, SmallLayersShareAPlace) {
+  const KvShape small{.kv_heads = 1, .head_dim = 512, .value_dim = 512};
+  const auto layers = layers_of(10, 512, 2, kHeads, small);
+  const KvLayout layout = groups_by_window(layers, &kBFloat16, 8, 10000);
+  ASSERT_EQ(layout.groups[0].window, 0);
+  EXPECT_EQ(layout.groups[0].ids_per_block, 2);
+  EXPECT_EQ(layout.places.size(), 1u);
+  EXPECT_EQ(layout.groups.size(), 11u);
+}
+
+TEST(KvLayout, OneGroupWhereSizesDoNotFit) {
+  const KvShape odd{.kv_heads = 3, .head_dim = 256, .value_dim = 256}, latent{.kv_heads = 1, .head_dim = 1024};
+  EXPECT_EQ(groups_by_window(layers_of(10, 512, 2, kHeads, odd), &kBFloat16, 8, 10000).groups.size(), 1u);
+  EXPECT_EQ(groups_by_window(layers_of(10, 512, 2, kHeads, latent), &kBFloat16, 8, 10000).groups.size(), 1u);
+}
+
+// One layer without a window among many: not a table for each.
+TEST(KvLayout, TheNumberOfGroupsIsBounded) {
+  const auto layers = layers_of(63, 512, 1, kHeads, kHeads);
+  const KvLayout layout = groups_by_window(layers, &kBFloat16, 16, 131072);
+  EXPECT_GT(layout.groups.size(), 1u);
+  EXPECT_LE(layout.groups.size(), 16u);
+}
+
+// Blocks dealt out to groups at random; every layer fills its own, and nothing of it is lost.
+TEST(KvCache, LayersOfAllGroupsKeepTheirBytes) {
+  std::mt19937 random(1);
+  for (int run = 0; run < 50; ++run) {
+    const KvShape one{.kv_heads = 1 << random() % 3, .head_dim = 8, .value_dim = 8};
+    const KvShape other{.kv_heads = 1 << random() % 3, .head_dim = 8, .value_dim = 8};
+    const auto layers = layers_of(1 + random() % 9, 10, 1 + random() % 5, one, other);
+    const KvLayout layout = groups_by_window(layers, &kFloat32, 8, 1000);
+    const int groups = static_cast<int>(layout.groups.size()), blocks = groups * 3;
+    const KvCache cache(layout, blocks);
+    std::vector<int> owner(blocks);
+    for (int i = 0; i < blocks; ++i) owner[i] = i % groups;
+    std::ranges::shuffle(owner, random);
+    const auto each = [&](const auto& visit) {
+      float value = 1;
+      for (size_t i = 0; i < layers.size(); ++i) {
+        const KvCache::Layer& layer = cache.layer(static_cast<int>(i));
+        for (const Tensor* t : {&layer.k, &layer.v}) {
+          ASSERT_EQ(t->shape[1], layers[i].kv_heads);
+          for (int block = 0; block < blocks; ++block) {
+            if (owner[block] != layer.group) continue;
+            const int64_t id = int64_t{block} * layout.groups[layer.group].ids_per_block;
+            ASSERT_LT(id, t->shape[0]);
+            for (int64_t e = 0; e < t->row_elements(); ++e) visit(t->f32()[id * t->row_elements() + e], value++);
+          }
+        }
+      }
+    };
+    each([](float& at, float value) { at = value; });
+    each([&](const float& at, float value) { ASSERT_EQ(at, value) << "run " << run; });
+  }
+}
+
+// Scales of int8 are a part of a block, and no layer's are another's, whatever shares a place.
+TEST(KvCache, Int8HasAScalePerVector) {
+  constexpr int kBlocks = 36;
+  const KvShape small{.kv_heads = 1, .head_dim = 512, .value_dim = 512}, latent{.kv_heads = 1, .head_dim = 72};
+  EXPECT_EQ(one_group({kHeads, latent}, &kInt8, 16).block_bytes(), 2u * 4 * 16 * (256 + 4) + 16 * (72 + 4));
+  for (const auto& layers : {layers_of(10, 512, 2, kHeads, small), layers_of(2, 64, 1, kHeads, kHeads),
+                             std::vector<KvShape>{latent, kHeads, small}}) {
+    const KvLayout layout = groups_by_window(layers, &kInt8, 8, 10000);
+    const int groups = static_cast<int>(layout.groups.size());
+    const KvCache cache(layout, kBlocks);
+    // Every block belongs to a group; a value for every scale, by block, layer and place.
+    const auto each = [&](const auto& visit) {
+      float value = 1;
+      for (size_t i = 0; i < layers.size(); ++i) {
+        const KvCache::Layer& layer = cache.layer(static_cast<int>(i));
+        const int64_t vectors = int64_t{layers[i].kv_heads} * 8;
+        for (int block = layer.group; block < kBlocks; block += groups) {
+          const int64_t id = int64_t{block} * layout.groups[layer.group].ids_per_block;
+          for (const ops::CacheTensor* t : {&layer.k, &layer.v}) {
+            if (t->shape[3] == 0) {
+              EXPECT_EQ(t->scales, nullptr);
+              continue;
+            }
+            for (int64_t v = 0; v < vectors; ++v) visit(t->scales[id * vectors + v], value++);
+          }
+        }
+      }
+    };
+    each([](float& at, float value) { at = value; });
+    each([](const float& at, float value) { ASSERT_EQ(at, value); });
+    // A block's scales go where its codes go.
+    const ops::Backend& reference = ops::select_backend("reference");
+    ThreadPool pool(1);
+    Arena arena(0);
+    ops::Ctx ctx{reference.table(), pool, arena};
+    const KvCache::Layer& first = cache.layer(0);
+    const int64_t vectors = int64_t{layers[0].kv_heads} * 8, from = first.group, to = kBlocks - 1;
+    const int64_t ids = layout.groups[first.group].ids_per_block;
+    first.k.as<int8_t>()[from * ids * vectors * first.k.shape[3]] = 77;
+    const std::vector<int32_t> pairs = {static_cast<int32_t>(from), static_cast<int32_t>(to)};
+    cache.copy_blocks(ctx, pairs);
+    EXPECT_EQ(first.k.as<int8_t>()[to * ids * vectors * first.k.shape[3]], 77);
+    EXPECT_EQ(std::memcmp(first.k.scales + from * ids * vectors, first.k.scales + to * ids * vectors,
+                          static_cast<size_t>(vectors) * sizeof(float)),
+              0);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,248 @@
+// Files of packed weights: what is written is mapped again, and anything else is refused and made anew.
+#include "nn/loading/packed_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <thread>
+
+#include "support/temp_folder.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPage = 4096;
+
+class PackedFileTest : public ::testing::Test {
+ protected:
+  PackedFileSpec spec(const std::string& contents = "weights") const {
+    return {.folder = folder_ / "cache", .contents = contents, .program = "1", .sizes = {3, kPage, 5 * kPage + 17}};
+  }
+
+  // Every byte of every weight, as weights that depend on `seed`.
+  static std::byte byte_of(unsigned seed, size_t weight, size_t at) {
+    return static_cast<std::byte>((seed * 31 + weight * 7 + at * 13 + at / 256) & 255);
+  }
+  static void fill(PackedFile& file, const PackedFileSpec& s, unsigned seed) {
+    for (size_t w = 0; w < s.sizes.size(); ++w) {
+      std::byte* to = file.next(s.sizes[w]);
+      for (size_t i = 0; i < s.sizes[w]; ++i) to[i] = byte_of(seed, w, i);
+    }
+  }
+  static void expect_filled(PackedFile& file, const PackedFileSpec& s, unsigned seed) {
+    ASSERT_TRUE(file.filled());
+    for (size_t w = 0; w < s.sizes.size(); ++w) {
+      const std::byte* data = file.next(s.sizes[w]);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % kPage, 0u);
+      for (size_t i = 0; i < s.sizes[w]; ++i) ASSERT_EQ(data[i], byte_of(seed, w, i)) << w << ", " << i;
+    }
+  }
+  // Writes the file of the spec; returns its path.
+  std::string write(const PackedFileSpec& s, unsigned seed = 1) const {
+    PackedFile file(s);
+    EXPECT_FALSE(file.filled());
+    fill(file, s, seed);
+    file.finish();
+    return file.path();
+  }
+  // A file that is there is refused, and made again.
+  void expect_made_again(const PackedFileSpec& s) const {
+    {
+      PackedFile file(s);
+      ASSERT_FALSE(file.filled());
+      const std::byte* first = file.next(s.sizes[0]);
+      EXPECT_EQ(first[0], std::byte{0}) << "new weights begin as zeros";
+    }
+    write(s, 2);
+    PackedFile file(s);
+    expect_filled(file, s, 2);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& entry : fs::directory_iterator(folder_ / "cache")) out.push_back(entry.path().filename().string());
+    return out;
+  }
+  static void overwrite(const std::string& path, size_t at, char byte) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(byte);
+    ASSERT_TRUE(file.good());
+  }
+
+  testing::TempFolder folder_;
+};
+
+TEST_F(PackedFileTest, IsMappedWhenItIsThere) {
+  const PackedFileSpec s = spec();
+  const std::string path = write(s);
+  EXPECT_EQ(fs::file_size(path), kPage * (1 + 1 + 1 + 6));
+  PackedFile file(s);
+  expect_filled(file, s, 1);
+  ThreadPool pool(2);
+  file.read_ahead(pool);
+  EXPECT_EQ(names().size(), 1u);
+}
+
+TEST_F(PackedFileTest, MayBeReadOnly) {
+  const PackedFileSpec s = spec();
+  fs::permissions(write(s), fs::perms::owner_read);
+  fs::permissions(s.folder, fs::perms::owner_read | fs::perms::owner_exec);
+  {
+    PackedFile file(s);
+    expect_filled(file, s, 1);
+  }
+  fs::permissions(s.folder, fs::perms::owner_all);
+}
+
+TEST_F(PackedFileTest, OtherContentsAreOtherFiles) {
+  const PackedFileSpec a = spec("a"), b = spec("b");
+  EXPECT_NE(write(a, 1), write(b, 2));
+  PackedFile first(a), second(b);
+  expect_filled(first, a, 1);
+  expect_filled(second, b, 2);
+}
+
+TEST_F(PackedFileTest, OfAnotherBuildIsReplaced) {
+  PackedFileSpec s = spec();
+  const std::string path = write(s);
+  s.program = "2";
+  expect_made_again(s);
+  EXPECT_EQ(names().size(), 1u);
+}
+
+TEST_F(PackedFileTest, UnderAnotherNameIsRefused) {
+  const std::string path = write(spec("a")), other = write(spec("b"));
+  fs::rename(path, other);
+  expect_made_again(spec("b"));
+}
+
+TEST_F(PackedFileTest, CutOrLongerIsRefused) {
+  const PackedFileSpec s = spec();
+  for (const int change : {-1, -4096, 1}) {
+    const std::string path = write(s);
+    fs::resize_file(path, fs::file_size(path) + static_cast<uintmax_t>(change));
+    expect_made_again(s);
+    fs::remove(path);
+  }
+  const std::string path = write(s);
+  fs::resize_file(path, 0);
+  expect_made_again(s);
+}
+
+TEST_F(PackedFileTest, DamagedHeaderIsRefusedWhereverTheDamageIs) {
+  const PackedFileSpec s = spec();
+  constexpr size_t kHeader = 8 + 4 + 4 + 8 + 4 * 32;
+  for (size_t at = 0; at < kHeader; at += 3) {
+    const std::string path = write(s);
+    std::ifstream in(path, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    overwrite(path, at, static_cast<char>(bytes[at] ^ 0x40));
+    EXPECT_FALSE(PackedFile(s).filled()) << at;
+    fs::remove(path);
+  }
+}
+
+TEST_F(PackedFileTest, WeightsThatNeverCameToTheDiskAreRefused) {
+  const PackedFileSpec s = spec();
+  const std::string path = write(s);
+  for (size_t i = 0; i < kPage; ++i) overwrite(path, 3 * kPage + i, '\0');  // the third weight's first page
+  expect_made_again(s);
+}
+
+TEST_F(PackedFileTest, ThatIsNotFinishedLeavesNothing) {
+  const PackedFileSpec s = spec();
+  {
+    PackedFile file(s);
+    fill(file, s, 1);
+    EXPECT_EQ(names().size(), 1u);
+  }
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(PackedFileTest, WhatACrashLeftIsMadeAnew) {
+  const PackedFileSpec s = spec();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    PackedFile file(s);
+    fill(file, s, 7);
+    ::_exit(0);  // as in a crash: no destructor
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(names().size(), 1u);
+  expect_made_again(s);
+  EXPECT_EQ(names().size(), 1u);
+}
+
+// One packs, the others wait for it and map what it made.
+TEST_F(PackedFileTest, IsWrittenOnceByManyAtATime) {
+  const PackedFileSpec s = spec();
+  std::atomic<int> packed = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      PackedFile file(s);
+      if (file.filled()) return expect_filled(file, s, 1);
+      ++packed;
+      fill(file, s, 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      file.finish();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(packed, 1);
+  EXPECT_EQ(names().size(), 1u);
+}
+
+// Who waits for somebody that gives up packs by itself.
+TEST_F(PackedFileTest, IsWrittenByTheNextWhenTheFirstGivesUp) {
+  const PackedFileSpec s = spec();
+  auto first = std::make_unique<PackedFile>(s);
+  std::thread waits([&] { write(s, 3); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  first.reset();
+  waits.join();
+  PackedFile file(s);
+  expect_filled(file, s, 3);
+}
+
+void expect_refused(const PackedFileSpec& s, const std::string& message) {
+  try {
+    const PackedFile file(s);
+    FAIL() << "not refused";
+  } catch (const PackedFileError& e) {
+    EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(PackedFileTest, ThatHasNoRoomIsRefusedAndLeavesNothing) {
+  PackedFileSpec s = spec();
+  s.sizes.push_back(size_t{1} << 60);
+  expect_refused(s, "no room for");
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(PackedFileTest, InAFolderThatCannotBeIsRefused) {
+  PackedFileSpec s = spec();
+  s.folder = folder_.write("file", "text") + "/cache";
+  expect_refused(s, "its folder cannot be made");
+}
+
+TEST_F(PackedFileTest, OfAProgramWithoutBuildIdIsRefused) {
+  PackedFileSpec s = spec();
+  s.program.clear();
+  expect_refused(s, "build id");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,329 @@
+// Drawing tokens where logits lie: the draw and its noise against the reference, candidates against their definition.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ops/sample.h"
+#include "ops/testing.h"
+
+namespace sluice::ops {
+namespace {
+
+class DrawTest : public OpsTest {
+ protected:
+  struct Result {
+    std::vector<DrawnRow> rows;
+    std::vector<std::vector<TopLogit>> top;  // by id
+  };
+  struct Changes {
+    std::vector<DrawEdit> edits;
+    std::vector<uint32_t> masks;
+  };
+
+  template <class T>
+  static Owned copied(const std::vector<T>& values) {
+    Owned bytes(&kUInt8, {static_cast<int64_t>(values.size() * sizeof(T))});
+    if (!values.empty()) std::memcpy(bytes->data, values.data(), values.size() * sizeof(T));
+    return bytes;
+  }
+
+  // `logits` are as before when it returns.
+  Result run(Device& on, const Tensor& logits, const std::vector<DrawRow>& rows, const Changes& changes = {}) {
+    const auto n = static_cast<int64_t>(rows.size());
+    const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
+    Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))}), for_host = out;
+    Owned top(&kUInt8, {n * kMostTop * static_cast<int64_t>(sizeof(TopLogit))});
+    draw(
+        on.ctx,
+        {.logits = logits, .rows = in, .drawn = out, .for_host = for_host, .edits = edits, .masks = masks, .top = top});
+    EXPECT_EQ(std::memcmp(out->data, for_host->data, out.bytes()), 0);
+    Result result;
+    for (int64_t i = 0; i < n; ++i) {
+      const DrawnRow& row = out->as<DrawnRow>()[i];
+      result.rows.push_back(row);
+      const TopLogit* begin = top->as<TopLogit>() + i * kMostTop;
+      result.top.emplace_back(begin, begin + std::max(row.top, 0));
+      std::ranges::sort(result.top.back(), {}, &TopLogit::id);
+    }
+    return result;
+  }
+
+  // Which tokens turn up in so many draws of a row; the choice is what differs.
+  std::set<int> drawn_in(const Tensor& logits, DrawRow row, int draws, const Changes& changes = {}) {
+    std::vector<DrawRow> rows(static_cast<size_t>(draws), row);
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].choice = static_cast<uint32_t>(i);
+    std::set<int> tokens;
+    for (const DrawnRow& one : run(device, logits, rows, changes).rows) tokens.insert(one.token);
+    return tokens;
+  }
+};
+
+TEST_P(DrawTest, MatchesTheReference) {
+  for (const int vocab : {1, 3, 64, 1001, 5000}) {
+    Owned logits(&kFloat32, {6, vocab}, 3);
+    logits.fill(random, 4.0f);
+    for (int i = 0; i < vocab; i += 7) logits.row(2)[i] = -INFINITY;
+    logits.row(2)[0] = 1.0f;
+    std::vector<DrawRow> rows;
+    for (int row = 0; row < 6; ++row) {
+      for (const float scale : {0.0f, 1.0f, 3.0f}) {
+        rows.push_back(
+            {.row = row, .scale = scale, .key = {7u, static_cast<uint32_t>(row)}, .choice = 1, .position = 9});
+      }
+    }
+    const Result got = run(device, logits, rows), want = run(reference, logits, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(got.rows[i].token, want.rows[i].token) << "row " << rows[i].row << ", scale " << rows[i].scale;
+    }
+  }
+}
+
+// A device may deal a row of many tokens out among several blocks.
+TEST_P(DrawTest, FewRowsOfManyTokensMatchTheReference) {
+  constexpr int kVocab = 128'003;
+  Owned logits(&kFloat32, {6, kVocab}, 1);
+  logits.fill(random, 4.0f);
+  logits.row(1)[kVocab - 1] = logits.row(1)[77] = 100.0f;  // equal ones: the lower id
+  logits.row(2)[kVocab - 2] = NAN;
+  std::fill_n(logits.row(3), kVocab, -INFINITY);
+  Changes changes;
+  changes.masks.resize(static_cast<size_t>(mask_words(kVocab)));
+  for (uint32_t& word : changes.masks) word = static_cast<uint32_t>(random() & random());
+  changes.edits.push_back({.id = 5, .bias = 1000.0f});
+  const std::vector<DrawRow> rows{
+      {.row = 0, .scale = 1.0f, .key = {3u, 4u}},
+      {.row = 1},
+      {.row = 2},
+      {.row = 3},
+      {.row = 4, .scale = 0.5f, .key = {1u, 2u}, .mask = 0},
+      {.row = 4, .scale = 1.0f, .key = {1u, 2u}, .count = 40, .mass = 0.9},
+      {.row = 5, .first_edit = 0, .edits = 1},
+  };
+  const Result want = run(reference, logits, rows, changes);
+  EXPECT_EQ(want.rows[1].token, 77);
+  EXPECT_EQ(want.rows[6].token, 5);
+  for (int turn = 0; turn < 3; ++turn) {  // what blocks leave for each other is as it was
+    const Result got = run(device, logits, rows, changes);
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(got.rows[i].token, want.rows[i].token) << i;
+  }
+}
+
+// Every cut and all of them together, of few tokens and of many: the same tokens as the reference's.
+TEST_P(DrawTest, CutsMatchTheReference) {
+  for (const float spread : {3.0f, 0.5f, 0.002f}) {
+    constexpr int kVocab = 6007;
+    Owned logits(&kFloat32, {2, kVocab}, 1);
+    logits.fill(random, spread);
+    for (int i = 1; i < kVocab; i += 5) logits.row(1)[i] = i % 2 == 0 ? -INFINITY : logits.row(1)[i - 1];
+    std::vector<DrawRow> rows;
+    for (const int count : {0, 1, 40, 1500, kVocab + 5}) {
+      for (const double mass : {1.0, 0.8, 0.3, 1e-9, 0.99999}) {
+        for (const float least : {0.0f, 0.05f, 1.0f}) {
+          for (uint32_t choice = 0; choice < 3; ++choice) {
+            rows.push_back({.row = static_cast<int32_t>(choice % 2),
+                            .scale = 1.3f,
+                            .key = {5u, 6u},
+                            .choice = choice,
+                            .position = static_cast<uint32_t>(rows.size()),
+                            .count = count,
+                            .least = least,
+                            .mass = mass});
+          }
+        }
+      }
+    }
+    const Result got = run(device, logits, rows), want = run(reference, logits, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(got.rows[i].token, want.rows[i].token) << "spread " << spread << ", count " << rows[i].count
+                                                       << ", mass " << rows[i].mass << ", least " << rows[i].least;
+    }
+  }
+}
+
+// The set that is kept, by drawing from it until all of it has turned up.
+TEST_P(DrawTest, KeepsWhatItIsToldTo) {
+  constexpr int kVocab = 40, kDraws = 800;
+  Owned logits(&kFloat32, {1, kVocab});
+  for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = i % 4 == 1 ? 1.0f : -INFINITY;  // ten of weight 1, by id
+  const auto first = [](int n) {
+    std::set<int> ids;
+    for (int i = 0; i < n; ++i) ids.insert(4 * i + 1);
+    return ids;
+  };
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f}, kDraws), first(10));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 3}, kDraws), first(3)) << "among equal ones the lower ids";
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .mass = 0.5}, kDraws), first(5));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .mass = 0.51}, kDraws), first(6));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 4, .mass = 0.5}, kDraws), first(2)) << "of what top-k keeps";
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .least = 1.0f}, kDraws), first(10));
+  logits.row(0)[1] = 2.0f;
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .least = 0.5f}, kDraws), first(1));
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 1}, 50), first(1)) << "top-k of one is greedy";
+  EXPECT_EQ(drawn_in(logits, {.scale = 0.5f, .least = 0.6f}, kDraws), first(10)) << "weights are of the temperature";
+  Changes one_left;
+  one_left.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
+  one_left.masks[0] = 1u << 9;
+  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 5, .least = 0.1f, .mass = 0.9, .mask = 0}, 50, one_left),
+            std::set<int>{9});
+}
+
+TEST_P(DrawTest, RowsWithoutAnAnswer) {
+  Owned logits(&kFloat32, {5, 999});
+  logits.fill(random);
+  logits.row(0)[500] = NAN;
+  logits.row(1)[998] = INFINITY;
+  for (int i = 0; i < 999; ++i) logits.row(2)[i] = -INFINITY, logits.row(3)[i] = 0.25f;
+  std::vector<DrawRow> rows;
+  for (int row = 0; row < 5; ++row) rows.push_back({.row = row, .scale = 1.0f, .count = 5, .mass = 0.5});
+  const Result got = run(device, logits, rows);
+  for (int row = 0; row < 3; ++row) EXPECT_EQ(got.rows[row].token, -1) << row;
+  EXPECT_LT(got.rows[3].token, 3) << "999 equal logits";
+  EXPECT_GE(got.rows[4].token, 0);
+}
+
+// Random edits, masks and reports: tokens, lists and what log-probabilities are made of, and the logits stay.
+TEST_P(DrawTest, EditedRowsMatchTheReference) {
+  for (const int vocab : {1, 5, 63, 1000, 4097}) {
+    constexpr int kRows = 8;
+    Owned logits(&kFloat32, {kRows, vocab}, 3);
+    logits.fill(random, 4.0f);
+    for (int i = 0; i < vocab; i += 3) logits.row(1)[i] = -INFINITY;
+    logits.row(1)[0] = 1.0f;
+    const auto words = static_cast<size_t>(mask_words(vocab));
+    Changes changes;
+    std::vector<DrawRow> rows;
+    for (int row = 0; row < kRows; ++row) {
+      DrawRow asked{.row = row, .scale = row % 2 == 0 ? 0.0f : 1.5f, .key = {3u, static_cast<uint32_t>(row)}};
+      if (row % 4 == 3) asked.count = 7, asked.mass = 0.7;
+      asked.repetition = 1.3f, asked.presence = 0.4f, asked.frequency = 0.25f;
+      asked.first_edit = static_cast<int32_t>(changes.edits.size());
+      for (int id = static_cast<int>(random() % 4); id < vocab; id += 1 + static_cast<int>(random() % 9)) {
+        const float bias = random() % 3 != 0 ? 0.0f : random() % 4 == 0 ? -INFINITY : 2.5f;
+        changes.edits.push_back({.id = id, .bias = bias, .output = static_cast<int32_t>(random() % 4) - 1});
+      }
+      asked.edits = static_cast<int32_t>(changes.edits.size()) - asked.first_edit;
+      if (row % 3 == 1) {
+        asked.mask = static_cast<int32_t>(changes.masks.size() / words);
+        for (size_t i = 0; i < words; ++i) changes.masks.push_back(static_cast<uint32_t>(random() | 1));
+      }
+      asked.report = row - 2;
+      if (row == 6) asked.target = vocab / 2;
+      rows.push_back(asked);
+    }
+    const Owned before = logits;
+    const Result got = run(device, logits, rows, changes), want = run(reference, logits, rows, changes);
+    for (int row = 0; row < kRows; ++row) {
+      SCOPED_TRACE(std::to_string(vocab) + ", row " + std::to_string(row));
+      EXPECT_EQ(std::memcmp(logits.row(row), before.row(row), static_cast<size_t>(vocab) * sizeof(float)), 0);
+      const DrawnRow &g = got.rows[row], &w = want.rows[row];
+      EXPECT_EQ(g.token, w.token);
+      if (rows[row].report < 0) continue;
+      EXPECT_EQ(g.raw_max, w.raw_max);
+      EXPECT_NEAR(g.raw_total, w.raw_total, w.raw_total * 1e-5);
+      EXPECT_EQ(g.top, w.top);
+      for (size_t i = 0; i < want.top[row].size(); ++i) {
+        EXPECT_EQ(got.top[row][i].id, want.top[row][i].id);
+        EXPECT_EQ(got.top[row][i].logit, want.top[row][i].logit);
+      }
+      if (w.token < 0) continue;
+      EXPECT_EQ(g.token_logit, w.token_logit);
+      EXPECT_EQ(g.before, w.before);
+    }
+  }
+}
+
+TEST_P(DrawTest, EditsAndMasksMayLeaveNothing) {
+  constexpr int kVocab = 100;
+  Owned logits(&kFloat32, {5, kVocab});
+  logits.fill(random);
+  logits.row(2)[50] = NAN;
+  for (int i = 0; i < kVocab; ++i) logits.row(3)[i] = i == 50 ? NAN : -INFINITY;
+  Changes changes;
+  for (int id = 0; id < kVocab; ++id) changes.edits.push_back({.id = id, .bias = -INFINITY});
+  changes.edits.push_back({.id = 7, .bias = INFINITY});
+  changes.edits.push_back({.id = 7, .bias = INFINITY});
+  changes.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
+  changes.masks[0] = 2u;
+  std::vector<DrawRow> rows;
+  rows.push_back({.row = 0, .first_edit = 0, .edits = kVocab});
+  rows.push_back({.row = 1, .first_edit = kVocab, .edits = 1});
+  rows.push_back({.row = 2, .first_edit = 0, .edits = kVocab});
+  rows.push_back({.row = 3, .mask = 0});
+  rows.push_back({.row = 4, .first_edit = kVocab + 1, .edits = 1, .mask = 0});  // the mask hides what is infinite
+  const Result got = run(device, logits, rows, changes);
+  EXPECT_EQ(got.rows[0].token, DrawnRow::kNoneLeft);
+  EXPECT_EQ(got.rows[1].token, DrawnRow::kNoneLeft);
+  EXPECT_EQ(got.rows[2].token, DrawnRow::kBadLogits);
+  EXPECT_EQ(got.rows[3].token, DrawnRow::kBadLogits);
+  EXPECT_EQ(got.rows[4].token, 1);
+}
+
+// The noise is that of a draw: frequencies are probabilities, and every part of the key matters.
+TEST_P(DrawTest, FrequenciesAreProbabilities) {
+  Owned logits(&kFloat32, {1, 6});
+  const double probabilities[6] = {0.4, 0.05, 0.25, 0.1, 0.0, 0.2};
+  for (int i = 0; i < 6; ++i) logits.row(0)[i] = static_cast<float>(0.5 * std::log(probabilities[i]));
+  constexpr int kDraws = 12000;
+  for (int part = 0; part < 3; ++part) {
+    std::vector<DrawRow> rows(kDraws);
+    for (uint32_t i = 0; i < kDraws; ++i) {
+      rows[i] = {.row = 0, .scale = 2.0f};
+      (part == 0 ? rows[i].key[1] : part == 1 ? rows[i].choice : rows[i].position) = i;
+    }
+    int counts[6] = {};
+    for (const DrawnRow& row : run(device, logits, rows).rows) ++counts[row.token];
+    for (int i = 0; i < 6; ++i) {
+      const double sigma = std::sqrt(kDraws * probabilities[i] * (1 - probabilities[i]));
+      EXPECT_NEAR(counts[i], kDraws * probabilities[i], 5 * sigma) << "token " << i << ", part " << part;
+    }
+  }
+}
+
+// Chi-square of draws that are cut: those kept have their probabilities, divided by the sum of what is kept.
+TEST_P(DrawTest, CutDrawsHaveTheirProbabilities) {
+  constexpr int kVocab = 300, kDraws = 8000;
+  Owned logits(&kFloat32, {1, kVocab});
+  for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = -0.25f * static_cast<float>(i % 50) - (i < 50 ? 0.0f : 14.0f);
+  // Kept are the first ids in this order: exp(-i / 4) of 50, the others weigh next to nothing.
+  const auto expect_first = [&](DrawRow row, int kept) {
+    std::vector<DrawRow> rows(kDraws, row);
+    for (uint32_t i = 0; i < kDraws; ++i) rows[i].position = i;
+    std::vector<int> counts(kVocab);
+    for (const DrawnRow& one : run(device, logits, rows).rows) ++counts[static_cast<size_t>(one.token)];
+    double total = 0, chi = 0;
+    for (int i = 0; i < kept; ++i) total += std::exp(-0.25 * i);
+    for (int i = 0; i < kept; ++i) {
+      const double want = kDraws * std::exp(-0.25 * i) / total;
+      chi += (counts[i] - want) * (counts[i] - want) / want;
+    }
+    for (int i = kept; i < kVocab; ++i) EXPECT_EQ(counts[i], 0) << i;
+    EXPECT_LT(chi, kept + 5 * std::sqrt(2.0 * kept));
+  };
+  expect_first({.scale = 1.0f, .count = 10}, 10);
+  expect_first({.scale = 1.0f, .mass = 1 - 1.001 * std::exp(-0.25 * 9)}, 9);
+  expect_first({.scale = 1.0f, .least = 0.2f}, 7);  // exp(-6 / 4) = 0.22
+  expect_first({.scale = 1.0f, .count = 12, .least = 0.2f}, 7);
+}
+
+TEST_P(DrawTest, DrawnTokensAreTakenWhereTheyAreAskedFor) {
+  std::uniform_int_distribution<int32_t> token(-1, 100000);
+  for (const int rows : {1, 3, 256, 700}) {
+    const int draws = rows / 2 + 1;
+    Owned drawn(&kUInt8, {draws * static_cast<int64_t>(sizeof(DrawnRow))}), tokens(&kInt32, {rows});
+    std::vector<int32_t, TestAllocator<int32_t>> from(rows);
+    std::vector<int32_t> expected(rows);
+    for (int i = 0; i < draws; ++i) drawn->as<DrawnRow>()[i] = {.token = token(random)};
+    for (int i = 0; i < rows; ++i) {
+      from[i] = std::uniform_int_distribution(-1, draws - 1)(random);
+      const int32_t before = tokens->as<int32_t>()[i] = token(random);
+      expected[i] = from[i] < 0 ? before : std::max(drawn->as<DrawnRow>()[from[i]].token, 0);
+    }
+    take_drawn(device.ctx, {.tokens = tokens, .drawn = drawn, .from = std::span<const int32_t>(from)});
+    EXPECT_THAT(std::span(tokens->as<int32_t>(), rows), testing::ElementsAreArray(expected));
+  }
+}
+
+SLUICE_FOR_EVERY_BACKEND(DrawTest);
+
+}  // namespace
+}  // namespace sluice::ops

@@ -1,0 +1,349 @@
+// Answers of the OpenAI API: shapes of both routes, streamed and whole, and the way without HTTP.
+#include "server/openai/openai.h"
+
+#include "server/server_fixture.h"
+
+namespace sluice {
+namespace {
+
+using OpenAi = ServerTest;
+
+std::vector<Json> events(const TestResponse& response) {
+  std::vector<Json> out;
+  for (const std::string& data : sse_data(response.body)) {
+    if (data != "[DONE]") out.push_back(parse_json(data));
+  }
+  return out;
+}
+
+TEST_F(OpenAi, ChatCompletion) {
+  const TestResponse response = chat();
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Json body = response.json();
+  EXPECT_TRUE(body["id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["model"], "fake");
+  EXPECT_TRUE(body["created"].is_number_integer());
+  EXPECT_TRUE(body["system_fingerprint"].get<std::string>().starts_with("fp_"));
+  EXPECT_EQ(dump_json(body["choices"]),
+            R"([{"index":0,"message":{"role":"assistant","content":"user:hi|>","refusal":null},"logprobs":null,)"
+            R"("finish_reason":"stop","stop_reason":null}])");
+  EXPECT_EQ(dump_json(body["usage"]), R"({"prompt_tokens":9,"total_tokens":19,"completion_tokens":10,)"
+                                      R"("prompt_tokens_details":{"cached_tokens":3}})");
+}
+
+TEST_F(OpenAi, ChatStreamEqualsWhole) {
+  const TestResponse response =
+      chat({{"stream", true}, {"messages", {{{"role", "user"}, {"content", "h\u00fc\u20ac\U0001F600"}}}}});
+  ASSERT_EQ(response.status, 200) << response.body;
+  EXPECT_EQ(response.headers.at("content-type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(response.headers.at("cache-control"), "no-cache");
+  EXPECT_TRUE(response.body.ends_with("data: [DONE]\n\n"));
+  const std::vector<Json> chunks = events(response);
+  EXPECT_EQ(dump_json(chunks.front()["choices"]),
+            R"([{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])");
+  EXPECT_EQ(dump_json(chunks.back()["choices"]),
+            R"([{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}])");
+  std::string text;
+  for (const Json& chunk : chunks) {
+    EXPECT_EQ(chunk["object"], "chat.completion.chunk");
+    EXPECT_EQ(chunk["id"], chunks[0]["id"]);
+    EXPECT_FALSE(chunk.contains("usage"));
+    text += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(text, "user:h\u00fc\u20ac\U0001F600|>");
+}
+
+TEST_F(OpenAi, StreamUsage) {
+  const auto last = chat({{"stream", true}, {"stream_options", {{"include_usage", true}}}});
+  std::vector<Json> chunks = events(last);
+  EXPECT_EQ(chunks.back()["choices"], Json::array());
+  EXPECT_EQ(chunks.back()["usage"]["total_tokens"], 19);
+  chunks.pop_back();
+  for (const Json& chunk : chunks) EXPECT_TRUE(chunk.at("usage").is_null());
+
+  const auto all =
+      chat({{"stream", true}, {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
+  for (const Json& chunk : events(all)) EXPECT_EQ(chunk.at("usage").at("prompt_tokens"), 9);
+}
+
+TEST_F(OpenAi, ChatLogprobs) {
+  const Json body = chat({{"logprobs", true}, {"top_logprobs", 2}, {"max_tokens", 2}}).json();
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(
+      dump_json(body["choices"][0]["logprobs"]),
+      R"({"content":[{"token":"u","logprob":-0.5,"bytes":[117],"top_logprobs":[{"token":"u","logprob":-0.5,"bytes":[117]},)"
+      R"({"token":"v","logprob":-1.5,"bytes":[118]}]},{"token":"s","logprob":-0.5,"bytes":[115],)"
+      R"("top_logprobs":[{"token":"s","logprob":-0.5,"bytes":[115]},{"token":"t","logprob":-1.5,"bytes":[116]}]}],"refusal":null})");
+  // Without top_logprobs the list is there and empty; the end token has no entry.
+  const Json plain = chat({{"logprobs", true}}).json();
+  EXPECT_EQ(plain["choices"][0]["logprobs"]["content"].size(), 9u);
+  EXPECT_EQ(plain["choices"][0]["logprobs"]["content"][0]["top_logprobs"], Json::array());
+  // A stream has the same entries, those of tokens that complete no character included.
+  const auto streamed =
+      chat({{"logprobs", true}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "\u20ac"}}}}});
+  size_t entries = 0;
+  for (const Json& chunk : events(streamed)) {
+    const Json& logprobs = chunk["choices"][0]["logprobs"];
+    if (!logprobs.is_null()) entries += logprobs["content"].size();
+  }
+  EXPECT_EQ(entries, std::string("user:\u20ac|>").size());
+}
+
+TEST_F(OpenAi, ChoicesAndUsage) {
+  const Json body = chat({{"n", 3}}).json();
+  ASSERT_EQ(body["choices"].size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(body["choices"][static_cast<size_t>(i)]["index"], i);
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 9);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 30);
+  std::map<int, std::string> texts;
+  for (const Json& chunk : events(chat({{"n", 3}, {"stream", true}}))) {
+    texts[chunk["choices"][0]["index"].get<int>()] += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(texts, (std::map<int, std::string>{{0, "user:hi|>"}, {1, "user:hi|>"}, {2, "user:hi|>"}}));
+}
+
+TEST_F(OpenAi, StopReasons) {
+  const Json by_string = completion({{"stop", "lo"}}).json()["choices"][0];
+  EXPECT_EQ(by_string["text"], "hel");
+  EXPECT_EQ(by_string["finish_reason"], "stop");
+  EXPECT_EQ(by_string["stop_reason"], "lo");
+  const Json by_token = completion({{"stop_token_ids", {'l'}}}).json()["choices"][0];
+  EXPECT_EQ(by_token["text"], "he");
+  EXPECT_EQ(by_token["stop_reason"], 'l');
+  EXPECT_EQ(completion({{"stop", {"lo"}}, {"include_stop_str_in_output", true}}).json()["choices"][0]["text"], "hello");
+}
+
+TEST_F(OpenAi, CompletionPromptForms) {
+  EXPECT_EQ(completion().json()["choices"][0]["text"], "hello");
+  EXPECT_EQ(completion({{"prompt", {104, 105}}}).json()["choices"][0]["text"], "hi");
+  const Json texts = completion({{"prompt", {"ab", "cd"}}, {"n", 2}}).json();
+  std::vector<std::string> all;
+  for (const Json& choice : texts["choices"]) all.push_back(choice["text"]);
+  EXPECT_EQ(all, (std::vector<std::string>{"ab", "ab", "cd", "cd"}));
+  EXPECT_EQ(texts["choices"][3]["index"], 3);
+  EXPECT_EQ(texts["usage"]["prompt_tokens"], 4);
+  const Json tokens = completion({{"prompt", Json::array({Json::array({104, 105}), Json::array({111})})}}).json();
+  EXPECT_EQ(tokens["choices"][0]["text"], "hi");
+  EXPECT_EQ(tokens["choices"][1]["text"], "o");
+  EXPECT_EQ(tokens["object"], "text_completion");
+  EXPECT_TRUE(tokens["id"].get<std::string>().starts_with("cmpl-"));
+  // max_tokens is 16 unless said otherwise.
+  EXPECT_EQ(completion({{"prompt", std::string(50, 'x')}}).json()["choices"][0]["text"], std::string(16, 'x'));
+}
+
+TEST_F(OpenAi, CompletionLogprobs) {
+  const Json choice = completion({{"prompt", "a\u20ac"}, {"logprobs", 1}, {"max_tokens", 3}}).json()["choices"][0];
+  EXPECT_EQ(dump_json(choice["logprobs"]),
+            R"({"tokens":["a","bytes:\\xe2","bytes:\\x82"],"token_logprobs":[-0.5,-0.5,-0.5],)"
+            R"("top_logprobs":[{"a":-0.5},{"bytes:\\xe2":-0.5},{"bytes:\\x82":-0.5}],"text_offset":[0,1,2]})");
+}
+
+TEST_F(OpenAi, EchoScoresThePrompt) {
+  for (const bool stream : {false, true}) {
+    const TestResponse response = completion(
+        {{"prompt", {"ab", "c"}}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 1}, {"n", 2}, {"stream", stream}});
+    ASSERT_EQ(response.status, 200) << response.body;
+    std::map<int, std::string> text;
+    std::map<int, Json> tokens, logprobs, offsets;
+    const std::vector<Json> parts = stream ? events(response) : std::vector<Json>{response.json()};
+    for (const Json& part : parts) {
+      for (const Json& choice : part["choices"]) {
+        const int i = choice["index"];
+        text[i] += choice["text"].get<std::string>();
+        if (choice["logprobs"].is_null()) continue;
+        for (const Json& v : choice["logprobs"]["tokens"]) tokens[i].push_back(v);
+        for (const Json& v : choice["logprobs"]["token_logprobs"]) logprobs[i].push_back(v);
+        for (const Json& v : choice["logprobs"]["text_offset"]) offsets[i].push_back(v);
+      }
+    }
+    for (const int i : {0, 1}) {
+      EXPECT_EQ(text[i], "aba") << stream;
+      EXPECT_EQ(dump_json(tokens[i]), R"(["a","b","a"])");
+      EXPECT_EQ(dump_json(logprobs[i]), "[null,-0.5,-0.5]");
+      EXPECT_EQ(dump_json(offsets[i]), "[0,1,2]");
+      EXPECT_EQ(text[i + 2], "cc") << stream << response.body;
+    }
+  }
+}
+
+TEST_F(OpenAi, EchoWithoutOutput) {
+  const Json body = completion({{"echo", true}, {"logprobs", 0}, {"max_tokens", 0}}).json();
+  EXPECT_EQ(body["choices"][0]["text"], "hello");
+  EXPECT_EQ(body["choices"][0]["logprobs"]["tokens"].size(), 5u);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 0);
+}
+
+TEST_F(OpenAi, PromptLogprobs) {
+  const Json body = completion({{"prompt", "ab"}, {"prompt_logprobs", 1}}).json();
+  EXPECT_EQ(dump_json(body["choices"][0]["prompt_logprobs"]),
+            R"([null,{"98":{"logprob":-0.5,"rank":1,"decoded_token":"b"}}])");
+  EXPECT_EQ(chat({{"prompt_logprobs", 0}}).json()["prompt_logprobs"].size(), 9u);
+}
+
+TEST_F(OpenAi, ParametersReachTheEngine) {
+  engine.info().default_sampling.temperature = 0.6;
+  engine.info().default_sampling.top_k = 20;
+  chat();
+  EXPECT_EQ(engine.last_request().sampling.temperature, 0.6);
+  EXPECT_EQ(engine.last_request().sampling.top_k, 20);
+  EXPECT_FALSE(engine.last_request().sampling.max_tokens);
+  EXPECT_FALSE(engine.last_request().deadline);
+  EXPECT_EQ(engine.last_request().cache_salt, "");
+  EXPECT_EQ(engine.last_request().prompt_param, "messages");
+  const TestResponse response = chat({{"temperature", 0},
+                                      {"top_k", -1},
+                                      {"top_p", 0.5},
+                                      {"min_p", 0.1},
+                                      {"repetition_penalty", 1.1},
+                                      {"presence_penalty", 1},
+                                      {"frequency_penalty", -1},
+                                      {"logit_bias", {{"5", -100}, {"7", 1.5}}},
+                                      {"seed", -3},
+                                      {"stop", {"a", "b"}},
+                                      {"stop_token_ids", {1, 2}},
+                                      {"include_stop_str_in_output", true},
+                                      {"min_tokens", 2},
+                                      {"ignore_eos", true},
+                                      {"max_completion_tokens", 7},
+                                      {"skip_special_tokens", false},
+                                      {"allowed_token_ids", {3}},
+                                      {"priority", -4},
+                                      {"cache_salt", "s"},
+                                      {"n", 2}});
+  ASSERT_EQ(response.status, 200) << response.body;
+  const Request r = engine.last_request();
+  const SamplingParams& s = r.sampling;
+  EXPECT_EQ(s.temperature, 0);
+  EXPECT_EQ(s.top_k, -1);
+  EXPECT_EQ(s.top_p, 0.5);
+  EXPECT_EQ(s.min_p, 0.1);
+  EXPECT_EQ(s.repetition_penalty, 1.1);
+  EXPECT_EQ(s.presence_penalty, 1);
+  EXPECT_EQ(s.frequency_penalty, -1);
+  EXPECT_EQ(s.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, -100.0f}, {7, 1.5f}}));
+  EXPECT_EQ(s.seed, -3);
+  EXPECT_EQ(s.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(s.stop_token_ids, (std::vector<TokenId>{1, 2}));
+  EXPECT_TRUE(s.include_stop_str_in_output);
+  EXPECT_EQ(s.min_tokens, 2);
+  EXPECT_TRUE(s.ignore_eos);
+  EXPECT_EQ(s.max_tokens, 7);
+  EXPECT_FALSE(s.skip_special_tokens);
+  EXPECT_EQ(s.allowed_token_ids, std::vector<TokenId>{3});
+  EXPECT_EQ(r.priority, -4);
+  EXPECT_EQ(r.n, 2);
+  EXPECT_EQ(r.cache_salt.size(), 64u);
+}
+
+TEST_F(OpenAi, DefaultLengthsGiveWayToTheContext) {
+  engine.info().default_sampling.max_tokens = 1000;
+  EXPECT_EQ(chat({{"messages", {{{"role", "user"}, {"content", std::string(4000, 'a')}}}}}).status, 200);
+  EXPECT_EQ(engine.last_request().sampling.max_tokens, 4096 - 4007);
+  EXPECT_EQ(chat().status, 200);
+  EXPECT_EQ(engine.last_request().sampling.max_tokens, 1000);
+  EXPECT_EQ(completion({{"prompt", std::string(4090, 'a')}}).json()["usage"]["completion_tokens"], 6);
+}
+
+TEST_F(OpenAi, MessagesBecomeTheTemplates) {
+  const auto render = [this](const Json& messages, const Json& more = Json::object()) {
+    return chat([&] {
+             Json body = {{"messages", messages}};
+             body.update(more);
+             return body;
+           }())
+        .json()["choices"][0]["message"]["content"]
+        .get<std::string>();
+  };
+  EXPECT_EQ(
+      render({{{"role", "developer"}, {"content", "d"}},
+              {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}}),
+      "system:d|user:ab|>");
+  const Json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{\"x\": 1}"}}}};
+  EXPECT_EQ(render({{{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
+                    {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "7"}}}),
+            R"(assistant:|[{"id":"c","type":"function","function":{"name":"f","arguments":{"x":1}}}]tool:7|>)");
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const Json hi = {{{"role", "user"}, {"content", "q"}}};
+  EXPECT_EQ(render(hi, {{"tools", tools}}), R"(user:q|[{"type":"function","function":{"name":"f"}}]>)");
+  EXPECT_EQ(render(hi, {{"tools", tools}, {"tool_choice", "none"}}), "user:q|>");
+  EXPECT_EQ(render(hi, {{"chat_template_kwargs", {{"enable_thinking", false}}}}),
+            R"(user:q|{"enable_thinking":false}>)");
+  EXPECT_EQ(render(hi, {{"add_generation_prompt", false}}), "user:q|");
+}
+
+TEST_F(OpenAi, Tokenize) {
+  EXPECT_EQ(post("/tokenize", R"({"prompt":"ab"})").body,
+            R"({"count":3,"max_model_len":4096,"tokens":[257,97,98],"token_strs":null})");
+  EXPECT_EQ(
+      post("/tokenize", R"({"model":"fake","prompt":"a","add_special_tokens":false,"return_token_strs":true})").body,
+      R"({"count":1,"max_model_len":4096,"tokens":[97],"token_strs":["<61>"]})");
+  EXPECT_EQ(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").json()["count"], 8);
+  EXPECT_EQ(post("/detokenize", R"({"tokens":[104,105]})").body, R"({"prompt":"hi"})");
+}
+
+TEST_F(OpenAi, Models) {
+  options.served_model_name = {"org/one", "two"};
+  const Json list = get("/v1/models").json();
+  EXPECT_EQ(list["object"], "list");
+  EXPECT_EQ(list["data"].size(), 2u);
+  EXPECT_EQ(list["data"][0]["id"], "org/one");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 4096);
+  EXPECT_EQ(get("/v1/models/org/one").json()["id"], "org/one");
+  EXPECT_EQ(get("/v1/models/org%2Fone").json()["id"], "org/one");
+  expect_error(get("/v1/models/fake"), 404, "", "model_not_found");
+  EXPECT_EQ(completion({{"model", "two"}}).json()["model"], "two");
+}
+
+TEST_F(OpenAi, FaultsBecomeErrors) {
+  engine.fail_at_token = 0;
+  expect_error(chat(), 500, "", "", "server_error");
+  expect_error(chat({{"stream", true}}), 500, "", "", "server_error");
+  engine.fail_at_token = 2;
+  expect_error(chat(), 500, "", "", "server_error");
+  const TestResponse streamed = chat({{"stream", true}});
+  EXPECT_EQ(streamed.status, 200);
+  const auto data = sse_data(streamed.body);
+  ASSERT_FALSE(data.empty());
+  EXPECT_EQ(parse_json(data.back())["error"]["type"], "server_error");
+  EXPECT_EQ(streamed.body.find("[DONE]"), std::string::npos);
+  EXPECT_EQ(streamed.body.find("0x7f00"), std::string::npos);
+  engine.fail_at_token = -1;
+  engine.throw_in_tokenize = true;
+  const TestResponse thrown = chat();
+  expect_error(thrown, 500, "", "", "server_error");
+  EXPECT_EQ(thrown.body.find("/home"), std::string::npos);
+}
+
+TEST_F(OpenAi, WithoutHttp) {
+  server::OpenAiApi api(engine, {.model_names = {"m"}});
+  const Json messages = {{{"role", "user"}, {"content", "hi"}}};
+  const server::ApiResult good = api.complete("/v1/chat/completions", {{"model", "m"}, {"messages", messages}});
+  EXPECT_EQ(good.status, 200);
+  EXPECT_EQ(good.body["choices"][0]["message"]["content"], "user:hi|>");
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", "x"}, {"prompt", "a"}}).status, 404);
+  EXPECT_EQ(api.complete("/v1/nothing", {{"model", "m"}}).body["error"]["code"], "unknown_url");
+  EXPECT_EQ(api.complete("/v1/completions", Json::array()).status, 400);
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", "m"}, {"prompt", "a"}, {"stream", true}}).body["error"]["param"],
+            "stream");
+  std::atomic<int> done{0};
+  for (int i = 0; i < 50; ++i) {
+    api.complete("/v1/completions", {{"model", "m"}, {"prompt", {"ab", "cd"}}},
+                 [&](server::ApiResult r) { done += r.status; });
+  }
+  EXPECT_TRUE(eventually([&] { return done == 50 * 200; }));
+}
+
+TEST(Parameters, TableIsDocumented) {
+  const std::string text = server::parameters_markdown();
+  for (const server::Parameter& row : server::parameters()) {
+    EXPECT_NE(text.find(fmt::format("| `{}` |", row.name)), std::string::npos) << row.name;
+    if (row.type == server::Parameter::Type::kUnsupported) continue;
+    EXPECT_FALSE(row.help.empty()) << row.name;
+    EXPECT_FALSE(row.fallback.empty()) << row.name;
+    EXPECT_NE(server::parameters_help().find(row.name), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
