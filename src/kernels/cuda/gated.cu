@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(1024) gate_fp8(Halves<T> in, RowsOut<__nv_fp8_
 
 // Of many rows: a thread's quads stay in registers.
 template <class F>
-__global__ void __launch_bounds__(1024, 1) gate_fp8_stream(Halves<__nv_bfloat16> in, RowsOut<__nv_fp8_e4m3> out, int rows, F f) {
+__global__ void __launch_bounds__(1024, 1)
+    gate_fp8_stream(Halves<__nv_bfloat16> in, RowsOut<__nv_fp8_e4m3> out, int rows, F f) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) uint4 memory[];
   __shared__ SumAndLargest scratch[2][kWarp];
@@ -122,9 +123,10 @@ void gate_rows(const Launch& l, const char* name, const Tensor& out, const Tenso
       const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(in.n / 4, 4 * kWarp) * kWarp, kWarp, 1024));
       if constexpr (sizeof(T) == 2) {
         const auto row_bytes = static_cast<int>(in.n * 4);
-        const unsigned blocks = in.n / 4 > threads * kHeldQuads
-                                    ? 0
-                                    : row_stream_blocks(l, in.data, rows, in.stride * 2, row_bytes, static_cast<int>(threads));
+        const unsigned blocks =
+            in.n / 4 > threads * kHeldQuads
+                ? 0
+                : row_stream_blocks(l, in.data, rows, in.stride * 2, row_bytes, static_cast<int>(threads));
         if (blocks > 0) {
           return launch_row_stream(l, name, gate_fp8_stream<F>, blocks, threads, row_bytes, in, to, rows, f);
         }

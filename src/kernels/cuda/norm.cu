@@ -245,10 +245,10 @@ void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weigh
                         .eps = eps,
                         .weight_offset = weight_offset};
     const int64_t stream_threads = pieces(norm.quads, kWarp * kHeldQuads) * kWarp;
-    const unsigned streams = Centred || groups > 1 || stream_threads > 1024
-                                 ? 0
-                                 : row_stream_blocks(l, x.data, x.rows(), x.row_stride * 4, columns * 4,
-                                                     static_cast<int>(stream_threads));
+    const unsigned streams =
+        Centred || groups > 1 || stream_threads > 1024
+            ? 0
+            : row_stream_blocks(l, x.data, x.rows(), x.row_stride * 4, columns * 4, static_cast<int>(stream_threads));
     const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(columns, kWarp * 8) * kWarp, kWarp, 1024));
     return with_rows_out(out, [&]<class Out>(const Out& to) {
       if (streams > 0) {

@@ -2,10 +2,10 @@
 // whole packs of 16 bytes. Bound by reading the cache once.
 //
 // One launch of as many blocks as the device holds: each block adds up the lines of all sequences (decode_plan.h) from
-// their lengths on the device, and each of its warps takes the chunks of its part of them, one after another, or of many
-// lines whole ones in turn, streaming keys and values through a ring of its own in shared memory that runs on from chunk
-// to chunk. The grid depends on no length. How keys are cut, and with it a row's bits, depends on the lengths of all
-// sequences that are decoded.
+// their lengths on the device, and each of its warps takes the chunks of its part of them, one after another, or of
+// many lines whole ones in turn, streaming keys and values through a ring of its own in shared memory that runs on from
+// chunk to chunk. The grid depends on no length. How keys are cut, and with it a row's bits, depends on the lengths of
+// all sequences that are decoded.
 //
 // Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
 // tensor cores. Queries and softmax weights are rounded to the cache's type, or to fp16; scores and sums are fp32.
@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 template <class T, int dim, int tiles>
 struct Packs {
   static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-    static const bool allowed = (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
+    static const bool allowed =
+        (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
     static_cast<void>(allowed);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       decode<T, dim, tiles><<<static_cast<unsigned>(l.multiprocessors), static_cast<unsigned>(d.warps * kWarp),

@@ -28,7 +28,7 @@ constexpr int kPanel = 64;                                           // columns 
 constexpr uint32_t kPanelBytes = kLatentKeys * kPanel * 2;
 // Registers of their threads: in all what 4 x 128 are.
 constexpr int kCopyRegisters = 40, kScoreRegisters = 152, kMixRegisters = 160;
-constexpr int kQueue = 4;                         // pieces that a block has in shared memory
+constexpr int kQueue = 4;                       // pieces that a block has in shared memory
 constexpr int kScorersMet = 1, kMixersMet = 2;  // numbers of barriers of threads, the last one for each mixer
 
 // Shared memory of a block, in bytes from a multiple of 1024. Keys have one panel more than values.
@@ -333,7 +333,8 @@ class Mixer {
       if (i > 0) rescale();
       if (i + 1 == piece.tiles && piece.slot < 0) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) factor[h] = load_shared<float>(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4);
+        for (int h = 0; h < 2; ++h)
+          factor[h] = load_shared<float>(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4);
       }
       multiply(i > 0);
       if (lane() == 0) arrive(shared_.empty(place_.stage));

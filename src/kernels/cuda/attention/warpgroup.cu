@@ -226,11 +226,7 @@ class RowsConsumer {
   static constexpr int kKeys = Layout<dim>::kTileKeys;
 
   __device__ RowsConsumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
-      : p_(p),
-        b_(b),
-        shared_(shared),
-        index_(Lane::consumer()),
-        rows_(p, b, index_) {}
+      : p_(p), b_(b), shared_(shared), index_(Lane::consumer()), rows_(p, b, index_) {}
 
   // The rows' queries to shared memory, zeros where there are none.
   __device__ void load_queries() const {

@@ -9,14 +9,14 @@
 //
 // The order of keys and of columns is free within a product. Tensor cores give a lane the scores of keys 2 t, 2 t + 1
 // and 8 more, and take from it four weights side by side: keys of values lie in the order in which lanes have them
-// (within 16 keys 0, 1, 8, 9, 2, 3, 10, 11, ...), and weights need not change lanes. Column 4 w + j of the values is row
-// w + dim / 4 * j of the transposed tile, so that eight lanes that write different words of a value meet all banks, and
-// a lane gets eight neighbours of a result.
+// (within 16 keys 0, 1, 8, 9, 2, 3, 10, 11, ...), and weights need not change lanes. Column 4 w + j of the values is
+// row w + dim / 4 * j of the transposed tile, so that eight lanes that write different words of a value meet all banks,
+// and a lane gets eight neighbours of a result.
 //
 // Sums of products of 8-bit floats have fewer bits than fp32 (13 behind the point), and what they lack adds up over
 // thousands of keys: those of a tile are taken to fp32 sums.
-#include "kernels/cuda/attention/warpgroup.cuh"
 #include "kernels/cuda/attention/cache_maps.h"
+#include "kernels/cuda/attention/warpgroup.cuh"
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
@@ -26,10 +26,10 @@ namespace {
 
 using E4M3 = __nv_fp8_e4m3;
 
-constexpr int kKeys = 128;                    // of a tile
-constexpr int kAhead = 3;                     // tiles that are copied beyond the one that is transposed
-constexpr int kStages = kAhead + 1;           // of tiles of keys, and of values that are not transposed yet
-constexpr int kValueStages = 2;               // of transposed ones
+constexpr int kKeys = 128;           // of a tile
+constexpr int kAhead = 3;            // tiles that are copied beyond the one that is transposed
+constexpr int kStages = kAhead + 1;  // of tiles of keys, and of values that are not transposed yet
+constexpr int kValueStages = 2;      // of transposed ones
 constexpr int kProducerWarps = kGroupThreads / kWarp;
 
 // Shared memory of a block, in bytes from a multiple of 1024. Rows of all matrices are 128 bytes.
@@ -48,9 +48,7 @@ struct Layout {
   __device__ uint32_t keys(int i) const { return base + kQueries + i % kStages * kTile; }
   __device__ uint32_t values(int i) const { return base + kFirstValues + i % kValueStages * kValues; }
   __device__ uint32_t copied(int i) const { return base + kFirstCopied + i % kStages * kTile; }
-  __device__ uint32_t scale(int consumer, int row) const {
-    return base + kScales + (consumer * kGroupRows + row) * 4;
-  }
+  __device__ uint32_t scale(int consumer, int row) const { return base + kScales + (consumer * kGroupRows + row) * 4; }
   __device__ uint32_t zero() const { return base + kZero; }
   __device__ uint32_t barrier(int i) const { return base + kBarriers + i * 8; }
   __device__ uint32_t keys_full(int i) const { return barrier(i % kStages); }
@@ -194,11 +192,7 @@ template <int dim>
 class Fp8Consumer {
  public:
   __device__ Fp8Consumer(const AttentionParams& p, const Block& b, const Layout<dim>& shared)
-      : p_(p),
-        b_(b),
-        shared_(shared),
-        index_(Lane::consumer()),
-        rows_(p, b, index_) {}
+      : p_(p), b_(b), shared_(shared), index_(Lane::consumer()), rows_(p, b, index_) {}
 
   // The rows' queries to shared memory, zeros where there are none, and their scales.
   __device__ void load_queries() {
@@ -338,9 +332,9 @@ class Fp8Consumer {
   }
 
   // Raised scores to softmax weights, which are added up, in the consumer's turn: exponentials of both at once take as
-  // long as one after the other, and nobody would multiply meanwhile. The assembler moves arithmetic across barriers, so
-  // theirs are tied to it: their numbers depend on what has to be there before (sums are not negative, which it does not
-  // know), and what comes behind depends on a zero from shared memory.
+  // long as one after the other, and nobody would multiply meanwhile. The assembler moves arithmetic across barriers,
+  // so theirs are tied to it: their numbers depend on what has to be there before (sums are not negative, which it does
+  // not know), and what comes behind depends on a zero from shared memory.
   __device__ void weigh_in_turn(float (&scores)[kKeys / 2], Rise rise) {
     const auto turn_of = [](int consumer, float sum) { return kTurn + consumer + static_cast<int>(sum < 0.0f); };
     constexpr int kThreads = kConsumers * kGroupThreads;
@@ -352,8 +346,8 @@ class Fp8Consumer {
   }
 
   __device__ void mix_part(int part, const uint32_t (&weights)[kKeys / 32][4], int i) {
-    const uint64_t values = matrix(shared_.values(0)) + i % kValueStages * (Layout<dim>::kValues / 16) +
-                            part * (kPart * kRowBytes / 16);
+    const uint64_t values =
+        matrix(shared_.values(0)) + i % kValueStages * (Layout<dim>::kValues / 16) + part * (kPart * kRowBytes / 16);
     begin_products();
     Mixing::template by_rows<0>(sums_, weights[0], values);
 #pragma unroll
@@ -386,7 +380,8 @@ struct Design {
   using Source = CacheMaps;
 
   __device__ static void prepare(const AttentionParams&, const Shared&) {}  // boxes have zeros beyond vectors' ends
-  __device__ static void produce(const AttentionParams& p, const Block& b, const CacheMaps& maps, const Shared& shared) {
+  __device__ static void produce(const AttentionParams& p, const Block& b, const CacheMaps& maps,
+                                 const Shared& shared) {
     produce_transposed<dim>(p, b, maps, shared);
   }
 };

@@ -15,13 +15,13 @@
 #include <utility>
 
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/step_attention.cuh"
 #include "kernels/cuda/device/step_weights.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
-#include "kernels/cuda/decode_kernel/builder.h"
 
 namespace sluice::cuda::step {
 

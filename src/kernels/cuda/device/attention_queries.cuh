@@ -6,7 +6,8 @@
 
 namespace sluice::cuda {
 
-// Calls f with q as what it is of. What f loads does not depend on the type any more: loads do not wait for one another.
+// Calls f with q as what it is of. What f loads does not depend on the type any more: loads do not wait for one
+// another.
 template <class F>
 __device__ inline void with_queries(const AttentionParams& p, F&& f) {
   if (p.q_type == RowType::kFloat) {

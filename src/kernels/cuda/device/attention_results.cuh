@@ -38,8 +38,8 @@ __device__ inline void put_eight_results(const AttentionParams& p, int64_t at, c
         pack2<__nv_bfloat16>(v[0], v[1]), pack2<__nv_bfloat16>(v[2], v[3]), pack2<__nv_bfloat16>(v[4], v[5]),
         pack2<__nv_bfloat16>(v[6], v[7])};
   } else {
-    *reinterpret_cast<uint4*>(static_cast<__half*>(p.out) + at) = {pack2<__half>(v[0], v[1]), pack2<__half>(v[2], v[3]),
-                                                                   pack2<__half>(v[4], v[5]), pack2<__half>(v[6], v[7])};
+    *reinterpret_cast<uint4*>(static_cast<__half*>(p.out) + at) = {
+        pack2<__half>(v[0], v[1]), pack2<__half>(v[2], v[3]), pack2<__half>(v[4], v[5]), pack2<__half>(v[6], v[7])};
   }
 }
 __device__ inline bool eights_of_results(const AttentionParams& p) {

@@ -103,7 +103,7 @@ __device__ inline void mask(const AttentionParams& p, float (&scores)[count], co
 // `raise` and `weigh` ask a kernel's own kind of rows for what they see, units of scores and the largest weight.
 struct SoftmaxRows {
   static constexpr float kLargest = 0.0f;  // of the weights, in powers of two
-  int position[2], head[2];  // position -1: there is no such row
+  int position[2], head[2];                // position -1: there is no such row
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
 
   __device__ SoftmaxRows(const PackedRow& a, const PackedRow& b)

@@ -76,8 +76,8 @@ __device__ inline void clear_beyond(uint4* matrices, int bytes, int own, int thr
 inline constexpr int kQueue = 8;
 static_assert(kStages < kQueue);
 
-// A warp's units, one after another: those of its part where warps share the keys, else first that of the warp's number,
-// then those that no warp has taken yet. `keys` of the unit that is copied are taken at a time.
+// A warp's units, one after another: those of its part where warps share the keys, else first that of the warp's
+// number, then those that no warp has taken yet. `keys` of the unit that is copied are taken at a time.
 template <int keys>
 class UnitFeed {
  public:

@@ -21,17 +21,15 @@ __device__ inline bool last_to_arrive(int32_t* counter, int expected) {
 
 // Adds up the chunks first, first + step and so on of the unit's line, kMerged at most, in this order: into the slot of
 // the first of them, or to the results where `whole`. kMergedRows rows at a time, of which lane i knows the weights of
-// chunk i % kMerged for row i / kMerged and every second one behind it. Sums and the first values are asked for together:
-// a step waits for this.
+// chunk i % kMerged for row i / kMerged and every second one behind it. Sums and the first values are asked for
+// together: a step waits for this.
 inline constexpr int kMergedRows = 4, kMergedAtOnce = 4;
 __device__ inline void merge(const AttentionParams& p, const Work& work, const Unit& unit, const Partials& partials,
                              int first, int step, int count, bool whole) {
   static_assert(kMerged == kWarp / 2 && kMerged % kMergedAtOnce == 0);
   constexpr int kOwn = kMergedRows / 2;
   const int lane = threadIdx.x % kWarp, rows = work.rows(unit), value_dim = p.value_dim;
-  const auto slot = [&](int i, int row) {
-    return int64_t{work.slot(unit, first + i * step)} * partials.rows + row;
-  };
+  const auto slot = [&](int i, int row) { return int64_t{work.slot(unit, first + i * step)} * partials.rows + row; };
   for (int row = 0; row < rows; row += kMergedRows) {
     const auto own_row = [&](int j) { return row + 2 * j + lane / kMerged; };
     ChunkSum own[kOwn];
@@ -63,8 +61,7 @@ __device__ inline void merge(const AttentionParams& p, const Work& work, const U
 #pragma unroll
           for (int j = 0; j < kOwn; ++j) {
             const bool sinks = whole && p.sinks != nullptr;
-            const float sink =
-                sinks ? p.sinks[work.row(unit, min(own_row(j), rows - 1)).head] * kLog2E : -INFINITY;
+            const float sink = sinks ? p.sinks[work.row(unit, min(own_row(j), rows - 1)).head] * kLog2E : -INFINITY;
             const float top = fmaxf(warp_max<kMerged>(own[j].top), sink), base = top == -INFINITY ? 0.0f : top;
             weight[j] = exp2_fast(own[j].top - base);
             const float sum = warp_sum<kMerged>(weight[j] * own[j].sum) + (sinks ? exp2_fast(sink - base) : 0.0f);
@@ -120,11 +117,10 @@ __device__ inline void merge_complete(const AttentionParams& p, const Work& work
 template <class T, int dim>
 struct DecodeMemory {
   static constexpr int kKeyBytes = 2 * dim * static_cast<int>(sizeof(T));
-  static constexpr int kOfSequence = sizeof(SequenceWork), kOfWarp =
-      kRingBytes<T, dim> + kScaleBytes<T, dim> + kQueue * static_cast<int>(sizeof(Unit)) + kStages * 8;
-  static constexpr int bytes(int warps, int sequences) {
-    return warps * kOfWarp + sequences * kOfSequence;
-  }
+  static constexpr int kOfSequence = sizeof(SequenceWork), kOfWarp = kRingBytes<T, dim> + kScaleBytes<T, dim> +
+                                                                     kQueue * static_cast<int>(sizeof(Unit)) +
+                                                                     kStages * 8;
+  static constexpr int bytes(int warps, int sequences) { return warps * kOfWarp + sequences * kOfSequence; }
 
   __device__ DecodeMemory(uint4* memory, int warps)
       : rings(memory),

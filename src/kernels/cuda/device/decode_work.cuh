@@ -100,8 +100,8 @@ class Work {
     const int number = (at - s.first_unit) / line.grains, begin = s.first_unit + number * line.grains;
     const int tile = kv_heads_.divide(number), first_part = begin / part_, chunk = at / part_ - first_part;
     const int grains = min(stop, begin + line.grains) - at;
-    Unit unit = unit_of(sequence, s, number - tile * p_.kv_heads, tile * tile_rows_,
-                        line.first + (at - begin) * kGrain, grains * kGrain);
+    Unit unit = unit_of(sequence, s, number - tile * p_.kv_heads, tile * tile_rows_, line.first + (at - begin) * kGrain,
+                        grains * kGrain);
     // A part has one line that begins before it at most, and one that begins in it and goes on.
     unit.index = chunk == 0 ? cut_.shared_by + first_part : first_part + chunk;
     unit.chunk = chunk, unit.chunks = (begin + line.grains - 1) / part_ - first_part + 1;

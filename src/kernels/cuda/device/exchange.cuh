@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/device/numeric.cuh"
 
 namespace sluice::cuda::step {
 

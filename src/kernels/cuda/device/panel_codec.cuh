@@ -15,10 +15,12 @@
 //   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
 //   read(line, ...)          the same of a line in shared memory; panels of integers and levels only
 //   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
-//   lowered(line, step, a)   the same, times 2^-kLowered: where that is not 1, operands are subnormal for few instructions
-//   bytes(line, half, a)     the a operand of 32 inputs, of steps 2 half and 2 half + 1, in int8, if kBytes: kBytesBelow less
+//   lowered(line, step, a)   the same, times 2^-kLowered: where that is not 1, operands are subnormal for few
+//   instructions bytes(line, half, a)     the a operand of 32 inputs, of steps 2 half and 2 half + 1, in int8, if
+//   kBytes: kBytesBelow less
 //                            than that of weights(); of every four inputs in the order 0, 2, 1, 3
-//   kRounded                 whether operands are rounded; exact(line, step, r, to) then gives the four weights of output
+//   kRounded                 whether operands are rounded; exact(line, step, r, to) then gives the four weights of
+//   output
 //                            g + 8 r as they are, to a whole warp
 //   factors(line, r, fold)   of output g + 8 r, for inputs [kFold * fold, kFold * (fold + 1)) of the line
 //   quad(step, t)            lane t takes inputs 4 quad .. + 3 of the line at this step
@@ -148,8 +150,8 @@ constexpr LevelBytes nf4_operands() {
   return bytes;
 }
 
-// Four codes as bytes of a table: `lower` has their lower three bits, `choose` takes from either half of the table by the
-// fourth.
+// Four codes as bytes of a table: `lower` has their lower three bits, `choose` takes from either half of the table by
+// the fourth.
 __device__ inline uint32_t bytes_of(const uint32_t (&table)[4], uint32_t lower, uint32_t choose) {
   return __byte_perm(__byte_perm(table[0], table[1], lower), __byte_perm(table[2], table[3], lower), choose);
 }
@@ -244,7 +246,8 @@ class PanelCodec {
       for (int p = 0; p < 4; ++p) a[p] = signed_bytes(__byte_perm(first, second, (4 + p) << 8 | p));
     } else if constexpr (kRounded) {
       constexpr LevelBytes kBytes = nf4_operands();
-      const uint32_t lower = line.low[step] & 0x77777777u, choose = masked_or(line.low[step] >> 1, 0x44444444u, 0x32103210u);
+      const uint32_t lower = line.low[step] & 0x77777777u,
+                     choose = masked_or(line.low[step] >> 1, 0x44444444u, 0x32103210u);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t low = bytes_of(kBytes.low, lower >> (16 * half), choose >> (16 * half));

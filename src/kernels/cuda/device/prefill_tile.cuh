@@ -14,9 +14,9 @@ struct PrefillTile {
 
 inline constexpr int kMostPrefillWarps = 16;  // of a block
 
-// The block's own tile of those of `sequences` sequences that are not decoded. The tiles of a kv head follow one another,
-// those with the most keys first. By all threads of the block, which need a barrier before they write to `scratch`, 128
-// bytes of shared memory.
+// The block's own tile of those of `sequences` sequences that are not decoded. The tiles of a kv head follow one
+// another, those with the most keys first. By all threads of the block, which need a barrier before they write to
+// `scratch`, 128 bytes of shared memory.
 __device__ inline PrefillTile prefill_tile(const AttentionParams& p, int sequences, uint4* scratch) {
   auto* sums = reinterpret_cast<int*>(scratch);
   PrefillTile& found = *reinterpret_cast<PrefillTile*>(sums + kMostPrefillWarps);

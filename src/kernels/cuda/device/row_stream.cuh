@@ -37,8 +37,8 @@ inline unsigned row_stream_blocks(const Launch& l, const void* data, int64_t row
   constexpr int kRowsOfBlock = 4, kMostShared = 220 << 10, kMostThreads = 2048;  // the latter two of a multiprocessor
   if (l.compute_capability < 90 || (reinterpret_cast<uintptr_t>(data) | row_bytes | stride_bytes) % 16 != 0) return 0;
   if (row_bytes > kMostShared / kStreamedRows - 8) return 0;
-  const int together = std::min(kMostShared / (row_stream_bytes(static_cast<int>(row_bytes)) + 1024),
-                                kMostThreads / threads);
+  const int together =
+      std::min(kMostShared / (row_stream_bytes(static_cast<int>(row_bytes)) + 1024), kMostThreads / threads);
   const int64_t blocks = int64_t{l.multiprocessors} * std::max(together, 1);
   return rows < blocks * kRowsOfBlock ? 0 : static_cast<unsigned>(blocks);
 }

@@ -7,13 +7,13 @@
 #pragma once
 
 #include "kernels/cuda/attention/decode_plan.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/team.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
-#include "kernels/cuda/decode_kernel/builder.h"
 
 namespace sluice::cuda::step {
 

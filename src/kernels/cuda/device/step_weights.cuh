@@ -23,6 +23,7 @@
 // of all pieces, which are the matrix's columns, and a warp takes the columns of the piece that it has.
 #pragma once
 
+#include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
@@ -30,7 +31,6 @@
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
-#include "kernels/cuda/decode_kernel/builder.h"
 
 namespace sluice::cuda::step {
 

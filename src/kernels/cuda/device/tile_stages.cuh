@@ -7,7 +7,8 @@
 namespace sluice::cuda {
 
 inline constexpr int kTileOutputs = 128;
-inline constexpr uint32_t kSumPitch = (kTileOutputs + 4) * 4;  // from a row's sums to the next one's: lanes meet all banks
+inline constexpr uint32_t kSumPitch =
+    (kTileOutputs + 4) * 4;  // from a row's sums to the next one's: lanes meet all banks
 
 // Sums of a tile, from `base` on.
 template <int rows>

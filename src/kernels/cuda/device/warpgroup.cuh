@@ -17,10 +17,11 @@ __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
   return kExchanged128 | kEightRows | uint64_t{panel_bytes >> 4} << 16 | (address & 0x3ffff) >> 4;
 }
 
-// d[64, n] = a[64, 16] * b, added to what d was unless `accumulate` is 0: fp32 sums. Lane l of warp w of the group holds, with g = l / 4 and t = l % 4, in
-// d[4 * i + 2 * h + j] row 16 w + g + 8 h, column 8 i + 2 t + j, and of a in registers what mma takes of its 16 rows.
-// `from_shared`: a is a matrix [64, 16], b one [n, 16]; `from_shared_transposed`: b is [16, n]. `from_registers`: b is
-// [16, n], read transposed; `by_rows`: the same with b as in from_shared.
+// d[64, n] = a[64, 16] * b, added to what d was unless `accumulate` is 0: fp32 sums. Lane l of warp w of the group
+// holds, with g = l / 4 and t = l % 4, in d[4 * i + 2 * h + j] row 16 w + g + 8 h, column 8 i + 2 t + j, and of a in
+// registers what mma takes of its 16 rows. `from_shared`: a is a matrix [64, 16], b one [n, 16];
+// `from_shared_transposed`: b is [16, n]. `from_registers`: b is [16, n], read transposed; `by_rows`: the same with b
+// as in from_shared.
 template <class T, int n>
 struct WarpgroupProduct;
 
@@ -32,8 +33,9 @@ struct WarpgroupProduct;
 #define SLUICE_SUMS_16(r) SLUICE_EIGHT_SUMS(r, 0)
 #define SLUICE_SUMS_32(r) SLUICE_SUMS_16(r), SLUICE_EIGHT_SUMS(r, 8)
 #define SLUICE_SUMS_64(r) SLUICE_SUMS_32(r), SLUICE_EIGHT_SUMS(r, 16), SLUICE_EIGHT_SUMS(r, 24)
-#define SLUICE_SUMS_128(r) \
-  SLUICE_SUMS_64(r), SLUICE_EIGHT_SUMS(r, 32), SLUICE_EIGHT_SUMS(r, 40), SLUICE_EIGHT_SUMS(r, 48), SLUICE_EIGHT_SUMS(r, 56)
+#define SLUICE_SUMS_128(r)                                                                         \
+  SLUICE_SUMS_64(r), SLUICE_EIGHT_SUMS(r, 32), SLUICE_EIGHT_SUMS(r, 40), SLUICE_EIGHT_SUMS(r, 48), \
+      SLUICE_EIGHT_SUMS(r, 56)
 #define SLUICE_NAMES_8 "%0, %1, %2, %3"
 #define SLUICE_NAMES_16 SLUICE_NAMES_8 ", %4, %5, %6, %7"
 #define SLUICE_NAMES_32 SLUICE_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -45,29 +47,29 @@ struct WarpgroupProduct;
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // o0 to o5: the numbers of the operands after n / 2 sums.
 // `transposed`: how b is read, an operand of the instruction.
-#define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, o5, transposed)                                     \
-  template <int accumulate = 1>                                                                                      \
-  __device__ static void name(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                                 \
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type  \
-                 "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                 \
-                 ", p, 1, 1, " transposed "; }"                                                                      \
-                 : SLUICE_SUMS_##n("+f")                                                                                   \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                             \
+#define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, o5, transposed)                                    \
+  template <int accumulate = 1>                                                                                     \
+  __device__ static void name(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                                \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
+                 "." type " {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4                \
+                                                ", p, 1, 1, " transposed "; }"                                      \
+                 : SLUICE_SUMS_##n("+f")                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                            \
   }
 #define SLUICE_FROM_SHARED(name, type, n, o0, o1, o2, transposed)                                                   \
   __device__ static void name(float(&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {                           \
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
                  "." type " {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1, 0, " transposed "; }"              \
-                 : SLUICE_SUMS_##n("+f")                                                                                  \
+                 : SLUICE_SUMS_##n("+f")                                                                            \
                  : "l"(a), "l"(b), "r"(accumulate));                                                                \
   }
-#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)             \
-  template <>                                                                    \
-  struct WarpgroupProduct<T, n> {                                                \
-    SLUICE_FROM_SHARED(from_shared, type, n, o0, o1, o2, "0")                    \
-    SLUICE_FROM_SHARED(from_shared_transposed, type, n, o0, o1, o2, "1")         \
-    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1")  \
-    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")         \
+#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)            \
+  template <>                                                                   \
+  struct WarpgroupProduct<T, n> {                                               \
+    SLUICE_FROM_SHARED(from_shared, type, n, o0, o1, o2, "0")                   \
+    SLUICE_FROM_SHARED(from_shared_transposed, type, n, o0, o1, o2, "1")        \
+    SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1") \
+    SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")        \
   };
 #define SLUICE_WARPGROUP_PRODUCTS(n, o0, o1, o2, o3, o4, o5)                 \
   SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
@@ -79,25 +81,25 @@ SLUICE_WARPGROUP_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
 SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
 
 // The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
-// that are exchanged as above; `by_rows` with a in registers, of whose row g + 8 h lane l holds elements 4 t to 4 t + 3,
-// and 16 more, in a[h] and a[2 + h].
-#define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                       \
-  template <>                                                                                         \
-  struct WarpgroupProduct<__nv_fp8_e4m3, n> {                                                         \
-    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {   \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
-                   "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"         \
-                   : SLUICE_SUMS_##n("+f")                                                                  \
-                   : "l"(a), "l"(b), "r"(accumulate));                                                \
-    }                                                                                                 \
-    template <int accumulate = 1>                                                                     \
-    __device__ static void by_rows(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {             \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
-                   "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3   \
-                   "}, %" #o4 ", p, 1, 1; }"                                                          \
-                   : SLUICE_SUMS_##n("+f")                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));            \
-    }                                                                                                 \
+// that are exchanged as above; `by_rows` with a in registers, of whose row g + 8 h lane l holds elements 4 t to 4 t +
+// 3, and 16 more, in a[h] and a[2 + h].
+#define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                                \
+  template <>                                                                                                  \
+  struct WarpgroupProduct<__nv_fp8_e4m3, n> {                                                                  \
+    __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {            \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n          \
+                   "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"                  \
+                   : SLUICE_SUMS_##n("+f")                                                                     \
+                   : "l"(a), "l"(b), "r"(accumulate));                                                         \
+    }                                                                                                          \
+    template <int accumulate = 1>                                                                              \
+    __device__ static void by_rows(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                    \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n          \
+                   "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 \
+                                                          ", p, 1, 1; }"                                       \
+                   : SLUICE_SUMS_##n("+f")                                                                     \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                     \
+    }                                                                                                          \
   };
 SLUICE_FP8_WARPGROUP_PRODUCT(8, 4, 5, 6, 7, 8, 9)
 SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
@@ -107,16 +109,16 @@ SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66, 67, 68, 69)
 #undef SLUICE_FP8_WARPGROUP_PRODUCT
 
 // And of int8, with sums of int32.
-#define SLUICE_INT8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                                       \
-  template <>                                                                                                          \
-  struct WarpgroupProduct<int8_t, n> {                                                                                 \
-    template <int accumulate>                                                                                          \
-    __device__ static void by_rows(int32_t(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                            \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n                  \
-                   "k32.s32.s8.s8 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p; }"    \
-                   : SLUICE_SUMS_##n("+r")                                                                             \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                             \
-    }                                                                                                                  \
+#define SLUICE_INT8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                                    \
+  template <>                                                                                                       \
+  struct WarpgroupProduct<int8_t, n> {                                                                              \
+    template <int accumulate>                                                                                       \
+    __device__ static void by_rows(int32_t (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                       \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n               \
+                   "k32.s32.s8.s8 {" SLUICE_NAMES_##n "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p; }" \
+                   : SLUICE_SUMS_##n("+r")                                                                          \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                          \
+    }                                                                                                               \
   };
 SLUICE_INT8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
 SLUICE_INT8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)

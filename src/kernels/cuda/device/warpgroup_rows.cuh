@@ -183,6 +183,8 @@ __device__ inline void give_first_turn() {
   if (ConsumerLane::consumer() == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
 }
 __device__ inline void take_turn() { sync_threads(kTurn + ConsumerLane::consumer(), kConsumers * kGroupThreads); }
-__device__ inline void give_turn() { arrive_threads(kTurn + (ConsumerLane::consumer() ^ 1), kConsumers * kGroupThreads); }
+__device__ inline void give_turn() {
+  arrive_threads(kTurn + (ConsumerLane::consumer() ^ 1), kConsumers * kGroupThreads);
+}
 
 }  // namespace sluice::cuda

@@ -70,10 +70,12 @@ __global__ void __launch_bounds__(kThreads) byte_rows(const __grid_constant__ Ro
     int sum = to_bytes(v, finite ? inverse : 0.0f, high, low);
     for (int lanes = 1; lanes < packs_of_set; lanes *= 2) sum += __shfl_xor_sync(kFullWarp, sum, lanes);
     if (pack >= a.packs) continue;
-    const int64_t pair = pack / (kPairBytes / kPackInputs), to = (pair * a.to.rows + place) * kPairBytes + (at ^ place % 8) * kPackInputs;
+    const int64_t pair = pack / (kPairBytes / kPackInputs),
+                  to = (pair * a.to.rows + place) * kPairBytes + (at ^ place % 8) * kPackInputs;
     *reinterpret_cast<uint4*>(a.to.high + to) = {high[0], high[1], high[2], high[3]};
     *reinterpret_cast<uint4*>(a.to.low + to) = {low[0], low[1], low[2], low[3]};
-    if (at % packs_of_set == 0) a.to.sums[(pair * a.sets + at / packs_of_set) * a.to.rows + place] = static_cast<float>(sum);
+    if (at % packs_of_set == 0)
+      a.to.sums[(pair * a.sets + at / packs_of_set) * a.to.rows + place] = static_cast<float>(sum);
   }
 }
 

@@ -1,7 +1,7 @@
 // Products of few rows with integers and levels of up to 8 bits, for compute capability 9.0 (sm_90a): tiles as in
-// matmul_tiles.cuh, but the tensor cores multiply int8. Weights take a mask or a permutation for four of them; inputs are
-// integers of 15 bits of a row's scale (matmul_bytes.h), of which the high and the low bytes are rows of their own, so
-// that sums over inputs that share a scale are exact. They are multiplied by the scale in fp32, and what offsets and
+// matmul_tiles.cuh, but the tensor cores multiply int8. Weights take a mask or a permutation for four of them; inputs
+// are integers of 15 bits of a row's scale (matmul_bytes.h), of which the high and the low bytes are rows of their own,
+// so that sums over inputs that share a scale are exact. They are multiplied by the scale in fp32, and what offsets and
 // minima add is the sum of the inputs times that.
 #pragma once
 
@@ -20,8 +20,8 @@ struct Arguments : tiles::Arguments {
   const float *x_scales, *x_sums;
 };
 
-// Rows up to which these products took less time than those of 16 bits on an H200 (docs/performance-cuda-kernels.md): the sums of
-// every set take registers.
+// Rows up to which these products took less time than those of 16 bits on an H200 (docs/performance-cuda-kernels.md):
+// the sums of every set take registers.
 template <class Codec>
 constexpr int most_rows() {
   if constexpr (Codec::kBytes) return Codec::kSetsOfPair <= 2 ? 16 : Codec::kSetsOfPair == 4 ? 8 : 0;

@@ -7,15 +7,15 @@
 // teams of fewer warps have a panel each, as it divides the panels more evenly among the blocks; their sums meet in
 // shared memory in the order of the warps. Of experts, those that have rows get equal numbers of blocks. Where the
 // inputs of all rows do not fit, blocks take a part of k each and a second kernel adds up what they found; or, of
-// several matrices, a block goes through k part by part. Offsets and minima need the sums of the inputs, which are there beside
-// the inputs. Weights are asked for before the kernels that write the inputs have ended.
+// several matrices, a block goes through k part by part. Offsets and minima need the sums of the inputs, which are
+// there beside the inputs. Weights are asked for before the kernels that write the inputs have ended.
 #pragma once
 
 #include <bit>
 
 #include "kernels/cuda/device/line_ring.cuh"
-#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
@@ -394,10 +394,9 @@ void launch(const Launch& l, const Product& p, Arguments a) {
   const int resident = std::min(Tile::blocks, (shared_of_block(l) - (3 << 10)) / (shared + (1 << 10)));
   const auto panels = static_cast<int>(pieces(p.n, kPanelOutputs)), matrices = p.starts != nullptr ? 1 : p.matrices;
   const int at_once = std::max(l.multiprocessors * resident / (parts * matrices), 1);
-  const unsigned blocks = p.starts == nullptr
-                              ? static_cast<unsigned>(std::min(panels, at_once))
-                              : std::max(static_cast<unsigned>(at_once),
-                                         most_row_tiles(true, p.matrices, a.rows, Tile::rows));
+  const unsigned blocks = p.starts == nullptr ? static_cast<unsigned>(std::min(panels, at_once))
+                                              : std::max(static_cast<unsigned>(at_once),
+                                                         most_row_tiles(true, p.matrices, a.rows, Tile::rows));
   launch_overlapped(l, "product with panels", stream_panels<Codec, Tile>,
                     dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
                     static_cast<size_t>(shared), a);

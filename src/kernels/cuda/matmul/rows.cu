@@ -29,8 +29,8 @@ constexpr int kGroupThreads = 128;  // of a warp group
 constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kOutputs = kConsumers * 64;  // of a block
 static_assert(kOutputs == kTileOutputs);
-constexpr int kChunk = 128;                // bytes of a row that are copied together
-constexpr int kAtOnce = 128;               // rows of an instruction, at most
+constexpr int kChunk = 128;   // bytes of a row that are copied together
+constexpr int kAtOnce = 128;  // rows of an instruction, at most
 
 template <class T>
 inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
@@ -88,8 +88,9 @@ class ChunkCopy {
   const std::byte* from_[rows / 16];
 };
 
-// Weights of a single matrix are asked for before the kernel in front has written the inputs. They are boxes of a tensor
-// map, which one thread asks for: of copies of 16 bytes nobody could say that the L2 cache should evict them first.
+// Weights of a single matrix are asked for before the kernel in front has written the inputs. They are boxes of a
+// tensor map, which one thread asks for: of copies of 16 bytes nobody could say that the L2 cache should evict them
+// first.
 template <int rows>
 __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const Part& part,
                         const RowsLayout<rows>& shared) {
@@ -150,7 +151,7 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
 #pragma unroll
       for (int j = 0; j < Sums<rows>::kProducts; ++j) {
         WarpgroupProduct<T, kRows>::from_shared(sums.of[j], weights,
- matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
+                                                matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
       }
     }
     commit_products();
@@ -162,11 +163,13 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
   for (auto& some : sums.of) hold(some);
 }
 
-// Adds up the sums of the cluster. The rows are dealt out to its warps; a lane has four outputs. What does not come from
-// the sums is asked for before all of them are there.
+// Adds up the sums of the cluster. The rows are dealt out to its warps; a lane has four outputs. What does not come
+// from the sums is asked for before all of them are there.
 template <class T, int rows, class Out>
-__device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout<rows>& shared, const RowsOut<Out>& out) {
-  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y), step = blocks * kThreads / kWarp;
+__device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout<rows>& shared,
+                      const RowsOut<Out>& out) {
+  const int blocks = static_cast<int>(gridDim.y), block = static_cast<int>(blockIdx.y),
+            step = blocks * kThreads / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int output = static_cast<int>(blockIdx.x) * kOutputs + 4 * lane, first = block + blocks * warp;
   const int count = output < p.n ? tile.count : 0;

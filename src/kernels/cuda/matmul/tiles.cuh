@@ -7,9 +7,10 @@
 // ahead. It makes of them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the
 // tile; or, for few rows, whole numbers and levels as they are, and the sums over inputs that share a scale are scaled.
 // The inputs were rounded before (tile_rows.cu) and lie as the tensor cores want them, a line of all rows of a tile in
-// one piece. On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp groups
-// multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up their
-// sums, in order, out of each other's shared memory. On other devices eight warps multiply 16 outputs each by mma.sync.
+// one piece. On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp
+// groups multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up
+// their sums, in order, out of each other's shared memory. On other devices eight warps multiply 16 outputs each by
+// mma.sync.
 //
 // Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts' from where
 // their rows begin. The grid has as many as there may be; those that have none end at once.
@@ -19,15 +20,15 @@
 
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/cluster.cuh"
-#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/panel_ring.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"
 #include "kernels/cuda/device/tile_stages.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/grid.h"
-#include "kernels/cuda/matmul/tiles.h"
 #include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/matmul/tiles.h"
 
 namespace sluice::cuda {
 
@@ -105,24 +106,23 @@ struct Arguments {
 
 // x: rounded inputs, x_rows of them.
 inline Arguments arguments(const Product& p, const std::byte* x, int64_t x_rows, int64_t panel_bytes) {
-  return {
-      .weight = p.weight,
-      .x = x,
-      .out = p.out.f32(),
-      .bias = p.bias,
-      .starts = p.starts,
-      .weight_step = p.weight_rows / kPanelOutputs * panel_bytes,
-      .bias_step = p.bias_step,
-      .panel_bytes = panel_bytes,
-      .x_rows = x_rows,
-      .out_stride = p.out.row_stride,
-      .matrices = p.matrices,
-      .rows = static_cast<int>(p.x.rows()),
-      .n = static_cast<int>(p.n),
-      .k = static_cast<int>(p.k),
-      .lines = static_cast<int>(panel_lines(p.k)),
-      .accumulate = p.accumulate,
-      .quads = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && p.out.row_stride % 4 == 0 && p.n % 4 == 0};
+  return {.weight = p.weight,
+          .x = x,
+          .out = p.out.f32(),
+          .bias = p.bias,
+          .starts = p.starts,
+          .weight_step = p.weight_rows / kPanelOutputs * panel_bytes,
+          .bias_step = p.bias_step,
+          .panel_bytes = panel_bytes,
+          .x_rows = x_rows,
+          .out_stride = p.out.row_stride,
+          .matrices = p.matrices,
+          .rows = static_cast<int>(p.x.rows()),
+          .n = static_cast<int>(p.n),
+          .k = static_cast<int>(p.k),
+          .lines = static_cast<int>(panel_lines(p.k)),
+          .accumulate = p.accumulate,
+          .quads = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && p.out.row_stride % 4 == 0 && p.n % 4 == 0};
 }
 
 // Where the tile's inputs lie.
@@ -148,8 +148,8 @@ __device__ void operand(const typename Codec::Line& line, int step, uint32_t (&t
   }
 }
 
-// Sums of up to this many rows are scaled: that takes a multiplication per sum and set of inputs that share a scale, and
-// registers, where scaling weights takes some seven instructions each.
+// Sums of up to this many rows are scaled: that takes a multiplication per sum and set of inputs that share a scale,
+// and registers, where scaling weights takes some seven instructions each.
 template <class Codec>
 constexpr int most_scaled_rows() {
   if constexpr (Operand<Codec>::kScaled) {
@@ -261,7 +261,8 @@ class SharedLines {
 
   // `memory`: of the block's warps, a multiple of 128.
   __device__ SharedLines(const Arguments& a, const Part& part, uint32_t memory)
-      : ring_(memory + warp() * kRingBytes, memory + kPanels * kRingBytes + warp() * Ring::kBarrierBytes, a.lines, part),
+      : ring_(memory + warp() * kRingBytes, memory + kPanels * kRingBytes + warp() * Ring::kBarrierBytes, a.lines,
+              part),
         panel_(a.weight + own_panel(a)),
         count_(part.count) {}
 
@@ -355,13 +356,14 @@ struct Layout {
   __device__ Sums sums() const { return {base}; }
 };
 
-// The inputs of `used` rows on their way to shared memory: rows of 128 bytes, a stage for each step of k, or `planes` such
-// rows one after the other. The warps take turns in asking for a stage when all of them are done with what was there,
-// some steps ago.
+// The inputs of `used` rows on their way to shared memory: rows of 128 bytes, a stage for each step of k, or `planes`
+// such rows one after the other. The warps take turns in asking for a stage when all of them are done with what was
+// there, some steps ago.
 template <int used, int planes, class Shared>
 class InputStages {
  public:
-  static constexpr uint32_t kPlaneBytes = used * static_cast<uint32_t>(kTileRowBytes), kStageBytes = planes * kPlaneBytes;
+  static constexpr uint32_t kPlaneBytes = used * static_cast<uint32_t>(kTileRowBytes),
+                            kStageBytes = planes * kPlaneBytes;
   static constexpr int kStages = std::min<int>(Shared::kStagesBytes / kStageBytes, Shared::kMostStages), kLag = 2;
   static_assert(kLag < kStages);
 
@@ -408,9 +410,9 @@ class InputStages {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Sums of a warp group's 64 outputs and n rows, at the end: in place of the stages, as TileSums has them. By all threads of
-// the block. sums[4 * i + 2 * h + c] of lane l of warp w, with g = l / 4 and t = l % 4, is that of output 16 w + g + 8 h of
-// the group's and row first + 8 i + 2 t + c.
+// Sums of a warp group's 64 outputs and n rows, at the end: in place of the stages, as TileSums has them. By all
+// threads of the block. sums[4 * i + 2 * h + c] of lane l of warp w, with g = l / 4 and t = l % 4, is that of output 16
+// w + g + 8 h of the group's and row first + 8 i + 2 t + c.
 template <int n, class Shared>
 __device__ void leave_sums(const Shared& shared, const float (&sums)[n / 2], int first) {
 #pragma unroll
@@ -541,9 +543,8 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
   multiply(weights, tile, part, shared);
   sync_cluster();
   const int blocks_of_tile = static_cast<int>(gridDim.y);
-  write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y), [&](int row, int output) {
-    return shared.sums().of_blocks(blocks_of_tile, row, output);
-  });
+  write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y),
+        [&](int row, int output) { return shared.sums().of_blocks(blocks_of_tile, row, output); });
   sync_cluster();  // others may still read these sums
 }
 #endif
@@ -552,15 +553,16 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
 template <class Codec, int rows, int together>
 __global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __grid_constant__ Arguments a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  with_tile<typename LinesOf<Codec>::Type, rows>(a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
-    if (rows <= 64 && tile.count <= 16) {
-      if constexpr (rows <= 64) multiply<16, Codec>(weights, a, tile, part, shared);
-    } else if (tile.count <= rows / 2) {
-      multiply<rows / 2, Codec>(weights, a, tile, part, shared);
-    } else {
-      multiply<rows, Codec>(weights, a, tile, part, shared);
-    }
-  });
+  with_tile<typename LinesOf<Codec>::Type, rows>(
+      a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
+        if (rows <= 64 && tile.count <= 16) {
+          if constexpr (rows <= 64) multiply<16, Codec>(weights, a, tile, part, shared);
+        } else if (tile.count <= rows / 2) {
+          multiply<rows / 2, Codec>(weights, a, tile, part, shared);
+        } else {
+          multiply<rows, Codec>(weights, a, tile, part, shared);
+        }
+      });
 #endif
 }
 
@@ -648,8 +650,7 @@ template <auto kernel, class Lines, int rows, int together, class A>
 void launch(const Launch& l, const A& a) {
   constexpr int kBytes = Layout<std::max(rows, 64), Lines>::kBytes;
   static_assert(together * (kBytes + (1 << 10)) <= 228 << 10);
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check_cuda(allowed, "shared memory of a product");
   static const ClusterCapacity capacity(kernel, kThreads, kBytes);
   constexpr int kFixed = 8 / Lines::kLines;
