@@ -1,4 +1,4 @@
-// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--draws greedy,top-p,penalties] [--steps N]
+// host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--samples greedy,top-p,penalties] [--steps N]
 // [--no-prefix-caching]: what a decode step costs the engine thread, by part, in the order of Engine's own loop
 // (engine/engine.cc): scheduling, indices, launch of the recording, taking results, launching the draw, handing tokens
 // on to the front end, which makes text of them for a sink. The default backend is a device whose ops do nothing; with
@@ -69,14 +69,14 @@ void let_do_nothing(void (*&slot)(Args...)) {
 }
 
 // A token for every row, another one in every step.
-void draw_something(ThreadPool&, const ops::DrawArgs& args) {
+void sample_something(ThreadPool&, const ops::SampleArgs& args) {
   static uint32_t state = 1;
   const auto vocab = static_cast<uint32_t>(args.logits.shape[1]);
-  auto* drawn = args.for_host.as<ops::DrawnRow>();
-  const size_t rows = args.for_host.bytes() / sizeof(ops::DrawnRow);
+  auto* sampled = args.for_host.as<ops::SampledRow>();
+  const size_t rows = args.for_host.bytes() / sizeof(ops::SampledRow);
   for (size_t row = 0; row < rows; ++row) {
     state = state * 1664525 + 1013904223;
-    drawn[row] = {.token = static_cast<int32_t>((state >> 8) % vocab)};
+    sampled[row] = {.token = static_cast<int32_t>((state >> 8) % vocab)};
   }
 }
 
@@ -86,10 +86,10 @@ const ops::Ops& idle_table() {
     const auto idle = [](auto&... slots) { (let_do_nothing(slots), ...); };
     idle(t.embed, t.rms_norm, t.layer_norm, t.match_rms, t.gaussian_top_k, t.glu, t.clamped_glu, t.unary, t.xielu,
          t.map, t.copy, t.add, t.multiply, t.softplus, t.rope_store, t.latent_store, t.attention, t.causal_conv,
-         t.selective_scan, t.head_scan, t.delta_rule, t.gated_lru, t.gather_rows, t.copy_rows, t.take_drawn, t.pool,
+         t.selective_scan, t.head_scan, t.delta_rule, t.gated_lru, t.gather_rows, t.copy_rows, t.feed_sampled, t.pool,
          t.route, t.group_by_expert, t.expert_matmul, t.head_matmul, t.combine);
     for (auto& [type, kernels] : t.matmul) idle(kernels.pack, kernels.matmul);
-    t.draw = draw_something;
+    t.sample = sample_something;
     return t;
   }();
   return table;
@@ -152,7 +152,7 @@ std::string_view put_under_clock(std::string_view name) {
 constexpr int kMostTokens = 2048;  // of a sequence
 constexpr double kQuiet = 0.1;     // of the steps, the fastest: machines are shared
 
-enum Part { kSchedule, kIndices, kLaunch, kResults, kDraw, kHandOn, kParts };
+enum Part { kSchedule, kIndices, kLaunch, kResults, kSample, kHandOn, kParts };
 
 struct Case {
   std::string name;
@@ -201,21 +201,21 @@ class Loop {
     const int tokens = next.batch.size();
     end(us[kSchedule]);
     launch_us = 0.0;
-    const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.drawn() : Tensor());
+    const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
     end(us[kIndices]);
     us[kIndices] -= launch_us;
     us[kLaunch] += launch_us;
     if (in_flight_) commit(us[kResults]);
     const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks) && next.can_overlap;
     in_flight_ = std::move(next);
-    end(us[kDraw]);
+    end(us[kSample]);
     scheduler_.drain(events_);
     posted_ += events_.size();
     frontend_.post(std::move(events_));
     const SchedulerStats stats = scheduler_.stats();
     recorder_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
     end(us[kHandOn]);
-    drawn_ = loaded_.plan.backend->memory().mark();
+    sampled_ = loaded_.plan.backend->memory().mark();
     if (!ahead) wait(), begin_ = cpu_us(), commit(us[kResults]);
     return tokens;
   }
@@ -229,7 +229,7 @@ class Loop {
   // For the step in flight and for the front end, which have more time than the host's part of a step takes: the latter
   // sleeps again, while this thread keeps its core, as one does that asks a device whether it is done.
   void wait() {
-    loaded_.plan.backend->memory().wait_for(drawn_);
+    loaded_.plan.backend->memory().wait_for(sampled_);
     while (delivered_.load() < posted_) std::this_thread::yield();
     const Clock::time_point asleep = Clock::now() + std::chrono::microseconds(100);
     while (Clock::now() < asleep) continue;
@@ -248,7 +248,7 @@ class Loop {
   std::optional<ScheduledBatch> in_flight_;
   std::vector<SequenceEvent> events_;
   Recorder recorder_;
-  uint64_t drawn_ = 0;
+  uint64_t sampled_ = 0;
   uint64_t posted_ = 0;
   std::atomic<uint64_t> delivered_{0};
   double begin_ = 0.0;
@@ -265,7 +265,7 @@ struct Arguments {
   std::string model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
   std::string backend = "no-device";
   std::vector<int> sequences = {1, 32, 256, 512};
-  std::vector<std::string> draws = {"greedy", "top-p", "penalties"};
+  std::vector<std::string> samples = {"greedy", "top-p", "penalties"};
   int steps = 400;
   bool no_prefix_caching = false;
 };
@@ -305,13 +305,13 @@ void run(const Arguments& a) {
   const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(options, *plan_load(options, pool).checkpoint);
   fmt::print("us of a step, the tenth percentile of {}; backend {}\n", a.steps, a.backend);
   for (const char* column :
-       {"sequences", "draws", "schedule", "indices", "launch", "results", "draw", "hand on", "all", "median"}) {
+       {"sequences", "samples", "schedule", "indices", "launch", "results", "sample", "hand on", "all", "median"}) {
     fmt::print("{:>9} ", column);
   }
   fmt::print("\n");
   for (const int sequences : a.sequences) {
-    for (const std::string& draws : a.draws) {
-      const Case c{draws, cases().at(draws)};
+    for (const std::string& samples : a.samples) {
+      const Case c{samples, cases().at(samples)};
       options.max_num_seqs = sequences;
       LoadedModel loaded = load_model(options, pool);
       Loop loop(loaded, options, *tokenizer, pool);
@@ -330,7 +330,7 @@ int main(int argc, char** argv) {
   app.add_option("--backend", arguments.backend);
   app.add_flag("--no-prefix-caching", arguments.no_prefix_caching);
   app.add_option("--sequences", arguments.sequences)->delimiter(',')->check(CLI::PositiveNumber);
-  app.add_option("--draws", arguments.draws)->delimiter(',')->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
+  app.add_option("--samples", arguments.samples)->delimiter(',')->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
   app.add_option("--steps", arguments.steps)->check(CLI::Range(1, 1400));
   return sluice::bench::run_program(app, argc, argv, [&] { sluice::bench::run(arguments); });
 }

@@ -222,7 +222,7 @@ class EngineImpl final : public TextEngine {
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
     Tensor logits;
-    if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? device_sampler_->drawn() : Tensor());
+    if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? device_sampler_->sampled() : Tensor());
     if (in_flight_) commit_in_flight();
     if (tokens > 0 && device_sampler_ == nullptr) {
       std::vector<SampleResult> results = sample(logits, next.tasks);

@@ -79,7 +79,7 @@ void DecodeReplay::prepare() {
 }
 
 // The batch with rows of nobody's sequence until there are `size.sequences`, where the recording of that size reads it.
-BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& drawn) {
+BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& sampled) {
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
   inputs_.begin();
@@ -116,10 +116,10 @@ BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& drawn
   }
   view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
 
-  ops::Indices from_draw;  // last: steps without it have the other lists at the same places
-  if (!batch.from_draw.empty()) from_draw = add(batch.from_draw, -1);
+  ops::Indices from_sample;  // last: steps without it have the other lists at the same places
+  if (!batch.from_sample.empty()) from_sample = add(batch.from_sample, -1);
   inputs_.send();
-  inputs_.take_drawn(context_, view.tokens, from_draw, drawn);
+  inputs_.feed_sampled(context_, view.tokens, from_sample, sampled);
   return view;
 }
 
@@ -162,11 +162,11 @@ const DecodeReplay::Step& DecodeReplay::step(Size size) {
   return found->second;
 }
 
-Tensor DecodeReplay::forward(const Batch& batch, const Tensor& drawn) {
+Tensor DecodeReplay::forward(const Batch& batch, const Tensor& sampled) {
   const Size size = size_for(batch.sequences(), batch.block_table_stride);
   const Step& ready = step(size);
   check(batch);
-  place(batch, size, drawn);
+  place(batch, size, sampled);
   ready.recording->launch();
   return ready.result.slice_rows(0, batch.sequences());
 }

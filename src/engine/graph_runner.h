@@ -20,7 +20,7 @@ class DecodeReplay {
   void prepare();
   bool takes(const Batch& batch) const;
   // As Model::forward() on the batch's rows, at the same place for all batches of like size. `drawn`: see StepInputs.
-  Tensor forward(const Batch& batch, const Tensor& drawn);
+  Tensor forward(const Batch& batch, const Tensor& sampled);
 
  private:
   struct Size {
@@ -36,7 +36,7 @@ class DecodeReplay {
   bool usable() const;
   int most_sequences() const;  // of a step
   Size size_for(int sequences, int blocks) const;
-  BatchView place(const Batch& batch, Size size, const Tensor& drawn);
+  BatchView place(const Batch& batch, Size size, const Tensor& sampled);
   void check(const Batch& batch) const;
   const Step& step(Size size);
   Step record(Size size);

@@ -17,8 +17,8 @@ class Runner {
   Runner(LoadedModel& loaded, ThreadPool& pool);
 
   // What the model's forward() gives for the batch, in the backend's memory, valid until the next call. `drawn`: what
-  // the draw of the step before writes, for a batch with from_draw.
-  Tensor run(const Batch& batch, const Tensor& drawn = {});
+  // the draw of the step before writes, for a batch with from_sample.
+  Tensor run(const Batch& batch, const Tensor& sampled = {});
   // The same in the host's memory.
   Tensor forward(const Batch& batch) { return on_host(run(batch)); }
   // Before the first of many decode steps: makes them ready, if the backend has something to make.

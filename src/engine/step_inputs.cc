@@ -51,31 +51,31 @@ void StepInputs::send() {
   staging.copied = memory_.mark();
 }
 
-void StepInputs::take_drawn(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_draw,
-                            const Tensor& drawn) {
-  if (from_draw.empty()) return;
-  CHECK(drawn.data != nullptr, "tokens of a step that nobody drew");
+void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
+                            const Tensor& sampled) {
+  if (from_sample.empty()) return;
+  CHECK(sampled.data != nullptr, "tokens of a step that nobody drew");
   std::byte* at = device_.data() + (reinterpret_cast<const std::byte*>(tokens.device) - device_.data());
   const Tensor placed(at, &kInt32, {static_cast<int64_t>(tokens.size())});
-  ops::take_drawn(context, {.tokens = placed, .drawn = drawn, .from = from_draw});
+  ops::feed_sampled(context, {.tokens = placed, .sampled = sampled, .from = from_sample});
 }
 
-BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& drawn) {
+BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {
   BatchView view(batch);
   if (memory_.on_host()) {
-    CHECK(batch.from_draw.empty(), "tokens of a step that nobody drew");
+    CHECK(batch.from_sample.empty(), "tokens of a step that nobody drew");
     return view;
   }
   begin();
-  ops::Indices from_draw = batch.from_draw;
+  ops::Indices from_sample = batch.from_sample;
   for (ops::Indices* list : {&view.tokens, &view.positions, &view.types, &view.slots, &view.query_start, &view.kv_len,
-                             &view.sample_rows, &view.state_slots, &view.block_table, &from_draw}) {
+                             &view.sample_rows, &view.state_slots, &view.block_table, &from_sample}) {
     const List placed = add(list->size());
     std::ranges::copy(*list, placed.host.begin());
     *list = placed;
   }
   send();
-  take_drawn(context, view.tokens, from_draw, drawn);
+  feed_sampled(context, view.tokens, from_sample, sampled);
   return view;
 }
 

@@ -365,27 +365,27 @@ void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {
   if (!pairs.empty()) ctx.ops.copy_rows(ctx.pool, x, pairs);
 }
 
-void draw(Ctx& ctx, const DrawArgs& args) {
+void sample(Ctx& ctx, const SampleArgs& args) {
   check_matrix(args.logits, "logits", -1, -1);
-  const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
-  CHECK(static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow)) >= draws, "{} draws", draws);
-  CHECK(args.for_host.data == nullptr || static_cast<int64_t>(args.for_host.bytes() / sizeof(DrawnRow)) >= draws,
-        "{} draws", draws);
+  const auto samples = static_cast<int64_t>(args.rows.bytes() / sizeof(SampleRow));
+  CHECK(static_cast<int64_t>(args.sampled.bytes() / sizeof(SampledRow)) >= samples, "{} samples", samples);
+  CHECK(args.for_host.data == nullptr || static_cast<int64_t>(args.for_host.bytes() / sizeof(SampledRow)) >= samples,
+        "{} samples", samples);
   CHECK(args.logits.shape[1] <= 1 << 20, "a vocabulary of {}", args.logits.shape[1]);
   const int64_t words = mask_words(args.logits.shape[1]);
   CHECK(args.masks.data == nullptr || static_cast<int64_t>(args.masks.bytes()) % (words * 4) == 0, "masks of {} words",
         words);
-  CHECK(args.top.data == nullptr || static_cast<int64_t>(args.top.bytes() / sizeof(TopLogit)) >= draws * kMostTop,
-        "{} draws", draws);
-  if (draws > 0) ctx.ops.draw(ctx.pool, args);
+  CHECK(args.top.data == nullptr || static_cast<int64_t>(args.top.bytes() / sizeof(TopLogit)) >= samples * kMostTop,
+        "{} samples", samples);
+  if (samples > 0) ctx.ops.sample(ctx.pool, args);
 }
 
-void take_drawn(Ctx& ctx, const TakeDrawnArgs& args) {
-  const auto draws = static_cast<int64_t>(args.drawn.bytes() / sizeof(DrawnRow));
+void feed_sampled(Ctx& ctx, const FeedSampledArgs& args) {
+  const auto samples = static_cast<int64_t>(args.sampled.bytes() / sizeof(SampledRow));
   CHECK(args.tokens.dtype == &kInt32 && args.tokens.shape.elements() == static_cast<int64_t>(args.from.size()),
         "{} of {} tokens", args.from.size(), args.tokens.shape.str());
-  for (int32_t draw : args.from) CHECK(draw >= -1 && draw < draws, "draw {} of {}", draw, draws);
-  ctx.ops.take_drawn(ctx.pool, args);
+  for (int32_t sample : args.from) CHECK(sample >= -1 && sample < samples, "sample {} of {}", sample, samples);
+  ctx.ops.feed_sampled(ctx.pool, args);
 }
 
 void pool(Ctx& ctx, const PoolArgs& args) {

@@ -26,8 +26,8 @@ class ThreadPool;
 
 namespace sluice::ops {
 
-struct DrawArgs;  // ops/sample.h
-struct TakeDrawnArgs;
+struct SampleArgs;  // ops/sample.h
+struct FeedSampledArgs;
 
 // What a product may do to its inputs beyond the rounding its kernels do anyway. Kernels of few rows need not.
 enum class InputRounding {
@@ -366,8 +366,8 @@ struct Ops {
   void (*gated_lru)(ThreadPool&, const GatedLruArgs&) = nullptr;
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, Indices rows) = nullptr;
   void (*copy_rows)(ThreadPool&, Tensor x, Indices pairs) = nullptr;
-  void (*draw)(ThreadPool&, const DrawArgs&) = nullptr;
-  void (*take_drawn)(ThreadPool&, const TakeDrawnArgs&) = nullptr;
+  void (*sample)(ThreadPool&, const SampleArgs&) = nullptr;
+  void (*feed_sampled)(ThreadPool&, const FeedSampledArgs&) = nullptr;
   void (*pool)(ThreadPool&, const PoolArgs&) = nullptr;
   void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
@@ -492,8 +492,8 @@ void gather_rows(Ctx&, Tensor out, Tensor x, Indices rows);
 void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that an op wrote
 // x[pairs[1], ...] = x[pairs[0], ...], then the same of pairs[2] and pairs[3], and so on; x is of a plain type.
 void copy_rows(Ctx&, Tensor x, Indices pairs);
-void draw(Ctx&, const DrawArgs& args);
-void take_drawn(Ctx&, const TakeDrawnArgs& args);
+void sample(Ctx&, const SampleArgs& args);
+void feed_sampled(Ctx&, const FeedSampledArgs& args);
 void pool(Ctx&, const PoolArgs& args);
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);

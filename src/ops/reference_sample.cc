@@ -12,24 +12,24 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-float score(const DrawRow& row, float logit, int64_t id) {
-  const float u = open_uniform(draw_bits(row, static_cast<uint32_t>(id / 4))[id % 4]);
+float score(const SampleRow& row, float logit, int64_t id) {
+  const float u = open_uniform(sample_bits(row, static_cast<uint32_t>(id / 4))[id % 4]);
   return row.scale * logit - std::log(-std::log(u));
 }
 
 int bin_of(float max, float logit) {
-  return static_cast<int>(std::min((max - logit) * kDrawBinsPerLogit, static_cast<float>(kDrawBins - 1)));
+  return static_cast<int>(std::min((max - logit) * kBinsPerLogit, static_cast<float>(kLogitBins - 1)));
 }
 
 // Lists at least `count` of the largest logits: those of whole bins. Returns how many there are; only so many as there
 // is room for are written.
 int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, TopLogit* to) {
-  std::vector<int64_t> bins(kDrawBins);
+  std::vector<int64_t> bins(kLogitBins);
   for (int64_t i = 0; i < vocab; ++i) {
     if (logits[i] != kMasked) ++bins[static_cast<size_t>(bin_of(max, logits[i]))];
   }
   int last = 0;
-  for (int64_t sum = bins[0]; sum < wanted && last < kDrawBins - 1;) sum += bins[static_cast<size_t>(++last)];
+  for (int64_t sum = bins[0]; sum < wanted && last < kLogitBins - 1;) sum += bins[static_cast<size_t>(++last)];
   int32_t count = 0;
   for (int64_t i = 0; i < vocab; ++i) {
     if (logits[i] == kMasked || bin_of(max, logits[i]) > last) continue;
@@ -40,7 +40,7 @@ int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, 
 }
 
 // What a draw keeps of a row, by id.
-std::vector<bool> kept(const DrawRow& row, const std::vector<float>& logits, float max) {
+std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, float max) {
   struct Token {
     size_t id;
     float logit;
@@ -50,7 +50,7 @@ std::vector<bool> kept(const DrawRow& row, const std::vector<float>& logits, flo
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] == kMasked) continue;
     const double weight = std::exp(row.scale * (logits[i] - max));
-    tokens.push_back({i, logits[i], static_cast<uint64_t>(std::llrint(weight * kDrawWeightUnits))});
+    tokens.push_back({i, logits[i], static_cast<uint64_t>(std::llrint(weight * kSampleWeightUnits))});
   }
   std::ranges::stable_sort(tokens, [](const Token& a, const Token& b) { return a.logit > b.logit; });
   if (row.count > 0 && tokens.size() > static_cast<size_t>(row.count)) tokens.resize(static_cast<size_t>(row.count));
@@ -76,7 +76,7 @@ float worst_or_max(const float* logits, int64_t vocab) {
   return max;
 }
 
-float edited(const DrawRow& row, const DrawEdit& edit, float logit) {
+float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   logit += edit.bias;
   if (edit.output < 0) return logit;
   logit = logit > 0.0f ? logit / row.repetition : logit * row.repetition;
@@ -84,10 +84,10 @@ float edited(const DrawRow& row, const DrawEdit& edit, float logit) {
 }
 
 // The row after its edits and its mask.
-std::vector<float> edit(const DrawArgs& args, const DrawRow& row, const float* raw, int64_t vocab) {
+std::vector<float> edit(const SampleArgs& args, const SampleRow& row, const float* raw, int64_t vocab) {
   std::vector<float> logits(raw, raw + vocab);
   for (int32_t i = 0; i < row.edits; ++i) {
-    const DrawEdit& one = args.edits.as<const DrawEdit>()[row.first_edit + i];
+    const LogitEdit& one = args.edits.as<const LogitEdit>()[row.first_edit + i];
     logits[static_cast<size_t>(one.id)] = edited(row, one, raw[one.id]);
   }
   const uint32_t* mask = row.mask < 0 ? nullptr : args.masks.as<const uint32_t>() + row.mask * mask_words(vocab);
@@ -97,10 +97,10 @@ std::vector<float> edit(const DrawArgs& args, const DrawRow& row, const float* r
   return logits;
 }
 
-int32_t choose(const DrawRow& row, const std::vector<float>& logits, float max) {
+int32_t choose(const SampleRow& row, const std::vector<float>& logits, float max) {
   const bool all = row.scale == 0 || (row.count == 0 && row.mass >= 1 && row.least <= 0);
   const std::vector<bool> keeps = all ? std::vector<bool>(logits.size(), true) : kept(row, logits, max);
-  int32_t token = DrawnRow::kNoneLeft;
+  int32_t token = SampledRow::kNoneLeft;
   float best = kMasked;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] == kMasked || !keeps[i]) continue;
@@ -116,50 +116,50 @@ double weight_of(const float* logits, int64_t vocab, float max) {
   return total;
 }
 
-void report(const DrawRow& row, const float* raw, int64_t vocab, DrawnRow& drawn, TopLogit* top) {
-  drawn.raw_total = static_cast<float>(weight_of(raw, vocab, drawn.raw_max));
+void report(const SampleRow& row, const float* raw, int64_t vocab, SampledRow& sampled, TopLogit* top) {
+  sampled.raw_total = static_cast<float>(weight_of(raw, vocab, sampled.raw_max));
   if (row.report > 0) {
-    drawn.top = list_top(row.report, raw, vocab, drawn.raw_max, top);
-    if (drawn.top > kMostTop) drawn.top = -1;
+    sampled.top = list_top(row.report, raw, vocab, sampled.raw_max, top);
+    if (sampled.top > kMostTop) sampled.top = -1;
   }
-  if (drawn.token < 0) return;
-  drawn.token_logit = raw[drawn.token];
+  if (sampled.token < 0) return;
+  sampled.token_logit = raw[sampled.token];
   for (int64_t i = 0; i < vocab; ++i) {
-    drawn.before += raw[i] > drawn.token_logit || (raw[i] == drawn.token_logit && i < drawn.token) ? 1 : 0;
+    sampled.before += raw[i] > sampled.token_logit || (raw[i] == sampled.token_logit && i < sampled.token) ? 1 : 0;
   }
 }
 
-DrawnRow draw_row(const DrawArgs& args, int64_t index) {
-  const DrawRow& row = args.rows.as<const DrawRow>()[index];
+SampledRow sample_row(const SampleArgs& args, int64_t index) {
+  const SampleRow& row = args.rows.as<const SampleRow>()[index];
   const float* raw = args.logits.f32() + row.row * args.logits.row_stride;
   const int64_t vocab = args.logits.shape[1];
-  DrawnRow drawn{.raw_max = worst_or_max(raw, vocab)};
-  if (drawn.raw_max == INFINITY || drawn.raw_max == kMasked) return drawn;
+  SampledRow sampled{.raw_max = worst_or_max(raw, vocab)};
+  if (sampled.raw_max == INFINITY || sampled.raw_max == kMasked) return sampled;
   if (row.target >= 0) {
-    drawn.token = row.target;
+    sampled.token = row.target;
   } else {
     const std::vector<float> logits = edit(args, row, raw, vocab);
     const float max = worst_or_max(logits.data(), vocab);
-    drawn.token = max == INFINITY ? DrawnRow::kNoneLeft : choose(row, logits, max);
+    sampled.token = max == INFINITY ? SampledRow::kNoneLeft : choose(row, logits, max);
   }
   if (row.report >= 0) {
-    report(row, raw, vocab, drawn, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);
+    report(row, raw, vocab, sampled, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);
   }
-  return drawn;
+  return sampled;
 }
 
 }  // namespace
 
-void draw(ThreadPool&, const DrawArgs& args) {
-  const auto draws = static_cast<int64_t>(args.rows.bytes() / sizeof(DrawRow));
-  for (int64_t i = 0; i < draws; ++i) args.drawn.as<DrawnRow>()[i] = draw_row(args, i);
-  if (args.for_host.data != nullptr) std::copy_n(args.drawn.as<DrawnRow>(), draws, args.for_host.as<DrawnRow>());
+void sample(ThreadPool&, const SampleArgs& args) {
+  const auto samples = static_cast<int64_t>(args.rows.bytes() / sizeof(SampleRow));
+  for (int64_t i = 0; i < samples; ++i) args.sampled.as<SampledRow>()[i] = sample_row(args, i);
+  if (args.for_host.data != nullptr) std::copy_n(args.sampled.as<SampledRow>(), samples, args.for_host.as<SampledRow>());
 }
 
-void take_drawn(ThreadPool&, const TakeDrawnArgs& args) {
+void feed_sampled(ThreadPool&, const FeedSampledArgs& args) {
   for (size_t row = 0; row < args.from.size(); ++row) {
-    const int32_t draw = args.from[row];
-    if (draw >= 0) args.tokens.as<int32_t>()[row] = std::max(args.drawn.as<const DrawnRow>()[draw].token, 0);
+    const int32_t sample = args.from[row];
+    if (sample >= 0) args.tokens.as<int32_t>()[row] = std::max(args.sampled.as<const SampledRow>()[sample].token, 0);
   }
 }
 

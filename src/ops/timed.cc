@@ -165,8 +165,8 @@ const Ops& timed(const Ops& ops, double (*now)()) {
   wrap<&Ops::gated_lru>("gated_lru");
   wrap<&Ops::gather_rows>("gather_rows");
   wrap<&Ops::copy_rows>("copy_rows");
-  wrap<&Ops::draw>("draw");
-  wrap<&Ops::take_drawn>("take_drawn");
+  wrap<&Ops::sample>("sample");
+  wrap<&Ops::feed_sampled>("feed_sampled");
   wrap<&Ops::pool>("pool");
   wrap<&Ops::route>("route");
   wrap<&Ops::group_by_expert>("group_by_expert");

@@ -10,56 +10,56 @@ DeviceSampler::DeviceSampler(const ops::Backend& backend, ThreadPool& threads, i
     : memory_(backend.memory()),
       most_rows_(rows),
       inputs_(backend, rows, vocab),
-      drawn_(backend, static_cast<size_t>(rows) * sizeof(ops::DrawnRow)),
+      sampled_(backend, static_cast<size_t>(rows) * sizeof(ops::SampledRow)),
       top_(backend, static_cast<size_t>(rows) * ops::kMostTop * sizeof(ops::TopLogit)),
       whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), backend.staging_memory()),
       sampler_(threads) {}
 
 bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks) {
   logits_ = logits;
-  drawing_.clear(), whole_rows_.clear();
+  sampling_.clear(), whole_rows_.clear();
   inputs_.clear();
   for (size_t i = 0; i < tasks.size(); ++i) {
     const auto same_row = [&](size_t other) { return other < tasks.size() && tasks[other].row == tasks[i].row; };
-    (inputs_.promise(tasks[i], same_row(i - 1) || same_row(i + 1)) ? drawing_ : whole_rows_).push_back(i);
+    (inputs_.promise(tasks[i], same_row(i - 1) || same_row(i + 1)) ? sampling_ : whole_rows_).push_back(i);
   }
-  draw(c, tasks, drawn_together(0));
+  sample(c, tasks, sampled_together(0));
   // Lists of the largest logits may turn out to be too long: whole rows are needed then.
   const bool may_need_rows = inputs_.top_asked() && vocab() > ops::kMostTop;
-  return whole_rows_.empty() && drawing_.size() <= static_cast<size_t>(most_rows_) && !may_need_rows;
+  return whole_rows_.empty() && sampling_.size() <= static_cast<size_t>(most_rows_) && !may_need_rows;
 }
 
 std::vector<SampleResult> DeviceSampler::finish(ops::Ctx& c, std::span<const SampleTask> tasks) {
   std::vector<SampleResult> results(tasks.size());
-  collect(tasks, drawn_together(0), results);
-  for (auto begin = static_cast<size_t>(most_rows_); begin < drawing_.size();
+  collect(tasks, sampled_together(0), results);
+  for (auto begin = static_cast<size_t>(most_rows_); begin < sampling_.size();
        begin += static_cast<size_t>(most_rows_)) {
-    draw(c, tasks, drawn_together(begin));
-    collect(tasks, drawn_together(begin), results);
+    sample(c, tasks, sampled_together(begin));
+    collect(tasks, sampled_together(begin), results);
   }
   sample_rows(tasks, results);
   return results;
 }
 
-std::span<const size_t> DeviceSampler::drawn_together(size_t begin) const {
-  const std::span all(drawing_);
+std::span<const size_t> DeviceSampler::sampled_together(size_t begin) const {
+  const std::span all(sampling_);
   return all.subspan(begin, std::min(all.size() - begin, static_cast<size_t>(most_rows_)));
 }
 
-void DeviceSampler::draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which) {
+void DeviceSampler::sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which) {
   constexpr size_t kListBytes = ops::kMostTop * sizeof(ops::TopLogit);
-  drawn_rows_ = drawn_.on_device(which.size() * sizeof(ops::DrawnRow));
+  sampled_rows_ = sampled_.on_device(which.size() * sizeof(ops::SampledRow));
   inputs_.fill(tasks, which);
   if (!which.empty()) {
-    ops::DrawArgs args{.logits = logits_,
+    ops::SampleArgs args{.logits = logits_,
                        .rows = {},
-                       .drawn = drawn_rows_,
-                       .for_host = drawn_.on_host(which.size() * sizeof(ops::DrawnRow)),
+                       .sampled = sampled_rows_,
+                       .for_host = sampled_.on_host(which.size() * sizeof(ops::SampledRow)),
                        .edits = {},
                        .masks = {},
                        .top = top_.on_device(which.size() * kListBytes)};
     inputs_.send(memory_, args);
-    ops::draw(c, args);
+    ops::sample(c, args);
     if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());
   }
   launched_ = memory_.mark();
@@ -69,36 +69,36 @@ void DeviceSampler::draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::sp
 void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const size_t> which,
                             std::vector<SampleResult>& results) {
   memory_.wait_for(launched_);
-  const auto* drawn = drawn_.as<const ops::DrawnRow>();
+  const auto* sampled = sampled_.as<const ops::SampledRow>();
   for (size_t i = 0; i < which.size(); ++i) {
     const std::span top(top_.as<const ops::TopLogit>() + i * ops::kMostTop,
-                        static_cast<size_t>(std::max(drawn[i].top, 0)));
-    if (!read(tasks[which[i]], drawn[i], top, results[which[i]])) whole_rows_.push_back(which[i]);
+                        static_cast<size_t>(std::max(sampled[i].top, 0)));
+    if (!read(tasks[which[i]], sampled[i], top, results[which[i]])) whole_rows_.push_back(which[i]);
   }
 }
 
-bool DeviceSampler::read(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
+bool DeviceSampler::read(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
                          SampleResult& result) {
-  if (drawn.token < 0) {
-    result.bad_logits = drawn.token == ops::DrawnRow::kBadLogits;
+  if (sampled.token < 0) {
+    result.bad_logits = sampled.token == ops::SampledRow::kBadLogits;
     result.error = result.bad_logits ? kBadLogits : kAllMasked;
     return true;
   }
-  result.token = drawn.token;
+  result.token = sampled.token;
   const bool reports = task.logprobs >= 0 || task.target >= 0;
-  return !reports || report(task, drawn, top, result);
+  return !reports || report(task, sampled, top, result);
 }
 
 // Log-probabilities of the result's token and of the most likely ones; false where `top` lacks them.
-bool DeviceSampler::report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
+bool DeviceSampler::report(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
                            SampleResult& result) {
-  const double log_sum = drawn.raw_max + std::log(double{drawn.raw_total});
+  const double log_sum = sampled.raw_max + std::log(double{sampled.raw_total});
   const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };
   listed_.clear();
   for (const auto& [id, logit] : top) listed_.push_back({.logit = logit, .weight = 0.0f, .id = id});
   std::ranges::sort(listed_, before);
-  result.logprobs.token = {.id = result.token, .logprob = logprob(drawn.token_logit), .rank = drawn.before + 1};
-  if (drawn.top < 0 && task.logprobs > 0) return false;
+  result.logprobs.token = {.id = result.token, .logprob = logprob(sampled.token_logit), .rank = sampled.before + 1};
+  if (sampled.top < 0 && task.logprobs > 0) return false;
   const size_t listed = std::min(listed_.size(), static_cast<size_t>(std::max(task.logprobs, 0)));
   for (size_t i = 0; i < listed; ++i) {
     result.logprobs.top.push_back(

@@ -20,29 +20,29 @@ class DeviceSampler {
   bool begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks);
   // Results as those of Sampler::sample(), of the tasks that begin() got; waits for the step.
   std::vector<SampleResult> finish(ops::Ctx& c, std::span<const SampleTask> tasks);
-  // Bytes of ops::DrawnRow that the last draw writes.
-  const Tensor& drawn() const { return drawn_rows_; }
+  // Bytes of ops::SampledRow that the last draw writes.
+  const Tensor& sampled() const { return sampled_rows_; }
 
  private:
-  std::span<const size_t> drawn_together(size_t begin) const;
-  void draw(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which);
+  std::span<const size_t> sampled_together(size_t begin) const;
+  void sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which);
   void collect(std::span<const SampleTask> tasks, std::span<const size_t> which, std::vector<SampleResult>& results);
   // False where the whole row is needed.
-  bool read(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
+  bool read(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
             SampleResult& result);
-  bool report(const SampleTask& task, const ops::DrawnRow& drawn, std::span<const ops::TopLogit> top,
+  bool report(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
               SampleResult& result);
   void sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results);
   int vocab() const { return static_cast<int>(logits_.shape[1]); }
 
   Memory& memory_;
   int most_rows_;
-  DrawInputs inputs_;
-  Mirror drawn_, top_;
+  SampleInputs inputs_;
+  Mirror sampled_, top_;
   Buffer whole_;  // rows of logits on the host
   // Of the step that was begun:
-  Tensor logits_, drawn_rows_;
-  std::vector<size_t> drawing_, whole_rows_;  // tasks
+  Tensor logits_, sampled_rows_;
+  std::vector<size_t> sampling_, whole_rows_;  // tasks
   uint64_t launched_ = 0;                     // mark behind them
   Sampler sampler_;
   std::vector<Candidate> listed_;  // of a row's largest logits

@@ -25,18 +25,18 @@ bool masks(const SampleTask& task) { return task.target < 0 && !task.params->all
 
 }  // namespace
 
-DrawInputs::DrawInputs(const ops::Backend& backend, int rows, int vocab)
+SampleInputs::SampleInputs(const ops::Backend& backend, int rows, int vocab)
     : vocab_(vocab),
       most_edits_(std::max(static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits)),
       most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
-      rows_(static_cast<size_t>(rows) * sizeof(ops::DrawRow), backend.staging_memory()),
-      edits_(backend, most_edits_ * sizeof(ops::DrawEdit)),
+      rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), backend.staging_memory()),
+      edits_(backend, most_edits_ * sizeof(ops::LogitEdit)),
       masks_(backend, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
 
-void DrawInputs::clear() { edits_promised_ = masks_promised_ = 0; }
+void SampleInputs::clear() { edits_promised_ = masks_promised_ = 0; }
 
-bool DrawInputs::promise(const SampleTask& task, bool shares_row) {
+bool SampleInputs::promise(const SampleTask& task, bool shares_row) {
   if (task.plain) return true;
   const size_t edits = task.target >= 0 ? 0 : most_edits_of(task), asked = masks(task) ? 1 : 0;
   if (edits > 0 && shares_row) return false;
@@ -45,9 +45,9 @@ bool DrawInputs::promise(const SampleTask& task, bool shares_row) {
   return true;
 }
 
-ops::DrawRow DrawInputs::row_of(const SampleTask& task) {
+ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
   const SamplingParams& p = *task.params;
-  ops::DrawRow row{.row = task.row,
+  ops::SampleRow row{.row = task.row,
                    .key = {static_cast<uint32_t>(task.seed), static_cast<uint32_t>(task.seed >> 32)},
                    .choice = static_cast<uint32_t>(task.choice),
                    .position = static_cast<uint32_t>(task.position),
@@ -71,9 +71,9 @@ ops::DrawRow DrawInputs::row_of(const SampleTask& task) {
   return row;
 }
 
-void DrawInputs::write_edits(const SampleTask& task) {
+void SampleInputs::write_edits(const SampleTask& task) {
   const auto check = [&](TokenId id) { CHECK(id >= 0 && id < vocab_, "token {} of {}", id, vocab_); };
-  const auto by_id = [](const ops::DrawEdit& edit) { return edit.id; };
+  const auto by_id = [](const ops::LogitEdit& edit) { return edit.id; };
   biased_.clear();
   for (const auto& [id, bias] : task.params->logit_bias) check(id), biased_.push_back({.id = id, .bias = bias});
   for (size_t i = 0; masks_ends(task) && i < task.end_tokens.size(); ++i) {
@@ -83,7 +83,7 @@ void DrawInputs::write_edits(const SampleTask& task) {
   // A token may be named twice: its biases add up.
   std::ranges::stable_sort(biased_, {}, by_id);
   size_t kept = 0;
-  for (const ops::DrawEdit& edit : biased_) {
+  for (const ops::LogitEdit& edit : biased_) {
     if (kept > 0 && biased_[kept - 1].id == edit.id) {
       biased_[kept - 1].bias += edit.bias;
     } else {
@@ -91,7 +91,7 @@ void DrawInputs::write_edits(const SampleTask& task) {
     }
   }
   biased_.resize(kept);
-  auto* out = edits_.as<ops::DrawEdit>() + edits_written_;
+  auto* out = edits_.as<ops::LogitEdit>() + edits_written_;
   if (task.counts != nullptr) {
     for (const PenaltyCounts::Entry& entry : task.counts->entries()) {
       check(entry.token);
@@ -106,10 +106,10 @@ void DrawInputs::write_edits(const SampleTask& task) {
     }
   }
   out = std::ranges::copy(biased_, out).out;
-  edits_written_ = static_cast<size_t>(out - edits_.as<ops::DrawEdit>());
+  edits_written_ = static_cast<size_t>(out - edits_.as<ops::LogitEdit>());
 }
 
-void DrawInputs::write_mask(const SampleTask& task) {
+void SampleInputs::write_mask(const SampleTask& task) {
   auto* words = masks_.as<uint32_t>() + masks_written_++ * mask_words_;
   std::fill_n(words, mask_words_, 0);
   for (const TokenId id : task.params->allowed_token_ids) {
@@ -118,13 +118,13 @@ void DrawInputs::write_mask(const SampleTask& task) {
   }
 }
 
-void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t> which) {
-  auto* rows = reinterpret_cast<ops::DrawRow*>(rows_.data());
+void SampleInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t> which) {
+  auto* rows = reinterpret_cast<ops::SampleRow*>(rows_.data());
   rows_written_ = edits_written_ = masks_written_ = 0;
   top_asked_ = false;
   for (const size_t i : which) {
     const SampleTask& task = tasks[i];
-    ops::DrawRow row = row_of(task);
+    ops::SampleRow row = row_of(task);
     top_asked_ |= row.report > 0;
     if (task.target < 0 && !task.plain) {
       row.first_edit = static_cast<int32_t>(edits_written_);
@@ -139,14 +139,14 @@ void DrawInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t>
   }
 }
 
-void DrawInputs::send(Memory& memory, ops::DrawArgs& args) {
+void SampleInputs::send(Memory& memory, ops::SampleArgs& args) {
   const auto copied = [&](Mirror& mirror, size_t bytes) {
     const Tensor to = mirror.on_device(bytes);
     if (bytes > 0) memory.copy_later(to.data, mirror.host.data(), bytes);
     return to;
   };
-  args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::DrawRow))});
-  args.edits = copied(edits_, edits_written_ * sizeof(ops::DrawEdit));
+  args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::SampleRow))});
+  args.edits = copied(edits_, edits_written_ * sizeof(ops::LogitEdit));
   args.masks = copied(masks_, masks_written_ * mask_words_ * sizeof(uint32_t));
 }
 

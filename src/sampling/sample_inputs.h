@@ -26,9 +26,9 @@ struct Mirror {
   Buffer host, device;
 };
 
-class DrawInputs {
+class SampleInputs {
  public:
-  DrawInputs(const ops::Backend& backend, int rows, int vocab);
+  SampleInputs(const ops::Backend& backend, int rows, int vocab);
 
   // Forgets all rows, and what was promised.
   void clear();
@@ -38,12 +38,12 @@ class DrawInputs {
   // Tasks of one launch; each was promised. Token ids of the parameters must be below the vocabulary's size.
   void fill(std::span<const SampleTask> tasks, std::span<const size_t> which);
   // Puts rows, edits and masks into the arguments: the first where they are, in staging memory, the others copied.
-  void send(Memory& memory, ops::DrawArgs& args);
+  void send(Memory& memory, ops::SampleArgs& args);
 
   bool top_asked() const { return top_asked_; }  // by a row of the launch
 
  private:
-  ops::DrawRow row_of(const SampleTask& task);
+  ops::SampleRow row_of(const SampleTask& task);
   void write_edits(const SampleTask& task);
   void write_mask(const SampleTask& task);
 
@@ -54,7 +54,7 @@ class DrawInputs {
   size_t edits_promised_ = 0, masks_promised_ = 0;
   size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
   bool top_asked_ = false;
-  std::vector<ops::DrawEdit> biased_;  // of the task that is written, by id
+  std::vector<ops::LogitEdit> biased_;  // of the task that is written, by id
 };
 
 }  // namespace sluice

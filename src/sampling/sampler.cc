@@ -60,7 +60,7 @@ void edit_logits(std::span<const float> raw, const SampleTask& task, std::vector
 }
 
 // A draw from the whole row.
-TokenId draw_from_row(std::span<const float> logits, float max, float scale, double u, std::vector<float>& weights,
+TokenId sample_from_row(std::span<const float> logits, float max, float scale, double u, std::vector<float>& weights,
                       std::vector<double>& chunk_sum) {
   const double total = weigh_row(logits, max, scale, weights, chunk_sum);
   double left = u * total;
@@ -79,7 +79,7 @@ TokenId draw_from_row(std::span<const float> logits, float max, float scale, dou
   return static_cast<TokenId>(last_of(end));
 }
 
-TokenId draw_from(const std::vector<Candidate>& candidates, double u) {
+TokenId sample_from(const std::vector<Candidate>& candidates, double u) {
   double total = 0.0;
   for (const Candidate& candidate : candidates) total += candidate.weight;
   double left = u * total;
@@ -96,7 +96,7 @@ TokenId draw_from(const std::vector<Candidate>& candidates, double u) {
 // The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row of `vocab`
 // logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
 // overwritten.
-TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
+TokenId sample_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
                        std::vector<Candidate>& scratch) {
   const SamplingParams& params = *task.params;
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
@@ -114,7 +114,7 @@ TokenId draw_candidate(std::vector<Candidate>& candidates, double total, int voc
   if (params.min_p > 0.0) {
     std::erase_if(candidates, [&](const Candidate& c) { return c.weight < static_cast<float>(params.min_p); });
   }
-  return draw_from(candidates, uniform_draw(task.seed, task.choice, task.position));
+  return sample_from(candidates, uniform_sample(task.seed, task.choice, task.position));
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ Sampler::Sampler(ThreadPool& threads) : threads_(threads), scratch_(threads.thre
 Sampler::~Sampler() = default;
 
 // One token from softmax(logits / temperature), cut to top-k, then top-p, then min-p.
-TokenId Sampler::draw(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch) {
+TokenId Sampler::sample(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch) {
   const SamplingParams& params = *task.params;
   const auto scale = static_cast<float>(1.0 / params.temperature);
   const bool top_k = params.top_k > 0 && params.top_k < static_cast<int>(logits.size());
@@ -150,8 +150,8 @@ TokenId Sampler::draw(std::span<const float> logits, float max, const SampleTask
   };
 
   if (!top_k && !top_p && params.min_p <= 0.0) {
-    const double u = uniform_draw(task.seed, task.choice, task.position);
-    return draw_from_row(logits, max, scale, u, scratch.weights, scratch.chunk_sum);
+    const double u = uniform_sample(task.seed, task.choice, task.position);
+    return sample_from_row(logits, max, scale, u, scratch.weights, scratch.chunk_sum);
   }
   double total = 0.0;
   if (top_k) {
@@ -168,7 +168,7 @@ TokenId Sampler::draw(std::span<const float> logits, float max, const SampleTask
     gather_above(std::log(params.min_p));
     sum_of(own_weight);
   }
-  return draw_candidate(candidates, total, static_cast<int>(logits.size()), task, scratch.selected);
+  return sample_candidate(candidates, total, static_cast<int>(logits.size()), task, scratch.selected);
 }
 
 TokenLogprobs Sampler::logprobs(std::span<const float> logits, float max, TokenId token, int n, Scratch& scratch) {
@@ -214,7 +214,7 @@ SampleResult Sampler::run(const LogitsView& view, const SampleTask& task, Scratc
     }
   }
   const bool greedy = task.params->temperature < kGreedyBelow;
-  result.token = greedy ? argmax(logits, scan, scratch.chunk_max) : draw(logits, scan.max, task, scratch);
+  result.token = greedy ? argmax(logits, scan, scratch.chunk_max) : sample(logits, scan.max, task, scratch);
   if (task.logprobs >= 0) {
     if (logits.data() != raw.data()) scan_row(raw, scratch.chunk_max);
     result.logprobs = logprobs(raw, raw_max, result.token, task.logprobs, scratch);
@@ -238,7 +238,7 @@ std::vector<SampleResult> Sampler::sample(const LogitsView& logits, std::span<co
 }
 
 uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival) {
-  // The last two words keep these draws apart from those of uniform_draw().
+  // The last two words keep these draws apart from those of uniform_sample().
   const auto bits = philox4x32({static_cast<uint32_t>(arrival), static_cast<uint32_t>(arrival >> 32), 1, 1},
                                {static_cast<uint32_t>(engine_seed), static_cast<uint32_t>(engine_seed >> 32)});
   return uint64_t{bits[0]} << 32 | bits[1];

@@ -75,7 +75,7 @@ class Sampler {
   struct Scratch;
 
   SampleResult run(const LogitsView& logits, const SampleTask& task, Scratch& scratch);
-  TokenId draw(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch);
+  TokenId sample(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch);
   TokenLogprobs logprobs(std::span<const float> logits, float max, TokenId token, int n, Scratch& scratch);
 
   ThreadPool& threads_;

@@ -46,18 +46,18 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
     take_snapshot(sequence);
   }
 
-  const int draws = part.draws;
-  if (draws == 1 && part.tasks == 1) return commit_token(sequence, own[0]);
+  const int samples = part.samples;
+  if (samples == 1 && part.tasks == 1) return commit_token(sequence, own[0]);
   RequestState& request = *sequence.request;
-  for (SampleResult& score : own.first(own.size() - draws)) {
+  for (SampleResult& score : own.first(own.size() - samples)) {
     if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
     request.prompt_logprobs.push_back(std::move(score.logprobs));
     ++request.scored;
   }
-  if (draws == 0) return;
-  if (draws == 1) return commit_token(sequence, own.back());
+  if (samples == 0) return;
+  if (samples == 1) return commit_token(sequence, own.back());
   fork(sequence);
-  for (int i = 0; i < draws; ++i) commit_token(*request.choices[i], own[own.size() - draws + i]);
+  for (int i = 0; i < samples; ++i) commit_token(*request.choices[i], own[own.size() - samples + i]);
 }
 
 void Scheduler::fork(Sequence& trunk) {

@@ -12,7 +12,7 @@ namespace sluice {
 
 void ScheduledBatch::clear() {
   for (std::vector<int32_t>* list :
-       {&batch.tokens, &batch.from_draw, &batch.positions, &batch.types, &batch.slots, &batch.query_start,
+       {&batch.tokens, &batch.from_sample, &batch.positions, &batch.types, &batch.slots, &batch.query_start,
         &batch.kv_len, &batch.prompt_len, &batch.block_table, &batch.sample_rows, &batch.state_slots}) {
     list->clear();
   }
@@ -376,7 +376,7 @@ bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
 void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   Batch& batch = step.out.batch;
   const int end = sequence.computed + tokens;
-  const int from_draw = sequence.draw;
+  const int from_sample = sequence.sample;
   step.out.parts.push_back({.sequence = &sequence,
                             .first = sequence.computed,
                             .tokens = tokens,
@@ -384,18 +384,18 @@ void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   append_tasks(step, sequence, tokens);
   for (int position = sequence.computed; position < end; ++position) {
     const bool known = position < sequence.known();
-    if (!known) batch.from_draw.resize(batch.tokens.size(), -1), batch.from_draw.push_back(from_draw);
+    if (!known) batch.from_sample.resize(batch.tokens.size(), -1), batch.from_sample.push_back(from_sample);
     batch.tokens.push_back(known ? sequence.tokens[position] : 0);
     batch.positions.push_back(position);
   }
-  if (!batch.from_draw.empty()) batch.from_draw.resize(batch.tokens.size(), -1);
+  if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
   batch.prompt_len.push_back(sequence.prompt_length);
   if (recurrent()) batch.state_slots.push_back(sequence.state_slot);
   step.tokens_left -= tokens;
   sequence.computed = end;
-  sequence.unknown += step.out.parts.back().draws > 0 ? 1 : 0;
+  sequence.unknown += step.out.parts.back().samples > 0 ? 1 : 0;
   sequence.last_step = step.number;
   ++sequence.in_flight;
 }
@@ -422,10 +422,10 @@ void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
   }
   if (end == sequence.length()) {
     const int row = add_row(end - 1);
-    part.draws = !sequence.plain && request.unforked() ? request.request.n : 1;
-    if (part.draws > 1) step.out.can_overlap = false;
-    sequence.draw = static_cast<int>(step.out.tasks.size());
-    for (int i = 0; i < part.draws; ++i) {
+    part.samples = !sequence.plain && request.unforked() ? request.request.n : 1;
+    if (part.samples > 1) step.out.can_overlap = false;
+    sequence.sample = static_cast<int>(step.out.tasks.size());
+    for (int i = 0; i < part.samples; ++i) {
       SampleTask& task = step.out.tasks.emplace_back(sequence.task);
       task.row = row;
       task.choice += i;

@@ -11,7 +11,7 @@
 //   }
 //
 // One step ahead. While a step with can_overlap is in flight, next() gives the step after it, so that a device need not
-// wait for the host. The tokens that the first one draws are not known then: Batch::from_draw says which draw gives
+// wait for the host. The tokens that the first one draws are not known then: Batch::from_sample says which draw gives
 // them. Whoever turns out to have ended keeps its blocks until the second step is committed, whose results for it are
 // dropped. Ends by max_tokens and by the context are known ahead. Steps run in the order in which they were handed out:
 // memory that one of them reads is free for those after it.
@@ -131,10 +131,10 @@ struct ScheduledBatch {
     Sequence* sequence = nullptr;
     int first = 0, tokens = 0;  // positions
     int first_task = 0, tasks = 0;
-    int draws = 0;  // the last ones of its tasks
+    int samples = 0;  // the last ones of its tasks
   };
   std::vector<Part> parts;  // one per sequence of the batch
-  // One token of each sequence, or none, is all that comes of it, and draw i of a later from_draw is task i.
+  // One token of each sequence, or none, is all that comes of it, and draw i of a later from_sample is task i.
   bool can_overlap = true;
   uint64_t number = 0;  // steps before it, and itself
   uint64_t set = 0;     // of one token each of all running sequences: which set of them these were; else 0

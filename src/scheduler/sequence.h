@@ -43,7 +43,7 @@ struct alignas(64) Sequence {
   // Every step looks at these, of every sequence: one line of the cache.
   std::vector<TokenId> tokens;  // prompt, then output, as far as it is known
   int unknown = 0;              // tokens after these that steps in flight draw
-  int draw = 0;                 // which draw of its step gives the last one of them
+  int sample = 0;                 // which draw of its step gives the last one of them
   int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
   int most_tokens = 0;          // it ends with so many: prompt and max_tokens, or the context
   int settled = 0;              // as long as fewer tokens are computed, the next one changes nothing of its blocks

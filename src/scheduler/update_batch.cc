@@ -13,7 +13,7 @@ bool Scheduler::decodes_all(const ScheduledBatch& step) const {
   if (step.parts.size() != running_.size() || step.batch.tokens.size() != running_.size()) return false;
   if (step.tasks.size() != running_.size()) return false;
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (step.parts[i].sequence != running_[i] || step.parts[i].draws != 1) return false;
+    if (step.parts[i].sequence != running_[i] || step.parts[i].samples != 1) return false;
   }
   return true;
 }
@@ -38,7 +38,7 @@ bool Scheduler::repeat(Step& step) {
   ScheduledBatch& out = step.out;
   Batch& batch = out.batch;
   const size_t count = running_.size();
-  batch.from_draw.assign(count, -1);
+  batch.from_sample.assign(count, -1);
   batch.copies.clear();
   out.can_overlap = true;
   bool unknown = false, fit = true;
@@ -52,7 +52,7 @@ bool Scheduler::repeat(Step& step) {
     const int moved = position - out.parts[i].first;
     batch.tokens[i] = 0;
     if (sequence.unknown > 0) {
-      batch.from_draw[i] = sequence.draw;
+      batch.from_sample[i] = sequence.sample;
       unknown = true;
     } else {
       batch.tokens[i] = sequence.tokens[position];
@@ -68,13 +68,13 @@ bool Scheduler::repeat(Step& step) {
     } else {
       fit = false;
     }
-    sequence.draw = static_cast<int>(i);
+    sequence.sample = static_cast<int>(i);
     sequence.computed = position + 1;
     ++sequence.unknown;
     ++sequence.in_flight;
     sequence.last_step = step.number;
   }
-  if (!unknown) batch.from_draw.clear();
+  if (!unknown) batch.from_sample.clear();
   if (!fit) write_places(out);
   step.tokens_left -= static_cast<int>(count);
   step.rows_left -= static_cast<int>(count);

@@ -83,15 +83,15 @@ const ops::Ops& device_table() {
       ops::select_host_backend().table().embed(pool, out, table,
                                                std::span(ids.device, ids.size()));  // not what the host wrote
     };
-    ops.draw = [](ThreadPool& pool, const ops::DrawArgs& args) {
-      ops::DrawArgs here = args;
+    ops.sample = [](ThreadPool& pool, const ops::SampleArgs& args) {
+      ops::SampleArgs here = args;
       here.for_host = {};
-      ops::select_host_backend().table().draw(pool, here);
-      device_memory().copy_later(args.for_host.data, args.drawn.data, args.for_host.bytes());  // not seen before a wait
+      ops::select_host_backend().table().sample(pool, here);
+      device_memory().copy_later(args.for_host.data, args.sampled.data, args.for_host.bytes());  // not seen before a wait
     };
-    ops.take_drawn = [](ThreadPool& pool, const ops::TakeDrawnArgs& args) {
+    ops.feed_sampled = [](ThreadPool& pool, const ops::FeedSampledArgs& args) {
       ++overlapped_steps;
-      ops::select_host_backend().table().take_drawn(pool, args);
+      ops::select_host_backend().table().feed_sampled(pool, args);
     };
     return ops;
   }();
@@ -184,7 +184,7 @@ TEST(EngineOnADevice, StepsAheadChangeNothing) {
 
 // Bias, penalties, min_tokens and log-probabilities are the device's work, too; alternatives may need the whole row, so
 // that the next step waits for them.
-TEST(EngineOnADevice, EditedDrawsRunAhead) {
+TEST(EngineOnADevice, EditedSamplesRunAhead) {
   const auto host = Engine::load(options(false)), device = Engine::load(options(true));
   Request request = question(*host, "Tell me about a boat.", 40);
   request.sampling.ignore_eos = true;
@@ -213,7 +213,7 @@ TEST(EngineOnADevice, EditedDrawsRunAhead) {
   }
 }
 
-TEST(EngineOnADevice, SeededDrawsDoNotDependOnTheBatch) {
+TEST(EngineOnADevice, SeededSamplesDoNotDependOnTheBatch) {
   const auto engine = Engine::load(options(true));
   for (const bool cut : {false, true}) {
     Request seeded = question(*engine, "Tell me about a boat.", 30);

@@ -142,7 +142,7 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
   }
 }
 
-TEST(Engine, SeededDrawsDoNotDependOnTheBatch) {
+TEST(Engine, SeededSamplesDoNotDependOnTheBatch) {
   Engine& engine = shared_engine();
   Request seeded = question(engine, "Tell me about a boat.", 30);
   seeded.sampling.temperature = 1.0;

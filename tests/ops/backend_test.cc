@@ -21,8 +21,8 @@ TEST(Backend, EveryBackendFillsEverySlot) {
     EXPECT_NE(ops.attention, nullptr);
     EXPECT_NE(ops.gather_rows, nullptr);
     EXPECT_NE(ops.copy_rows, nullptr);
-    EXPECT_NE(ops.draw, nullptr);
-    EXPECT_NE(ops.take_drawn, nullptr);
+    EXPECT_NE(ops.sample, nullptr);
+    EXPECT_NE(ops.feed_sampled, nullptr);
     EXPECT_NE(ops.clamped_glu, nullptr);
     EXPECT_NE(ops.latent_store, nullptr);
     EXPECT_NE(ops.route, nullptr);

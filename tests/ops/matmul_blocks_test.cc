@@ -104,11 +104,11 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
         SCOPED_TRACE(fmt::format("{}: {} rows, n {}, k {}", type->name, rows, n, k));
         std::vector<std::byte> data = random_blocks(type, n, k, random);
         const Tensor matrix(data.data(), type, {n, k});
-        Owned drawn(&kFloat32, {rows, k}, 3), bias(&kFloat32, {1, n}), out(&kFloat32, {rows, n}, 5);
-        drawn.fill(random), bias.fill(random), out.fill(random);
+        Owned sampled(&kFloat32, {rows, k}, 3), bias(&kFloat32, {1, n}), out(&kFloat32, {rows, n}, 5);
+        sampled.fill(random), bias.fill(random), out.fill(random);
         Owned expected(out);
         const bool bf16 = GetParam()->rounds;
-        const Owned x = rounded(drawn, bf16, 0);
+        const Owned x = rounded(sampled, bf16, 0);
         const Owned seen = rounded(x, false, device.ctx.ops.matmul.at(type).int8_block);
         for (auto [d, input, result] : {std::tuple{&device, &x, &out}, {&reference, &seen, &expected}}) {
           const Packed weight = packed(d->ctx, matrix);

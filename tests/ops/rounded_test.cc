@@ -278,9 +278,9 @@ TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
         if (input == &kFloat32) continue;
         ASSERT_EQ(input, type);
         const Rows x(input, rows, k);
-        Owned drawn(&kFloat32, {rows, k});
-        drawn.fill(random);
-        from_float(input, drawn->f32(), (*x).data, static_cast<size_t>(rows * k));
+        Owned sampled(&kFloat32, {rows, k});
+        sampled.fill(random);
+        from_float(input, sampled->f32(), (*x).data, static_cast<size_t>(rows * k));
         const std::vector<float> seen = x.values();
         std::copy(seen.begin(), seen.end(), wide->f32());
         matmul(device.ctx, {.out = exact, .x = wide, .weight = &weight});

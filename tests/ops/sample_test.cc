@@ -9,14 +9,14 @@
 namespace sluice::ops {
 namespace {
 
-class DrawTest : public OpsTest {
+class SampleTest : public OpsTest {
  protected:
   struct Result {
-    std::vector<DrawnRow> rows;
+    std::vector<SampledRow> rows;
     std::vector<std::vector<TopLogit>> top;  // by id
   };
   struct Changes {
-    std::vector<DrawEdit> edits;
+    std::vector<LogitEdit> edits;
     std::vector<uint32_t> masks;
   };
 
@@ -28,18 +28,18 @@ class DrawTest : public OpsTest {
   }
 
   // `logits` are as before when it returns.
-  Result run(Device& on, const Tensor& logits, const std::vector<DrawRow>& rows, const Changes& changes = {}) {
+  Result run(Device& on, const Tensor& logits, const std::vector<SampleRow>& rows, const Changes& changes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
     const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
-    Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(DrawnRow))}), for_host = out;
+    Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(SampledRow))}), for_host = out;
     Owned top(&kUInt8, {n * kMostTop * static_cast<int64_t>(sizeof(TopLogit))});
-    draw(
+    sample(
         on.ctx,
-        {.logits = logits, .rows = in, .drawn = out, .for_host = for_host, .edits = edits, .masks = masks, .top = top});
+        {.logits = logits, .rows = in, .sampled = out, .for_host = for_host, .edits = edits, .masks = masks, .top = top});
     EXPECT_EQ(std::memcmp(out->data, for_host->data, out.bytes()), 0);
     Result result;
     for (int64_t i = 0; i < n; ++i) {
-      const DrawnRow& row = out->as<DrawnRow>()[i];
+      const SampledRow& row = out->as<SampledRow>()[i];
       result.rows.push_back(row);
       const TopLogit* begin = top->as<TopLogit>() + i * kMostTop;
       result.top.emplace_back(begin, begin + std::max(row.top, 0));
@@ -49,22 +49,22 @@ class DrawTest : public OpsTest {
   }
 
   // Which tokens turn up in so many draws of a row; the choice is what differs.
-  std::set<int> drawn_in(const Tensor& logits, DrawRow row, int draws, const Changes& changes = {}) {
-    std::vector<DrawRow> rows(static_cast<size_t>(draws), row);
+  std::set<int> sampled_in(const Tensor& logits, SampleRow row, int samples, const Changes& changes = {}) {
+    std::vector<SampleRow> rows(static_cast<size_t>(samples), row);
     for (size_t i = 0; i < rows.size(); ++i) rows[i].choice = static_cast<uint32_t>(i);
     std::set<int> tokens;
-    for (const DrawnRow& one : run(device, logits, rows, changes).rows) tokens.insert(one.token);
+    for (const SampledRow& one : run(device, logits, rows, changes).rows) tokens.insert(one.token);
     return tokens;
   }
 };
 
-TEST_P(DrawTest, MatchesTheReference) {
+TEST_P(SampleTest, MatchesTheReference) {
   for (const int vocab : {1, 3, 64, 1001, 5000}) {
     Owned logits(&kFloat32, {6, vocab}, 3);
     logits.fill(random, 4.0f);
     for (int i = 0; i < vocab; i += 7) logits.row(2)[i] = -INFINITY;
     logits.row(2)[0] = 1.0f;
-    std::vector<DrawRow> rows;
+    std::vector<SampleRow> rows;
     for (int row = 0; row < 6; ++row) {
       for (const float scale : {0.0f, 1.0f, 3.0f}) {
         rows.push_back(
@@ -79,7 +79,7 @@ TEST_P(DrawTest, MatchesTheReference) {
 }
 
 // A device may deal a row of many tokens out among several blocks.
-TEST_P(DrawTest, FewRowsOfManyTokensMatchTheReference) {
+TEST_P(SampleTest, FewRowsOfManyTokensMatchTheReference) {
   constexpr int kVocab = 128'003;
   Owned logits(&kFloat32, {6, kVocab}, 1);
   logits.fill(random, 4.0f);
@@ -90,7 +90,7 @@ TEST_P(DrawTest, FewRowsOfManyTokensMatchTheReference) {
   changes.masks.resize(static_cast<size_t>(mask_words(kVocab)));
   for (uint32_t& word : changes.masks) word = static_cast<uint32_t>(random() & random());
   changes.edits.push_back({.id = 5, .bias = 1000.0f});
-  const std::vector<DrawRow> rows{
+  const std::vector<SampleRow> rows{
       {.row = 0, .scale = 1.0f, .key = {3u, 4u}},
       {.row = 1},
       {.row = 2},
@@ -109,13 +109,13 @@ TEST_P(DrawTest, FewRowsOfManyTokensMatchTheReference) {
 }
 
 // Every cut and all of them together, of few tokens and of many: the same tokens as the reference's.
-TEST_P(DrawTest, CutsMatchTheReference) {
+TEST_P(SampleTest, CutsMatchTheReference) {
   for (const float spread : {3.0f, 0.5f, 0.002f}) {
     constexpr int kVocab = 6007;
     Owned logits(&kFloat32, {2, kVocab}, 1);
     logits.fill(random, spread);
     for (int i = 1; i < kVocab; i += 5) logits.row(1)[i] = i % 2 == 0 ? -INFINITY : logits.row(1)[i - 1];
-    std::vector<DrawRow> rows;
+    std::vector<SampleRow> rows;
     for (const int count : {0, 1, 40, 1500, kVocab + 5}) {
       for (const double mass : {1.0, 0.8, 0.3, 1e-9, 0.99999}) {
         for (const float least : {0.0f, 0.05f, 1.0f}) {
@@ -141,8 +141,8 @@ TEST_P(DrawTest, CutsMatchTheReference) {
 }
 
 // The set that is kept, by drawing from it until all of it has turned up.
-TEST_P(DrawTest, KeepsWhatItIsToldTo) {
-  constexpr int kVocab = 40, kDraws = 800;
+TEST_P(SampleTest, KeepsWhatItIsToldTo) {
+  constexpr int kVocab = 40, kSamples = 800;
   Owned logits(&kFloat32, {1, kVocab});
   for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = i % 4 == 1 ? 1.0f : -INFINITY;  // ten of weight 1, by id
   const auto first = [](int n) {
@@ -150,30 +150,30 @@ TEST_P(DrawTest, KeepsWhatItIsToldTo) {
     for (int i = 0; i < n; ++i) ids.insert(4 * i + 1);
     return ids;
   };
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f}, kDraws), first(10));
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 3}, kDraws), first(3)) << "among equal ones the lower ids";
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .mass = 0.5}, kDraws), first(5));
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .mass = 0.51}, kDraws), first(6));
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 4, .mass = 0.5}, kDraws), first(2)) << "of what top-k keeps";
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .least = 1.0f}, kDraws), first(10));
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f}, kSamples), first(10));
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 3}, kSamples), first(3)) << "among equal ones the lower ids";
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .mass = 0.5}, kSamples), first(5));
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .mass = 0.51}, kSamples), first(6));
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 4, .mass = 0.5}, kSamples), first(2)) << "of what top-k keeps";
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .least = 1.0f}, kSamples), first(10));
   logits.row(0)[1] = 2.0f;
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .least = 0.5f}, kDraws), first(1));
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 1}, 50), first(1)) << "top-k of one is greedy";
-  EXPECT_EQ(drawn_in(logits, {.scale = 0.5f, .least = 0.6f}, kDraws), first(10)) << "weights are of the temperature";
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .least = 0.5f}, kSamples), first(1));
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 1}, 50), first(1)) << "top-k of one is greedy";
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .least = 0.6f}, kSamples), first(10)) << "weights are of the temperature";
   Changes one_left;
   one_left.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
   one_left.masks[0] = 1u << 9;
-  EXPECT_EQ(drawn_in(logits, {.scale = 1.0f, .count = 5, .least = 0.1f, .mass = 0.9, .mask = 0}, 50, one_left),
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 5, .least = 0.1f, .mass = 0.9, .mask = 0}, 50, one_left),
             std::set<int>{9});
 }
 
-TEST_P(DrawTest, RowsWithoutAnAnswer) {
+TEST_P(SampleTest, RowsWithoutAnAnswer) {
   Owned logits(&kFloat32, {5, 999});
   logits.fill(random);
   logits.row(0)[500] = NAN;
   logits.row(1)[998] = INFINITY;
   for (int i = 0; i < 999; ++i) logits.row(2)[i] = -INFINITY, logits.row(3)[i] = 0.25f;
-  std::vector<DrawRow> rows;
+  std::vector<SampleRow> rows;
   for (int row = 0; row < 5; ++row) rows.push_back({.row = row, .scale = 1.0f, .count = 5, .mass = 0.5});
   const Result got = run(device, logits, rows);
   for (int row = 0; row < 3; ++row) EXPECT_EQ(got.rows[row].token, -1) << row;
@@ -182,7 +182,7 @@ TEST_P(DrawTest, RowsWithoutAnAnswer) {
 }
 
 // Random edits, masks and reports: tokens, lists and what log-probabilities are made of, and the logits stay.
-TEST_P(DrawTest, EditedRowsMatchTheReference) {
+TEST_P(SampleTest, EditedRowsMatchTheReference) {
   for (const int vocab : {1, 5, 63, 1000, 4097}) {
     constexpr int kRows = 8;
     Owned logits(&kFloat32, {kRows, vocab}, 3);
@@ -191,9 +191,9 @@ TEST_P(DrawTest, EditedRowsMatchTheReference) {
     logits.row(1)[0] = 1.0f;
     const auto words = static_cast<size_t>(mask_words(vocab));
     Changes changes;
-    std::vector<DrawRow> rows;
+    std::vector<SampleRow> rows;
     for (int row = 0; row < kRows; ++row) {
-      DrawRow asked{.row = row, .scale = row % 2 == 0 ? 0.0f : 1.5f, .key = {3u, static_cast<uint32_t>(row)}};
+      SampleRow asked{.row = row, .scale = row % 2 == 0 ? 0.0f : 1.5f, .key = {3u, static_cast<uint32_t>(row)}};
       if (row % 4 == 3) asked.count = 7, asked.mass = 0.7;
       asked.repetition = 1.3f, asked.presence = 0.4f, asked.frequency = 0.25f;
       asked.first_edit = static_cast<int32_t>(changes.edits.size());
@@ -215,7 +215,7 @@ TEST_P(DrawTest, EditedRowsMatchTheReference) {
     for (int row = 0; row < kRows; ++row) {
       SCOPED_TRACE(std::to_string(vocab) + ", row " + std::to_string(row));
       EXPECT_EQ(std::memcmp(logits.row(row), before.row(row), static_cast<size_t>(vocab) * sizeof(float)), 0);
-      const DrawnRow &g = got.rows[row], &w = want.rows[row];
+      const SampledRow &g = got.rows[row], &w = want.rows[row];
       EXPECT_EQ(g.token, w.token);
       if (rows[row].report < 0) continue;
       EXPECT_EQ(g.raw_max, w.raw_max);
@@ -232,7 +232,7 @@ TEST_P(DrawTest, EditedRowsMatchTheReference) {
   }
 }
 
-TEST_P(DrawTest, EditsAndMasksMayLeaveNothing) {
+TEST_P(SampleTest, EditsAndMasksMayLeaveNothing) {
   constexpr int kVocab = 100;
   Owned logits(&kFloat32, {5, kVocab});
   logits.fill(random);
@@ -244,56 +244,56 @@ TEST_P(DrawTest, EditsAndMasksMayLeaveNothing) {
   changes.edits.push_back({.id = 7, .bias = INFINITY});
   changes.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
   changes.masks[0] = 2u;
-  std::vector<DrawRow> rows;
+  std::vector<SampleRow> rows;
   rows.push_back({.row = 0, .first_edit = 0, .edits = kVocab});
   rows.push_back({.row = 1, .first_edit = kVocab, .edits = 1});
   rows.push_back({.row = 2, .first_edit = 0, .edits = kVocab});
   rows.push_back({.row = 3, .mask = 0});
   rows.push_back({.row = 4, .first_edit = kVocab + 1, .edits = 1, .mask = 0});  // the mask hides what is infinite
   const Result got = run(device, logits, rows, changes);
-  EXPECT_EQ(got.rows[0].token, DrawnRow::kNoneLeft);
-  EXPECT_EQ(got.rows[1].token, DrawnRow::kNoneLeft);
-  EXPECT_EQ(got.rows[2].token, DrawnRow::kBadLogits);
-  EXPECT_EQ(got.rows[3].token, DrawnRow::kBadLogits);
+  EXPECT_EQ(got.rows[0].token, SampledRow::kNoneLeft);
+  EXPECT_EQ(got.rows[1].token, SampledRow::kNoneLeft);
+  EXPECT_EQ(got.rows[2].token, SampledRow::kBadLogits);
+  EXPECT_EQ(got.rows[3].token, SampledRow::kBadLogits);
   EXPECT_EQ(got.rows[4].token, 1);
 }
 
 // The noise is that of a draw: frequencies are probabilities, and every part of the key matters.
-TEST_P(DrawTest, FrequenciesAreProbabilities) {
+TEST_P(SampleTest, FrequenciesAreProbabilities) {
   Owned logits(&kFloat32, {1, 6});
   const double probabilities[6] = {0.4, 0.05, 0.25, 0.1, 0.0, 0.2};
   for (int i = 0; i < 6; ++i) logits.row(0)[i] = static_cast<float>(0.5 * std::log(probabilities[i]));
-  constexpr int kDraws = 12000;
+  constexpr int kSamples = 12000;
   for (int part = 0; part < 3; ++part) {
-    std::vector<DrawRow> rows(kDraws);
-    for (uint32_t i = 0; i < kDraws; ++i) {
+    std::vector<SampleRow> rows(kSamples);
+    for (uint32_t i = 0; i < kSamples; ++i) {
       rows[i] = {.row = 0, .scale = 2.0f};
       (part == 0 ? rows[i].key[1] : part == 1 ? rows[i].choice : rows[i].position) = i;
     }
     int counts[6] = {};
-    for (const DrawnRow& row : run(device, logits, rows).rows) ++counts[row.token];
+    for (const SampledRow& row : run(device, logits, rows).rows) ++counts[row.token];
     for (int i = 0; i < 6; ++i) {
-      const double sigma = std::sqrt(kDraws * probabilities[i] * (1 - probabilities[i]));
-      EXPECT_NEAR(counts[i], kDraws * probabilities[i], 5 * sigma) << "token " << i << ", part " << part;
+      const double sigma = std::sqrt(kSamples * probabilities[i] * (1 - probabilities[i]));
+      EXPECT_NEAR(counts[i], kSamples * probabilities[i], 5 * sigma) << "token " << i << ", part " << part;
     }
   }
 }
 
 // Chi-square of draws that are cut: those kept have their probabilities, divided by the sum of what is kept.
-TEST_P(DrawTest, CutDrawsHaveTheirProbabilities) {
-  constexpr int kVocab = 300, kDraws = 8000;
+TEST_P(SampleTest, CutSamplesHaveTheirProbabilities) {
+  constexpr int kVocab = 300, kSamples = 8000;
   Owned logits(&kFloat32, {1, kVocab});
   for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = -0.25f * static_cast<float>(i % 50) - (i < 50 ? 0.0f : 14.0f);
   // Kept are the first ids in this order: exp(-i / 4) of 50, the others weigh next to nothing.
-  const auto expect_first = [&](DrawRow row, int kept) {
-    std::vector<DrawRow> rows(kDraws, row);
-    for (uint32_t i = 0; i < kDraws; ++i) rows[i].position = i;
+  const auto expect_first = [&](SampleRow row, int kept) {
+    std::vector<SampleRow> rows(kSamples, row);
+    for (uint32_t i = 0; i < kSamples; ++i) rows[i].position = i;
     std::vector<int> counts(kVocab);
-    for (const DrawnRow& one : run(device, logits, rows).rows) ++counts[static_cast<size_t>(one.token)];
+    for (const SampledRow& one : run(device, logits, rows).rows) ++counts[static_cast<size_t>(one.token)];
     double total = 0, chi = 0;
     for (int i = 0; i < kept; ++i) total += std::exp(-0.25 * i);
     for (int i = 0; i < kept; ++i) {
-      const double want = kDraws * std::exp(-0.25 * i) / total;
+      const double want = kSamples * std::exp(-0.25 * i) / total;
       chi += (counts[i] - want) * (counts[i] - want) / want;
     }
     for (int i = kept; i < kVocab; ++i) EXPECT_EQ(counts[i], 0) << i;
@@ -305,25 +305,25 @@ TEST_P(DrawTest, CutDrawsHaveTheirProbabilities) {
   expect_first({.scale = 1.0f, .count = 12, .least = 0.2f}, 7);
 }
 
-TEST_P(DrawTest, DrawnTokensAreTakenWhereTheyAreAskedFor) {
+TEST_P(SampleTest, SampledTokensAreTakenWhereTheyAreAskedFor) {
   std::uniform_int_distribution<int32_t> token(-1, 100000);
   for (const int rows : {1, 3, 256, 700}) {
-    const int draws = rows / 2 + 1;
-    Owned drawn(&kUInt8, {draws * static_cast<int64_t>(sizeof(DrawnRow))}), tokens(&kInt32, {rows});
+    const int samples = rows / 2 + 1;
+    Owned sampled(&kUInt8, {samples * static_cast<int64_t>(sizeof(SampledRow))}), tokens(&kInt32, {rows});
     std::vector<int32_t, TestAllocator<int32_t>> from(rows);
     std::vector<int32_t> expected(rows);
-    for (int i = 0; i < draws; ++i) drawn->as<DrawnRow>()[i] = {.token = token(random)};
+    for (int i = 0; i < samples; ++i) sampled->as<SampledRow>()[i] = {.token = token(random)};
     for (int i = 0; i < rows; ++i) {
-      from[i] = std::uniform_int_distribution(-1, draws - 1)(random);
+      from[i] = std::uniform_int_distribution(-1, samples - 1)(random);
       const int32_t before = tokens->as<int32_t>()[i] = token(random);
-      expected[i] = from[i] < 0 ? before : std::max(drawn->as<DrawnRow>()[from[i]].token, 0);
+      expected[i] = from[i] < 0 ? before : std::max(sampled->as<SampledRow>()[from[i]].token, 0);
     }
-    take_drawn(device.ctx, {.tokens = tokens, .drawn = drawn, .from = std::span<const int32_t>(from)});
+    feed_sampled(device.ctx, {.tokens = tokens, .sampled = sampled, .from = std::span<const int32_t>(from)});
     EXPECT_THAT(std::span(tokens->as<int32_t>(), rows), testing::ElementsAreArray(expected));
   }
 }
 
-SLUICE_FOR_EVERY_BACKEND(DrawTest);
+SLUICE_FOR_EVERY_BACKEND(SampleTest);
 
 }  // namespace
 }  // namespace sluice::ops

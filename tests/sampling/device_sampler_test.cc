@@ -36,10 +36,10 @@ class DeviceSamplerTest : public ::testing::Test {
   TokenId token(int vocab) { return static_cast<TokenId>(random_() % static_cast<uint32_t>(vocab)); }
   bool chance(int percent) { return static_cast<int>(random_() % 100) < percent; }
 
-  void make(int vocab, bool draws, Request& r) {
+  void make(int vocab, bool samples, Request& r) {
     SamplingParams& p = r.params;
     p.temperature = 0.0;
-    if (draws) {
+    if (samples) {
       p.temperature = 0.8;
       p.top_k = chance(50) ? 5 : -1;
       if (p.top_k < 0) p.top_p = 0.7;
@@ -62,12 +62,12 @@ class DeviceSamplerTest : public ::testing::Test {
   // The host draws the token, too, sooner or later.
   void expect_kept(const std::vector<float>& logits, SampleTask task, TokenId token) {
     task.logprobs = -1;
-    bool drawn = false;
-    for (int i = 0; i < 4000 && !drawn; ++i) {
+    bool sampled = false;
+    for (int i = 0; i < 4000 && !sampled; ++i) {
       task.seed = static_cast<uint64_t>(i);
-      drawn = on_host(logits, {task})[0].token == token;
+      sampled = on_host(logits, {task})[0].token == token;
     }
-    EXPECT_TRUE(drawn) << token;
+    EXPECT_TRUE(sampled) << token;
   }
 
   void expect_equal(const SampleResult& got, const SampleResult& want) {

@@ -141,7 +141,7 @@ TEST(Sampler, AgreesWithTheReference) {
       continue;
     }
     const std::vector<double> probabilities = reference::distribution(processed, c.params);
-    const double u = uniform_draw(c.task.seed, c.task.choice, c.task.position);
+    const double u = uniform_sample(c.task.seed, c.task.choice, c.task.position);
     const auto expected = probabilities.empty() ? std::nullopt : reference::pick(probabilities, u);
     if (!expected) {
       ++unclear;
@@ -169,7 +169,7 @@ TEST(Sampler, LargeVocabulary) {
     const std::vector<double> probabilities =
         reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
     if (probabilities.empty()) continue;
-    const auto expected = reference::pick(probabilities, uniform_draw(task.seed, 0, round));
+    const auto expected = reference::pick(probabilities, uniform_sample(task.seed, 0, round));
     EXPECT_EQ(result.token, expected.value_or(result.token));
   }
 }
@@ -194,12 +194,12 @@ TEST(Sampler, TinyTopPIsGreedy) {
 
 // Pearson's chi-square over `draws` draws against the reference's probabilities.
 void expect_distribution(const std::vector<float>& logits, const SamplingParams& params, bool by_position) {
-  constexpr int kDraws = 40000;
+  constexpr int kSamples = 40000;
   static ThreadPool threads(1);
   Sampler sampler(threads);
   const std::vector<double> p = reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
   std::vector<int> counts(logits.size());
-  for (int i = 0; i < kDraws; ++i) {
+  for (int i = 0; i < kSamples; ++i) {
     const SampleTask task{
         .params = &params, .seed = by_position ? 7u : static_cast<uint64_t>(i), .position = by_position ? i : 0};
     ++counts[sampler.sample(view(logits), {&task, 1})[0].token];
@@ -207,7 +207,7 @@ void expect_distribution(const std::vector<float>& logits, const SamplingParams&
   double chi_square = 0.0;
   int cells = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const double expected = p[i] * kDraws;
+    const double expected = p[i] * kSamples;
     EXPECT_TRUE(p[i] > 0.0 || counts[i] == 0) << "token " << i << " was cut";
     if (expected < 5.0) continue;
     chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
@@ -217,7 +217,7 @@ void expect_distribution(const std::vector<float>& logits, const SamplingParams&
   EXPECT_LT(chi_square, cells - 1 + 5.0 * std::sqrt(2.0 * cells)) << cells << " cells";
 }
 
-TEST(Sampler, DrawsFollowTheDistribution) {
+TEST(Sampler, SamplesFollowTheDistribution) {
   std::mt19937_64 random(4);
   std::normal_distribution<float> normal(0.0f, 1.5f);
   std::vector<float> logits(100);
@@ -231,7 +231,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   }
 }
 
-TEST(Sampler, ADrawDoesNotDependOnTheBatch) {
+TEST(Sampler, ASampleDoesNotDependOnTheBatch) {
   std::mt19937_64 random(5);
   constexpr int kRows = 37, kVocab = 333;
   std::vector<float> logits;
@@ -261,7 +261,7 @@ TEST(Sampler, ADrawDoesNotDependOnTheBatch) {
   }
 }
 
-TEST(Sampler, ChoicesAndPositionsDrawIndependently) {
+TEST(Sampler, ChoicesAndPositionsSampleIndependently) {
   const std::vector<float> logits(1000, 0.0f);
   const SamplingParams params;
   std::set<TokenId> tokens;

@@ -26,7 +26,7 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 inline uint64_t extend_state(uint64_t state, TokenId token) { return mix(state, static_cast<uint64_t>(token)); }
 
 // What the fake sampler draws after a prefix with this state.
-inline TokenId draw_token(uint64_t state, const SampleTask& task, int vocab) {
+inline TokenId sample_token(uint64_t state, const SampleTask& task, int vocab) {
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t bits = mix(mix(mix(state, task.seed), mix(task.choice, task.position)), attempt);
     const auto token = static_cast<TokenId>(bits % vocab);
@@ -52,8 +52,8 @@ class FakeModel {
                                 const std::vector<SampleResult>& before = {}) {
     Batch batch = step.batch;
     check_shape(batch);
-    for (size_t row = 0; row < batch.from_draw.size(); ++row) {
-      if (batch.from_draw[row] >= 0) batch.tokens[row] = before.at(batch.from_draw[row]).token;
+    for (size_t row = 0; row < batch.from_sample.size(); ++row) {
+      if (batch.from_sample[row] >= 0) batch.tokens[row] = before.at(batch.from_sample[row]).token;
     }
     copy_blocks(batch);
     for (const StateCopy& copy : batch.state_copies) states_.at(copy.to) = states_.at(copy.from);
@@ -116,7 +116,7 @@ class FakeModel {
 
   void check_shape(const Batch& batch) const {
     EXPECT_EQ(batch.tokens.size(), batch.positions.size());
-    EXPECT_TRUE(batch.from_draw.empty() || batch.from_draw.size() == batch.tokens.size());
+    EXPECT_TRUE(batch.from_sample.empty() || batch.from_sample.size() == batch.tokens.size());
     EXPECT_EQ(batch.tokens.size() * groups_.size(), batch.slots.size());
     EXPECT_EQ(batch.query_start.size(), batch.kv_len.size() + 1);
     EXPECT_EQ(batch.query_start.back(), batch.size());
@@ -156,7 +156,7 @@ class FakeModel {
       const SampleTask& task = step.tasks[i];
       rows.insert(task.row);
       const uint64_t state = states[step.batch.sample_rows[task.row]];
-      results[i].token = task.target >= 0 ? task.target : draw_token(state, task, vocab_);
+      results[i].token = task.target >= 0 ? task.target : sample_token(state, task, vocab_);
       if (task.logprobs >= 0) {
         results[i].logprobs.token = {results[i].token, score_of(state, results[i].token), 1};
       }

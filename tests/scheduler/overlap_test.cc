@@ -41,19 +41,19 @@ class OverlapTest : public ::testing::Test {
   Scheduler scheduler_{options()};
 };
 
-TEST_F(OverlapTest, UnknownTokensComeFromTheDrawsOfTheStepBefore) {
+TEST_F(OverlapTest, UnknownTokensComeFromTheSamplesOfTheStepBefore) {
   add(1, numbered_request(3, 5));
   add(2, numbered_request(6, 5));
   ScheduledBatch first = scheduler_.next();
-  EXPECT_THAT(first.batch.from_draw, IsEmpty());
+  EXPECT_THAT(first.batch.from_sample, IsEmpty());
   add(3, numbered_request(2, 5));
   ScheduledBatch second = scheduler_.next();
-  EXPECT_THAT(second.batch.from_draw, ElementsAre(0, 1, -1, -1));
+  EXPECT_THAT(second.batch.from_sample, ElementsAre(0, 1, -1, -1));
   EXPECT_THAT(second.batch.positions, ElementsAre(3, 6, 0, 1));
   commit(std::move(first), {7, 8});
   commit(std::move(second), {17, 18, 19});
   const ScheduledBatch third = scheduler_.next();
-  EXPECT_THAT(third.batch.from_draw, IsEmpty());
+  EXPECT_THAT(third.batch.from_sample, IsEmpty());
   EXPECT_THAT(third.batch.tokens, ElementsAre(17, 18, 19));
   EXPECT_THAT(third.tasks[0].position, 2);
 }

@@ -172,7 +172,7 @@ class Simulation {
     if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
     std::vector<SampleResult> results =
         model_.run(step, scheduler_.pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
-    overlapped += in_flight_ && !step.batch.from_draw.empty();
+    overlapped += in_flight_ && !step.batch.from_sample.empty();
     commit_in_flight();
     check_penalty_counts(step);
     if (chance(cancel_chance_)) cancel_something();
@@ -203,7 +203,7 @@ class Simulation {
     EXPECT_LE(static_cast<int>(batch.sample_rows.size()), options_.max_logit_rows);
     EXPECT_LE(batch.sequences(), options_.max_num_seqs);
     EXPECT_TRUE(scheduler_.idle() || in_flight_ || !batch.empty()) << "nothing runs although there is work";  // I11
-    EXPECT_TRUE(in_flight_ || batch.from_draw.empty());
+    EXPECT_TRUE(in_flight_ || batch.from_sample.empty());
   }
 
   void check_penalty_counts(const ScheduledBatch& step) {
@@ -256,7 +256,7 @@ class Simulation {
       const int position = static_cast<int>(e.tokens.size());
       const SampleTask task{
           .params = &sampling, .end_tokens = ends, .seed = t.seed, .choice = index, .position = position};
-      const TokenId token = draw_token(state, task, vocab_);
+      const TokenId token = sample_token(state, task, vocab_);
       state = extend_state(state, token);
       e.tokens.push_back(token);
       if (position >= sampling.min_tokens && std::ranges::find(ends, token) != ends.end()) {

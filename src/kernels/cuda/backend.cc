@@ -120,8 +120,8 @@ void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
                  });
 }
 
-void take_drawn_op(ThreadPool&, const ops::TakeDrawnArgs& args) {
-  finish([&] { take_drawn(launch(), args, on_device(args.from)); });
+void feed_sampled_op(ThreadPool&, const ops::FeedSampledArgs& args) {
+  finish([&] { feed_sampled(launch(), args, on_device(args.from)); });
 }
 
 void pool_op(ThreadPool&, const ops::PoolArgs& args) {
@@ -299,8 +299,8 @@ const ops::Ops& table() {
                             .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
                             .gather_rows = gather_rows_op,
                             .copy_rows = copy_rows_op,
-                            .draw = op<draw, const ops::DrawArgs&>,
-                            .take_drawn = take_drawn_op,
+                            .sample = op<sample, const ops::SampleArgs&>,
+                            .feed_sampled = feed_sampled_op,
                             .pool = pool_op,
                             .route = op<route, const ops::RouteArgs&>,
                             .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,

@@ -179,8 +179,8 @@ void copy_small(const Launch&, void* to, const void* from, size_t bytes);
 void copy_from_host(const Launch&, void* to, const void* from, size_t bytes);
 
 // draw.cu
-void draw(const Launch&, const ops::DrawArgs&);
-void take_drawn(const Launch&, const ops::TakeDrawnArgs&, const int32_t* from);
+void sample(const Launch&, const ops::SampleArgs&);
+void feed_sampled(const Launch&, const ops::FeedSampledArgs&, const int32_t* from);
 
 // pool.cu
 void pool(const Launch&, const ops::PoolArgs&, const int32_t* query_start);

@@ -16,9 +16,9 @@
 namespace sluice::cuda {
 namespace {
 
-using ops::DrawEdit;
-using ops::DrawnRow;
-using ops::DrawRow;
+using ops::LogitEdit;
+using ops::SampledRow;
+using ops::SampleRow;
 using ops::TopLogit;
 using Sum = unsigned long long;  // of weights, or of tokens
 
@@ -106,37 +106,37 @@ struct Row {
 };
 
 __device__ int bin_of(float max, float logit) {
-  return static_cast<int>(fminf((max - logit) * ops::kDrawBinsPerLogit, static_cast<float>(ops::kDrawBins - 1)));
+  return static_cast<int>(fminf((max - logit) * ops::kBinsPerLogit, static_cast<float>(ops::kLogitBins - 1)));
 }
 
 constexpr int kListed = 1024;  // tokens that are ranked in shared memory
 static_assert(kListed == kThreads);
 
 struct Shared {
-  Best max[kWarps], drawn[kWarps];
-  Sum bins[ops::kDrawBins];
+  Best max[kWarps], sampled[kWarps];
+  Sum bins[ops::kLogitBins];
   Sum keys[kListed], weights[kListed];
   Sum sums[kWarps];
   float raw_sums[kWarps];
   int bad, alive, spoiled;  // raw logits that are no numbers, or any at all; edited ones that are no numbers
   int listed, before;
-  int last_bin;         // kDrawBins: none
+  int last_bin;         // kLogitBins: none
   Sum in_earlier_bins;  // than the last one
   Sum total;
 };
 
 __device__ void clear_bins(Shared& s) {
   __syncthreads();
-  for (int i = threadIdx.x; i < ops::kDrawBins; i += kThreads) s.bins[i] = 0;
-  if (threadIdx.x == 0) s.last_bin = ops::kDrawBins, s.listed = 0;
+  for (int i = threadIdx.x; i < ops::kLogitBins; i += kThreads) s.bins[i] = 0;
+  if (threadIdx.x == 0) s.last_bin = ops::kLogitBins, s.listed = 0;
   __syncthreads();
 }
 
 // The first bin where `start` and all bins up to it add up to enough(the sum of all bins).
 template <class F>
 __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
-  constexpr int kMine = ops::kDrawBins / kThreads;
-  static_assert(ops::kDrawBins % kThreads == 0);
+  constexpr int kMine = ops::kLogitBins / kThreads;
+  static_assert(ops::kLogitBins % kThreads == 0);
   __syncthreads();
   Sum mine = 0;
   for (int i = 0; i < kMine; ++i) mine += s.bins[threadIdx.x * kMine + i];
@@ -198,17 +198,17 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
   return total;
 }
 
-__device__ float noisy(const DrawRow& asked, float logit, uint32_t bits) {
+__device__ float noisy(const SampleRow& asked, float logit, uint32_t bits) {
   return asked.scale * logit - logf(-logf(ops::open_uniform(bits)));
 }
 
 struct Chosen {
-  Best max, drawn;
+  Best max, sampled;
 };
 
 // The largest logit of the row or the part, and the draw where the row's scale asks for one. Notes what raw logits are
 // like.
-__device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool drawing, Part part = {}) {
+__device__ Chosen choose(Shared& s, const SampleRow& asked, const Row& row, bool sampling, Part part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
   each_logit(
@@ -220,18 +220,18 @@ __device__ Chosen choose(Shared& s, const DrawRow& asked, const Row& row, bool d
         }
         row.hide(block, four);
         const std::array<uint32_t, 4> bits =
-            drawing ? ops::draw_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
+            sampling ? ops::sample_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
         for (int i = 0; i < 4; ++i) {
           const float logit = four[i];
           max.take(logit, block * 4 + i);
-          if (drawing && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
+          if (sampling && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
         }
       },
       part);
   if (bad) s.bad = 1;
   if (alive) s.alive = 1;
   max = best_of_block(s.max, max);
-  return {max, drawing ? best_of_block(s.drawn, best) : max};
+  return {max, sampling ? best_of_block(s.sampled, best) : max};
 }
 
 struct alignas(8) PartOfRow {
@@ -258,7 +258,7 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<uint2*>(&own)[i] = __ldcg(from + i);
   }
-  chosen = {best_of_warp(own.chosen.max), best_of_warp(own.chosen.drawn)};
+  chosen = {best_of_warp(own.chosen.max), best_of_warp(own.chosen.sampled)};
   const int bad = __any_sync(~0u, own.bad), alive = __any_sync(~0u, own.alive);
   __syncthreads();
   if (threadIdx.x == 0) s.bad = bad, s.alive = alive;
@@ -266,8 +266,8 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
   return true;
 }
 
-// ops::DrawEdit's formula, each operation rounded by itself as on the host.
-__device__ float edited(const DrawRow& row, const DrawEdit& edit, float logit) {
+// ops::LogitEdit's formula, each operation rounded by itself as on the host.
+__device__ float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   logit = __fadd_rn(logit, edit.bias);
   if (edit.output < 0) return logit;
   logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
@@ -275,9 +275,9 @@ __device__ float edited(const DrawRow& row, const DrawEdit& edit, float logit) {
   return __fsub_rn(logit, __fadd_rn(__fmul_rn(row.frequency, static_cast<float>(edit.output)), row.presence));
 }
 
-__device__ void apply_edits(Shared& s, const DrawRow& asked, const Row& row, float* logits, DrawEdit* edits) {
+__device__ void apply_edits(Shared& s, const SampleRow& asked, const Row& row, float* logits, LogitEdit* edits) {
   for (int i = threadIdx.x; i < asked.edits; i += kThreads) {
-    DrawEdit& edit = edits[i];
+    LogitEdit& edit = edits[i];
     const float raw = logits[edit.id];
     edit.raw = raw;
     if (!(raw < INFINITY)) s.bad = 1;
@@ -302,15 +302,15 @@ __device__ float logit_of(Sum key) {
   return __uint_as_float((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
 }
 
-// What a draw keeps of a row, see ops::DrawRow.
+// What a draw keeps of a row, see ops::SampleRow.
 struct Kept {
-  const DrawRow& asked;
+  const SampleRow& asked;
   const Row& row;
   float max;
 
   __device__ float weight(float logit) const { return expf(asked.scale * (logit - max)); }
   __device__ Sum units(float logit) const {
-    return __float2ull_rn(weight(logit) * static_cast<float>(ops::kDrawWeightUnits));
+    return __float2ull_rn(weight(logit) * static_cast<float>(ops::kSampleWeightUnits));
   }
   __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(asked.mass * static_cast<double>(total))); }
 
@@ -330,7 +330,7 @@ struct Kept {
 template <class F>
 __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
   constexpr int kBits = 11;
-  static_assert(1 << kBits == ops::kDrawBins);
+  static_assert(1 << kBits == ops::kLogitBins);
   Sum prefix = 0, before = 0;  // the key's highest bits; what keys with lower ones add up to
   for (int high = 64; high > 0;) {
     const int low = max(high - kBits, 0);
@@ -341,7 +341,7 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
       atomicAdd(&s.bins[key >> low & ((1u << (high - low)) - 1)], amount(logit));
     });
     find_last_bin(s, before, [&](Sum) { return enough; });
-    if (s.last_bin == ops::kDrawBins) return ~Sum{0};
+    if (s.last_bin == ops::kLogitBins) return ~Sum{0};
     prefix = prefix << (high - low) | static_cast<Sum>(s.last_bin);
     before = s.in_earlier_bins;
     high = low;
@@ -350,19 +350,19 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
 }
 
 // The draw among the tokens up to a key, in a pass of its own.
-__device__ int draw_up_to(Shared& s, const Kept& kept, Sum cut) {
+__device__ int sample_up_to(Shared& s, const Kept& kept, Sum cut) {
   Best best{-INFINITY, INT32_MAX};
   kept.each([&](float logit, int id) {
     if (key_of(logit, id) > cut || (kept.asked.least > 0 && kept.weight(logit) < kept.asked.least)) return;
-    const std::array<uint32_t, 4> bits = ops::draw_bits(kept.asked, static_cast<uint32_t>(id) / 4);
+    const std::array<uint32_t, 4> bits = ops::sample_bits(kept.asked, static_cast<uint32_t>(id) / 4);
     best.take(noisy(kept.asked, logit, bits[id % 4]), id);
   });
-  return best_of_block(s.drawn, best).id;
+  return best_of_block(s.sampled, best).id;
 }
 
 // The draw among the tokens that are listed, which hold all that are kept: a thread has one of them.
-__device__ int draw_listed(Shared& s, const Kept& kept) {
-  const DrawRow& asked = kept.asked;
+__device__ int sample_listed(Shared& s, const Kept& kept) {
+  const SampleRow& asked = kept.asked;
   const int listed = s.listed;
   bool keep = static_cast<int>(threadIdx.x) < listed;
   const Sum key = keep ? s.keys[threadIdx.x] : 0, weight = keep ? s.weights[threadIdx.x] : 0;
@@ -387,17 +387,17 @@ __device__ int draw_listed(Shared& s, const Kept& kept) {
     const float logit = logit_of(key);
     const auto id = static_cast<int>(key & 0xffffffffu);
     if (kept.weight(logit) >= asked.least) {
-      const std::array<uint32_t, 4> bits = ops::draw_bits(asked, static_cast<uint32_t>(id) / 4);
+      const std::array<uint32_t, 4> bits = ops::sample_bits(asked, static_cast<uint32_t>(id) / 4);
       best.take(noisy(asked, logit, bits[id % 4]), id);
     }
   }
-  return best_of_block(s.drawn, best).id;
+  return best_of_block(s.sampled, best).id;
 }
 
-__device__ int draw_kept(Shared& s, const Kept& kept) {
-  const DrawRow& asked = kept.asked;
+__device__ int sample_kept(Shared& s, const Kept& kept) {
+  const SampleRow& asked = kept.asked;
   const bool counts = asked.count > 0, nucleus = asked.mass < 1;
-  if (!counts && !nucleus) return draw_up_to(s, kept, ~Sum{0});
+  if (!counts && !nucleus) return sample_up_to(s, kept, ~Sum{0});
   if (asked.count <= kListed) {
     clear_bins(s);
     kept.each([&](float logit, int) {
@@ -413,7 +413,7 @@ __device__ int draw_kept(Shared& s, const Kept& kept) {
       if (at < kListed) s.keys[at] = key_of(logit, id), s.weights[at] = kept.units(logit);
     });
     __syncthreads();
-    if (s.listed <= kListed) return draw_listed(s, kept);
+    if (s.listed <= kListed) return sample_listed(s, kept);
   }
   Sum cut = ~Sum{0};
   if (counts)
@@ -430,72 +430,72 @@ __device__ int draw_kept(Shared& s, const Kept& kept) {
     cut = min(cut, find_cut(
                        s, kept, [&](float logit) { return kept.units(logit); }, enough));
   }
-  return draw_up_to(s, kept, cut);
+  return sample_up_to(s, kept, cut);
 }
 
 struct Pointers {
   float* logits;
   int64_t stride;
   int vocab;
-  const DrawRow* rows;  // null: they are given
-  DrawEdit* edits;
+  const SampleRow* rows;  // null: they are given
+  LogitEdit* edits;
   const uint32_t* masks;
-  DrawnRow* drawn;
-  DrawnRow* for_host;  // may be null
+  SampledRow* sampled;
+  SampledRow* for_host;  // may be null
   TopLogit* top;
   PartOfRow* parts;   // [draws, parts]
   int32_t* arrivals;  // [draws]
 };
 
 // The raw row's part of what log-probabilities need.
-__device__ void report_row(Shared& s, const DrawRow& asked, const Row& raw, DrawnRow& drawn, TopLogit* top) {
-  drawn.raw_max = choose(s, asked, raw, false).max.value;
+__device__ void report_row(Shared& s, const SampleRow& asked, const Row& raw, SampledRow& sampled, TopLogit* top) {
+  sampled.raw_max = choose(s, asked, raw, false).max.value;
   if (s.bad != 0 || s.alive == 0) return;
-  drawn.raw_total = list_top(s, asked.report, raw, drawn.raw_max, top);
-  if (asked.report > 0) drawn.top = s.listed <= ops::kMostTop ? s.listed : -1;
+  sampled.raw_total = list_top(s, asked.report, raw, sampled.raw_max, top);
+  if (asked.report > 0) sampled.top = s.listed <= ops::kMostTop ? s.listed : -1;
 }
 
 // And the token's.
-__device__ void report_token(Shared& s, const Row& raw, DrawnRow& drawn) {
+__device__ void report_token(Shared& s, const Row& raw, SampledRow& sampled) {
   if (threadIdx.x == 0) s.before = 0;
   __syncthreads();
-  const float own = raw.logits[drawn.token];
+  const float own = raw.logits[sampled.token];
   int before = 0;
   each_logit(raw.logits, raw.vocab, [&](int block, const float(&four)[4]) {
-    for (int i = 0; i < 4; ++i) before += four[i] > own || (four[i] == own && block * 4 + i < drawn.token) ? 1 : 0;
+    for (int i = 0; i < 4; ++i) before += four[i] > own || (four[i] == own && block * 4 + i < sampled.token) ? 1 : 0;
   });
   before = __reduce_add_sync(~0u, before);
   if (threadIdx.x % 32 == 0) atomicAdd(&s.before, before);
   __syncthreads();
-  drawn.token_logit = own;
-  drawn.before = s.before;
+  sampled.token_logit = own;
+  sampled.before = s.before;
 }
 
 // What rows ask for: a few as an argument of the kernel. When eight blocks read theirs from the host's memory, a draw
 // took 15 us instead of 7.
 constexpr unsigned kGiven = 8;
 struct Given {
-  DrawRow rows[kGiven];
+  SampleRow rows[kGiven];
 };
 
 // Blocks: (draws, parts).
-__global__ void __launch_bounds__(kThreads) draw_rows(Pointers p, const __grid_constant__ Given given) {
+__global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ Given given) {
   __shared__ Shared s;
   wait_for_earlier();
-  const DrawRow asked = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
+  const SampleRow asked = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
   const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
   float* logits = p.logits + asked.row * p.stride;
   const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostTop;
   const Row raw{logits, nullptr, p.vocab},
       row{logits, asked.mask < 0 ? nullptr : p.masks + asked.mask * words, p.vocab};
-  DrawEdit* edits = p.edits + asked.first_edit;
+  LogitEdit* edits = p.edits + asked.first_edit;
   if (threadIdx.x == 0) s.bad = s.alive = s.spoiled = 0;
   __syncthreads();
-  DrawnRow drawn;
-  if (asked.report >= 0) report_row(s, asked, raw, drawn, p.top + lists);
+  SampledRow sampled;
+  if (asked.report >= 0) report_row(s, asked, raw, sampled, p.top + lists);
   if (asked.target >= 0) {
-    if (s.bad == 0 && s.alive != 0) drawn.token = asked.target;
+    if (s.bad == 0 && s.alive != 0) sampled.token = asked.target;
   } else {
     apply_edits(s, asked, row, logits, edits);
     const bool cut = asked.scale > 0 && (asked.count > 0 || asked.mass < 1 || asked.least > 0);
@@ -507,62 +507,62 @@ __global__ void __launch_bounds__(kThreads) draw_rows(Pointers p, const __grid_c
     const float max = chosen.max.value;
     if (s.bad == 0 && s.alive != 0) {
       if (s.spoiled != 0 || max == -INFINITY) {
-        drawn.token = DrawnRow::kNoneLeft;
+        sampled.token = SampledRow::kNoneLeft;
       } else {
-        drawn.token = cut ? draw_kept(s, {asked, row, max}) : chosen.drawn.id;
+        sampled.token = cut ? sample_kept(s, {asked, row, max}) : chosen.sampled.id;
       }
     }
     __syncthreads();
     for (int i = threadIdx.x; i < asked.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
     __syncthreads();
   }
-  if (asked.report >= 0 && drawn.token >= 0) report_token(s, raw, drawn);
+  if (asked.report >= 0 && sampled.token >= 0) report_token(s, raw, sampled);
   if (threadIdx.x == 0) {
-    p.drawn[blockIdx.x] = drawn;
-    if (p.for_host != nullptr) p.for_host[blockIdx.x] = drawn;
+    p.sampled[blockIdx.x] = sampled;
+    if (p.for_host != nullptr) p.for_host[blockIdx.x] = sampled;
   }
 }
 
-__global__ void take_drawn_rows(int32_t* tokens, const DrawnRow* drawn, const int32_t* from, int rows) {
+__global__ void feed_sampled_rows(int32_t* tokens, const SampledRow* sampled, const int32_t* from, int rows) {
   wait_for_earlier();
   const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (row < rows && from[row] >= 0) tokens[row] = max(drawn[from[row]].token, 0);
+  if (row < rows && from[row] >= 0) tokens[row] = max(sampled[from[row]].token, 0);
 }
 
 }  // namespace
 
-void draw(const Launch& l, const ops::DrawArgs& args) {
-  const auto draws = static_cast<unsigned>(args.rows.bytes() / sizeof(DrawRow));
+void sample(const Launch& l, const ops::SampleArgs& args) {
+  const auto samples = static_cast<unsigned>(args.rows.bytes() / sizeof(SampleRow));
   Given given;
   constexpr size_t kPartsBytes = kMostBlocks * sizeof(PartOfRow);
-  static_assert(kPartsBytes % alignof(DrawRow) == 0);
-  if (draws <= kGiven) {
+  static_assert(kPartsBytes % alignof(SampleRow) == 0);
+  if (samples <= kGiven) {
     std::memcpy(given.rows, args.rows.data, args.rows.bytes());
   } else {
-    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "{} draws", draws);
+    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "{} samples", samples);
     copy_from_host(l, l.workspace + kPartsBytes, args.rows.data, args.rows.bytes());
   }
   const Pointers pointers{
       .logits = args.logits.f32(),
       .stride = args.logits.row_stride,
       .vocab = static_cast<int>(args.logits.shape[1]),
-      .rows = draws <= kGiven ? nullptr : reinterpret_cast<const DrawRow*>(l.workspace + kPartsBytes),
-      .edits = args.edits.as<DrawEdit>(),
+      .rows = samples <= kGiven ? nullptr : reinterpret_cast<const SampleRow*>(l.workspace + kPartsBytes),
+      .edits = args.edits.as<LogitEdit>(),
       .masks = args.masks.as<const uint32_t>(),
-      .drawn = args.drawn.as<DrawnRow>(),
-      .for_host = args.for_host.as<DrawnRow>(),
+      .sampled = args.sampled.as<SampledRow>(),
+      .for_host = args.for_host.as<SampledRow>(),
       .top = args.top.as<TopLogit>(),
       .parts = reinterpret_cast<PartOfRow*>(l.workspace),
       .arrivals = l.arrivals};
-  const int64_t parts = std::min({kMostParts, kMostBlocks / draws, args.logits.shape[1] / kLeastOfPart});
-  launch_overlapped(l, "draw", draw_rows, dim3(draws, static_cast<unsigned>(std::max<int64_t>(parts, 1))), kThreads, 0,
+  const int64_t parts = std::min({kMostParts, kMostBlocks / samples, args.logits.shape[1] / kLeastOfPart});
+  launch_overlapped(l, "sample", sample_rows, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))), kThreads, 0,
                     pointers, given);
 }
 
-void take_drawn(const Launch& l, const ops::TakeDrawnArgs& args, const int32_t* from) {
+void feed_sampled(const Launch& l, const ops::FeedSampledArgs& args, const int32_t* from) {
   const auto rows = static_cast<unsigned>(args.from.size());
-  launch_overlapped(l, "take_drawn", take_drawn_rows, dim3((rows + 255) / 256), 256, 0, args.tokens.as<int32_t>(),
-                    args.drawn.as<const DrawnRow>(), from, static_cast<int>(rows));
+  launch_overlapped(l, "feed_sampled", feed_sampled_rows, dim3((rows + 255) / 256), 256, 0, args.tokens.as<int32_t>(),
+                    args.sampled.as<const SampledRow>(), from, static_cast<int>(rows));
 }
 
 }  // namespace sluice::cuda
