@@ -95,7 +95,7 @@ const ops::Ops& idle_table() {
   return table;
 }
 
-class NoRecording final : public ops::Recording {
+class NoGraph final : public ops::CapturedGraph {
  public:
   void launch() override {}
 };
@@ -105,9 +105,9 @@ const ops::Backend backend{.name = "no-device",
                            .usable = [] { return true; },
                            .table = idle_table,
                            .memory = no_device,
-                           .record = [](const std::function<void()>& body) -> std::unique_ptr<ops::Recording> {
+                           .capture = [](const std::function<void()>& body) -> std::unique_ptr<ops::CapturedGraph> {
                              body();
-                             return std::make_unique<NoRecording>();
+                             return std::make_unique<NoGraph>();
                            }};
 const Registry<ops::Backend> registered(backend);
 
@@ -122,28 +122,28 @@ double cpu_us() {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-class TimedRecording final : public ops::Recording {
+class TimedGraph final : public ops::CapturedGraph {
  public:
-  explicit TimedRecording(std::unique_ptr<ops::Recording> recording) : recording_(std::move(recording)) {}
+  explicit TimedGraph(std::unique_ptr<ops::CapturedGraph> graph) : graph_(std::move(graph)) {}
   void launch() override {
     const double begin = cpu_us();
-    recording_->launch();
+    graph_->launch();
     launch_us = cpu_us() - begin;
   }
 
  private:
-  std::unique_ptr<ops::Recording> recording_;
+  std::unique_ptr<ops::CapturedGraph> graph_;
 };
 
 std::string_view put_under_clock(std::string_view name) {
   under_clock = &ops::select_backend(name);
-  if (under_clock->record == nullptr) {
+  if (under_clock->capture == nullptr) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("{} records no steps", name));
   }
   static ops::Backend timed = *under_clock;
   timed.name = "timed";
-  timed.record = [](const std::function<void()>& body) -> std::unique_ptr<ops::Recording> {
-    return std::make_unique<TimedRecording>(under_clock->record(body));
+  timed.capture = [](const std::function<void()>& body) -> std::unique_ptr<ops::CapturedGraph> {
+    return std::make_unique<TimedGraph>(under_clock->capture(body));
   };
   static const Registry<ops::Backend> registered_now(timed);
   return timed.name;

@@ -37,13 +37,13 @@ double seconds_per_call(int calls, const std::function<void(int)>& body) {
   cudaStream_t stream = launch().stream;
   for (int i = 0; i < calls; ++i) body(i);  // libraries choose, shared memory is allowed
   cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
+  cudaGraphExec_t graph_runner = nullptr;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
   for (int i = 0; i < calls; ++i) body(i);
   check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-  check_cuda(cudaGraphInstantiate(&replay, graph, 0), "graph");
-  const double s = seconds([&] { check_cuda(cudaGraphLaunch(replay, stream), "graph"); });
-  cudaGraphExecDestroy(replay), cudaGraphDestroy(graph);
+  check_cuda(cudaGraphInstantiate(&graph_runner, graph, 0), "graph");
+  const double s = seconds([&] { check_cuda(cudaGraphLaunch(graph_runner, stream), "graph"); });
+  cudaGraphExecDestroy(graph_runner), cudaGraphDestroy(graph);
   return s / calls;
 }
 

@@ -43,22 +43,22 @@ SLUICE_WIDE uint32_t copy_rows(TableRows from, int32_t* to, size_t width, int32_
 
 }  // namespace
 
-DecodeReplay::DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
+GraphRunner::GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
     : loaded_(loaded), context_(context), inputs_(inputs) {}
 
-bool DecodeReplay::usable() const { return loaded_.plan.backend->record != nullptr && loaded_.plan.shape.replayable; }
+bool GraphRunner::usable() const { return loaded_.plan.backend->capture != nullptr && loaded_.plan.shape.capturable; }
 
-bool DecodeReplay::takes(const Batch& batch) const {
+bool GraphRunner::takes(const Batch& batch) const {
   return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
          batch.sample_rows.size() == batch.kv_len.size();
 }
 
-int DecodeReplay::most_sequences() const {
+int GraphRunner::most_sequences() const {
   return static_cast<int>(std::min<int64_t>(loaded_.plan.max_num_seqs, loaded_.plan.step_tokens));
 }
 
 // One recording for every few sequences, and for every doubling of the length.
-DecodeReplay::Size DecodeReplay::size_for(int sequences, int blocks) const {
+GraphRunner::Size GraphRunner::size_for(int sequences, int blocks) const {
   const LoadPlan& plan = loaded_.plan;
   const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
   const int padded = sequences <= 4 ? power(sequences) : whole(sequences, sequences <= 64 ? 8 : 32);
@@ -67,19 +67,19 @@ DecodeReplay::Size DecodeReplay::size_for(int sequences, int blocks) const {
           .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks)};
 }
 
-void DecodeReplay::prepare() {
+void GraphRunner::prepare() {
   if (!usable()) return;
   const auto begin = std::chrono::steady_clock::now();
   Memory& memory = loaded_.plan.backend->memory();
   const size_t free = memory.available();
   for (int n = 1; n <= most_sequences(); n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  log::info("{} sizes of decode steps recorded in {:.0f} ms, {} of device memory", steps_.size(), took.count(),
+  log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", steps_.size(), took.count(),
             format_bytes(free - std::min(free, memory.available())));
 }
 
 // The batch with rows of nobody's sequence until there are `size.sequences`, where the recording of that size reads it.
-BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& sampled) {
+BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sampled) {
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
   inputs_.begin();
@@ -124,7 +124,7 @@ BatchView DecodeReplay::place(const Batch& batch, Size size, const Tensor& sampl
 }
 
 // What ops check when they are called, they cannot when they are launched again.
-void DecodeReplay::check(const Batch& batch) const {
+void GraphRunner::check(const Batch& batch) const {
   const LoadPlan& plan = loaded_.plan;
   const size_t rows = batch.tokens.size();
   check_within("token", batch.tokens, 0, plan.shape.vocab - 1);
@@ -137,7 +137,7 @@ void DecodeReplay::check(const Batch& batch) const {
   check_within("state", batch.state_slots, 0, plan.state_slots - 1);
 }
 
-DecodeReplay::Step DecodeReplay::record(Size size) {
+GraphRunner::Step GraphRunner::capture(Size size) {
   const LoadPlan& plan = loaded_.plan;
   BatchView view = place({}, size, {});  // tells where the indices of this size lie
   std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), 1);
@@ -149,25 +149,25 @@ DecodeReplay::Step DecodeReplay::record(Size size) {
   const std::vector<int32_t> longest(lengths.size(), std::min(size.blocks * plan.block_size, plan.max_model_len));
   view.kv_len = ops::Indices(longest, view.kv_len.device);
   Step step;
-  step.recording = plan.backend->record([&] {
+  step.graph = plan.backend->capture([&] {
     context_.arena.reset();
     step.result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   });
   return step;
 }
 
-const DecodeReplay::Step& DecodeReplay::step(Size size) {
+const GraphRunner::Step& GraphRunner::step(Size size) {
   auto found = steps_.find(size);
-  if (found == steps_.end()) found = steps_.emplace(size, record(size)).first;
+  if (found == steps_.end()) found = steps_.emplace(size, capture(size)).first;
   return found->second;
 }
 
-Tensor DecodeReplay::forward(const Batch& batch, const Tensor& sampled) {
+Tensor GraphRunner::forward(const Batch& batch, const Tensor& sampled) {
   const Size size = size_for(batch.sequences(), batch.block_table_stride);
   const Step& ready = step(size);
   check(batch);
   place(batch, size, sampled);
-  ready.recording->launch();
+  ready.graph->launch();
   return ready.result.slice_rows(0, batch.sequences());
 }
 

@@ -12,9 +12,9 @@
 
 namespace sluice {
 
-class DecodeReplay {
+class GraphRunner {
  public:
-  DecodeReplay(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
+  GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
 
   // Makes the recordings of every number of sequences, for short ones; those of longer ones are made when they come.
   void prepare();
@@ -29,7 +29,7 @@ class DecodeReplay {
     auto operator<=>(const Size&) const = default;
   };
   struct Step {
-    std::unique_ptr<ops::Recording> recording;
+    std::unique_ptr<ops::CapturedGraph> graph;
     Tensor result;
   };
 
@@ -39,7 +39,7 @@ class DecodeReplay {
   BatchView place(const Batch& batch, Size size, const Tensor& sampled);
   void check(const Batch& batch) const;
   const Step& step(Size size);
-  Step record(Size size);
+  Step capture(Size size);
 
   LoadedModel& loaded_;
   ops::Ctx& context_;

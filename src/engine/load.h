@@ -46,7 +46,7 @@ struct LoadPlan {
   int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states
   int logit_rows = 0;    // most rows of logits in one step
   // Blocks and state slots beside these, of the rows that pad a recorded step (engine/graph_runner.h).
-  int spare() const { return backend->record != nullptr ? 1 : 0; }
+  int spare() const { return backend->capture != nullptr ? 1 : 0; }
   MemoryPlan memory;
   std::vector<std::string> warnings;  // of what the model could do and this plan has no room for
 };

@@ -20,12 +20,12 @@ Runner::Runner(LoadedModel& loaded, ThreadPool& pool)
     : loaded_(loaded),
       context_{loaded.plan.backend->table(), pool, *loaded.arena},
       inputs_(loaded.plan),
-      replay_(loaded, context_, inputs_) {}
+      graph_runner_(loaded, context_, inputs_) {}
 
 Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
   loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
-  if (replay_.takes(batch)) return replay_.forward(batch, sampled);
+  if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);
   loaded_.arena->reset();
   const BatchView view = inputs_.place(context_, batch, sampled);
   return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);

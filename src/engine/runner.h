@@ -22,7 +22,7 @@ class Runner {
   // The same in the host's memory.
   Tensor forward(const Batch& batch) { return on_host(run(batch)); }
   // Before the first of many decode steps: makes them ready, if the backend has something to make.
-  void prepare() { replay_.prepare(); }
+  void prepare() { graph_runner_.prepare(); }
   ops::Ctx& context() { return context_; }
 
  private:
@@ -31,7 +31,7 @@ class Runner {
   LoadedModel& loaded_;
   ops::Ctx context_;
   StepInputs inputs_;
-  DecodeReplay replay_;
+  GraphRunner graph_runner_;
   Buffer results_;  // of a device, for those who want them on the host
 };
 

@@ -46,7 +46,7 @@ class AltUp final : public SideStream {
   }
 
   size_t tensors() const override { return 8; }
-  bool replayable() const override { return inputs_.replayable(); }
+  bool capturable() const override { return inputs_.capturable(); }
   int64_t floats_per_token() const override {
     const int64_t n = spec_.streams, coefficients = hidden_ + n + n * n;
     const int64_t besides = std::max(inputs_.floats_taken(), coefficients + inputs_.floats_taken());

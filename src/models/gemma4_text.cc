@@ -26,7 +26,7 @@ class LayerInputs final : public SideStream {
 
   int64_t floats_per_token() const override { return has_inputs_ ? inputs_.floats_kept() + inputs_.floats_taken() : 0; }
   size_t tensors() const override { return 4; }
-  bool replayable() const override { return !has_inputs_ || inputs_.replayable(); }
+  bool capturable() const override { return !has_inputs_ || inputs_.capturable(); }
   Tensors begin(ops::Ctx& c, const BatchView& batch, const Tensor& x) override {
     return has_inputs_ ? Tensors{inputs_.of(c, batch, x)} : Tensors{};
   }

@@ -85,7 +85,7 @@ class DecoderLm final : public Model {
               .width = context.task == Task::kGenerate ? spec_.vocab : spec_.hidden,
               .token_types = false,
               .max_positions = spec_.max_positions,
-              .replayable = std::ranges::none_of(spec_.ropes, depends_on_length),
+              .capturable = std::ranges::none_of(spec_.ropes, depends_on_length),
               .kv = {},
               .state = {},
               .rope_class = {}};
@@ -104,7 +104,7 @@ class DecoderLm final : public Model {
     }
     if (spec_.side_stream) {
       side_stream_ = spec_.side_stream(body, spec_);
-      shape_.replayable = shape_.replayable && side_stream_->replayable();
+      shape_.capturable = shape_.capturable && side_stream_->capturable();
     }
     if (!names.norm.empty()) norm_ = Norm(body, names.norm, spec_.hidden, spec_.final_norm.value_or(spec_.norm));
     if (context.task != Task::kGenerate) {

@@ -65,7 +65,7 @@ class Encoder final : public Model {
               .width = spec_.hidden,
               .token_types = spec_.types > 0,
               .max_positions = spec_.max_positions,
-              .replayable = false,
+              .capturable = false,
               .kv = {},
               .state = {},
               .rope_class = [](int) { return 0; }};

@@ -23,7 +23,7 @@ struct ModelShape {
   int width = 0;               // columns of what forward() returns
   bool token_types = false;    // reads Batch::types
   int max_positions = 0;       // longest sequence the model is made for
-  bool replayable = false;     // forward() calls the same ops for all batches of equal sizes (ops::Backend::record)
+  bool capturable = false;     // forward() calls the same ops for all batches of equal sizes (ops::Backend::record)
   std::vector<KvShape> kv;     // per layer that caches keys and values
   std::vector<int64_t> state;  // per recurrent layer: fp32 values per sequence
   // Prompts of different class cache different keys for equal tokens (nn/attention/rope.h): they must not share blocks.

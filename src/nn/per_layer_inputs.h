@@ -32,7 +32,7 @@ class PerLayerInputs {
   // What layer `i` adds for having made x: new [tokens, hidden].
   Tensor added(ops::Ctx& c, int i, const Tensor& inputs, const Tensor& x) const;
 
-  bool replayable() const { return !spec_.clips; }  // clipped ids are made on the host, in every step
+  bool capturable() const { return !spec_.clips; }  // clipped ids are made on the host, in every step
   int64_t floats_kept() const { return int64_t{spec_.layers} * spec_.width; }  // per token, by of()
   int64_t floats_taken() const { return std::max(floats_kept(), int64_t{spec_.width} + hidden_); }  // at once, besides
 

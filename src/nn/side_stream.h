@@ -21,7 +21,7 @@ class SideStream {
   // Of the arena: what a step's tensors take, and the most that any of the calls takes besides.
   virtual int64_t floats_per_token() const = 0;
   virtual size_t tensors() const = 0;
-  virtual bool replayable() const { return true; }  // as ModelShape::replayable
+  virtual bool capturable() const { return true; }  // as ModelShape::replayable
   // From the embeddings of a step, [tokens, hidden]; takes the step's tensors.
   virtual Tensors begin(ops::Ctx& c, const BatchView& batch, const Tensor& x) = 0;
   // What a layer is given and what it has made, in place.

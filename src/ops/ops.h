@@ -393,9 +393,9 @@ struct StepLimits {
 };
 
 // Ops that were called once, to be called again in one go.
-class Recording {
+class CapturedGraph {
  public:
-  virtual ~Recording() = default;
+  virtual ~CapturedGraph() = default;
   virtual void launch() = 0;
 };
 
@@ -415,7 +415,7 @@ struct Backend {
   // Records the ops that `body` calls, without running them. They work on the same tensors and read their indices at
   // the same places of the device each time they are launched; the host's values count when they are recorded, as
   // sizes, and as the largest that will come where a kernel's shape depends on them. Null: there is no such thing here.
-  std::unique_ptr<Recording> (*record)(const std::function<void()>& body) = nullptr;
+  std::unique_ptr<CapturedGraph> (*capture)(const std::function<void()>& body) = nullptr;
   // Products and attention round fp32 inputs to the type of the weights or the cache and choose kernels by the number
   // of rows: a row's bits then depend on the size of its batch.
   bool rounds = false;

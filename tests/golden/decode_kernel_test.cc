@@ -49,10 +49,10 @@ bool has_experts(const ArchGolden& golden) {
   return dump_json(config).find("expert") != std::string::npos;
 }
 
-bool records() { return ops::select_backend("").record != nullptr; }
+bool captures() { return ops::select_backend("").capture != nullptr; }
 
 TEST_P(Programs, AreAsExactAsLaunches) {
-  if (!records()) GTEST_SKIP() << "this machine's best backend records nothing";
+  if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
   const ArchGolden golden(GetParam());
   const Errors launches = errors_of(golden, "0"), programs = errors_of(golden, "1");
   fmt::print("{}: {:.1e} to {:.1e} launches, {:.1e} to {:.1e} programs\n", GetParam(), launches.best, launches.worst,
@@ -63,7 +63,7 @@ TEST_P(Programs, AreAsExactAsLaunches) {
   }
 }
 
-std::vector<std::string> names() { return records() ? golden_names(arch_goldens()) : std::vector<std::string>{"all"}; }
+std::vector<std::string> names() { return captures() ? golden_names(arch_goldens()) : std::vector<std::string>{"all"}; }
 
 INSTANTIATE_TEST_SUITE_P(All, Programs, ::testing::ValuesIn(names()),
                          [](const auto& info) { return test_name(info.param, "programs"); });

@@ -155,10 +155,10 @@ class Decoder {
   Ints ids_, kv_len_, positions_, starts_, slots_, table_, all_;
 };
 
-using RecordingTest = OpsTest;
+using GraphTest = OpsTest;
 
-TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
-  if (GetParam()->record == nullptr) GTEST_SKIP() << GetParam()->name << " records nothing";
+TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
+  if (GetParam()->capture == nullptr) GTEST_SKIP() << GetParam()->name << " records nothing";
   std::vector<Sizes> all = {
       {},
       {.rows = 3, .plain = &kFloat16, .bias = true},
@@ -199,11 +199,11 @@ TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
     for (const char* programs : {"0", "1"}) {  // runs of ops as one kernel each, where the backend can
       SCOPED_TRACE(fmt::format("programs {}", programs));
       setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
-      const auto recording = GetParam()->record([&] { decoder.forward(device.ctx); });
+      const auto graph = GetParam()->capture([&] { decoder.forward(device.ctx); });
       unsetenv("SLUICE_CUDA_PROGRAMS");
       for (int turn = 0; turn < 2; ++turn) {
         std::memset(decoder.logits()->data, 0, decoder.logits().bytes());
-        recording->launch();
+        graph->launch();
         GetParam()->memory().wait();
         // Inputs are rounded to bf16 before every product; called one by one, in other kernels at times.
         const float tolerance = GetParam()->rounds ? 4e-2f : 1e-4f;
@@ -214,7 +214,7 @@ TEST_P(RecordingTest, StepsGiveWhatTheirOpsGive) {
   }
 }
 
-SLUICE_FOR_EVERY_BACKEND(RecordingTest);
+SLUICE_FOR_EVERY_BACKEND(GraphTest);
 
 }  // namespace
 }  // namespace sluice::ops

@@ -333,7 +333,7 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .staging_memory = staging_memory,
           .workspace_bytes = workspace_bytes,
           .reserve_workspace = reserve_workspace,
-          .record = record,
+          .capture = capture,
           .rounds = rounds,
           .exact = "cuda-exact",
           .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};

@@ -131,7 +131,7 @@ DeviceContext::DeviceContext() {
 const int32_t* DeviceContext::on_device(const ops::Indices& indices) {
   if (indices.empty()) return staged_;
   if (indices.device != nullptr) return indices.device;
-  CHECK(!launch_.recorded, "{} indices of a recording are not on the device", indices.size());
+  CHECK(!launch_.captured, "{} indices of a recording are not on the device", indices.size());
   cudaPointerAttributes attributes{};
   check_cuda(cudaPointerGetAttributes(&attributes, indices.data()), "indices");
   if (attributes.type != cudaMemoryTypeUnregistered) return static_cast<const int32_t*>(attributes.devicePointer);
@@ -153,7 +153,7 @@ void DeviceContext::reserve_workspace(size_t bytes) {
   if (bytes <= launch_.workspace_bytes) return;
   wait();
   // Recordings of another engine have the one before in them: that stays.
-  if (launch_.workspace != nullptr && !has_recorded_) check_cuda(cudaFree(launch_.workspace), "workspace");
+  if (launch_.workspace != nullptr && !has_captured_) check_cuda(cudaFree(launch_.workspace), "workspace");
   const size_t whole = (bytes + kBytesPerArrival - 1) / kBytesPerArrival * kBytesPerArrival;
   const size_t arrivals = whole / kBytesPerArrival * sizeof(int32_t);
   launch_.workspace = allocate<std::byte>(whole + arrivals, "workspace");
@@ -163,7 +163,7 @@ void DeviceContext::reserve_workspace(size_t bytes) {
 }
 
 void DeviceContext::finish_op() {
-  if (shared_ && !launch_.recorded) wait();
+  if (shared_ && !launch_.captured) wait();
 }
 
 void DeviceContext::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }

@@ -37,15 +37,15 @@ class DeviceContext {
   void share_memory() { shared_ = true; }
   // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
   // where there is one.
-  void begin_recording(StepProgram* program) { launch_.recorded = has_recorded_ = true, program_ = program; }
-  void end_recording() { launch_.recorded = false, program_ = nullptr; }
+  void begin_capture(StepProgram* program) { launch_.captured = has_captured_ = true, program_ = program; }
+  void end_capture() { launch_.captured = false, program_ = nullptr; }
   StepProgram* program() { return program_; }
 
  private:
   DeviceContext();
 
   Launch launch_;
-  bool shared_ = false, has_recorded_ = false;
+  bool shared_ = false, has_captured_ = false;
   StepProgram* program_ = nullptr;
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
@@ -60,6 +60,6 @@ Memory& shared_memory();
 Memory& staging_memory();
 
 // See ops::Backend::record.
-std::unique_ptr<ops::Recording> record(const std::function<void()>& body);
+std::unique_ptr<ops::CapturedGraph> capture(const std::function<void()>& body);
 
 }  // namespace sluice::cuda

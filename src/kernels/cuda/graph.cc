@@ -8,23 +8,23 @@
 namespace sluice::cuda {
 namespace {
 
-class Graph final : public ops::Recording {
+class Graph final : public ops::CapturedGraph {
  public:
   explicit Graph(const std::function<void()>& body) {
     DeviceContext& context = DeviceContext::get();
     cudaStream_t stream = context.launch().stream;
     if (StepProgram::usable(context.launch())) program_.emplace(context.launch());
-    context.begin_recording(program_ ? &*program_ : nullptr);
+    context.begin_capture(program_ ? &*program_ : nullptr);
     // Relaxed: what libraries do beside their launches is theirs to do.
-    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "recording");
+    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph capture");
     body();
     if (program_) program_->flush();
     cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamEndCapture(stream, &graph), "recording");
-    context.end_recording();
+    check_cuda(cudaStreamEndCapture(stream, &graph), "graph capture");
+    context.end_capture();
     if (program_) program_->finish();
-    check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "recording");
-    check_cuda(cudaGraphDestroy(graph), "recording");
+    check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "graph capture");
+    check_cuda(cudaGraphDestroy(graph), "graph capture");
   }
   ~Graph() override { cudaGraphExecDestroy(executable_); }
   Graph(const Graph&) = delete;
@@ -39,6 +39,6 @@ class Graph final : public ops::Recording {
 
 }  // namespace
 
-std::unique_ptr<ops::Recording> record(const std::function<void()>& body) { return std::make_unique<Graph>(body); }
+std::unique_ptr<ops::CapturedGraph> capture(const std::function<void()>& body) { return std::make_unique<Graph>(body); }
 
 }  // namespace sluice::cuda

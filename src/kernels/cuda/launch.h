@@ -19,7 +19,7 @@ struct Launch {
   int multiprocessors = 0;
   int compute_capability = 0;  // 90: 9.0
   bool overlaps = false;       // kernels may begin while their predecessors end (device/pdl.cuh)
-  bool recorded = false;       // as a part of a recording: all that was launched before it has ended when it runs
+  bool captured = false;       // as a part of a recording: all that was launched before it has ended when it runs
 };
 
 inline constexpr size_t kBytesPerArrival = 256;

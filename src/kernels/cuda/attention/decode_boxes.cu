@@ -42,7 +42,7 @@ struct Boxes {
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
-      const bool begins_early = l.recorded && d.cut.shared_by > 0;
+      const bool begins_early = l.captured && d.cut.shared_by > 0;
       launch_overlapped(l, "attention decode", decode_boxes<T, dim, tiles>,
                         dim3(static_cast<unsigned>(l.multiprocessors)), static_cast<unsigned>(d.warps * kWarp),
                         static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut, begins_early);
