@@ -184,8 +184,8 @@ class Loop {
                     .eos_token_ids = loaded.plan.checkpoint->generation.eos_token_ids}),
         runner_(loaded, pool),
         sampler_(*loaded.plan.backend, pool, loaded.plan.logit_rows, loaded.plan.shape.vocab),
-        recorder_("host_bench", loaded.plan.max_model_len),
-        frontend_(tokenizer, recorder_, [](RequestId, int) {}) {}
+        metrics_("host_bench", loaded.plan.max_model_len),
+        frontend_(tokenizer, metrics_, [](RequestId, int) {}) {}
 
   void add(RequestId id, Request request) {
     CHECK(scheduler_.queue_limit().try_enter(static_cast<int64_t>(request.prompt.size())), "the queue is full");
@@ -213,7 +213,7 @@ class Loop {
     posted_ += events_.size();
     frontend_.post(std::move(events_));
     const SchedulerStats stats = scheduler_.stats();
-    recorder_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
+    metrics_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
     end(us[kHandOn]);
     sampled_ = loaded_.plan.backend->memory().mark();
     if (!ahead) wait(), begin_ = cpu_us(), commit(us[kResults]);
@@ -247,7 +247,7 @@ class Loop {
   DeviceSampler sampler_;
   std::optional<ScheduledBatch> in_flight_;
   std::vector<SequenceEvent> events_;
-  Recorder recorder_;
+  EngineMetrics metrics_;
   uint64_t sampled_ = 0;
   uint64_t posted_ = 0;
   std::atomic<uint64_t> delivered_{0};

@@ -116,8 +116,8 @@ class EngineImpl final : public TextEngine {
         runner_(loaded_, *pool_),
         sampler_(*pool_),
         device_sampler_(device_sampler(loaded_.plan, *pool_)),
-        recorder_(info_.name, info_.max_model_len),
-        frontend_(*tokenizer_, recorder_, [this](RequestId id, int index) {
+        metrics_(info_.name, info_.max_model_len),
+        frontend_(*tokenizer_, metrics_, [this](RequestId id, int index) {
           inbox_.push(StopChoice{id, index});
         }) {
     runner_.prepare();
@@ -170,7 +170,7 @@ class EngineImpl final : public TextEngine {
   }
 
   std::vector<MetricFamily> metrics() const override {
-    std::vector<MetricFamily> families = recorder_.families();
+    std::vector<MetricFamily> families = metrics_.families();
     const std::vector<std::pair<std::string, std::string>> labels = {
         {"block_size", std::to_string(scheduler_options_.block_size)},
         {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
@@ -269,7 +269,7 @@ class EngineImpl final : public TextEngine {
     const SchedulerStats s = scheduler_.stats();
     const BlockPoolStats blocks = scheduler_.pool().stats();
     running_.store(s.running, std::memory_order_relaxed);
-    recorder_.step({.running = s.running,
+    metrics_.step({.running = s.running,
                     .waiting = s.waiting,
                     .kv_usage = blocks.total > 0 ? static_cast<double>(blocks.used) / blocks.total : 0.0,
                     .prefix_queries = blocks.query_tokens,
@@ -331,7 +331,7 @@ class EngineImpl final : public TextEngine {
   std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are on the host
   std::optional<ScheduledBatch> in_flight_;        // on a device: what device_sampler_ is at
   std::vector<SequenceEvent> events_;              // of the step that is handed on
-  Recorder recorder_;
+  EngineMetrics metrics_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-Frontend::Frontend(const Tokenizer& tokenizer, Recorder& recorder, std::function<void(RequestId, int)> stop_choice)
-    : tokenizer_(tokenizer), recorder_(recorder), stop_choice_(std::move(stop_choice)), thread_([this] { run(); }) {}
+Frontend::Frontend(const Tokenizer& tokenizer, EngineMetrics& metrics, std::function<void(RequestId, int)> stop_choice)
+    : tokenizer_(tokenizer), metrics_(metrics), stop_choice_(std::move(stop_choice)), thread_([this] { run(); }) {}
 
 Frontend::~Frontend() {
   {
@@ -81,11 +81,11 @@ void Frontend::time_token(Stream& stream, Choice& choice, const SequenceEvent& e
     times.scheduled = event.admitted_at;
   }
   if (choice.completion_tokens > 0) {
-    recorder_.next_token(std::chrono::duration<double>(now - choice.last_token).count());
+    metrics_.next_token(std::chrono::duration<double>(now - choice.last_token).count());
   } else if (!times.has_token) {
     times.has_token = true;
     times.first_token = now;
-    recorder_.first_token(std::chrono::duration<double>(now - times.arrival).count());
+    metrics_.first_token(std::chrono::duration<double>(now - times.arrival).count());
   }
   choice.last_token = times.last_token = now;
   ++choice.completion_tokens;
@@ -139,7 +139,7 @@ void Frontend::deliver(SequenceEvent& event) {
   if (out.last) {
     int completion_tokens = 0;
     for (const Choice& c : stream->choices) completion_tokens += c.completion_tokens;
-    recorder_.request_done(stream->request, stream->times, out.usage, completion_tokens, stream->reason, now);
+    metrics_.request_done(stream->request, stream->times, out.usage, completion_tokens, stream->reason, now);
     remove(event.request);
   }
   stream->sink(std::move(out));

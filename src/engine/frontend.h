@@ -21,7 +21,7 @@ namespace sluice {
 class Frontend {
  public:
   // stop_choice(id, index): a stop string ended that choice; the engine thread must free it. Called on this thread.
-  Frontend(const Tokenizer& tokenizer, Recorder& recorder, std::function<void(RequestId, int)> stop_choice);
+  Frontend(const Tokenizer& tokenizer, EngineMetrics& metrics, std::function<void(RequestId, int)> stop_choice);
   ~Frontend();  // delivers what was posted, then ends
 
   void add(RequestId id, Request request, EventSink sink);  // before the engine sees the request
@@ -56,7 +56,7 @@ class Frontend {
   std::shared_ptr<Stream> find(RequestId id) const;
 
   const Tokenizer& tokenizer_;
-  Recorder& recorder_;
+  EngineMetrics& metrics_;
   const std::function<void(RequestId, int)> stop_choice_;
 
   mutable std::mutex streams_mutex_;

@@ -65,7 +65,7 @@ const char* to_string(FinishReason reason) {
   return "error";
 }
 
-Recorder::Recorder(std::string model, int max_model_len) : model_(std::move(model)) {
+EngineMetrics::EngineMetrics(std::string model, int max_model_len) : model_(std::move(model)) {
   const std::vector<double> tokens = token_buckets(max_model_len);
   const std::vector<double> bounds[kSeriesCount] = {kLatency, kToken,   kToken, kRequest, kRequest,   kRequest,
                                                     kRequest, kRequest, tokens, tokens,   kIteration, {1, 2, 5, 10, 20},
@@ -76,30 +76,30 @@ Recorder::Recorder(std::string model, int max_model_len) : model_(std::move(mode
   }
 }
 
-void Recorder::observe(Series series, double value) {
+void EngineMetrics::observe(Series series, double value) {
   Histogram& h = histograms_[series];
   const auto bucket = std::lower_bound(h.bounds.begin(), h.bounds.end(), value) - h.bounds.begin();
   ++h.counts[static_cast<size_t>(bucket)];
   h.sum += value;
 }
 
-void Recorder::step(const EngineGauges& gauges, int tokens) {
+void EngineMetrics::step(const EngineGauges& gauges, int tokens) {
   const std::scoped_lock lock(mutex_);
   gauges_ = gauges;
   if (tokens > 0) observe(kIterationTokens, tokens);
 }
 
-void Recorder::first_token(double seconds) {
+void EngineMetrics::first_token(double seconds) {
   const std::scoped_lock lock(mutex_);
   observe(kTtft, seconds);
 }
 
-void Recorder::next_token(double seconds) {
+void EngineMetrics::next_token(double seconds) {
   const std::scoped_lock lock(mutex_);
   observe(kInterToken, seconds);
 }
 
-void Recorder::request_done(const Request& request, const RequestTimes& times, const Usage& usage,
+void EngineMetrics::request_done(const Request& request, const RequestTimes& times, const Usage& usage,
                             int completion_tokens, FinishReason reason, Clock::time_point now) {
   const std::scoped_lock lock(mutex_);
   ++finished_[static_cast<int>(reason)];
@@ -122,7 +122,7 @@ void Recorder::request_done(const Request& request, const RequestTimes& times, c
   if (per_choice > 1) observe(kTimePerOutput, seconds(times.last_token - times.first_token) / (per_choice - 1));
 }
 
-std::vector<MetricFamily> Recorder::families() const {
+std::vector<MetricFamily> EngineMetrics::families() const {
   const std::scoped_lock lock(mutex_);
   const std::vector<std::pair<std::string, std::string>> labels = {{"engine", "0"}, {"model_name", model_}};
   std::vector<MetricFamily> out;

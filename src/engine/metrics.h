@@ -29,9 +29,9 @@ struct RequestTimes {
   bool was_scheduled = false, has_token = false;
 };
 
-class Recorder {
+class EngineMetrics {
  public:
-  Recorder(std::string model, int max_model_len);
+  EngineMetrics(std::string model, int max_model_len);
 
   void step(const EngineGauges& gauges, int tokens);
   void first_token(double seconds);

@@ -70,7 +70,7 @@ class PoolingEngine final : public TextEngine {
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         block_size_(options.block_size),
         runner_(loaded_, *pool_),
-        recorder_(info_.name, info_.max_model_len),
+        metrics_(info_.name, info_.max_model_len),
         limit_(options.max_num_queued_reqs, options.max_num_queued_tokens),
         thread_([this] { run(); }) {}
 
@@ -136,7 +136,7 @@ class PoolingEngine final : public TextEngine {
     return h;
   }
 
-  std::vector<MetricFamily> metrics() const override { return recorder_.families(); }
+  std::vector<MetricFamily> metrics() const override { return metrics_.families(); }
 
  private:
   [[noreturn]] static void refuse(std::string param, const char* reason, const std::string& message) {
@@ -327,7 +327,7 @@ class PoolingEngine final : public TextEngine {
     if (reason != FinishReason::kStop) result.vectors.clear();
     Request counted;  // what the metrics of all requests ask of one
     const Usage usage{.prompt_tokens = result.prompt_tokens, .cached_tokens = 0, .completion_tokens = 0};
-    recorder_.request_done(counted, job->times, usage, 0, reason, Clock::now());
+    metrics_.request_done(counted, job->times, usage, 0, reason, Clock::now());
     const PoolingSink sink = std::exchange(job->sink, nullptr);
     std::erase(waiting_, std::shared_ptr<Job>(job));
     sink(std::move(result));
@@ -342,12 +342,12 @@ class PoolingEngine final : public TextEngine {
     EngineGauges gauges;
     gauges.running = running_.load(std::memory_order_relaxed);
     gauges.waiting = limit_.requests();
-    recorder_.step(gauges, tokens);
+    metrics_.step(gauges, tokens);
   }
 
   const int block_size_;
   Runner runner_;
-  Recorder recorder_;
+  EngineMetrics metrics_;
   QueueLimit limit_;
   std::atomic<RequestId> next_id_{1};
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
