@@ -56,16 +56,16 @@ class Steps {
   }
 
   void report() {
-    for (const char* programs : {"1", "0"}) {
-      setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
+    for (const char* decode_kernel : {"1", "0"}) {
+      setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
       forward();
       const auto graph = capture([&] { forward(); });
       const double s = seconds([&] { graph->launch(); });
       fmt::print("{} {:>10} {} x {:5} keys, {:2} layers{} {}: {:8.1f} us, {:7.2f} a layer, {:.2f} TB/s\n", shape_.name,
                  type_->name, rows_, keys_, shape_.layers, shape_.vocab > 0 ? " and head" : "",
-                 *programs == '1' ? "program " : "launches", s * 1e6, s * 1e6 / shape_.layers, bytes_ / s * 1e-12);
+                 *decode_kernel == '1' ? "kernel  " : "launches", s * 1e6, s * 1e6 / shape_.layers, bytes_ / s * 1e-12);
     }
-    unsetenv("SLUICE_CUDA_PROGRAMS");
+    unsetenv("SLUICE_CUDA_DECODE_KERNEL");
   }
 
  private:

@@ -196,11 +196,11 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
     decoder.pack(device.ctx);
     decoder.forward(device.ctx);
     const Owned called(decoder.logits());
-    for (const char* programs : {"0", "1"}) {  // runs of ops as one kernel each, where the backend can
-      SCOPED_TRACE(fmt::format("programs {}", programs));
-      setenv("SLUICE_CUDA_PROGRAMS", programs, 1);
+    for (const char* decode_kernel : {"0", "1"}) {  // runs of ops as one kernel each, where the backend can
+      SCOPED_TRACE(fmt::format("decode kernel {}", decode_kernel));
+      setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
       const auto graph = GetParam()->capture([&] { decoder.forward(device.ctx); });
-      unsetenv("SLUICE_CUDA_PROGRAMS");
+      unsetenv("SLUICE_CUDA_DECODE_KERNEL");
       for (int turn = 0; turn < 2; ++turn) {
         std::memset(decoder.logits()->data, 0, decoder.logits().bytes());
         graph->launch();

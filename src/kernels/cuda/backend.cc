@@ -31,7 +31,7 @@ int64_t dense_rows(DType type, int64_t elements) {
 
 // For an op by itself.
 const Launch& launch() {
-  if (StepProgram* program = DeviceContext::get().program()) program->flush();
+  if (DecodeKernelBuilder* builder = DeviceContext::get().builder()) builder->flush();
   return DeviceContext::get().launch();
 }
 const int32_t* on_device(const ops::Indices& indices) { return DeviceContext::get().on_device(indices); }
@@ -53,31 +53,31 @@ void finish(F&& body) {
 // it, body() launches it.
 template <class Take, class F>
 void take_or_launch(Take&& take, F body) {
-  StepProgram* program = DeviceContext::get().program();
-  if (program != nullptr && take(*program, body)) return;
-  if (program != nullptr) program->flush();
+  DecodeKernelBuilder* builder = DeviceContext::get().builder();
+  if (builder != nullptr && take(*builder, body)) return;
+  if (builder != nullptr) builder->flush();
   finish(body);
 }
 
 void embed_op(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids) {
   const int32_t* at = on_device(ids);
-  take_or_launch([&](StepProgram& s, auto& alone) { return s.embed(out, table, at, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, table, at, fallback); },
                  [=] { embed(launch(), out, table, at); });
 }
 
 void rms_norm_op(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float offset) {
-  take_or_launch([&](StepProgram& s, auto& alone) { return s.rms_norm(out, x, weight, eps, offset, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.rms_norm(out, x, weight, eps, offset, fallback); },
                  [=] { rms_norm(launch(), out, x, weight, eps, offset); });
 }
 
 void glu_op(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation) {
-  take_or_launch([&](StepProgram& s, auto& alone) { return s.glu(out, gate_up, activation, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.glu(out, gate_up, activation, fallback); },
                  [=] { glu(launch(), out, gate_up, activation); });
 }
 
 void gather_rows_op(ThreadPool&, Tensor out, Tensor x, ops::Indices rows) {
   const int32_t* at = on_device(rows);
-  take_or_launch([&](StepProgram& s, auto& alone) { return s.embed(out, x, at, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, x, at, fallback); },
                  [=] { gather_rows(launch(), out, x, at); });
 }
 
@@ -88,14 +88,14 @@ void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
 void rope_store_op(ThreadPool& pool, const ops::RopeStoreArgs& given) {
   ops::RopeStoreArgs args = given;
   // Programs know norms and rotations by themselves.
-  if (DeviceContext::get().program() != nullptr && args.q.rows() <= kMostStepRows) {
+  if (DeviceContext::get().builder() != nullptr && args.q.rows() <= kMostDecodeKernelRows) {
     each_head_norm(args, [&](const Tensor& x, const ops::HeadNorm& norm) {
       rms_norm_op(pool, x, x, norm.weight, norm.eps, 0.0f);
     });
     args.q_norm = args.k_norm = {};
   }
   const int32_t *positions = on_device(args.positions), *slots = on_device(args.slots);
-  take_or_launch([&](StepProgram& s, auto& alone) { return s.rope_store(args, positions, slots, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.rope_store(args, positions, slots, fallback); },
                  [=] { rope_store(launch(), args, positions, slots); });
 }
 
@@ -114,7 +114,7 @@ void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
     at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
   }
   const bool tensor = arithmetic == Arithmetic::kTensor;
-  take_or_launch([&](StepProgram& s, auto& alone) { return tensor && s.attention(args, at, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return tensor && s.attention(args, at, fallback); },
                  [=] {
                    if (!tensor || !attention_tensor(launch(), args, at)) attention_exact(launch(), args, at);
                  });
@@ -164,13 +164,13 @@ void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
                   .bias = args.bias,
                   .accumulate = args.accumulate,
                   .rounding = args.weight->inputs};
-  take_or_launch([&](StepProgram& s, auto& alone) { return arithmetic == Arithmetic::kTensor && s.product(p, alone); },
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return arithmetic == Arithmetic::kTensor && s.product(p, fallback); },
                  [=] { multiply_by<arithmetic>(p); });
 }
 
 // What norms and gates write instead of fp32 where cuBLASLt is next, see ops::input_type.
 DType input_type(const ops::Weight& weight, int64_t rows) {
-  if (DeviceContext::get().program() != nullptr && rows <= kMostStepRows) return &kFloat32;  // what programs pass on
+  if (DeviceContext::get().builder() != nullptr && rows <= kMostDecodeKernelRows) return &kFloat32;  // what programs pass on
   const bool fp8 = weight.dtype == &quant::Fp8::kType;
   const bool rounds =
       fp8 ? weight.inputs == ops::InputRounding::kFp8PerRow : rows >= dense_rows(weight.dtype, weight.n * weight.k);

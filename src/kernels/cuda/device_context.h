@@ -16,7 +16,7 @@ namespace sluice::cuda {
 // Is there a driver, and a device that these kernels were compiled for? Asks without leaving anything behind.
 bool device_usable();
 
-class StepProgram;
+class DecodeKernelBuilder;
 
 class DeviceContext {
  public:
@@ -37,16 +37,16 @@ class DeviceContext {
   void share_memory() { shared_ = true; }
   // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
   // where there is one.
-  void begin_capture(StepProgram* program) { launch_.captured = has_captured_ = true, program_ = program; }
-  void end_capture() { launch_.captured = false, program_ = nullptr; }
-  StepProgram* program() { return program_; }
+  void begin_capture(DecodeKernelBuilder* builder) { launch_.captured = has_captured_ = true, builder_ = builder; }
+  void end_capture() { launch_.captured = false, builder_ = nullptr; }
+  DecodeKernelBuilder* builder() { return builder_; }
 
  private:
   DeviceContext();
 
   Launch launch_;
   bool shared_ = false, has_captured_ = false;
-  StepProgram* program_ = nullptr;
+  DecodeKernelBuilder* builder_ = nullptr;
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
   std::array<cudaEvent_t, 8> events_{};  // of the latest marks, in turn

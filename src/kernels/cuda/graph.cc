@@ -13,16 +13,16 @@ class Graph final : public ops::CapturedGraph {
   explicit Graph(const std::function<void()>& body) {
     DeviceContext& context = DeviceContext::get();
     cudaStream_t stream = context.launch().stream;
-    if (StepProgram::usable(context.launch())) program_.emplace(context.launch());
-    context.begin_capture(program_ ? &*program_ : nullptr);
+    if (DecodeKernelBuilder::usable(context.launch())) builder_.emplace(context.launch());
+    context.begin_capture(builder_ ? &*builder_ : nullptr);
     // Relaxed: what libraries do beside their launches is theirs to do.
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph capture");
     body();
-    if (program_) program_->flush();
+    if (builder_) builder_->flush();
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamEndCapture(stream, &graph), "graph capture");
     context.end_capture();
-    if (program_) program_->finish();
+    if (builder_) builder_->finish();
     check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "graph capture");
     check_cuda(cudaGraphDestroy(graph), "graph capture");
   }
@@ -33,7 +33,7 @@ class Graph final : public ops::CapturedGraph {
   void launch() override { check_cuda(cudaGraphLaunch(executable_, DeviceContext::get().launch().stream), "graph"); }
 
  private:
-  std::optional<StepProgram> program_;
+  std::optional<DecodeKernelBuilder> builder_;
   cudaGraphExec_t executable_ = nullptr;
 };
 

@@ -23,7 +23,7 @@ namespace sluice::cuda {
 
 namespace step {
 template <class T, class Format>
-const StepKernel* kernel();  // step_kernel.cuh
+const DecodeKernel* kernel();  // decode_kernel.cuh
 }
 
 namespace {
@@ -33,20 +33,20 @@ using Kind = Instruction::Kind;
 constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a recording
 // Where they begin on the device, and where the maps of their weights do.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
-static_assert(kMapsAt % alignof(StepMaps) == 0);
+static_assert(kMapsAt % alignof(TensorMaps) == 0);
 constexpr int kStagesAhead = 3;     // of a feeder, on their way at a time: more only wait behind each other
 constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
-bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostStepRows; }
+bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostDecodeKernelRows; }
 
 // Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
-StepMaps weight_maps(const Product& p, int pieces_of_stage) {
+TensorMaps weight_maps(const Product& p, int pieces_of_stage) {
   const bool fp8 = p.type == &quant::Fp8::kType;
   const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
   const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
   const auto box = static_cast<cuuint32_t>(pieces_of_stage);
-  StepMaps maps{};
+  TensorMaps maps{};
   maps.rows =
       tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
                     {128, kPanelOutputs, box}, CU_TENSOR_MAP_SWIZZLE_128B);
@@ -73,7 +73,7 @@ Instruction instruction(Kind kind, T Instruction::*member, const T& value) {
 
 }  // namespace
 
-const StepKernel* step_kernel(DType plain, DType quantized) {
+const DecodeKernel* decode_kernel(DType plain, DType quantized) {
   if (plain != &kBFloat16) return nullptr;
   if (quantized == nullptr) return step::kernel<__nv_bfloat16, void>();
   if (quantized == &quant::Fp8::kType) return step::kernel<__nv_bfloat16, quant::Fp8>();
@@ -81,47 +81,47 @@ const StepKernel* step_kernel(DType plain, DType quantized) {
   return nullptr;
 }
 
-bool StepProgram::usable(const Launch& l) {
-  const char* wanted = std::getenv("SLUICE_CUDA_PROGRAMS");
+bool DecodeKernelBuilder::usable(const Launch& l) {
+  const char* wanted = std::getenv("SLUICE_CUDA_DECODE_KERNEL");
   return l.compute_capability >= 90 && (wanted == nullptr || std::string_view(wanted) != "0");
 }
 
-StepProgram::StepProgram(const Launch& l) : launch_(l) {}
+DecodeKernelBuilder::DecodeKernelBuilder(const Launch& l) : launch_(l) {}
 
-StepProgram::~StepProgram() {
+DecodeKernelBuilder::~DecodeKernelBuilder() {
   cudaFree(device_);
   for (const auto& [memory, words] : exchanges_) cudaFree(memory);
 }
 
 // The run's types with these; null: whatever.
-bool StepProgram::take_type(DType plain, DType quantized) {
+bool DecodeKernelBuilder::take_type(DType plain, DType quantized) {
   const DType both = plain_ == nullptr ? plain : plain_, packed = quantized_ == nullptr ? quantized : quantized_;
   if ((plain != nullptr && both != plain) || (quantized != nullptr && packed != quantized)) return false;
-  if (step_kernel(both != nullptr ? both : &kBFloat16, packed) == nullptr) return false;
+  if (decode_kernel(both != nullptr ? both : &kBFloat16, packed) == nullptr) return false;
   plain_ = both, quantized_ = packed;
   return true;
 }
 
 // Makes room for so many bytes, unless that leaves too little for the ring.
-bool StepProgram::take_scratch(int bytes) {
-  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  if (kFewestStages * kernel.stage_bytes + align(bytes) + kStepBeside > kStepShared) return false;
+bool DecodeKernelBuilder::take_scratch(int bytes) {
+  const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  if (kFewestStages * kernel.stage_bytes + align(bytes) + kHelperWarps > kDecodeSharedBytes) return false;
   scratch_ = std::max(scratch_, align(bytes));
   return true;
 }
 
-void StepProgram::add(const Instruction& instruction, Alone alone) {
+void DecodeKernelBuilder::add(const Instruction& instruction, FallbackLaunch fallback) {
   all_.push_back(instruction);
-  alone_.push_back(std::move(alone));
+  fallback_.push_back(std::move(fallback));
 }
 
-bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* ids, Alone alone) {
+bool DecodeKernelBuilder::embed(const Tensor& out, const Tensor& table, const int32_t* ids, FallbackLaunch fallback) {
   const bool plain = table.dtype == &kFloat32;
   if (!few_rows(out) || all_.size() >= kMostOps) return false;
   if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
   if (!plain && !take_type(table.dtype, nullptr)) return false;
-  add(instruction(Kind::kRows, &Instruction::rows,
-                  StepRows{.out = out.f32(),
+  add(instruction(Kind::kGather, &Instruction::rows,
+                  GatherInstruction{.out = out.f32(),
                            .table = table.data,
                            .ids = ids,
                            .out_stride = out.row_stride,
@@ -129,15 +129,15 @@ bool StepProgram::embed(const Tensor& out, const Tensor& table, const int32_t* i
                            .rows = static_cast<int>(out.rows()),
                            .columns = static_cast<int>(out.shape[1]),
                            .bytes = plain ? 4 : 2}),
-      std::move(alone));
+      std::move(fallback));
   return true;
 }
 
-bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
-                           Alone alone) {
+bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
+                           FallbackLaunch fallback) {
   if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostOps) return false;
   add(instruction(Kind::kNorm, &Instruction::norm,
-                  StepNorm{.out = out.f32(),
+                  NormInstruction{.out = out.f32(),
                            .x = x.f32(),
                            .weight = weight,
                            .out_stride = out.row_stride,
@@ -148,11 +148,11 @@ bool StepProgram::rms_norm(const Tensor& out, const Tensor& x, const float* weig
                            .eps = eps,
                            .offset = offset,
                            .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
-      std::move(alone));
+      std::move(fallback));
   return true;
 }
 
-bool StepProgram::product(const Product& p, Alone alone) {
+bool DecodeKernelBuilder::product(const Product& p, FallbackLaunch fallback) {
   if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
     return false;
   if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
@@ -160,7 +160,7 @@ bool StepProgram::product(const Product& p, Alone alone) {
   const DType plain_before = plain_, quantized_before = quantized_;
   if (!(quantized ? take_type(nullptr, p.type) : take_type(p.type, nullptr))) return false;
   const auto rows = static_cast<int>(p.x.rows());
-  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   const ProductInputs inputs = kernel.inputs(quantized);
   const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
   if (p.k % inputs.multiple != 0 || !take_scratch(bytes)) {
@@ -168,7 +168,7 @@ bool StepProgram::product(const Product& p, Alone alone) {
     return false;
   }
   const bool panels = quantized && p.type != &quant::Fp8::kType;
-  StepProduct product{
+  MatmulInstruction product{
       .maps = panels ? nullptr : keep(weight_maps(p, kernel.stage_pieces)),
       .panels = panels ? p.weight : nullptr,
       .pitch = panels ? static_cast<int64_t>(panel_kernels(p.type)->packed_bytes(kPanelOutputs, p.k)) : 0,
@@ -195,41 +195,41 @@ bool StepProgram::product(const Product& p, Alone alone) {
       .in = {},
       .put = {}};
   ++products_;
-  add(instruction(Kind::kProduct, &Instruction::product, product), std::move(alone));
+  add(instruction(Kind::kMatmul, &Instruction::product, product), std::move(fallback));
   return true;
 }
 
-bool StepProgram::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone) {
+bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback) {
   if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostOps) return false;
   const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
-  if (all_.size() > run_ && all_.back().kind == Kind::kProduct) {
-    StepProduct& p = all_.back().product;
+  if (all_.size() > run_ && all_.back().kind == Kind::kMatmul) {
+    MatmulInstruction& p = all_.back().product;
     if (p.out == gate_up.f32() && p.out_stride == gate_up.row_stride && p.rows == rows && p.n == 2 * columns &&
         columns % kPanelOutputs == 0 && !p.accumulate) {
       p.gated = out.f32(), p.gated_stride = out.row_stride, p.activation = activation;
-      alone_.push_back(std::move(alone));
+      fallback_.push_back(std::move(fallback));
       return true;
     }
   }
   add(instruction(Kind::kGlu, &Instruction::glu,
-                  StepGlu{.out = out.f32(),
+                  GluInstruction{.out = out.f32(),
                           .gate_up = gate_up.f32(),
                           .out_stride = out.row_stride,
                           .gate_up_stride = gate_up.row_stride,
                           .rows = rows,
                           .columns = columns,
                           .activation = activation}),
-      std::move(alone));
+      std::move(fallback));
   return true;
 }
 
-bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, Alone alone) {
+bool DecodeKernelBuilder::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback) {
   const Tensor& cache = a.k_cache;
   if (!few_rows(a.q) || all_.size() >= kMostOps || !take_type(cache.dtype, nullptr)) return false;
   const bool stores = a.k.data != nullptr, rotates = a.cos_sin.data != nullptr;
   const auto head_dim = static_cast<int>(cache.shape[3]);
-  add(instruction(Kind::kRotation, &Instruction::rotation,
-                  StepRotation{.q = a.q.f32(),
+  add(instruction(Kind::kRope, &Instruction::rotation,
+                  RopeInstruction{.q = a.q.f32(),
                                .k = stores ? a.k.f32() : nullptr,
                                .v = stores ? a.v.f32() : nullptr,
                                .cos_sin = rotates ? a.cos_sin.f32() : nullptr,
@@ -249,38 +249,38 @@ bool StepProgram::rope_store(const ops::RopeStoreArgs& a, const int32_t* positio
                                .rotary = rotates ? static_cast<int>(a.cos_sin.shape[1]) : 0,
                                .block_size = static_cast<int>(cache.shape[2]),
                                .interleaved = a.interleaved}),
-      std::move(alone));
+      std::move(fallback));
   return true;
 }
 
 // The rotation of the same rows comes right before, and becomes a part of the attention.
-bool StepProgram::rotated_before(const AttentionParams& params, int sequences) const {
-  if (all_.size() <= run_ || all_.back().kind != Kind::kRotation) return false;
-  const StepRotation& r = all_.back().rotation;
+bool DecodeKernelBuilder::rotated_before(const AttentionParams& params, int sequences) const {
+  if (all_.size() <= run_ || all_.back().kind != Kind::kRope) return false;
+  const RopeInstruction& r = all_.back().rotation;
   return r.q == params.q && r.q_stride == params.q_stride && r.rows == sequences && r.k_cache == params.k &&
          r.v_cache == params.v && r.k != nullptr;
 }
 
 // The norms of the vectors of a rotation in place, the queries' and then the keys', if they are the last instructions
 // of the run, which they are no more then.
-StepHeadNorms StepProgram::take_head_norms(const StepRotation& r) {
+HeadNorms DecodeKernelBuilder::take_head_norms(const RopeInstruction& r) {
   if (all_.size() < run_ + 2) return {};
-  const auto norm_of = [&](const Instruction& in, const float* x, int64_t stride, int heads) -> const StepNorm* {
-    const StepNorm& n = in.norm;
+  const auto norm_of = [&](const Instruction& in, const float* x, int64_t stride, int heads) -> const NormInstruction* {
+    const NormInstruction& n = in.norm;
     const bool same = in.kind == Kind::kNorm && n.x == x && n.out == x && n.x_stride == stride &&
                       n.out_stride == stride && n.groups == heads && n.columns == r.head_dim && n.weight != nullptr;
     return same ? &n : nullptr;
   };
-  const StepNorm* q = norm_of(all_[all_.size() - 2], r.q, r.q_stride, r.heads);
-  const StepNorm* k = norm_of(all_.back(), r.k, r.k_stride, r.kv_heads);
+  const NormInstruction* q = norm_of(all_[all_.size() - 2], r.q, r.q_stride, r.heads);
+  const NormInstruction* k = norm_of(all_.back(), r.k, r.k_stride, r.kv_heads);
   if (q == nullptr || k == nullptr || q->eps != k->eps || q->offset != k->offset) return {};
-  const StepHeadNorms norms{.q_weight = q->weight, .k_weight = k->weight, .eps = q->eps, .offset = q->offset};
+  const HeadNorms norms{.q_weight = q->weight, .k_weight = k->weight, .eps = q->eps, .offset = q->offset};
   all_.resize(all_.size() - 2);
   return norms;
 }
 
 // Among the places of the run, with those of the attention that comes next. -1: there are too many.
-int StepProgram::place_of(const AttentionParams& params, const StepRotation& rotation, int cuts) {
+int DecodeKernelBuilder::place_of(const AttentionParams& params, const RopeInstruction& rotation, int cuts) {
   const Place place{.query_start = params.query_start,
                     .kv_len = params.kv_len,
                     .block_table = params.block_table,
@@ -301,13 +301,13 @@ int StepProgram::place_of(const AttentionParams& params, const StepRotation& rot
   return at;
 }
 
-bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone) {
+bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback) {
   if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
   if (maps_.size() >= kMostInstructions) return false;
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_tiles > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
   const int dim = std::max(params.head_dim, params.value_dim);
-  if (dim > kStepMostDim || params.value_stride != params.value_dim || !rotated_before(params, at.sequences))
+  if (dim > kMostHeadDim || params.value_stride != params.value_dim || !rotated_before(params, at.sequences))
     return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
@@ -316,12 +316,12 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
   if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
-  if (!take_scratch(step_kernel(plain_, quantized_)->attention_bytes(params.group))) return false;
-  const CacheMaps boxes = cache_maps(params, 2, kStepKeys);
-  if (boxes.rows < kStepKeys / 2) return false;
+  if (!take_scratch(decode_kernel(plain_, quantized_)->attention_bytes(params.group))) return false;
+  const CacheMaps boxes = cache_maps(params, 2, kDecodeKeys);
+  if (boxes.rows < kDecodeKeys / 2) return false;
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
   const bool plain = params.soft_cap <= 0 && params.alibi_slopes == nullptr && params.relative_bias == nullptr;
-  StepAttention attention{.params = params,
+  AttentionInstruction attention{.params = params,
                           .norms = {},
                           .rotation = all_.back().rotation,
                           .in = {},
@@ -344,17 +344,17 @@ bool StepProgram::attention(const ops::AttentionArgs& a, const AttentionIndices&
   attention.maps = keep({boxes.keys, boxes.values});
   all_.pop_back();
   attention.norms = take_head_norms(attention.rotation);
-  add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(alone));
+  add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(fallback));
   return true;
 }
 
-void StepProgram::launch_run() {
-  WiredProgram wired = wire({all_.begin() + static_cast<int64_t>(run_), all_.end()});
-  place_exchanges(wired, exchange(kExchanges * wired.exchange_words));
+void DecodeKernelBuilder::launch_run() {
+  DecodeKernelPlan resolved = resolve_dependencies({all_.begin() + static_cast<int64_t>(run_), all_.end()});
+  place_exchanges(resolved, exchange(kExchanges * resolved.exchange_words));
   all_.resize(run_);
-  all_.insert(all_.end(), wired.instructions.begin(), wired.instructions.end());
-  const StepKernel& kernel = *step_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  StepLaunch l{.program = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
+  all_.insert(all_.end(), resolved.instructions.begin(), resolved.instructions.end());
+  const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  DecodeKernelLaunch l{.builder = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
                .count = static_cast<int>(all_.size() - run_),
                .first_fed = -1,
                .places = {},
@@ -362,9 +362,9 @@ void StepProgram::launch_run() {
                .ahead = 0,
                .scratch_bytes = scratch_,
                .arrivals = reinterpret_cast<uint32_t*>(device())};
-  l.stages = std::min((kStepShared - kStepBeside - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
-  l.stages -= l.stages % kFeeders;
-  l.ahead = std::min(l.stages / kFeeders, kStagesAhead);
+  l.stages = std::min((kDecodeSharedBytes - kHelperWarps - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
+  l.stages -= l.stages % kProducerWarps;
+  l.ahead = std::min(l.stages / kProducerWarps, kStagesAhead);
   std::ranges::fill(l.places, -1);
   int* next = &l.first_fed;
   for (size_t i = run_; i < all_.size(); ++i) {
@@ -373,7 +373,7 @@ void StepProgram::launch_run() {
     if (in.kind == Kind::kAttention) {
       int& place = l.places[in.attention.place];
       if (place < 0) place = at;
-    } else if (in.kind != Kind::kProduct) {
+    } else if (in.kind != Kind::kMatmul) {
       continue;
     }
     *next = at;
@@ -383,7 +383,7 @@ void StepProgram::launch_run() {
   kernel.launch(launch_, l);
 }
 
-void StepProgram::flush() {
+void DecodeKernelBuilder::flush() {
   const bool worth = products_ >= kFewestProducts;
   if (worth) {
     launch_run();
@@ -394,22 +394,22 @@ void StepProgram::flush() {
   plain_ = quantized_ = nullptr;
   places_.clear();
   scratch_ = products_ = 0;
-  const std::vector<Alone> ops = std::exchange(alone_, {});
+  const std::vector<FallbackLaunch> ops = std::exchange(fallback_, {});
   if (worth) return;
-  for (const Alone& op : ops) op();
+  for (const FallbackLaunch& op : ops) op();
 }
 
-std::byte* StepProgram::device() {
+std::byte* DecodeKernelBuilder::device() {
   if (device_ == nullptr) {
     void* data = nullptr;
-    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(StepMaps)), "program of a step");
+    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(TensorMaps)), "program of a step");
     device_ = static_cast<std::byte*>(data);
   }
   return device_;
 }
 
 // At least so many words.
-uint2* StepProgram::exchange(size_t words) {
+uint2* DecodeKernelBuilder::exchange(size_t words) {
   if (exchanges_.empty() || exchanges_.back().second < words) {
     void* memory = nullptr;
     check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "program of a step");
@@ -418,12 +418,12 @@ uint2* StepProgram::exchange(size_t words) {
   return exchanges_.back().first;
 }
 
-const StepMaps* StepProgram::keep(const StepMaps& maps) {
+const TensorMaps* DecodeKernelBuilder::keep(const TensorMaps& maps) {
   maps_.push_back(maps);
-  return reinterpret_cast<const StepMaps*>(device() + kMapsAt) + maps_.size() - 1;
+  return reinterpret_cast<const TensorMaps*>(device() + kMapsAt) + maps_.size() - 1;
 }
 
-void StepProgram::finish() {
+void DecodeKernelBuilder::finish() {
   if (device_ == nullptr) return;
   check_cuda(cudaMemset(device_, 0, kInstructionsAt), "program of a step");
   for (const auto& [memory, words] : exchanges_) {

@@ -1,4 +1,4 @@
-// Decode steps of few sequences as programs: runs of ops of a recording that one kernel executes (step_kernel.cuh),
+// Decode steps of few sequences as programs: runs of ops of a recording that one kernel executes (decode_kernel.cuh),
 // where launches of their own would each begin by waiting for memory. The kernel stays on every multiprocessor; warps
 // of each block copy weights into shared memory ahead of the ops that need them, from op to op, so that memory is
 // read while the blocks wait for each other, attend or normalize.
@@ -15,13 +15,13 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kMostStepRows =
+inline constexpr int kMostDecodeKernelRows =
     4;  // rows of x: a product of the tensor cores has eight columns, two for some of them
 
 // How copies of boxes find what they copy. Rows of weights are seen in pieces of 128 bytes, [pieces, n, 128 bytes], of
 // which 16 outputs of some pieces are copied at a time; beside them 8-bit floats have [n, scales of a row]. Of
 // attention these are the keys, and beside them the values (cache_maps.h).
-struct StepMaps {
+struct TensorMaps {
   CUtensorMap rows, beside;
 };
 
@@ -45,8 +45,8 @@ struct Put {
 
 // What the kernel executes. Blocks wait for each other before those instructions that say so; what they take from an
 // Exchange they wait for piece by piece.
-struct StepProduct {
-  const StepMaps* maps;     // of rows, on the device
+struct MatmulInstruction {
+  const TensorMaps* maps;     // of rows, on the device
   const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
   int64_t pitch;
   const float* x;
@@ -68,14 +68,14 @@ struct StepProduct {
   Put put;      // out, or gated
 };
 
-struct StepPut {  // x to an Exchange
+struct PutInstruction {  // x to an Exchange
   const float* x;
   int64_t x_stride;
   int rows, columns;
   Put put;
 };
 
-struct StepNorm {  // RMSNorm of vectors, a warp for each
+struct NormInstruction {  // RMSNorm of vectors, a warp for each
   float* out;
   const float* x;
   const float* weight;
@@ -85,7 +85,7 @@ struct StepNorm {  // RMSNorm of vectors, a warp for each
   bool in_fours;  // x and the weights are rows of whole packs of 16 bytes
 };
 
-struct StepRows {  // out[i, :] = fp32(table[ids[i], :])
+struct GatherInstruction {  // out[i, :] = fp32(table[ids[i], :])
   float* out;
   const std::byte* table;
   const int32_t* ids;
@@ -94,7 +94,7 @@ struct StepRows {  // out[i, :] = fp32(table[ids[i], :])
   int bytes;  // of an element: 4: fp32, 2: the type of the program
 };
 
-struct StepGlu {
+struct GluInstruction {
   float* out;
   const float* gate_up;
   int64_t out_stride, gate_up_stride;
@@ -102,7 +102,7 @@ struct StepGlu {
   ops::Activation activation;
 };
 
-struct StepRotation {  // rope_store
+struct RopeInstruction {  // rope_store
   float *q, *k, *v;
   const float* cos_sin;
   std::byte *k_cache, *v_cache;
@@ -113,23 +113,23 @@ struct StepRotation {  // rope_store
 };
 
 // RMSNorm of each head's vector in front of its rotation.
-struct StepHeadNorms {
+struct HeadNorms {
   const float *q_weight, *k_weight;  // null: none
   float eps, offset;                 // added to the weights
 };
 
-struct StepAttention {  // a row of each sequence
+struct AttentionInstruction {  // a row of each sequence
   AttentionParams params;
-  StepHeadNorms norms;  // what comes before it. The queries are left as they are
-  StepRotation rotation;
+  HeadNorms norms;  // what comes before it. The queries are left as they are
+  RopeInstruction rotation;
   Exchange in, put;      // words of the product that gives q, k and v; quads of out
   int q_at, k_at, v_at;  // their columns in that
   bool keeps_out;
   int sequences, cuts;  // keys of a sequence are cut into so many chunks at most
-  int place;            // where a block's unit is: of those that the launch finds (StepLaunch)
+  int place;            // where a block's unit is: of those that the launch finds (DecodeKernelLaunch)
   float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
   ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
-  const StepMaps* maps;
+  const TensorMaps* maps;
   int box_keys;        // that a box copies: 8 or 16
   bool plain;          // scores are scaled and nothing else
   float score_unit;    // scores times this are in powers of two
@@ -137,17 +137,17 @@ struct StepAttention {  // a row of each sequence
 };
 
 struct alignas(16) Instruction {
-  enum class Kind { kProduct, kNorm, kRows, kGlu, kRotation, kAttention, kPut } kind;
-  bool meet;  // all blocks are done with what is before
+  enum class Kind { kMatmul, kNorm, kGather, kGlu, kRope, kAttention, kPut } kind;
+  bool grid_barrier;  // all blocks are done with what is before
   int next;   // the instruction that is the next one with stages of the ring, after one that has some; -1: none
   union {
-    StepProduct product;
-    StepNorm norm;
-    StepRows rows;
-    StepGlu glu;
-    StepRotation rotation;
-    StepAttention attention;
-    StepPut put;
+    MatmulInstruction product;
+    NormInstruction norm;
+    GatherInstruction rows;
+    GluInstruction glu;
+    RopeInstruction rotation;
+    AttentionInstruction attention;
+    PutInstruction put;
   };
 };
 
@@ -155,12 +155,12 @@ struct alignas(16) Instruction {
 inline constexpr int kMostPlaces = 2;
 
 // A run of instructions for one launch.
-struct StepLaunch {
-  const Instruction* program;
+struct DecodeKernelLaunch {
+  const Instruction* builder;
   int count;
   int first_fed;            // the first instruction with stages of the ring
   int places[kMostPlaces];  // attentions that tell them; -1: none
-  int stages;               // of the ring of weights, a multiple of kFeeders and of kStepGroups
+  int stages;               // of the ring of weights, a multiple of kProducerWarps and of kMathGroups
   int ahead;                // of a feeder's stages, on their way at a time
   int scratch_bytes;        // for inputs of products, and for attention
   uint32_t* arrivals;       // a zero, and a zero again at the end; the tag of the last instruction before
@@ -173,48 +173,48 @@ struct ProductInputs {
 };
 
 // The kernels for a type of plain weights and caches, and a quantized type (null: there is none).
-struct StepKernel {
-  void (*launch)(const Launch&, const StepLaunch&);
+struct DecodeKernel {
+  void (*launch)(const Launch&, const DecodeKernelLaunch&);
   int stage_bytes;
   int stage_pieces;  // of 128 bytes of each row, in a stage
   ProductInputs (*inputs)(bool quantized);
   int (*attention_bytes)(int group);  // of attention in scratch
 };
-const StepKernel* step_kernel(DType plain, DType quantized);  // null: there are none
+const DecodeKernel* decode_kernel(DType plain, DType quantized);  // null: there are none
 
-inline constexpr int kStepWarps = 8, kStepGroupWarps = 4;  // that calculate; of a group
-inline constexpr int kStepGroups = kStepWarps / kStepGroupWarps;
-inline constexpr int kFinishers = 2, kFeeders = 2;  // the warps beside them
-inline constexpr int kStepShared = 225 << 10;       // and 1 KiB for the ring to begin at a multiple of that
-inline constexpr int kFewestStages = kStepWarps, kMostStages = 64;
-inline constexpr int kStepMostDim = 128;         // of heads
-inline constexpr int kStepKeys = 16;             // of a stage
-inline constexpr int kStepPlaceBytes = 1 << 10;  // of a unit of attention
+inline constexpr int kMathWarps = 8, kWarpgroupWarps = 4;  // that calculate; of a group
+inline constexpr int kMathGroups = kMathWarps / kWarpgroupWarps;
+inline constexpr int kEpilogueWarps = 2, kProducerWarps = 2;  // the warps beside them
+inline constexpr int kDecodeSharedBytes = 225 << 10;       // and 1 KiB for the ring to begin at a multiple of that
+inline constexpr int kFewestStages = kMathWarps, kMostStages = 64;
+inline constexpr int kMostHeadDim = 128;         // of heads
+inline constexpr int kDecodeKeys = 16;             // of a stage
+inline constexpr int kUnitPlaceBytes = 1 << 10;  // of a unit of attention
 // Panels whose sums may be on their way from the warps to the one that adds them up.
-inline constexpr int kStepSums = 4;
+inline constexpr int kDecodeSums = 4;
 // Beside the ring and the scratch: these sums, instructions at hand and for the feeder, barriers.
-inline constexpr int kStepBeside =
-    kStepSums * kStepWarps * 16 * (kMostStepRows + 1) * 4 + (2 + 2 * kFeeders) * static_cast<int>(sizeof(Instruction)) +
-    16 * (kMostStages + kStepSums) + kMostStepRows * kStepWarps * 4 + kMostPlaces * kStepPlaceBytes + 128;
+inline constexpr int kHelperWarps =
+    kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 + (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
+    16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 + kMostPlaces * kUnitPlaceBytes + 128;
 
-class StepProgram {
+class DecodeKernelBuilder {
  public:
-  // Where the device can, and the environment does not say SLUICE_CUDA_PROGRAMS=0.
+  // Where the device can, and the environment does not say SLUICE_CUDA_DECODE_KERNEL=0.
   static bool usable(const Launch& l);
   // For one recording on the stream of `l`.
-  explicit StepProgram(const Launch& l);
-  ~StepProgram();
-  StepProgram(const StepProgram&) = delete;
-  StepProgram& operator=(const StepProgram&) = delete;
+  explicit DecodeKernelBuilder(const Launch& l);
+  ~DecodeKernelBuilder();
+  DecodeKernelBuilder(const DecodeKernelBuilder&) = delete;
+  DecodeKernelBuilder& operator=(const DecodeKernelBuilder&) = delete;
 
   // Each takes the op, or returns false. `alone` is the op as a launch of its own.
-  using Alone = std::function<void()>;
-  bool embed(const Tensor& out, const Tensor& table, const int32_t* ids, Alone alone);
-  bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset, Alone alone);
-  bool product(const Product& p, Alone alone);
-  bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, Alone alone);
-  bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, Alone alone);
-  bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, Alone alone);
+  using FallbackLaunch = std::function<void()>;
+  bool embed(const Tensor& out, const Tensor& table, const int32_t* ids, FallbackLaunch fallback);
+  bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset, FallbackLaunch fallback);
+  bool product(const Product& p, FallbackLaunch fallback);
+  bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
+  bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
+  bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
 
   // Launches what was taken since the last time: as one kernel if that is worth it. Before every other launch.
   void flush();
@@ -233,11 +233,11 @@ class StepProgram {
   bool take_type(DType plain, DType quantized);
   bool take_scratch(int bytes);
   bool rotated_before(const AttentionParams& params, int sequences) const;
-  StepHeadNorms take_head_norms(const StepRotation& r);
-  int place_of(const AttentionParams& params, const StepRotation& rotation, int cuts);
-  void add(const Instruction& instruction, Alone alone);
+  HeadNorms take_head_norms(const RopeInstruction& r);
+  int place_of(const AttentionParams& params, const RopeInstruction& rotation, int cuts);
+  void add(const Instruction& instruction, FallbackLaunch fallback);
   std::byte* device();
-  const StepMaps* keep(const StepMaps& maps);
+  const TensorMaps* keep(const TensorMaps& maps);
   uint2* exchange(size_t words);
   void launch_run();
 
@@ -245,9 +245,9 @@ class StepProgram {
   std::byte* device_ = nullptr;                       // arrivals, instructions, maps
   std::vector<std::pair<uint2*, size_t>> exchanges_;  // on the device, words; the last one is large enough for the run
   std::vector<Instruction> all_;                      // those of the launches until now, then the run
-  std::vector<StepMaps> maps_;
+  std::vector<TensorMaps> maps_;
   size_t run_ = 0;            // where that begins
-  std::vector<Alone> alone_;  // its ops
+  std::vector<FallbackLaunch> fallback_;  // its ops
   DType plain_ = nullptr, quantized_ = nullptr;
   std::vector<Place> places_;
   int scratch_ = 0, products_ = 0;

@@ -30,21 +30,21 @@ Span span(const float* data, int64_t stride, int64_t rows, int64_t columns) {
 }
 
 // Attention may write another type, which is not passed on.
-Span result_of(const StepAttention& a) {
+Span result_of(const AttentionInstruction& a) {
   const AttentionParams& p = a.params;
   const auto* out = static_cast<const float*>(p.out);
   if (p.out_type == RowType::kFloat) return span(out, p.out_stride, a.sequences, int64_t{p.heads} * p.value_dim);
   const int64_t stride = (p.out_stride + 1) / 2, columns = (int64_t{p.heads} * p.value_dim + 1) / 2;
   return span(out, stride, a.sequences, columns);
 }
-Span queries_of(const StepAttention& a) {
+Span queries_of(const AttentionInstruction& a) {
   const auto* q = static_cast<const float*>(a.params.q);
   return span(q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
 }
-Span out_of(const StepProduct& p) { return span(p.out, p.out_stride, p.rows, p.n); }
-Span gated_of(const StepProduct& p) { return span(p.gated, p.gated_stride, p.rows, p.n / 2); }
-Span input_of(const StepProduct& p) { return span(p.x, p.x_stride, p.rows, p.k); }
-Span out_of(const StepNorm& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
+Span out_of(const MatmulInstruction& p) { return span(p.out, p.out_stride, p.rows, p.n); }
+Span gated_of(const MatmulInstruction& p) { return span(p.gated, p.gated_stride, p.rows, p.n / 2); }
+Span input_of(const MatmulInstruction& p) { return span(p.x, p.x_stride, p.rows, p.k); }
+Span out_of(const NormInstruction& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
 
 // What an instruction writes beside an Exchange, and whether it does.
 struct Write {
@@ -55,20 +55,20 @@ struct Write {
 };
 std::vector<Write> writes_of(Instruction& in) {
   switch (in.kind) {
-    case Kind::kProduct: {
-      StepProduct& p = in.product;
+    case Kind::kMatmul: {
+      MatmulInstruction& p = in.product;
       return {{out_of(p), &p.keeps_out}, {gated_of(p), &p.keeps_gated}};
     }
     case Kind::kAttention:
       return {{result_of(in.attention), &in.attention.keeps_out}};
     case Kind::kNorm:
       return {{out_of(in.norm), nullptr}};
-    case Kind::kRows:
+    case Kind::kGather:
       return {{span(in.rows.out, in.rows.out_stride, in.rows.rows, in.rows.columns), nullptr}};
     case Kind::kGlu:
       return {{span(in.glu.out, in.glu.out_stride, in.glu.rows, in.glu.columns), nullptr}};
-    case Kind::kRotation: {
-      const StepRotation& r = in.rotation;
+    case Kind::kRope: {
+      const RopeInstruction& r = in.rotation;
       return {{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim), nullptr},
               {span(r.k, r.k_stride, r.rows, int64_t{r.kv_heads} * r.head_dim), nullptr}};
     }
@@ -80,14 +80,14 @@ std::vector<Write> writes_of(Instruction& in) {
 
 // What it reads that is not in an Exchange.
 std::vector<Span> reads_of(const Instruction& in) {
-  const auto vectors = [](const StepRotation& r) {
+  const auto vectors = [](const RopeInstruction& r) {
     return std::vector<Span>{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim),
                              span(r.k, r.k_stride, r.rows, int64_t{r.kv_heads} * r.head_dim),
                              span(r.v, r.v_stride, r.rows, int64_t{r.kv_heads} * r.value_dim)};
   };
   switch (in.kind) {
-    case Kind::kProduct: {
-      const StepProduct& p = in.product;
+    case Kind::kMatmul: {
+      const MatmulInstruction& p = in.product;
       std::vector<Span> all;
       if (p.in.stride == 0) all.push_back(input_of(p));
       if (p.accumulate) all.push_back(out_of(p));
@@ -101,11 +101,11 @@ std::vector<Span> reads_of(const Instruction& in) {
     }
     case Kind::kNorm:
       return {span(in.norm.x, in.norm.x_stride, in.norm.rows, int64_t{in.norm.groups} * in.norm.columns)};
-    case Kind::kRows:  // may gather from rows that were just computed
+    case Kind::kGather:  // may gather from rows that were just computed
       return {span(reinterpret_cast<const float*>(in.rows.table), 0, 1, int64_t{1} << 40)};
     case Kind::kGlu:
       return {span(in.glu.gate_up, in.glu.gate_up_stride, in.glu.rows, 2 * int64_t{in.glu.columns})};
-    case Kind::kRotation:
+    case Kind::kRope:
       return vectors(in.rotation);
     case Kind::kPut:
       return {span(in.put.x, in.put.x_stride, in.put.rows, in.put.columns)};
@@ -117,7 +117,7 @@ bool overlap(const std::vector<Span>& spans, const Span& with) {
   return std::ranges::any_of(spans, [&](const Span& s) { return s.overlaps(with); });
 }
 
-// Whether somebody reads `x` behind instruction i, before it is written again: perhaps behind the program.
+// Whether somebody reads `x` behind instruction i, before it is written again: perhaps after the kernel.
 template <class Reads, class Writes>
 bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
   for (size_t j = i + 1; j < count; ++j) {
@@ -135,10 +135,10 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
   const auto reads = [&](size_t j) { return reads_of(run[j]); };
   const auto writes = [&](size_t j) { return writes_of(run[j]); };
   for (size_t i = 0; i < run.size(); ++i) {
-    const bool pair = run[i].kind == Kind::kNorm && i + 1 < run.size() && run[i + 1].kind == Kind::kProduct;
+    const bool pair = run[i].kind == Kind::kNorm && i + 1 < run.size() && run[i + 1].kind == Kind::kMatmul;
     if (pair) {
-      const StepNorm norm = run[i].norm;
-      StepProduct& p = run[i + 1].product;
+      const NormInstruction norm = run[i].norm;
+      MatmulInstruction& p = run[i + 1].product;
       if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && out_of(norm) == input_of(p) &&
           !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
         p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
@@ -151,19 +151,19 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
   return fused;
 }
 
-class Wiring {
+class DependencyPass {
  public:
-  explicit Wiring(size_t most) { program_.instructions.reserve(most); }
+  explicit DependencyPass(size_t most) { program_.instructions.reserve(most); }
 
   void add(Instruction in) {
     bool linked = false;
-    if (in.kind == Kind::kProduct) {
-      StepProduct& p = in.product;
+    if (in.kind == Kind::kMatmul) {
+      MatmulInstruction& p = in.product;
       p.in = put_by_last(input_of(p), p);
       if (p.in.stride == 0) {
         Instruction put;
         std::memset(static_cast<void*>(&put), 0, sizeof put);
-        put.kind = Kind::kPut, put.meet = !all().empty();
+        put.kind = Kind::kPut, put.grid_barrier = !all().empty();
         put.put = {.x = p.x, .x_stride = p.x_stride, .rows = p.rows, .columns = p.k, .put = quads_for(p)};
         p.in = put.put.put.to;
         all().push_back(put);
@@ -172,14 +172,14 @@ class Wiring {
     } else if (in.kind == Kind::kAttention) {
       linked = link(in.attention);
     }
-    in.meet = !linked && !all().empty();
+    in.grid_barrier = !linked && !all().empty();
     all().push_back(in);
   }
 
-  WiredProgram finish() {
+  DecodeKernelPlan finish() {
     for (Instruction& in : all()) reads_.push_back(reads_of(in)), writes_.push_back(writes_of(in));
     for (size_t i = 0; i < all().size(); ++i) drop_unread(i);
-    for (size_t i = 0; i < all().size(); ++i) all()[i].meet |= conflicts(i);
+    for (size_t i = 0; i < all().size(); ++i) all()[i].grid_barrier |= conflicts(i);
     return std::move(program_);
   }
 
@@ -192,17 +192,17 @@ class Wiring {
     return {.words = nullptr, .stride = words_of_row, .step = static_cast<int>(all().size())};
   }
   // What the instruction that comes next puts for a product.
-  Put quads_for(const StepProduct& p) {
+  Put quads_for(const MatmulInstruction& p) {
     return {.to = exchange(p.k / 2, p.rows), .quads = true, .weight = p.norm_weight, .offset = p.norm_offset};
   }
 
   // What the last instruction computed is `x`, the input of `p`: it puts that. Else the stride is 0.
-  Exchange put_by_last(const Span& x, const StepProduct& p) {
+  Exchange put_by_last(const Span& x, const MatmulInstruction& p) {
     if (all().empty()) return {};
     Instruction& last = all().back();
     const int step = static_cast<int>(all().size()) - 1;
-    if (last.kind == Kind::kProduct) {
-      StepProduct& from = last.product;
+    if (last.kind == Kind::kMatmul) {
+      MatmulInstruction& from = last.product;
       if (from.put.to.stride != 0 || x != (from.gated != nullptr ? gated_of(from) : out_of(from))) return {};
       from.put = quads_for(p), from.put.to.step = step;
       return from.put.to;
@@ -214,10 +214,10 @@ class Wiring {
   }
 
   // The vectors of an attention that rotates them are the last product's.
-  bool link(StepAttention& a) {
-    const StepRotation& r = a.rotation;
-    if (r.q == nullptr || all().empty() || all().back().kind != Kind::kProduct) return false;
-    StepProduct& p = all().back().product;
+  bool link(AttentionInstruction& a) {
+    const RopeInstruction& r = a.rotation;
+    if (r.q == nullptr || all().empty() || all().back().kind != Kind::kMatmul) return false;
+    MatmulInstruction& p = all().back().product;
     const auto column = [&](const float* data, int64_t stride, int64_t columns) {
       const int64_t at = data - p.out;
       return data >= p.out && stride == p.out_stride && at % 2 == 0 && at + columns <= p.n ? static_cast<int>(at) : -1;
@@ -244,7 +244,7 @@ class Wiring {
 
   // With an instruction since the last meeting.
   bool conflicts(size_t i) {
-    for (size_t j = i; j > 0 && !all()[j].meet;) {
+    for (size_t j = i; j > 0 && !all()[j].grid_barrier;) {
       --j;
       if (same_blocks(all()[i], all()[j])) continue;
       for (const Write& w : writes_[i]) {
@@ -258,7 +258,7 @@ class Wiring {
   }
   // Both accumulate to the same: each block to what it has itself.
   static bool same_blocks(const Instruction& a, const Instruction& b) {
-    const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kProduct && in.product.accumulate; };
+    const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kMatmul && in.product.accumulate; };
     return accumulates(a) && accumulates(b) && out_of(a.product) == out_of(b.product);
   }
   bool writes(size_t i, const Span& x) const {
@@ -267,23 +267,23 @@ class Wiring {
 
   std::vector<std::vector<Span>> reads_;
   std::vector<std::vector<Write>> writes_;
-  WiredProgram program_;
+  DecodeKernelPlan program_;
 };
 
 }  // namespace
 
-WiredProgram wire(const std::vector<Instruction>& run) {
-  Wiring wiring(2 * run.size());
-  for (const Instruction& in : fuse_norms(run)) wiring.add(in);
-  return wiring.finish();
+DecodeKernelPlan resolve_dependencies(const std::vector<Instruction>& run) {
+  DependencyPass pass(2 * run.size());
+  for (const Instruction& in : fuse_norms(run)) pass.add(in);
+  return pass.finish();
 }
 
-void place_exchanges(WiredProgram& program, uint2* memory) {
+void place_exchanges(DecodeKernelPlan& plan, uint2* memory) {
   const auto place = [&](Exchange& e) {
-    if (e.stride != 0) e.words = memory + e.step % kExchanges * program.exchange_words;
+    if (e.stride != 0) e.words = memory + e.step % kExchanges * plan.exchange_words;
   };
-  for (Instruction& in : program.instructions) {
-    if (in.kind == Kind::kProduct) place(in.product.in), place(in.product.put.to);
+  for (Instruction& in : plan.instructions) {
+    if (in.kind == Kind::kMatmul) place(in.product.in), place(in.product.put.to);
     if (in.kind == Kind::kAttention) place(in.attention.in), place(in.attention.put);
     if (in.kind == Kind::kPut) place(in.put.put.to);
   }

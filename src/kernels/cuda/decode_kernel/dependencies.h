@@ -18,15 +18,15 @@ namespace sluice::cuda {
 
 inline constexpr int kExchanges = 8, kDone = 3;
 
-struct WiredProgram {
+struct DecodeKernelPlan {
   std::vector<Instruction> instructions;
   size_t exchange_words = 0;  // of one Exchange
 };
 
 // `run` as it was recorded, in which no instruction meets or puts. Exchanges get their addresses from
 // place_exchanges().
-WiredProgram wire(const std::vector<Instruction>& run);
+DecodeKernelPlan resolve_dependencies(const std::vector<Instruction>& run);
 // Of wire()'s program: Exchanges lie in `memory`, kExchanges * exchange_words words of zeros or of older steps.
-void place_exchanges(WiredProgram& program, uint2* memory);
+void place_exchanges(DecodeKernelPlan& plan, uint2* memory);
 
 }  // namespace sluice::cuda

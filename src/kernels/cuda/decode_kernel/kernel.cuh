@@ -1,5 +1,5 @@
-// The kernel behind StepProgram, a template over the type of plain weights and caches and over a quantized type, one
-// block per multiprocessor. kStepWarps warps execute the instructions, all blocks one after the other, and four more
+// The kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and over a quantized type, one
+// block per multiprocessor. kMathWarps warps execute the instructions, all blocks one after the other, and four more
 // work for them: two feeders copy the weights of every product to come into a ring of stages in shared memory, two
 // finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage or a unit
 // is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave for it.
@@ -25,17 +25,17 @@
 
 namespace sluice::cuda::step {
 
-inline constexpr int kThreads = kStepWarps * kWarp;  // that calculate
-inline constexpr int kStepThreads = kThreads + (kFinishers + kFeeders) * kWarp;
+inline constexpr int kThreads = kMathWarps * kWarp;  // that calculate
+inline constexpr int kDecodeThreads = kThreads + (kEpilogueWarps + kProducerWarps) * kWarp;
 inline constexpr int kRingAlign = 1024;
-inline constexpr int kSumsPitch = kMostStepRows + 1;
-inline constexpr int kSums = kStepWarps * kPanelOutputs * kSumsPitch;  // floats
+inline constexpr int kSumsPitch = kMostDecodeKernelRows + 1;
+inline constexpr int kSums = kMathWarps * kPanelOutputs * kSumsPitch;  // floats
 
 // The units of a product that are this block's: its own index and every gridDim.x-th one on, below count. Of gated ones
 // a unit is two panels, unit and unit + count. The last blocks may have a unit less of every product, and attention.
 struct Units {
   int first, count, panels;
-  __device__ explicit Units(const StepProduct& p) {
+  __device__ explicit Units(const MatmulInstruction& p) {
     const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, gated = p.gated != nullptr ? 1 : 0;
     panels = 1 + gated;
     count = all >> gated;
@@ -45,9 +45,9 @@ struct Units {
 
 // Fills its stages of the ring, with no more on their way than keep memory busy: whatever else a block reads has to
 // wait behind them.
-class Feeder {
+class Producer {
  public:
-  __device__ Feeder(const StepLaunch& l, std::byte* ring, const RingPlace& own, int index)
+  __device__ Producer(const DecodeKernelLaunch& l, std::byte* ring, const RingPlace& own, int index)
       : ring_(shared_address(ring)),
         policy_(evicted_first()),
         most_(l.ahead),
@@ -56,13 +56,13 @@ class Feeder {
         arriving_(own) {}
 
   template <class Weights>
-  __device__ void feed(const StepProduct& p) {
+  __device__ void feed(const MatmulInstruction& p) {
     const Units units(p);
     const typename Weights::Source from(p);
     const int stages = (p.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
     for (int unit = units.first; unit < units.count; unit += grid) {
       for (int i = 0; i < units.panels; ++i) {
-        for (; next_ < stages; next_ += kFeeders) {
+        for (; next_ < stages; next_ += kProducerWarps) {
           wait_for_room();
           Weights::fill(from, unit + i * units.count, next_ * Weights::kLines, ring_ + place_.offset(), place_.full(),
                         policy_);
@@ -74,22 +74,22 @@ class Feeder {
   }
 
   // Keys and values of the block's unit. By the whole warp, of which the first lane copies.
-  __device__ void feed(const StepAttention& a, const UnitPlace& place) {
+  __device__ void feed(const AttentionInstruction& a, const UnitPlace& place) {
     if (place.chunks == 0) return;
     const AttentionParams& p = a.params;
     const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = place.begin, end = place.end;
     const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head, box_keys = a.box_keys;
     const int key_boxes = (p.head_dim + 63) / 64, value_boxes = (p.value_dim + 63) / 64;
-    const StepMaps* const maps = a.maps;
+    const TensorMaps* const maps = a.maps;
     const uint32_t per_block = p.per_block;
     const int32_t* table = p.block_table + place.table + place.first_block;
     const int blocks = place.blocks;
     const auto ids_from = [&](int block) { return block + lane < blocks ? __ldg(table + block + lane) : 0; };
     int window = 0, ids = place.ids[lane], later = ids_from(kWarp);
-    const int stages = (end - begin + kStepKeys - 1) / kStepKeys;
+    const int stages = (end - begin + kDecodeKeys - 1) / kDecodeKeys;
     next_ = __shfl_sync(kFullWarp, next_, 0);
-    for (; next_ < stages; next_ += kFeeders) {
-      const int key = begin + next_ * kStepKeys;
+    for (; next_ < stages; next_ += kProducerWarps) {
+      const int key = begin + next_ * kDecodeKeys;
       // All keys of the stage lie in one block, or in the two that come next.
       const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
       if (block - place.first_block >= window + kWarp) {
@@ -102,7 +102,7 @@ class Feeder {
       if (lane != 0) continue;
       wait_for_room();
       const uint32_t to = ring_ + place_.offset(), full = place_.full();
-      const int copied = min((end - key + box_keys - 1) / box_keys * box_keys, kStepKeys);
+      const int copied = min((end - key + box_keys - 1) / box_keys * box_keys, kDecodeKeys);
       expect_bytes(full, copied * 128 * (key_boxes + value_boxes));
       for (int i = 0; i < copied; i += box_keys) {
         const int in_block = key + i - block * block_size;
@@ -111,7 +111,7 @@ class Feeder {
             ((same ? id[0] : id[1]) * kv_heads + kv_head) * block_size + (same ? in_block : in_block - block_size);
         for (int box = 0; box < key_boxes + value_boxes; ++box) {
           const bool is_key = box < key_boxes;
-          copy_box(to + (box * kStepKeys + i) * 128, is_key ? maps->rows : maps->beside,
+          copy_box(to + (box * kDecodeKeys + i) * 128, is_key ? maps->rows : maps->beside,
                    (is_key ? box : box - key_boxes) * 128, vector, full, policy_);
         }
       }
@@ -142,22 +142,22 @@ class Feeder {
 // Shared memory of a block.
 struct Memory {
   std::byte *ring, *scratch;
-  float* sums;         // [kStepSums][kSums]
-  float* squares;      // [kMostStepRows][kStepWarps], sums over the inputs
+  float* sums;         // [kDecodeSums][kSums]
+  float* squares;      // [kMostDecodeKernelRows][kMathWarps], sums over the inputs
   Instruction* slots;  // [2]
-  Instruction* fed;    // [kFeeders][2]
+  Instruction* fed;    // [kProducerWarps][2]
   UnitPlace* places;   // [kMostPlaces]
 };
 
 // The inputs of a product lie at the begin of the scratch.
-__device__ inline Inputs inputs_of(const StepProduct& p, const Memory& memory) {
+__device__ inline Inputs inputs_of(const MatmulInstruction& p, const Memory& memory) {
   return {memory.scratch, p.rows, p.lines};
 }
 
 // The inputs of a product from an Exchange to where the tensor cores look for them. A step passes here once for every
 // product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
 template <class T, class Weights>
-__device__ void take_inputs(const StepProduct& p, const Memory& memory, const Team& team, uint32_t tag) {
+__device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, const Team& team, uint32_t tag) {
   constexpr int kBatch = 8, kPadded = Weights::kPaddedLines;
   const int thread = static_cast<int>(threadIdx.x), rows = p.rows, given = p.k / 4;
   const int quads = (p.lines + kPadded - 1) / kPadded * kPadded * (kPanelLine / 4);
@@ -196,7 +196,7 @@ __device__ void take_inputs(const StepProduct& p, const Memory& memory, const Te
     }
     if (row == own_row) continue;
     squares = warp_sum(squares);
-    if (thread % kWarp == 0) memory.squares[own_row * kStepWarps + thread / kWarp] = squares;
+    if (thread % kWarp == 0) memory.squares[own_row * kMathWarps + thread / kWarp] = squares;
     squares = 0.0f;
   }
   if constexpr (Weights::kByWarpGroup) fence_for_products();
@@ -211,12 +211,12 @@ __device__ inline float activated(ops::Activation activation, float x) {
   return activated_otherwise(activation, x);
 }
 
-// A finisher's part of a product: of every kFinishers-th unit, adds up the warps' sums of a panel, a lane for an output
+// A finisher's part of a product: of every kEpilogueWarps-th unit, adds up the warps' sums of a panel, a lane for an output
 // and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums are
 // added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
 template <class T>
-__device__ void finish(const StepProduct& p, const Memory& memory, int finisher, RingPlace& sums_place, uint32_t tag) {
-  constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostStepRows / kRowsOfWarp;
+__device__ void finish(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place, uint32_t tag) {
+  constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
             first_row = lane / kPanelOutputs;
@@ -252,18 +252,18 @@ __device__ void finish(const StepProduct& p, const Memory& memory, int finisher,
 
   float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
   bool first = p.norms;
-  const int first_unit = units.first + finisher * grid;
-  int turn = finisher;  // 0: the unit is this one's
+  const int first_unit = units.first + epilogue * grid;
+  int turn = epilogue;  // 0: the unit is this one's
   Beside next = ask(first_unit, first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
     const bool others = turn != 0;
-    turn = others ? turn - 1 : kFinishers - 1;
+    turn = others ? turn - 1 : kEpilogueWarps - 1;
     if (others) {
       for (int half = 0; half < units.panels; ++half) sums_place.next();
       continue;
     }
-    const int next_unit = unit + kFinishers * grid;
+    const int next_unit = unit + kEpilogueWarps * grid;
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
       const int panel = unit + half * units.count;
@@ -276,8 +276,8 @@ __device__ void finish(const StepProduct& p, const Memory& memory, int finisher,
 #pragma unroll
         for (int i = 0; i < kRowsOfLane; ++i) {
           float squares = 0.0f;
-          for (int w = 0; w < kStepWarps; ++w) {
-            squares += memory.squares[min(first_row + i * kRowsOfWarp, rows - 1) * kStepWarps + w];
+          for (int w = 0; w < kMathWarps; ++w) {
+            squares += memory.squares[min(first_row + i * kRowsOfWarp, rows - 1) * kMathWarps + w];
           }
           scales[i] = rsqrtf(squares / static_cast<float>(p.k) + p.eps);
         }
@@ -289,7 +289,7 @@ __device__ void finish(const StepProduct& p, const Memory& memory, int finisher,
         products[i] = 0.0f;
         if (i * kRowsOfWarp >= rows) break;
 #pragma unroll
-        for (int w = 0; w < kStepWarps; ++w) products[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
+        for (int w = 0; w < kMathWarps; ++w) products[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
       }
       __syncwarp();
       if (lane == 0) arrive(sums_place.empty());
@@ -360,7 +360,7 @@ __device__ void multiply_rows(const Units& units, const Inputs& inputs, const Me
     for (int i = 0; i < units.panels; ++i) {
       Panel panel;
       while (own.next < stages) {
-        if (Panel::kSets > 1 && own.next + (Panel::kSets - 1) * kStepGroups < stages) {
+        if (Panel::kSets > 1 && own.next + (Panel::kSets - 1) * kMathGroups < stages) {
           add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, Panel::kSets>());
         } else {
           add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, 1>());
@@ -377,21 +377,21 @@ __device__ void multiply_rows(const Units& units, const Inputs& inputs, const Me
 }
 
 template <class T, class Weights>
-__device__ void multiply(const StepProduct& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
+__device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
                          const Team& team, uint32_t epoch) {
   const Units units(p);
   if (units.first >= units.count) return;
   const Inputs inputs = inputs_of(p, memory);
   take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
-  static_assert(kMostStepRows == 4);
+  static_assert(kMostDecodeKernelRows == 4);
   if constexpr (Weights::kByWarpGroup) {
     if (inputs.rows == 1) return multiply_rows<Weights, 1>(units, inputs, memory, own, sums_place);
     if (inputs.rows == 2) return multiply_rows<Weights, 2>(units, inputs, memory, own, sums_place);
   }
-  multiply_rows<Weights, kMostStepRows>(units, inputs, memory, own, sums_place);
+  multiply_rows<Weights, kMostDecodeKernelRows>(units, inputs, memory, own, sums_place);
 }
 
-__device__ inline void run(const StepNorm& a, const Memory& memory, const Team& team) {
+__device__ inline void run(const NormInstruction& a, const Memory& memory, const Team& team) {
   const int thread = static_cast<int>(threadIdx.x), vectors = a.rows * a.groups;
   for (int i = static_cast<int>(blockIdx.x); i < vectors; i += static_cast<int>(gridDim.x)) {
     const int row = i / a.groups, group = i % a.groups;
@@ -407,7 +407,7 @@ __device__ inline void run(const StepNorm& a, const Memory& memory, const Team& 
     if (thread % kWarp == 0) memory.squares[thread / kWarp] = squares;
     team.sync();
     float sum = 0.0f;
-    for (int w = 0; w < kStepWarps; ++w) sum += memory.squares[w];
+    for (int w = 0; w < kMathWarps; ++w) sum += memory.squares[w];
     const float scale = rsqrtf(sum / static_cast<float>(a.columns) + a.eps);
 #pragma unroll 8
     for (int c = thread; c < a.columns; c += kThreads) {
@@ -427,7 +427,7 @@ __device__ void each_element(int rows, int columns, F&& f) {
 }
 
 template <class T>
-__device__ void run(const StepRows& a) {
+__device__ void run(const GatherInstruction& a) {
   each_element(a.rows, a.columns, [&](int row, int column) {
     const int64_t from = a.ids[row] * a.table_stride + column;
     a.out[row * a.out_stride + column] = a.bytes == 4 ? reinterpret_cast<const float*>(a.table)[from]
@@ -435,7 +435,7 @@ __device__ void run(const StepRows& a) {
   });
 }
 
-__device__ inline void run(const StepGlu& a) {
+__device__ inline void run(const GluInstruction& a) {
   each_element(a.rows, a.columns, [&](int row, int column) {
     const float* gate = a.gate_up + row * a.gate_up_stride + column;
     a.out[row * a.out_stride + column] = activated(a.activation, __ldcg(gate)) * __ldcg(gate + a.columns);
@@ -443,7 +443,7 @@ __device__ inline void run(const StepGlu& a) {
 }
 
 template <class T>
-__device__ void run(const StepPut& a, uint32_t tag) {
+__device__ void run(const PutInstruction& a, uint32_t tag) {
   each_element(a.rows, a.columns / 4, [&](int row, int quad) {
     const float* x = a.x + row * a.x_stride + quad * 4;
     float v[4], squares = 0.0f;
@@ -459,7 +459,7 @@ __device__ void run(const StepPut& a, uint32_t tag) {
 }
 
 template <class T>
-__device__ void run(const StepRotation& a, const Team& team) {
+__device__ void run(const RopeInstruction& a, const Team& team) {
   const Rotation rotation = rotation_of(a);
   const int half = a.rotary / 2;
   each_element(a.rows, a.heads * half, [&](int row, int i) {
@@ -473,18 +473,18 @@ __device__ void run(const StepRotation& a, const Team& team) {
 
 // Waits until all blocks have come here, for the `meeting`-th time; then all see what they wrote before. By the
 // first finisher's first lane alone, the others of the block wait for it.
-__device__ inline void meet(const StepLaunch& l, int meeting) {
-  const uint32_t all = static_cast<uint32_t>(meeting) * gridDim.x;
+__device__ inline void grid_barrier(const DecodeKernelLaunch& l, int grid_barrier_) {
+  const uint32_t all = static_cast<uint32_t>(grid_barrier_) * gridDim.x;
   uint32_t now;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(now) : "l"(l.arrivals) : "memory");
   for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
 }
 
 // The end of a launch: who comes last leaves things as the next one wants them.
-__device__ inline void leave(const StepLaunch& l, int meetings, uint32_t epoch) {
+__device__ inline void leave(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
-  if (before + 1 != (meetings + 1) * gridDim.x) return;
+  if (before + 1 != (grid_barriers + 1) * gridDim.x) return;
   l.arrivals[0] = 0;
   l.arrivals[1] = epoch + l.count;
 }
@@ -493,7 +493,7 @@ constexpr int kInstructionPacks = static_cast<int>(sizeof(Instruction) / sizeof(
 static_assert(kInstructionPacks <= kWarp);
 
 // An instruction to its slot. By a warp.
-__device__ inline void fetch(const StepLaunch& l, const Memory& memory, int i) {
+__device__ inline void fetch(const DecodeKernelLaunch& l, const Memory& memory, int i) {
   const int pack = static_cast<int>(threadIdx.x) % kWarp;
   if (i >= l.count || pack >= kInstructionPacks) return;
   reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
@@ -504,18 +504,18 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
                         uint32_t epoch, int step) {
   using Kind = Instruction::Kind;
   switch (in.kind) {
-    case Kind::kProduct:
+    case Kind::kMatmul:
       if constexpr (!std::is_same_v<Quantized, NoWeights>) {
         if (in.product.quantized) return multiply<T, Quantized>(in.product, memory, own, sums, team, epoch);
       }
       return multiply<T, PlainWeights<T>>(in.product, memory, own, sums, team, epoch);
     case Kind::kNorm:
       return run(in.norm, memory, team);
-    case Kind::kRows:
+    case Kind::kGather:
       return run<T>(in.rows);
     case Kind::kGlu:
       return run(in.glu);
-    case Kind::kRotation:
+    case Kind::kRope:
       return run<T>(in.rotation, team);
     case Kind::kAttention:
       return attend<T>(in.attention, memory.scratch, memory.ring, own, memory.places[in.attention.place], team, epoch,
@@ -527,8 +527,8 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
 
 // A feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
 template <class T, class Quantized>
-__device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace& own, int index) {
-  Feeder feeder(l, memory.ring, own, index);
+__device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const RingPlace& own, int index) {
+  Producer producer(l, memory.ring, own, index);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto ask = [&](int i) {
     uint4 v = {0, 0, 0, 0};
@@ -549,11 +549,11 @@ __device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace&
     i = in.next;
     next = ask(i);
     if (in.kind == Instruction::Kind::kAttention) {
-      feeder.feed(in.attention, memory.places[in.attention.place]);
+      producer.feed(in.attention, memory.places[in.attention.place]);
       __syncwarp();
       continue;
     }
-    const StepProduct& p = in.product;
+    const MatmulInstruction& p = in.product;
     if (index == 0 && p.put.weight != nullptr) {  // of which every block asks for a share
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
@@ -561,9 +561,9 @@ __device__ void feed(const StepLaunch& l, const Memory& memory, const RingPlace&
     if (lane == 0) {
       bool fed = false;
       if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-        if (p.quantized) feeder.template feed<Quantized>(p), fed = true;
+        if (p.quantized) producer.template feed<Quantized>(p), fed = true;
       }
-      if (!fed) feeder.template feed<PlainWeights<T>>(p);
+      if (!fed) producer.template feed<PlainWeights<T>>(p);
     } else if (lane == 1 && i >= 0) {
       const Instruction& later = l.program[i];
       if (later.kind == Instruction::Kind::kAttention) {
@@ -584,22 +584,22 @@ constexpr int stage_bytes() {
 }
 
 template <class T, class Quantized>
-__global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_constant__ StepLaunch l) {
+__global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __grid_constant__ DecodeKernelLaunch l) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   Memory memory{};
   memory.ring = shared + (kRingAlign - shared_address(shared) % kRingAlign) % kRingAlign;
   memory.scratch = memory.ring + l.stages * stage_bytes<T, Quantized>();
   memory.sums = reinterpret_cast<float*>(memory.scratch + l.scratch_bytes);
-  memory.squares = memory.sums + kStepSums * kSums;
-  memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostStepRows * kStepWarps);
+  memory.squares = memory.sums + kDecodeSums * kSums;
+  memory.slots = reinterpret_cast<Instruction*>(memory.squares + kMostDecodeKernelRows * kMathWarps);
   memory.fed = memory.slots + 2;
-  memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2 * kFeeders);
-  static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kStepPlaceBytes);
-  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kStepSums;
+  memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2 * kProducerWarps);
+  static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kUnitPlaceBytes);
+  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kDecodeSums;
   if (threadIdx.x == 0) {
-    make_ring(barriers, l.stages, 1, kStepGroupWarps);
-    make_ring(sums_barriers, kStepSums, kStepWarps, 1);
+    make_ring(barriers, l.stages, 1, kWarpgroupWarps);
+    make_ring(sums_barriers, kDecodeSums, kMathWarps, 1);
   }
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp == 0) fetch(l, memory, 0);
@@ -610,53 +610,53 @@ __global__ void __launch_bounds__(kStepThreads, 1) run_program(const __grid_cons
   }
   __syncthreads();
   constexpr int kStageBytes = stage_bytes<T, Quantized>();
-  const int helper = warp - kStepWarps;  // the finishers, the feeders
-  if (const int index = helper - kFinishers; index >= 0) {
-    return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kFeeders), index);
+  const int helper = warp - kMathWarps;  // the finishers, the feeders
+  if (const int index = helper - kEpilogueWarps; index >= 0) {
+    return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kProducerWarps), index);
   }
-  const int group = warp / kStepGroupWarps;
-  OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, group, kStepGroups), .next = group};
-  RingPlace sums(sums_barriers, kStepSums, kSums);
-  const Team team{.warps = kStepWarps, .barrier = 1}, everyone{.warps = kStepWarps + kFinishers, .barrier = 2};
+  const int group = warp / kWarpgroupWarps;
+  OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, group, kMathGroups), .next = group};
+  RingPlace sums(sums_barriers, kDecodeSums, kSums);
+  const Team team{.warps = kMathWarps, .barrier = 1}, everyone{.warps = kMathWarps + kEpilogueWarps, .barrier = 2};
   // Tags begin behind those of the launch before; step i's is epoch + i.
   const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
-  int meetings = 0;
+  int grid_barriers = 0;
   for (int i = 0; i < l.count; ++i) {
     const Instruction& in = memory.slots[i % 2];
-    if (in.meet) {
-      ++meetings;
-      if (threadIdx.x == kThreads) meet(l, meetings);
+    if (in.grid_barrier) {
+      ++grid_barriers;
+      if (threadIdx.x == kThreads) grid_barrier(l, grid_barriers);
       everyone.sync();
     }
     if (helper < 0) {
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
       if (helper == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kProduct) finish<T>(in.product, memory, helper, sums, epoch + i);
+      if (in.kind == Instruction::Kind::kMatmul) finish<T>(in.product, memory, helper, sums, epoch + i);
     }
     everyone.sync();
   }
-  if (threadIdx.x == kThreads) leave(l, meetings, epoch - 1);
+  if (threadIdx.x == kThreads) leave(l, grid_barriers, epoch - 1);
 #endif
 }
 
 template <class T, class Quantized>
-void launch_program(const Launch& l, const StepLaunch& s) {
+void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
   static const cudaError_t allowed = cudaFuncSetAttribute(
-      run_program<T, Quantized>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingAlign + kStepShared);
+      run_decode_kernel<T, Quantized>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingAlign + kDecodeSharedBytes);
   check_cuda(allowed, "shared memory of a step");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(l.multiprocessors));
-  config.blockDim = dim3(kStepThreads);
+  config.blockDim = dim3(kDecodeThreads);
   config.dynamicSmemBytes =
-      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kStepBeside);
+      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kHelperWarps);
   config.stream = l.stream;
   cudaLaunchAttribute together{};  // blocks wait for each other: all run at once
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
   config.attrs = &together;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, run_program<T, Quantized>, s), "step");
+  check_cuda(cudaLaunchKernelEx(&config, run_decode_kernel<T, Quantized>, s), "step");
 }
 
 template <class T, class Quantized>
@@ -669,13 +669,13 @@ ProductInputs inputs_for(bool quantized) {
 
 // T is __nv_bfloat16 or __half, Format a type of src/quant that has panels, or void.
 template <class T, class Format>
-const StepKernel* kernel() {
+const DecodeKernel* kernel() {
   using Quantized = WeightsOf<Format>::Type;
-  static constexpr StepKernel kernel{.launch = launch_program<T, Quantized>,
+  static constexpr DecodeKernel kernel{.launch = launch_decode_kernel<T, Quantized>,
                                      .stage_bytes = stage_bytes<T, Quantized>(),
                                      .stage_pieces = kPieces,
                                      .inputs = inputs_for<T, Quantized>,
-                                     .attention_bytes = AttentionScratch<T, kStepMostDim>::bytes};
+                                     .attention_bytes = AttentionScratch<T, kMostHeadDim>::bytes};
   return &kernel;
 }
 

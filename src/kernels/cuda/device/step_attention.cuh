@@ -1,6 +1,6 @@
-// Attention of one row per sequence inside a program (step_kernel.cuh), where what counts is how soon the result is
+// Attention of one row per sequence inside a program (decode_kernel.cuh), where what counts is how soon the result is
 // there: a unit, the keys of a chunk for one kv head, is a block's. Keys and values come through the ring as weights
-// do, kStepKeys of each in a stage, before the queries. A warp takes stages of its own: scores of queries by keys, then
+// do, kDecodeKeys of each in a stage, before the queries. A warp takes stages of its own: scores of queries by keys, then
 // the values by their weights, both products of the tensor cores, of which the second takes what the first gives as it
 // lies in the registers (Dao 2023, arXiv:2307.08691). Warps' results meet in shared memory at the end of the unit,
 // those of chunks in device memory.
@@ -28,11 +28,11 @@ struct UnitPlace {
   int begin, end, kv_len, token, first_block, blocks, first_visible;
   int64_t vector, table;  // of the cache, for the last position; where the sequence's blocks begin
   int32_t ids[kWarp];     // the first ones of its blocks
-  alignas(16) float cos_sin[kStepMostDim];
+  alignas(16) float cos_sin[kMostHeadDim];
 };
 
 // By one warp.
-__device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& to) {
+__device__ inline void find_place(const AttentionInstruction& a, int unit, UnitPlace& to) {
   const AttentionParams& p = a.params;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int pair = unit / a.cuts, chunk = unit % a.cuts, sequence = pair / p.kv_heads;
@@ -53,7 +53,7 @@ __device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& t
     to.begin = begin, to.end = end, to.kv_len = kv_len, to.token = token;
     to.first_visible = first_visible(p, kv_len - 1);
     to.first_block = first_block, to.blocks = blocks, to.table = table;
-    const StepRotation& r = a.rotation;
+    const RopeInstruction& r = a.rotation;
     to.vector = Cache<void>{nullptr, r.kv_heads, r.block_size, 0}.vector(__ldg(r.slots + token), pair % p.kv_heads);
   }
   to.ids[lane] = lane < blocks ? __ldg(p.block_table + table + first_block + lane) : 0;
@@ -62,7 +62,7 @@ __device__ inline void find_place(const StepAttention& a, int unit, UnitPlace& t
   for (int i = lane; i < a.rotation.rotary; i += kWarp) to.cos_sin[i] = __ldg(cos_sin + i);
 }
 
-// The stages of the ring that are a warp group's: every kStepGroups-th.
+// The stages of the ring that are a warp group's: every kMathGroups-th.
 struct OwnStages {
   RingPlace place;
   int next;  // counted from the begin of the panel, or of the keys, that are next
@@ -75,13 +75,13 @@ struct AttentionScratch {
   alignas(16) T queries[kQueries][kPitch];
   alignas(16) T new_key[dim], new_value[dim];                                // of the last position
   float squares[kQueries + 2][2];                                            // of halves of vectors
-  alignas(16) float tops[kQueries][kStepWarps], sums[kQueries][kStepWarps];  // tops in powers of two
+  alignas(16) float tops[kQueries][kMathWarps], sums[kQueries][kMathWarps];  // tops in powers of two
   int last;
-  alignas(16) float mixed[kQueries][kStepWarps][kMixedPitch];
+  alignas(16) float mixed[kQueries][kMathWarps][kMixedPitch];
 
   // For so many queries.
   static constexpr int bytes(int queries) {
-    return static_cast<int>(sizeof(AttentionScratch) - sizeof(float) * kMixedPitch * kStepWarps * (kQueries - queries));
+    return static_cast<int>(sizeof(AttentionScratch) - sizeof(float) * kMixedPitch * kMathWarps * (kQueries - queries));
   }
 };
 
@@ -95,7 +95,7 @@ static __device__ __noinline__ float4 adjusted_scores(const AttentionParams& p, 
   return {scores[0], scores[1], scores[2], scores[3]};
 }
 
-// A warp's part of a unit: every kStepWarps-th stage, two of them at a time if that is all there is. A stage has boxes
+// A warp's part of a unit: every kMathWarps-th stage, two of them at a time if that is all there is. A stage has boxes
 // of 128 bytes of all its keys, then those of the values, packs of 16 bytes exchanged as CU_TENSOR_MAP_SWIZZLE_128B
 // does. A lane has scores of query g with keys 2 t and 2 t + 1, and with those eight keys on.
 //
@@ -106,7 +106,7 @@ class ChunkAttention {
  public:
   using Scratch = AttentionScratch<T, dim>;
 
-  __device__ ChunkAttention(const StepAttention& a, Scratch& scratch, const UnitPlace& place, const RingPlace& at,
+  __device__ ChunkAttention(const AttentionInstruction& a, Scratch& scratch, const UnitPlace& place, const RingPlace& at,
                             std::byte* ring)
       : params_(a.params),
         scratch_(scratch),
@@ -119,8 +119,8 @@ class ChunkAttention {
         end_(place.end),
         last_(place.kv_len - 1),
         first_visible_(place.first_visible),
-        stages_((end_ - begin_ + kStepKeys - 1) / kStepKeys),
-        together_(stages_ <= min(kMostTogether, at.stages()) ? stages_ : kStepWarps),
+        stages_((end_ - begin_ + kDecodeKeys - 1) / kDecodeKeys),
+        together_(stages_ <= min(kMostTogether, at.stages()) ? stages_ : kMathWarps),
         plain_(a.plain),
         unit_(a.score_unit) {
     wait_for_stages();
@@ -132,13 +132,13 @@ class ChunkAttention {
     const RingPlace last = at_.moved(stages_ - 1);
     last.wait_full();
     return shared_address(ring_) + last.offset() + values_at_ +
-           pack_at(end_ - 1 - begin_ - (stages_ - 1) * kStepKeys, column / 8) + column % 8 * 2;
+           pack_at(end_ - 1 - begin_ - (stages_ - 1) * kDecodeKeys, column / 8) + column % 8 * 2;
   }
 
   // Adds the keys and values of the stages at hand.
   __device__ void add() {
     float scores[kOwn][2][4] = {};                                   // of eight keys each
-    const int last = last_ - begin_ - (first_ + warp_) * kStepKeys;  // among the first stage's keys
+    const int last = last_ - begin_ - (first_ + warp_) * kDecodeKeys;  // among the first stage's keys
     const T* new_key = scratch_.new_key + t() * 8;
     const T* query = scratch_.queries[min(g(), group_ - 1)] + t() * 8;
 #pragma unroll
@@ -147,7 +147,7 @@ class ChunkAttention {
       const auto* key = reinterpret_cast<const std::byte*>(new_key + i * 32);
 #pragma unroll
       for (int s = 0; s < kOwn; ++s) {
-        const int row = last - s * kStepWarps * kStepKeys - g();  // 0 or 8: the new key's
+        const int row = last - s * kMathWarps * kDecodeKeys - g();  // 0 or 8: the new key's
         const std::byte* keys = stages_at_[s] + pack_at(g(), i * 4 + t());
         const uint4 a = *reinterpret_cast<const uint4*>(row == 0 ? key : keys);
         const uint4 b = *reinterpret_cast<const uint4*>(row == 8 ? key : keys + 8 * 128);
@@ -160,7 +160,7 @@ class ChunkAttention {
     float own[kOwn][4], highest = -INFINITY;
 #pragma unroll
     for (int s = 0; s < kOwn; ++s) {
-      const int key = begin_ + (first_ + warp_ + s * kStepWarps) * kStepKeys + 2 * t();
+      const int key = begin_ + (first_ + warp_ + s * kMathWarps) * kDecodeKeys + 2 * t();
 #pragma unroll
       for (int i = 0; i < 4; ++i) own[s][i] = scores[s][i / 2][i % 2];
       if (!plain_) {
@@ -168,7 +168,7 @@ class ChunkAttention {
                                          first_head_ + min(g(), group_ - 1), key, last_);
         own[s][0] = v.x, own[s][1] = v.y, own[s][2] = v.z, own[s][3] = v.w;
       }
-      const bool is_one = warp_ + s * kStepWarps < count();
+      const bool is_one = warp_ + s * kMathWarps < count();
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int k = key + i / 2 * 8 + i % 2;
@@ -193,15 +193,15 @@ class ChunkAttention {
       for (int i = 0; i < 4; ++i) own[s][i] = exp2_fast(fmaf(own[s][i], unit_, -base)), sum_ += own[s][i];
     }
     if (warp_ < count()) mix(stages_at_[0], own[0], last);
-    if (warp_ + kStepWarps < count()) mix(stages_at_[1], own[1], last - kStepWarps * kStepKeys);
+    if (warp_ + kMathWarps < count()) mix(stages_at_[1], own[1], last - kMathWarps * kDecodeKeys);
   }
 
   __device__ bool at_last() const { return first_ + count() == stages_; }
   // The stages at hand are free.
   __device__ void free() {
     const int done = count();
-    for (int s = warp_; s < done; s += kStepWarps) {
-      if (lane() == 0) arrive(at_.moved(s).empty(), kStepGroupWarps);
+    for (int s = warp_; s < done; s += kMathWarps) {
+      if (lane() == 0) arrive(at_.moved(s).empty(), kWarpgroupWarps);
     }
     at_ = at_.moved(done), first_ += done;
   }
@@ -230,9 +230,9 @@ class ChunkAttention {
   __device__ int stages() const { return stages_; }
 
  private:
-  static constexpr int kSteps = dim / 32, kBoxBytes = kStepKeys * 128;
+  static constexpr int kSteps = dim / 32, kBoxBytes = kDecodeKeys * 128;
   // Stages at hand: of a warp, and of all. Of longer units one of each warp.
-  static constexpr int kOwn = 2, kMostTogether = kOwn * kStepWarps;
+  static constexpr int kOwn = 2, kMostTogether = kOwn * kMathWarps;
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int g() { return lane() / 4; }
@@ -244,8 +244,8 @@ class ChunkAttention {
   __device__ void wait_for_stages() {
 #pragma unroll
     for (int s = 0; s < kOwn; ++s) {
-      if (warp_ + s * kStepWarps < count()) {
-        const RingPlace place = at_.moved(warp_ + s * kStepWarps);
+      if (warp_ + s * kMathWarps < count()) {
+        const RingPlace place = at_.moved(warp_ + s * kMathWarps);
         place.wait_full();
         stages_at_[s] = ring_ + place.offset();
       } else {
@@ -256,14 +256,14 @@ class ChunkAttention {
 
   // Adds the values of a stage, in which the last position is at `last`.
   __device__ void mix(std::byte* stage, const float (&weights)[4], int last) {
-    const bool ends = last < kStepKeys;
+    const bool ends = last < kDecodeKeys;
     if (ends && stages_ > together_ && lane() < dim / 8) {
       *reinterpret_cast<uint4*>(stage + values_at_ + pack_at(last, lane())) =
           *reinterpret_cast<const uint4*>(scratch_.new_value + lane() * 8);
     }
     __syncwarp();
     // Behind the last key there may be no numbers.
-    const int behind = ends ? last : kStepKeys;
+    const int behind = ends ? last : kDecodeKeys;
     const auto kept = [&](int key) { return (key <= behind ? 0xffffu : 0) | (key < behind ? 0xffff0000u : 0); };
     const uint32_t low = kept(2 * t()), high = kept(2 * t() + 8);
     const uint32_t b0 = pack2<T>(weights[0], weights[1]), b1 = pack2<T>(weights[2], weights[3]);
@@ -326,16 +326,16 @@ struct PartialResult {
   }
 };
 
-__device__ inline Rotation rotation_of(const StepRotation& a) {
+__device__ inline Rotation rotation_of(const RopeInstruction& a) {
   return {a.cos_sin, a.cos_sin_stride, a.rotary, a.interleaved};
 }
-__device__ inline const float* table_of(const StepRotation& a, int row) {
+__device__ inline const float* table_of(const RopeInstruction& a, int row) {
   return a.rotary > 0 ? a.cos_sin + __ldg(a.positions + row) * a.cos_sin_stride : nullptr;
 }
 
 // Key and value of a row, for one kv head, to the cache.
 template <class T>
-__device__ void store_key(const StepRotation& a, int row, int kv_head, const Team& team) {
+__device__ void store_key(const RopeInstruction& a, int row, int kv_head, const Team& team) {
   const Rotation rotation = rotation_of(a);
   const float* table = table_of(a, row);
   const int64_t slot = __ldg(a.slots + row);
@@ -358,13 +358,13 @@ template <class T, int dim>
 class Vectors {
  public:
   // Asks for them.
-  __device__ Vectors(const StepAttention& a, const UnitPlace& place, AttentionScratch<T, dim>& scratch, uint32_t tag)
+  __device__ Vectors(const AttentionInstruction& a, const UnitPlace& place, AttentionScratch<T, dim>& scratch, uint32_t tag)
       : words_(a.in.words != nullptr ? a.in.words + place.token * a.in.stride : nullptr),
         tag_(tag),
         group_(a.params.group),
         all_(a.params.group + (place.end == place.kv_len ? 2 : 0)) {
     const AttentionParams& p = a.params;
-    const StepRotation& r = a.rotation;
+    const RopeInstruction& r = a.rotation;
     const int half = r.rotary / 2;
 #pragma unroll
     for (int i = 0; i < kAsked; ++i) {
@@ -411,7 +411,7 @@ class Vectors {
     }
   }
   // To shared memory, normalized and rotated.
-  __device__ void take(const StepAttention& a, AttentionScratch<T, dim>& scratch, const Team& team) {
+  __device__ void take(const AttentionInstruction& a, AttentionScratch<T, dim>& scratch, const Team& team) {
     const bool normalizes = a.norms.q_weight != nullptr;
 #pragma unroll
     for (int i = 0; i < kAsked; ++i) {
@@ -446,8 +446,8 @@ class Vectors {
     team.sync();
   }
   // The new key and value also to the cache.
-  __device__ void store(const StepAttention& a, const UnitPlace& place) const {
-    const StepRotation& r = a.rotation;
+  __device__ void store(const AttentionInstruction& a, const UnitPlace& place) const {
+    const RopeInstruction& r = a.rotation;
 #pragma unroll
     for (int i = 0; i < kAsked; ++i) {
       const Pair& pair = pairs_[i];
@@ -460,7 +460,7 @@ class Vectors {
   }
 
  private:
-  static constexpr int kThreads = kStepWarps * kWarp, kAsked = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
+  static constexpr int kThreads = kMathWarps * kWarp, kAsked = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
   struct Pair {
     int column = -1;             // of the vector, the pair's first; -1: there is no such pair
     int at = 0, second = 1;      // where it is, and how much farther the second one
@@ -487,15 +487,15 @@ class Vectors {
 // The warps' results of a unit become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
 template <class T, int dim>
 __device__ PartialResult merge_warps(const AttentionScratch<T, dim>& scratch, int query, int at) {
-  float tops[kStepWarps];
+  float tops[kMathWarps];
   PartialResult result;
 #pragma unroll
-  for (int w = 0; w < kStepWarps; ++w) tops[w] = scratch.tops[query][w];
+  for (int w = 0; w < kMathWarps; ++w) tops[w] = scratch.tops[query][w];
 #pragma unroll
-  for (int w = 0; w < kStepWarps; ++w) result.top = fmaxf(result.top, tops[w]);
+  for (int w = 0; w < kMathWarps; ++w) result.top = fmaxf(result.top, tops[w]);
   const float base = result.top == -INFINITY ? 0.0f : result.top;
 #pragma unroll
-  for (int w = 0; w < kStepWarps; ++w) {
+  for (int w = 0; w < kMathWarps; ++w) {
     result.add(exp2_fast(tops[w] - base), scratch.sums[query][w],
                *reinterpret_cast<const float4*>(&scratch.mixed[query][w][at]));
   }
@@ -504,7 +504,7 @@ __device__ PartialResult merge_warps(const AttentionScratch<T, dim>& scratch, in
 
 // Results of chunks go to their slots; who comes last adds up all of them. False: this block did not.
 template <int dim>
-__device__ bool merge_chunks(const StepAttention& a, const UnitPlace& place, bool own, int query, int at,
+__device__ bool merge_chunks(const AttentionInstruction& a, const UnitPlace& place, bool own, int query, int at,
                              PartialResult& result, int& last, const Team& team) {
   const int pair = place.pair, chunks = place.chunks;
   const auto slot = [&](int c) { return (int64_t{pair} * a.cuts + c) * kQueries + query; };
@@ -533,7 +533,7 @@ __device__ bool merge_chunks(const StepAttention& a, const UnitPlace& place, boo
 }
 
 template <class T, int dim>
-__device__ void attend_unit(const StepAttention& a, AttentionScratch<T, dim>& scratch, std::byte* ring, OwnStages& own,
+__device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, dim>& scratch, std::byte* ring, OwnStages& own,
                             const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
   Vectors<T, dim> vectors(a, place, scratch, epoch + a.in.step);
   ChunkAttention<T, dim> attention(a, scratch, place, own.place.moved(-own.next), ring);
@@ -567,12 +567,12 @@ __device__ void attend_unit(const StepAttention& a, AttentionScratch<T, dim>& sc
   vectors.store(a, place);
   fence_for_products();  // where the value was written copies write next
   attention.free();
-  own.next = (own.next + attention.stages()) % kStepGroups;
+  own.next = (own.next + attention.stages()) % kMathGroups;
   own.place = attention.place().moved(own.next);
 }
 
 template <class T>
-__device__ void attend(const StepAttention& a, std::byte* scratch, std::byte* ring, OwnStages& own,
+__device__ void attend(const AttentionInstruction& a, std::byte* scratch, std::byte* ring, OwnStages& own,
                        const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
   if (place.chunks == 0) return;
   const auto run = [&](auto dim_of) {

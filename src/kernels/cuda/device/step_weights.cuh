@@ -1,4 +1,4 @@
-// How a program (step_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them, the
+// How a program (decode_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them, the
 // inputs beside them, and the product of a stage, which is one warp group's.
 //
 // A type of weights has
@@ -35,7 +35,7 @@
 namespace sluice::cuda::step {
 
 inline constexpr int kPieces = 4, kPieceBytes = kPanelOutputs * 128;
-static_assert(kPieces == kStepGroupWarps && kPieces * kPanelOutputs == 64);
+static_assert(kPieces == kWarpgroupWarps && kPieces * kPanelOutputs == 64);
 
 // The inputs of a product in shared memory, at a multiple of 1024.
 struct Inputs {
@@ -43,7 +43,7 @@ struct Inputs {
   int rows, lines;
 };
 
-__device__ inline void prefetch_maps(const StepMaps* maps, bool both) {
+__device__ inline void prefetch_maps(const TensorMaps* maps, bool both) {
   if (maps == nullptr) return;
   prefetch_map(maps->rows);
   if (both) prefetch_map(maps->beside);
@@ -73,7 +73,7 @@ __device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* sta
   commit_products();
 }
 
-__device__ inline int group_warp() { return static_cast<int>(threadIdx.x) / kWarp % kStepGroupWarps; }
+__device__ inline int group_warp() { return static_cast<int>(threadIdx.x) / kWarp % kWarpgroupWarps; }
 
 // Plain weights of 16 bits: a piece is a line. The inputs of eight lines are a matrix, those of two stages. A stage is
 // of the same half of its matrix as all that its warp group has of a panel.
@@ -83,8 +83,8 @@ struct PlainWeights {
   static constexpr bool kByWarpGroup = true;
 
   struct Source {
-    const StepMaps* maps;
-    __device__ explicit Source(const StepProduct& p) : maps(p.maps) {}
+    const TensorMaps* maps;
+    __device__ explicit Source(const MatmulInstruction& p) : maps(p.maps) {}
   };
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
@@ -158,8 +158,8 @@ struct QuantizedWeights<quant::Fp8> {
   static_assert(quant::Fp8::kElements == kScaled);
 
   struct Source {
-    const StepMaps* maps;
-    __device__ explicit Source(const StepProduct& p) : maps(p.maps) {}
+    const TensorMaps* maps;
+    __device__ explicit Source(const MatmulInstruction& p) : maps(p.maps) {}
   };
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
@@ -170,7 +170,7 @@ struct QuantizedWeights<quant::Fp8> {
 
   static constexpr int bytes(int rows, int lines) {
     return matrices_bytes(rows, lines, kLines) +
-           (lines + kLines - 1) / kLines * kPieces * kMostStepRows * static_cast<int>(sizeof(float));
+           (lines + kLines - 1) / kLines * kPieces * kMostDecodeKernelRows * static_cast<int>(sizeof(float));
   }
 
   static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
@@ -184,7 +184,7 @@ struct QuantizedWeights<quant::Fp8> {
     const int pack = quad % kQuadsOfScaled / 4, at = quad % 4 * 4;
     *reinterpret_cast<uint32_t*>(in_matrix(in, matrix, row, matrix_row, pack) + at) = first;
     *reinterpret_cast<uint32_t*>(in_matrix(in, matrix, row, matrix_row + 1, pack) + at) = second;
-    if (quad % kQuadsOfScaled == 0) scales_of(in)[piece * kMostStepRows + row] = power.scale;
+    if (quad % kQuadsOfScaled == 0) scales_of(in)[piece * kMostDecodeKernelRows + row] = power.scale;
   }
 
   template <int rows>
@@ -196,7 +196,7 @@ struct QuantizedWeights<quant::Fp8> {
       multiply_stage<__nv_fp8_e4m3, rows>(d_[set], stage, in, index, 0);
       const int piece = group_warp();
       const float* scales = reinterpret_cast<const float*>(stage + kWeights) + lane() / 4 * kPieces + piece;
-      const float* of_x = scales_of(in) + (index * kPieces + piece) * kMostStepRows;
+      const float* of_x = scales_of(in) + (index * kPieces + piece) * kMostDecodeKernelRows;
 #pragma unroll
       for (int i = 0; i < 2; ++i) scales_[set][i] = scales[i * 8 * kPieces];
 #pragma unroll
@@ -238,7 +238,7 @@ struct QuantizedWeights<quant::Fp8> {
 template <>
 struct QuantizedWeights<quant::Int4G128> {
   static constexpr PanelLayout kLayout = panel_layout<quant::Int4G128>();
-  static constexpr int kLines = 16, kPaddedLines = kLinesOfScaled, kQuarter = kLines / kStepGroupWarps;
+  static constexpr int kLines = 16, kPaddedLines = kLinesOfScaled, kQuarter = kLines / kWarpgroupWarps;
   static constexpr bool kByWarpGroup = false;
   static constexpr int kLineBytes = static_cast<int>(kLayout.line_bytes());
   static constexpr int kScaleBytes = kLayout.scale_words * kPairsOfRows * 4;
@@ -252,7 +252,7 @@ struct QuantizedWeights<quant::Int4G128> {
     const std::byte* panels;
     int64_t pitch, scales_at;
     int lines;
-    __device__ explicit Source(const StepProduct& p) : panels(p.panels), pitch(p.pitch), lines(p.lines) {
+    __device__ explicit Source(const MatmulInstruction& p) : panels(p.panels), pitch(p.pitch), lines(p.lines) {
       constexpr PanelLayout layout = kLayout;
       scales_at = layout.scales_at(lines);
     }
@@ -277,7 +277,7 @@ struct QuantizedWeights<quant::Int4G128> {
   // Of a plane, from one to the next. Lines are even, so that planes lie off each other's banks.
   static constexpr __host__ __device__ int pitch(int lines) { return lines * kPanelLine + 64; }
   static constexpr int bytes(int rows, int lines) {
-    return 2 * rows * pitch(lines) + lines / kLinesOfScaled * kMostStepRows * static_cast<int>(sizeof(Scaled));
+    return 2 * rows * pitch(lines) + lines / kLinesOfScaled * kMostDecodeKernelRows * static_cast<int>(sizeof(Scaled));
   }
 
   // Lane t's fours of a line's steps lie side by side, first and third before second and fourth, as nibbles do.
@@ -297,7 +297,7 @@ struct QuantizedWeights<quant::Int4G128> {
     const int sum = __reduce_add_sync(kFullWarp, q[0] + q[1] + q[2] + q[3]);
     if (quad % kQuadsOfScaled == 0) {
       const uint32_t scale = largest < kInfinityBits ? (any ? exponent - (kBits << 23) : 0) : kNanBits;
-      scaled_of(in)[quad / kQuadsOfScaled * kMostStepRows + row] = {__uint_as_float(scale), sum};
+      scaled_of(in)[quad / kQuadsOfScaled * kMostDecodeKernelRows + row] = {__uint_as_float(scale), sum};
     }
   }
 
@@ -312,7 +312,7 @@ struct QuantizedWeights<quant::Int4G128> {
       const std::byte* weights = stage + begin * kLineBytes + lane * 16;
       const std::byte* scales = stage + kScalesAt + begin / kLinesOfScaled * kScaleBytes + lane / 4 * 8;
       const std::byte* x = in.data + x_row * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
-      const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostStepRows + min(lane % 4, in.rows - 1);
+      const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostDecodeKernelRows + min(lane % 4, in.rows - 1);
       Set& s = set_;
 #pragma unroll
       for (int i = 0; i < kQuarter; ++i) {
@@ -323,7 +323,7 @@ struct QuantizedWeights<quant::Int4G128> {
 #pragma unroll
       for (int c = 0; c < kCount; ++c) {
         const bool is_one = c < groups;
-        s.of_x[c] = is_one ? scaled[c * kMostStepRows] : Scaled{0.0f, 0};
+        s.of_x[c] = is_one ? scaled[c * kMostDecodeKernelRows] : Scaled{0.0f, 0};
         s.of_w[c] = is_one ? *reinterpret_cast<const uint2*>(scales + c * kScaleBytes) : uint2{0, 0};
       }
     }

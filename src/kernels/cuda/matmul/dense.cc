@@ -73,7 +73,7 @@ void check(cublasStatus_t status, const char* what) {
 }
 
 // How operands of 8-bit floats are scaled.
-enum class Scaling { kNone, kRows, kGroups };
+enum class Scaling { kNone, kGather, kGroups };
 
 // What decides which kernel is best.
 struct Problem {
@@ -131,11 +131,11 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   if (p.scaling != Scaling::kNone) {
-    const int32_t mode = p.scaling == Scaling::kRows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+    const int32_t mode = p.scaling == Scaling::kGather ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
                                                      : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
-    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kRows});
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kGather});
     // Kernels are chosen by there being scales, not by where they are.
     alignas(256) static std::byte anywhere[256];
     const void* somewhere = anywhere;
@@ -203,7 +203,7 @@ constexpr size_t whole_lines(int64_t bytes) { return (static_cast<size_t>(bytes)
 
 Scaling scaling_of(ops::InputRounding rounding) {
   using enum ops::InputRounding;
-  return rounding == kFp8PerRow ? Scaling::kRows : rounding == kFp8PerGroup ? Scaling::kGroups : Scaling::kNone;
+  return rounding == kFp8PerRow ? Scaling::kGather : rounding == kFp8PerGroup ? Scaling::kGroups : Scaling::kNone;
 }
 
 Problem fp8_problem(int64_t n, int64_t rows, int64_t k, DType out_type, int64_t out_stride, Scaling scaling) {

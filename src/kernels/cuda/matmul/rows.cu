@@ -127,13 +127,13 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
 // 64, row 128 p + 8 i + 2 t + j.
 template <int rows>
 struct Sums {
-  static constexpr int kRows = rows < kAtOnce ? rows : kAtOnce, kProducts = rows / kRows;
-  float of[kProducts][kRows / 2];
+  static constexpr int kGather = rows < kAtOnce ? rows : kAtOnce, kProducts = rows / kGather;
+  float of[kProducts][kGather / 2];
 };
 
 template <class T, int rows>
 __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int consumer, Sums<rows>& sums) {
-  constexpr int kStages = RowsLayout<rows>::kStages, kRows = Sums<rows>::kRows;
+  constexpr int kStages = RowsLayout<rows>::kStages, kGather = Sums<rows>::kGather;
   const bool first_lane = threadIdx.x % kWarp == 0;
 #pragma unroll
   for (auto& some : sums.of) {
@@ -150,8 +150,8 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
       const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
 #pragma unroll
       for (int j = 0; j < Sums<rows>::kProducts; ++j) {
-        WarpgroupProduct<T, kRows>::from_shared(sums.of[j], weights,
-                                                matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32), 1);
+        WarpgroupProduct<T, kGather>::from_shared(sums.of[j], weights,
+                                                matrix(shared.inputs(stage) + j * kGather * kChunk + step * 32), 1);
       }
     }
     commit_products();
@@ -236,12 +236,12 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
   if (consumer >= 0) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, t = thread % 4;
     const int output = consumer * 64 + thread / kWarp * 16 + thread % kWarp / 4;
-    constexpr int kRows = Sums<rows>::kRows;
+    constexpr int kGather = Sums<rows>::kGather;
 #pragma unroll
     for (int j = 0; j < Sums<rows>::kProducts; ++j) {
 #pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        const uint32_t to = shared.sums().at(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
+      for (int i = 0; i < kGather / 2; ++i) {
+        const uint32_t to = shared.sums().at(j * kGather + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
         store_shared(to, sums.of[j][i]);
       }
     }

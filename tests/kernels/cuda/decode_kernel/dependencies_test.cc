@@ -22,15 +22,15 @@ Instruction blank(Kind kind) {
   return in;
 }
 
-// A run of ops over tensors of one row, as StepProgram records it.
-class Recorded {
+// A run of ops over tensors of one row, as DecodeKernelBuilder records it.
+class Captured {
  public:
   std::vector<float> x = rows(kHidden), normed = x, qkv = rows(kQkv), mixed = x, gate_up = rows(2 * kInner),
                      gated = rows(kInner), last = x, logits = rows(100);
   std::vector<Instruction> ops;
 
   void embed() {
-    Instruction in = blank(Kind::kRows);
+    Instruction in = blank(Kind::kGather);
     in.rows = {.out = x.data(),
                .table = table_.data(),
                .ids = nullptr,
@@ -56,9 +56,9 @@ class Recorded {
                .in_fours = true};
     ops.push_back(in);
   }
-  StepProduct& product(std::vector<float>& out, std::vector<float>& from, bool accumulate = false) {
-    Instruction in = blank(Kind::kProduct);
-    StepProduct& p = in.product;
+  MatmulInstruction& product(std::vector<float>& out, std::vector<float>& from, bool accumulate = false) {
+    Instruction in = blank(Kind::kMatmul);
+    MatmulInstruction& p = in.product;
     p.x = from.data(), p.out = out.data(), p.rows = 1, p.accumulate = accumulate;
     p.n = static_cast<int>(out.size()), p.k = static_cast<int>(from.size());
     p.keeps_out = p.keeps_gated = true;
@@ -67,7 +67,7 @@ class Recorded {
   }
   void attention() {
     Instruction in = blank(Kind::kAttention);
-    StepAttention& a = in.attention;
+    AttentionInstruction& a = in.attention;
     a.params.out = mixed.data(), a.params.out_type = RowType::kFloat, a.params.q = qkv.data();
     a.params.heads = kHeads, a.params.kv_heads = kKvHeads, a.params.head_dim = a.params.value_dim = kDim;
     a.rotation.q = qkv.data(), a.rotation.k = qkv.data() + kHeads * kDim;
@@ -91,73 +91,73 @@ class Recorded {
   std::vector<std::byte> table_ = std::vector<std::byte>(256);
 };
 
-std::vector<Kind> kinds(const WiredProgram& program) {
+std::vector<Kind> kinds(const DecodeKernelPlan& plan) {
   std::vector<Kind> all;
-  for (const Instruction& in : program.instructions) all.push_back(in.kind);
+  for (const Instruction& in : plan.instructions) all.push_back(in.kind);
   return all;
 }
-std::vector<int> meetings(const WiredProgram& program) {
+std::vector<int> grid_barriers(const DecodeKernelPlan& plan) {
   std::vector<int> all;
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (program.instructions[i].meet) all.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < plan.instructions.size(); ++i) {
+    if (plan.instructions[i].grid_barrier) all.push_back(static_cast<int>(i));
   }
   return all;
 }
 
-TEST(StepWiring, LayersPassTheirResultsOnWithoutMeetings) {
-  Recorded run;
+TEST(Dependencies, LayersPassTheirResultsOnWithoutMeetings) {
+  Captured run;
   run.embed();
   for (int i = 0; i < 3; ++i) run.layer();
-  const WiredProgram program = wire(run.ops);
-  // The last norm may be read behind the program, so that it stays what it is; all others are a part of their product.
-  EXPECT_THAT(kinds(program),
-              ElementsAre(Kind::kRows, Kind::kPut, Kind::kProduct, Kind::kAttention, Kind::kProduct, Kind::kProduct,
-                          Kind::kProduct, Kind::kProduct, Kind::kAttention, Kind::kProduct, Kind::kProduct,
-                          Kind::kProduct, Kind::kProduct, Kind::kAttention, Kind::kProduct, Kind::kNorm, Kind::kPut,
-                          Kind::kProduct, Kind::kProduct));
+  const DecodeKernelPlan plan = resolve_dependencies(run.ops);
+  // The last norm may be read after the kernel, so that it stays what it is; all others are a part of their product.
+  EXPECT_THAT(kinds(plan),
+              ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
+                          Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
+                          Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kNorm, Kind::kPut,
+                          Kind::kMatmul, Kind::kMatmul));
   // After the embedding, and round the last norm.
-  EXPECT_THAT(meetings(program), ElementsAre(1, 15, 16));
+  EXPECT_THAT(grid_barriers(plan), ElementsAre(1, 15, 16));
   for (size_t i = 2; i < 14; ++i) {
-    const Instruction& in = program.instructions[i];
-    const Exchange& from = in.kind == Kind::kProduct ? in.product.in : in.attention.in;
+    const Instruction& in = plan.instructions[i];
+    const Exchange& from = in.kind == Kind::kMatmul ? in.product.in : in.attention.in;
     EXPECT_EQ(from.step, static_cast<int>(i) - 1) << i;
   }
 }
 
-TEST(StepWiring, ResidualsStayWithTheirBlocks) {
-  Recorded run;
+TEST(Dependencies, ResidualsStayWithTheirBlocks) {
+  Captured run;
   run.embed();
   run.layer(), run.layer();
-  const std::vector<Instruction> all = wire(run.ops).instructions;
+  const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 gate and up, 6 down, 7 qkv, 8 attention, 9 out
   for (const int i : {4, 6, 9}) {
     EXPECT_TRUE(all[i].product.keeps_out) << i;
-    EXPECT_FALSE(all[i].meet) << i;
+    EXPECT_FALSE(all[i].grid_barrier) << i;
   }
 }
 
-TEST(StepWiring, OthersMeetBeforeTheyTouchAResidual) {
-  Recorded run;
+TEST(Dependencies, OthersMeetBeforeTheyTouchAResidual) {
+  Captured run;
   run.embed();
   run.layer();
   run.product(run.x, run.mixed);  // written anew
   run.product(run.x, run.gated, true);
-  const std::vector<Instruction> all = wire(run.ops).instructions;
+  const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // ..., down, put, the new x, put, what is added to it
   const size_t last = all.size() - 1;
   ASSERT_TRUE(all[last].product.accumulate);
-  EXPECT_TRUE(all[last].meet || all[last - 1].meet);
-  EXPECT_TRUE(all[last - 2].meet || all[last - 3].meet);
+  EXPECT_TRUE(all[last].grid_barrier || all[last - 1].grid_barrier);
+  EXPECT_TRUE(all[last - 2].grid_barrier || all[last - 3].grid_barrier);
 }
 
-TEST(StepWiring, WeightsOfANormAreAppliedByWhoPutsItsInput) {
-  Recorded run;
+TEST(Dependencies, WeightsOfANormAreAppliedByWhoPutsItsInput) {
+  Captured run;
   run.embed();
   run.layer(), run.layer();
   for (Instruction& in : run.ops) {
     if (in.kind == Kind::kNorm) in.norm.weight = run.last.data(), in.norm.offset = 1.0f;
   }
-  const std::vector<Instruction> all = wire(run.ops).instructions;
+  const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 gate and up, 6 down
   for (const Put& put : {all[1].put.put, all[4].product.put}) {
     EXPECT_TRUE(put.quads);
@@ -169,25 +169,25 @@ TEST(StepWiring, WeightsOfANormAreAppliedByWhoPutsItsInput) {
   EXPECT_EQ(all[5].product.put.weight, nullptr);
 }
 
-TEST(StepWiring, OnlyWhatIsReadIsWritten) {
-  Recorded run;
+TEST(Dependencies, OnlyWhatIsReadIsWritten) {
+  Captured run;
   run.embed();
   run.layer(), run.layer();
   run.head();
-  const std::vector<Instruction> all = wire(run.ops).instructions;
+  const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   EXPECT_FALSE(all[2].product.keeps_out) << "qkv is written again in the next layer";
   EXPECT_FALSE(all[3].attention.keeps_out);
   EXPECT_FALSE(all[5].product.keeps_gated);
-  ASSERT_EQ(all[7].kind, Kind::kProduct);
-  EXPECT_TRUE(all[7].product.keeps_out) << "somebody may read the last qkv behind the program";
+  ASSERT_EQ(all[7].kind, Kind::kMatmul);
+  EXPECT_TRUE(all[7].product.keeps_out) << "somebody may read the last qkv after the kernel";
   // ..., down, the head's norm, put, head
   const Instruction& down = all[all.size() - 4];
-  ASSERT_EQ(down.kind, Kind::kProduct);
+  ASSERT_EQ(down.kind, Kind::kMatmul);
   EXPECT_TRUE(down.product.keeps_out) << "the last norm reads x";
 }
 
-TEST(StepWiring, NormsOfHeadsNeedTheirVectorsWritten) {
-  Recorded run;
+TEST(Dependencies, NormsOfHeadsNeedTheirVectorsWritten) {
+  Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
     run.norm(run.normed, run.x), run.product(run.qkv, run.normed);
@@ -195,42 +195,42 @@ TEST(StepWiring, NormsOfHeadsNeedTheirVectorsWritten) {
     run.attention();
     run.product(run.x, run.mixed, true);
   }
-  const std::vector<Instruction> all = wire(run.ops).instructions;
+  const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 norm, 4 attention, 5 out, 6 qkv
   EXPECT_TRUE(all[2].product.keeps_out);
-  EXPECT_TRUE(all[3].meet);
-  EXPECT_TRUE(all[4].meet);
+  EXPECT_TRUE(all[3].grid_barrier);
+  EXPECT_TRUE(all[4].grid_barrier);
   EXPECT_EQ(all[4].attention.in.stride, 0);
-  EXPECT_FALSE(all[5].meet) << "what the attention gives is passed on";
+  EXPECT_FALSE(all[5].grid_barrier) << "what the attention gives is passed on";
 }
 
-TEST(StepWiring, AnInputOfTwoProductsIsNormalizedForBoth) {
-  Recorded run;
+TEST(Dependencies, AnInputOfTwoProductsIsNormalizedForBoth) {
+  Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
     run.norm(run.normed, run.x);
     run.product(run.qkv, run.normed), run.product(run.gate_up, run.normed);
   }
-  const WiredProgram program = wire(run.ops);
-  EXPECT_THAT(kinds(program),
-              ElementsAre(Kind::kRows, Kind::kNorm, Kind::kPut, Kind::kProduct, Kind::kPut, Kind::kProduct, Kind::kNorm,
-                          Kind::kPut, Kind::kProduct, Kind::kPut, Kind::kProduct));
+  const DecodeKernelPlan plan = resolve_dependencies(run.ops);
+  EXPECT_THAT(kinds(plan),
+              ElementsAre(Kind::kGather, Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul, Kind::kNorm,
+                          Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul));
 }
 
-TEST(StepWiring, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
-  Recorded run;
+TEST(Dependencies, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
+  Captured run;
   run.embed();
   for (int i = 0; i < 4; ++i) run.layer();
-  WiredProgram program = wire(run.ops);
-  EXPECT_GE(program.exchange_words, size_t{kQkv});
-  std::vector<uint2> memory(kExchanges * program.exchange_words);
-  place_exchanges(program, memory.data());
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& in = program.instructions[i];
-    if (in.kind != Kind::kProduct) continue;
+  DecodeKernelPlan plan = resolve_dependencies(run.ops);
+  EXPECT_GE(plan.exchange_words, size_t{kQkv});
+  std::vector<uint2> memory(kExchanges * plan.exchange_words);
+  place_exchanges(plan, memory.data());
+  for (size_t i = 0; i < plan.instructions.size(); ++i) {
+    const Instruction& in = plan.instructions[i];
+    if (in.kind != Kind::kMatmul) continue;
     const Exchange& from = in.product.in;
     EXPECT_EQ(from.step, static_cast<int>(i) - 1);
-    EXPECT_EQ(from.words, memory.data() + from.step % kExchanges * program.exchange_words);
+    EXPECT_EQ(from.words, memory.data() + from.step % kExchanges * plan.exchange_words);
   }
 }
 
