@@ -16,7 +16,7 @@ namespace sluice::cuda {
 namespace {
 
 // By a whole matrix.
-Product product_of(DType type, const std::byte* weight, const Tensor& x, const Tensor& out) {
+MatmulProblem matmul_of(DType type, const std::byte* weight, const Tensor& x, const Tensor& out) {
   return {.out = out, .x = x, .type = type, .weight = weight, .n = out.shape[1], .k = x.shape[1]};
 }
 
@@ -29,13 +29,13 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
     Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
     const Tensor out(memory.data(), &kFloat32, {rows, n});
     const Tensor exact(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
-    const auto product = [&](int i, const Tensor& to) {
-      return product_of(type, weights.data() + i % copies * weight_bytes, Tensor(x.data(), &kFloat32, {rows, k}), to);
+    const auto matmul = [&](int i, const Tensor& to) {
+      return matmul_of(type, weights.data() + i % copies * weight_bytes, Tensor(x.data(), &kFloat32, {rows, k}), to);
     };
     const auto report = [&](std::string_view kernel, double s) {
       std::string error;
       if (rows <= 256) {
-        multiply_exact(launch(), product(std::max(copies, 4) - 1, exact));
+        matmul_exact(launch(), matmul(std::max(copies, 4) - 1, exact));
         error = fmt::format("  error {:.1e}", relative_error(out, exact));
       }
       const double bytes = static_cast<double>(weight_bytes) + rows * (n + k) * 4.0;
@@ -44,15 +44,15 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
     };
     const int calls = rows > 1000 ? 2 : std::max(copies, 4);
     if (rows <= kMostStreamedRows && type != &kFloat32) {
-      report("stream", seconds_per_call(calls, [&](int i) { multiply_streamed(launch(), product(i, out)); }));
+      report("stream", seconds_per_call(calls, [&](int i) { matmul_streamed(launch(), matmul(i, out)); }));
     }
     const auto report_if_done = [&](std::string_view kernel, const auto& multiply) {
       bool done = true;
-      const double s = seconds_per_call(calls, [&](int i) { done &= multiply(launch(), product(i, out)); });
+      const double s = seconds_per_call(calls, [&](int i) { done &= multiply(launch(), matmul(i, out)); });
       if (done) report(kernel, s);
     };
-    if (type != &kFloat32) report_if_done("rows", multiply_plain_rows);
-    report_if_done("cublas", multiply_dense);
+    if (type != &kFloat32) report_if_done("rows", matmul_plain_rows);
+    report_if_done("cublas", matmul_dense);
   }
 }
 
@@ -106,11 +106,11 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     const Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
     const Tensor out(memory.data(), &kFloat32, {rows, n});
     const Tensor exact(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
-    const auto product = [&](int i, const Tensor& to) {
-      return product_of(type, weights.data() + i % copies * bytes, Tensor(x.data(), &kFloat32, {rows, k}), to);
+    const auto matmul = [&](int i, const Tensor& to) {
+      return matmul_of(type, weights.data() + i % copies * bytes, Tensor(x.data(), &kFloat32, {rows, k}), to);
     };
     const int calls = rows > 1000 ? 2 : std::max(copies, 4);
-    multiply_quantized(launch(), product(0, exact), Arithmetic::kExact);
+    matmul_quantized(launch(), matmul(0, exact), Arithmetic::kExact);
     const auto report = [&](std::string_view kernel, double s) {
       const double moved = static_cast<double>(bytes) + static_cast<double>(rows * (n + k)) * 4.0;
       fmt::print("{:>9} [{:6}, {:5}] {:5} rows {:7}: {:9.2f} us {:6.2f} TB/s {:6.1f} TFLOP/s  error {:.1e}\n",
@@ -118,15 +118,15 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
                  2.0 * static_cast<double>(rows * n * k) / s * 1e-12, relative_error(out, exact));
     };
     if (rows <= 2 * kMostStreamedRows) {
-      report("stream", seconds_per_call(calls, [&](int i) { kernels.multiply(launch(), product(i, out)); }));
+      report("stream", seconds_per_call(calls, [&](int i) { kernels.multiply(launch(), matmul(i, out)); }));
     }
     bool done = true;
     const double t =
-        seconds_per_call(calls, [&](int i) { done &= kernels.multiply_by_tiles(launch(), product(i, out)); });
+        seconds_per_call(calls, [&](int i) { done &= kernels.matmul_by_tiles(launch(), matmul(i, out)); });
     if (done) report("tiles", t);
     if (rows < 8) continue;
     done = true;
-    const double s = seconds_per_call(calls, [&](int i) { done &= multiply_by_unpacking(launch(), product(i, out)); });
+    const double s = seconds_per_call(calls, [&](int i) { done &= matmul_by_unpacking(launch(), matmul(i, out)); });
     if (done) report("unpack", s);
     if (type != &quant::Fp8::kType) continue;
     // With the rounding of the inputs: what is chosen, cuBLASLt, and scales of groups.
@@ -136,9 +136,9 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
       Launch l = launch();
       l.compute_capability = capability;
       const double seconds = seconds_per_call(calls, [&](int i) {
-        Product p = product(i, out);
+        MatmulProblem p = matmul(i, out);
         p.rounding = rounding;
-        done &= multiply_fp8(l, p);
+        done &= matmul_fp8(l, p);
       });
       if (done) report(name, seconds);
     }
@@ -148,7 +148,7 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     round_to_fp8(launch(), eighths.data(), reinterpret_cast<float*>(scales.data()),
                  Tensor(x.data(), &kFloat32, {rows, k}), false);
     report("fp8own", seconds_per_call(calls, [&](int i) {
-             multiply_fp8_rows(launch(), product(i, out), eighths.data(), reinterpret_cast<float*>(scales.data()));
+             matmul_fp8_rows(launch(), matmul(i, out), eighths.data(), reinterpret_cast<float*>(scales.data()));
            }));
   }
 }
@@ -183,30 +183,30 @@ void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, con
     const Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
     const Tensor out(memory.data(), &kFloat32, {rows, n});
     const Tensor other(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
-    const auto product = [&](int i, const Tensor& to) {
-      Product p = product_of(type, weights + static_cast<size_t>(i % copies) * bytes,
+    const auto matmul = [&](int i, const Tensor& to) {
+      MatmulProblem p = matmul_of(type, weights + static_cast<size_t>(i % copies) * bytes,
                              Tensor(x.data(), &kFloat32, {rows, k}), to);
       p.matrices = experts, p.weight_rows = ops::stacked_outputs(n), p.starts = starts_on.data();
       return p;
     };
     const int calls = rows > 4096 ? 2 : std::max(copies, 4);
     const double few = seconds_per_call(calls, [&](int i) {
-      const Product p = product(i, other);
-      panels != nullptr ? panels->multiply(launch(), p) : multiply_streamed(launch(), p);
+      const MatmulProblem p = matmul(i, other);
+      panels != nullptr ? panels->multiply(launch(), p) : matmul_streamed(launch(), p);
     });
     bool done = true;
     const double many = seconds_per_call(calls, [&](int i) {
-      const Product p = product(i, out);
-      done &= panels != nullptr ? panels->multiply_by_tiles(launch(), p) : multiply_plain_by_tiles(launch(), p);
+      const MatmulProblem p = matmul(i, out);
+      done &= panels != nullptr ? panels->matmul_by_tiles(launch(), p) : matmul_plain_by_tiles(launch(), p);
     });
     const double apart = !done ? INFINITY : rows <= 8192 ? relative_error(out, other) : 0.0;
     std::string eighths;
     if (type == &quant::Fp8::kType) {
       bool taken = true;
       const double s = seconds_per_call(calls, [&](int i) {
-        Product p = product(i, out);
+        MatmulProblem p = matmul(i, out);
         p.rounding = ops::InputRounding::kFp8PerRow;
-        taken &= multiply_fp8(launch(), p);
+        taken &= matmul_fp8(launch(), p);
       });
       if (taken) eighths = fmt::format("  8-bit inputs {:9.1f} us", s * 1e6);
     }

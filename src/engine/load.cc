@@ -140,7 +140,7 @@ size_t workspace(const LoadPlan& plan, const LoadContext& context, int longest) 
   return plan.backend->workspace_bytes({.tokens = plan.step_tokens,
                                         .sequences = plan.max_num_seqs,
                                         .length = longest,
-                                        .widest_product = context.widest_product,
+                                        .widest_matmul = context.widest_matmul,
                                         .attention_heads = context.attention_heads,
                                         .attention_value_dim = context.attention_value_dim});
 }

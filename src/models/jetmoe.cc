@@ -24,7 +24,7 @@ class MixtureOfAttention final : public Mixer {
         router_(w / "experts", {{"router.layer", s.experts}}, hidden, false),
         queries_(w / "experts", "input_linear", s.experts, s.width(), hidden),
         results_(w / "experts", "output_linear", s.experts, hidden, s.width()) {
-    int64_t& widest = w.context().widest_product;
+    int64_t& widest = w.context().widest_matmul;
     widest = std::max(widest, s.routing.top_k * std::max<int64_t>(hidden, s.width()));
     results_.set_bias_of_sum(w.context(), (w / "experts").vector("bias", hidden));
   }

@@ -39,7 +39,7 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   context.weight_bytes += bytes;
   context.packed_sizes.push_back(bytes);
   context.packed_layout += fmt::format("{} {} x {}: {}\n", dtype->name, outputs, inputs, bytes);
-  context.widest_product = std::max(context.widest_product, inputs);
+  context.widest_matmul = std::max(context.widest_matmul, inputs);
   if (context.dry) return;
   file_ = context.packed;
   if (file_ == nullptr) storage_ = Buffer(bytes, context.memory);

@@ -387,7 +387,7 @@ struct StepLimits {
   int64_t tokens = 0;
   int64_t sequences = 0;
   int64_t length = 0;          // tokens of the longest sequence
-  int64_t widest_product = 0;  // inputs of a token, of all experts that it takes
+  int64_t widest_matmul = 0;  // inputs of a token, of all experts that it takes
   int attention_heads = 0;     // the most of any layer
   int64_t attention_value_dim = 0;
 };

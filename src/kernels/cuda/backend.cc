@@ -138,24 +138,24 @@ void recurrent_op(ThreadPool&, const Args& args) {
 }
 
 template <Arithmetic arithmetic>
-void multiply_by(const Product& p) {
-  if (multiply_quantized(launch(), p, arithmetic)) return;
+void matmul_by(const MatmulProblem& p) {
+  if (matmul_quantized(launch(), p, arithmetic)) return;
   const bool tensor = arithmetic == Arithmetic::kTensor;
   if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p.type, p.n * p.k)) {
-    if (p.type != &kFloat32 && multiply_plain_rows(launch(), p)) return;
-    if (multiply_dense(launch(), p)) return;
+    if (p.type != &kFloat32 && matmul_plain_rows(launch(), p)) return;
+    if (matmul_dense(launch(), p)) return;
   }
   const bool heads = tensor && p.matrices > 1 && p.starts == nullptr && p.type != &kFloat32;
-  if (heads && p.x.rows() >= kDenseRowsOfHeads && multiply_dense_heads(launch(), p)) return;
+  if (heads && p.x.rows() >= kDenseRowsOfHeads && matmul_dense_heads(launch(), p)) return;
   const bool tiles = tensor && p.starts != nullptr && p.x.rows() >= kTiledExpertRows * p.matrices;
-  if (tiles && multiply_plain_by_tiles(launch(), p)) return;
-  if (tensor && p.type != &kFloat32) return multiply_streamed(launch(), p);
-  multiply_exact(launch(), p);
+  if (tiles && matmul_plain_by_tiles(launch(), p)) return;
+  if (tensor && p.type != &kFloat32) return matmul_streamed(launch(), p);
+  matmul_exact(launch(), p);
 }
 
 template <Arithmetic arithmetic>
 void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
-  const Product p{.out = args.out,
+  const MatmulProblem p{.out = args.out,
                   .x = args.x,
                   .type = args.weight->dtype,
                   .weight = args.weight->data,
@@ -164,8 +164,8 @@ void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
                   .bias = args.bias,
                   .accumulate = args.accumulate,
                   .rounding = args.weight->inputs};
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return arithmetic == Arithmetic::kTensor && s.product(p, fallback); },
-                 [=] { multiply_by<arithmetic>(p); });
+  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback); },
+                 [=] { matmul_by<arithmetic>(p); });
 }
 
 // What norms and gates write instead of fp32 where cuBLASLt is next, see ops::input_type.
@@ -191,7 +191,7 @@ void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertM
   Tensor x = args.x;
   x.shape = Shape{args.out.rows(), args.weight->k};
   finish([&] {
-    multiply_by<arithmetic>({.out = args.out,
+    matmul_by<arithmetic>({.out = args.out,
                              .x = x,
                              .type = args.weight->dtype,
                              .weight = args.weight->data,
@@ -210,7 +210,7 @@ void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertM
 template <Arithmetic arithmetic>
 void head_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::HeadMatmulArgs& args) {
   finish([&] {
-    multiply_by<arithmetic>({.out = args.out,
+    matmul_by<arithmetic>({.out = args.out,
                              .x = args.x,
                              .type = args.weight->dtype,
                              .weight = args.weight->data,
@@ -318,7 +318,7 @@ size_t workspace_bytes(const ops::StepLimits& most) {
   // Decode: a row of each sequence, its keys in chunks.
   const size_t attention =
       attention_workspace(most.sequences, most.attention_heads, most.attention_value_dim, most.length);
-  return std::max(product_workspace(most.tokens, most.widest_product), attention);
+  return std::max(matmul_workspace(most.tokens, most.widest_matmul), attention);
 }
 
 void reserve_workspace(size_t bytes) { DeviceContext::get().reserve_workspace(bytes); }

@@ -88,7 +88,7 @@ constexpr int64_t padded_k(int64_t k) { return (k + kLineElements - 1) / kLineEl
 
 // A product with one matrix, with one per expert (rows in ranges that lie on the device) or with one per head (columns
 // of x and out in turn).
-struct Product {
+struct MatmulProblem {
   // fp32, or what product_input_type() and product_output_type() say; of heads: columns of the first head
   Tensor out, x;
   DType type = nullptr;
@@ -107,27 +107,27 @@ struct Product {
 };
 
 // Matrices that have rows, at most.
-inline int64_t most_matrices(const Product& p) {
+inline int64_t most_matrices(const MatmulProblem& p) {
   return p.starts != nullptr ? std::min<int64_t>(p.matrices, p.x.rows()) : p.matrices;
 }
 
 // matmul_exact.cu: fp32 products on the plain units, any number of rows.
-void multiply_exact(const Launch&, const Product&);
+void matmul_exact(const Launch&, const MatmulProblem&);
 // matmul_stream.cu: weights of 16 bits through the tensor cores, read once for up to kMostStreamedRows rows of x.
 inline constexpr int64_t kMostStreamedRows = 64;
-void multiply_streamed(const Launch&, const Product&);
+void matmul_streamed(const Launch&, const MatmulProblem&);
 // matmul_tiles.cuh: the same weights in tiles of up to 256 rows, for experts of many rows. False where it cannot;
 // nothing is done then.
-bool multiply_plain_by_tiles(const Launch&, const Product&);
+bool matmul_plain_by_tiles(const Launch&, const MatmulProblem&);
 inline constexpr int64_t kTiledExpertRows = 8;  // of an expert, on average, from which tiles are taken
 // x, or as many of its rows as it has by their numbers, rounded to `type` into `to`, rows of padded_k(k) elements.
 void round_rows(const Launch&, std::byte* to, DType type, const Tensor& x, const int32_t* x_rows = nullptr);
 // matmul_dense.cc: cuBLASLt. False when that library is not there or has no way for the shape; nothing is done then.
-bool multiply_dense(const Launch&, const Product&);
+bool matmul_dense(const Launch&, const MatmulProblem&);
 // The same of matrices of heads, with weights of 16 bits.
-bool multiply_dense_heads(const Launch&, const Product&);
+bool matmul_dense_heads(const Launch&, const MatmulProblem&);
 // The same with weights and inputs of 8-bit floats, which p.rounding has to allow; from kFp8Rows rows on.
-bool multiply_fp8(const Launch&, const Product&);
+bool matmul_fp8(const Launch&, const MatmulProblem&);
 inline constexpr int64_t kFp8Rows = 5;
 // Does one of these take such a product with inputs of type `input` and results of type `output`?
 bool dense_possible(const ops::Weight&, int64_t rows, DType input, DType output);
@@ -141,10 +141,10 @@ void round_to_fp8(const Launch&, std::byte* to, float* scales, const Tensor& x, 
 void gather_fp8_scales(const Launch&, float* to, const std::byte* weight, int64_t n, int64_t k);
 // panel_kernels.cc: quantized weights. False for types that have no panels (panels.h); nothing is done then. Products
 // of many rows unpack the weights to bf16 for cuBLASLt, or to fp32 for kExact, a part of the outputs at a time.
-bool multiply_quantized(const Launch&, const Product&, Arithmetic);
+bool matmul_quantized(const Launch&, const MatmulProblem&, Arithmetic);
 inline constexpr size_t kUnpackedBytes = size_t{32} << 20;  // of such a part: it stays in the L2 cache
 // Bytes of workspace the products need for `rows` rows of at most `k` inputs.
-constexpr size_t product_workspace(int64_t rows, int64_t k) {
+constexpr size_t matmul_workspace(int64_t rows, int64_t k) {
   return static_cast<size_t>(rows * padded_k(k)) * 2 + (size_t{32} << 20) + kUnpackedBytes;
 }
 

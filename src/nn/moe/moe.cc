@@ -28,7 +28,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   if (!s.expert_scale.empty()) expert_scale_ = Vector(context, w.vector(s.expert_scale, s.experts));
   if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
   load_experts(w, s, hidden, in_, out_);
-  context.widest_product = std::max(context.widest_product, s.top_k * int64_t{std::max(hidden, s.inner)});
+  context.widest_matmul = std::max(context.widest_matmul, s.top_k * int64_t{std::max(hidden, s.inner)});
   if (s.shared_inner > 0) {
     const MlpSpec shared{.inner = s.shared_inner,
                          .gated = s.gated,

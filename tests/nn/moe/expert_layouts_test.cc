@@ -98,7 +98,7 @@ class ExpertLayouts : public ::testing::Test {
         .checkpoint = made, .ops = ops::select_backend("reference").table(), .pool = pool, .dtype = &kFloat32};
     const Moe moe(Weights(context), spec, kHidden);
     context.finish();
-    EXPECT_EQ(context.widest_product, spec.top_k * std::max(kHidden, spec.inner));  // a token's rows are that many
+    EXPECT_EQ(context.widest_matmul, spec.top_k * std::max(kHidden, spec.inner));  // a token's rows are that many
     Arena arena(1 << 20);
     ops::Ctx ctx{context.ops, pool, arena};
     std::mt19937 same(7);

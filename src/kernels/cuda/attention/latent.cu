@@ -177,7 +177,7 @@ __device__ void copy_keys(const AttentionParams& p, const LatentMap& map, Pieces
 template <class T, int value_panels>
 class Scorer {
   using Layout = LatentLayout<value_panels>;
-  using Scores = WarpgroupProduct<T, kLatentKeys>;
+  using Scores = Wgmma<T, kLatentKeys>;
 
  public:
   __device__ Scorer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
@@ -193,7 +193,7 @@ class Scorer {
       for (int i = 1; i < piece.tiles; ++i) {
         const int stage = place_.stage;
         soften_tile(piece, rows, scores, piece.first_tile + i - 1);
-        fence_for_products();
+        wgmma_fence_operand();
         __syncwarp();
         place_.next();
         // One warp may see the next keys where another one does not: they give their rows at different times.
@@ -211,7 +211,7 @@ class Scorer {
       for (int h = 0; h < 2; ++h) {
         if (lane() % 4 == 0) store_shared(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4, factor[h]);
       }
-      fence_for_products();
+      wgmma_fence_operand();
       __syncwarp();
       give(place_.stage);
       place_.next();
@@ -252,19 +252,19 @@ class Scorer {
         store_shared(shared_.queries(pack / 8) + row * kPanel * 2 + ((pack ^ row) & 7) * 16, packed);
       }
     }
-    fence_for_products();
+    wgmma_fence_operand();
     sync_threads(kScorersMet, kGroupThreads);
   }
 
   __device__ void multiply(float (&scores)[kLatentKeys / 2]) const {
-    begin_products();
+    wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < Layout::kPanels * 4; ++step) {
       Scores::from_shared(scores, matrix(shared_.queries(step / 4) + step % 4 * 32),
                           matrix(shared_.panel(place_.stage, step / 4) + step % 4 * 32), step > 0);
     }
-    commit_products();
-    wait_for_products<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
     hold(scores);
   }
 
@@ -314,7 +314,7 @@ template <class T, int value_panels>
 class Mixer {
   using Layout = LatentLayout<value_panels>;
   static constexpr int kOwnPanels = value_panels / kMixers, kPart = 128, kParts = kOwnPanels * kPanel / kPart;
-  using Mixing = WarpgroupProduct<T, kPart>;
+  using Mixing = Wgmma<T, kPart>;
 
  public:
   __device__ Mixer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
@@ -353,20 +353,20 @@ class Mixer {
       store_shared(shared_.panel(place_.stage, index_ * kOwnPanels + pack / 8) + row * kPanel * 2 + pack % 8 * 16,
                    uint4{0, 0, 0, 0});
     }
-    fence_for_products();
+    wgmma_fence_operand();
     sync_threads(kMixersMet + index_, kGroupThreads);
   }
 
   __device__ void rescale() {
     const uint32_t from = shared_.keep(place_.stage) + own_row() * 4;
     const float keep[2] = {load_shared<float>(from), load_shared<float>(from + 8 * 4)};
-    if (__any_sync(kFullWarp, keep[0] != 1.0f || keep[1] != 1.0f)) multiply_by(keep);
+    if (__any_sync(kFullWarp, keep[0] != 1.0f || keep[1] != 1.0f)) matmul_by(keep);
   }
 
   __device__ void multiply(bool accumulate) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hold(mixed_[part]);
-    begin_products();
+    wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kLatentKeys / 16; ++step) {
 #pragma unroll
@@ -376,14 +376,14 @@ class Mixer {
                                        matrix(values + step * 16 * kPanel * 2, kPanelBytes), accumulate || step > 0);
       }
     }
-    commit_products();
-    wait_for_products<0>();
+    wgmma_commit();
+    wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hold(mixed_[part]);
   }
 
   __device__ void write(const LatentPiece& piece, const float (&factor)[2]) {
-    multiply_by(factor);
+    matmul_by(factor);
     if (piece.slot >= 0) {
       write_rows(piece, partials_.values + int64_t{piece.slot} * kLatentRows * p_.value_dim, true);
     } else if (p_.out_type == RowType::kFloat) {
@@ -395,7 +395,7 @@ class Mixer {
     }
   }
 
-  __device__ void multiply_by(const float (&factor)[2]) {
+  __device__ void matmul_by(const float (&factor)[2]) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     init_barrier(shared.piece_full(static_cast<int>(threadIdx.x)), 1);
     init_barrier(shared.piece_empty(static_cast<int>(threadIdx.x)), kReaders);
   }
-  fence_for_products();
+  wgmma_fence_operand();
   wait_for_earlier();
   auto* costs = reinterpret_cast<LatentCost*>(memory + Layout::kCosts);
   const int all = sum_latent_costs(p, sequences, costs, reinterpret_cast<int*>(memory + Layout::kSums));

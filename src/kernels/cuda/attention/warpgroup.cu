@@ -23,12 +23,12 @@ constexpr int kPanel = 64;  // columns of a matrix in shared memory
 // What products are of, and how many registers threads have.
 template <class T>
 struct Roles {
-  using Product = T;
+  using MatmulProblem = T;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 template <class T>
 requires(sizeof(T) == 1) struct Roles<T> {
-  using Product = typename WideOf<T>::Type;
+  using MatmulProblem = typename WideOf<T>::Type;
   static constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 };
 
@@ -202,7 +202,7 @@ __device__ void produce_narrow(const AttentionParams& p, const Block& b, const L
     wait_barrier(empty, parity);
     Packs::widen(shared.narrow(copy), tile, tiles.warp_key(), Layout<dim>::kTilePanel);
     if (copy % 2 == 0) scales.give(shared, copy / 2 % kStages);
-    fence_for_products();
+    wgmma_fence_operand();
     arrive(full);
   };
   static_assert(kAhead % 2 == 1);
@@ -231,7 +231,7 @@ class RowsConsumer {
   // The rows' queries to shared memory, zeros where there are none.
   __device__ void load_queries() const {
     with_block_queries(p_, b_, [&](const auto& queries) { load_queries(queries); });
-    fence_for_products();
+    wgmma_fence_operand();
     sync_threads(kQueriesThere + index_, kGroupThreads);
   }
 
@@ -242,7 +242,7 @@ class RowsConsumer {
     uint32_t weights[kKeys / 16][4];
     wait_barrier(shared_.keys_full(0), 0);
     multiply_keys(scores, 0);
-    wait_for_products<0>();
+    wgmma_wait<0>();
     hold(scores);
     float keep[2];
     soften_tile(scores, 0, last * kKeys, keep);
@@ -256,10 +256,10 @@ class RowsConsumer {
       wait_barrier(shared_.values_full(before), (i - 1) / kStages % 2);
       mix(weights, before);
       give_turn();
-      wait_for_products<1>();
+      wgmma_wait<1>();
       hold(scores);
       soften_tile(scores, stage, tile * kKeys, keep);
-      wait_for_products<0>();
+      wgmma_wait<0>();
       hold_mixed();
       release(shared_.values_empty(before));
       rescale(keep);
@@ -268,7 +268,7 @@ class RowsConsumer {
     const int tiles = last - first;
     wait_barrier(shared_.values_full(tiles % kStages), tiles / kStages % 2);
     mix(weights, tiles % kStages);
-    wait_for_products<0>();
+    wgmma_wait<0>();
     hold_mixed();
   }
 
@@ -293,8 +293,8 @@ class RowsConsumer {
 
  private:
   static constexpr int kParts = dim <= 128 ? 1 : 2, kPart = dim / kParts;  // columns of values at a time
-  using Scores = WarpgroupProduct<T, kKeys>;
-  using Mixing = WarpgroupProduct<T, kPart>;
+  using Scores = Wgmma<T, kKeys>;
+  using Mixing = Wgmma<T, kPart>;
   using Lane = ConsumerLane;
 
   template <class Queries>
@@ -312,32 +312,32 @@ class RowsConsumer {
   }
 
   __device__ void multiply_keys(float (&scores)[kKeys / 2], int stage) const {
-    fence_for_products();
-    begin_products();
+    wgmma_fence_operand();
+    wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < dim / 16; ++step) {
       const uint32_t query = shared_.query(index_) + step / 4 * Layout<dim>::kQueryPanel + step % 4 * 32;
       const uint32_t keys = shared_.keys(stage) + step / 4 * Layout<dim>::kTilePanel + step % 4 * 32;
       Scores::from_shared(scores, matrix(query), matrix(keys), step > 0);
     }
-    commit_products();
+    wgmma_commit();
   }
 
   // Gives the stage of the keys back, with their scales once these are used.
   __device__ void soften_tile(float (&scores)[kKeys / 2], int stage, int first_key, float (&keep)[2]) {
     if constexpr (!scaled) release(shared_.keys_empty(stage));
-    if constexpr (scaled) multiply_by(scores, shared_.key_scales(stage));
+    if constexpr (scaled) matmul_by(scores, shared_.key_scales(stage));
     const Rise rise = raise(p_, rows_, scores, first_key, b_.kv_len);
     weigh(p_, rows_, rise, scores);
     keep[0] = rise.keep[0], keep[1] = rise.keep[1];
     if constexpr (scaled) {
-      multiply_by(scores, shared_.value_scales(stage));
+      matmul_by(scores, shared_.value_scales(stage));
       __syncwarp();
       release(shared_.keys_empty(stage));
     }
   }
 
-  __device__ static void multiply_by(float (&scores)[kKeys / 2], uint32_t scales) {
+  __device__ static void matmul_by(float (&scores)[kKeys / 2], uint32_t scales) {
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
       const auto pair = load_shared<float2>(scales + (i * 8 + 2 * Lane::t()) * 4);
@@ -347,8 +347,8 @@ class RowsConsumer {
   }
 
   __device__ void mix(const uint32_t (&weights)[kKeys / 16][4], int stage) {
-    fence_for_products();
-    begin_products();
+    wgmma_fence_operand();
+    wgmma_arrive();
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -358,7 +358,7 @@ class RowsConsumer {
         Mixing::from_registers(mixed_[part], weights[step], matrix(values, Layout<dim>::kTilePanel));
       }
     }
-    commit_products();
+    wgmma_commit();
   }
 
   __device__ void hold_mixed() {
@@ -385,7 +385,7 @@ class RowsConsumer {
 template <class T, int dim>
 struct Design : Roles<T> {
   using Shared = Layout<dim>;
-  using Consumer = RowsConsumer<typename Roles<T>::Product, dim, std::is_same_v<T, int8_t>>;
+  using Consumer = RowsConsumer<typename Roles<T>::MatmulProblem, dim, std::is_same_v<T, int8_t>>;
   static constexpr int kBytes = std::is_same_v<T, int8_t> ? Shared::kScaledBytes
                                 : sizeof(T) == 1          ? Shared::kNarrowBytes
                                                           : Shared::kBytes;

@@ -159,7 +159,7 @@ __device__ void produce_transposed(const AttentionParams& p, const Block& b, con
     }
     wait_barrier(shared.values_empty(i), value_phase(i) ^ 1);
     transpose_values<dim>(shared.copied(i), shared.values(i));
-    fence_for_products();
+    wgmma_fence_operand();
     __syncwarp();
     release(shared.values_full(i));
   }
@@ -197,7 +197,7 @@ class Fp8Consumer {
   // The rows' queries to shared memory, zeros where there are none, and their scales.
   __device__ void load_queries() {
     with_block_queries(p_, b_, [&](const auto& queries) { load_queries(queries); });
-    fence_for_products();
+    wgmma_fence_operand();
     sync_threads(kQueriesThere + index_, kGroupThreads);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -212,7 +212,7 @@ class Fp8Consumer {
     uint32_t weights[kKeys / 32][4];
     wait_barrier(shared_.keys_full(0), 0);
     multiply_keys(scores, 0);
-    wait_for_products<0>();
+    wgmma_wait<0>();
     hold(scores);
     Rise rise = raise_by(scores, 0, last);
     give_first_turn();
@@ -223,18 +223,18 @@ class Fp8Consumer {
       multiply_keys(scores, i);
       wait_barrier(shared_.values_full(i - 1), value_phase(i - 1));
       mix_part(0, weights, i - 1);
-      wait_for_products<1>();
+      wgmma_wait<1>();
       hold(scores);
       const Rise next = raise_by(scores, i, last - i);
       // Parts' sums take turns in registers.
 #pragma unroll
       for (int part = 0; part + 1 < kParts; ++part) {
-        wait_for_products<0>();
+        wgmma_wait<0>();
         add(part, rise.keep);
         mix_part(part + 1, weights, i - 1);
       }
       weigh_in_turn(scores, next);
-      wait_for_products<0>();
+      wgmma_wait<0>();
       release(shared_.values_empty(i - 1));
       add(kParts - 1, rise.keep);
       rise = next;
@@ -244,7 +244,7 @@ class Fp8Consumer {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       mix_part(part, weights, tiles - 1);
-      wait_for_products<0>();
+      wgmma_wait<0>();
       add(part, rise.keep);
     }
   }
@@ -275,8 +275,8 @@ class Fp8Consumer {
  private:
   static constexpr int kPart = 64, kParts = dim / kPart;  // columns of values at a time
   using Lane = ConsumerLane;
-  using Scores = WarpgroupProduct<E4M3, kKeys>;
-  using Mixing = WarpgroupProduct<E4M3, kPart>;
+  using Scores = Wgmma<E4M3, kKeys>;
+  using Mixing = Wgmma<E4M3, kPart>;
 
   template <class Queries>
   __device__ void load_queries(const Queries& queries) const {
@@ -309,12 +309,12 @@ class Fp8Consumer {
   __device__ void multiply_keys(float (&scores)[kKeys / 2], int i) const {
     const uint64_t queries = matrix(shared_.query(0)) + index_ * (Layout<dim>::kQuery / 16);
     const uint64_t keys = matrix(shared_.keys(0)) + i % kStages * (Layout<dim>::kTile / 16);
-    begin_products();
+    wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < dim / 32; ++step) {
       Scores::from_shared(scores, queries + step * 2, keys + step * 2, step > 0);
     }
-    commit_products();
+    wgmma_commit();
   }
 
   // Gives the stage of the keys back.
@@ -348,11 +348,11 @@ class Fp8Consumer {
   __device__ void mix_part(int part, const uint32_t (&weights)[kKeys / 32][4], int i) {
     const uint64_t values =
         matrix(shared_.values(0)) + i % kValueStages * (Layout<dim>::kValues / 16) + part * (kPart * kRowBytes / 16);
-    begin_products();
+    wgmma_arrive();
     Mixing::template by_rows<0>(sums_, weights[0], values);
 #pragma unroll
     for (int step = 1; step < kKeys / 32; ++step) Mixing::by_rows(sums_, weights[step], values + step * 2);
-    commit_products();
+    wgmma_commit();
   }
 
   // Sums of products that were waited for.

@@ -35,13 +35,13 @@ constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a rec
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
 static_assert(kMapsAt % alignof(TensorMaps) == 0);
 constexpr int kStagesAhead = 3;     // of a feeder, on their way at a time: more only wait behind each other
-constexpr int kFewestProducts = 2;  // of a run that is worth a kernel
+constexpr int kFewestMatmuls = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
 bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostDecodeKernelRows; }
 
 // Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
-TensorMaps weight_maps(const Product& p, int pieces_of_stage) {
+TensorMaps weight_maps(const MatmulProblem& p, int pieces_of_stage) {
   const bool fp8 = p.type == &quant::Fp8::kType;
   const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
   const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
@@ -152,7 +152,7 @@ bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const flo
   return true;
 }
 
-bool DecodeKernelBuilder::product(const Product& p, FallbackLaunch fallback) {
+bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback) {
   if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
     return false;
   if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
@@ -161,14 +161,14 @@ bool DecodeKernelBuilder::product(const Product& p, FallbackLaunch fallback) {
   if (!(quantized ? take_type(nullptr, p.type) : take_type(p.type, nullptr))) return false;
   const auto rows = static_cast<int>(p.x.rows());
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  const ProductInputs inputs = kernel.inputs(quantized);
+  const MatmulInputs inputs = kernel.inputs(quantized);
   const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
   if (p.k % inputs.multiple != 0 || !take_scratch(bytes)) {
     plain_ = plain_before, quantized_ = quantized_before;
     return false;
   }
   const bool panels = quantized && p.type != &quant::Fp8::kType;
-  MatmulInstruction product{
+  MatmulInstruction matmul{
       .maps = panels ? nullptr : keep(weight_maps(p, kernel.stage_pieces)),
       .panels = panels ? p.weight : nullptr,
       .pitch = panels ? static_cast<int64_t>(panel_kernels(p.type)->packed_bytes(kPanelOutputs, p.k)) : 0,
@@ -194,8 +194,8 @@ bool DecodeKernelBuilder::product(const Product& p, FallbackLaunch fallback) {
       .keeps_gated = true,
       .in = {},
       .put = {}};
-  ++products_;
-  add(instruction(Kind::kMatmul, &Instruction::product, product), std::move(fallback));
+  ++matmuls_;
+  add(instruction(Kind::kMatmul, &Instruction::matmul, matmul), std::move(fallback));
   return true;
 }
 
@@ -203,7 +203,7 @@ bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Act
   if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostOps) return false;
   const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
   if (all_.size() > run_ && all_.back().kind == Kind::kMatmul) {
-    MatmulInstruction& p = all_.back().product;
+    MatmulInstruction& p = all_.back().matmul;
     if (p.out == gate_up.f32() && p.out_stride == gate_up.row_stride && p.rows == rows && p.n == 2 * columns &&
         columns % kPanelOutputs == 0 && !p.accumulate) {
       p.gated = out.f32(), p.gated_stride = out.row_stride, p.activation = activation;
@@ -384,7 +384,7 @@ void DecodeKernelBuilder::launch_run() {
 }
 
 void DecodeKernelBuilder::flush() {
-  const bool worth = products_ >= kFewestProducts;
+  const bool worth = matmuls_ >= kFewestMatmuls;
   if (worth) {
     launch_run();
   } else {
@@ -393,7 +393,7 @@ void DecodeKernelBuilder::flush() {
   run_ = all_.size();
   plain_ = quantized_ = nullptr;
   places_.clear();
-  scratch_ = products_ = 0;
+  scratch_ = matmuls_ = 0;
   const std::vector<FallbackLaunch> ops = std::exchange(fallback_, {});
   if (worth) return;
   for (const FallbackLaunch& op : ops) op();

@@ -141,7 +141,7 @@ struct alignas(16) Instruction {
   bool grid_barrier;  // all blocks are done with what is before
   int next;   // the instruction that is the next one with stages of the ring, after one that has some; -1: none
   union {
-    MatmulInstruction product;
+    MatmulInstruction matmul;
     NormInstruction norm;
     GatherInstruction rows;
     GluInstruction glu;
@@ -167,7 +167,7 @@ struct DecodeKernelLaunch {
 };
 
 // What a product takes: a multiple of which k is, and the bytes of the inputs in scratch.
-struct ProductInputs {
+struct MatmulInputs {
   int multiple;
   int (*bytes)(int rows, int lines);
 };
@@ -177,7 +177,7 @@ struct DecodeKernel {
   void (*launch)(const Launch&, const DecodeKernelLaunch&);
   int stage_bytes;
   int stage_pieces;  // of 128 bytes of each row, in a stage
-  ProductInputs (*inputs)(bool quantized);
+  MatmulInputs (*inputs)(bool quantized);
   int (*attention_bytes)(int group);  // of attention in scratch
 };
 const DecodeKernel* decode_kernel(DType plain, DType quantized);  // null: there are none
@@ -211,7 +211,7 @@ class DecodeKernelBuilder {
   using FallbackLaunch = std::function<void()>;
   bool embed(const Tensor& out, const Tensor& table, const int32_t* ids, FallbackLaunch fallback);
   bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset, FallbackLaunch fallback);
-  bool product(const Product& p, FallbackLaunch fallback);
+  bool matmul(const MatmulProblem& p, FallbackLaunch fallback);
   bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
   bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
@@ -250,7 +250,7 @@ class DecodeKernelBuilder {
   std::vector<FallbackLaunch> fallback_;  // its ops
   DType plain_ = nullptr, quantized_ = nullptr;
   std::vector<Place> places_;
-  int scratch_ = 0, products_ = 0;
+  int scratch_ = 0, matmuls_ = 0;
 };
 
 }  // namespace sluice::cuda

@@ -56,7 +56,7 @@ struct Write {
 std::vector<Write> writes_of(Instruction& in) {
   switch (in.kind) {
     case Kind::kMatmul: {
-      MatmulInstruction& p = in.product;
+      MatmulInstruction& p = in.matmul;
       return {{out_of(p), &p.keeps_out}, {gated_of(p), &p.keeps_gated}};
     }
     case Kind::kAttention:
@@ -87,7 +87,7 @@ std::vector<Span> reads_of(const Instruction& in) {
   };
   switch (in.kind) {
     case Kind::kMatmul: {
-      const MatmulInstruction& p = in.product;
+      const MatmulInstruction& p = in.matmul;
       std::vector<Span> all;
       if (p.in.stride == 0) all.push_back(input_of(p));
       if (p.accumulate) all.push_back(out_of(p));
@@ -138,7 +138,7 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
     const bool pair = run[i].kind == Kind::kNorm && i + 1 < run.size() && run[i + 1].kind == Kind::kMatmul;
     if (pair) {
       const NormInstruction norm = run[i].norm;
-      MatmulInstruction& p = run[i + 1].product;
+      MatmulInstruction& p = run[i + 1].matmul;
       if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && out_of(norm) == input_of(p) &&
           !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
         p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
@@ -158,7 +158,7 @@ class DependencyPass {
   void add(Instruction in) {
     bool linked = false;
     if (in.kind == Kind::kMatmul) {
-      MatmulInstruction& p = in.product;
+      MatmulInstruction& p = in.matmul;
       p.in = put_by_last(input_of(p), p);
       if (p.in.stride == 0) {
         Instruction put;
@@ -202,7 +202,7 @@ class DependencyPass {
     Instruction& last = all().back();
     const int step = static_cast<int>(all().size()) - 1;
     if (last.kind == Kind::kMatmul) {
-      MatmulInstruction& from = last.product;
+      MatmulInstruction& from = last.matmul;
       if (from.put.to.stride != 0 || x != (from.gated != nullptr ? gated_of(from) : out_of(from))) return {};
       from.put = quads_for(p), from.put.to.step = step;
       return from.put.to;
@@ -217,7 +217,7 @@ class DependencyPass {
   bool link(AttentionInstruction& a) {
     const RopeInstruction& r = a.rotation;
     if (r.q == nullptr || all().empty() || all().back().kind != Kind::kMatmul) return false;
-    MatmulInstruction& p = all().back().product;
+    MatmulInstruction& p = all().back().matmul;
     const auto column = [&](const float* data, int64_t stride, int64_t columns) {
       const int64_t at = data - p.out;
       return data >= p.out && stride == p.out_stride && at % 2 == 0 && at + columns <= p.n ? static_cast<int>(at) : -1;
@@ -258,8 +258,8 @@ class DependencyPass {
   }
   // Both accumulate to the same: each block to what it has itself.
   static bool same_blocks(const Instruction& a, const Instruction& b) {
-    const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kMatmul && in.product.accumulate; };
-    return accumulates(a) && accumulates(b) && out_of(a.product) == out_of(b.product);
+    const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kMatmul && in.matmul.accumulate; };
+    return accumulates(a) && accumulates(b) && out_of(a.matmul) == out_of(b.matmul);
   }
   bool writes(size_t i, const Span& x) const {
     return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
@@ -283,7 +283,7 @@ void place_exchanges(DecodeKernelPlan& plan, uint2* memory) {
     if (e.stride != 0) e.words = memory + e.step % kExchanges * plan.exchange_words;
   };
   for (Instruction& in : plan.instructions) {
-    if (in.kind == Kind::kMatmul) place(in.product.in), place(in.product.put.to);
+    if (in.kind == Kind::kMatmul) place(in.matmul.in), place(in.matmul.put.to);
     if (in.kind == Kind::kAttention) place(in.attention.in), place(in.attention.put);
     if (in.kind == Kind::kPut) place(in.put.put.to);
   }

@@ -199,7 +199,7 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
     if (thread % kWarp == 0) memory.squares[own_row * kMathWarps + thread / kWarp] = squares;
     squares = 0.0f;
   }
-  if constexpr (Weights::kByWarpGroup) fence_for_products();
+  if constexpr (Weights::kByWarpGroup) wgmma_fence_operand();
   team.sync();
 }
 
@@ -283,13 +283,13 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
         }
       }
       const float* sums = memory.sums + sums_place.offset() + output * kSumsPitch + first_row;
-      float products[kRowsOfLane];
+      float matmuls[kRowsOfLane];
 #pragma unroll
       for (int i = 0; i < kRowsOfLane; ++i) {
-        products[i] = 0.0f;
+        matmuls[i] = 0.0f;
         if (i * kRowsOfWarp >= rows) break;
 #pragma unroll
-        for (int w = 0; w < kMathWarps; ++w) products[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
+        for (int w = 0; w < kMathWarps; ++w) matmuls[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
       }
       __syncwarp();
       if (lane == 0) arrive(sums_place.empty());
@@ -298,7 +298,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
       for (int i = 0; i < kRowsOfLane; ++i) {
         if (i * kRowsOfWarp >= rows) break;
         const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
-        float result = fmaf(scales[i], products[i], beside.added[i]);
+        float result = fmaf(scales[i], matmuls[i], beside.added[i]);
         if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
         if (is_gated) {
           if (half == 0) {
@@ -349,7 +349,7 @@ __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, c
 
 // A product of `rows` rows or fewer, whose inputs are there.
 template <class Weights, int rows>
-__device__ void multiply_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
+__device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
                               RingPlace& sums_place) {
   using Panel = typename Weights::template Panel<rows>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -385,10 +385,10 @@ __device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnSt
   take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
   static_assert(kMostDecodeKernelRows == 4);
   if constexpr (Weights::kByWarpGroup) {
-    if (inputs.rows == 1) return multiply_rows<Weights, 1>(units, inputs, memory, own, sums_place);
-    if (inputs.rows == 2) return multiply_rows<Weights, 2>(units, inputs, memory, own, sums_place);
+    if (inputs.rows == 1) return matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place);
+    if (inputs.rows == 2) return matmul_rows<Weights, 2>(units, inputs, memory, own, sums_place);
   }
-  multiply_rows<Weights, kMostDecodeKernelRows>(units, inputs, memory, own, sums_place);
+  matmul_rows<Weights, kMostDecodeKernelRows>(units, inputs, memory, own, sums_place);
 }
 
 __device__ inline void run(const NormInstruction& a, const Memory& memory, const Team& team) {
@@ -506,9 +506,9 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
   switch (in.kind) {
     case Kind::kMatmul:
       if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-        if (in.product.quantized) return multiply<T, Quantized>(in.product, memory, own, sums, team, epoch);
+        if (in.matmul.quantized) return multiply<T, Quantized>(in.matmul, memory, own, sums, team, epoch);
       }
-      return multiply<T, PlainWeights<T>>(in.product, memory, own, sums, team, epoch);
+      return multiply<T, PlainWeights<T>>(in.matmul, memory, own, sums, team, epoch);
     case Kind::kNorm:
       return run(in.norm, memory, team);
     case Kind::kGather:
@@ -553,7 +553,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       __syncwarp();
       continue;
     }
-    const MatmulInstruction& p = in.product;
+    const MatmulInstruction& p = in.matmul;
     if (index == 0 && p.put.weight != nullptr) {  // of which every block asks for a share
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
@@ -569,7 +569,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       if (later.kind == Instruction::Kind::kAttention) {
         prefetch_maps(later.attention.maps, true);
       } else {
-        prefetch_maps(later.product.maps, later.product.quantized);
+        prefetch_maps(later.matmul.maps, later.matmul.quantized);
       }
     }
     __syncwarp();
@@ -632,7 +632,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
       if (helper == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kMatmul) finish<T>(in.product, memory, helper, sums, epoch + i);
+      if (in.kind == Instruction::Kind::kMatmul) finish<T>(in.matmul, memory, helper, sums, epoch + i);
     }
     everyone.sync();
   }
@@ -660,7 +660,7 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
 }
 
 template <class T, class Quantized>
-ProductInputs inputs_for(bool quantized) {
+MatmulInputs inputs_for(bool quantized) {
   if constexpr (!std::is_same_v<Quantized, NoWeights>) {
     if (quantized) return {.multiple = kScaled, .bytes = Quantized::bytes};
   }

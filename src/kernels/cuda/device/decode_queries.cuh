@@ -12,7 +12,7 @@ namespace sluice::cuda {
 // of 2t, 2t + 1 and eight further, and values of 2g and 2g + 1.
 template <class Cache, int dim, int tiles>
 class Queries {
-  using T = typename Cached<Cache>::Product;
+  using T = typename Cached<Cache>::MatmulProblem;
   static constexpr bool kEight = Cached<Cache>::kPerUnit == 2;
   using Rows = SharedPanels<kUnits<Cache, dim>, kStageKeys<Cache, dim>>;
   using Wide = WideOf<Cache>;  // of caches of 8 bits

@@ -17,12 +17,12 @@ inline constexpr int kStages = 3;  // of a warp's ring
 // shared memory vectors lie as ones of kUnits<T, dim> units of 16 bits, 64 at least.
 template <class T>
 struct Cached {
-  using Product = T;
+  using MatmulProblem = T;
   static constexpr int kPerUnit = 1;  // elements
 };
 template <class T>
 requires(sizeof(T) == 1) struct Cached<T> {
-  using Product = typename WideOf<T>::Type;
+  using MatmulProblem = typename WideOf<T>::Type;
   static constexpr int kPerUnit = 2;
 };
 template <class T>
@@ -320,7 +320,7 @@ class BoxStream : public StageRing<T, dim> {
       for (int pack = 0; pack < Rows::kPanels * 8; ++pack) store_shared(values.pack(key, pack), uint4{0, 0, 0, 0});
       if constexpr (kScaled<T>) this->scales(stage)[kKeys + key] = 0.0f;
     }
-    fence_for_products();  // before the next copy to this stage
+    wgmma_fence_operand();  // before the next copy to this stage
     __syncwarp();
   }
 

@@ -56,9 +56,9 @@ __device__ inline uint32_t subtract_bf16x2(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&difference);
 }
 __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 product =
+  const __nv_bfloat162 matmul =
       __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const uint32_t*>(&product);
+  return *reinterpret_cast<const uint32_t*>(&matmul);
 }
 
 // x & mask | bits, in one instruction.

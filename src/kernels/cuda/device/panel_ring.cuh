@@ -25,7 +25,7 @@ class PanelRing {
       : memory_(memory), barriers_(barriers), lines_(lines), end_(part.begin + part.count), asked_(part.begin) {
     if (threadIdx.x % kWarp == 0) {
       for (int i = 0; i < kStages; ++i) init_barrier(barriers + i * 8, 1);
-      fence_for_products();
+      wgmma_fence_operand();
     }
     __syncwarp();
   }

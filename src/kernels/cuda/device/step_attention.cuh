@@ -565,7 +565,7 @@ __device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, d
     if (a.keeps_out) keep_result(p, place.token, head, at, v);
   }
   vectors.store(a, place);
-  fence_for_products();  // where the value was written copies write next
+  wgmma_fence_operand();  // where the value was written copies write next
   attention.free();
   own.next = (own.next + attention.stages()) % kMathGroups;
   own.place = attention.place().moved(own.next);

@@ -65,12 +65,12 @@ __device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* sta
                                       int accumulate) {
   const uint64_t a = matrix(shared_address(stage));
   const uint64_t b = matrix(shared_address(in.data) + input_matrix * in.rows * kInputMatrix);
-  begin_products();
+  wgmma_arrive();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {  // of 32 bytes
-    WarpgroupProduct<T, 8 * rows>::from_shared(d, a + 2 * step, b + 2 * step, step == 0 ? accumulate : 1);
+    Wgmma<T, 8 * rows>::from_shared(d, a + 2 * step, b + 2 * step, step == 0 ? accumulate : 1);
   }
-  commit_products();
+  wgmma_commit();
 }
 
 __device__ inline int group_warp() { return static_cast<int>(threadIdx.x) / kWarp % kWarpgroupWarps; }
@@ -111,7 +111,7 @@ struct PlainWeights {
     }
     template <int set, int pending>
     __device__ void end() {
-      wait_for_products<pending>();
+      wgmma_wait<pending>();
       if (pending == 0) hold(d_);
     }
     __device__ void leave(float* sums, int pitch) const {
@@ -204,12 +204,12 @@ struct QuantizedWeights<quant::Fp8> {
     }
     template <int set, int pending>
     __device__ void end() {
-      wait_for_products<pending>();
+      wgmma_wait<pending>();
       hold(d_[set]);
 #pragma unroll
       for (int i = 0; i < 2 * rows; ++i) {
-        const float product = fmaf(d_[set][2 * i + 1], 1.0f / kBelow, d_[set][2 * i]);
-        sums_[i] = fmaf(scales_[set][i % 2] * of_x_[set][i / 2], product, sums_[i]);
+        const float matmul = fmaf(d_[set][2 * i + 1], 1.0f / kBelow, d_[set][2 * i]);
+        sums_[i] = fmaf(scales_[set][i % 2] * of_x_[set][i / 2], matmul, sums_[i]);
       }
     }
     // Other lanes than these have products of a piece with another one's inputs.

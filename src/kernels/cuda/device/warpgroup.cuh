@@ -23,7 +23,7 @@ __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
 // `from_shared_transposed`: b is [16, n]. `from_registers`: b is [16, n], read transposed; `by_rows`: the same with b
 // as in from_shared.
 template <class T, int n>
-struct WarpgroupProduct;
+struct Wgmma;
 
 // The operands of an instruction cannot be a loop. The sums come first, so that what follows them is numbered by n.
 // `r`: what kind of registers they are.
@@ -63,29 +63,29 @@ struct WarpgroupProduct;
                  : SLUICE_SUMS_##n("+f")                                                                            \
                  : "l"(a), "l"(b), "r"(accumulate));                                                                \
   }
-#define SLUICE_WARPGROUP_PRODUCT(T, type, n, o0, o1, o2, o3, o4, o5)            \
+#define SLUICE_WGMMA_CASE(T, type, n, o0, o1, o2, o3, o4, o5)            \
   template <>                                                                   \
-  struct WarpgroupProduct<T, n> {                                               \
+  struct Wgmma<T, n> {                                               \
     SLUICE_FROM_SHARED(from_shared, type, n, o0, o1, o2, "0")                   \
     SLUICE_FROM_SHARED(from_shared_transposed, type, n, o0, o1, o2, "1")        \
     SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1") \
     SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")        \
   };
-#define SLUICE_WARPGROUP_PRODUCTS(n, o0, o1, o2, o3, o4, o5)                 \
-  SLUICE_WARPGROUP_PRODUCT(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
-  SLUICE_WARPGROUP_PRODUCT(__half, "f16", n, o0, o1, o2, o3, o4, o5)
-SLUICE_WARPGROUP_PRODUCTS(8, 4, 5, 6, 7, 8, 9)
-SLUICE_WARPGROUP_PRODUCTS(16, 8, 9, 10, 11, 12, 13)
-SLUICE_WARPGROUP_PRODUCTS(32, 16, 17, 18, 19, 20, 21)
-SLUICE_WARPGROUP_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
-SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
+#define SLUICE_WGMMA(n, o0, o1, o2, o3, o4, o5)                 \
+  SLUICE_WGMMA_CASE(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
+  SLUICE_WGMMA_CASE(__half, "f16", n, o0, o1, o2, o3, o4, o5)
+SLUICE_WGMMA(8, 4, 5, 6, 7, 8, 9)
+SLUICE_WGMMA(16, 8, 9, 10, 11, 12, 13)
+SLUICE_WGMMA(32, 16, 17, 18, 19, 20, 21)
+SLUICE_WGMMA(64, 32, 33, 34, 35, 36, 37)
+SLUICE_WGMMA(128, 64, 65, 66, 67, 68, 69)
 
 // The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
 // that are exchanged as above; `by_rows` with a in registers, of whose row g + 8 h lane l holds elements 4 t to 4 t +
 // 3, and 16 more, in a[h] and a[2 + h].
-#define SLUICE_FP8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                                \
+#define SLUICE_WGMMA_FP8(n, o0, o1, o2, o3, o4, o5)                                                \
   template <>                                                                                                  \
-  struct WarpgroupProduct<__nv_fp8_e4m3, n> {                                                                  \
+  struct Wgmma<__nv_fp8_e4m3, n> {                                                                  \
     __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {            \
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n          \
                    "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"                  \
@@ -101,17 +101,17 @@ SLUICE_WARPGROUP_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                     \
     }                                                                                                          \
   };
-SLUICE_FP8_WARPGROUP_PRODUCT(8, 4, 5, 6, 7, 8, 9)
-SLUICE_FP8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
-SLUICE_FP8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
-SLUICE_FP8_WARPGROUP_PRODUCT(64, 32, 33, 34, 35, 36, 37)
-SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66, 67, 68, 69)
-#undef SLUICE_FP8_WARPGROUP_PRODUCT
+SLUICE_WGMMA_FP8(8, 4, 5, 6, 7, 8, 9)
+SLUICE_WGMMA_FP8(16, 8, 9, 10, 11, 12, 13)
+SLUICE_WGMMA_FP8(32, 16, 17, 18, 19, 20, 21)
+SLUICE_WGMMA_FP8(64, 32, 33, 34, 35, 36, 37)
+SLUICE_WGMMA_FP8(128, 64, 65, 66, 67, 68, 69)
+#undef SLUICE_WGMMA_FP8
 
 // And of int8, with sums of int32.
-#define SLUICE_INT8_WARPGROUP_PRODUCT(n, o0, o1, o2, o3, o4, o5)                                                    \
+#define SLUICE_WGMMA_INT8(n, o0, o1, o2, o3, o4, o5)                                                    \
   template <>                                                                                                       \
-  struct WarpgroupProduct<int8_t, n> {                                                                              \
+  struct Wgmma<int8_t, n> {                                                                              \
     template <int accumulate>                                                                                       \
     __device__ static void by_rows(int32_t (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                       \
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n               \
@@ -120,11 +120,11 @@ SLUICE_FP8_WARPGROUP_PRODUCT(128, 64, 65, 66, 67, 68, 69)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate));                          \
     }                                                                                                               \
   };
-SLUICE_INT8_WARPGROUP_PRODUCT(16, 8, 9, 10, 11, 12, 13)
-SLUICE_INT8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
-#undef SLUICE_INT8_WARPGROUP_PRODUCT
-#undef SLUICE_WARPGROUP_PRODUCTS
-#undef SLUICE_WARPGROUP_PRODUCT
+SLUICE_WGMMA_INT8(16, 8, 9, 10, 11, 12, 13)
+SLUICE_WGMMA_INT8(32, 16, 17, 18, 19, 20, 21)
+#undef SLUICE_WGMMA_INT8
+#undef SLUICE_WGMMA
+#undef SLUICE_WGMMA_CASE
 #undef SLUICE_FROM_REGISTERS
 #undef SLUICE_FROM_SHARED
 #undef SLUICE_NAMES_16
@@ -139,10 +139,10 @@ SLUICE_INT8_WARPGROUP_PRODUCT(32, 16, 17, 18, 19, 20, 21)
 
 // Before products whose registers others wrote; after the products of one group; until all but `Pending` groups of them
 // are done.
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Pending>
-__device__ inline void wait_for_products() {
+__device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // The compiler moves no use of these registers across this point, and none of what makes them: they are written by
@@ -207,7 +207,7 @@ __device__ inline bool barrier_passed(uint32_t barrier, int parity) {
 }
 
 // What this thread wrote to shared memory, or saw written, is seen by products of warp groups from here on.
-__device__ inline void fence_for_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void wgmma_fence_operand() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Waits at barrier `id`, 1 to 15, until `threads` threads have come to it; comes to it and goes on.
 __device__ inline void sync_threads(int id, int threads) {

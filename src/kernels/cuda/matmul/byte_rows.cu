@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) byte_rows(const __grid_constant__ Ro
 
 }  // namespace
 
-void round_to_bytes(const Launch& l, const ByteInputs& to, int sets, const Product& p) {
+void round_to_bytes(const Launch& l, const ByteInputs& to, int sets, const MatmulProblem& p) {
   const Rows a{.to = to,
                .x = p.x.f32(),
                .starts = p.starts,

@@ -97,7 +97,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
     const int i = line % Lines::kLines, now = line / 2;
     typename Codec::Line lines[2];
     weights.read(lines[0], i), weights.read(lines[1], i + 1);
-    wait_for_products<0>();
+    wgmma_wait<0>();
     if (now > 0 && first_lane) arrive(shared.empty(last_stage));
     add_parts();
     factors.template take<0>(lines[0]);
@@ -128,24 +128,24 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
     if (i == Lines::kLines - 2 && line + 2 < part.count) weights.go_on();
     inputs.go_on(now);
     wait_barrier(shared.full(stage), round);
-    begin_products();
+    wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      using Product = WarpgroupProduct<int8_t, 2 * used>;
+      using MatmulProblem = Wgmma<int8_t, 2 * used>;
       const uint64_t x = stages + (stage * Inputs::kStageBytes + step * 32) / 16;
       constexpr int kStepsOfSet = kSteps / kSets;
       if (step % kStepsOfSet == 0) {
-        Product::template by_rows<0>(parts[step / kStepsOfSet], operands[step], x);
+        MatmulProblem::template by_rows<0>(parts[step / kStepsOfSet], operands[step], x);
       } else {
-        Product::template by_rows<1>(parts[step / kStepsOfSet], operands[step], x);
+        MatmulProblem::template by_rows<1>(parts[step / kStepsOfSet], operands[step], x);
       }
     }
-    commit_products();
+    wgmma_commit();
     last_stage = stage;
     if (++stage == kStages) stage = 0, round ^= 1;
     line += 2;
   } while (line < part.count);
-  wait_for_products<0>();
+  wgmma_wait<0>();
   add_parts();
 #pragma unroll
   for (int j = 0; j < used / 8; ++j) {
@@ -159,7 +159,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
 #endif
 
 template <class Codec>
-__global__ void __launch_bounds__(kThreads, 2) multiply_bytes(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, 2) matmul_bytes(const __grid_constant__ Arguments a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kMost = most_rows<Codec>();
   tiles::with_tile<tiles::SharedLines<Codec>, kMost>(
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply_bytes(const __grid_const
 // Defined here for the instances that matmul_tiles_*.cu make. False where it cannot be done, or has more rows than are
 // multiplied so; nothing is done then.
 template <class Codec>
-bool multiply_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const Product& p,
+bool matmul_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const MatmulProblem& p,
                        [[maybe_unused]] int64_t panel_bytes) {
 #ifdef SLUICE_SM90A
   constexpr int kMost = bytes::most_rows<Codec>();
@@ -194,7 +194,7 @@ bool multiply_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const 
     const ByteInputs inputs{memory, memory + plane_bytes, scales, scales + x_rows, x_rows};
     round_to_bytes(l, inputs, kSets, p);
     const bytes::Arguments a{tiles::arguments(p, memory, x_rows, panel_bytes), plane_bytes, inputs.scales, inputs.sums};
-    tiles::launch<bytes::multiply_bytes<Codec>, tiles::SharedLines<Codec>, kMost, 2>(l, a);
+    tiles::launch<bytes::matmul_bytes<Codec>, tiles::SharedLines<Codec>, kMost, 2>(l, a);
     return true;
   }
 #endif
@@ -202,12 +202,12 @@ bool multiply_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const 
 }
 
 template <class Format>
-bool multiply_panels_by_tiles(const Launch& l, const Product& p) {
+bool matmul_panels_by_tiles(const Launch& l, const MatmulProblem& p) {
   using Codec = PanelCodec<Format>;
-  return multiply_by_bytes<Codec>(l, p, panel_bytes<Format>(p.k)) ||
-         multiply_by_tiles<Codec>(l, p, panel_bytes<Format>(p.k));
+  return matmul_by_bytes<Codec>(l, p, panel_bytes<Format>(p.k)) ||
+         matmul_by_tiles<Codec>(l, p, panel_bytes<Format>(p.k));
 }
 
-#define SLUICE_INSTANTIATE_TILES(Format) template bool multiply_panels_by_tiles<Format>(const Launch&, const Product&)
+#define SLUICE_INSTANTIATE_TILES(Format) template bool matmul_panels_by_tiles<Format>(const Launch&, const MatmulProblem&)
 
 }  // namespace sluice::cuda

@@ -27,6 +27,6 @@ struct ByteInputs {
 };
 
 // p.x, fp32. `sets`: of a pair, 1, 2, 4 or 8.
-void round_to_bytes(const Launch&, const ByteInputs&, int sets, const Product& p);
+void round_to_bytes(const Launch&, const ByteInputs&, int sets, const MatmulProblem& p);
 
 }  // namespace sluice::cuda

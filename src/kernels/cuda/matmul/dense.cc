@@ -185,7 +185,7 @@ struct Operands {
   std::byte* scratch = nullptr;  // kScratch
 };
 
-void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const Product& p, const Operands& o,
+void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const MatmulProblem& p, const Operands& o,
                  bool accumulate) {
   const auto point = [&](cublasLtMatmulDescAttributes_t attribute, const float* pointer) {
     if (pointer != nullptr) check(lib.desc_set(plan.desc, attribute, &pointer, sizeof pointer), "pointer");
@@ -220,7 +220,7 @@ Problem fp8_problem(int64_t n, int64_t rows, int64_t k, DType out_type, int64_t 
 
 }  // namespace
 
-bool multiply_dense(const Launch& l, const Product& p) {
+bool matmul_dense(const Launch& l, const MatmulProblem& p) {
   const Library* lib = library();
   if (lib == nullptr || p.matrices != 1) return false;
   const int64_t rows = p.x.rows();
@@ -251,7 +251,7 @@ bool multiply_dense(const Launch& l, const Product& p) {
 namespace {
 
 // Rows of inputs, rounded for all heads at once, and multiplied by the matrices of the heads.
-bool multiply_head_rows(const Library& lib, const Launch& l, const Product& p) {
+bool matmul_head_rows(const Library& lib, const Launch& l, const MatmulProblem& p) {
   const int64_t width = padded_k(p.x.shape[1]), element = p.type->block_bytes, rows = p.x.rows();
   const Plan* plan = plan_of(lib, {.type = p.type,
                                    .out_type = p.out.dtype,
@@ -276,7 +276,7 @@ bool multiply_head_rows(const Library& lib, const Launch& l, const Product& p) {
 
 }  // namespace
 
-bool multiply_dense_heads(const Launch& l, const Product& p) {
+bool matmul_dense_heads(const Launch& l, const MatmulProblem& p) {
   const Library* lib = library();
   constexpr int64_t kAligned = 8, kTile = 128;  // elements of 16 bits, rows
   if (lib == nullptr || p.x.dtype != &kFloat32 || p.k % kAligned != 0 || p.x_columns % kAligned != 0) return false;
@@ -285,10 +285,10 @@ bool multiply_dense_heads(const Launch& l, const Product& p) {
   const auto fit = static_cast<int64_t>((l.workspace_bytes - kScratch - 256) / row_bytes) / kTile * kTile;
   const int64_t rows = p.x.rows();
   for (int64_t first = 0; first < rows; first += fit) {
-    Product part = p;
+    MatmulProblem part = p;
     part.x = p.x.slice_rows(first, std::min(fit, rows - first));
     part.out = p.out.slice_rows(first, std::min(fit, rows - first));
-    if (!multiply_head_rows(*lib, l, part)) multiply_streamed(l, part);
+    if (!matmul_head_rows(*lib, l, part)) matmul_streamed(l, part);
   }
   return true;
 }
@@ -296,7 +296,7 @@ bool multiply_dense_heads(const Launch& l, const Product& p) {
 namespace {
 
 // Products of experts, without cuBLASLt: of few rows, too, which panels would widen at half of memory's speed.
-bool multiply_fp8_experts(const Launch& l, const Product& p) {
+bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows();
   const size_t x_bytes = whole_lines(rows * p.k);
   if (p.rounding != ops::InputRounding::kFp8PerRow || p.bias != nullptr || p.x.dtype != &kFloat32) return false;
@@ -304,20 +304,20 @@ bool multiply_fp8_experts(const Launch& l, const Product& p) {
   if (!takes_fp8_rows(l, p) || x_bytes + whole_lines(rows * 4) > l.workspace_bytes) return false;
   auto* scales = reinterpret_cast<float*>(l.workspace + x_bytes);
   round_to_fp8(l, l.workspace, scales, p.x, false, p.x_rows);
-  multiply_fp8_rows(l, p, l.workspace, scales);
+  matmul_fp8_rows(l, p, l.workspace, scales);
   return true;
 }
 
 // Where cuBLASLt, which does not cut k for such scales, would leave half of the device idle.
-bool is_narrow(const Launch& l, const Product& p) {
+bool is_narrow(const Launch& l, const MatmulProblem& p) {
   constexpr int64_t kTile = 128;
   return pieces(p.n, kTile) * pieces(p.x.rows(), kTile) * 2 <= l.multiprocessors;
 }
 
 }  // namespace
 
-bool multiply_fp8(const Launch& l, const Product& p) {
-  if (p.starts != nullptr) return multiply_fp8_experts(l, p);
+bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
+  if (p.starts != nullptr) return matmul_fp8_experts(l, p);
   const Scaling scaling = scaling_of(p.rounding);
   const int64_t rows = p.x.rows(), k = p.k;
   if (scaling == Scaling::kNone || rows < kFp8Rows || p.matrices != 1) return false;
@@ -340,12 +340,12 @@ bool multiply_fp8(const Launch& l, const Product& p) {
   const bool own =
       !groups && takes_fp8_rows(l, p) && (rows <= kMostFp8RowsOfAny || (rows <= kMostFp8Rows && is_narrow(l, p)));
   if (own) {
-    multiply_fp8_rows(l, p, x, x_scales);
+    matmul_fp8_rows(l, p, x, x_scales);
     return true;
   }
   if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
   if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
-  Product scaled = p;
+  MatmulProblem scaled = p;
   scaled.accumulate = p.accumulate || p.bias != nullptr;
   launch_plan(
       *lib, *plan, l, scaled,

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) exact(const __grid_constant__ A
 }
 
 template <class T>
-void run(const Launch& l, const Product& p) {
+void run(const Launch& l, const MatmulProblem& p) {
   const Arguments<T> a{.weight = reinterpret_cast<const T*>(p.weight),
                        .x = p.x.f32(),
                        .out = p.out.f32(),
@@ -98,7 +98,7 @@ void run(const Launch& l, const Product& p) {
 
 }  // namespace
 
-void multiply_exact(const Launch& l, const Product& p) {
+void matmul_exact(const Launch& l, const MatmulProblem& p) {
   if (p.x.rows() == 0) return;
   if (p.type == &kFloat32) return run<float>(l, p);
   if (p.type == &kBFloat16) return run<__nv_bfloat16>(l, p);

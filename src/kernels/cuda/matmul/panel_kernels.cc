@@ -139,8 +139,8 @@ constexpr PanelKernels kPanels{.packed_bytes = packed_bytes<Codec>,
                                .pack = pack<Codec>,
                                .tiled_rows = least_tiled_rows<Form>(1, 5, 9),
                                .tiled_expert_rows = least_tiled_rows<Form>(0, 8, 8),
-                               .multiply = multiply_panels<Form>,
-                               .multiply_by_tiles = multiply_panels_by_tiles<Form>,
+                               .multiply = matmul_panels<Form>,
+                               .matmul_by_tiles = matmul_panels_by_tiles<Form>,
                                .unpack = unpack_panels<Form>};
 
 template <class... Codecs>
@@ -163,7 +163,7 @@ constexpr int64_t kUnpackedRowsOfHeads = 16;
 // Rows up to which tiles are taken instead; of matrices of no more elements than kSmallMatrix fewer.
 constexpr int64_t kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
 
-bool wants_tiles(const Launch& l, const PanelKernels& kernels, const Product& p) {
+bool wants_tiles(const Launch& l, const PanelKernels& kernels, const MatmulProblem& p) {
   const int64_t rows = p.x.rows();
   if (p.starts != nullptr) {
     return rows >= p.matrices * (l.compute_capability == 90 ? kernels.tiled_expert_rows : kTiledExpertRows);
@@ -173,8 +173,8 @@ bool wants_tiles(const Launch& l, const PanelKernels& kernels, const Product& p)
 }
 
 // Matrix `m` of a product with several.
-Product matrix_of(const Product& p, int m, int64_t matrix_bytes) {
-  Product one = p;
+MatmulProblem matrix_of(const MatmulProblem& p, int m, int64_t matrix_bytes) {
+  MatmulProblem one = p;
   one.weight += m * matrix_bytes;
   if (p.bias != nullptr) one.bias += m * p.bias_step;
   if (p.starts != nullptr) one.starts += m;
@@ -186,7 +186,7 @@ Product matrix_of(const Product& p, int m, int64_t matrix_bytes) {
 
 // The product with weights unpacked to `type`, a part of the outputs at a time; false if `multiply` refuses.
 template <class F>
-bool multiply_unpacked(const Launch& l, const Product& p, const PanelKernels& kernels, DType type, F&& multiply) {
+bool matmul_unpacked(const Launch& l, const MatmulProblem& p, const PanelKernels& kernels, DType type, F&& multiply) {
   const int64_t row_bytes = padded_k(p.k) * type->block_bytes;
   const int64_t most = static_cast<int64_t>(kUnpackedBytes) / row_bytes / kPanelOutputs * kPanelOutputs;
   CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes, "workspace of {} for {} inputs", l.workspace_bytes, p.k);
@@ -196,7 +196,7 @@ bool multiply_unpacked(const Launch& l, const Product& p, const PanelKernels& ke
   for (int64_t begin = 0; begin < p.n; begin += most) {
     const int64_t count = std::min(most, p.n - begin);
     kernels.unpack(l, l.workspace, type, p.weight, begin, count, p.k);
-    Product part = p;
+    MatmulProblem part = p;
     part.type = type;
     part.weight = l.workspace;
     part.n = count;
@@ -208,7 +208,7 @@ bool multiply_unpacked(const Launch& l, const Product& p, const PanelKernels& ke
 }
 
 // The products of heads with weights unpacked to bf16, as many heads at a time as there is room for.
-bool multiply_heads_by_unpacking(const Launch& l, const Product& p, const PanelKernels& kernels) {
+bool matmul_heads_by_unpacking(const Launch& l, const MatmulProblem& p, const PanelKernels& kernels) {
   const int64_t matrix_bytes = p.weight_rows * padded_k(p.k) * kBFloat16.block_bytes;
   const auto most = static_cast<int>(static_cast<int64_t>(kUnpackedBytes) / matrix_bytes);
   if (most == 0 || l.workspace_bytes < kUnpackedBytes) return false;
@@ -216,13 +216,13 @@ bool multiply_heads_by_unpacking(const Launch& l, const Product& p, const PanelK
   rest.workspace += kUnpackedBytes;
   rest.workspace_bytes -= kUnpackedBytes;
   for (int first = 0; first < p.matrices; first += most) {
-    Product part = p;
+    MatmulProblem part = p;
     part.matrices = std::min(most, p.matrices - first);
     part.type = &kBFloat16, part.weight = l.workspace;
     part.x = p.x.slice_columns(first * p.x_columns, (part.matrices - 1) * p.x_columns + p.k);
     part.out = p.out.slice_columns(first * p.out_columns, (part.matrices - 1) * p.out_columns + p.n);
     kernels.unpack(l, l.workspace, &kBFloat16, p.weight, first * p.weight_rows, part.matrices * p.weight_rows, p.k);
-    if (!multiply_dense_heads(rest, part)) return false;
+    if (!matmul_dense_heads(rest, part)) return false;
   }
   return true;
 }
@@ -231,29 +231,29 @@ bool multiply_heads_by_unpacking(const Launch& l, const Product& p, const PanelK
 
 const PanelKernels* panel_kernels(DType type) { return find(type, quant::AllCodecs{}); }
 
-bool multiply_by_unpacking(const Launch& l, const Product& p) {
-  return multiply_unpacked(l, p, *panel_kernels(p.type), &kBFloat16, multiply_dense);
+bool matmul_by_unpacking(const Launch& l, const MatmulProblem& p) {
+  return matmul_unpacked(l, p, *panel_kernels(p.type), &kBFloat16, matmul_dense);
 }
 
-bool multiply_quantized(const Launch& l, const Product& p, Arithmetic arithmetic) {
+bool matmul_quantized(const Launch& l, const MatmulProblem& p, Arithmetic arithmetic) {
   const PanelKernels* kernels = panel_kernels(p.type);
   if (kernels == nullptr) return false;
   if (arithmetic == Arithmetic::kExact) {
     const int64_t matrix_bytes = pieces(p.weight_rows, kPanelOutputs) * kernels->panel_bytes(p.k);
     for (int m = 0; m < p.matrices; ++m) {
-      multiply_unpacked(l, matrix_of(p, m, matrix_bytes), *kernels, &kFloat32,
-                        [](const Launch& rest, const Product& part) {
-                          multiply_exact(rest, part);
+      matmul_unpacked(l, matrix_of(p, m, matrix_bytes), *kernels, &kFloat32,
+                        [](const Launch& rest, const MatmulProblem& part) {
+                          matmul_exact(rest, part);
                           return true;
                         });
     }
     return true;
   }
-  if (multiply_fp8(l, p)) return true;
-  if (wants_tiles(l, *kernels, p) && kernels->multiply_by_tiles(l, p)) return true;
-  if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && multiply_by_unpacking(l, p)) return true;
+  if (matmul_fp8(l, p)) return true;
+  if (wants_tiles(l, *kernels, p) && kernels->matmul_by_tiles(l, p)) return true;
+  if (p.matrices == 1 && p.x.rows() >= kUnpackedRows && matmul_by_unpacking(l, p)) return true;
   const bool heads = p.matrices > 1 && p.starts == nullptr;
-  if (heads && p.x.rows() >= kUnpackedRowsOfHeads && multiply_heads_by_unpacking(l, p, *kernels)) return true;
+  if (heads && p.x.rows() >= kUnpackedRowsOfHeads && matmul_heads_by_unpacking(l, p, *kernels)) return true;
   kernels->multiply(l, p);
   return true;
 }

@@ -172,10 +172,10 @@ inline constexpr bool kHasPanels =
 
 // matmul_panels.cuh; see PanelKernels.
 template <class Codec>
-void multiply_panels(const Launch&, const Product&);
+void matmul_panels(const Launch&, const MatmulProblem&);
 // matmul_tiles.cuh
 template <class Codec>
-bool multiply_panels_by_tiles(const Launch&, const Product&);
+bool matmul_panels_by_tiles(const Launch&, const MatmulProblem&);
 template <class Codec>
 void unpack_panels(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
                    int64_t k);
@@ -186,13 +186,13 @@ struct PanelKernels {
   int64_t (*panel_bytes)(int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of `into` through host memory; see ops::MatmulKernels::pack.
   void (*pack)(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
-  // Rows of a matrix from which multiply_by_tiles takes less time than multiply, and of an expert, on average.
+  // Rows of a matrix from which matmul_by_tiles takes less time than multiply, and of an expert, on average.
   int64_t tiled_rows, tiled_expert_rows;
   // Any number of rows; the weights are read once for up to 32.
-  void (*multiply)(const Launch&, const Product&) = nullptr;
+  void (*multiply)(const Launch&, const MatmulProblem&) = nullptr;
   // The same in tiles of up to 256 rows, many of them with weights rounded to bf16 (matmul_tiles.cuh,
   // matmul_bytes.cuh); false where it cannot, and nothing is done then.
-  bool (*multiply_by_tiles)(const Launch&, const Product&) = nullptr;
+  bool (*matmul_by_tiles)(const Launch&, const MatmulProblem&) = nullptr;
   // Outputs [begin, begin + count) of the matrix as rows of padded_k(k) elements of fp32 or bf16; begin is a multiple
   // of kPanelOutputs.
   void (*unpack)(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
@@ -201,6 +201,6 @@ struct PanelKernels {
 // nullptr for types that have none.
 const PanelKernels* panel_kernels(DType type);
 // The product by weights unpacked to bf16 for cuBLASLt; false without that library.
-bool multiply_by_unpacking(const Launch&, const Product&);
+bool matmul_by_unpacking(const Launch&, const MatmulProblem&);
 
 }  // namespace sluice::cuda

@@ -367,7 +367,7 @@ inline __global__ void add_parts(const __grid_constant__ Arguments a, int parts)
 }
 
 template <class Codec, class Tile>
-void launch(const Launch& l, const Product& p, Arguments a) {
+void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
   const int most_shared = shared_of_block(l) / 2 - (3 << 10);  // of a block: two run on a multiprocessor
   constexpr int kSums = Tile::buffers * Tile::sums * static_cast<int>(sizeof(float));
   constexpr int kRings = kWarps * static_cast<int>(LineRing<Codec, Tile::ahead>::kBytes);
@@ -496,7 +496,7 @@ void unpack(const Launch& l, std::byte* to, const std::byte* weight, int64_t byt
 }  // namespace panels
 
 // `bytes`: of a panel.
-inline panels::Arguments panel_arguments(const Product& p, int64_t bytes) {
+inline panels::Arguments panel_arguments(const MatmulProblem& p, int64_t bytes) {
   return {
       .weight = p.weight,
       .x = p.x.f32(),
@@ -525,7 +525,7 @@ inline panels::Arguments panel_arguments(const Product& p, int64_t bytes) {
 
 // Defined here for the instances that matmul_panels_*.cu make: Format is a type of src/quant.
 template <class Format>
-void multiply_panels(const Launch& l, const Product& p) {
+void matmul_panels(const Launch& l, const MatmulProblem& p) {
   using Codec = PanelCodec<Format>;
   if (p.x.rows() == 0) return;
   const panels::Arguments a = panel_arguments(p, panel_bytes<Format>(p.k));
@@ -548,7 +548,7 @@ void unpack_panels(const Launch& l, std::byte* to, DType type, const std::byte* 
 }
 
 #define SLUICE_INSTANTIATE_PANELS(Format)                               \
-  template void multiply_panels<Format>(const Launch&, const Product&); \
+  template void matmul_panels<Format>(const Launch&, const MatmulProblem&); \
   template void unpack_panels<Format>(const Launch&, std::byte*, DType, const std::byte*, int64_t, int64_t, int64_t)
 
 }  // namespace sluice::cuda

@@ -127,8 +127,8 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
 // 64, row 128 p + 8 i + 2 t + j.
 template <int rows>
 struct Sums {
-  static constexpr int kGather = rows < kAtOnce ? rows : kAtOnce, kProducts = rows / kGather;
-  float of[kProducts][kGather / 2];
+  static constexpr int kGather = rows < kAtOnce ? rows : kAtOnce, kMatmuls = rows / kGather;
+  float of[kMatmuls][kGather / 2];
 };
 
 template <class T, int rows>
@@ -143,22 +143,22 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
   for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     wait_barrier(shared.full(stage), i / kStages % 2);
-    fence_for_products();
-    begin_products();
+    wgmma_fence_operand();
+    wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kChunk / 32; ++step) {
       const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
 #pragma unroll
-      for (int j = 0; j < Sums<rows>::kProducts; ++j) {
-        WarpgroupProduct<T, kGather>::from_shared(sums.of[j], weights,
+      for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
+        Wgmma<T, kGather>::from_shared(sums.of[j], weights,
                                                 matrix(shared.inputs(stage) + j * kGather * kChunk + step * 32), 1);
       }
     }
-    commit_products();
-    wait_for_products<1>();
+    wgmma_commit();
+    wgmma_wait<1>();
     if (i > 0 && first_lane) arrive(shared.empty((i - 1) % kStages));
   }
-  wait_for_products<0>();
+  wgmma_wait<0>();
 #pragma unroll
   for (auto& some : sums.of) hold(some);
 }
@@ -208,7 +208,7 @@ __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout
 // Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts.
 template <class T, int rows, class Out>
 __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
-    multiply_rows(const __grid_constant__ RowsParams p, const __grid_constant__ CUtensorMap weights,
+    matmul_rows(const __grid_constant__ RowsParams p, const __grid_constant__ CUtensorMap weights,
                   const RowsOut<Out> out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
       init_barrier(shared.empty(stage), kConsumers * kGroupThreads / kWarp);
     }
   }
-  fence_for_products();
+  wgmma_fence_operand();
   __syncthreads();
   const int consumer = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
   Sums<rows> sums;
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
     const int output = consumer * 64 + thread / kWarp * 16 + thread % kWarp / 4;
     constexpr int kGather = Sums<rows>::kGather;
 #pragma unroll
-    for (int j = 0; j < Sums<rows>::kProducts; ++j) {
+    for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
 #pragma unroll
       for (int i = 0; i < kGather / 2; ++i) {
         const uint32_t to = shared.sums().at(j * kGather + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
@@ -254,11 +254,11 @@ template <class T, int rows, class Out>
 void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
   constexpr int kBytes = RowsLayout<rows>::kBytes;
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(multiply_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(matmul_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   check_cuda(allowed, "shared memory of a product");
   const auto outputs = static_cast<unsigned>(pieces(p.n, kOutputs));
   const unsigned tiles = most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows);
-  static const ClusterCapacity capacity(multiply_rows<T, rows, Out>, kThreads, kBytes);
+  static const ClusterCapacity capacity(matmul_rows<T, rows, Out>, kThreads, kBytes);
   // Of few rows 8 take longer, at 4096 x 4096 11.3 us instead of 7.9.
   constexpr int kFixed = 4, kMostBlocks = rows > 64 ? 8 : 4;
   const auto blocks = static_cast<unsigned>(capacity.best(int64_t{outputs} * tiles, p.chunks, kMostBlocks, kFixed));
@@ -274,7 +274,7 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.overlaps ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, multiply_rows<T, rows, Out>, p, weights, out), "product of rows");
+  check_cuda(cudaLaunchKernelEx(&config, matmul_rows<T, rows, Out>, p, weights, out), "product of rows");
 }
 
 template <class T, class Out>
@@ -300,7 +300,7 @@ void launch_type(const Launch& l, const RowsParams& p, const CUtensorMap& weight
 }
 
 // All matrices. `pitch`: from a row to the next one, of which `bytes` are multiplied.
-CUtensorMap weights_of(const Product& p, int64_t pitch, int64_t bytes) {
+CUtensorMap weights_of(const MatmulProblem& p, int64_t pitch, int64_t bytes) {
   const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
   return tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight,
                        {static_cast<cuuint64_t>(bytes), static_cast<cuuint64_t>(rows)},
@@ -308,7 +308,7 @@ CUtensorMap weights_of(const Product& p, int64_t pitch, int64_t bytes) {
 }
 
 // What products of both kinds have in common; `bytes` of a weight's row are multiplied.
-RowsParams params_of(const Product& p, int64_t bytes) {
+RowsParams params_of(const MatmulProblem& p, int64_t bytes) {
   return {.weight_scales = nullptr,
           .bias = p.bias,
           .x = p.x.data,
@@ -323,16 +323,16 @@ RowsParams params_of(const Product& p, int64_t bytes) {
           .accumulate = p.accumulate};
 }
 
-bool takes(const Launch& l, const Product& p) {
+bool takes(const Launch& l, const MatmulProblem& p) {
   const bool bias = p.bias == nullptr || (p.starts == nullptr && reinterpret_cast<uintptr_t>(p.bias) % 16 == 0);
   return l.compute_capability == 90 && in_quads(p.out) && bias && (p.matrices == 1 || p.starts != nullptr);
 }
 
 }  // namespace
 
-bool takes_fp8_rows(const Launch& l, const Product& p) { return takes(l, p); }
+bool takes_fp8_rows(const Launch& l, const MatmulProblem& p) { return takes(l, p); }
 
-void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, const float* x_scales) {
+void matmul_fp8_rows(const Launch& l, const MatmulProblem& p, const std::byte* x, const float* x_scales) {
   const int64_t all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
   RowsParams params = params_of(p, p.k);
   params.weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k));
@@ -342,7 +342,7 @@ void multiply_fp8_rows(const Launch& l, const Product& p, const std::byte* x, co
   launch_type<__nv_fp8_e4m3>(l, params, weights_of(p, fp8_row_bytes(p.k), p.k), p.out);
 }
 
-bool multiply_plain_rows(const Launch& l, const Product& p) {
+bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
   if (rows > kMostPlainRows || p.starts != nullptr || !takes(l, p)) return false;
   RowsParams params = params_of(p, bytes);
@@ -362,11 +362,11 @@ bool multiply_plain_rows(const Launch& l, const Product& p) {
   return true;
 }
 #else
-bool takes_fp8_rows(const Launch&, const Product&) { return false; }
-void multiply_fp8_rows(const Launch&, const Product&, const std::byte*, const float*) {
+bool takes_fp8_rows(const Launch&, const MatmulProblem&) { return false; }
+void matmul_fp8_rows(const Launch&, const MatmulProblem&, const std::byte*, const float*) {
   CHECK(false, "8-bit floats without sm_90a");
 }
-bool multiply_plain_rows(const Launch&, const Product&) { return false; }
+bool matmul_plain_rows(const Launch&, const MatmulProblem&) { return false; }
 #endif
 
 }  // namespace sluice::cuda

@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream(const __grid
 }
 
 template <class T, class X, class Tile>
-void run(const Launch& l, const Product& p, const Arguments<T>& a) {
+void run(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
   constexpr int kSums = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
   static const cudaError_t allowed =
       cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -251,7 +251,7 @@ void run(const Launch& l, const Product& p, const Arguments<T>& a) {
 
 // Two tiles of outputs per warp halve the reads of x; one keeps every multiprocessor busy on small matrices.
 template <class T, class X, int RowTiles>
-void run_rows(const Launch& l, const Product& p, const Arguments<T>& a) {
+void run_rows(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
   if (pieces(p.n, 32) * most_matrices(p) >= 2 * l.multiprocessors) {
     run<T, X, Tiling<RowTiles, 2, 2>>(l, p, a);
   } else {
@@ -260,7 +260,7 @@ void run_rows(const Launch& l, const Product& p, const Arguments<T>& a) {
 }
 
 template <class T>
-void run_type(const Launch& l, const Product& p) {
+void run_type(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows(), lines = padded_k(p.k) / kLine;
   Arguments<T> a{
       .weight = reinterpret_cast<const T*>(p.weight),
@@ -334,7 +334,7 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, con
   }
 }
 
-void multiply_streamed(const Launch& l, const Product& p) {
+void matmul_streamed(const Launch& l, const MatmulProblem& p) {
   if (p.x.rows() == 0) return;
   if (p.type == &kBFloat16) return run_type<__nv_bfloat16>(l, p);
   CHECK(p.type == &kFloat16, "no kernel for weights of {}", p.type->name);

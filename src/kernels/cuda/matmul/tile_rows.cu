@@ -49,7 +49,7 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
 
 }  // namespace
 
-void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder& order, const Product& p) {
+void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder& order, const MatmulProblem& p) {
   const int64_t rows = p.x.rows(), lines = padded_k(p.k) / kLineElements;
   const TileRows a{.to = to,
                    .x = p.x.f32(),

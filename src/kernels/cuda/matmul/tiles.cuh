@@ -105,7 +105,7 @@ struct Arguments {
 };
 
 // x: rounded inputs, x_rows of them.
-inline Arguments arguments(const Product& p, const std::byte* x, int64_t x_rows, int64_t panel_bytes) {
+inline Arguments arguments(const MatmulProblem& p, const std::byte* x, int64_t x_rows, int64_t panel_bytes) {
   return {.weight = p.weight,
           .x = x,
           .out = p.out.f32(),
@@ -430,18 +430,18 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
                          const Shared& shared) {
   using Inputs = InputStages<used, 1, Shared>;
   using Factors = LineFactors<Codec>;
-  constexpr int kStages = Inputs::kStages, kAtOnce = used < 128 ? used : 128, kProducts = used / kAtOnce;
+  constexpr int kStages = Inputs::kStages, kAtOnce = used < 128 ? used : 128, kMatmuls = used / kAtOnce;
   constexpr bool kScalesSums = used <= most_scaled_rows<Codec>();
   constexpr int kLinesOfSums = Lines::kLinesOfScales;
   static_assert(Lines::kLines % kLinesOfSums == 0);
-  using Product = WarpgroupProduct<typename Operand<Codec>::Type, kAtOnce>;
+  using MatmulProblem = Wgmma<typename Operand<Codec>::Type, kAtOnce>;
   const Inputs inputs(shared, arguments.x, arguments.x_rows, tile, part.begin, part.count);
   inputs.begin();
   const bool first_lane = threadIdx.x % kWarp == 0;
-  float sums[kProducts][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: of lines that share scales
+  float sums[kMatmuls][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: of lines that share scales
   Factors factors{}, next{};
 #pragma unroll
-  for (int j = 0; j < kProducts; ++j) {
+  for (int j = 0; j < kMatmuls; ++j) {
 #pragma unroll
     for (float& sum : sums[j]) sum = 0.0f;
   }
@@ -474,7 +474,7 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
           if (i % kLinesOfSums == 0) next.take(taken);
         }
       });
-      wait_for_products<0>();
+      wgmma_wait<0>();
       if (now > 0 && first_lane) arrive(shared.empty(last_stage));
       if constexpr (kScalesSums) {
         if (i % kLinesOfSums == 0) {
@@ -485,36 +485,36 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
       finish<Codec, !kScalesSums>(made, factors, arguments.zero, a);
       inputs.go_on(now);
       wait_barrier(shared.full(stage), round);
-      begin_products();
+      wgmma_arrive();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-        for (int j = 0; j < kProducts; ++j) {
+        for (int j = 0; j < kMatmuls; ++j) {
           const uint64_t x = stages + (stage * Inputs::kStageBytes + j * kAtOnce * kTileRowBytes + step * 32) / 16;
           if constexpr (kScalesSums) {
             constexpr int kStepsOfSet = kSteps / Factors::kSets;
             if (i % kLinesOfSums == 0 && step % kStepsOfSet == 0) {
-              Product::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
+              MatmulProblem::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
             } else {
-              Product::by_rows(parts[step / kStepsOfSet], a[step], x);
+              MatmulProblem::by_rows(parts[step / kStepsOfSet], a[step], x);
             }
           } else {
-            Product::by_rows(sums[j], a[step], x);
+            MatmulProblem::by_rows(sums[j], a[step], x);
           }
         }
       }
-      commit_products();
+      wgmma_commit();
       last_stage = stage;
       if (++stage == kStages) stage = 0, round ^= 1;
     }
   }
-  wait_for_products<0>();
+  wgmma_wait<0>();
   if constexpr (kScalesSums) add_parts();
 #pragma unroll
-  for (int j = 0; j < kProducts; ++j) hold(sums[j]);
+  for (int j = 0; j < kMatmuls; ++j) hold(sums[j]);
   __syncthreads();  // nobody needs the stages any more
 #pragma unroll
-  for (int j = 0; j < kProducts; ++j) leave_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
+  for (int j = 0; j < kMatmuls; ++j) leave_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
 }
 #endif
 
@@ -532,7 +532,7 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
       init_barrier(shared.empty(stage), kThreads / kWarp);
     }
   }
-  fence_for_products();
+  wgmma_fence_operand();
   __syncthreads();
   Lines weights(a, part, shared.lines());
   if (a.starts == nullptr) weights.begin(0);
@@ -551,7 +551,7 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
 
 // Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts. Tiles that are half full cost half.
 template <class Codec, int rows, int together>
-__global__ void __launch_bounds__(kThreads, together) multiply_tiles(const __grid_constant__ Arguments a) {
+__global__ void __launch_bounds__(kThreads, together) matmul_tiles(const __grid_constant__ Arguments a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   with_tile<typename LinesOf<Codec>::Type, rows>(
       a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
@@ -680,7 +680,7 @@ void launch(const Launch& l, const A& a) {
 // Defined here for the instances that matmul_tiles_*.cu make: Codec reads weights whose panels are `panel_bytes` long.
 // False where it cannot be done; nothing is done then.
 template <class Codec>
-bool multiply_by_tiles(const Launch& l, const Product& p, int64_t panel_bytes) {
+bool matmul_by_tiles(const Launch& l, const MatmulProblem& p, int64_t panel_bytes) {
   using Type = typename tiles::Operand<Codec>::Type;
   const int64_t rows = p.x.rows(), lines = panel_lines(p.k);
   const int64_t x_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0);
@@ -699,9 +699,9 @@ bool multiply_by_tiles(const Launch& l, const Product& p, int64_t panel_bytes) {
 #ifdef SLUICE_SM90A
   const int64_t likely = p.starts != nullptr ? rows / p.matrices : rows;  // rows of a matrix
   if (likely <= 64) {
-    tiles::launch<tiles::multiply_tiles<Codec, 64, 2>, typename tiles::LinesOf<Codec>::Type, 64, 2>(l, a);
+    tiles::launch<tiles::matmul_tiles<Codec, 64, 2>, typename tiles::LinesOf<Codec>::Type, 64, 2>(l, a);
   } else {
-    tiles::launch<tiles::multiply_tiles<Codec, 256, 1>, typename tiles::LinesOf<Codec>::Type, 256, 1>(l, a);
+    tiles::launch<tiles::matmul_tiles<Codec, 256, 1>, typename tiles::LinesOf<Codec>::Type, 256, 1>(l, a);
   }
 #endif
   return true;

@@ -23,6 +23,6 @@ __host__ __device__ constexpr int64_t tile_place(int64_t start, int64_t matrix) 
 constexpr int64_t tile_rows(int64_t rows, int64_t matrices) { return tile_place(rows, matrices); }
 
 // p.x, fp32, into `to`: padded_k(k) / 64 lines of tile_rows(rows, p.starts != nullptr ? p.matrices : 0).
-void round_to_tiles(const Launch&, std::byte* to, DType type, const TileOrder&, const Product& p);
+void round_to_tiles(const Launch&, std::byte* to, DType type, const TileOrder&, const MatmulProblem& p);
 
 }  // namespace sluice::cuda

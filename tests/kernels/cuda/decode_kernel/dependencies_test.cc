@@ -56,14 +56,14 @@ class Captured {
                .in_fours = true};
     ops.push_back(in);
   }
-  MatmulInstruction& product(std::vector<float>& out, std::vector<float>& from, bool accumulate = false) {
+  MatmulInstruction& matmul(std::vector<float>& out, std::vector<float>& from, bool accumulate = false) {
     Instruction in = blank(Kind::kMatmul);
-    MatmulInstruction& p = in.product;
+    MatmulInstruction& p = in.matmul;
     p.x = from.data(), p.out = out.data(), p.rows = 1, p.accumulate = accumulate;
     p.n = static_cast<int>(out.size()), p.k = static_cast<int>(from.size());
     p.keeps_out = p.keeps_gated = true;
     ops.push_back(in);
-    return ops.back().product;
+    return ops.back().matmul;
   }
   void attention() {
     Instruction in = blank(Kind::kAttention);
@@ -78,13 +78,13 @@ class Captured {
     ops.push_back(in);
   }
   void layer() {
-    norm(normed, x), product(qkv, normed);
+    norm(normed, x), matmul(qkv, normed);
     attention();
-    product(x, mixed, true);
-    norm(normed, x), product(gate_up, normed).gated = gated.data();
-    product(x, gated, true);
+    matmul(x, mixed, true);
+    norm(normed, x), matmul(gate_up, normed).gated = gated.data();
+    matmul(x, gated, true);
   }
-  void head() { norm(last, x), product(logits, last); }
+  void head() { norm(last, x), matmul(logits, last); }
 
  private:
   static std::vector<float> rows(int columns) { return std::vector<float>(static_cast<size_t>(columns)); }
@@ -119,7 +119,7 @@ TEST(Dependencies, LayersPassTheirResultsOnWithoutMeetings) {
   EXPECT_THAT(grid_barriers(plan), ElementsAre(1, 15, 16));
   for (size_t i = 2; i < 14; ++i) {
     const Instruction& in = plan.instructions[i];
-    const Exchange& from = in.kind == Kind::kMatmul ? in.product.in : in.attention.in;
+    const Exchange& from = in.kind == Kind::kMatmul ? in.matmul.in : in.attention.in;
     EXPECT_EQ(from.step, static_cast<int>(i) - 1) << i;
   }
 }
@@ -131,7 +131,7 @@ TEST(Dependencies, ResidualsStayWithTheirBlocks) {
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 gate and up, 6 down, 7 qkv, 8 attention, 9 out
   for (const int i : {4, 6, 9}) {
-    EXPECT_TRUE(all[i].product.keeps_out) << i;
+    EXPECT_TRUE(all[i].matmul.keeps_out) << i;
     EXPECT_FALSE(all[i].grid_barrier) << i;
   }
 }
@@ -140,12 +140,12 @@ TEST(Dependencies, OthersMeetBeforeTheyTouchAResidual) {
   Captured run;
   run.embed();
   run.layer();
-  run.product(run.x, run.mixed);  // written anew
-  run.product(run.x, run.gated, true);
+  run.matmul(run.x, run.mixed);  // written anew
+  run.matmul(run.x, run.gated, true);
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // ..., down, put, the new x, put, what is added to it
   const size_t last = all.size() - 1;
-  ASSERT_TRUE(all[last].product.accumulate);
+  ASSERT_TRUE(all[last].matmul.accumulate);
   EXPECT_TRUE(all[last].grid_barrier || all[last - 1].grid_barrier);
   EXPECT_TRUE(all[last - 2].grid_barrier || all[last - 3].grid_barrier);
 }
@@ -159,14 +159,14 @@ TEST(Dependencies, WeightsOfANormAreAppliedByWhoPutsItsInput) {
   }
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 gate and up, 6 down
-  for (const Put& put : {all[1].put.put, all[4].product.put}) {
+  for (const Put& put : {all[1].put.put, all[4].matmul.put}) {
     EXPECT_TRUE(put.quads);
     EXPECT_EQ(put.weight, run.last.data());
     EXPECT_EQ(put.offset, 1.0f);
   }
-  EXPECT_FALSE(all[2].product.put.quads) << "attention takes fp32";
-  EXPECT_TRUE(all[5].product.put.quads);
-  EXPECT_EQ(all[5].product.put.weight, nullptr);
+  EXPECT_FALSE(all[2].matmul.put.quads) << "attention takes fp32";
+  EXPECT_TRUE(all[5].matmul.put.quads);
+  EXPECT_EQ(all[5].matmul.put.weight, nullptr);
 }
 
 TEST(Dependencies, OnlyWhatIsReadIsWritten) {
@@ -175,29 +175,29 @@ TEST(Dependencies, OnlyWhatIsReadIsWritten) {
   run.layer(), run.layer();
   run.head();
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
-  EXPECT_FALSE(all[2].product.keeps_out) << "qkv is written again in the next layer";
+  EXPECT_FALSE(all[2].matmul.keeps_out) << "qkv is written again in the next layer";
   EXPECT_FALSE(all[3].attention.keeps_out);
-  EXPECT_FALSE(all[5].product.keeps_gated);
+  EXPECT_FALSE(all[5].matmul.keeps_gated);
   ASSERT_EQ(all[7].kind, Kind::kMatmul);
-  EXPECT_TRUE(all[7].product.keeps_out) << "somebody may read the last qkv after the kernel";
+  EXPECT_TRUE(all[7].matmul.keeps_out) << "somebody may read the last qkv after the kernel";
   // ..., down, the head's norm, put, head
   const Instruction& down = all[all.size() - 4];
   ASSERT_EQ(down.kind, Kind::kMatmul);
-  EXPECT_TRUE(down.product.keeps_out) << "the last norm reads x";
+  EXPECT_TRUE(down.matmul.keeps_out) << "the last norm reads x";
 }
 
 TEST(Dependencies, NormsOfHeadsNeedTheirVectorsWritten) {
   Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
-    run.norm(run.normed, run.x), run.product(run.qkv, run.normed);
+    run.norm(run.normed, run.x), run.matmul(run.qkv, run.normed);
     run.norm(run.qkv, run.qkv, kQkv / kDim);
     run.attention();
-    run.product(run.x, run.mixed, true);
+    run.matmul(run.x, run.mixed, true);
   }
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
   // 0 embed, 1 put, 2 qkv, 3 norm, 4 attention, 5 out, 6 qkv
-  EXPECT_TRUE(all[2].product.keeps_out);
+  EXPECT_TRUE(all[2].matmul.keeps_out);
   EXPECT_TRUE(all[3].grid_barrier);
   EXPECT_TRUE(all[4].grid_barrier);
   EXPECT_EQ(all[4].attention.in.stride, 0);
@@ -209,7 +209,7 @@ TEST(Dependencies, AnInputOfTwoProductsIsNormalizedForBoth) {
   run.embed();
   for (int i = 0; i < 2; ++i) {
     run.norm(run.normed, run.x);
-    run.product(run.qkv, run.normed), run.product(run.gate_up, run.normed);
+    run.matmul(run.qkv, run.normed), run.matmul(run.gate_up, run.normed);
   }
   const DecodeKernelPlan plan = resolve_dependencies(run.ops);
   EXPECT_THAT(kinds(plan),
@@ -228,7 +228,7 @@ TEST(Dependencies, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
   for (size_t i = 0; i < plan.instructions.size(); ++i) {
     const Instruction& in = plan.instructions[i];
     if (in.kind != Kind::kMatmul) continue;
-    const Exchange& from = in.product.in;
+    const Exchange& from = in.matmul.in;
     EXPECT_EQ(from.step, static_cast<int>(i) - 1);
     EXPECT_EQ(from.words, memory.data() + from.step % kExchanges * plan.exchange_words);
   }
