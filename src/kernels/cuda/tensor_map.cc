@@ -8,7 +8,7 @@
 namespace sluice::cuda {
 
 CUtensorMap encode_tensor_map(CUtensorMapDataType type, unsigned rank, const std::byte* data, const cuuint64_t* size,
-                              const cuuint64_t* stride, const cuuint32_t* box, CUtensorMapSwizzle swizzle) {
+                              const cuuint64_t* stride, const cuuint32_t* tile, CUtensorMapSwizzle swizzle) {
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* entry = nullptr;
@@ -21,7 +21,7 @@ CUtensorMap encode_tensor_map(CUtensorMapDataType type, unsigned rank, const std
   std::array<cuuint32_t, 5> steps;
   steps.fill(1);
   CUtensorMap map{};
-  const CUresult result = encode(&map, type, rank, const_cast<std::byte*>(data), size, stride, box, steps.data(),
+  const CUresult result = encode(&map, type, rank, const_cast<std::byte*>(data), size, stride, tile, steps.data(),
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS, "tensor map of {} x {}: error {}", size[0], size[1], static_cast<int>(result));

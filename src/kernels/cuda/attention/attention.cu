@@ -20,7 +20,7 @@ bool run(const Launch& l, const AttentionParams& p, const AttentionIndices& at) 
   } else {
     if (at.prefill_tiles > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);
   }
-  if (at.decode_rows > 0 && !attention_decode_boxes<T>(l, p, at)) attention_decode<T>(l, p, at);
+  if (at.decode_rows > 0 && !attention_decode_tma<T>(l, p, at)) attention_decode<T>(l, p, at);
   return true;
 }
 

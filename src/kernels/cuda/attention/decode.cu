@@ -10,7 +10,7 @@
 // Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
 // tensor cores. Queries and softmax weights are rounded to the cache's type, or to fp16; scores and sums are fp32.
 //
-// Here keys and values are copied in packs of 16 bytes: what devices before 9.0 do (attention_decode_boxes.cu).
+// Here keys and values are copied in packs of 16 bytes: what devices before 9.0 do (attention_decode_tma.cu).
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
 

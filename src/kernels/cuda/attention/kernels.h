@@ -7,12 +7,12 @@
 
 namespace sluice::cuda {
 
-// Sequences of up to kMostDecodeRows packed rows; the others are left alone. `attention_decode_boxes` needs compute
+// Sequences of up to kMostDecodeRows packed rows; the others are left alone. `attention_decode_tma` needs compute
 // capability 9.0: it returns false, and has done nothing, on other devices and where it was not compiled.
 template <class T>
 void attention_decode(const Launch&, const AttentionParams&, const AttentionIndices&);
 template <class T>
-bool attention_decode_boxes(const Launch&, const AttentionParams&, const AttentionIndices&);
+bool attention_decode_tma(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 // Sequences of more packed rows. `attention_prefill` takes dimensions up to kMostPrefillDim where a block has less than
 // 128 KiB of shared memory. `attention_warpgroup` needs compute capability 9.0: it returns false, and has done

@@ -147,24 +147,24 @@ template <int value_panels>
 __device__ void copy_keys(const AttentionParams& p, const LatentMap& map, Pieces<value_panels> pieces,
                           const LatentLayout<value_panels>& shared) {
   using Layout = LatentLayout<value_panels>;
-  const int rows = map.rows, boxes = kLatentKeys / rows, box = lane() % boxes;
+  const int rows = map.rows, tiles = kLatentKeys / rows, tile = lane() % tiles;
   Place<Layout::kStages> place;
   for (const LatentPiece* piece = pieces.next(); piece != nullptr; pieces.done(), piece = pieces.next()) {
     const int32_t* table = p.block_table + int64_t{piece->sequence} * p.block_table_stride;
     const uint64_t policy = piece->rows * p.group <= kLatentRows ? evicted_first() : evicted_as_others();
-    int key = piece->first_tile * kLatentKeys + box * rows;
+    int key = piece->first_tile * kLatentKeys + tile * rows;
     GroupPlace vectors;
     if (piece->tiles > 0) vectors.look_up(p, table, key, piece->begin, piece->end, rows);
     for (int i = piece->tiles; i > 0; --i, place.next()) {
       const int vector = vectors.vector(p, 0);
-      const unsigned copying = __ballot_sync(kFullWarp, vector >= 0 && lane() < boxes);
+      const unsigned copying = __ballot_sync(kFullWarp, vector >= 0 && lane() < tiles);
       const uint32_t full = shared.keys_full(place.stage);
       wait_barrier(shared.empty(place.stage), place.parity ^ 1);
       if (lane() == 0) expect_bytes(full, static_cast<uint32_t>(__popc(copying) * rows * Layout::kPanels * 128));
       __syncwarp();
       if (vector >= 0) {
-        for (int panel = lane() / boxes; panel < Layout::kPanels; panel += kWarp / boxes) {
-          copy_box(shared.panel(place.stage, panel) + box * rows * 128, map.keys, panel * 128, vector, full, policy);
+        for (int panel = lane() / tiles; panel < Layout::kPanels; panel += kWarp / tiles) {
+          copy_tma_tile(shared.panel(place.stage, panel) + tile * rows * 128, map.keys, panel * 128, vector, full, policy);
         }
       }
       key += kLatentKeys;

@@ -132,7 +132,7 @@ __device__ void produce_transposed(const AttentionParams& p, const Block& b, con
                                    const Layout<dim>& shared) {
   using Tiles = CopiedTiles<kKeys>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const uint32_t warp_rows = Tiles::warp_key() * kRowBytes, own_box = warp_rows + lane * maps.rows * kRowBytes;
+  const uint32_t warp_rows = Tiles::warp_key() * kRowBytes, own_tile = warp_rows + lane * maps.rows * kRowBytes;
   const uint64_t policy = evicted_as_others();
   Tiles tiles(p, b, maps.rows);
   const auto copy = [&](int i) {
@@ -145,8 +145,8 @@ __device__ void produce_transposed(const AttentionParams& p, const Block& b, con
     if (lane == 0) arrive_expecting(keys, bytes), arrive_expecting(values, bytes);
     __syncwarp();
     if (vector >= 0) {
-      copy_box(shared.keys(i) + own_box, maps.keys, 0, vector, keys, policy);
-      copy_box(shared.copied(i) + own_box, maps.values, 0, vector, values, policy);
+      copy_tma_tile(shared.keys(i) + own_tile, maps.keys, 0, vector, keys, policy);
+      copy_tma_tile(shared.copied(i) + own_tile, maps.values, 0, vector, values, policy);
     }
   };
   for (int i = 0; i < kAhead; ++i) copy(i);

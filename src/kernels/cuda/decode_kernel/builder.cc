@@ -45,14 +45,14 @@ TensorMaps weight_maps(const MatmulProblem& p, int pieces_of_stage) {
   const bool fp8 = p.type == &quant::Fp8::kType;
   const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
   const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
-  const auto box = static_cast<cuuint32_t>(pieces_of_stage);
+  const auto tile = static_cast<cuuint32_t>(pieces_of_stage);
   TensorMaps maps{};
   maps.rows =
       tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
-                    {128, kPanelOutputs, box}, CU_TENSOR_MAP_SWIZZLE_128B);
+                    {128, kPanelOutputs, tile}, CU_TENSOR_MAP_SWIZZLE_128B);
   if (!fp8) return maps;
   maps.beside = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
-                              {static_cast<cuuint64_t>(pitch)}, {box, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
+                              {static_cast<cuuint64_t>(pitch)}, {tile, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
   return maps;
 }
 
@@ -317,8 +317,8 @@ bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const Attention
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
   if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;
   if (!take_scratch(decode_kernel(plain_, quantized_)->attention_bytes(params.group))) return false;
-  const CacheMaps boxes = cache_maps(params, 2, kDecodeKeys);
-  if (boxes.rows < kDecodeKeys / 2) return false;
+  const CacheMaps tiles = cache_maps(params, 2, kDecodeKeys);
+  if (tiles.rows < kDecodeKeys / 2) return false;
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
   const bool plain = params.soft_cap <= 0 && params.alibi_slopes == nullptr && params.relative_bias == nullptr;
   AttentionInstruction attention{.params = params,
@@ -336,12 +336,12 @@ bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const Attention
                           .values = memory,
                           .sums = reinterpret_cast<ChunkSum*>(memory + values),
                           .maps = nullptr,
-                          .box_keys = boxes.rows,
+                          .tile_keys = tiles.rows,
                           .plain = plain,
                           .score_unit = (plain ? params.scale : 1.0f) * std::numbers::log2e_v<float>,
                           .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
   if (attention.place < 0) return false;
-  attention.maps = keep({boxes.keys, boxes.values});
+  attention.maps = keep({tiles.keys, tiles.values});
   all_.pop_back();
   attention.norms = take_head_norms(attention.rotation);
   add(instruction(Kind::kAttention, &Instruction::attention, attention), std::move(fallback));

@@ -130,7 +130,7 @@ struct AttentionInstruction {  // a row of each sequence
   float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
   ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
   const TensorMaps* maps;
-  int box_keys;        // that a box copies: 8 or 16
+  int tile_keys;        // that a box copies: 8 or 16
   bool plain;          // scores are scaled and nothing else
   float score_unit;    // scores times this are in powers of two
   uint32_t* arrivals;  // [sequences, kv_heads] zeros, and zeros again at the end

@@ -78,8 +78,8 @@ class Producer {
     if (place.chunks == 0) return;
     const AttentionParams& p = a.params;
     const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = place.begin, end = place.end;
-    const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head, box_keys = a.box_keys;
-    const int key_boxes = (p.head_dim + 63) / 64, value_boxes = (p.value_dim + 63) / 64;
+    const int block_size = p.block_size, kv_heads = p.kv_heads, kv_head = place.kv_head, tile_keys = a.tile_keys;
+    const int key_tiles = (p.head_dim + 63) / 64, value_tiles = (p.value_dim + 63) / 64;
     const TensorMaps* const maps = a.maps;
     const uint32_t per_block = p.per_block;
     const int32_t* table = p.block_table + place.table + place.first_block;
@@ -102,17 +102,17 @@ class Producer {
       if (lane != 0) continue;
       wait_for_room();
       const uint32_t to = ring_ + place_.offset(), full = place_.full();
-      const int copied = min((end - key + box_keys - 1) / box_keys * box_keys, kDecodeKeys);
-      expect_bytes(full, copied * 128 * (key_boxes + value_boxes));
-      for (int i = 0; i < copied; i += box_keys) {
+      const int copied = min((end - key + tile_keys - 1) / tile_keys * tile_keys, kDecodeKeys);
+      expect_bytes(full, copied * 128 * (key_tiles + value_tiles));
+      for (int i = 0; i < copied; i += tile_keys) {
         const int in_block = key + i - block * block_size;
         const bool same = in_block < block_size;
         const int vector =
             ((same ? id[0] : id[1]) * kv_heads + kv_head) * block_size + (same ? in_block : in_block - block_size);
-        for (int box = 0; box < key_boxes + value_boxes; ++box) {
-          const bool is_key = box < key_boxes;
-          copy_box(to + (box * kDecodeKeys + i) * 128, is_key ? maps->rows : maps->beside,
-                   (is_key ? box : box - key_boxes) * 128, vector, full, policy_);
+        for (int tile = 0; tile < key_tiles + value_tiles; ++tile) {
+          const bool is_key = tile < key_tiles;
+          copy_tma_tile(to + (tile * kDecodeKeys + i) * 128, is_key ? maps->rows : maps->beside,
+                   (is_key ? tile : tile - key_tiles) * 128, vector, full, policy_);
         }
       }
       place_.next();

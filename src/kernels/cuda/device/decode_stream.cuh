@@ -259,7 +259,7 @@ class PackStream : public StageRing<T, dim> {
 
 // By bulk copies of boxes, a lane for each. `barriers`: one per stage and warp.
 template <class T, int dim>
-class BoxStream : public StageRing<T, dim> {
+class TmaStream : public StageRing<T, dim> {
   using Base = StageRing<T, dim>;
 
  public:
@@ -267,7 +267,7 @@ class BoxStream : public StageRing<T, dim> {
   using Rows = typename Base::Rows;
 
   // `begins_early`: before kernels that write the step's own keys and values have ended.
-  __device__ BoxStream(const AttentionParams& p, const CacheMaps& maps, const Work& work, uint32_t base, float* scales,
+  __device__ TmaStream(const AttentionParams& p, const CacheMaps& maps, const Work& work, uint32_t base, float* scales,
                        uint32_t barriers, int warps, int32_t* tickets, Unit* queue, bool begins_early)
       : Base(p, work, base, scales, warps, tickets, queue),
         maps_(maps),
@@ -294,8 +294,8 @@ class BoxStream : public StageRing<T, dim> {
       const uint32_t keys = this->keys(stage).base + lane * rows * 128, values = keys + Rows::kBytes;
 #pragma unroll
       for (int panel = 0; panel < Rows::kPanels; ++panel) {
-        copy_box(keys + panel * Rows::kPanelBytes, maps_.keys, panel * 128, vector, full, policy_);
-        copy_box(values + panel * Rows::kPanelBytes, maps_.values, panel * 128, vector, full, policy_);
+        copy_tma_tile(keys + panel * Rows::kPanelBytes, maps_.keys, panel * 128, vector, full, policy_);
+        copy_tma_tile(values + panel * Rows::kPanelBytes, maps_.values, panel * 128, vector, full, policy_);
       }
       if constexpr (kScaled<T>) {
         const uint32_t scales = shared_address(this->scales(stage)) + lane * rows * 4;

@@ -112,7 +112,7 @@ class ChunkAttention {
         scratch_(scratch),
         at_(at),
         ring_(ring),
-        values_at_((a.params.head_dim + 63) / 64 * kBoxBytes),
+        values_at_((a.params.head_dim + 63) / 64 * kTmaTileBytes),
         group_(a.params.group),
         first_head_(place.kv_head * group_),
         begin_(place.begin),
@@ -230,7 +230,7 @@ class ChunkAttention {
   __device__ int stages() const { return stages_; }
 
  private:
-  static constexpr int kSteps = dim / 32, kBoxBytes = kDecodeKeys * 128;
+  static constexpr int kSteps = dim / 32, kTmaTileBytes = kDecodeKeys * 128;
   // Stages at hand: of a warp, and of all. Of longer units one of each warp.
   static constexpr int kOwn = 2, kMostTogether = kOwn * kMathWarps;
 
@@ -238,7 +238,7 @@ class ChunkAttention {
   __device__ static int g() { return lane() / 4; }
   __device__ static int t() { return lane() % 4; }
   // Pack i of a vector in its boxes.
-  __device__ static int pack_at(int row, int i) { return i / 8 * kBoxBytes + row * 128 + ((i ^ row) & 7) * 16; }
+  __device__ static int pack_at(int row, int i) { return i / 8 * kTmaTileBytes + row * 128 + ((i ^ row) & 7) * 16; }
   __device__ int count() const { return min(together_, stages_ - first_); }
 
   __device__ void wait_for_stages() {
@@ -273,7 +273,7 @@ class ChunkAttention {
 #pragma unroll
     for (int tile = 0; tile < dim / 16; ++tile) {
       uint32_t v[4];
-      ldmatrix4_transposed(v, from + tile / 4 * kBoxBytes + (pack ^ tile % 4 * 2) * 16);
+      ldmatrix4_transposed(v, from + tile / 4 * kTmaTileBytes + (pack ^ tile % 4 * 2) * 16);
       mma<T>(mixed_[tile], v[0] & low, v[1] & low, v[2] & high, v[3] & high, b0, b1);
     }
   }

@@ -89,7 +89,7 @@ struct PlainWeights {
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_box(to, from.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
+    copy_tma_tile(to, from.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
   }
 
   static constexpr int bytes(int rows, int lines) { return matrices_bytes(rows, lines, kPaddedLines); }
@@ -164,8 +164,8 @@ struct QuantizedWeights<quant::Fp8> {
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_box(to, from.maps->rows, 0, panel * kPanelOutputs, first / kLinesOfScaled, barrier, policy);
-    copy_box(to + kWeights, from.maps->beside, first / kLinesOfScaled, panel * kPanelOutputs, barrier, policy);
+    copy_tma_tile(to, from.maps->rows, 0, panel * kPanelOutputs, first / kLinesOfScaled, barrier, policy);
+    copy_tma_tile(to + kWeights, from.maps->beside, first / kLinesOfScaled, panel * kPanelOutputs, barrier, policy);
   }
 
   static constexpr int bytes(int rows, int lines) {

@@ -102,7 +102,7 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
     if (threadIdx.x != 0) return;
     const int stage = i % kStages;
     arrive_expecting(shared.full(stage), kWeightBytes);
-    copy_box(shared.weights(stage), weights, (part.begin + i) * kChunk, static_cast<int>(row), shared.full(stage),
+    copy_tma_tile(shared.weights(stage), weights, (part.begin + i) * kChunk, static_cast<int>(row), shared.full(stage),
              policy);
   };
   for (int i = 0; i < early; ++i) copy_weights(output, i);

@@ -12,7 +12,7 @@ namespace {
 
 template <class T, int dim, int tiles>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
-    decode_boxes(const __grid_constant__ AttentionParams p, const __grid_constant__ CacheMaps maps,
+    decode_tma(const __grid_constant__ AttentionParams p, const __grid_constant__ CacheMaps maps,
                  const __grid_constant__ Partials partials, int sequences, const __grid_constant__ Cut cut,
                  const bool begins_early) {
 #if __CUDA_ARCH__ >= 900
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   if (!begins_early) wait_for_earlier();
   const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();
-  BoxStream<T, dim> stream(p, maps, work, shared_address(memory.rings), memory.scales, barriers, team.warps,
+  TmaStream<T, dim> stream(p, maps, work, shared_address(memory.rings), memory.scales, barriers, team.warps,
                            partials.tickets, memory.queues, begins_early);
   if (begins_early) wait_for_earlier();
   decode_units<T, dim, tiles>(p, work, partials, stream);
@@ -34,16 +34,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 }
 
 template <class T, int dim, int tiles>
-struct Boxes {
+struct TmaTiles {
   static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
     static const bool allowed =
-        (allow_shared(decode_boxes<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
+        (allow_shared(decode_tma<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
     static_cast<void>(allowed);
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
       const bool begins_early = l.captured && d.cut.shared_by > 0;
-      launch_overlapped(l, "attention decode", decode_boxes<T, dim, tiles>,
+      launch_overlapped(l, "attention decode", decode_tma<T, dim, tiles>,
                         dim3(static_cast<unsigned>(l.multiprocessors)), static_cast<unsigned>(d.warps * kWarp),
                         static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut, begins_early);
     });
@@ -53,22 +53,22 @@ struct Boxes {
 }  // namespace
 
 template <class T>
-bool attention_decode_boxes(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+bool attention_decode_tma(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
   if (l.compute_capability != 90) return false;
-  decode_by_shape<T, Boxes>(l, p, at);
+  decode_by_shape<T, TmaTiles>(l, p, at);
   return true;
 }
 #else
 template <class T>
-bool attention_decode_boxes(const Launch&, const AttentionParams&, const AttentionIndices&) {
+bool attention_decode_tma(const Launch&, const AttentionParams&, const AttentionIndices&) {
   return false;
 }
 #endif
 
-template bool attention_decode_boxes<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
-template bool attention_decode_boxes<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
-template bool attention_decode_boxes<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
-template bool attention_decode_boxes<__nv_fp8_e5m2>(const Launch&, const AttentionParams&, const AttentionIndices&);
-template bool attention_decode_boxes<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_tma<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_tma<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_tma<__nv_fp8_e4m3>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_tma<__nv_fp8_e5m2>(const Launch&, const AttentionParams&, const AttentionIndices&);
+template bool attention_decode_tma<int8_t>(const Launch&, const AttentionParams&, const AttentionIndices&);
 
 }  // namespace sluice::cuda
