@@ -37,7 +37,7 @@ void launch_copy(const Launch& l, void* to, const void* from, size_t bytes) {
   const bool aligned = (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % kPack == 0;
   const size_t in_packs = aligned ? bytes / kPack * kPack : 0;
   const auto items = static_cast<int64_t>(std::max(in_packs / kPack, bytes - in_packs));
-  launch_overlapped(l, "copy", copy_bytes<early>, dim3(blocks_for(l, items, kThreads)), kThreads, 0,
+  launch_pdl(l, "copy", copy_bytes<early>, dim3(blocks_for(l, items, kThreads)), kThreads, 0,
                     static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, in_packs);
 }
 

@@ -114,13 +114,13 @@ DeviceContext::DeviceContext() {
   check_cuda(cudaSetDevice(0), "choosing the device");
   check_cuda(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking), "stream");
   int major = 0, minor = 0;
-  check_cuda(cudaDeviceGetAttribute(&launch_.multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device");
+  check_cuda(cudaDeviceGetAttribute(&launch_.sm_count, cudaDevAttrMultiProcessorCount, 0), "device");
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "device");
   check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "device");
   // A device can run the kernels of older ones, so that they are tested on it.
   const char* most = std::getenv("SLUICE_CUDA_CAPABILITY");
   launch_.compute_capability = std::min(major * 10 + minor, most != nullptr ? std::atoi(most) : INT32_MAX);
-  launch_.overlaps = launch_.compute_capability >= 90;
+  launch_.pdl = launch_.compute_capability >= 90;
   for (cudaEvent_t& event : events_) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
   staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
   check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&staging_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),

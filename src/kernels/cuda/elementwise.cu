@@ -27,7 +27,7 @@ __global__ void each(int64_t rows, int64_t columns, F f) {
 template <class F>
 void run(const Launch& l, const char* name, int64_t rows, int64_t columns, F f) {
   if (rows == 0 || columns == 0) return;
-  launch_overlapped(l, name, each<F>, dim3(blocks_for(l, rows * columns, kThreads)), kThreads, 0, rows, columns, f);
+  launch_pdl(l, name, each<F>, dim3(blocks_for(l, rows * columns, kThreads)), kThreads, 0, rows, columns, f);
 }
 
 bool packs_of_four(const Tensor& t) {

@@ -443,7 +443,7 @@ template <class Part>
 void combine_by(const Launch& l, const CombineParams& p, int64_t rows) {
   constexpr int kThreads = Part::kColumns == 4 ? 128 : 256;
   const dim3 grid(static_cast<unsigned>(pieces(p.columns, kThreads * Part::kColumns)), static_cast<unsigned>(rows));
-  launch_overlapped(l, "combine", combine_kernel<Part>, grid, kThreads, 0, p);
+  launch_pdl(l, "combine", combine_kernel<Part>, grid, kThreads, 0, p);
 }
 
 }  // namespace
@@ -470,10 +470,10 @@ void route(const Launch& l, const ops::RouteArgs& args) {
                         : experts <= 2 * kWarp ? route_in_registers<2>
                         : experts <= 4 * kWarp ? route_in_registers<4>
                                                : route_in_registers<8>;
-    launch_overlapped(l, "route", kernel, blocks, kRouteWarps * kWarp, scores, p);
+    launch_pdl(l, "route", kernel, blocks, kRouteWarps * kWarp, scores, p);
     return;
   }
-  launch_overlapped(l, "route", route_kernel, blocks, kRouteWarps * kWarp, bytes * kRouteWarps, p, bytes);
+  launch_pdl(l, "route", route_kernel, blocks, kRouteWarps * kWarp, bytes * kRouteWarps, p, bytes);
 }
 
 void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
@@ -492,11 +492,11 @@ void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
   const unsigned warps = static_cast<unsigned>(pieces(std::max(entries, 1), kWarp));
   const size_t few_bytes = (2 * experts + 1) * sizeof(int) + experts * warps * sizeof(uint16_t);
   if (entries <= kFewEntries && few_bytes <= kShared) {
-    launch_overlapped(l, "group_by_expert", group_few, dim3(1), warps * kWarp, few_bytes, p);
+    launch_pdl(l, "group_by_expert", group_few, dim3(1), warps * kWarp, few_bytes, p);
     return;
   }
-  launch_overlapped(l, "group_by_expert: count", count_experts, dim3(1), 1024, experts * sizeof(int), p);
-  launch_overlapped(l, "group_by_expert: place", place_entries, dim3(static_cast<unsigned>(experts)), kPlaceThreads, 0,
+  launch_pdl(l, "group_by_expert: count", count_experts, dim3(1), 1024, experts * sizeof(int), p);
+  launch_pdl(l, "group_by_expert: place", place_entries, dim3(static_cast<unsigned>(experts)), kPlaceThreads, 0,
                     p);
 }
 

@@ -16,9 +16,9 @@ struct Launch {
   std::byte* workspace = nullptr;  // 256-byte-aligned device memory
   size_t workspace_bytes = 0;
   int32_t* arrivals = nullptr;  // a zero for every kBytesPerArrival of the workspace; launches leave zeros behind
-  int multiprocessors = 0;
+  int sm_count = 0;
   int compute_capability = 0;  // 90: 9.0
-  bool overlaps = false;       // kernels may begin while their predecessors end (device/pdl.cuh)
+  bool pdl = false;       // kernels may begin while their predecessors end (device/pdl.cuh)
   bool captured = false;       // as a part of a recording: all that was launched before it has ended when it runs
 };
 

@@ -255,11 +255,11 @@ void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weigh
         return launch_row_stream(l, name, normalize_stream<Out>, streams, static_cast<unsigned>(stream_threads),
                                  static_cast<int>(columns * 4), norm, to, static_cast<int>(x.rows()));
       }
-      launch_overlapped(l, name, normalize_quads<Centred, Out>, vectors, threads, 0, norm, to);
+      launch_pdl(l, name, normalize_quads<Centred, Out>, vectors, threads, 0, norm, to);
     });
   }
   const Vectors v{out.f32(), x.f32(), columns, groups, out.row_stride, x.row_stride};
-  launch_overlapped(l, name, normalize<Centred>, vectors, static_cast<unsigned>(threads_of(columns)), 0, v, weight,
+  launch_pdl(l, name, normalize<Centred>, vectors, static_cast<unsigned>(threads_of(columns)), 0, v, weight,
                     bias, eps, weight_offset);
 }
 

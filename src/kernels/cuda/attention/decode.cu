@@ -42,7 +42,7 @@ struct Packs {
         (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
     static_cast<void>(allowed);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
-      decode<T, dim, tiles><<<static_cast<unsigned>(l.multiprocessors), static_cast<unsigned>(d.warps * kWarp),
+      decode<T, dim, tiles><<<static_cast<unsigned>(l.sm_count), static_cast<unsigned>(d.warps * kWarp),
                               static_cast<size_t>(d.shared), l.stream>>>(d.params, d.partials, d.sequences, d.cut);
       check_launch("attention decode");
     });

@@ -70,7 +70,7 @@ inline DecodePlan plan_decode(const Launch& l, const AttentionParams& p, const A
   const int64_t packed_rows = int64_t{at.decode_rows} * p.group, slot_rows = std::min(packed_rows, tile_rows);
   const int64_t row_tiles =
       std::min(sequences * pieces(packed_rows, tile_rows), sequences + at.decode_tokens * p.group / tile_rows);
-  const int64_t lines = row_tiles * p.kv_heads, all_warps = int64_t{l.multiprocessors} * warps;
+  const int64_t lines = row_tiles * p.kv_heads, all_warps = int64_t{l.sm_count} * warps;
   const size_t slot_bytes = static_cast<size_t>(slot_rows) * decode_row_bytes(p.value_dim);
   const auto most_slots = static_cast<int64_t>(l.workspace_bytes / std::max(slot_bytes, kBytesPerArrival)) - kCounters;
   Cut cut{.shared_by = 0,

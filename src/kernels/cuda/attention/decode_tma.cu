@@ -43,8 +43,8 @@ struct TmaTiles {
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
       const bool begins_early = l.captured && d.cut.shared_by > 0;
-      launch_overlapped(l, "attention decode", decode_tma<T, dim, tiles>,
-                        dim3(static_cast<unsigned>(l.multiprocessors)), static_cast<unsigned>(d.warps * kWarp),
+      launch_pdl(l, "attention decode", decode_tma<T, dim, tiles>,
+                        dim3(static_cast<unsigned>(l.sm_count)), static_cast<unsigned>(d.warps * kWarp),
                         static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut, begins_early);
     });
   }

@@ -571,11 +571,11 @@ LatentMap latent_map(const AttentionParams& p) {
 }
 
 LatentPartials latent_partials(const Launch& l, const AttentionParams& p) {
-  const int64_t rows = int64_t{2} * l.multiprocessors * kLatentRows;
+  const int64_t rows = int64_t{2} * l.sm_count * kLatentRows;
   auto* values = reinterpret_cast<float*>(l.workspace);
   auto* sums = reinterpret_cast<ChunkSum*>(values + rows * p.value_dim);
   auto* cuts = reinterpret_cast<LatentCut*>(sums + rows);
-  CHECK(reinterpret_cast<std::byte*>(cuts + l.multiprocessors) <= l.workspace + l.workspace_bytes,
+  CHECK(reinterpret_cast<std::byte*>(cuts + l.sm_count) <= l.workspace + l.workspace_bytes,
         "{} bytes of workspace for latent attention", l.workspace_bytes);
   return {values, sums, cuts};
 }
@@ -587,15 +587,15 @@ void launch_latent(const Launch& l, const AttentionParams& p, int tokens, int se
   static_cast<void>(allowed);
   const LatentMap map = latent_map(p);
   const LatentPartials partials = latent_partials(l, p);
-  const auto blocks = static_cast<unsigned>(l.multiprocessors);
+  const auto blocks = static_cast<unsigned>(l.sm_count);
   const auto rows = static_cast<unsigned>(std::min<int64_t>(kLatentRows, int64_t{tokens} * p.group));
   for (int first = 0; first < sequences; first += kLatentSequences) {
     AttentionParams own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    launch_overlapped(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map,
+    launch_pdl(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map,
                       partials, std::min(sequences - first, kLatentSequences));
     if (blocks == 1) continue;
-    launch_overlapped(l, "pieces of latent attention", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
+    launch_pdl(l, "pieces of latent attention", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
                       partials);
   }
 }
@@ -610,7 +610,7 @@ void launch_by_shape(const Launch& l, const AttentionParams& p, int tokens, int 
 
 bool attention_latent(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
   const Tensor& k = args.k_cache;
-  if (l.compute_capability != 90 || l.multiprocessors > kMostLatentBlocks) return false;
+  if (l.compute_capability != 90 || l.sm_count > kMostLatentBlocks) return false;
   if (args.v_cache.data != nullptr || k.shape[1] != 1 || k.shape[2] % 8 != 0) return false;
   if (k.dtype != &kBFloat16 && k.dtype != &kFloat16) return false;
   const AttentionParams p = attention_params(args, at);

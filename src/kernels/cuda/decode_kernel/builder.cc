@@ -311,8 +311,8 @@ bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const Attention
     return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
-  if (pairs > launch_.multiprocessors) return false;  // a block has one unit
-  const int cuts = static_cast<int>(launch_.multiprocessors / pairs);
+  if (pairs > launch_.sm_count) return false;  // a block has one unit
+  const int cuts = static_cast<int>(launch_.sm_count / pairs);
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
   if (launch_.workspace_bytes / kBytesPerArrival < static_cast<size_t>(pairs)) return false;

@@ -16,7 +16,7 @@ struct Span {
   int64_t stride = 0;
   int rows = 0, columns = 0;
 
-  bool overlaps(const Span& o) const {
+  bool pdl(const Span& o) const {
     return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end;
   }
   bool operator==(const Span& o) const {
@@ -113,15 +113,15 @@ std::vector<Span> reads_of(const Instruction& in) {
   return {};
 }
 
-bool overlap(const std::vector<Span>& spans, const Span& with) {
-  return std::ranges::any_of(spans, [&](const Span& s) { return s.overlaps(with); });
+bool pdl(const std::vector<Span>& spans, const Span& with) {
+  return std::ranges::any_of(spans, [&](const Span& s) { return s.pdl(with); });
 }
 
 // Whether somebody reads `x` behind instruction i, before it is written again: perhaps after the kernel.
 template <class Reads, class Writes>
 bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
   for (size_t j = i + 1; j < count; ++j) {
-    if (overlap(reads(j), x)) return true;
+    if (pdl(reads(j), x)) return true;
     for (const Write& w : writes(j)) {
       if (w.span == x) return false;
     }
@@ -248,7 +248,7 @@ class DependencyPass {
       --j;
       if (same_blocks(all()[i], all()[j])) continue;
       for (const Write& w : writes_[i]) {
-        if (w.kept() && ((i - j < kDone && overlap(reads_[j], w.span)) || writes(j, w.span))) return true;
+        if (w.kept() && ((i - j < kDone && pdl(reads_[j], w.span)) || writes(j, w.span))) return true;
       }
       for (const Span& read : reads_[i]) {
         if (writes(j, read)) return true;
@@ -262,7 +262,7 @@ class DependencyPass {
     return accumulates(a) && accumulates(b) && out_of(a.matmul) == out_of(b.matmul);
   }
   bool writes(size_t i, const Span& x) const {
-    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
+    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.pdl(x); });
   }
 
   std::vector<std::vector<Span>> reads_;

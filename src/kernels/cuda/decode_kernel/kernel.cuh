@@ -646,7 +646,7 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
       run_decode_kernel<T, Quantized>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingAlign + kDecodeSharedBytes);
   check_cuda(allowed, "shared memory of a step");
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(l.multiprocessors));
+  config.gridDim = dim3(static_cast<unsigned>(l.sm_count));
   config.blockDim = dim3(kDecodeThreads);
   config.dynamicSmemBytes =
       static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kHelperWarps);

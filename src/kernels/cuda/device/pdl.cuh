@@ -19,18 +19,18 @@ __device__ inline void wait_for_earlier() {
 }
 
 template <class... Parameters, class... Arguments>
-void launch_overlapped(const Launch& l, const char* name, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+void launch_pdl(const Launch& l, const char* name, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
                        size_t shared, Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = l.stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = l.overlaps ? 1 : 0;
+  cudaLaunchAttribute pdl{};
+  pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  pdl.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &pdl;
+  config.numAttrs = l.pdl ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(std::forward<Arguments>(arguments))...), name);
 }
 

@@ -39,7 +39,7 @@ inline unsigned row_stream_blocks(const Launch& l, const void* data, int64_t row
   if (row_bytes > kMostShared / kStreamedRows - 8) return 0;
   const int together =
       std::min(kMostShared / (row_stream_bytes(static_cast<int>(row_bytes)) + 1024), kMostThreads / threads);
-  const int64_t blocks = int64_t{l.multiprocessors} * std::max(together, 1);
+  const int64_t blocks = int64_t{l.sm_count} * std::max(together, 1);
   return rows < blocks * kRowsOfBlock ? 0 : static_cast<unsigned>(blocks);
 }
 
@@ -50,7 +50,7 @@ void launch_row_stream(const Launch& l, const char* name, void (*kernel)(Paramet
   if (shared > 48 << 10) {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
   }
-  launch_overlapped(l, name, kernel, dim3(blocks), threads, static_cast<size_t>(shared),
+  launch_pdl(l, name, kernel, dim3(blocks), threads, static_cast<size_t>(shared),
                     std::forward<Arguments>(arguments)...);
 }
 

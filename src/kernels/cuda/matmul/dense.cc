@@ -311,7 +311,7 @@ bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
 // Where cuBLASLt, which does not cut k for such scales, would leave half of the device idle.
 bool is_narrow(const Launch& l, const MatmulProblem& p) {
   constexpr int64_t kTile = 128;
-  return pieces(p.n, kTile) * pieces(p.x.rows(), kTile) * 2 <= l.multiprocessors;
+  return pieces(p.n, kTile) * pieces(p.x.rows(), kTile) * 2 <= l.sm_count;
 }
 
 }  // namespace

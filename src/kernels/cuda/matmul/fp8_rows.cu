@@ -75,12 +75,12 @@ void round_any(const Launch& l, std::byte* to, float* scales, const Tensor& x, b
   if (groups) {
     constexpr int kThreads = 256;
     const unsigned blocks = blocks_for(l, rows * k / 4, kThreads);
-    launch_overlapped(l, "rounding to fp8", round_groups_kernel<T>, dim3(blocks), kThreads, 0, words, scales,
+    launch_pdl(l, "rounding to fp8", round_groups_kernel<T>, dim3(blocks), kThreads, 0, words, scales,
                       x.as<const T>(), x.row_stride, static_cast<int>(k / kGroup), static_cast<int>(rows));
     return;
   }
   const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(k / 4, 4 * kWarp) * kWarp, kWarp, 1024));
-  launch_overlapped(l, "rounding to fp8", round_rows_kernel<T>, dim3(static_cast<unsigned>(rows)), threads, 0, words,
+  launch_pdl(l, "rounding to fp8", round_rows_kernel<T>, dim3(static_cast<unsigned>(rows)), threads, 0, words,
                     scales, x.as<const T>(), x_rows, x.row_stride, static_cast<int>(k / 4));
 }
 
@@ -96,7 +96,7 @@ void round_to_fp8(const Launch& l, std::byte* to, float* scales, const Tensor& x
 
 void gather_fp8_scales(const Launch& l, float* to, const std::byte* weight, int64_t n, int64_t k) {
   constexpr int kThreads = 256;
-  launch_overlapped(l, "scales", gather_scales_kernel, dim3(blocks_for(l, n * (k / kGroup), kThreads)), kThreads, 0, to,
+  launch_pdl(l, "scales", gather_scales_kernel, dim3(blocks_for(l, n * (k / kGroup), kThreads)), kThreads, 0, to,
                     weight, fp8_row_bytes(k), k, static_cast<int>(n));
 }
 

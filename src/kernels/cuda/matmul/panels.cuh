@@ -393,17 +393,17 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
   check_cuda(allowed, "shared memory of a product");
   const int resident = std::min(Tile::blocks, (shared_of_block(l) - (3 << 10)) / (shared + (1 << 10)));
   const auto panels = static_cast<int>(pieces(p.n, kPanelOutputs)), matrices = p.starts != nullptr ? 1 : p.matrices;
-  const int at_once = std::max(l.multiprocessors * resident / (parts * matrices), 1);
+  const int at_once = std::max(l.sm_count * resident / (parts * matrices), 1);
   const unsigned blocks = p.starts == nullptr ? static_cast<unsigned>(std::min(panels, at_once))
                                               : std::max(static_cast<unsigned>(at_once),
                                                          most_row_tiles(true, p.matrices, a.rows, Tile::rows));
-  launch_overlapped(l, "product with panels", stream_panels<Codec, Tile>,
+  launch_pdl(l, "product with panels", stream_panels<Codec, Tile>,
                     dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
                     static_cast<size_t>(shared), a);
   if (parts == 1) return;
   constexpr int kThreads = 256;
   const dim3 all_outputs(static_cast<unsigned>(pieces(int64_t{a.rows} * a.n, kThreads)));
-  launch_overlapped(l, "sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
+  launch_pdl(l, "sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
 }
 
 // A panel's rows, scaled.

@@ -273,7 +273,7 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   config.dynamicSmemBytes = kBytes;
   config.stream = l.stream;
   config.attrs = attributes;
-  config.numAttrs = l.overlaps ? 2 : 1;
+  config.numAttrs = l.pdl ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, matmul_rows<T, rows, Out>, p, weights, out), "product of rows");
 }
 

@@ -245,14 +245,14 @@ void run(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
                            kSums + (kStaged<T, X, Tile> ? most_staged_of_experts(l) : 0));
   check_cuda(allowed, "shared memory of a product");
   const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
-  launch_overlapped(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
+  launch_pdl(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
                     static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);
 }
 
 // Two tiles of outputs per warp halve the reads of x; one keeps every multiprocessor busy on small matrices.
 template <class T, class X, int RowTiles>
 void run_rows(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
-  if (pieces(p.n, 32) * most_matrices(p) >= 2 * l.multiprocessors) {
+  if (pieces(p.n, 32) * most_matrices(p) >= 2 * l.sm_count) {
     run<T, X, Tiling<RowTiles, 2, 2>>(l, p, a);
   } else {
     run < T, X, Tiling<RowTiles, 1, RowTiles<8 ? 4 : 3>>(l, p, a);
@@ -325,11 +325,11 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, con
   constexpr int kThreads = 256;
   const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
   if (type == &kBFloat16) {
-    launch_overlapped(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
+    launch_pdl(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
                       reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
   } else {
     CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
-    launch_overlapped(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to),
+    launch_pdl(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to),
                       x.f32(), x_rows, rows, k, padded, x.row_stride);
   }
 }

@@ -641,7 +641,7 @@ void launch_sync(const Launch& l, const Arguments& a) {
   check_cuda(allowed, "shared memory of a product");
   const dim3 grid(static_cast<unsigned>(pieces(a.n, kOutputs)), 1,
                   most_row_tiles(a.starts != nullptr, a.matrices, a.rows, kSyncRows));
-  launch_overlapped(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
+  launch_pdl(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
 }
 
 #ifdef SLUICE_SM90A
@@ -670,7 +670,7 @@ void launch(const Launch& l, const A& a) {
   config.dynamicSmemBytes = kBytes;
   config.stream = l.stream;
   config.attrs = attributes;
-  config.numAttrs = l.overlaps ? 2 : 1;
+  config.numAttrs = l.pdl ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, a), "product of many rows");
 }
 #endif
