@@ -48,7 +48,7 @@ class NoDevice final : public Memory {
   void release(std::byte*, size_t) noexcept override {}
   void copy(void*, const void*, size_t) override {}
   void copy_later(void*, const void*, size_t) override {}
-  bool on_host() const override { return false; }
+  bool host_accessible() const override { return false; }
   size_t available() const override { return kBytes - used_; }
   size_t total() const override { return kBytes; }
 
@@ -215,7 +215,7 @@ class Loop {
     const SchedulerStats stats = scheduler_.stats();
     metrics_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
     end(us[kHandOn]);
-    sampled_ = loaded_.plan.backend->memory().mark();
+    sampled_ = loaded_.plan.backend->memory().record_event();
     if (!ahead) wait(), begin_ = cpu_us(), commit(us[kResults]);
     return tokens;
   }

@@ -103,7 +103,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
 }
 
 std::unique_ptr<DeviceSampler> device_sampler(const LoadPlan& plan, ThreadPool& pool) {
-  if (plan.backend->memory().on_host()) return nullptr;
+  if (plan.backend->memory().host_accessible()) return nullptr;
   return std::make_unique<DeviceSampler>(*plan.backend, pool, plan.logit_rows, plan.shape.vocab);
 }
 

@@ -36,7 +36,7 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
 // Keys and values are cached in the type of compute; in bfloat16 instead of float16 where a CPU multiplies pairs of it,
 // which reads a long context twice as fast.
 DType parse_cache_dtype(const std::string& name, DType compute, const ops::Backend& backend) {
-  const bool pairs = backend.memory().on_host() && backend.table().rounding_attention;
+  const bool pairs = backend.memory().host_accessible() && backend.table().rounding_attention;
   const DType automatic = compute == &kFloat16 && pairs ? &kBFloat16 : compute;
   const DType narrow = name == "fp8" || name == "fp8_e4m3" ? &kFloat8E4M3
                        : name == "fp8_e5m2"                ? &kFloat8E5M2
@@ -128,7 +128,7 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
 
 // What the engine may use of a memory: a device is shared with others as its owner says.
 size_t usable_memory(const Memory& memory, double utilization) {
-  if (memory.on_host()) return memory.available();
+  if (memory.host_accessible()) return memory.available();
   const auto most = static_cast<size_t>(utilization * static_cast<double>(memory.total()));
   const size_t used = memory.total() - memory.available();
   return most > used ? most - used : 0;
@@ -172,7 +172,7 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
 // Memory for the KV cache where nobody asks for a size: what is left of a device, a part of a host that others use,
 // too.
 size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
-  if (!plan.backend->memory().on_host()) return free_bytes;
+  if (!plan.backend->memory().host_accessible()) return free_bytes;
   size_t pageable = 0;  // would like to stay in memory, too
   for (const MemoryPlan::Row& row : plan.memory.rows) pageable += row.pageable ? row.bytes : 0;
   return (free_bytes - std::min(pageable, free_bytes / 4 * 3)) / 4;
@@ -334,15 +334,15 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(*plan.checkpoint);
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
-  const bool on_host = plan.backend->memory().on_host();
-  if (!on_host && !options.packed_cache.empty()) {
+  const bool host_accessible = plan.backend->memory().host_accessible();
+  if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("--packed-cache: backend {} has weights in a device's memory", plan.backend->name));
   }
-  if (options.max_num_seqs == 0) options.max_num_seqs = on_host ? 256 : 512;
+  if (options.max_num_seqs == 0) options.max_num_seqs = host_accessible ? 256 : 512;
   plan.block_size = options.block_size;
   plan.step_tokens = options.max_num_batched_tokens;
-  if (plan.step_tokens == 0) plan.step_tokens = on_host ? 512 : 8192;
+  if (plan.step_tokens == 0) plan.step_tokens = host_accessible ? 512 : 8192;
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
   plan.quantization = parse_quantization(options.quantization);
   plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
@@ -453,7 +453,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
 
 std::unique_lock<std::mutex> take_device(const ops::Backend& backend) {
   static std::mutex first_in_line, device;  // who has the device has to wait behind those who wait for it
-  if (backend.memory().on_host()) return {};
+  if (backend.memory().host_accessible()) return {};
   const std::scoped_lock line(first_in_line);
   return std::unique_lock(device);
 }

@@ -31,14 +31,14 @@ Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
   return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
 }
 
-Tensor Runner::on_host(const Tensor& result) {
+Tensor Runner::host_accessible(const Tensor& result) {
   Memory& memory = loaded_.plan.backend->memory();
-  if (memory.on_host()) return result;
+  if (memory.host_accessible()) return result;
   CHECK(result.dense(), "results {}", result.shape.str());
   if (result.bytes() > results_.size()) {
     const LoadPlan& plan = loaded_.plan;
     results_ = Buffer(static_cast<size_t>(plan.logit_rows) * static_cast<size_t>(plan.shape.width) * sizeof(float),
-                      plan.backend->staging_memory());
+                      plan.backend->pinned_memory());
     CHECK(result.bytes() <= results_.size(), "results {}", result.shape.str());
   }
   memory.copy_later(results_.data(), result.data, result.bytes());

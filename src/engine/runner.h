@@ -20,13 +20,13 @@ class Runner {
   // the draw of the step before writes, for a batch with from_sample.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
   // The same in the host's memory.
-  Tensor forward(const Batch& batch) { return on_host(run(batch)); }
+  Tensor forward(const Batch& batch) { return host_accessible(run(batch)); }
   // Before the first of many decode steps: makes them ready, if the backend has something to make.
   void prepare() { graph_runner_.prepare(); }
   ops::Ctx& context() { return context_; }
 
  private:
-  Tensor on_host(const Tensor& result);
+  Tensor host_accessible(const Tensor& result);
 
   LoadedModel& loaded_;
   ops::Ctx context_;

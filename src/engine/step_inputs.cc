@@ -24,10 +24,10 @@ size_t most_indices(const LoadPlan& plan) {
 }  // namespace
 
 StepInputs::StepInputs(const LoadPlan& plan) : memory_(plan.backend->memory()) {
-  if (memory_.on_host()) return;
+  if (memory_.host_accessible()) return;
   const size_t bytes = most_indices(plan) * sizeof(int32_t);
-  for (Staging& staging : staging_) {
-    staging = {.indices = Buffer(bytes, plan.backend->staging_memory()), .copied = memory_.mark()};
+  for (Pinned& staging : staging_) {
+    staging = {.indices = Buffer(bytes, plan.backend->pinned_memory()), .copied = memory_.record_event()};
   }
   device_ = Buffer(bytes, memory_);
 }
@@ -46,9 +46,9 @@ StepInputs::List StepInputs::add(size_t count) {
 }
 
 void StepInputs::send() {
-  Staging& staging = staging_[turn_ % staging_.size()];
+  Pinned& staging = staging_[turn_ % staging_.size()];
   memory_.copy_later(device_.data(), staging.indices.data(), used_ * sizeof(int32_t));
-  staging.copied = memory_.mark();
+  staging.copied = memory_.record_event();
 }
 
 void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
@@ -62,7 +62,7 @@ void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, con
 
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {
   BatchView view(batch);
-  if (memory_.on_host()) {
+  if (memory_.host_accessible()) {
     CHECK(batch.from_sample.empty(), "tokens of a step that nobody drew");
     return view;
   }

@@ -30,13 +30,13 @@ class StepInputs {
   void feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample, const Tensor& sampled);
 
  private:
-  struct Staging {
+  struct Pinned {
     Buffer indices;
     uint64_t copied = 0;  // a mark of the memory
   };
 
   Memory& memory_;
-  std::array<Staging, 2> staging_;  // in turn, so that the host fills one while the other is copied
+  std::array<Pinned, 2> staging_;  // in turn, so that the host fills one while the other is copied
   size_t turn_ = 0;
   size_t used_ = 0;  // indices of this turn
   Buffer device_;    // empty where ops read the host's memory

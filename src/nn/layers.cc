@@ -268,7 +268,7 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
   if (entry == nullptr) return;
   LoadContext& context = w.context();
   table_ = entry->view();
-  if (context.memory.on_host()) {
+  if (context.memory.host_accessible()) {
     context.mapped_bytes += entry->bytes;
     return;
   }

@@ -131,7 +131,7 @@ const Backend& select_backend(std::string_view name, bool deterministic) {
 const Backend& select_host_backend() {
   const Backend* best = nullptr;
   for (const Backend* backend : Registry<Backend>::all()) {
-    if (!backend->usable() || !backend->memory().on_host()) continue;
+    if (!backend->usable() || !backend->memory().host_accessible()) continue;
     if (best == nullptr || backend->rank > best->rank) best = backend;
   }
   CHECK(best != nullptr, "no backend for the host's memory");  // the reference is one

@@ -408,7 +408,7 @@ struct Backend {
   const Ops& (*table)() = nullptr;
   Memory& (*memory)() = host_memory;          // where tensors and weights lie
   Memory& (*shared_memory)() = host_memory;   // what its ops and the host both see, each at its own speed
-  Memory& (*staging_memory)() = host_memory;  // the host's side of copies that are done later (Memory::copy_later)
+  Memory& (*pinned_memory)() = host_memory;  // the host's side of copies that are done later (Memory::copy_later)
   // Device memory that ops need beside their tensors for steps of that size, and making room for it; null: none.
   size_t (*workspace_bytes)(const StepLimits&) = nullptr;
   void (*reserve_workspace)(size_t bytes) = nullptr;

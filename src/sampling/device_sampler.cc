@@ -12,7 +12,7 @@ DeviceSampler::DeviceSampler(const ops::Backend& backend, ThreadPool& threads, i
       inputs_(backend, rows, vocab),
       sampled_(backend, static_cast<size_t>(rows) * sizeof(ops::SampledRow)),
       top_(backend, static_cast<size_t>(rows) * ops::kMostTop * sizeof(ops::TopLogit)),
-      whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), backend.staging_memory()),
+      whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), backend.pinned_memory()),
       sampler_(threads) {}
 
 bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks) {
@@ -54,7 +54,7 @@ void DeviceSampler::sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::
     ops::SampleArgs args{.logits = logits_,
                        .rows = {},
                        .sampled = sampled_rows_,
-                       .for_host = sampled_.on_host(which.size() * sizeof(ops::SampledRow)),
+                       .for_host = sampled_.host_accessible(which.size() * sizeof(ops::SampledRow)),
                        .edits = {},
                        .masks = {},
                        .top = top_.on_device(which.size() * kListBytes)};
@@ -62,7 +62,7 @@ void DeviceSampler::sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::
     ops::sample(c, args);
     if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());
   }
-  launched_ = memory_.mark();
+  launched_ = memory_.record_event();
 }
 
 // What the draws of tasks `which` gave. Those that need whole rows are added to whole_rows_.

@@ -30,7 +30,7 @@ SampleInputs::SampleInputs(const ops::Backend& backend, int rows, int vocab)
       most_edits_(std::max(static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits)),
       most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
-      rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), backend.staging_memory()),
+      rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), backend.pinned_memory()),
       edits_(backend, most_edits_ * sizeof(ops::LogitEdit)),
       masks_(backend, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
 

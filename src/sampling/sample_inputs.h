@@ -14,14 +14,14 @@ namespace sluice {
 // Staging memory and its like on the device.
 struct Mirror {
   Mirror(const ops::Backend& backend, size_t bytes)
-      : host(bytes, backend.staging_memory()), device(bytes, backend.memory()) {}
+      : host(bytes, backend.pinned_memory()), device(bytes, backend.memory()) {}
 
   template <class T>
   T* as() {
     return reinterpret_cast<T*>(host.data());
   }
   Tensor on_device(size_t bytes) { return Tensor(device.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
-  Tensor on_host(size_t bytes) { return Tensor(host.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
+  Tensor host_accessible(size_t bytes) { return Tensor(host.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
 
   Buffer host, device;
 };

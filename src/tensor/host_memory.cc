@@ -61,7 +61,7 @@ class HostMemory : public Memory {
     ::munmap(data, whole(bytes, huge(bytes) ? kHuge : kPage));
   }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  bool on_host() const override { return true; }
+  bool host_accessible() const override { return true; }
   size_t available() const override { return std::min(meminfo("MemAvailable:"), cgroup_memory().available); }
   size_t total() const override { return std::min(meminfo("MemTotal:"), cgroup_memory().total); }
 };

@@ -18,9 +18,9 @@ class Memory {
   virtual void copy_later(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
   virtual void wait() {}  // for every op and copy that was called before
   // A point in their order: wait_for() returns when what was called before mark() is done, whatever came later.
-  virtual uint64_t mark() { return 0; }
+  virtual uint64_t record_event() { return 0; }
   virtual void wait_for(uint64_t) { wait(); }
-  virtual bool on_host() const = 0;      // may the host read and write it in place?
+  virtual bool host_accessible() const = 0;      // may the host read and write it in place?
   virtual size_t available() const = 0;  // bytes that may still be allocated
   virtual size_t total() const = 0;      // bytes there are, others' included
 };

@@ -45,7 +45,7 @@ Buffer::~Buffer() {
 }
 
 Buffer moved_to(Buffer buffer, Memory& memory) {
-  if (memory.on_host() || buffer.size() == 0) return buffer;
+  if (memory.host_accessible() || buffer.size() == 0) return buffer;
   Buffer copy(buffer.size(), memory);
   memory.copy(copy.data(), buffer.data(), buffer.size());
   return copy;

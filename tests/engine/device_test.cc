@@ -37,13 +37,13 @@ class Device : public Memory {
       std::memcpy(to, from, bytes);
     } else {
       const auto* data = static_cast<const std::byte*>(from);
-      pending_.push_back({marks_, to, {data, data + bytes}});
+      pending_.push_back({events_recorded_, to, {data, data + bytes}});
     }
   }
-  void wait() override { deliver(marks_ + 1); }
-  uint64_t mark() override { return ++marks_; }
-  void wait_for(uint64_t mark) override { deliver(mark); }
-  bool on_host() const override { return false; }
+  void wait() override { deliver(events_recorded_ + 1); }
+  uint64_t record_event() override { return ++events_recorded_; }
+  void wait_for(uint64_t record_event) override { deliver(record_event); }
+  bool host_accessible() const override { return false; }
   size_t available() const override { return host_memory().available(); }
   size_t total() const override { return host_memory().total(); }
 
@@ -58,15 +58,15 @@ class Device : public Memory {
     const auto* at = static_cast<const std::byte*>(data);
     return std::ranges::any_of(ranges_, [&](const auto& r) { return at >= r.first && at < r.first + r.second; });
   }
-  void deliver(uint64_t mark) {
-    for (; !pending_.empty() && pending_.front().after < mark; pending_.pop_front()) {
+  void deliver(uint64_t record_event) {
+    for (; !pending_.empty() && pending_.front().after < record_event; pending_.pop_front()) {
       std::memcpy(pending_.front().to, pending_.front().data.data(), pending_.front().data.size());
     }
   }
 
   std::set<std::pair<const std::byte*, size_t>> ranges_;
   std::deque<Copy> pending_;
-  uint64_t marks_ = 0;
+  uint64_t events_recorded_ = 0;
 };
 
 Memory& device_memory() {
@@ -144,9 +144,9 @@ std::vector<Request> requests(const Engine& engine, bool plain) {
 
 void expect_same(const EngineOptions& device, bool plain, const std::string& what) {
   SCOPED_TRACE(what);
-  EngineOptions on_host = options(false);
-  on_host.enable_prefix_caching = false;
-  const auto host = Engine::load(on_host), other = Engine::load(device);
+  EngineOptions host_accessible = options(false);
+  host_accessible.enable_prefix_caching = false;
+  const auto host = Engine::load(host_accessible), other = Engine::load(device);
   Collector expected(*host), got(*other);
   const std::vector<Request> all = requests(*host, plain);
   for (const Request& request : all) expected.submit(request), got.submit(request);

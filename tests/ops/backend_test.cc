@@ -47,9 +47,9 @@ TEST(Backend, EmptyNameSelectsTheHighestRank) {
 
 TEST(Backend, TheHostsIsTheHighestRankOnItsMemory) {
   const Backend& best = select_host_backend();
-  EXPECT_TRUE(best.memory().on_host());
+  EXPECT_TRUE(best.memory().host_accessible());
   for (const Backend* backend : usable_backends()) {
-    if (!backend->memory().on_host()) continue;
+    if (!backend->memory().host_accessible()) continue;
     EXPECT_LE(backend->rank, best.rank) << backend->name;
   }
 }

@@ -162,7 +162,7 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
 // want as codes of their own, and Q2_K, whose scales become those of int8 (docs/performance-cpu.md says what that costs
 // and brings).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
-  if (!GetParam()->memory().on_host()) GTEST_SKIP() << "devices have layouts of their own";
+  if (!GetParam()->memory().host_accessible()) GTEST_SKIP() << "devices have layouts of their own";
   const std::map<std::string_view, double> most = {
       {"iq1_s", 2.17},   {"iq1_m", 2.08}, {"iq2_xxs", 1.64}, {"iq2_xs", 1.57}, {"iq2_s", 1.42},
       {"iq3_xxs", 1.43}, {"iq3_s", 1.28}, {"tq1_0", 1.41},   {"q2_k", 1.20},   {"tq2_0", 1.16}};

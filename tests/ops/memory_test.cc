@@ -12,8 +12,8 @@ TEST_P(MemoryTest, CopiesBothWaysInOrder) {
   std::mt19937 random(7);
   Memory& memory = GetParam()->memory();
   constexpr size_t kMost = 300'000, kMargin = 64;
-  Buffer device(kMost + kMargin, memory), there(kMost + kMargin, GetParam()->staging_memory()),
-      back(kMost + kMargin, GetParam()->staging_memory());
+  Buffer device(kMost + kMargin, memory), there(kMost + kMargin, GetParam()->pinned_memory()),
+      back(kMost + kMargin, GetParam()->pinned_memory());
   const auto bytes_of = [](Buffer& b) { return reinterpret_cast<unsigned char*>(b.data()); };
   for (const size_t bytes : {1, 3, 16, 17, 100, 4096, 65'535, 65'536, 65'537, 300'000}) {
     for (const size_t from : {size_t{0}, size_t{4}, size_t{random() % 16}}) {

@@ -178,7 +178,7 @@ struct Roofline {
 std::optional<Roofline> measure_roofline(const EngineOptions& options) {
   ThreadPool pool(options.threads);
   const LoadPlan plan = plan_load(options, pool);
-  if (!plan.backend->memory().on_host()) return {};
+  if (!plan.backend->memory().host_accessible()) return {};
   const TypeInfo& type = *plan.weight_type();
   const double bytes = static_cast<double>(plan.weight_bytes);
   const kernels::MachineLimits m = kernels::measure_machine(pool);

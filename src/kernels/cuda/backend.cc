@@ -330,7 +330,7 @@ constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& 
           .table = table,
           .memory = device_memory,
           .shared_memory = shared_memory,
-          .staging_memory = staging_memory,
+          .pinned_memory = pinned_memory,
           .workspace_bytes = workspace_bytes,
           .reserve_workspace = reserve_workspace,
           .capture = capture,

@@ -48,9 +48,9 @@ class OnDevice : public Memory {
     if (bytes > 0) copy_small(DeviceContext::get().launch(), to, from, bytes);
   }
   void wait() override { DeviceContext::get().wait(); }
-  uint64_t mark() override { return DeviceContext::get().mark(); }
-  void wait_for(uint64_t mark) override { DeviceContext::get().wait_for(mark); }
-  bool on_host() const override { return false; }
+  uint64_t record_event() override { return DeviceContext::get().record_event(); }
+  void wait_for(uint64_t record_event) override { DeviceContext::get().wait_for(record_event); }
+  bool host_accessible() const override { return false; }
   size_t available() const override { return info().first; }
   size_t total() const override { return info().second; }
 
@@ -83,7 +83,7 @@ class Pinned : public Memory {
     DeviceContext::get().wait();
     std::memcpy(to, from, bytes);
   }
-  bool on_host() const override { return true; }
+  bool host_accessible() const override { return true; }
   size_t available() const override { return host_memory().available(); }
   size_t total() const override { return host_memory().total(); }
 };
@@ -168,14 +168,14 @@ void DeviceContext::finish_op() {
 
 void DeviceContext::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }
 
-uint64_t DeviceContext::mark() {
-  check_cuda(cudaEventRecord(events_[marks_ % events_.size()], launch_.stream), "event");
-  return marks_++;
+uint64_t DeviceContext::record_event() {
+  check_cuda(cudaEventRecord(events_[events_recorded_ % events_.size()], launch_.stream), "event");
+  return events_recorded_++;
 }
 
 // An event that a later mark took over stands for more than was asked for.
-void DeviceContext::wait_for(uint64_t mark) {
-  check_cuda(cudaEventSynchronize(events_[mark % events_.size()]), "waiting for the device");
+void DeviceContext::wait_for(uint64_t record_event) {
+  check_cuda(cudaEventSynchronize(events_[record_event % events_.size()]), "waiting for the device");
 }
 
 Memory& device_memory() {
@@ -183,7 +183,7 @@ Memory& device_memory() {
   return memory;
 }
 
-Memory& staging_memory() {
+Memory& pinned_memory() {
   static Pinned memory;
   return memory;
 }

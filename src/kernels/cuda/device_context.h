@@ -32,8 +32,8 @@ class DeviceContext {
   void finish_op();
   void wait();
   // See Memory::mark().
-  uint64_t mark();
-  void wait_for(uint64_t mark);
+  uint64_t record_event();
+  void wait_for(uint64_t record_event);
   void share_memory() { shared_ = true; }
   // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
   // where there is one.
@@ -50,14 +50,14 @@ class DeviceContext {
   int32_t *staging_ = nullptr, *staged_ = nullptr;  // pinned ring and its copy on the device
   size_t staging_at_ = 0;
   std::array<cudaEvent_t, 8> events_{};  // of the latest marks, in turn
-  uint64_t marks_ = 0;
+  uint64_t events_recorded_ = 0;
 };
 
 // Device memory; pinned host memory that ops read and write in place, each of which the host then waits for; and pinned
 // host memory to copy from and to.
 Memory& device_memory();
 Memory& shared_memory();
-Memory& staging_memory();
+Memory& pinned_memory();
 
 // See ops::Backend::record.
 std::unique_ptr<ops::CapturedGraph> capture(const std::function<void()>& body);
