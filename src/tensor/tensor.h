@@ -121,14 +121,14 @@ class Arena {
   // Gives back what was taken inside a scope.
   class Scope {
    public:
-    explicit Scope(Arena& arena) : arena_(arena), event_(arena.used_) {}
-    ~Scope() { arena_.used_ = event_; }
+    explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
+    ~Scope() { arena_.used_ = mark_; }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Arena& arena_;
-    size_t event_;
+    size_t mark_;
   };
 
  private:

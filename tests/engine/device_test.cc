@@ -42,7 +42,7 @@ class Device : public Memory {
   }
   void wait() override { deliver(events_recorded_ + 1); }
   uint64_t record_event() override { return ++events_recorded_; }
-  void wait_for(uint64_t record_event) override { deliver(record_event); }
+  void wait_for(uint64_t event) override { deliver(event); }
   bool host_accessible() const override { return false; }
   size_t available() const override { return host_memory().available(); }
   size_t total() const override { return host_memory().total(); }
@@ -58,8 +58,8 @@ class Device : public Memory {
     const auto* at = static_cast<const std::byte*>(data);
     return std::ranges::any_of(ranges_, [&](const auto& r) { return at >= r.first && at < r.first + r.second; });
   }
-  void deliver(uint64_t record_event) {
-    for (; !pending_.empty() && pending_.front().after < record_event; pending_.pop_front()) {
+  void deliver(uint64_t event) {
+    for (; !pending_.empty() && pending_.front().after < event; pending_.pop_front()) {
       std::memcpy(pending_.front().to, pending_.front().data.data(), pending_.front().data.size());
     }
   }

@@ -49,7 +49,7 @@ class OnDevice : public Memory {
   }
   void wait() override { DeviceContext::get().wait(); }
   uint64_t record_event() override { return DeviceContext::get().record_event(); }
-  void wait_for(uint64_t record_event) override { DeviceContext::get().wait_for(record_event); }
+  void wait_for(uint64_t event) override { DeviceContext::get().wait_for(event); }
   bool host_accessible() const override { return false; }
   size_t available() const override { return info().first; }
   size_t total() const override { return info().second; }
@@ -174,8 +174,8 @@ uint64_t DeviceContext::record_event() {
 }
 
 // An event that a later mark took over stands for more than was asked for.
-void DeviceContext::wait_for(uint64_t record_event) {
-  check_cuda(cudaEventSynchronize(events_[record_event % events_.size()]), "waiting for the device");
+void DeviceContext::wait_for(uint64_t event) {
+  check_cuda(cudaEventSynchronize(events_[event % events_.size()]), "waiting for the device");
 }
 
 Memory& device_memory() {

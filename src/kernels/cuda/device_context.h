@@ -33,7 +33,7 @@ class DeviceContext {
   void wait();
   // See Memory::mark().
   uint64_t record_event();
-  void wait_for(uint64_t record_event);
+  void wait_for(uint64_t event);
   void share_memory() { shared_ = true; }
   // While ops are recorded nothing may wait, and indices must lie on the device already. Ops may go to the program,
   // where there is one.
