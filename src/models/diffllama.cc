@@ -31,7 +31,7 @@ std::vector<RowRange> paired_rows(const DifferentialSpec& s) {
 }
 
 // Both heads of a pair read the values of both kv heads, therefore these are cached for either.
-class DifferentialAttention final : public Mixer {
+class DifferentialAttention final : public TokenMixer {
  public:
   DifferentialAttention(const Weights& w, const DifferentialSpec& s, int hidden)
       : spec_(s),
@@ -53,7 +53,7 @@ class DifferentialAttention final : public Mixer {
   }
   int64_t floats_per_token() const override { return 3 * spec_.q_width() + 3 * spec_.kv_width(); }
 
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override {
     const int64_t q_width = spec_.q_width(), kv_width = spec_.kv_width();
     const Tensor qkv = qkv_(c, x);

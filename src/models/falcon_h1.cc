@@ -2,7 +2,7 @@
 #include <fmt/core.h>
 
 #include "models/mamba.h"
-#include "nn/mixer_sum.h"
+#include "nn/token_mixer_sum.h"
 
 namespace sluice {
 namespace {
@@ -59,10 +59,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (LayerSpec& layer : s.layers) {
     layer.mlp_blend.added = mlp[1];
     layer.mixer = [=](const Weights& w, int hidden) {
-      std::vector<MixerSum::Part> parts;
+      std::vector<TokenMixerSum::Part> parts;
       parts.push_back({std::make_unique<Mamba2>(w / "mamba", mamba, hidden), mamba_scale});
       parts.push_back({std::make_unique<Attention>(w / "self_attn", attention, hidden), attention_scale});
-      return std::make_unique<MixerSum>(std::move(parts), hidden);
+      return std::make_unique<TokenMixerSum>(std::move(parts), hidden);
     };
   }
   s.names.norm = "final_layernorm";

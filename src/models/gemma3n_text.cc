@@ -22,7 +22,7 @@ struct AltupSpec {
 
 // Every stream of a layer, [tokens * streams, hidden] in the order of the tokens, is kept twice: as the layer found
 // them and as it predicts and corrects them.
-class AltUp final : public SideStream {
+class AltUp final : public AuxiliaryStream {
  public:
   AltUp(const Weights& body, const DecoderSpec& s, const AltupSpec& spec, const PerLayerInputSpec& inputs)
       : spec_(spec), hidden_(s.hidden), inputs_(body, inputs, s.hidden) {
@@ -139,7 +139,7 @@ class AltUp final : public SideStream {
 };
 
 // attention's normed result + x + norm(right(left(x))).
-class LaurelAttention final : public Mixer {
+class LaurelAttention final : public TokenMixer {
  public:
   LaurelAttention(const Weights& w, const AttentionSpec& attention, int rank, const NormSpec& norm, int hidden)
       : attention_(w / "self_attn", attention, hidden),
@@ -149,7 +149,7 @@ class LaurelAttention final : public Mixer {
         norm_(w / "laurel", "post_laurel_norm", hidden, norm),
         hidden_(hidden) {}
 
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override {
     const Tensor sum = accumulate ? c.arena.take(&kFloat32, x.shape) : out;
     {
@@ -262,7 +262,7 @@ void read_streams(const Config& config, LoadContext& context, DecoderSpec& s) {
       ignore_tensors(context, fmt::format("{}.{}.{}.{}", s.names.body, s.names.layers, i, scale));
     }
   }
-  s.side_stream = [altup, p](const Weights& body, const DecoderSpec& spec) {
+  s.auxiliary_stream = [altup, p](const Weights& body, const DecoderSpec& spec) {
     return std::make_unique<AltUp>(body, spec, altup, p);
   };
 }

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 // What a layer adds for its own inputs, and a factor of all it has made.
-class LayerInputs final : public SideStream {
+class LayerInputs final : public AuxiliaryStream {
  public:
   LayerInputs(const Weights& body, const DecoderSpec& s, const PerLayerInputSpec& spec) : has_inputs_(spec.width > 0) {
     if (has_inputs_) inputs_ = PerLayerInputs(body, spec, s.hidden);
@@ -179,7 +179,7 @@ void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& 
   p.activation = s.mlp.activation;
   p.norm = s.norm;
   p.layer_path = s.names.layers;
-  s.side_stream = [p](const Weights& body, const DecoderSpec& spec) {
+  s.auxiliary_stream = [p](const Weights& body, const DecoderSpec& spec) {
     return std::make_unique<LayerInputs>(body, spec, p);
   };
 }

@@ -15,7 +15,7 @@ struct MixtureSpec {
   int64_t width() const { return int64_t{kv_heads} * head_dim; }
 };
 
-class MixtureOfAttention final : public Mixer {
+class MixtureOfAttention final : public TokenMixer {
  public:
   MixtureOfAttention(const Weights& w, const MixtureSpec& s, int hidden)
       : spec_(s),
@@ -38,7 +38,7 @@ class MixtureOfAttention final : public Mixer {
            spec_.routing.top_k * (hidden_ + 3 * spec_.width());
   }
 
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override {
     const int64_t top_k = spec_.routing.top_k, width = spec_.width(), places = x.rows() * top_k;
     const Tensor kv = kv_(c, x);
@@ -61,7 +61,7 @@ class MixtureOfAttention final : public Mixer {
 
  private:
   // Every choice's heads by themselves: they meet the kv heads in the same order.
-  void attend(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& kv, const Tensor& mixed) const {
+  void attend(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& kv, const Tensor& mixed) const {
     const int64_t width = spec_.width();
     ops::rope_store(c, {.q = q,
                         .k = kv.slice_columns(0, width),

@@ -20,7 +20,7 @@ DecoderSpec mamba_like(const Config& config, std::string family, bool tied_head)
   s.names.embedding = "embeddings";
   s.names.norm = "norm_f";
   s.names.attention_norm = "norm";
-  for (LayerSpec& layer : s.layers) layer.halves = Halves::kMixer;
+  for (LayerSpec& layer : s.layers) layer.sublayers = Sublayers::kTokenMixer;
   // How weights are initialized and which kernels are taken.
   for (const char* key : {"residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "time_step_init_scheme",
                           "time_step_max", "time_step_min", "time_step_scale", "use_associative_scan", "use_mambapy"}) {

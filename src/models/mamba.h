@@ -50,7 +50,7 @@ inline constexpr Mamba2Keys kBambaKeys{.heads = "mamba_n_heads",
 
 // A mixer of such a layer, with its tensors below `name`.
 template <class Layer, class Spec>
-MakeMixer mixer_of(std::string name, Spec spec) {
+MakeTokenMixer mixer_of(std::string name, Spec spec) {
   return [name = std::move(name), spec = std::move(spec)](const Weights& layer, int hidden) {
     return std::make_unique<Layer>(layer / name, spec, hidden);
   };

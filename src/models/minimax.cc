@@ -57,7 +57,7 @@ class StoredDecays {
   int64_t heads_, block_;
 };
 
-MakeMixer make_lightning(LightningSpec spec, int block) {
+MakeTokenMixer make_lightning(LightningSpec spec, int block) {
   return [spec = std::move(spec), block](const Weights& layer, int hidden) {
     const Weights w = layer / "self_attn";
     StoredDecays(w, spec.rates, block);

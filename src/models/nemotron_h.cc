@@ -45,9 +45,9 @@ void read_layers(const Config& config, DecoderSpec& s, const Mamba2Spec& mamba) 
   const std::vector<std::string> kinds = read_kinds(config);
   for (const std::string& kind : kinds) {
     LayerSpec layer;
-    layer.halves = Halves::kMixer;
+    layer.sublayers = Sublayers::kTokenMixer;
     if (kind == "mlp" || kind == "moe") {
-      layer.halves = Halves::kMlp;
+      layer.sublayers = Sublayers::kMlp;
       layer.moe = kind == "moe";
     } else if (kind == "mamba" || kind == "linear_attention") {
       layer.mixer = mixer_of<Mamba2>("mixer", mamba);

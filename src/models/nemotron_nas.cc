@@ -36,7 +36,7 @@ void read_attention(const Config& block, const AttentionSpec& whole, LayerSpec& 
                               "use_prefill_window_in_sink_attention"});
   if (block.get("no_op", false)) {
     block.ignore("n_heads_in_group");
-    layer.halves = Halves::kMlp;
+    layer.sublayers = Sublayers::kMlp;
     return refuse_unread(block);
   }
   AttentionSpec own = whole;
@@ -54,8 +54,8 @@ void read_mlp(const Config& block, const MlpSpec& whole, int hidden, LayerSpec& 
   refuse_replacements(block, {"replace_with_linear", "sparsify"});
   if (block.get("no_op", false)) {
     for (const char* key : {"ffn_mult", "intermediate_size", "hidden_act"}) block.ignore(key);
-    if (layer.halves == Halves::kMlp) block.refuse("no_op", "is true of both halves of the layer");
-    layer.halves = Halves::kMixer;
+    if (layer.sublayers == Sublayers::kMlp) block.refuse("no_op", "is true of both halves of the layer");
+    layer.sublayers = Sublayers::kTokenMixer;
     return refuse_unread(block);
   }
   MlpSpec own = whole;

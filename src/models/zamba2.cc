@@ -30,7 +30,7 @@ struct BlockSpec {
 };
 
 // The embeddings of a step, as the right half of what blocks see.
-class EmbeddingsBeside final : public SideStream {
+class EmbeddingsBeside final : public AuxiliaryStream {
  public:
   explicit EmbeddingsBeside(int hidden) : hidden_(hidden) {}
   int64_t floats_per_token() const override { return 2 * hidden_; }
@@ -83,7 +83,7 @@ class Adapter {
 };
 
 // A block, then Mamba 2 on the sum of its result and the stream.
-class HybridLayer final : public Mixer {
+class HybridLayer final : public TokenMixer {
  public:
   // `index` counts the hybrid layers; `block` is where the tensors of its block are.
   HybridLayer(const Weights& w, const Weights& block, std::shared_ptr<const SharedBlock> shared, const BlockSpec& s,
@@ -107,7 +107,7 @@ class HybridLayer final : public Mixer {
     gate_up_ = adapter(block / "feed_forward", "gate_up_proj_adapter_list", hidden, 2 * int64_t{s.mlp.inner});
   }
 
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override {
     const Tensor both = step.side[0];
     ops::copy(c, both.slice_columns(0, hidden_), x);
@@ -136,7 +136,7 @@ class HybridLayer final : public Mixer {
   int64_t state_values() const override { return mamba_.state_values(); }
 
  private:
-  Tensor attend(ops::Ctx& c, const MixerStep& step, const Tensor& both) const {
+  Tensor attend(ops::Ctx& c, const TokenMixerStep& step, const Tensor& both) const {
     const Tensor in = shared_->norm(c, both);
     const Tensor q = shared_->q(c, in), k = shared_->k(c, in), v = shared_->v(c, in);
     q_.add_to(c, q, in);
@@ -218,7 +218,7 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
   int index = 0;
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
-    layer.halves = Halves::kMixer;
+    layer.sublayers = Sublayers::kTokenMixer;
     if (kinds[i] != "hybrid") {
       if (kinds[i] != "linear_attention" && kinds[i] != "mamba") {
         config.refuse("layers_block_type", fmt::format("'{}' is neither linear_attention nor hybrid", kinds[i]));
@@ -257,7 +257,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   } else {
     for (const char* key : {"rope_parameters", "rope_theta"}) config.ignore(key);
   }
-  s.side_stream = [](const Weights&, const DecoderSpec& spec) {
+  s.auxiliary_stream = [](const Weights&, const DecoderSpec& spec) {
     return std::make_unique<EmbeddingsBeside>(spec.hidden);
   };
   // What follows from others, how weights are initialized, and which kernels are taken.

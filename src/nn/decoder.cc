@@ -24,8 +24,8 @@ MoeSpec moe_of(const DecoderSpec& s, const LayerSpec& layer) {
 }
 
 // The attention of DecoderSpec, unless the layer has a mixer of its own.
-std::unique_ptr<Mixer> make_mixer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) {
-  if (layer.halves == Halves::kMlp) return nullptr;
+std::unique_ptr<TokenMixer> make_mixer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) {
+  if (layer.sublayers == Sublayers::kMlp) return nullptr;
   if (layer.mixer) return layer.mixer(w, s.hidden);
   AttentionSpec attention = s.attention;
   attention.scale *= layer.attention_scale;
@@ -35,7 +35,7 @@ std::unique_ptr<Mixer> make_mixer(const Weights& w, const DecoderSpec& s, const 
 
 struct Layer {
   Norm mixer_norm, mixer_post_norm, mlp_norm, mlp_post_norm;
-  std::unique_ptr<Mixer> mixer;  // null: the layer is only an MLP
+  std::unique_ptr<TokenMixer> mixer;  // null: the layer is only an MLP
   Mlp mlp;                       // one of these, if any
   Moe moe;
   std::unique_ptr<FeedForward> feed_forward;
@@ -48,7 +48,7 @@ struct Layer {
       mixer_norm = optional_norm(w, names.attention_norm, s);
       mixer_post_norm = optional_norm(w, names.attention_post_norm, s);
     }
-    if (layer.halves == Halves::kMixer) return;
+    if (layer.sublayers == Sublayers::kTokenMixer) return;
     mlp_norm = optional_norm(w, names.mlp_norm, s);
     mlp_post_norm = optional_norm(w, names.mlp_post_norm, s);
     if (layer.feed_forward) {
@@ -102,9 +102,9 @@ class DecoderLm final : public Model {
       layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i]);
       plan_caches(layers_.back(), spec_.layers[i].kv_from);
     }
-    if (spec_.side_stream) {
-      side_stream_ = spec_.side_stream(body, spec_);
-      shape_.capturable = shape_.capturable && side_stream_->capturable();
+    if (spec_.auxiliary_stream) {
+      auxiliary_stream_ = spec_.auxiliary_stream(body, spec_);
+      shape_.capturable = shape_.capturable && auxiliary_stream_->capturable();
     }
     if (!names.norm.empty()) norm_ = Norm(body, names.norm, spec_.hidden, spec_.final_norm.value_or(spec_.norm));
     if (context.task != Task::kGenerate) {
@@ -133,10 +133,10 @@ class DecoderLm final : public Model {
     const int64_t per_token = spec_.hidden + std::max(layer, embedding);
     const int64_t per_row = int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0);
     int64_t floats = tokens * per_token + rows * per_row;
-    if (side_stream_ != nullptr) floats += tokens * side_stream_->floats_per_token();
+    if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
     constexpr int64_t kTensors = 24;  // alive at once; each may waste up to 64 bytes
-    const size_t carried = side_stream_ != nullptr ? side_stream_->tensors() : 0;
+    const size_t carried = auxiliary_stream_ != nullptr ? auxiliary_stream_->tensors() : 0;
     return floats * sizeof(float) + (kTensors + carried + ropes_.size()) * 64;
   }
 
@@ -144,24 +144,24 @@ class DecoderLm final : public Model {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);
-    SideStream::Tensors side;
-    if (side_stream_ != nullptr) side = side_stream_->begin(c, batch, x);
+    AuxiliaryStream::Tensors side;
+    if (auxiliary_stream_ != nullptr) side = auxiliary_stream_->begin(c, batch, x);
     for (int i = 0; i < spec_.depth(); ++i) {
       const Layer& layer = layers_[i];
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
-      const MixerStep step{.batch = batch,
+      const TokenMixerStep step{.batch = batch,
                            .rope = rope(spec_.layers[i].rope),
                            .query_rope = rope(spec_.layers[i].query_rope),
                            .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
                            .side = side,
                            .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
-      if (side_stream_ != nullptr) side_stream_->before_layer(c, i, side, x);
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, side, x);
       run_layer(c, layer, spec_.layers[i], step, x);
-      if (side_stream_ != nullptr) side_stream_->after_layer(c, i, side, x);
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, side, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
-    if (side_stream_ != nullptr) side_stream_->end(c, batch, side, rows);
+    if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, side, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_.outputs() == 0) return rows;
     const Tensor logits = head_(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
@@ -238,47 +238,47 @@ class DecoderLm final : public Model {
     return x;
   }
 
-  // x = kept * x + added * scale * post_norm(half(x)), where half(out, accumulate) computes out = or += its part.
-  template <class Half>
-  void add_half(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
-                Half&& half) const {
-    if (!separate(post_norm, blend)) return half(x, true);
+  // x = kept * x + added * scale * post_norm(sublayer(x)), where sublayer(out, accumulate) computes out = or += its part.
+  template <class Sublayer>
+  void add_sublayer(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
+                Sublayer&& sublayer) const {
+    if (!separate(post_norm, blend)) return sublayer(x, true);
     const Tensor part = c.arena.take(&kFloat32, x.shape);
-    half(part, false);
+    sublayer(part, false);
     if (!post_norm.empty()) norm.in_place(c, part);
     if (blend.kept != 1.0f) ops::map(c, x, ops::Map::kScale, blend.kept);
     ops::add(c, x, part, blend.added * spec_.residual_scale);
   }
 
-  Tensor half_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x, DType type) const {
+  Tensor sublayer_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x, DType type) const {
     if (name.empty() || spec_.sum_norms) return x;
     if (!spec_.normed_residual) return norm(c, x, type);
     norm.in_place(c, x);
     return x;
   }
 
-  void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const MixerStep& step, const Tensor& x) const {
+  void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const TokenMixerStep& step, const Tensor& x) const {
     const DecoderNames& names = spec_.names_of(kind);
     Arena::Scope of_layer(c.arena);
     const bool mixes = layer.mixer != nullptr;
     // An input that only one product sees is written in the type that it takes.
-    const auto input_type = [&](const auto& half) { return spec_.parallel ? &kFloat32 : half.input_type(c, x.rows()); };
+    const auto input_type = [&](const auto& sublayer) { return spec_.parallel ? &kFloat32 : sublayer.input_type(c, x.rows()); };
     const Tensor mixer_in =
-        !mixes ? x : half_input(c, names.attention_norm, layer.mixer_norm, x, input_type(*layer.mixer));
+        !mixes ? x : sublayer_input(c, names.attention_norm, layer.mixer_norm, x, input_type(*layer.mixer));
     // In parallel, both inputs are of the residual before either half is added.
     Tensor mlp_in = mixer_in;
     if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
     if (mixes) {
-      Arena::Scope of_half(c.arena);
-      add_half(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm,
+      Arena::Scope of_sublayer(c.arena);
+      add_sublayer(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm,
                [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
     }
     if (mixes && spec_.sum_norms) layer.mixer_norm.in_place(c, x);
-    if (kind.halves == Halves::kMixer) return;
+    if (kind.sublayers == Sublayers::kTokenMixer) return;
     if (!spec_.parallel) {
       mlp_in = x;
       if (spec_.normed_residual) {
-        mlp_in = half_input(c, names.mlp_norm, layer.mlp_norm, x, &kFloat32);
+        mlp_in = sublayer_input(c, names.mlp_norm, layer.mlp_norm, x, &kFloat32);
       } else if (!names.mlp_norm.empty() && !spec_.sum_norms) {
         const bool plain = layer.feed_forward == nullptr && !kind.moe;
         const DType type = plain ? input_type(layer.mlp) : &kFloat32;
@@ -290,7 +290,7 @@ class DecoderLm final : public Model {
         }
       }
     }
-    add_half(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
+    add_sublayer(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
       if (layer.feed_forward != nullptr) return (*layer.feed_forward)(c, out, mlp_in, accumulate);
       if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
       layer.mlp(c, out, mlp_in, accumulate);
@@ -309,18 +309,18 @@ class DecoderLm final : public Model {
     const DecoderNames& names = spec_.names_of(kind);
     int64_t inputs = !names.attention_norm.empty() || !names.mlp_norm.empty() ? spec_.hidden : 0;
     if (spec_.parallel && !names.attention_norm.empty() && !names.mlp_norm.empty()) inputs += spec_.hidden;
-    const auto half = [&](const std::string& post_norm, const Blend& blend, int64_t floats) {
+    const auto sublayer = [&](const std::string& post_norm, const Blend& blend, int64_t floats) {
       return floats + (separate(post_norm, blend) ? spec_.hidden : 0);
     };
     int64_t most = 0;
-    if (kind.halves != Halves::kMlp) {
-      most = half(names.attention_post_norm, kind.mixer_blend, layer.mixer->floats_per_token());
+    if (kind.sublayers != Sublayers::kMlp) {
+      most = sublayer(names.attention_post_norm, kind.mixer_blend, layer.mixer->floats_per_token());
     }
-    if (kind.halves != Halves::kMixer) {
+    if (kind.sublayers != Sublayers::kTokenMixer) {
       const int64_t floats = layer.feed_forward != nullptr ? layer.feed_forward->floats_per_token()
                              : kind.moe                    ? Moe::floats_per_token(moe_of(spec_, kind), spec_.hidden)
                                                            : Mlp::floats_per_token(mlp_of(spec_, kind));
-      most = std::max(most, half(names.mlp_post_norm, kind.mlp_blend, floats));
+      most = std::max(most, sublayer(names.mlp_post_norm, kind.mlp_blend, floats));
     }
     return inputs + most;
   }
@@ -330,7 +330,7 @@ class DecoderLm final : public Model {
   Embedding embedding_, position_table_;
   Norm embedding_norm_;
   std::vector<Layer> layers_;
-  std::unique_ptr<SideStream> side_stream_;
+  std::unique_ptr<AuxiliaryStream> auxiliary_stream_;
   Norm norm_;
   Linear project_in_, project_out_, head_;
   std::vector<Rope> ropes_;

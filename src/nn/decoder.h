@@ -11,16 +11,16 @@
 #include "nn/attention/attention.h"
 #include "nn/attention/rope.h"
 #include "nn/feed_forward.h"
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/moe/moe.h"
-#include "nn/side_stream.h"
+#include "nn/auxiliary_stream.h"
 
 namespace sluice {
 
 // A layer mixes tokens, then feeds every one of them forward; in some families it only does one of these.
-enum class Halves { kBoth, kMixer, kMlp };
+enum class Sublayers { kBoth, kTokenMixer, kMlp };
 
 // How a half's result joins the residual stream: x = kept * x + added * half(x).
 struct Blend {
@@ -55,9 +55,9 @@ struct LayerSpec {
   float attention_scale = 1.0f;  // times AttentionSpec::scale
   bool moe = false;              // experts in place of the MLP
   int top_k = 0;                 // > 0: in place of MoeSpec::top_k
-  Halves halves = Halves::kBoth;
+  Sublayers sublayers = Sublayers::kBoth;
   Blend mixer_blend{}, mlp_blend{};
-  MakeMixer mixer{};                    // in place of DecoderSpec::attention
+  MakeTokenMixer mixer{};                    // in place of DecoderSpec::attention
   std::optional<MlpSpec> mlp{};         // in place of DecoderSpec::mlp
   MakeFeedForward feed_forward{};       // in place of that
   std::optional<DecoderNames> names{};  // below the layer, in place of DecoderSpec::names
@@ -94,7 +94,7 @@ struct DecoderSpec {
   int position_offset = 0;  // learned, sinusoidal: row of the table for the first token
   std::vector<RopeSpec> ropes{};
   DecoderNames names{};
-  MakeSideStream side_stream{};  // may be null
+  MakeAuxiliaryStream auxiliary_stream{};  // may be null
 
   int depth() const { return static_cast<int>(layers.size()); }
   const DecoderNames& names_of(const LayerSpec& layer) const { return layer.names ? *layer.names : names; }

@@ -105,7 +105,7 @@ class Encoder final : public Model {
     const Tensor x = embed(c, batch);
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const EncoderLayerSpec& layer = spec_.layers[i];
-      const MixerStep step{
+      const TokenMixerStep step{
           .batch = batch, .rope = ropes.empty() ? nullptr : &ropes[layer.rope], .kv = &kv.layer(static_cast<int>(i))};
       Arena::Scope scope(c.arena);
       run_block(c, blocks_[block_of_[i]], layer, step, x);
@@ -152,26 +152,26 @@ class Encoder final : public Model {
     return x;
   }
 
-  void run_block(ops::Ctx& c, const Block& block, const EncoderLayerSpec& layer, const MixerStep& step,
+  void run_block(ops::Ctx& c, const Block& block, const EncoderLayerSpec& layer, const TokenMixerStep& step,
                  const Tensor& x) const {
     if (spec_.placement == NormPlacement::kAfter) {
-      run_half(c, [&] { block.attention(c, step, x, x, true); });
+      run_sublayer(c, [&] { block.attention(c, step, x, x, true); });
       block.attention_norm.in_place(c, x);
-      run_half(c, [&] { block.mlp(c, x, x, true); });
+      run_sublayer(c, [&] { block.mlp(c, x, x, true); });
       block.mlp_norm.in_place(c, x);
       return;
     }
     const Tensor normed = c.arena.take(&kFloat32, x.shape);
     if (layer.first_norm) block.attention_norm.into(c, normed, x);
-    run_half(c, [&] { block.attention(c, step, x, layer.first_norm ? normed : x, true); });
+    run_sublayer(c, [&] { block.attention(c, step, x, layer.first_norm ? normed : x, true); });
     block.mlp_norm.into(c, normed, x);
-    run_half(c, [&] { block.mlp(c, x, normed, true); });
+    run_sublayer(c, [&] { block.mlp(c, x, normed, true); });
   }
 
-  template <class Half>
-  static void run_half(ops::Ctx& c, Half&& half) {
+  template <class Sublayer>
+  static void run_sublayer(ops::Ctx& c, Sublayer&& sublayer) {
     Arena::Scope scope(c.arena);
-    half();
+    sublayer();
   }
 
   EncoderSpec spec_;

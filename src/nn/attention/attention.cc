@@ -94,7 +94,7 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
   context.note_attention(s.heads, static_cast<int>(s.value_columns()));
 }
 
-void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k,
+void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
                                  const Tensor& v) const {
   ops::RopeStoreArgs args{.q = q,
                           .k = k,
@@ -124,13 +124,13 @@ void Attention::rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tenso
   ops::rope_store(c, args);
 }
 
-bool Attention::rotation_normalizes(const ops::Ctx& c, const MixerStep& step) const {
+bool Attention::rotation_normalizes(const ops::Ctx& c, const TokenMixerStep& step) const {
   if (c.ops.normalizes_heads == nullptr || step.rope == nullptr || step.query_rope != nullptr) return false;
   if (spec_.shared_kv || spec_.clip > 0 || q_norm_.of_heads().weight == nullptr) return false;
   return c.ops.normalizes_heads(step.rope->cos_sin, spec_.interleaved_rope, step.kv->k);
 }
 
-DType Attention::rows_type(const ops::Ctx& c, const MixerStep& step, int64_t rows) const {
+DType Attention::rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_t rows) const {
   const bool normalizes = spec_.qk_norm != QkNorm::kNone && !rotation_normalizes(c, step);
   const bool plain =
       !normalizes && !spec_.value_norm && spec_.value_scale == 1.0f && spec_.clip == 0 && !spec_.output_gate;
@@ -139,7 +139,7 @@ DType Attention::rows_type(const ops::Ctx& c, const MixerStep& step, int64_t row
   return plain && rounds ? qkv_.output_type(c, rows) : &kFloat32;
 }
 
-void Attention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
   const Tensor qkv = ops::take_rows(c, rows_type(c, step, x.rows()), x.rows(), qkv_.outputs());
   qkv_.into(c, qkv, x, false);

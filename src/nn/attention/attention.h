@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nn/layers.h"
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 
 namespace sluice {
 
@@ -88,10 +88,10 @@ class HeadNorm {
   std::vector<Norm> norms_;  // one, or one per head
 };
 
-class Attention final : public Mixer {
+class Attention final : public TokenMixer {
  public:
   Attention(const Weights& w, const AttentionSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   DType input_type(const ops::Ctx& c, int64_t rows) const override { return qkv_.input_type(c, rows); }
   int64_t floats_per_token() const override {
@@ -108,10 +108,10 @@ class Attention final : public Mixer {
  private:
   // Of queries, keys and values: bf16 only where nothing but their rotation and attention sees them, and where the
   // cache has no more bits.
-  DType rows_type(const ops::Ctx& c, const MixerStep& step, int64_t rows) const;
+  DType rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_t rows) const;
   // Norms of queries and keys are part of their rotation.
-  bool rotation_normalizes(const ops::Ctx& c, const MixerStep& step) const;
-  void rotate_and_store(ops::Ctx& c, const MixerStep& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
+  bool rotation_normalizes(const ops::Ctx& c, const TokenMixerStep& step) const;
+  void rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k, const Tensor& v) const;
 
   AttentionSpec spec_;
   Linear qkv_, out_;

@@ -79,7 +79,7 @@ void LatentAttention::scale_queries(ops::Ctx& c, const Rope::Rows& rope, const T
   ops::rope_store(c, args);
 }
 
-void LatentAttention::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void LatentAttention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                                  bool accumulate) const {
   const LatentAttentionSpec& s = spec_;
   const int64_t heads = s.heads, key_dim = s.kv_rank + s.rope_dim, tokens = x.rows();

@@ -4,7 +4,7 @@
 // are the first columns of its keys.
 #pragma once
 
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 #include "nn/stacked_linear.h"
 
 namespace sluice {
@@ -21,10 +21,10 @@ struct LatentAttentionSpec {
   NormSpec norm{};               // of the latent vectors
 };
 
-class LatentAttention final : public Mixer {
+class LatentAttention final : public TokenMixer {
  public:
   LatentAttention(const Weights& w, const LatentAttentionSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override;
   std::optional<KvShape> kv_shape() const override {

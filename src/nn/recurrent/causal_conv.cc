@@ -22,7 +22,7 @@ CausalConv::CausalConv(const Weights& w, const std::vector<Part>& parts, const C
   bias_ = Vector(w.context(), bias);
 }
 
-Tensor CausalConv::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& x, const Tensor& state) const {
+Tensor CausalConv::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& x, const Tensor& state) const {
   const Tensor out = c.arena.take(&kFloat32, x.shape);
   ops::causal_conv(c, {.out = out,
                        .x = x,

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "nn/layers.h"
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 
 namespace sluice {
 
@@ -29,7 +29,7 @@ class CausalConv {
   };
   CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& spec);
   // New [tokens, channels] from the arena; `state` are the convolution's columns of the step's.
-  Tensor operator()(ops::Ctx& c, const MixerStep& step, const Tensor& x, const Tensor& state) const;
+  Tensor operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& x, const Tensor& state) const;
 
  private:
   CausalConvSpec spec_;

@@ -43,7 +43,7 @@ DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
       rule_(w, s, conv_parts(s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm", w.vector("A_log", s.heads),
             w.vector("dt_bias", s.heads)) {}
 
-void DeltaNet::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void DeltaNet::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const {
   const int64_t values = spec_.values(), qkv = 2 * spec_.keys() + values;
   const Tensor projected = in_(c, x);

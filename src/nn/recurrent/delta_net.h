@@ -16,10 +16,10 @@ struct DeltaNetSpec : DeltaSpec {
   DeltaNetLayout layout = DeltaNetLayout::kSeparate;
 };
 
-class DeltaNet final : public Mixer {
+class DeltaNet final : public TokenMixer {
  public:
   DeltaNet(const Weights& w, const DeltaNetSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override {
     return 2 * spec_.conv().channels + spec_.values() + 2 * int64_t{spec_.heads};

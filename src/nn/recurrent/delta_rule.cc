@@ -25,7 +25,7 @@ DeltaRule::DeltaRule(const Weights& w, const DeltaSpec& s, const std::vector<Cau
       a_(w.context(), decay_rates(std::move(a_log))),
       dt_bias_(w.context(), dt_bias) {}
 
-Tensor DeltaRule::operator()(ops::Ctx& c, const MixerStep& step, const Inputs& in) const {
+Tensor DeltaRule::operator()(ops::Ctx& c, const TokenMixerStep& step, const Inputs& in) const {
   const int64_t keys = spec_.keys(), values = spec_.values(), conv_values = spec_.conv().state_values();
   const Tensor mixed = conv_(c, step, in.qkv, step.state.slice_columns(0, conv_values));
   const Tensor q = mixed.slice_columns(0, keys), k = mixed.slice_columns(keys, keys);

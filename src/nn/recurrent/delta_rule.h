@@ -37,7 +37,7 @@ class DeltaRule {
     ops::Activation gate_activation;
   };
   // New [tokens, values] from the arena.
-  Tensor operator()(ops::Ctx& c, const MixerStep& step, const Inputs& in) const;
+  Tensor operator()(ops::Ctx& c, const TokenMixerStep& step, const Inputs& in) const;
 
  private:
   DeltaSpec spec_;

@@ -44,7 +44,7 @@ Griffin::Griffin(const Weights& w, const GriffinSpec& s, int hidden)
       recurrent_bias_(w.context(), (w / "rg_lru").vector("recurrent_gate_bias", Shape{s.heads, s.width / s.heads})),
       rate_(w.context(), rates((w / "rg_lru").vector("recurrent_param", s.width))) {}
 
-void Griffin::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void Griffin::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                          bool accumulate) const {
   const int64_t width = spec_.width, dim = width / spec_.heads, conv_values = spec_.conv().state_values();
   const Tensor projected = in_(c, x);

@@ -16,10 +16,10 @@ struct GriffinSpec {
   CausalConvSpec conv() const { return {width, conv_width, true, ops::Activation::kIdentity}; }
 };
 
-class Griffin final : public Mixer {
+class Griffin final : public TokenMixer {
  public:
   Griffin(const Weights& w, const GriffinSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override { return 5 * int64_t{spec_.width}; }
   int64_t state_values() const override { return spec_.conv().state_values() + spec_.width; }

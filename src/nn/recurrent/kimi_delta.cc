@@ -19,7 +19,7 @@ KimiDelta::KimiDelta(const Weights& w, const DeltaSpec& s, int hidden)
       rule_(w, s, {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}}, "o_norm",
             w.vector("A_log", Shape{1, 1, s.heads, 1}), w.vector("dt_bias", s.keys())) {}
 
-void KimiDelta::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void KimiDelta::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
   const int64_t qkv = 2 * spec_.keys() + spec_.values(), narrow = spec_.value_dim;
   const Tensor projected = in_(c, x);

@@ -8,11 +8,11 @@ namespace sluice {
 
 // Tensors q_proj, k_proj, v_proj, q_conv1d, k_conv1d, v_conv1d; f_a_proj, f_b_proj, dt_bias, A_log of the decays;
 // b_proj; g_a_proj, g_b_proj of the gate; o_norm, o_proj.
-class KimiDelta final : public Mixer {
+class KimiDelta final : public TokenMixer {
  public:
   // As many heads of keys as of values, equally wide.
   KimiDelta(const Weights& w, const DeltaSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override {
     return 2 * spec_.conv().channels + 2 * spec_.values() + spec_.heads + 2 * int64_t{spec_.value_dim};

@@ -34,7 +34,7 @@ Lightning::Lightning(const Weights& w, const LightningSpec& s, int hidden)
       norm_(w, "norm", s.width(), {.eps = s.norm_eps}),
       rates_(w.context(), s.rates) {}
 
-void Lightning::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void Lightning::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
   const int64_t n = spec_.width();
   const Tensor qkv = qkv_(c, x), y = qkv.slice_columns(2 * n, n);

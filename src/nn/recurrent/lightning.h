@@ -3,7 +3,7 @@
 #pragma once
 
 #include "nn/layers.h"
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 
 namespace sluice {
 
@@ -20,10 +20,10 @@ struct LightningSpec {
 // The rates of layer `layer` of `layers`: slopes of ALiBi, falling to almost nothing in the last layer.
 std::vector<float> lightning_rates(int heads, int layer, int layers);
 
-class Lightning final : public Mixer {
+class Lightning final : public TokenMixer {
  public:
   Lightning(const Weights& w, const LightningSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override { return 4 * spec_.width(); }
   int64_t state_values() const override { return spec_.width() * spec_.head_dim; }

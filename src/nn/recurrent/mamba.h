@@ -20,10 +20,10 @@ struct MambaSpec {
   CausalConvSpec conv() const { return {inner, conv_width, conv_bias, activation}; }
 };
 
-class Mamba final : public Mixer {
+class Mamba final : public TokenMixer {
  public:
   Mamba(const Weights& w, const MambaSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override { return 4 * int64_t{spec_.inner} + spec_.dt_rank + 2 * spec_.state; }
   int64_t state_values() const override { return spec_.conv().state_values() + int64_t{spec_.inner} * spec_.state; }

@@ -31,10 +31,10 @@ struct Mamba2Spec {
   CausalConvSpec conv() const { return {inner() + 2 * projections(), conv_width, conv_bias, activation}; }
 };
 
-class Mamba2 final : public Mixer {
+class Mamba2 final : public TokenMixer {
  public:
   Mamba2(const Weights& w, const Mamba2Spec& spec, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override { return spec_.inner() + 2 * spec_.conv().channels + spec_.heads; }
   int64_t state_values() const override { return spec_.conv().state_values() + spec_.inner() * spec_.state; }

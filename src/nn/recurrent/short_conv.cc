@@ -9,7 +9,7 @@ ShortConv::ShortConv(const Weights& w, int width, bool bias, int hidden)
       out_(w, {{"out_proj", hidden}}, hidden, bias),
       conv_(w, "conv", spec_) {}
 
-void ShortConv::operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+void ShortConv::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
   const int64_t n = spec_.channels;
   const Tensor projected = in_(c, x), input = projected.slice_columns(2 * n, n);

@@ -6,10 +6,10 @@
 
 namespace sluice {
 
-class ShortConv final : public Mixer {
+class ShortConv final : public TokenMixer {
  public:
   ShortConv(const Weights& w, int width, bool bias, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override { return 4 * spec_.channels; }
   int64_t state_values() const override { return spec_.state_values(); }

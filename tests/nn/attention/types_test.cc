@@ -132,7 +132,7 @@ class AttentionTypes : public ::testing::Test {
     const KvCache::Layer kv{arena.take(cache, {1, kKvHeads, kBlock, kDim}),
                             arena.take(cache, {1, kKvHeads, kBlock, kDim})};
     seen = {};
-    attention(ctx, MixerStep{.batch = view, .rope = &rope, .kv = &kv}, out, x, false);
+    attention(ctx, TokenMixerStep{.batch = view, .rope = &rope, .kv = &kv}, out, x, false);
     return {out.f32(), out.f32() + rows * kHidden};
   }
 

@@ -311,13 +311,13 @@ class Scorer {
 
 // Half of the columns of the values.
 template <class T, int value_panels>
-class Mixer {
+class TokenMixer {
   using Layout = LatentLayout<value_panels>;
   static constexpr int kOwnPanels = value_panels / kMixers, kPart = 128, kParts = kOwnPanels * kPanel / kPart;
   using Mixing = Wgmma<T, kPart>;
 
  public:
-  __device__ Mixer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
+  __device__ TokenMixer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
       : p_(p),
         partials_(partials),
         shared_(shared),
@@ -473,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     more_registers<kMixRegisters>();
-    Mixer<T, value_panels> mixer(p, partials, shared);
+    TokenMixer<T, value_panels> mixer(p, partials, shared);
     for (const LatentPiece* piece = pieces.next(); piece != nullptr; pieces.done(), piece = pieces.next()) {
       mixer.mix(*piece);
     }

@@ -5,19 +5,19 @@
 #include <memory>
 #include <vector>
 
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 
 namespace sluice {
 
-class MixerSum final : public Mixer {
+class TokenMixerSum final : public TokenMixer {
  public:
   struct Part {
-    std::unique_ptr<Mixer> mixer;
+    std::unique_ptr<TokenMixer> mixer;
     float scale = 1.0f;
   };
   // At most one of them caches keys and values, and at most one keeps a state: a layer has room for one of each.
-  MixerSum(std::vector<Part> parts, int hidden);
-  void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  TokenMixerSum(std::vector<Part> parts, int hidden);
+  void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
   int64_t floats_per_token() const override;
   std::optional<KvShape> kv_shape() const override;

@@ -1,5 +1,5 @@
 // What recurrences share when they load.
-#include "nn/mixer.h"
+#include "nn/token_mixer.h"
 
 #include <cmath>
 

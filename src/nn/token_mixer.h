@@ -16,7 +16,7 @@
 namespace sluice {
 
 // What a step gives a mixer.
-struct MixerStep {
+struct TokenMixerStep {
   const BatchView& batch;
   const Rope::Rows* rope = nullptr;        // null: no rotation
   const Rope::Rows* query_rope = nullptr;  // of the queries, where it is not that of the keys
@@ -40,11 +40,11 @@ struct MixerStep {
   ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
 };
 
-class Mixer {
+class TokenMixer {
  public:
-  virtual ~Mixer() = default;
+  virtual ~TokenMixer() = default;
   // out = or += mix(x); both [tokens, hidden]. Writes the step's keys, values and states.
-  virtual void operator()(ops::Ctx& c, const MixerStep& step, const Tensor& out, const Tensor& x,
+  virtual void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const = 0;
   virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // of x, see ops::input_type
   virtual int64_t floats_per_token() const = 0;                                   // of the arena
@@ -53,7 +53,7 @@ class Mixer {
 };
 
 // Builds the mixer of a layer whose tensors are below `layer` ("model.layers.0").
-using MakeMixer = std::function<std::unique_ptr<Mixer>(const Weights& layer, int hidden)>;
+using MakeTokenMixer = std::function<std::unique_ptr<TokenMixer>(const Weights& layer, int hidden)>;
 
 // [columns, rows] of a small matrix [rows, columns]; nothing of nothing (a dry run).
 std::vector<float> transposed(const std::vector<float>& matrix, int64_t rows);

@@ -14,10 +14,10 @@ namespace sluice {
 
 struct DecoderSpec;
 
-class SideStream {
+class AuxiliaryStream {
  public:
   using Tensors = std::vector<Tensor>;  // of a step, in the arena
-  virtual ~SideStream() = default;
+  virtual ~AuxiliaryStream() = default;
   // Of the arena: what a step's tensors take, and the most that any of the calls takes besides.
   virtual int64_t floats_per_token() const = 0;
   virtual size_t tensors() const = 0;
@@ -32,6 +32,6 @@ class SideStream {
 };
 
 // `body` is where the decoder's tensors are ("model").
-using MakeSideStream = std::function<std::unique_ptr<SideStream>(const Weights& body, const DecoderSpec& spec)>;
+using MakeAuxiliaryStream = std::function<std::unique_ptr<AuxiliaryStream>(const Weights& body, const DecoderSpec& spec)>;
 
 }  // namespace sluice
