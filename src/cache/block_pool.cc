@@ -18,9 +18,9 @@ std::string_view bytes_of(const void* data, size_t size) { return {static_cast<c
 
 }  // namespace
 
-size_t BlockPool::HashName::operator()(const BlockName& name) const {
+size_t BlockPool::BlockHasher::operator()(const BlockHash& hash) const {
   size_t value;
-  std::memcpy(&value, name.bytes.data(), sizeof value);
+  std::memcpy(&value, hash.bytes.data(), sizeof value);
   return value;
 }
 
@@ -30,9 +30,9 @@ BlockPool::BlockPool(const BlockPoolOptions& options) : options_(options) {
   CHECK(options.groups > 0, "{} groups", options.groups);
   uses_.resize(options.blocks);
   nodes_.resize(options.blocks);
-  followers_.resize(static_cast<size_t>(options.blocks) * followers_each(), kNoBlock);
+  dependents_.resize(static_cast<size_t>(options.blocks) * dependents_each(), kNoBlock);
   tokens_.resize(static_cast<size_t>(options.blocks) * static_cast<size_t>(options.block_size));
-  by_name_.reserve(options.blocks);
+  by_hash_.reserve(options.blocks);
   free_.reserve(options.blocks);
   for (BlockId block = options.blocks; block-- > 0;) free_.push_back(block);
 }
@@ -45,7 +45,7 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
     if (free_.empty()) evict(oldest_);
     const BlockId block = free_.back();
     free_.pop_back();
-    CHECK(uses_[block].holders == 0 && !uses_[block].published, "block {} is not free", block);
+    CHECK(uses_[block].holders == 0 && !uses_[block].in_prefix_cache, "block {} is not free", block);
     uses_[block].holders = 1;
     taken.push_back(block);
   }
@@ -55,19 +55,19 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
 // A follower alone; a leader with its row and all that comes after it in the tree, leaves first. What nobody holds is
 // free then.
 void BlockPool::evict(BlockId block) {
-  if (const BlockId leader = nodes_[block].leader; leader != kNoBlock) {
-    *std::ranges::find(followers(leader), block) = kNoBlock;
+  if (const BlockId primary = nodes_[block].primary; primary != kNoBlock) {
+    *std::ranges::find(dependents(primary), block) = kNoBlock;
     free_unheld(block);
-    uses_[block].published = false;
-    nodes_[block].leader = kNoBlock;
+    uses_[block].in_prefix_cache = false;
+    nodes_[block].primary = kNoBlock;
     return;
   }
   for (BlockId leaf = block;;) {
     while (nodes_[leaf].first_child != kNoBlock) leaf = nodes_[leaf].first_child;
     const BlockId parent = nodes_[leaf].parent;
     free_unheld(leaf);
-    for (const BlockId follower : followers(leaf)) {
-      if (follower != kNoBlock) free_unheld(follower);
+    for (const BlockId dependent : dependents(leaf)) {
+      if (dependent != kNoBlock) free_unheld(dependent);
     }
     forget(leaf);
     if (leaf == block) return;
@@ -85,7 +85,7 @@ void BlockPool::free_unheld(BlockId block) {
 void BlockPool::share(std::span<const BlockId> blocks) {
   for (const BlockId block : blocks) {
     Use& use = uses_[block];
-    CHECK(use.holders > 0 || use.published, "block {} is free", block);
+    CHECK(use.holders > 0 || use.in_prefix_cache, "block {} is free", block);
     if (use.holders++ == 0) remove_cached(block);
   }
 }
@@ -95,7 +95,7 @@ void BlockPool::release(std::span<const BlockId> blocks) {
     Use& use = uses_[blocks[i]];
     CHECK(use.holders > 0, "block {} released once too often", blocks[i]);
     if (--use.holders > 0) continue;
-    if (use.published) {
+    if (use.in_prefix_cache) {
       append_cached(blocks[i]);
     } else {
       free_.push_back(blocks[i]);
@@ -104,37 +104,37 @@ void BlockPool::release(std::span<const BlockId> blocks) {
 }
 
 // Texts come after their lengths, so that no two lists of texts give the same bytes.
-BlockName BlockPool::root(const std::string& salt) const {
+BlockHash BlockPool::root(const std::string& salt) const {
   const uint64_t tag_size = kRootTag.size(), fingerprint_size = options_.fingerprint.size(), salt_size = salt.size();
   const auto length = [](const uint64_t& size) { return bytes_of(&size, sizeof size); };
-  BlockName name = {
+  BlockHash hash = {
       sha256({length(tag_size), kRootTag, length(fingerprint_size), options_.fingerprint, length(salt_size), salt})};
-  cut(name);
-  return name;
+  cut(hash);
+  return hash;
 }
 
-BlockName BlockPool::name(const BlockName& parent, std::span<const TokenId> tokens) const {
+BlockHash BlockPool::hash(const BlockHash& parent, std::span<const TokenId> tokens) const {
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
   const uint64_t tag_size = kBlockTag.size();
-  BlockName name = {
+  BlockHash hash = {
       sha256({bytes_of(&tag_size, sizeof tag_size), kBlockTag, bytes_of(parent.bytes.data(), parent.bytes.size()),
               bytes_of(tokens.data(), tokens.size_bytes())})};
-  cut(name);
-  return name;
+  cut(hash);
+  return hash;
 }
 
-void BlockPool::cut(BlockName& name) const {
-  for (int bit = options_.hash_bits; bit < 256; ++bit) name.bytes[bit / 8] &= static_cast<uint8_t>(~(0x80 >> bit % 8));
+void BlockPool::cut(BlockHash& hash) const {
+  for (int bit = options_.hash_bits; bit < 256; ++bit) hash.bytes[bit / 8] &= static_cast<uint8_t>(~(0x80 >> bit % 8));
 }
 
-std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const BlockName> names,
+std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const BlockHash> hashes,
                                      std::span<const TokenId> tokens) const {
   const size_t size = options_.block_size;
-  CHECK(names.size() * size <= tokens.size(), "{} names, {} tokens", names.size(), tokens.size());
+  CHECK(hashes.size() * size <= tokens.size(), "{} names, {} tokens", hashes.size(), tokens.size());
   std::vector<BlockId> chain;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const auto found = by_name_.find(names[i]);
-    if (found == by_name_.end()) break;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const auto found = by_hash_.find(hashes[i]);
+    if (found == by_hash_.end()) break;
     const BlockId parent = chain.empty() ? kNoBlock : chain.back();
     if (!matches(found->second, parent, salt, tokens.subspan(i * size, size))) break;
     chain.push_back(found->second);
@@ -152,47 +152,47 @@ bool BlockPool::matches(BlockId block, BlockId parent, const std::string& salt, 
          std::ranges::equal(tokens, std::span(tokens_).subspan(size_t(block) * tokens.size(), tokens.size()));
 }
 
-void BlockPool::publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
+void BlockPool::commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
                         std::span<const TokenId> tokens) {
   CHECK(static_cast<int>(row.size()) == options_.groups, "{} blocks in a row of {}", row.size(), options_.groups);
   CHECK(uses_[row[0]].holders > 0, "block {} is not held", row[0]);
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
-  if (parent != kNoBlock && !uses_[parent].published) return;
-  const BlockId leader = row[0];
-  const auto [entry, added] = by_name_.try_emplace(name, leader);
+  if (parent != kNoBlock && !uses_[parent].in_prefix_cache) return;
+  const BlockId primary = row[0];
+  const auto [entry, added] = by_hash_.try_emplace(hash, primary);
   const BlockId existing = entry->second;
   if (!added) {
-    if (existing == leader || !matches(existing, parent, salt, tokens)) return;
+    if (existing == primary || !matches(existing, parent, salt, tokens)) return;
     share({&existing, 1});
-    release({&leader, 1});
+    release({&primary, 1});
     row[0] = existing;
     return follow(existing, row);
   }
-  CHECK(!uses_[leader].published, "block {} has another name", leader);
-  uses_[leader].published = true;
-  Node& node = nodes_[leader];
+  CHECK(!uses_[primary].in_prefix_cache, "block {} has another name", primary);
+  uses_[primary].in_prefix_cache = true;
+  Node& node = nodes_[primary];
   node.parent = parent;
-  node.name = name;
-  if (parent == kNoBlock) salts_[leader] = salt;
-  std::ranges::copy(tokens, tokens_.begin() + static_cast<int64_t>(leader) * options_.block_size);
+  node.hash = hash;
+  if (parent == kNoBlock) salts_[primary] = salt;
+  std::ranges::copy(tokens, tokens_.begin() + static_cast<int64_t>(primary) * options_.block_size);
   if (parent != kNoBlock) {
     node.next_sibling = nodes_[parent].first_child;
-    if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = leader;
-    nodes_[parent].first_child = leader;
+    if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = primary;
+    nodes_[parent].first_child = primary;
   }
-  follow(leader, row);
+  follow(primary, row);
 }
 
 // The followers of `row` become those of a published leader, or are exchanged for those it has.
-void BlockPool::follow(BlockId leader, std::span<BlockId> row) {
+void BlockPool::follow(BlockId primary, std::span<BlockId> row) {
   for (size_t group = 1; group < row.size(); ++group) {
-    BlockId& place = followers(leader)[group - 1];
+    BlockId& place = dependents(primary)[group - 1];
     if (row[group] == kNoBlock || row[group] == place) continue;
     if (place == kNoBlock) {
       Use& use = uses_[row[group]];
-      CHECK(use.holders > 0 && !use.published, "block {} cannot follow {}", row[group], leader);
-      use.published = true;
-      nodes_[row[group]].leader = leader;
+      CHECK(use.holders > 0 && !use.in_prefix_cache, "block {} cannot follow {}", row[group], primary);
+      use.in_prefix_cache = true;
+      nodes_[row[group]].primary = primary;
       place = row[group];
     } else {
       share({&place, 1});
@@ -209,8 +209,8 @@ void BlockPool::reset_prefix_cache() {
     free_.push_back(block);
   }
   // What is left is held. Deepest first is not needed: nobody looks at the tree while all of it is forgotten.
-  for (const auto& [name, block] : by_name_) unpublish(block);
-  by_name_.clear();
+  for (const auto& [hash, block] : by_hash_) remove_from_prefix_cache(block);
+  by_hash_.clear();
 }
 
 BlockPoolStats BlockPool::stats() const {
@@ -240,32 +240,32 @@ void BlockPool::remove_cached(BlockId block) {
   --cached_;
 }
 
-void BlockPool::forget(BlockId leader) {
-  const Node& node = nodes_[leader];
-  CHECK(node.first_child == kNoBlock, "block {} is no leaf of the prefix tree", leader);
-  by_name_.erase(node.name);
+void BlockPool::forget(BlockId primary) {
+  const Node& node = nodes_[primary];
+  CHECK(node.first_child == kNoBlock, "block {} is no leaf of the prefix tree", primary);
+  by_hash_.erase(node.hash);
   if (node.next_sibling != kNoBlock) nodes_[node.next_sibling].last_sibling = node.last_sibling;
   if (node.last_sibling != kNoBlock) {
     nodes_[node.last_sibling].next_sibling = node.next_sibling;
   } else if (node.parent != kNoBlock) {
     nodes_[node.parent].first_child = node.next_sibling;
   }
-  unpublish(leader);
+  remove_from_prefix_cache(primary);
 }
 
 // With its row.
-void BlockPool::unpublish(BlockId leader) {
-  uses_[leader].published = false;
-  Node& node = nodes_[leader];
+void BlockPool::remove_from_prefix_cache(BlockId primary) {
+  uses_[primary].in_prefix_cache = false;
+  Node& node = nodes_[primary];
   node.parent = node.first_child = node.next_sibling = node.last_sibling = kNoBlock;
-  for (BlockId& follower : followers(leader)) {
-    if (follower == kNoBlock) continue;
-    uses_[follower].published = false;
-    nodes_[follower].leader = kNoBlock;
-    follower = kNoBlock;
+  for (BlockId& dependent : dependents(primary)) {
+    if (dependent == kNoBlock) continue;
+    uses_[dependent].in_prefix_cache = false;
+    nodes_[dependent].primary = kNoBlock;
+    dependent = kNoBlock;
   }
-  salts_.erase(leader);
-  if (options_.on_forget) options_.on_forget(leader);
+  salts_.erase(primary);
+  if (options_.on_forget) options_.on_forget(primary);
 }
 
 }  // namespace sluice

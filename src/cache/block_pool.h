@@ -35,9 +35,9 @@ namespace sluice {
 using BlockId = int32_t;
 inline constexpr BlockId kNoBlock = -1;
 
-struct BlockName {
+struct BlockHash {
   Sha256 bytes{};
-  bool operator==(const BlockName&) const = default;
+  bool operator==(const BlockHash&) const = default;
 };
 
 struct BlockPoolOptions {
@@ -77,19 +77,19 @@ class BlockPool {
   // One holder less for each block, last block first. Published blocks without a holder stay cached.
   void release(std::span<const BlockId> blocks);
   int holders(BlockId block) const { return uses_[block].holders; }
-  bool published(BlockId block) const { return uses_[block].published; }
+  bool in_prefix_cache(BlockId block) const { return uses_[block].in_prefix_cache; }
 
   // Names of full blocks: the chain begins at root(salt).
-  BlockName root(const std::string& salt) const;
-  BlockName name(const BlockName& parent, std::span<const TokenId> tokens) const;  // block_size tokens
-  const BlockName& name(BlockId leader) const { return nodes_[leader].name; }      // of a published one
+  BlockHash root(const std::string& salt) const;
+  BlockHash hash(const BlockHash& parent, std::span<const TokenId> tokens) const;  // block_size tokens
+  const BlockHash& hash(BlockId primary) const { return nodes_[primary].hash; }      // of a published one
 
   // The longest published chain of leaders for the first names.size() rows of `tokens`, verified. Holds nothing and
   // counts nothing: share() what is used and count_query().
-  std::vector<BlockId> find(const std::string& salt, std::span<const BlockName> names,
+  std::vector<BlockId> find(const std::string& salt, std::span<const BlockHash> hashes,
                             std::span<const TokenId> tokens) const;
   // The block of `group` in the row that a published `leader` leads (itself for group 0); kNoBlock when it is gone.
-  BlockId in_row(BlockId leader, int group) const { return group == 0 ? leader : followers(leader)[group - 1]; }
+  BlockId in_row(BlockId primary, int group) const { return group == 0 ? primary : dependents(primary)[group - 1]; }
   void count_query(int queried_tokens, int hit_tokens);
 
   // Publishes a row of full blocks [groups], whose values must be final from now on. The leader is held, and so are
@@ -98,7 +98,7 @@ class BlockPool {
   // already published with that content, whose holder the caller became in exchange for its own. Check
   // published(row[0]): it is false when the name is taken by other content (a collision) or `parent` is not published
   // any more.
-  void publish(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockName& name,
+  void commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
                std::span<const TokenId> tokens);
 
   // Forgets every name. Held blocks stay with their holders.
@@ -110,48 +110,48 @@ class BlockPool {
   // What every step looks at, of many blocks: packed together.
   struct Use {
     int32_t holders = 0;
-    bool published = false;
+    bool in_prefix_cache = false;
   };
   // What publication and eviction look at: one line of the cache.
   struct alignas(64) Node {
-    BlockName name;                              // of a published leader
+    BlockHash hash;                              // of a published leader
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
-    BlockId leader = kNoBlock;                   // of a published follower
+    BlockId primary = kNoBlock;                   // of a published follower
     // Of published leaders:
     BlockId parent = kNoBlock;
     BlockId first_child = kNoBlock;  // of the published blocks whose parent this is
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
   };
-  struct HashName {
-    size_t operator()(const BlockName& name) const;
+  struct BlockHasher {
+    size_t operator()(const BlockHash& hash) const;
   };
 
-  std::span<BlockId> followers(BlockId leader) {
-    return std::span(followers_).subspan(first_follower(leader), followers_each());
+  std::span<BlockId> dependents(BlockId primary) {
+    return std::span(dependents_).subspan(first_dependent(primary), dependents_each());
   }
-  std::span<const BlockId> followers(BlockId leader) const {
-    return std::span(followers_).subspan(first_follower(leader), followers_each());
+  std::span<const BlockId> dependents(BlockId primary) const {
+    return std::span(dependents_).subspan(first_dependent(primary), dependents_each());
   }
-  size_t followers_each() const { return static_cast<size_t>(options_.groups - 1); }
-  size_t first_follower(BlockId leader) const { return static_cast<size_t>(leader) * followers_each(); }
+  size_t dependents_each() const { return static_cast<size_t>(options_.groups - 1); }
+  size_t first_dependent(BlockId primary) const { return static_cast<size_t>(primary) * dependents_each(); }
   bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
-  void cut(BlockName& name) const;
-  void follow(BlockId leader, std::span<BlockId> row);
+  void cut(BlockHash& hash) const;
+  void follow(BlockId primary, std::span<BlockId> row);
   void append_cached(BlockId block);
   void remove_cached(BlockId block);
   void evict(BlockId block);
   void free_unheld(BlockId block);
-  void forget(BlockId leader);
-  void unpublish(BlockId leader);
+  void forget(BlockId primary);
+  void remove_from_prefix_cache(BlockId primary);
 
   BlockPoolOptions options_;
   std::vector<Use> uses_;                           // [blocks]
   std::vector<Node> nodes_;                         // [blocks]
-  std::vector<BlockId> followers_;                  // [blocks, groups - 1] of published leaders
+  std::vector<BlockId> dependents_;                  // [blocks, groups - 1] of published leaders
   std::unordered_map<BlockId, std::string> salts_;  // of published leaders without a parent
   std::vector<TokenId> tokens_;                     // [blocks, block_size] of published leaders
   std::vector<BlockId> free_;                       // taken from the back
-  std::unordered_map<BlockName, BlockId, HashName> by_name_;
+  std::unordered_map<BlockHash, BlockId, BlockHasher> by_hash_;
   BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks, by the time of their last release
   int cached_ = 0;
   uint64_t query_tokens_ = 0, hit_tokens_ = 0, evictions_ = 0;

@@ -27,8 +27,8 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   std::vector<BlockId> hits;  // leaders
   if (options_.prefix_caching) {
     const int full_blocks = reusable / options_.block_size;
-    extend_names(sequence, full_blocks);
-    hits = pool_.find(request.request.cache_salt, std::span(sequence.names).first(full_blocks), sequence.tokens);
+    extend_hashes(sequence, full_blocks);
+    hits = pool_.find(request.request.cache_salt, std::span(sequence.hashes).first(full_blocks), sequence.tokens);
   }
   const auto known = static_cast<int>(hits.size()) * options_.block_size;
   hits.resize(usable_rows(hits));
@@ -36,9 +36,9 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   int missing = 0, idle_hits = 0;
   for (int group = 0; group < groups(); ++group) {
     const int first = std::min(first_kept(group, computed), static_cast<int>(hits.size()));
-    for (const BlockId leader : std::span(hits).subspan(first)) {
+    for (const BlockId primary : std::span(hits).subspan(first)) {
       --missing;
-      if (pool_.holders(pool_.in_row(leader, group)) == 0) ++idle_hits;
+      if (pool_.holders(pool_.in_row(primary, group)) == 0) ++idle_hits;
     }
     missing += std::min(
         peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens),
@@ -46,7 +46,7 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   }
   if (missing > pool_.available() - idle_hits - promised_blocks()) return false;
   sequence.computed = computed;
-  sequence.parting = known;
+  sequence.snapshot_at = known;
   if (chunk_size(step, sequence) == 0) {
     sequence.computed = 0;
     return false;
@@ -57,7 +57,7 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
   start_running(sequence);
   reserved_slots_ += slots - 1;
   sequence.groups = hold_rows(hits);
-  sequence.published = static_cast<int>(hits.size());
+  sequence.in_prefix_cache = static_cast<int>(hits.size());
   if (recurrent()) {
     const StateSlot snapshot = hits.empty() ? kNoState : states_.use_snapshot(hits.back());
     sequence.state_slot = states_.take();
@@ -76,14 +76,14 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
 
 // How many of the leading cached rows a sequence can go on from: of every group those that the next token sees must be
 // there, and of recurrent layers a state.
-int Scheduler::usable_rows(std::span<const BlockId> leaders) const {
+int Scheduler::usable_rows(std::span<const BlockId> primaries) const {
   std::vector<int> whole_from(options_.groups.size(), 0);  // the first of the unbroken blocks of a group
   int usable = 0;
-  for (int rows = 1; rows <= static_cast<int>(leaders.size()); ++rows) {
-    const BlockId leader = leaders[rows - 1];
-    bool complete = !recurrent() || states_.has_snapshot(leader);
+  for (int rows = 1; rows <= static_cast<int>(primaries.size()); ++rows) {
+    const BlockId primary = primaries[rows - 1];
+    bool complete = !recurrent() || states_.has_snapshot(primary);
     for (int group = 0; group < groups(); ++group) {
-      if (pool_.in_row(leader, group) == kNoBlock) whole_from[group] = rows;
+      if (pool_.in_row(primary, group) == kNoBlock) whole_from[group] = rows;
       complete &= whole_from[group] <= first_kept(group, rows * options_.block_size);
     }
     if (complete) usable = rows;
@@ -92,18 +92,18 @@ int Scheduler::usable_rows(std::span<const BlockId> leaders) const {
 }
 
 // The blocks of a sequence that goes on from cached rows: those it sees, held.
-std::vector<SequenceBlocks> Scheduler::hold_rows(std::span<const BlockId> leaders) {
+std::vector<SequenceBlocks> Scheduler::hold_rows(std::span<const BlockId> primaries) {
   std::vector<SequenceBlocks> held(options_.groups.size());
   for (int group = 0; group < groups(); ++group) {
     SequenceBlocks& own = held[group];
-    own.slid_out = std::min(first_kept(group, static_cast<int>(leaders.size()) * options_.block_size),
-                            static_cast<int>(leaders.size()));
+    own.slid_out = std::min(first_kept(group, static_cast<int>(primaries.size()) * options_.block_size),
+                            static_cast<int>(primaries.size()));
     own.blocks.assign(own.slid_out, kNoBlock);
-    for (const BlockId leader : leaders.subspan(own.slid_out)) own.blocks.push_back(pool_.in_row(leader, group));
+    for (const BlockId primary : primaries.subspan(own.slid_out)) own.blocks.push_back(pool_.in_row(primary, group));
     pool_.share(own.held());
   }
   // Those before them were used just now, if not needed.
-  const auto before = leaders.first(held[0].slid_out);
+  const auto before = primaries.first(held[0].slid_out);
   pool_.share(before);
   pool_.release(before);
   return held;

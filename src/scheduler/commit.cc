@@ -42,7 +42,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<Sample
   const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
   prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
-    publish_blocks(sequence);
+    commit_blocks(sequence);
     take_snapshot(sequence);
   }
 
@@ -116,27 +116,27 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   return std::make_unique<Finish>(make_finish(FinishReason::kLength));
 }
 
-void Scheduler::publish_blocks(Sequence& sequence) {
+void Scheduler::commit_blocks(Sequence& sequence) {
   if (!options_.prefix_caching) return;
   const int size = options_.block_size;
   const int whole = std::min(sequence.computed, sequence.known());
-  if (whole < (sequence.published + 1) * size) return;
-  const SequenceBlocks& leaders = sequence.groups[0];
-  if (leaders.slid_out > 0 && sequence.published <= leaders.slid_out) return;  // the parent is gone
-  sequence.settled = 0;  // others may have the same block: then it becomes theirs
+  if (whole < (sequence.in_prefix_cache + 1) * size) return;
+  const SequenceBlocks& primaries = sequence.groups[0];
+  if (primaries.slid_out > 0 && sequence.in_prefix_cache <= primaries.slid_out) return;  // the parent is gone
+  sequence.blocks_stable_until = 0;  // others may have the same block: then it becomes theirs
   const std::string& salt = sequence.request->request.cache_salt;
   row_.resize(sequence.groups.size());
-  for (int& i = sequence.published; i < whole / size; ++i) {
-    const BlockId parent = i == 0 ? kNoBlock : leaders.blocks[i - 1];
-    if (i > 0 && !pool_.published(parent)) break;
+  for (int& i = sequence.in_prefix_cache; i < whole / size; ++i) {
+    const BlockId parent = i == 0 ? kNoBlock : primaries.blocks[i - 1];
+    if (i > 0 && !pool_.in_prefix_cache(parent)) break;
     const auto tokens = std::span(sequence.tokens).subspan(i * size, size);
-    const bool named = i < static_cast<int>(sequence.names.size());
-    const BlockName name =
-        named ? sequence.names[i] : pool_.name(i == 0 ? pool_.root(salt) : pool_.name(parent), tokens);
+    const bool hashed = i < static_cast<int>(sequence.hashes.size());
+    const BlockHash hash =
+        hashed ? sequence.hashes[i] : pool_.hash(i == 0 ? pool_.root(salt) : pool_.hash(parent), tokens);
     for (size_t group = 0; group < row_.size(); ++group) row_[group] = sequence.groups[group].blocks[i];
-    pool_.publish(row_, parent, salt, name, tokens);
+    pool_.commit_to_cache(row_, parent, salt, hash, tokens);
     for (size_t group = 0; group < row_.size(); ++group) sequence.groups[group].blocks[i] = row_[group];
-    if (!pool_.published(row_[0])) break;
+    if (!pool_.in_prefix_cache(row_[0])) break;
   }
 }
 
@@ -145,7 +145,7 @@ void Scheduler::publish_blocks(Sequence& sequence) {
 void Scheduler::take_snapshot(Sequence& sequence) {
   if (!recurrent() || !options_.prefix_caching || sequence.computed % options_.block_size != 0) return;
   const BlockId block = sequence.groups[0].blocks[sequence.computed / options_.block_size - 1];
-  if (!pool_.published(block) || states_.has_snapshot(block)) return;
+  if (!pool_.in_prefix_cache(block) || states_.has_snapshot(block)) return;
   const bool generated = sequence.computed > sequence.request->prompt_length();
   if (generated && sequence.last_snapshot != kNoBlock) states_.forget(std::exchange(sequence.last_snapshot, kNoBlock));
   const StateSlot slot = states_.add_snapshot(block);
@@ -154,11 +154,11 @@ void Scheduler::take_snapshot(Sequence& sequence) {
   state_copies_.push_back({.from = sequence.state_slot, .to = slot});
 }
 
-void Scheduler::extend_names(Sequence& sequence, int blocks) const {
+void Scheduler::extend_hashes(Sequence& sequence, int blocks) const {
   const int size = options_.block_size;
-  for (int i = static_cast<int>(sequence.names.size()); i < blocks; ++i) {
-    const BlockName parent = i == 0 ? pool_.root(sequence.request->request.cache_salt) : sequence.names[i - 1];
-    sequence.names.push_back(pool_.name(parent, std::span(sequence.tokens).subspan(i * size, size)));
+  for (int i = static_cast<int>(sequence.hashes.size()); i < blocks; ++i) {
+    const BlockHash parent = i == 0 ? pool_.root(sequence.request->request.cache_salt) : sequence.hashes[i - 1];
+    sequence.hashes.push_back(pool_.hash(parent, std::span(sequence.tokens).subspan(i * size, size)));
   }
 }
 

@@ -193,7 +193,7 @@ void Scheduler::write_places(ScheduledBatch& out, size_t index) const {
     int32_t* slots = batch.slots.data() + group * batch.tokens.size() + batch.query_start[index];
     for (int i = 0; i < part.tokens; ++i) {
       const BlockId block = blocks[(part.first + i) / size];
-      CHECK(!pool_.published(block), "a published block would be written");
+      CHECK(!pool_.in_prefix_cache(block), "a published block would be written");
       slots[i] = block * scale * size + (part.first + i) % size;
     }
     int32_t* table = batch.block_table.data() + (group * out.parts.size() + index) * stride;
@@ -263,7 +263,7 @@ int Scheduler::chunk_size(const Step& step, const Sequence& sequence) const {
 int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
   if (!recurrent() || !options_.prefix_caching || tokens <= 0) return tokens;
   const int end = sequence.computed + tokens;
-  if (sequence.computed < sequence.parting && sequence.parting < end) return sequence.parting - sequence.computed;
+  if (sequence.computed < sequence.snapshot_at && sequence.snapshot_at < end) return sequence.snapshot_at - sequence.computed;
   const int size = options_.block_size;
   const int stop = (end == sequence.length() ? end - 1 : end) / size * size;
   return stop > sequence.computed ? stop - sequence.computed : tokens;
@@ -272,12 +272,12 @@ int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
 // Makes the sequence own, alone, the blocks it writes the next `tokens` tokens to. Returns for how many of them there
 // are blocks.
 int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
-  if (sequence.in_flight > 0) publish_blocks(sequence);  // before some of them slide out of their windows
+  if (sequence.in_flight > 0) commit_blocks(sequence);  // before some of them slide out of their windows
   give_back_slid_out(sequence);
   sequence.placed_in = step.number;
   const int owned = sequence.rows();
   if (sequence.plain && sequence.computed + tokens <= owned * options_.block_size) {  // nobody shares them
-    sequence.settled = settled_until(sequence);
+    sequence.blocks_stable_until = stable_until(sequence);
     return tokens;
   }
   std::vector<int> shared = shared_at_end(step, sequence);
@@ -307,15 +307,15 @@ int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
     own.blocks.insert(own.blocks.end(), next, next + rows);
     next += rows;
   }
-  sequence.settled = settled_until(sequence);
+  sequence.blocks_stable_until = stable_until(sequence);
   return tokens;
 }
 
 // Up to how many computed tokens a sequence that decodes neither needs a block, nor gives one back, nor publishes one.
-int Scheduler::settled_until(const Sequence& sequence) const {
+int Scheduler::stable_until(const Sequence& sequence) const {
   const int size = options_.block_size;
   int until = sequence.rows() * size;
-  if (options_.prefix_caching) until = std::min(until, (sequence.published + 1) * size);
+  if (options_.prefix_caching) until = std::min(until, (sequence.in_prefix_cache + 1) * size);
   for (int group = 0; group < groups(); ++group) {
     if (options_.groups[group].window == 0) continue;
     const int more = sequence.groups[group].slid_out + (group == 0 ? 2 : 1);
@@ -365,7 +365,7 @@ bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
     release_memory(victim);
     victim.computed = 0;
-    victim.published = 0;
+    victim.in_prefix_cache = 0;
     enqueue(victim);
     ++preemptions_;
     return true;

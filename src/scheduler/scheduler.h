@@ -225,12 +225,12 @@ class Scheduler {
   bool admit(Step& step, Sequence& sequence);
   int groups() const { return static_cast<int>(options_.groups.size()); }
   int first_kept(int group, int computed) const;
-  int settled_until(const Sequence& sequence) const;
+  int stable_until(const Sequence& sequence) const;
   void give_back_slid_out(Sequence& sequence);
   std::vector<int> shared_at_end(const Step& step, const Sequence& sequence) const;
-  int usable_rows(std::span<const BlockId> leaders) const;
+  int usable_rows(std::span<const BlockId> primaries) const;
   int missing_blocks(const Sequence& sequence) const;
-  std::vector<SequenceBlocks> hold_rows(std::span<const BlockId> leaders);
+  std::vector<SequenceBlocks> hold_rows(std::span<const BlockId> primaries);
   void write_places(ScheduledBatch& out) const;
   void write_places(ScheduledBatch& out, size_t part) const;
   int promised_blocks() const;
@@ -243,9 +243,9 @@ class Scheduler {
   void fork(Sequence& trunk);
   void commit_token(Sequence& sequence, SampleResult& result);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
-  void publish_blocks(Sequence& sequence);
+  void commit_blocks(Sequence& sequence);
   void take_snapshot(Sequence& sequence);
-  void extend_names(Sequence& sequence, int blocks) const;
+  void extend_hashes(Sequence& sequence, int blocks) const;
 
   // Ending.
   void end_sequence(Sequence& sequence);

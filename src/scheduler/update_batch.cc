@@ -26,7 +26,7 @@ bool Scheduler::repeatable(const Step& step) const {
     const int length = sequence->length();
     if (length != sequence->computed + 1) return false;
     if (sequence->unknown > 0 && length >= sequence->most_tokens) return false;
-    if (sequence->computed >= sequence->settled) missing += groups();
+    if (sequence->computed >= sequence->blocks_stable_until) missing += groups();
   }
   return missing <= pool_.available();
 }
@@ -45,7 +45,7 @@ bool Scheduler::repeat(Step& step) {
   for (size_t i = 0; i < count; ++i) {
     Sequence& sequence = *running_[i];
     const int position = sequence.computed;
-    if (position >= sequence.settled) {
+    if (position >= sequence.blocks_stable_until) {
       const int provided = provide_blocks(step, sequence, 1);
       CHECK(provided == 1 && batch.copies.empty(), "a sequence that decodes lacks its next block");
     }

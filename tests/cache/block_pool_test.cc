@@ -17,13 +17,13 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Tokens = std::vector<TokenId>;
 
-std::vector<BlockName> names_of(const BlockPool& pool, const std::string& salt, const Tokens& tokens) {
-  std::vector<BlockName> names;
-  BlockName name = pool.root(salt);
+std::vector<BlockHash> names_of(const BlockPool& pool, const std::string& salt, const Tokens& tokens) {
+  std::vector<BlockHash> hashes;
+  BlockHash hash = pool.root(salt);
   for (size_t i = 0; i + pool.block_size() <= tokens.size(); i += pool.block_size()) {
-    names.push_back(name = pool.name(name, std::span(tokens).subspan(i, pool.block_size())));
+    hashes.push_back(hash = pool.hash(hash, std::span(tokens).subspan(i, pool.block_size())));
   }
-  return names;
+  return hashes;
 }
 
 std::vector<BlockId> find(const BlockPool& pool, const std::string& salt, const Tokens& tokens) {
@@ -33,10 +33,10 @@ std::vector<BlockId> find(const BlockPool& pool, const std::string& salt, const 
 // Takes blocks for all of `tokens` (a multiple of the block size) and publishes them. Returns what the caller holds.
 std::vector<BlockId> fill(BlockPool& pool, const std::string& salt, const Tokens& tokens) {
   const int size = pool.block_size();
-  const std::vector<BlockName> names = names_of(pool, salt, tokens);
-  std::vector<BlockId> blocks = *pool.take(static_cast<int>(names.size()));
+  const std::vector<BlockHash> hashes = names_of(pool, salt, tokens);
+  std::vector<BlockId> blocks = *pool.take(static_cast<int>(hashes.size()));
   for (size_t i = 0; i < blocks.size(); ++i) {
-    pool.publish({&blocks[i], 1}, i == 0 ? kNoBlock : blocks[i - 1], salt, names[i],
+    pool.commit_to_cache({&blocks[i], 1}, i == 0 ? kNoBlock : blocks[i - 1], salt, hashes[i],
                  std::span(tokens).subspan(i * size, size));
   }
   return blocks;
@@ -77,7 +77,7 @@ TEST(BlockPool, NamesDependOnContentAloneAndOnAllOfIt) {
   EXPECT_EQ(fmt::format("{:02x}{:02x}{:02x}{:02x}", plain.root("").bytes[0], plain.root("").bytes[1],
                         plain.root("").bytes[2], plain.root("").bytes[3]),
             "89b21205");
-  const BlockName first = names_of(plain, "", {1, 2})[0];
+  const BlockHash first = names_of(plain, "", {1, 2})[0];
   EXPECT_EQ(fmt::format("{:02x}{:02x}{:02x}{:02x}", first.bytes[0], first.bytes[1], first.bytes[2], first.bytes[3]),
             "aaa7d5a2");
 }
@@ -116,7 +116,7 @@ TEST(BlockPool, WhatFollowsAnEvictedBlockIsForgottenWithIt) {
   EXPECT_EQ(find(pool, "", {1, 2, 3}), a);
   pool.take(1);  // evicts {2}, and {3} is no prefix's block any more
   EXPECT_THAT(find(pool, "", {1, 2, 3}), ElementsAre(a[0]));
-  EXPECT_FALSE(pool.published(a[2]));
+  EXPECT_FALSE(pool.in_prefix_cache(a[2]));
   EXPECT_EQ(pool.holders(a[2]), 1);
   pool.release(std::span(a).last(1));
   EXPECT_EQ(pool.available(), 2);
@@ -144,9 +144,9 @@ TEST(BlockPool, ResetForgetsNamesButNotHolders) {
   const auto next = *pool.take(1);
   const Tokens tokens{1, 2, 3};
   BlockId last = next[0];
-  pool.publish({&last, 1}, held[1], "", names_of(pool, "", tokens)[2], std::span(tokens).subspan(2));
+  pool.commit_to_cache({&last, 1}, held[1], "", names_of(pool, "", tokens)[2], std::span(tokens).subspan(2));
   EXPECT_EQ(last, next[0]);
-  EXPECT_FALSE(pool.published(last));
+  EXPECT_FALSE(pool.in_prefix_cache(last));
   pool.release(next);
   pool.release(held);
   EXPECT_EQ(pool.stats().free, 8);
@@ -224,16 +224,16 @@ void ModelTest::run(uint64_t seed) {
       const auto prefix = [&](size_t n) {
         return NaiveModel::Key(holder.salt, Tokens(holder.tokens.begin(), holder.tokens.begin() + n * size));
       };
-      const auto names = names_of(pool, holder.salt, holder.tokens);
-      holder.blocks = pool.find(holder.salt, names, holder.tokens);
+      const auto hashes = names_of(pool, holder.salt, holder.tokens);
+      holder.blocks = pool.find(holder.salt, hashes, holder.tokens);
       for (size_t i = 0; i < holder.blocks.size(); ++i) ASSERT_EQ(model.content[holder.blocks[i]], prefix(i + 1));
       const size_t hits = holder.blocks.size();
-      ASSERT_TRUE(hits == names.size() || model.find(prefix(hits + 1)) == kNoBlock) << "a prefix was missed";
+      ASSERT_TRUE(hits == hashes.size() || model.find(prefix(hits + 1)) == kNoBlock) << "a prefix was missed";
       pool.share(holder.blocks);
       for (const BlockId block : holder.blocks) model.share(block);
-      const auto taken = pool.take(static_cast<int>(names.size() - hits));
+      const auto taken = pool.take(static_cast<int>(hashes.size() - hits));
       ASSERT_EQ(taken.has_value(),
-                static_cast<int>(names.size() - hits) <= model.free() + static_cast<int>(model.cached.size()));
+                static_cast<int>(hashes.size() - hits) <= model.free() + static_cast<int>(model.cached.size()));
       if (!taken) {
         pool.release(holder.blocks);
         model.release(holder.blocks);
@@ -241,24 +241,24 @@ void ModelTest::run(uint64_t seed) {
       }
       model.take(*taken);
       holder.blocks.insert(holder.blocks.end(), taken->begin(), taken->end());
-      for (size_t i = hits; i < names.size(); ++i) {
+      for (size_t i = hits; i < hashes.size(); ++i) {
         const BlockId own = holder.blocks[i];
         BlockId kept = own;
-        pool.publish({&kept, 1}, i == 0 ? kNoBlock : holder.blocks[i - 1], holder.salt, names[i],
+        pool.commit_to_cache({&kept, 1}, i == 0 ? kNoBlock : holder.blocks[i - 1], holder.salt, hashes[i],
                      std::span(holder.tokens).subspan(i * size, size));
         const BlockId known = model.find(prefix(i + 1));
         if (known != kNoBlock) {
           ASSERT_EQ(kept, known);
           model.share(known);
           model.release({own});
-        } else if (pool.published(kept)) {
+        } else if (pool.in_prefix_cache(kept)) {
           ASSERT_EQ(kept, own);
           model.content[own] = prefix(i + 1);
         } else {
           ASSERT_LT(GetParam(), 256) << "a name was refused without a collision";
         }
         holder.blocks[i] = kept;
-        if (!pool.published(kept)) break;
+        if (!pool.in_prefix_cache(kept)) break;
       }
       live.push_back(std::move(holder));
     } else if (action < 6 && !live.empty()) {  // a fork
@@ -282,7 +282,7 @@ void ModelTest::run(uint64_t seed) {
     ASSERT_EQ(stats.free + stats.cached + stats.used, blocks);
     for (BlockId block = 0; block < blocks; ++block) {
       ASSERT_EQ(pool.holders(block), model.holders[block]);
-      ASSERT_EQ(pool.published(block), model.content[block].has_value());
+      ASSERT_EQ(pool.in_prefix_cache(block), model.content[block].has_value());
     }
   }
   for (const Holder& holder : live) pool.release(holder.blocks);

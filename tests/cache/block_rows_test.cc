@@ -16,13 +16,13 @@ using ::testing::IsEmpty;
 using Tokens = std::vector<TokenId>;
 using Row = std::vector<BlockId>;  // [groups]
 
-std::vector<BlockName> names_of(const BlockPool& pool, const Tokens& tokens) {
-  std::vector<BlockName> names;
-  BlockName name = pool.root("");
+std::vector<BlockHash> names_of(const BlockPool& pool, const Tokens& tokens) {
+  std::vector<BlockHash> hashes;
+  BlockHash hash = pool.root("");
   for (size_t i = 0; i + pool.block_size() <= tokens.size(); i += pool.block_size()) {
-    names.push_back(name = pool.name(name, std::span(tokens).subspan(i, pool.block_size())));
+    hashes.push_back(hash = pool.hash(hash, std::span(tokens).subspan(i, pool.block_size())));
   }
-  return names;
+  return hashes;
 }
 
 std::vector<BlockId> find(const BlockPool& pool, const Tokens& tokens) {
@@ -32,11 +32,11 @@ std::vector<BlockId> find(const BlockPool& pool, const Tokens& tokens) {
 // Takes and publishes rows of `groups` for all of `tokens` (a multiple of the block size).
 std::vector<Row> fill(BlockPool& pool, int groups, const Tokens& tokens) {
   const int size = pool.block_size();
-  const std::vector<BlockName> names = names_of(pool, tokens);
+  const std::vector<BlockHash> hashes = names_of(pool, tokens);
   std::vector<Row> rows;
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (size_t i = 0; i < hashes.size(); ++i) {
     Row row = *pool.take(groups);
-    pool.publish(row, i == 0 ? kNoBlock : rows.back()[0], "", names[i], std::span(tokens).subspan(i * size, size));
+    pool.commit_to_cache(row, i == 0 ? kNoBlock : rows.back()[0], "", hashes[i], std::span(tokens).subspan(i * size, size));
     rows.push_back(std::move(row));
   }
   return rows;
@@ -48,7 +48,7 @@ std::vector<BlockId> column(const std::vector<Row>& rows, int group) {
   return blocks;
 }
 
-TEST(BlockRows, FollowersAreFoundThroughTheirLeader) {
+TEST(BlockRows, DependentsAreFoundThroughTheirPrimary) {
   BlockPool pool({.blocks = 9, .block_size = 2, .groups = 3});
   const auto rows = fill(pool, 3, {1, 2, 3, 4});
   const auto found = find(pool, {1, 2, 3, 4});
@@ -59,7 +59,7 @@ TEST(BlockRows, FollowersAreFoundThroughTheirLeader) {
   EXPECT_EQ(pool.stats().free, 3);
 }
 
-TEST(BlockRows, AFollowerIsEvictedAloneAndReplacedByTheNextOne) {
+TEST(BlockRows, ADependentIsEvictedAloneAndReplacedByTheNextOne) {
   BlockPool pool({.blocks = 5, .block_size = 1, .groups = 2});
   const auto rows = fill(pool, 2, {1, 2});
   pool.release({&rows[0][1], 1});  // slid out of its window; the leaders are held
@@ -72,13 +72,13 @@ TEST(BlockRows, AFollowerIsEvictedAloneAndReplacedByTheNextOne) {
   // Whoever computes the row again gives it what it lost.
   Row again = taken;
   const Tokens tokens{1};
-  pool.publish(again, kNoBlock, "", names_of(pool, tokens)[0], tokens);
+  pool.commit_to_cache(again, kNoBlock, "", names_of(pool, tokens)[0], tokens);
   EXPECT_THAT(again, ElementsAre(rows[0][0], taken[1]));
   EXPECT_EQ(pool.in_row(rows[0][0], 1), taken[1]);
   EXPECT_EQ(pool.available(), 1);
 }
 
-TEST(BlockRows, AnEvictedLeaderTakesItsRowAlong) {
+TEST(BlockRows, AnEvictedPrimaryTakesItsRowAlong) {
   BlockPool pool({.blocks = 6, .block_size = 1, .groups = 3});
   const auto rows = fill(pool, 3, {1, 2});
   pool.share({&rows[1][2], 1});
@@ -87,18 +87,18 @@ TEST(BlockRows, AnEvictedLeaderTakesItsRowAlong) {
   ASSERT_TRUE(pool.take(1));
   EXPECT_EQ(pool.stats().free, 1) << "the leaf's leader and the follower that nobody holds";
   EXPECT_THAT(find(pool, {1, 2}), ElementsAre(rows[0][0]));
-  EXPECT_FALSE(pool.published(rows[1][2]));
+  EXPECT_FALSE(pool.in_prefix_cache(rows[1][2]));
   EXPECT_EQ(pool.holders(rows[1][2]), 1);
   pool.release({&rows[1][2], 1});
   EXPECT_EQ(pool.stats().free, 2);
   EXPECT_EQ(pool.stats().cached, 3);
 }
 
-TEST(BlockRows, RowsWithoutFollowersThatSlidOut) {
+TEST(BlockRows, RowsWithoutDependentsThatSlidOut) {
   BlockPool pool({.blocks = 4, .block_size = 1, .groups = 2});
   Row row{(*pool.take(1))[0], kNoBlock};
   const Tokens tokens{1};
-  pool.publish(row, kNoBlock, "", names_of(pool, tokens)[0], tokens);
+  pool.commit_to_cache(row, kNoBlock, "", names_of(pool, tokens)[0], tokens);
   EXPECT_EQ(pool.in_row(row[0], 1), kNoBlock);
   pool.reset_prefix_cache();
   EXPECT_THAT(find(pool, tokens), IsEmpty());
@@ -131,7 +131,7 @@ class Rows {
     EXPECT_EQ(pool_.available(), blocks_);
   }
 
-  static inline int found_followers = 0, lost_followers = 0;
+  static inline int found_dependents = 0, lost_dependents = 0;
 
  private:
   struct Sequence {
@@ -149,30 +149,30 @@ class Rows {
   void begin() {
     Sequence s;
     for (int i = uniform(1, 5) * size_; i > 0; --i) s.tokens.push_back(uniform(0, 1));
-    const auto names = names_of(pool_, s.tokens);
-    const auto leaders = pool_.find("", names, s.tokens);
-    for (size_t i = 0; i < leaders.size(); ++i) {
+    const auto hashes = names_of(pool_, s.tokens);
+    const auto primaries = pool_.find("", hashes, s.tokens);
+    for (size_t i = 0; i < primaries.size(); ++i) {
       Row row;
       for (int group = 0; group < groups_; ++group) {
-        const BlockId block = pool_.in_row(leaders[i], group);
+        const BlockId block = pool_.in_row(primaries[i], group);
         row.push_back(block);
-        if (group > 0) ++(block == kNoBlock ? lost_followers : found_followers);
+        if (group > 0) ++(block == kNoBlock ? lost_dependents : found_dependents);
         if (block == kNoBlock) continue;
         EXPECT_EQ(written_.at(block), content(group, s.tokens, i));
         pool_.share({&block, 1});
       }
       s.rows.push_back(std::move(row));
     }
-    const int wanted = static_cast<int>(names.size() - leaders.size()) * groups_;
+    const int wanted = static_cast<int>(hashes.size() - primaries.size()) * groups_;
     const auto taken = pool_.take(wanted);
     EXPECT_EQ(taken.has_value(), wanted <= unheld() - held_by(s));
     live_.push_back(s);
     if (!taken) return end();
-    for (size_t i = leaders.size(); i < names.size(); ++i) {
-      const auto first = taken->begin() + static_cast<std::ptrdiff_t>(i - leaders.size()) * groups_;
+    for (size_t i = primaries.size(); i < hashes.size(); ++i) {
+      const auto first = taken->begin() + static_cast<std::ptrdiff_t>(i - primaries.size()) * groups_;
       Row row(first, first + groups_);
       for (int group = 0; group < groups_; ++group) written_[row[group]] = content(group, s.tokens, i);
-      pool_.publish(row, i == 0 ? kNoBlock : live_.back().rows.back()[0], "", names[i],
+      pool_.commit_to_cache(row, i == 0 ? kNoBlock : live_.back().rows.back()[0], "", hashes[i],
                     std::span(s.tokens).subspan(i * size_, size_));
       live_.back().rows.push_back(row);
     }
@@ -234,11 +234,11 @@ class Rows {
     const BlockPoolStats stats = pool_.stats();
     ASSERT_EQ(stats.used, static_cast<int>(count.size()));
     ASSERT_EQ(stats.free + stats.cached + stats.used, blocks_);
-    int unheld_and_published = 0;
+    int unheld_and_cached = 0;
     for (BlockId block = 0; block < blocks_; ++block) {
-      unheld_and_published += pool_.published(block) && !count.contains(block);
+      unheld_and_cached += pool_.in_prefix_cache(block) && !count.contains(block);
     }
-    ASSERT_EQ(stats.cached, unheld_and_published);
+    ASSERT_EQ(stats.cached, unheld_and_cached);
     for (const Sequence& s : live_) {
       for (size_t i = 0; i < s.rows.size(); ++i) {
         for (int group = 0; group < groups_; ++group) {
@@ -263,8 +263,8 @@ TEST(BlockRows, WhatIsFoundWasWrittenForThatGroupAndThoseTokens) {
     Rows(seed).run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
-  EXPECT_GT(Rows::found_followers, 1000);
-  EXPECT_GT(Rows::lost_followers, 1000);
+  EXPECT_GT(Rows::found_dependents, 1000);
+  EXPECT_GT(Rows::lost_dependents, 1000);
 }
 
 }  // namespace

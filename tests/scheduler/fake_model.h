@@ -95,7 +95,7 @@ class FakeModel {
         EXPECT_EQ(slots[row] % block_size_, slot % block_size_);
         EXPECT_TRUE(written.insert(slot).second) << "slot written twice in a step";
         EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";  // I3
-        EXPECT_FALSE(pool.published(slot / block_size_)) << "write to a published block";
+        EXPECT_FALSE(pool.in_prefix_cache(slot / block_size_)) << "write to a published block";
         if (group == 0 && position > 0) {  // what follows depends on what the cache holds
           const int before = position - 1;
           state = cache_[table[before / block_size_] * block_size_ + before % block_size_];

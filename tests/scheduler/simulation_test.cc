@@ -388,7 +388,7 @@ class Simulation {
     EXPECT_EQ(states.live(), static_cast<int>(slots.size()));
     EXPECT_LE(states.live() + states.snapshots(), options_.state_slots);
     for (BlockId block = 0; block < options_.blocks; ++block) {
-      EXPECT_TRUE(!states.has_snapshot(block) || scheduler_.pool().published(block));
+      EXPECT_TRUE(!states.has_snapshot(block) || scheduler_.pool().in_prefix_cache(block));
     }
   }
 
