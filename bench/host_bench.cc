@@ -86,8 +86,8 @@ const ops::Ops& idle_table() {
     const auto idle = [](auto&... slots) { (let_do_nothing(slots), ...); };
     idle(t.embed, t.rms_norm, t.layer_norm, t.match_rms, t.gaussian_top_k, t.glu, t.clamped_glu, t.unary, t.xielu,
          t.map, t.copy, t.add, t.multiply, t.softplus, t.rope_store, t.latent_store, t.attention, t.causal_conv,
-         t.selective_scan, t.head_scan, t.delta_rule, t.gated_lru, t.gather_rows, t.copy_rows, t.feed_sampled, t.pool,
-         t.route, t.group_by_expert, t.expert_matmul, t.head_matmul, t.combine);
+         t.selective_scan, t.head_scan, t.delta_rule, t.gated_lru, t.gather_rows, t.copy_rows, t.feed_sampled,
+         t.pooling, t.route, t.group_by_expert, t.expert_matmul, t.head_matmul, t.combine);
     for (auto& [type, kernels] : t.matmul) idle(kernels.pack, kernels.matmul);
     t.sample = sample_something;
     return t;
@@ -330,7 +330,9 @@ int main(int argc, char** argv) {
   app.add_option("--backend", arguments.backend);
   app.add_flag("--no-prefix-caching", arguments.no_prefix_caching);
   app.add_option("--sequences", arguments.sequences)->delimiter(',')->check(CLI::PositiveNumber);
-  app.add_option("--samples", arguments.samples)->delimiter(',')->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
+  app.add_option("--samples", arguments.samples)
+      ->delimiter(',')
+      ->check(CLI::IsMember({"greedy", "top-p", "penalties"}));
   app.add_option("--steps", arguments.steps)->check(CLI::Range(1, 1400));
   return sluice::bench::run_program(app, argc, argv, [&] { sluice::bench::run(arguments); });
 }

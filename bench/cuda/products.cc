@@ -121,8 +121,7 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
       report("stream", seconds_per_call(calls, [&](int i) { kernels.multiply(launch(), matmul(i, out)); }));
     }
     bool done = true;
-    const double t =
-        seconds_per_call(calls, [&](int i) { done &= kernels.matmul_by_tiles(launch(), matmul(i, out)); });
+    const double t = seconds_per_call(calls, [&](int i) { done &= kernels.matmul_by_tiles(launch(), matmul(i, out)); });
     if (done) report("tiles", t);
     if (rows < 8) continue;
     done = true;
@@ -185,7 +184,7 @@ void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, con
     const Tensor other(memory.data() + rows * n * sizeof(float), &kFloat32, {rows, n});
     const auto matmul = [&](int i, const Tensor& to) {
       MatmulProblem p = matmul_of(type, weights + static_cast<size_t>(i % copies) * bytes,
-                             Tensor(x.data(), &kFloat32, {rows, k}), to);
+                                  Tensor(x.data(), &kFloat32, {rows, k}), to);
       p.matrices = experts, p.weight_rows = ops::stacked_outputs(n), p.starts = starts_on.data();
       return p;
     };

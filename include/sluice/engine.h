@@ -86,9 +86,9 @@ class Engine {
   virtual RequestId submit(Request request, EventSink sink) = 0;
   // The same for models of another task than kGenerate; one result follows. A model of one kind refuses the other's
   // requests with kInvalidRequest.
-  virtual RequestId pool(PoolingRequest request, PoolingSink sink) = 0;
-  // A text, or a pair of texts, with what the model wants around it, for pool(). Not longer than max_model_len, or than
-  // `truncate` tokens if that is more than 0: more is an error without `truncate`, else cut off at the end.
+  virtual RequestId embed(PoolingRequest request, PoolingSink sink) = 0;
+  // A text, or a pair of texts, with what the model wants around it, for embed(). Not longer than max_model_len, or
+  // than `truncate` tokens if that is more than 0: more is an error without `truncate`, else cut off at the end.
   virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const = 0;
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;

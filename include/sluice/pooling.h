@@ -1,5 +1,5 @@
 // Requests of models that give a vector or scores of a text instead of continuing it. Plain values; all validation
-// happens in Engine::pool.
+// happens in Engine::embed.
 #pragma once
 
 #include <chrono>

@@ -153,7 +153,7 @@ bool BlockPool::matches(BlockId block, BlockId parent, const std::string& salt, 
 }
 
 void BlockPool::commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
-                        std::span<const TokenId> tokens) {
+                                std::span<const TokenId> tokens) {
   CHECK(static_cast<int>(row.size()) == options_.groups, "{} blocks in a row of {}", row.size(), options_.groups);
   CHECK(uses_[row[0]].holders > 0, "block {} is not held", row[0]);
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());

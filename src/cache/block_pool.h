@@ -82,7 +82,7 @@ class BlockPool {
   // Names of full blocks: the chain begins at root(salt).
   BlockHash root(const std::string& salt) const;
   BlockHash hash(const BlockHash& parent, std::span<const TokenId> tokens) const;  // block_size tokens
-  const BlockHash& hash(BlockId primary) const { return nodes_[primary].hash; }      // of a published one
+  const BlockHash& hash(BlockId primary) const { return nodes_[primary].hash; }    // of a published one
 
   // The longest published chain of leaders for the first names.size() rows of `tokens`, verified. Holds nothing and
   // counts nothing: share() what is used and count_query().
@@ -99,7 +99,7 @@ class BlockPool {
   // published(row[0]): it is false when the name is taken by other content (a collision) or `parent` is not published
   // any more.
   void commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
-               std::span<const TokenId> tokens);
+                       std::span<const TokenId> tokens);
 
   // Forgets every name. Held blocks stay with their holders.
   void reset_prefix_cache();
@@ -116,7 +116,7 @@ class BlockPool {
   struct alignas(64) Node {
     BlockHash hash;                              // of a published leader
     BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
-    BlockId primary = kNoBlock;                   // of a published follower
+    BlockId primary = kNoBlock;                  // of a published follower
     // Of published leaders:
     BlockId parent = kNoBlock;
     BlockId first_child = kNoBlock;  // of the published blocks whose parent this is
@@ -147,7 +147,7 @@ class BlockPool {
   BlockPoolOptions options_;
   std::vector<Use> uses_;                           // [blocks]
   std::vector<Node> nodes_;                         // [blocks]
-  std::vector<BlockId> dependents_;                  // [blocks, groups - 1] of published leaders
+  std::vector<BlockId> dependents_;                 // [blocks, groups - 1] of published leaders
   std::unordered_map<BlockId, std::string> salts_;  // of published leaders without a parent
   std::vector<TokenId> tokens_;                     // [blocks, block_size] of published leaders
   std::vector<BlockId> free_;                       // taken from the back

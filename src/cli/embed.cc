@@ -79,8 +79,8 @@ int run(Arguments& a) {
       request.param = "text";
       request.texts.push_back(read_line(*engine, a, line));
       request.dimensions = a.dimensions;
-      engine->pool(std::move(request),
-                   [answer, task](const PoolingResult& result) { answer->set_value(to_row(result, task)); });
+      engine->embed(std::move(request),
+                    [answer, task](const PoolingResult& result) { answer->set_value(to_row(result, task)); });
     } catch (const Error& e) {
       answer->set_value({{"error", e.what()}});
     }

@@ -146,7 +146,7 @@ class EngineImpl final : public TextEngine {
     return id;
   }
 
-  RequestId pool(PoolingRequest request, PoolingSink) override {
+  RequestId embed(PoolingRequest request, PoolingSink) override {
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("{} generates text: load it with --task embed or --task score for vectors", info_.name),
                 request.param, "unsupported_task");
@@ -267,15 +267,15 @@ class EngineImpl final : public TextEngine {
 
   void publish_gauges(int tokens) {
     const SchedulerStats s = scheduler_.stats();
-    const BlockPoolStats blocks = scheduler_.pool().stats();
+    const BlockPoolStats blocks = scheduler_.block_pool().stats();
     running_.store(s.running, std::memory_order_relaxed);
     metrics_.step({.running = s.running,
-                    .waiting = s.waiting,
-                    .kv_usage = blocks.total > 0 ? static_cast<double>(blocks.used) / blocks.total : 0.0,
-                    .prefix_queries = blocks.query_tokens,
-                    .prefix_hits = blocks.hit_tokens,
-                    .preemptions = s.preemptions},
-                   tokens);
+                   .waiting = s.waiting,
+                   .kv_usage = blocks.total > 0 ? static_cast<double>(blocks.used) / blocks.total : 0.0,
+                   .prefix_queries = blocks.query_tokens,
+                   .prefix_hits = blocks.hit_tokens,
+                   .preemptions = s.preemptions},
+                  tokens);
   }
 
   // Every request, whatever its state, ends with the message.

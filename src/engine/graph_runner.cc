@@ -74,8 +74,8 @@ void GraphRunner::prepare() {
   const size_t free = memory.available();
   for (int n = 1; n <= most_sequences(); n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", steps_.size(), took.count(),
-            format_bytes(free - std::min(free, memory.available())));
+  log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", steps_.size(),
+            took.count(), format_bytes(free - std::min(free, memory.available())));
 }
 
 // The batch with rows of nobody's sequence until there are `size.sequences`, where the recording of that size reads it.

@@ -100,7 +100,7 @@ void EngineMetrics::next_token(double seconds) {
 }
 
 void EngineMetrics::request_done(const Request& request, const RequestTimes& times, const Usage& usage,
-                            int completion_tokens, FinishReason reason, Clock::time_point now) {
+                                 int completion_tokens, FinishReason reason, Clock::time_point now) {
   const std::scoped_lock lock(mutex_);
   ++finished_[static_cast<int>(reason)];
   if (reason == FinishReason::kError) ++corrupted_;

@@ -91,7 +91,7 @@ class PoolingEngine final : public TextEngine {
         request.prompt_param, "unsupported_task");
   }
 
-  RequestId pool(PoolingRequest request, PoolingSink sink) override {
+  RequestId embed(PoolingRequest request, PoolingSink sink) override {
     check(request);
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     auto job = std::make_shared<Job>();

@@ -52,7 +52,7 @@ void StepInputs::send() {
 }
 
 void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
-                            const Tensor& sampled) {
+                              const Tensor& sampled) {
   if (from_sample.empty()) return;
   CHECK(sampled.data != nullptr, "tokens of a step that nobody drew");
   std::byte* at = device_.data() + (reinterpret_cast<const std::byte*>(tokens.device) - device_.data());

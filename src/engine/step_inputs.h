@@ -13,8 +13,8 @@ class StepInputs {
   explicit StepInputs(const LoadPlan& plan);
 
   // The batch for the model, good until the next call. Where the indices of a batch go depends on its sizes alone.
-  // `drawn` is what the draw of the step before writes (ops::SampledRow), for a batch with from_sample. Waits only for the
-  // copy of the call before the last one.
+  // `drawn` is what the draw of the step before writes (ops::SampledRow), for a batch with from_sample. Waits only for
+  // the copy of the call before the last one.
   BatchView place(ops::Ctx& context, const Batch& batch, const Tensor& sampled = {});
 
   // The same by hand, on a device: begin(), add() for each list, send().
@@ -27,7 +27,8 @@ class StepInputs {
   List add(size_t count);  // from a line of its own on
   void send();
   // Tokens that the host does not know, from the draw of the step before; an empty `from_sample` changes nothing.
-  void feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample, const Tensor& sampled);
+  void feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
+                    const Tensor& sampled);
 
  private:
   struct Pinned {

@@ -32,6 +32,7 @@ class AuxiliaryStream {
 };
 
 // `body` is where the decoder's tensors are ("model").
-using MakeAuxiliaryStream = std::function<std::unique_ptr<AuxiliaryStream>(const Weights& body, const DecoderSpec& spec)>;
+using MakeAuxiliaryStream =
+    std::function<std::unique_ptr<AuxiliaryStream>(const Weights& body, const DecoderSpec& spec)>;
 
 }  // namespace sluice

@@ -29,7 +29,7 @@ struct StateCopy {
 
 struct Batch {
   std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
-  std::vector<int32_t> from_sample;    // [tokens] or empty: which draw of the step before gives the token, which the host
+  std::vector<int32_t> from_sample;  // [tokens] or empty: which draw of the step before gives the token, which the host
                                      // does not know yet; -1: it is in `tokens`
   std::vector<int32_t> positions;    // [tokens] of each token in its sequence
   std::vector<int32_t> types;        // [tokens] of models that have token types (ModelShape::token_types)

@@ -36,7 +36,7 @@ std::unique_ptr<TokenMixer> make_mixer(const Weights& w, const DecoderSpec& s, c
 struct Layer {
   Norm mixer_norm, mixer_post_norm, mlp_norm, mlp_post_norm;
   std::unique_ptr<TokenMixer> mixer;  // null: the layer is only an MLP
-  Mlp mlp;                       // one of these, if any
+  Mlp mlp;                            // one of these, if any
   Moe moe;
   std::unique_ptr<FeedForward> feed_forward;
   int kv = -1;     // index of its keys and values in the cache, if it has any
@@ -150,11 +150,11 @@ class DecoderLm final : public Model {
       const Layer& layer = layers_[i];
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
       const TokenMixerStep step{.batch = batch,
-                           .rope = rope(spec_.layers[i].rope),
-                           .query_rope = rope(spec_.layers[i].query_rope),
-                           .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
-                           .side = side,
-                           .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
+                                .rope = rope(spec_.layers[i].rope),
+                                .query_rope = rope(spec_.layers[i].query_rope),
+                                .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
+                                .side = side,
+                                .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, side, x);
       run_layer(c, layer, spec_.layers[i], step, x);
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, side, x);
@@ -238,10 +238,11 @@ class DecoderLm final : public Model {
     return x;
   }
 
-  // x = kept * x + added * scale * post_norm(sublayer(x)), where sublayer(out, accumulate) computes out = or += its part.
+  // x = kept * x + added * scale * post_norm(sublayer(x)), where sublayer(out, accumulate) computes out = or += its
+  // part.
   template <class Sublayer>
   void add_sublayer(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
-                Sublayer&& sublayer) const {
+                    Sublayer&& sublayer) const {
     if (!separate(post_norm, blend)) return sublayer(x, true);
     const Tensor part = c.arena.take(&kFloat32, x.shape);
     sublayer(part, false);
@@ -257,12 +258,15 @@ class DecoderLm final : public Model {
     return x;
   }
 
-  void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const TokenMixerStep& step, const Tensor& x) const {
+  void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const TokenMixerStep& step,
+                 const Tensor& x) const {
     const DecoderNames& names = spec_.names_of(kind);
     Arena::Scope of_layer(c.arena);
     const bool mixes = layer.mixer != nullptr;
     // An input that only one product sees is written in the type that it takes.
-    const auto input_type = [&](const auto& sublayer) { return spec_.parallel ? &kFloat32 : sublayer.input_type(c, x.rows()); };
+    const auto input_type = [&](const auto& sublayer) {
+      return spec_.parallel ? &kFloat32 : sublayer.input_type(c, x.rows());
+    };
     const Tensor mixer_in =
         !mixes ? x : sublayer_input(c, names.attention_norm, layer.mixer_norm, x, input_type(*layer.mixer));
     // In parallel, both inputs are of the residual before either half is added.
@@ -271,7 +275,7 @@ class DecoderLm final : public Model {
     if (mixes) {
       Arena::Scope of_sublayer(c.arena);
       add_sublayer(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm,
-               [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
+                   [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
     }
     if (mixes && spec_.sum_norms) layer.mixer_norm.in_place(c, x);
     if (kind.sublayers == Sublayers::kTokenMixer) return;
@@ -290,11 +294,12 @@ class DecoderLm final : public Model {
         }
       }
     }
-    add_sublayer(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, [&](const Tensor& out, bool accumulate) {
-      if (layer.feed_forward != nullptr) return (*layer.feed_forward)(c, out, mlp_in, accumulate);
-      if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
-      layer.mlp(c, out, mlp_in, accumulate);
-    });
+    add_sublayer(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm,
+                 [&](const Tensor& out, bool accumulate) {
+                   if (layer.feed_forward != nullptr) return (*layer.feed_forward)(c, out, mlp_in, accumulate);
+                   if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
+                   layer.mlp(c, out, mlp_in, accumulate);
+                 });
     if (spec_.sum_norms) layer.mlp_norm.in_place(c, x);
   }
 

@@ -10,12 +10,12 @@
 
 #include "nn/attention/attention.h"
 #include "nn/attention/rope.h"
+#include "nn/auxiliary_stream.h"
 #include "nn/feed_forward.h"
-#include "nn/token_mixer.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/moe/moe.h"
-#include "nn/auxiliary_stream.h"
+#include "nn/token_mixer.h"
 
 namespace sluice {
 
@@ -57,7 +57,7 @@ struct LayerSpec {
   int top_k = 0;                 // > 0: in place of MoeSpec::top_k
   Sublayers sublayers = Sublayers::kBoth;
   Blend mixer_blend{}, mlp_blend{};
-  MakeTokenMixer mixer{};                    // in place of DecoderSpec::attention
+  MakeTokenMixer mixer{};               // in place of DecoderSpec::attention
   std::optional<MlpSpec> mlp{};         // in place of DecoderSpec::mlp
   MakeFeedForward feed_forward{};       // in place of that
   std::optional<DecoderNames> names{};  // below the layer, in place of DecoderSpec::names

@@ -27,7 +27,7 @@ class PooledModel final : public Model {
     const Tensor rows = body_->forward(c, batch, kv, states);
     CHECK(rows.rows() == batch.size(), "{} sample rows of {}", rows.rows(), batch.size());
     Tensor x = c.arena.take(&kFloat32, {batch.sequences(), rows.shape[1]});
-    ops::pool(c, {.out = x, .x = rows, .query_start = batch.query_start, .pooling = pooler_.pooling});
+    ops::pooling(c, {.out = x, .x = rows, .query_start = batch.query_start, .pooling = pooler_.pooling});
     for (const Dense& dense : pooler_.dense) x = dense(c, x);
     return x;
   }

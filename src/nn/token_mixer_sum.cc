@@ -12,7 +12,7 @@ TokenMixerSum::TokenMixerSum(std::vector<Part> parts, int hidden) : parts_(std::
 }
 
 void TokenMixerSum::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
-                          bool accumulate) const {
+                               bool accumulate) const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     const bool onto = accumulate || i > 0;

@@ -388,13 +388,13 @@ void feed_sampled(Ctx& ctx, const FeedSampledArgs& args) {
   ctx.ops.feed_sampled(ctx.pool, args);
 }
 
-void pool(Ctx& ctx, const PoolArgs& args) {
+void pooling(Ctx& ctx, const PoolingArgs& args) {
   check_matrix(args.x, "x", args.query_start.back(), -1);
   check_matrix(args.out, "out", static_cast<int64_t>(args.query_start.size()) - 1, args.x.shape[1]);
   for (size_t s = 0; s + 1 < args.query_start.size(); ++s) {
     CHECK(args.query_start[s] >= 0 && args.query_start[s] < args.query_start[s + 1], "sequence {} has no rows", s);
   }
-  ctx.ops.pool(ctx.pool, args);
+  ctx.ops.pooling(ctx.pool, args);
 }
 
 }  // namespace sluice::ops

@@ -207,7 +207,7 @@ struct AttentionArgs {
 
 // One vector of every sequence: out[s, :] from the rows query_start[s] .. query_start[s + 1] of x.
 enum class Pooling { kFirst, kLast, kMean, kWeightedMean, kMax, kMeanSqrtLength };
-struct PoolArgs {
+struct PoolingArgs {
   Tensor out;           // [sequences, n] fp32
   Tensor x;             // [rows, n] fp32
   Indices query_start;  // [sequences + 1], no sequence is empty
@@ -368,7 +368,7 @@ struct Ops {
   void (*copy_rows)(ThreadPool&, Tensor x, Indices pairs) = nullptr;
   void (*sample)(ThreadPool&, const SampleArgs&) = nullptr;
   void (*feed_sampled)(ThreadPool&, const FeedSampledArgs&) = nullptr;
-  void (*pool)(ThreadPool&, const PoolArgs&) = nullptr;
+  void (*pooling)(ThreadPool&, const PoolingArgs&) = nullptr;
   void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
   void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
@@ -386,9 +386,9 @@ struct Ops {
 struct StepLimits {
   int64_t tokens = 0;
   int64_t sequences = 0;
-  int64_t length = 0;          // tokens of the longest sequence
+  int64_t length = 0;         // tokens of the longest sequence
   int64_t widest_matmul = 0;  // inputs of a token, of all experts that it takes
-  int attention_heads = 0;     // the most of any layer
+  int attention_heads = 0;    // the most of any layer
   int64_t attention_value_dim = 0;
 };
 
@@ -406,8 +406,8 @@ struct Backend {
   int rank = 0;
   bool (*usable)() = nullptr;  // does this machine have the instructions, the device?
   const Ops& (*table)() = nullptr;
-  Memory& (*memory)() = host_memory;          // where tensors and weights lie
-  Memory& (*shared_memory)() = host_memory;   // what its ops and the host both see, each at its own speed
+  Memory& (*memory)() = host_memory;         // where tensors and weights lie
+  Memory& (*shared_memory)() = host_memory;  // what its ops and the host both see, each at its own speed
   Memory& (*pinned_memory)() = host_memory;  // the host's side of copies that are done later (Memory::copy_later)
   // Device memory that ops need beside their tensors for steps of that size, and making room for it; null: none.
   size_t (*workspace_bytes)(const StepLimits&) = nullptr;
@@ -494,7 +494,7 @@ void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that
 void copy_rows(Ctx&, Tensor x, Indices pairs);
 void sample(Ctx&, const SampleArgs& args);
 void feed_sampled(Ctx&, const FeedSampledArgs& args);
-void pool(Ctx&, const PoolArgs& args);
+void pooling(Ctx&, const PoolingArgs& args);
 void route(Ctx&, const RouteArgs& args);
 void group_by_expert(Ctx&, const GroupByExpertArgs& args);
 void expert_matmul(Ctx&, const ExpertMatmulArgs& args);

@@ -231,7 +231,7 @@ Ops make_table() {
           .copy_rows = copy_rows,
           .sample = sample,
           .feed_sampled = feed_sampled,
-          .pool = pool,
+          .pooling = pooling,
           .route = route,
           .group_by_expert = group_by_expert,
           .expert_matmul = expert_matmul,

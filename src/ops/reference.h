@@ -13,7 +13,7 @@ void attention(ThreadPool&, const AttentionArgs& args);
 void copy_rows(ThreadPool&, Tensor x, Indices pairs);
 void sample(ThreadPool&, const SampleArgs& args);
 void feed_sampled(ThreadPool&, const FeedSampledArgs& args);
-void pool(ThreadPool&, const PoolArgs& args);
+void pooling(ThreadPool&, const PoolingArgs& args);
 void multiply(ThreadPool&, Tensor out, Tensor x, Activation activation);
 void softplus(ThreadPool&, Tensor x, const float* bias, float low, float high);
 void causal_conv(ThreadPool&, const CausalConvArgs& args);

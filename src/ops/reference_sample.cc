@@ -153,7 +153,8 @@ SampledRow sample_row(const SampleArgs& args, int64_t index) {
 void sample(ThreadPool&, const SampleArgs& args) {
   const auto samples = static_cast<int64_t>(args.rows.bytes() / sizeof(SampleRow));
   for (int64_t i = 0; i < samples; ++i) args.sampled.as<SampledRow>()[i] = sample_row(args, i);
-  if (args.for_host.data != nullptr) std::copy_n(args.sampled.as<SampledRow>(), samples, args.for_host.as<SampledRow>());
+  if (args.for_host.data != nullptr)
+    std::copy_n(args.sampled.as<SampledRow>(), samples, args.for_host.as<SampledRow>());
 }
 
 void feed_sampled(ThreadPool&, const FeedSampledArgs& args) {

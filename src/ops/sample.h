@@ -76,7 +76,7 @@ struct SampleArgs {
   Tensor logits;    // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
                     // that each must be the row of that draw alone
   Tensor rows;      // bytes of SampleRow [draws], in the backend's staging memory, as they are when the op is called
-  Tensor sampled;     // out: bytes of SampledRow [draws]
+  Tensor sampled;   // out: bytes of SampledRow [draws]
   Tensor for_host;  // out: the same in staging memory; may be empty
   // May be empty where no row asks for them:
   Tensor edits;  // in, out: bytes of LogitEdit
@@ -88,9 +88,9 @@ constexpr int64_t mask_words(int64_t vocabulary) { return (vocabulary + 31) / 32
 
 // Puts the tokens that a step drew into the inputs of the next one, before the host has seen them.
 struct FeedSampledArgs {
-  Tensor tokens;  // [rows] int32, in and out
-  Tensor sampled;   // bytes of SampledRow [draws]
-  Indices from;   // [rows] the draw that gives the row's token, 0 where it failed; -1: the token stays
+  Tensor tokens;   // [rows] int32, in and out
+  Tensor sampled;  // bytes of SampledRow [draws]
+  Indices from;    // [rows] the draw that gives the row's token, 0 where it failed; -1: the token stays
 };
 
 // Uniform in (0, 1) of a token's lane in a block of four ids.

@@ -167,7 +167,7 @@ const Ops& timed(const Ops& ops, double (*now)()) {
   wrap<&Ops::copy_rows>("copy_rows");
   wrap<&Ops::sample>("sample");
   wrap<&Ops::feed_sampled>("feed_sampled");
-  wrap<&Ops::pool>("pool");
+  wrap<&Ops::pooling>("pooling");
   wrap<&Ops::route>("route");
   wrap<&Ops::group_by_expert>("group_by_expert");
   wrap<&Ops::expert_matmul>("expert_matmul", call_grouped<&Ops::expert_matmul, ExpertMatmulArgs>);

@@ -52,12 +52,12 @@ void DeviceSampler::sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::
   inputs_.fill(tasks, which);
   if (!which.empty()) {
     ops::SampleArgs args{.logits = logits_,
-                       .rows = {},
-                       .sampled = sampled_rows_,
-                       .for_host = sampled_.host_accessible(which.size() * sizeof(ops::SampledRow)),
-                       .edits = {},
-                       .masks = {},
-                       .top = top_.on_device(which.size() * kListBytes)};
+                         .rows = {},
+                         .sampled = sampled_rows_,
+                         .for_host = sampled_.host_accessible(which.size() * sizeof(ops::SampledRow)),
+                         .edits = {},
+                         .masks = {},
+                         .top = top_.on_device(which.size() * kListBytes)};
     inputs_.send(memory_, args);
     ops::sample(c, args);
     if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());

@@ -43,7 +43,7 @@ class DeviceSampler {
   // Of the step that was begun:
   Tensor logits_, sampled_rows_;
   std::vector<size_t> sampling_, whole_rows_;  // tasks
-  uint64_t launched_ = 0;                     // mark behind them
+  uint64_t launched_ = 0;                      // mark behind them
   Sampler sampler_;
   std::vector<Candidate> listed_;  // of a row's largest logits
 };

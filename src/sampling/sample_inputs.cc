@@ -48,11 +48,11 @@ bool SampleInputs::promise(const SampleTask& task, bool shares_row) {
 ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
   const SamplingParams& p = *task.params;
   ops::SampleRow row{.row = task.row,
-                   .key = {static_cast<uint32_t>(task.seed), static_cast<uint32_t>(task.seed >> 32)},
-                   .choice = static_cast<uint32_t>(task.choice),
-                   .position = static_cast<uint32_t>(task.position),
-                   .target = task.target,
-                   .report = task.logprobs};
+                     .key = {static_cast<uint32_t>(task.seed), static_cast<uint32_t>(task.seed >> 32)},
+                     .choice = static_cast<uint32_t>(task.choice),
+                     .position = static_cast<uint32_t>(task.position),
+                     .target = task.target,
+                     .report = task.logprobs};
   if (task.target >= 0) {
     CHECK(task.target < vocab_, "target {}", task.target);
     row.report = std::max(row.report, 0);

@@ -61,7 +61,7 @@ void edit_logits(std::span<const float> raw, const SampleTask& task, std::vector
 
 // A draw from the whole row.
 TokenId sample_from_row(std::span<const float> logits, float max, float scale, double u, std::vector<float>& weights,
-                      std::vector<double>& chunk_sum) {
+                        std::vector<double>& chunk_sum) {
   const double total = weigh_row(logits, max, scale, weights, chunk_sum);
   double left = u * total;
   size_t chunk = 0;
@@ -97,7 +97,7 @@ TokenId sample_from(const std::vector<Candidate>& candidates, double u) {
 // logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
 // overwritten.
 TokenId sample_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
-                       std::vector<Candidate>& scratch) {
+                         std::vector<Candidate>& scratch) {
   const SamplingParams& params = *task.params;
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id < b.id; };
   if (params.top_k > 0 && params.top_k < vocab) {

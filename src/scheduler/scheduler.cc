@@ -263,7 +263,8 @@ int Scheduler::chunk_size(const Step& step, const Sequence& sequence) const {
 int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
   if (!recurrent() || !options_.prefix_caching || tokens <= 0) return tokens;
   const int end = sequence.computed + tokens;
-  if (sequence.computed < sequence.snapshot_at && sequence.snapshot_at < end) return sequence.snapshot_at - sequence.computed;
+  if (sequence.computed < sequence.snapshot_at && sequence.snapshot_at < end)
+    return sequence.snapshot_at - sequence.computed;
   const int size = options_.block_size;
   const int stop = (end == sequence.length() ? end - 1 : end) / size * size;
   return stop > sequence.computed ? stop - sequence.computed : tokens;

@@ -189,7 +189,7 @@ class Scheduler {
   // The earliest deadline of a request, when one has any: next() is due then even if no other work is.
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
-  const BlockPool& pool() const { return pool_; }
+  const BlockPool& block_pool() const { return pool_; }
   const StatePool& states() const { return states_; }
   void reset_prefix_cache() { pool_.reset_prefix_cache(); }
   // Every request that has not ended, by id; for tests and inspection.

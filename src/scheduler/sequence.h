@@ -43,10 +43,10 @@ struct alignas(64) Sequence {
   // Every step looks at these, of every sequence: one line of the cache.
   std::vector<TokenId> tokens;  // prompt, then output, as far as it is known
   int unknown = 0;              // tokens after these that steps in flight draw
-  int sample = 0;                 // which draw of its step gives the last one of them
+  int sample = 0;               // which draw of its step gives the last one of them
   int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
   int most_tokens = 0;          // it ends with so many: prompt and max_tokens, or the context
-  int blocks_stable_until = 0;              // as long as fewer tokens are computed, the next one changes nothing of its blocks
+  int blocks_stable_until = 0;  // as long as fewer tokens are computed, the next one changes nothing of its blocks
   int in_flight = 0;            // steps not committed yet that it is part of
   uint64_t last_step = 0;       // the number of the last one
   uint64_t placed_in = 0;       // the step that changed its blocks last
@@ -58,7 +58,7 @@ struct alignas(64) Sequence {
   int prompt_length = 0;                                // tokens
   int cached_tokens = 0;                                // of the prompt, when it was first admitted
   uint64_t end_bits = 0;                                // of every end token the bit `token % 64`
-  int in_prefix_cache = 0;                                    // leading blocks that were found in the cache or published
+  int in_prefix_cache = 0;                              // leading blocks that were found in the cache or published
   SequenceState state = SequenceState::kWaiting;
   bool plain = true;  // the only choice, and no log-probabilities of prompt tokens are asked for
   SampleTask task;    // its draws, but for row and position
@@ -66,10 +66,10 @@ struct alignas(64) Sequence {
   Rank rank;
   uint64_t queued_at = 0;              // admissions before it began to wait
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while it waits
-  std::vector<BlockHash> hashes;        // of leading full blocks, as far as they were looked for in the cache
+  std::vector<BlockHash> hashes;       // of leading full blocks, as far as they were looked for in the cache
   // With recurrent layers:
   StateSlot state_slot = kNoState;  // while running
-  int snapshot_at = 0;                  // tokens known in cached blocks when it was admitted, without a state to go on from
+  int snapshot_at = 0;              // tokens known in cached blocks when it was admitted, without a state to go on from
   BlockId last_snapshot = kNoBlock;  // made while generating
   PenaltyCounts counts;              // kept only if the parameters have a penalty: then task.counts
 

@@ -29,8 +29,8 @@ void PoolingCall::start(Engine& engine, PoolingJob job, std::shared_ptr<HttpRepl
 void PoolingCall::submit() {
   RequestId id = 0;
   try {
-    id = engine_.pool(std::move(job_.request),
-                      [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
+    id = engine_.embed(std::move(job_.request),
+                       [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
   } catch (const Error& e) {
     return abort(to_api_error(e));
   }

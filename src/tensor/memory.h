@@ -20,9 +20,9 @@ class Memory {
   // A point in their order: wait_for() returns when what was called before mark() is done, whatever came later.
   virtual uint64_t record_event() { return 0; }
   virtual void wait_for(uint64_t) { wait(); }
-  virtual bool host_accessible() const = 0;      // may the host read and write it in place?
-  virtual size_t available() const = 0;  // bytes that may still be allocated
-  virtual size_t total() const = 0;      // bytes there are, others' included
+  virtual bool host_accessible() const = 0;  // may the host read and write it in place?
+  virtual size_t available() const = 0;      // bytes that may still be allocated
+  virtual size_t total() const = 0;          // bytes there are, others' included
 };
 
 // Ordinary memory: 64-byte-aligned, from 2 MiB on aligned to 2 MiB with huge pages advised. Available is MemAvailable

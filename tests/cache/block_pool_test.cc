@@ -37,7 +37,7 @@ std::vector<BlockId> fill(BlockPool& pool, const std::string& salt, const Tokens
   std::vector<BlockId> blocks = *pool.take(static_cast<int>(hashes.size()));
   for (size_t i = 0; i < blocks.size(); ++i) {
     pool.commit_to_cache({&blocks[i], 1}, i == 0 ? kNoBlock : blocks[i - 1], salt, hashes[i],
-                 std::span(tokens).subspan(i * size, size));
+                         std::span(tokens).subspan(i * size, size));
   }
   return blocks;
 }
@@ -245,7 +245,7 @@ void ModelTest::run(uint64_t seed) {
         const BlockId own = holder.blocks[i];
         BlockId kept = own;
         pool.commit_to_cache({&kept, 1}, i == 0 ? kNoBlock : holder.blocks[i - 1], holder.salt, hashes[i],
-                     std::span(holder.tokens).subspan(i * size, size));
+                             std::span(holder.tokens).subspan(i * size, size));
         const BlockId known = model.find(prefix(i + 1));
         if (known != kNoBlock) {
           ASSERT_EQ(kept, known);

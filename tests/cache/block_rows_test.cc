@@ -36,7 +36,8 @@ std::vector<Row> fill(BlockPool& pool, int groups, const Tokens& tokens) {
   std::vector<Row> rows;
   for (size_t i = 0; i < hashes.size(); ++i) {
     Row row = *pool.take(groups);
-    pool.commit_to_cache(row, i == 0 ? kNoBlock : rows.back()[0], "", hashes[i], std::span(tokens).subspan(i * size, size));
+    pool.commit_to_cache(row, i == 0 ? kNoBlock : rows.back()[0], "", hashes[i],
+                         std::span(tokens).subspan(i * size, size));
     rows.push_back(std::move(row));
   }
   return rows;
@@ -173,7 +174,7 @@ class Rows {
       Row row(first, first + groups_);
       for (int group = 0; group < groups_; ++group) written_[row[group]] = content(group, s.tokens, i);
       pool_.commit_to_cache(row, i == 0 ? kNoBlock : live_.back().rows.back()[0], "", hashes[i],
-                    std::span(s.tokens).subspan(i * size_, size_));
+                            std::span(s.tokens).subspan(i * size_, size_));
       live_.back().rows.push_back(row);
     }
   }

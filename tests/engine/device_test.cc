@@ -87,7 +87,8 @@ const ops::Ops& device_table() {
       ops::SampleArgs here = args;
       here.for_host = {};
       ops::select_host_backend().table().sample(pool, here);
-      device_memory().copy_later(args.for_host.data, args.sampled.data, args.for_host.bytes());  // not seen before a wait
+      device_memory().copy_later(args.for_host.data, args.sampled.data,
+                                 args.for_host.bytes());  // not seen before a wait
     };
     ops.feed_sampled = [](ThreadPool& pool, const ops::FeedSampledArgs& args) {
       ++overlapped_steps;

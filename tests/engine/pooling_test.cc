@@ -56,7 +56,7 @@ class PoolingEngineTest : public ::testing::Test {
   }
   static PoolingResult pool(Engine& engine, PoolingRequest request) {
     std::promise<PoolingResult> promise;
-    engine.pool(std::move(request), [&](PoolingResult result) { promise.set_value(std::move(result)); });
+    engine.embed(std::move(request), [&](PoolingResult result) { promise.set_value(std::move(result)); });
     return promise.get_future().get();
   }
   static double length(const std::vector<float>& vector) {
@@ -97,7 +97,7 @@ TEST_F(PoolingEngineTest, VectorsDoNotDependOnCompany) {
   EXPECT_EQ(together.prompt_tokens, tokens);
   std::vector<std::promise<PoolingResult>> open(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
-    engine->pool(request({texts[i]}), [&open, i](PoolingResult result) { open[i].set_value(std::move(result)); });
+    engine->embed(request({texts[i]}), [&open, i](PoolingResult result) { open[i].set_value(std::move(result)); });
   }
   for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(open[i].get_future().get().vectors.at(0), alone[i]) << i;
 }
@@ -188,7 +188,7 @@ TEST_F(PoolingEngineTest, ScoresAreActivated) {
 TEST_F(PoolingEngineTest, OutOfRange) {
   const auto engine = Engine::load(options);
   const auto submit = [&](PoolingRequest wrong) {
-    return [&engine, wrong] { engine->pool(wrong, [](const PoolingResult&) {}); };
+    return [&engine, wrong] { engine->embed(wrong, [](const PoolingResult&) {}); };
   };
   expect_refused(submit(request({})), "input", "no texts");
   expect_refused(submit(request({text(3, 1), {}})), "input[1]", "no tokens");
@@ -213,7 +213,7 @@ TEST_F(PoolingEngineTest, EveryRequestEndsOnce) {
     if (i % 7 == 0) wish.deadline = std::chrono::steady_clock::now();
     ++open;
     try {
-      const RequestId id = engine->pool(wish, [&open](PoolingResult result) {
+      const RequestId id = engine->embed(wish, [&open](PoolingResult result) {
         EXPECT_EQ(result.vectors.size(), result.reason == FinishReason::kStop ? 2u : 0u);
         --open;
       });

@@ -55,8 +55,8 @@ TEST_P(Programs, AreAsExactAsLaunches) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
   const ArchGolden golden(GetParam());
   const Errors launches = errors_of(golden, "0"), decode_kernel = errors_of(golden, "1");
-  fmt::print("{}: {:.1e} to {:.1e} launches, {:.1e} to {:.1e} decode kernel\n", GetParam(), launches.best, launches.worst,
-             decode_kernel.best, decode_kernel.worst);
+  fmt::print("{}: {:.1e} to {:.1e} launches, {:.1e} to {:.1e} decode kernel\n", GetParam(), launches.best,
+             launches.worst, decode_kernel.best, decode_kernel.worst);
   EXPECT_LE(decode_kernel.best, 1.5 * launches.best + 0.01);
   if (!has_experts(golden)) {
     EXPECT_LE(decode_kernel.worst, 1.5 * launches.worst + 0.01);

@@ -106,7 +106,7 @@ TEST_P(Windows, EveryTokenIsThatOfTheWholeTextAtOnce) {
   Scheduler scheduler(scheduler_options());
   const auto texts = answers(scheduler, asked);
   EXPECT_GT(scheduler.stats().preemptions, 0u);
-  EXPECT_GT(scheduler.pool().stats().hit_tokens, 0u);
+  EXPECT_GT(scheduler.block_pool().stats().hit_tokens, 0u);
   for (size_t i = 0; i < texts.size(); ++i) {
     const int prompt = static_cast<int>(asked[i].prompt.size());
     ASSERT_EQ(static_cast<int>(texts[i].size()), prompt + *asked[i].sampling.max_tokens);

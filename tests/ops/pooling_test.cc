@@ -31,9 +31,9 @@ double expected(Pooling pooling, const Owned& x, int64_t begin, int64_t end, int
   return NAN;
 }
 
-class PoolTest : public OpsTest {};
+class PoolingTest : public OpsTest {};
 
-TEST_P(PoolTest, IsWhatItsNameSays) {
+TEST_P(PoolingTest, IsWhatItsNameSays) {
   for (const int columns : {1, 7, 16, 100}) {
     const std::vector<int32_t> start = {0, 1, 8, 41, 43};
     Owned x(&kFloat32, {start.back(), columns}, 3), out(&kFloat32, {4, columns}, 5);
@@ -50,7 +50,7 @@ TEST_P(PoolTest, IsWhatItsNameSays) {
   }
 }
 
-TEST_P(PoolTest, SequencesKeepTheirBits) {
+TEST_P(PoolingTest, SequencesKeepTheirBits) {
   constexpr int kRows = 57, kColumns = 33;
   Owned x(&kFloat32, {kRows + 20, kColumns}), together(&kFloat32, {2, kColumns}), alone(&kFloat32, {1, kColumns});
   x.fill(random);
@@ -62,7 +62,7 @@ TEST_P(PoolTest, SequencesKeepTheirBits) {
   }
 }
 
-SLUICE_FOR_EVERY_BACKEND(PoolTest);
+SLUICE_FOR_EVERY_BACKEND(PoolingTest);
 
 }  // namespace
 }  // namespace sluice::ops

@@ -33,9 +33,13 @@ class SampleTest : public OpsTest {
     const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
     Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(SampledRow))}), for_host = out;
     Owned top(&kUInt8, {n * kMostTop * static_cast<int64_t>(sizeof(TopLogit))});
-    sample(
-        on.ctx,
-        {.logits = logits, .rows = in, .sampled = out, .for_host = for_host, .edits = edits, .masks = masks, .top = top});
+    sample(on.ctx, {.logits = logits,
+                    .rows = in,
+                    .sampled = out,
+                    .for_host = for_host,
+                    .edits = edits,
+                    .masks = masks,
+                    .top = top});
     EXPECT_EQ(std::memcmp(out->data, for_host->data, out.bytes()), 0);
     Result result;
     for (int64_t i = 0; i < n; ++i) {
@@ -159,7 +163,8 @@ TEST_P(SampleTest, KeepsWhatItIsToldTo) {
   logits.row(0)[1] = 2.0f;
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .least = 0.5f}, kSamples), first(1));
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 1}, 50), first(1)) << "top-k of one is greedy";
-  EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .least = 0.6f}, kSamples), first(10)) << "weights are of the temperature";
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .least = 0.6f}, kSamples), first(10))
+      << "weights are of the temperature";
   Changes one_left;
   one_left.masks.assign(static_cast<size_t>(mask_words(kVocab)), 0u);
   one_left.masks[0] = 1u << 9;

@@ -66,12 +66,12 @@ TEST_F(OverlapTest, WhatHasEndedKeepsItsBlocksUntilTheSecondStepIsDone) {
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0].finish->reason, FinishReason::kStop);
   EXPECT_EQ(events[0].usage.completion_tokens, 1);
-  EXPECT_GT(scheduler_.pool().stats().used, 0);
+  EXPECT_GT(scheduler_.block_pool().stats().used, 0);
   EXPECT_FALSE(scheduler_.idle());
   EXPECT_TRUE(scheduler_.next().batch.empty());
   commit(std::move(second), {7});
   EXPECT_THAT(scheduler_.drain(), IsEmpty());
-  EXPECT_EQ(scheduler_.pool().stats().used, 0);
+  EXPECT_EQ(scheduler_.block_pool().stats().used, 0);
   EXPECT_TRUE(scheduler_.idle());
 }
 

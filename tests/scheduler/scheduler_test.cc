@@ -68,7 +68,7 @@ class SchedulerTest : public ::testing::Test {
     return std::exchange(events_, {});
   }
 
-  int used_blocks() { return scheduler().pool().stats().used; }
+  int used_blocks() { return scheduler().block_pool().stats().used; }
 
   std::chrono::steady_clock::time_point now_{};
   SchedulerOptions options_;
@@ -113,8 +113,8 @@ TEST_F(SchedulerTest, APrefixIsReusedButForTheLastToken) {
   add(numbered_request(9, 1));
   EXPECT_THAT(step().positions, ElementsAre(8));
   EXPECT_EQ(events_.back().usage.cached_tokens, 8);
-  EXPECT_EQ(scheduler().pool().stats().hit_tokens, 12u);
-  EXPECT_EQ(scheduler().pool().stats().query_tokens, 25u);
+  EXPECT_EQ(scheduler().block_pool().stats().hit_tokens, 12u);
+  EXPECT_EQ(scheduler().block_pool().stats().query_tokens, 25u);
 }
 
 TEST_F(SchedulerTest, APrefixIsNotReusedAcrossSaltsOrForPromptLogprobsOrWhenSwitchedOff) {
@@ -135,7 +135,7 @@ TEST_F(SchedulerTest, APrefixIsNotReusedAcrossSaltsOrForPromptLogprobsOrWhenSwit
     add(numbered_request(9, 1));
     EXPECT_THAT(step().tokens, SizeIs(9));
   }
-  EXPECT_EQ(scheduler().pool().stats().cached, 0);
+  EXPECT_EQ(scheduler().block_pool().stats().cached, 0);
 }
 
 TEST_F(SchedulerTest, GeneratedTokensAreReusedToo) {
@@ -438,7 +438,7 @@ TEST_F(SchedulerTest, AFaultEndsItsChoiceOnlyAndForgetsTheCache) {
   EXPECT_EQ(events[0].finish->message, "not finite");
   EXPECT_FALSE(events[1].finish);
   EXPECT_EQ(run_to_end().back().finish->reason, FinishReason::kLength);
-  EXPECT_EQ(scheduler().pool().stats().cached, 0) << "a name outlived the fault";
+  EXPECT_EQ(scheduler().block_pool().stats().cached, 0) << "a name outlived the fault";
 }
 
 TEST_F(SchedulerTest, PromptLogprobsAreBoundedByTheLogitRows) {

@@ -171,7 +171,7 @@ class Simulation {
     if (step.batch.empty()) return commit_in_flight();
     if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
     std::vector<SampleResult> results =
-        model_.run(step, scheduler_.pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
+        model_.run(step, scheduler_.block_pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
     overlapped += in_flight_ && !step.batch.from_sample.empty();
     commit_in_flight();
     check_penalty_counts(step);
@@ -346,7 +346,7 @@ class Simulation {
           << "an ended request is kept";
     }
     check_states();
-    const BlockPool& pool = scheduler_.pool();
+    const BlockPool& pool = scheduler_.block_pool();
     const BlockPoolStats stats = pool.stats();
     EXPECT_EQ(stats.free + stats.cached + stats.used, options_.blocks);
     EXPECT_EQ(stats.used, static_cast<int>(holders.size()));
@@ -388,7 +388,7 @@ class Simulation {
     EXPECT_EQ(states.live(), static_cast<int>(slots.size()));
     EXPECT_LE(states.live() + states.snapshots(), options_.state_slots);
     for (BlockId block = 0; block < options_.blocks; ++block) {
-      EXPECT_TRUE(!states.has_snapshot(block) || scheduler_.pool().in_prefix_cache(block));
+      EXPECT_TRUE(!states.has_snapshot(block) || scheduler_.block_pool().in_prefix_cache(block));
     }
   }
 
@@ -417,8 +417,8 @@ class Simulation {
     EXPECT_TRUE(scheduler_.requests().empty());
     EXPECT_EQ(scheduler_.stats().running, 0);
     EXPECT_EQ(scheduler_.stats().waiting, 0);
-    EXPECT_EQ(scheduler_.pool().stats().used, 0);
-    EXPECT_EQ(scheduler_.pool().available(), options_.blocks);
+    EXPECT_EQ(scheduler_.block_pool().stats().used, 0);
+    EXPECT_EQ(scheduler_.block_pool().available(), options_.blocks);
     EXPECT_EQ(scheduler_.queue_limit().requests(), 0);
     EXPECT_EQ(scheduler_.queue_limit().tokens(), 0);
     EXPECT_FALSE(scheduler_.next_deadline());
@@ -426,7 +426,7 @@ class Simulation {
       for (const bool ended : t.ended) EXPECT_TRUE(ended) << "request " << id << " has no end";
     }
     preemptions += scheduler_.stats().preemptions;
-    hits += scheduler_.pool().stats().hit_tokens;
+    hits += scheduler_.block_pool().stats().hit_tokens;
     steps += scheduler_.stats().steps;
   }
 

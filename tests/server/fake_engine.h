@@ -108,7 +108,7 @@ class FakeEngine : public Engine {
     return id;
   }
   // The vector of a text: its length, its first and its last token, its types' sum.
-  RequestId pool(PoolingRequest request, PoolingSink sink) override {
+  RequestId embed(PoolingRequest request, PoolingSink sink) override {
     if (refuse_submit || draining) throw Error(ErrorCode::kOverloaded, "The queue is full.");
     PoolingResult result;
     for (const PooledText& text : request.texts) {

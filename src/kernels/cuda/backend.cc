@@ -66,8 +66,9 @@ void embed_op(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids) {
 }
 
 void rms_norm_op(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float offset) {
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.rms_norm(out, x, weight, eps, offset, fallback); },
-                 [=] { rms_norm(launch(), out, x, weight, eps, offset); });
+  take_or_launch(
+      [&](DecodeKernelBuilder& s, auto& fallback) { return s.rms_norm(out, x, weight, eps, offset, fallback); },
+      [=] { rms_norm(launch(), out, x, weight, eps, offset); });
 }
 
 void glu_op(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation) {
@@ -124,8 +125,8 @@ void feed_sampled_op(ThreadPool&, const ops::FeedSampledArgs& args) {
   finish([&] { feed_sampled(launch(), args, on_device(args.from)); });
 }
 
-void pool_op(ThreadPool&, const ops::PoolArgs& args) {
-  finish([&] { pool(launch(), args, on_device(args.query_start)); });
+void pooling_op(ThreadPool&, const ops::PoolingArgs& args) {
+  finish([&] { pooling(launch(), args, on_device(args.query_start)); });
 }
 
 SequenceIndices indices_of(const ops::Sequences& s) {
@@ -156,21 +157,23 @@ void matmul_by(const MatmulProblem& p) {
 template <Arithmetic arithmetic>
 void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
   const MatmulProblem p{.out = args.out,
-                  .x = args.x,
-                  .type = args.weight->dtype,
-                  .weight = args.weight->data,
-                  .n = args.weight->n,
-                  .k = args.weight->k,
-                  .bias = args.bias,
-                  .accumulate = args.accumulate,
-                  .rounding = args.weight->inputs};
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback); },
+                        .x = args.x,
+                        .type = args.weight->dtype,
+                        .weight = args.weight->data,
+                        .n = args.weight->n,
+                        .k = args.weight->k,
+                        .bias = args.bias,
+                        .accumulate = args.accumulate,
+                        .rounding = args.weight->inputs};
+  take_or_launch([&](DecodeKernelBuilder& s,
+                     auto& fallback) { return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback); },
                  [=] { matmul_by<arithmetic>(p); });
 }
 
 // What norms and gates write instead of fp32 where cuBLASLt is next, see ops::input_type.
 DType input_type(const ops::Weight& weight, int64_t rows) {
-  if (DeviceContext::get().builder() != nullptr && rows <= kMostDecodeKernelRows) return &kFloat32;  // what programs pass on
+  if (DeviceContext::get().builder() != nullptr && rows <= kMostDecodeKernelRows)
+    return &kFloat32;  // what programs pass on
   const bool fp8 = weight.dtype == &quant::Fp8::kType;
   const bool rounds =
       fp8 ? weight.inputs == ops::InputRounding::kFp8PerRow : rows >= dense_rows(weight.dtype, weight.n * weight.k);
@@ -192,18 +195,18 @@ void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertM
   x.shape = Shape{args.out.rows(), args.weight->k};
   finish([&] {
     matmul_by<arithmetic>({.out = args.out,
-                             .x = x,
-                             .type = args.weight->dtype,
-                             .weight = args.weight->data,
-                             .n = n,
-                             .k = args.weight->k,
-                             .bias = args.bias,
-                             .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
-                             .weight_rows = ops::stacked_outputs(n),
-                             .bias_step = n,
-                             .starts = args.starts.as<const int32_t>(),
-                             .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
-                             .rounding = args.weight->inputs});
+                           .x = x,
+                           .type = args.weight->dtype,
+                           .weight = args.weight->data,
+                           .n = n,
+                           .k = args.weight->k,
+                           .bias = args.bias,
+                           .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
+                           .weight_rows = ops::stacked_outputs(n),
+                           .bias_step = n,
+                           .starts = args.starts.as<const int32_t>(),
+                           .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
+                           .rounding = args.weight->inputs});
   });
 }
 
@@ -211,15 +214,15 @@ template <Arithmetic arithmetic>
 void head_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::HeadMatmulArgs& args) {
   finish([&] {
     matmul_by<arithmetic>({.out = args.out,
-                             .x = args.x,
-                             .type = args.weight->dtype,
-                             .weight = args.weight->data,
-                             .n = args.n,
-                             .k = args.weight->k,
-                             .matrices = args.heads,
-                             .weight_rows = ops::stacked_outputs(args.n),
-                             .x_columns = args.x_stride,
-                             .out_columns = args.out_stride});
+                           .x = args.x,
+                           .type = args.weight->dtype,
+                           .weight = args.weight->data,
+                           .n = args.n,
+                           .k = args.weight->k,
+                           .matrices = args.heads,
+                           .weight_rows = ops::stacked_outputs(args.n),
+                           .x_columns = args.x_stride,
+                           .out_columns = args.out_stride});
   });
 }
 
@@ -301,7 +304,7 @@ const ops::Ops& table() {
                             .copy_rows = copy_rows_op,
                             .sample = op<sample, const ops::SampleArgs&>,
                             .feed_sampled = feed_sampled_op,
-                            .pool = pool_op,
+                            .pooling = pooling_op,
                             .route = op<route, const ops::RouteArgs&>,
                             .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,
                             .expert_matmul = expert_matmul_op<arithmetic>,

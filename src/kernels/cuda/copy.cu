@@ -38,7 +38,7 @@ void launch_copy(const Launch& l, void* to, const void* from, size_t bytes) {
   const size_t in_packs = aligned ? bytes / kPack * kPack : 0;
   const auto items = static_cast<int64_t>(std::max(in_packs / kPack, bytes - in_packs));
   launch_pdl(l, "copy", copy_bytes<early>, dim3(blocks_for(l, items, kThreads)), kThreads, 0,
-                    static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, in_packs);
+             static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, in_packs);
 }
 
 }  // namespace

@@ -496,8 +496,7 @@ void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
     return;
   }
   launch_pdl(l, "group_by_expert: count", count_experts, dim3(1), 1024, experts * sizeof(int), p);
-  launch_pdl(l, "group_by_expert: place", place_entries, dim3(static_cast<unsigned>(experts)), kPlaceThreads, 0,
-                    p);
+  launch_pdl(l, "group_by_expert: place", place_entries, dim3(static_cast<unsigned>(experts)), kPlaceThreads, 0, p);
 }
 
 void combine(const Launch& l, const ops::CombineArgs& args) {

@@ -134,8 +134,8 @@ void gate_rows(const Launch& l, const char* name, const Tensor& out, const Tenso
       launch_pdl(l, name, gate_fp8<T, F>, dim3(static_cast<unsigned>(rows)), threads, 0, in, to, f);
     } else {
       const auto parts = static_cast<int>(pieces(in.n / 4, kThreads * kQuads));
-      launch_pdl(l, name, gate_quads<T, Out, F>, dim3(static_cast<unsigned>(rows * parts)), kThreads, 0, in, to,
-                        parts, f);
+      launch_pdl(l, name, gate_quads<T, Out, F>, dim3(static_cast<unsigned>(rows * parts)), kThreads, 0, in, to, parts,
+                 f);
     }
   });
 }
@@ -150,7 +150,7 @@ void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& g
   }
   const Halves<float> in{gate_up.f32(), gate_up.row_stride, out.shape[1]};
   launch_pdl(l, name, gate_each<F>, dim3(blocks_for(l, out.rows() * in.n, kThreads)), kThreads, 0, out.f32(),
-                    out.row_stride, in, static_cast<int>(out.rows()), f);
+             out.row_stride, in, static_cast<int>(out.rows()), f);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct Launch {
   int32_t* arrivals = nullptr;  // a zero for every kBytesPerArrival of the workspace; launches leave zeros behind
   int sm_count = 0;
   int compute_capability = 0;  // 90: 9.0
-  bool pdl = false;       // kernels may begin while their predecessors end (device/pdl.cuh)
+  bool pdl = false;            // kernels may begin while their predecessors end (device/pdl.cuh)
   bool captured = false;       // as a part of a recording: all that was launched before it has ended when it runs
 };
 
@@ -183,7 +183,7 @@ void sample(const Launch&, const ops::SampleArgs&);
 void feed_sampled(const Launch&, const ops::FeedSampledArgs&, const int32_t* from);
 
 // pool.cu
-void pool(const Launch&, const ops::PoolArgs&, const int32_t* query_start);
+void pooling(const Launch&, const ops::PoolingArgs&, const int32_t* query_start);
 
 // experts.cu
 void route(const Launch&, const ops::RouteArgs&);

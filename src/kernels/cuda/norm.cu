@@ -259,8 +259,8 @@ void run(const Launch& l, const Tensor& out, const Tensor& x, const float* weigh
     });
   }
   const Vectors v{out.f32(), x.f32(), columns, groups, out.row_stride, x.row_stride};
-  launch_pdl(l, name, normalize<Centred>, vectors, static_cast<unsigned>(threads_of(columns)), 0, v, weight,
-                    bias, eps, weight_offset);
+  launch_pdl(l, name, normalize<Centred>, vectors, static_cast<unsigned>(threads_of(columns)), 0, v, weight, bias, eps,
+             weight_offset);
 }
 
 }  // namespace

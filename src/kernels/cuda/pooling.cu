@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void pool(const Launch& l, const ops::PoolArgs& args, const int32_t* query_start) {
+void pooling(const Launch& l, const ops::PoolingArgs& args, const int32_t* query_start) {
   if (args.out.rows() == 0 || args.x.shape[1] == 0) return;
   const dim3 grid(static_cast<unsigned>(pieces(args.x.shape[1], kThreads)), static_cast<unsigned>(args.out.rows()));
   pool_rows<<<grid, kThreads, 0, l.stream>>>(args.out.f32(), args.out.row_stride, args.x.f32(), args.x.row_stride,

@@ -264,9 +264,9 @@ void store_rows(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* pos
   const int64_t tokens = a.q.rows(), wanted = pieces(int64_t{l.sm_count} * 8, tokens);
   const auto launch = [&](auto* kernel, int64_t most, auto... more) {
     const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most)));
-    launch_pdl(l, "rope_store", kernel, grid, kThreads, 0, rows_of<Q>(a.q), heads, rows_of<Q>(a.k),
-                      rows_of<Q>(a.v), rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache),
-                      cache_of<T>(a.v_cache), positions, slots, more...);
+    launch_pdl(l, "rope_store", kernel, grid, kThreads, 0, rows_of<Q>(a.q), heads, rows_of<Q>(a.k), rows_of<Q>(a.v),
+               rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache), cache_of<T>(a.v_cache), positions, slots,
+               more...);
   };
   if constexpr (!std::is_same_v<T, int8_t>) {
     if (takes_packs<Q>(a)) {

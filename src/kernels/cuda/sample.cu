@@ -556,13 +556,13 @@ void sample(const Launch& l, const ops::SampleArgs& args) {
       .arrivals = l.arrivals};
   const int64_t parts = std::min({kMostParts, kMostBlocks / samples, args.logits.shape[1] / kLeastOfPart});
   launch_pdl(l, "sample", sample_rows, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))), kThreads, 0,
-                    pointers, given);
+             pointers, given);
 }
 
 void feed_sampled(const Launch& l, const ops::FeedSampledArgs& args, const int32_t* from) {
   const auto rows = static_cast<unsigned>(args.from.size());
   launch_pdl(l, "feed_sampled", feed_sampled_rows, dim3((rows + 255) / 256), 256, 0, args.tokens.as<int32_t>(),
-                    args.sampled.as<const SampledRow>(), from, static_cast<int>(rows));
+             args.sampled.as<const SampledRow>(), from, static_cast<int>(rows));
 }
 
 }  // namespace sluice::cuda

@@ -4,8 +4,8 @@
 // are the first columns of its keys.
 #pragma once
 
-#include "nn/token_mixer.h"
 #include "nn/stacked_linear.h"
+#include "nn/token_mixer.h"
 
 namespace sluice {
 

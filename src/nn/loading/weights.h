@@ -39,7 +39,7 @@ struct LoadContext {
   std::vector<size_t> packed_sizes{};  // of it, of each packed matrix in turn
   std::string packed_layout{};         // what they are: a line each
   size_t mapped_bytes = 0;             // read in place from the file (embedding tables)
-  int64_t widest_matmul = 0;          // inputs of a token, of all experts that it takes
+  int64_t widest_matmul = 0;           // inputs of a token, of all experts that it takes
   int attention_heads = 0;             // the most of any layer
   int64_t attention_value_dim = 0;     // likewise
   int64_t parameters = 0;

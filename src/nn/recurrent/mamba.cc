@@ -20,7 +20,8 @@ Mamba::Mamba(const Weights& w, const MambaSpec& s, int hidden)
   c_norm_ = Norm(w, "c_layernorm", s.state, s.norm);
 }
 
-void Mamba::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate) const {
+void Mamba::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
+                       bool accumulate) const {
   const int64_t inner = spec_.inner, n = spec_.state, conv_values = spec_.conv().state_values();
   const Tensor xz = in_(c, x);
   const Tensor u = conv_(c, step, xz.slice_columns(0, inner), step.state.slice_columns(0, conv_values));

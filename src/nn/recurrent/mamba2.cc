@@ -42,7 +42,8 @@ void Mamba2::gate_and_norm(ops::Ctx& c, const Tensor& y, const Tensor& gate) con
   if (!spec_.norm_before_gate) norm();
 }
 
-void Mamba2::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate) const {
+void Mamba2::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
+                        bool accumulate) const {
   const int64_t inner = spec_.inner(), shared = spec_.projections(), conv_values = spec_.conv().state_values();
   const Tensor projected = in_(c, x);
   scale(c, projected);

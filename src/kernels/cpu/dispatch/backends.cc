@@ -86,7 +86,7 @@ ops::Ops make_table() {
                .copy_rows = ops::reference::copy_rows,
                .sample = ops::reference::sample,
                .feed_sampled = ops::reference::feed_sampled,
-               .pool = ops::reference::pool,
+               .pooling = ops::reference::pooling,
                .route = ops::reference::route,
                .group_by_expert = ops::reference::group_by_expert,
                .expert_matmul = expert_matmul,

@@ -13,8 +13,8 @@ namespace {
 template <class T, int dim, int tiles>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     decode_tma(const __grid_constant__ AttentionParams p, const __grid_constant__ CacheMaps maps,
-                 const __grid_constant__ Partials partials, int sequences, const __grid_constant__ Cut cut,
-                 const bool begins_early) {
+               const __grid_constant__ Partials partials, int sequences, const __grid_constant__ Cut cut,
+               const bool begins_early) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) uint4 bytes[];
   const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
@@ -43,9 +43,9 @@ struct TmaTiles {
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
       const bool begins_early = l.captured && d.cut.shared_by > 0;
-      launch_pdl(l, "attention decode", decode_tma<T, dim, tiles>,
-                        dim3(static_cast<unsigned>(l.sm_count)), static_cast<unsigned>(d.warps * kWarp),
-                        static_cast<size_t>(d.shared), d.params, maps, d.partials, d.sequences, d.cut, begins_early);
+      launch_pdl(l, "attention decode", decode_tma<T, dim, tiles>, dim3(static_cast<unsigned>(l.sm_count)),
+                 static_cast<unsigned>(d.warps * kWarp), static_cast<size_t>(d.shared), d.params, maps, d.partials,
+                 d.sequences, d.cut, begins_early);
     });
   }
 };

@@ -164,7 +164,8 @@ __device__ void copy_keys(const AttentionParams& p, const LatentMap& map, Pieces
       __syncwarp();
       if (vector >= 0) {
         for (int panel = lane() / tiles; panel < Layout::kPanels; panel += kWarp / tiles) {
-          copy_tma_tile(shared.panel(place.stage, panel) + tile * rows * 128, map.keys, panel * 128, vector, full, policy);
+          copy_tma_tile(shared.panel(place.stage, panel) + tile * rows * 128, map.keys, panel * 128, vector, full,
+                        policy);
         }
       }
       key += kLatentKeys;
@@ -592,11 +593,11 @@ void launch_latent(const Launch& l, const AttentionParams& p, int tokens, int se
   for (int first = 0; first < sequences; first += kLatentSequences) {
     AttentionParams own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    launch_pdl(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map,
-                      partials, std::min(sequences - first, kLatentSequences));
+    launch_pdl(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map, partials,
+               std::min(sequences - first, kLatentSequences));
     if (blocks == 1) continue;
     launch_pdl(l, "pieces of latent attention", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
-                      partials);
+               partials);
   }
 }
 

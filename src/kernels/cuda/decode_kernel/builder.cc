@@ -34,7 +34,7 @@ constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a rec
 // Where they begin on the device, and where the maps of their weights do.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
 static_assert(kMapsAt % alignof(TensorMaps) == 0);
-constexpr int kStagesAhead = 3;     // of a feeder, on their way at a time: more only wait behind each other
+constexpr int kStagesAhead = 3;    // of a feeder, on their way at a time: more only wait behind each other
 constexpr int kFewestMatmuls = 2;  // of a run that is worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
@@ -122,32 +122,32 @@ bool DecodeKernelBuilder::embed(const Tensor& out, const Tensor& table, const in
   if (!plain && !take_type(table.dtype, nullptr)) return false;
   add(instruction(Kind::kGather, &Instruction::rows,
                   GatherInstruction{.out = out.f32(),
-                           .table = table.data,
-                           .ids = ids,
-                           .out_stride = out.row_stride,
-                           .table_stride = table.row_stride,
-                           .rows = static_cast<int>(out.rows()),
-                           .columns = static_cast<int>(out.shape[1]),
-                           .bytes = plain ? 4 : 2}),
+                                    .table = table.data,
+                                    .ids = ids,
+                                    .out_stride = out.row_stride,
+                                    .table_stride = table.row_stride,
+                                    .rows = static_cast<int>(out.rows()),
+                                    .columns = static_cast<int>(out.shape[1]),
+                                    .bytes = plain ? 4 : 2}),
       std::move(fallback));
   return true;
 }
 
 bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
-                           FallbackLaunch fallback) {
+                                   FallbackLaunch fallback) {
   if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostOps) return false;
   add(instruction(Kind::kNorm, &Instruction::norm,
                   NormInstruction{.out = out.f32(),
-                           .x = x.f32(),
-                           .weight = weight,
-                           .out_stride = out.row_stride,
-                           .x_stride = x.row_stride,
-                           .rows = static_cast<int>(x.rows()),
-                           .groups = static_cast<int>(x.shape.rank() == 3 ? x.shape[1] : 1),
-                           .columns = static_cast<int>(x.shape[-1]),
-                           .eps = eps,
-                           .offset = offset,
-                           .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
+                                  .x = x.f32(),
+                                  .weight = weight,
+                                  .out_stride = out.row_stride,
+                                  .x_stride = x.row_stride,
+                                  .rows = static_cast<int>(x.rows()),
+                                  .groups = static_cast<int>(x.shape.rank() == 3 ? x.shape[1] : 1),
+                                  .columns = static_cast<int>(x.shape[-1]),
+                                  .eps = eps,
+                                  .offset = offset,
+                                  .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
       std::move(fallback));
   return true;
 }
@@ -199,7 +199,8 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
   return true;
 }
 
-bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback) {
+bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation,
+                              FallbackLaunch fallback) {
   if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostOps) return false;
   const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
   if (all_.size() > run_ && all_.back().kind == Kind::kMatmul) {
@@ -213,42 +214,43 @@ bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Act
   }
   add(instruction(Kind::kGlu, &Instruction::glu,
                   GluInstruction{.out = out.f32(),
-                          .gate_up = gate_up.f32(),
-                          .out_stride = out.row_stride,
-                          .gate_up_stride = gate_up.row_stride,
-                          .rows = rows,
-                          .columns = columns,
-                          .activation = activation}),
+                                 .gate_up = gate_up.f32(),
+                                 .out_stride = out.row_stride,
+                                 .gate_up_stride = gate_up.row_stride,
+                                 .rows = rows,
+                                 .columns = columns,
+                                 .activation = activation}),
       std::move(fallback));
   return true;
 }
 
-bool DecodeKernelBuilder::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback) {
+bool DecodeKernelBuilder::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots,
+                                     FallbackLaunch fallback) {
   const Tensor& cache = a.k_cache;
   if (!few_rows(a.q) || all_.size() >= kMostOps || !take_type(cache.dtype, nullptr)) return false;
   const bool stores = a.k.data != nullptr, rotates = a.cos_sin.data != nullptr;
   const auto head_dim = static_cast<int>(cache.shape[3]);
   add(instruction(Kind::kRope, &Instruction::rotation,
                   RopeInstruction{.q = a.q.f32(),
-                               .k = stores ? a.k.f32() : nullptr,
-                               .v = stores ? a.v.f32() : nullptr,
-                               .cos_sin = rotates ? a.cos_sin.f32() : nullptr,
-                               .k_cache = cache.data,
-                               .v_cache = a.v_cache.data,
-                               .positions = positions,
-                               .slots = slots,
-                               .q_stride = a.q.row_stride,
-                               .k_stride = a.k.row_stride,
-                               .v_stride = a.v.row_stride,
-                               .cos_sin_stride = a.cos_sin.row_stride,
-                               .rows = static_cast<int>(a.q.rows()),
-                               .heads = static_cast<int>(a.q.shape[1] / head_dim),
-                               .kv_heads = static_cast<int>(cache.shape[1]),
-                               .head_dim = head_dim,
-                               .value_dim = stores ? static_cast<int>(a.v_cache.shape[3]) : 0,
-                               .rotary = rotates ? static_cast<int>(a.cos_sin.shape[1]) : 0,
-                               .block_size = static_cast<int>(cache.shape[2]),
-                               .interleaved = a.interleaved}),
+                                  .k = stores ? a.k.f32() : nullptr,
+                                  .v = stores ? a.v.f32() : nullptr,
+                                  .cos_sin = rotates ? a.cos_sin.f32() : nullptr,
+                                  .k_cache = cache.data,
+                                  .v_cache = a.v_cache.data,
+                                  .positions = positions,
+                                  .slots = slots,
+                                  .q_stride = a.q.row_stride,
+                                  .k_stride = a.k.row_stride,
+                                  .v_stride = a.v.row_stride,
+                                  .cos_sin_stride = a.cos_sin.row_stride,
+                                  .rows = static_cast<int>(a.q.rows()),
+                                  .heads = static_cast<int>(a.q.shape[1] / head_dim),
+                                  .kv_heads = static_cast<int>(cache.shape[1]),
+                                  .head_dim = head_dim,
+                                  .value_dim = stores ? static_cast<int>(a.v_cache.shape[3]) : 0,
+                                  .rotary = rotates ? static_cast<int>(a.cos_sin.shape[1]) : 0,
+                                  .block_size = static_cast<int>(cache.shape[2]),
+                                  .interleaved = a.interleaved}),
       std::move(fallback));
   return true;
 }
@@ -322,24 +324,24 @@ bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const Attention
   auto* memory = reinterpret_cast<float*>(launch_.workspace);
   const bool plain = params.soft_cap <= 0 && params.alibi_slopes == nullptr && params.relative_bias == nullptr;
   AttentionInstruction attention{.params = params,
-                          .norms = {},
-                          .rotation = all_.back().rotation,
-                          .in = {},
-                          .put = {},
-                          .q_at = 0,
-                          .k_at = 0,
-                          .v_at = 0,
-                          .keeps_out = true,
-                          .sequences = at.sequences,
-                          .cuts = cuts,
-                          .place = place_of(params, all_.back().rotation, cuts),
-                          .values = memory,
-                          .sums = reinterpret_cast<ChunkSum*>(memory + values),
-                          .maps = nullptr,
-                          .tile_keys = tiles.rows,
-                          .plain = plain,
-                          .score_unit = (plain ? params.scale : 1.0f) * std::numbers::log2e_v<float>,
-                          .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
+                                 .norms = {},
+                                 .rotation = all_.back().rotation,
+                                 .in = {},
+                                 .put = {},
+                                 .q_at = 0,
+                                 .k_at = 0,
+                                 .v_at = 0,
+                                 .keeps_out = true,
+                                 .sequences = at.sequences,
+                                 .cuts = cuts,
+                                 .place = place_of(params, all_.back().rotation, cuts),
+                                 .values = memory,
+                                 .sums = reinterpret_cast<ChunkSum*>(memory + values),
+                                 .maps = nullptr,
+                                 .tile_keys = tiles.rows,
+                                 .plain = plain,
+                                 .score_unit = (plain ? params.scale : 1.0f) * std::numbers::log2e_v<float>,
+                                 .arrivals = reinterpret_cast<uint32_t*>(launch_.arrivals)};
   if (attention.place < 0) return false;
   attention.maps = keep({tiles.keys, tiles.values});
   all_.pop_back();
@@ -355,13 +357,13 @@ void DecodeKernelBuilder::launch_run() {
   all_.insert(all_.end(), resolved.instructions.begin(), resolved.instructions.end());
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   DecodeKernelLaunch l{.builder = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
-               .count = static_cast<int>(all_.size() - run_),
-               .first_fed = -1,
-               .places = {},
-               .stages = 0,
-               .ahead = 0,
-               .scratch_bytes = scratch_,
-               .arrivals = reinterpret_cast<uint32_t*>(device())};
+                       .count = static_cast<int>(all_.size() - run_),
+                       .first_fed = -1,
+                       .places = {},
+                       .stages = 0,
+                       .ahead = 0,
+                       .scratch_bytes = scratch_,
+                       .arrivals = reinterpret_cast<uint32_t*>(device())};
   l.stages = std::min((kDecodeSharedBytes - kHelperWarps - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
   l.stages -= l.stages % kProducerWarps;
   l.ahead = std::min(l.stages / kProducerWarps, kStagesAhead);

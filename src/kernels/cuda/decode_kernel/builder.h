@@ -46,7 +46,7 @@ struct Put {
 // What the kernel executes. Blocks wait for each other before those instructions that say so; what they take from an
 // Exchange they wait for piece by piece.
 struct MatmulInstruction {
-  const TensorMaps* maps;     // of rows, on the device
+  const TensorMaps* maps;   // of rows, on the device
   const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
   int64_t pitch;
   const float* x;
@@ -130,7 +130,7 @@ struct AttentionInstruction {  // a row of each sequence
   float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
   ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
   const TensorMaps* maps;
-  int tile_keys;        // that a box copies: 8 or 16
+  int tile_keys;       // that a box copies: 8 or 16
   bool plain;          // scores are scaled and nothing else
   float score_unit;    // scores times this are in powers of two
   uint32_t* arrivals;  // [sequences, kv_heads] zeros, and zeros again at the end
@@ -139,7 +139,7 @@ struct AttentionInstruction {  // a row of each sequence
 struct alignas(16) Instruction {
   enum class Kind { kMatmul, kNorm, kGather, kGlu, kRope, kAttention, kPut } kind;
   bool grid_barrier;  // all blocks are done with what is before
-  int next;   // the instruction that is the next one with stages of the ring, after one that has some; -1: none
+  int next;           // the instruction that is the next one with stages of the ring, after one that has some; -1: none
   union {
     MatmulInstruction matmul;
     NormInstruction norm;
@@ -185,17 +185,18 @@ const DecodeKernel* decode_kernel(DType plain, DType quantized);  // null: there
 inline constexpr int kMathWarps = 8, kWarpgroupWarps = 4;  // that calculate; of a group
 inline constexpr int kMathGroups = kMathWarps / kWarpgroupWarps;
 inline constexpr int kEpilogueWarps = 2, kProducerWarps = 2;  // the warps beside them
-inline constexpr int kDecodeSharedBytes = 225 << 10;       // and 1 KiB for the ring to begin at a multiple of that
+inline constexpr int kDecodeSharedBytes = 225 << 10;          // and 1 KiB for the ring to begin at a multiple of that
 inline constexpr int kFewestStages = kMathWarps, kMostStages = 64;
 inline constexpr int kMostHeadDim = 128;         // of heads
-inline constexpr int kDecodeKeys = 16;             // of a stage
+inline constexpr int kDecodeKeys = 16;           // of a stage
 inline constexpr int kUnitPlaceBytes = 1 << 10;  // of a unit of attention
 // Panels whose sums may be on their way from the warps to the one that adds them up.
 inline constexpr int kDecodeSums = 4;
 // Beside the ring and the scratch: these sums, instructions at hand and for the feeder, barriers.
-inline constexpr int kHelperWarps =
-    kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 + (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
-    16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 + kMostPlaces * kUnitPlaceBytes + 128;
+inline constexpr int kHelperWarps = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
+                                    (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
+                                    16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 +
+                                    kMostPlaces * kUnitPlaceBytes + 128;
 
 class DecodeKernelBuilder {
  public:
@@ -210,7 +211,8 @@ class DecodeKernelBuilder {
   // Each takes the op, or returns false. `alone` is the op as a launch of its own.
   using FallbackLaunch = std::function<void()>;
   bool embed(const Tensor& out, const Tensor& table, const int32_t* ids, FallbackLaunch fallback);
-  bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset, FallbackLaunch fallback);
+  bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
+                FallbackLaunch fallback);
   bool matmul(const MatmulProblem& p, FallbackLaunch fallback);
   bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
@@ -246,7 +248,7 @@ class DecodeKernelBuilder {
   std::vector<std::pair<uint2*, size_t>> exchanges_;  // on the device, words; the last one is large enough for the run
   std::vector<Instruction> all_;                      // those of the launches until now, then the run
   std::vector<TensorMaps> maps_;
-  size_t run_ = 0;            // where that begins
+  size_t run_ = 0;                        // where that begins
   std::vector<FallbackLaunch> fallback_;  // its ops
   DType plain_ = nullptr, quantized_ = nullptr;
   std::vector<Place> places_;

@@ -16,9 +16,7 @@ struct Span {
   int64_t stride = 0;
   int rows = 0, columns = 0;
 
-  bool pdl(const Span& o) const {
-    return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end;
-  }
+  bool pdl(const Span& o) const { return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end; }
   bool operator==(const Span& o) const {
     return begin == o.begin && end == o.end && stride == o.stride && rows == o.rows && columns == o.columns;
   }

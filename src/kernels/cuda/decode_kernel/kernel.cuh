@@ -1,10 +1,10 @@
-// The kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and over a quantized type, one
-// block per multiprocessor. kMathWarps warps execute the instructions, all blocks one after the other, and four more
-// work for them: two feeders copy the weights of every product to come into a ring of stages in shared memory, two
-// finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage or a unit
-// is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave for it.
-// Blocks wait for the words that they read (device/exchange.cuh), and for each other, at a counter in device memory,
-// before the instructions that say so; feeders wait for neither, so that memory is read all the while.
+// The kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and over a quantized
+// type, one block per multiprocessor. kMathWarps warps execute the instructions, all blocks one after the other, and
+// four more work for them: two feeders copy the weights of every product to come into a ring of stages in shared
+// memory, two finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage
+// or a unit is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave
+// for it. Blocks wait for the words that they read (device/exchange.cuh), and for each other, at a counter in device
+// memory, before the instructions that say so; feeders wait for neither, so that memory is read all the while.
 //
 // A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
 // 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by one
@@ -112,7 +112,7 @@ class Producer {
         for (int tile = 0; tile < key_tiles + value_tiles; ++tile) {
           const bool is_key = tile < key_tiles;
           copy_tma_tile(to + (tile * kDecodeKeys + i) * 128, is_key ? maps->rows : maps->beside,
-                   (is_key ? tile : tile - key_tiles) * 128, vector, full, policy_);
+                        (is_key ? tile : tile - key_tiles) * 128, vector, full, policy_);
         }
       }
       place_.next();
@@ -211,11 +211,12 @@ __device__ inline float activated(ops::Activation activation, float x) {
   return activated_otherwise(activation, x);
 }
 
-// A finisher's part of a product: of every kEpilogueWarps-th unit, adds up the warps' sums of a panel, a lane for an output
-// and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums are
-// added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
+// A finisher's part of a product: of every kEpilogueWarps-th unit, adds up the warps' sums of a panel, a lane for an
+// output and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums
+// are added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
 template <class T>
-__device__ void finish(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place, uint32_t tag) {
+__device__ void finish(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
+                       uint32_t tag) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
@@ -350,7 +351,7 @@ __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, c
 // A product of `rows` rows or fewer, whose inputs are there.
 template <class Weights, int rows>
 __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
-                              RingPlace& sums_place) {
+                            RingPlace& sums_place) {
   using Panel = typename Weights::template Panel<rows>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int stages = (inputs.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
@@ -596,7 +597,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   memory.fed = memory.slots + 2;
   memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2 * kProducerWarps);
   static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kUnitPlaceBytes);
-  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces), barriers = sums_barriers + 16 * kDecodeSums;
+  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces),
+                 barriers = sums_barriers + 16 * kDecodeSums;
   if (threadIdx.x == 0) {
     make_ring(barriers, l.stages, 1, kWarpgroupWarps);
     make_ring(sums_barriers, kDecodeSums, kMathWarps, 1);
@@ -672,10 +674,10 @@ template <class T, class Format>
 const DecodeKernel* kernel() {
   using Quantized = WeightsOf<Format>::Type;
   static constexpr DecodeKernel kernel{.launch = launch_decode_kernel<T, Quantized>,
-                                     .stage_bytes = stage_bytes<T, Quantized>(),
-                                     .stage_pieces = kPieces,
-                                     .inputs = inputs_for<T, Quantized>,
-                                     .attention_bytes = AttentionScratch<T, kMostHeadDim>::bytes};
+                                       .stage_bytes = stage_bytes<T, Quantized>(),
+                                       .stage_pieces = kPieces,
+                                       .inputs = inputs_for<T, Quantized>,
+                                       .attention_bytes = AttentionScratch<T, kMostHeadDim>::bytes};
   return &kernel;
 }
 

@@ -20,7 +20,7 @@ __device__ inline void wait_for_earlier() {
 
 template <class... Parameters, class... Arguments>
 void launch_pdl(const Launch& l, const char* name, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                       size_t shared, Arguments&&... arguments) {
+                size_t shared, Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);

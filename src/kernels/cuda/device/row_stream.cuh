@@ -51,7 +51,7 @@ void launch_row_stream(const Launch& l, const char* name, void (*kernel)(Paramet
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
   }
   launch_pdl(l, name, kernel, dim3(blocks), threads, static_cast<size_t>(shared),
-                    std::forward<Arguments>(arguments)...);
+             std::forward<Arguments>(arguments)...);
 }
 
 // Rows blockIdx.x, blockIdx.x + gridDim.x and so on below `rows`, of `bytes` bytes, a multiple of 16, each.

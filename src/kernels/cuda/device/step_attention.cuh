@@ -1,9 +1,9 @@
 // Attention of one row per sequence inside a program (decode_kernel.cuh), where what counts is how soon the result is
 // there: a unit, the keys of a chunk for one kv head, is a block's. Keys and values come through the ring as weights
-// do, kDecodeKeys of each in a stage, before the queries. A warp takes stages of its own: scores of queries by keys, then
-// the values by their weights, both products of the tensor cores, of which the second takes what the first gives as it
-// lies in the registers (Dao 2023, arXiv:2307.08691). Warps' results meet in shared memory at the end of the unit,
-// those of chunks in device memory.
+// do, kDecodeKeys of each in a stage, before the queries. A warp takes stages of its own: scores of queries by keys,
+// then the values by their weights, both products of the tensor cores, of which the second takes what the first gives
+// as it lies in the registers (Dao 2023, arXiv:2307.08691). Warps' results meet in shared memory at the end of the
+// unit, those of chunks in device memory.
 #pragma once
 
 #include "kernels/cuda/attention/decode_plan.h"
@@ -106,8 +106,8 @@ class ChunkAttention {
  public:
   using Scratch = AttentionScratch<T, dim>;
 
-  __device__ ChunkAttention(const AttentionInstruction& a, Scratch& scratch, const UnitPlace& place, const RingPlace& at,
-                            std::byte* ring)
+  __device__ ChunkAttention(const AttentionInstruction& a, Scratch& scratch, const UnitPlace& place,
+                            const RingPlace& at, std::byte* ring)
       : params_(a.params),
         scratch_(scratch),
         at_(at),
@@ -137,7 +137,7 @@ class ChunkAttention {
 
   // Adds the keys and values of the stages at hand.
   __device__ void add() {
-    float scores[kOwn][2][4] = {};                                   // of eight keys each
+    float scores[kOwn][2][4] = {};                                     // of eight keys each
     const int last = last_ - begin_ - (first_ + warp_) * kDecodeKeys;  // among the first stage's keys
     const T* new_key = scratch_.new_key + t() * 8;
     const T* query = scratch_.queries[min(g(), group_ - 1)] + t() * 8;
@@ -358,7 +358,8 @@ template <class T, int dim>
 class Vectors {
  public:
   // Asks for them.
-  __device__ Vectors(const AttentionInstruction& a, const UnitPlace& place, AttentionScratch<T, dim>& scratch, uint32_t tag)
+  __device__ Vectors(const AttentionInstruction& a, const UnitPlace& place, AttentionScratch<T, dim>& scratch,
+                     uint32_t tag)
       : words_(a.in.words != nullptr ? a.in.words + place.token * a.in.stride : nullptr),
         tag_(tag),
         group_(a.params.group),
@@ -533,8 +534,8 @@ __device__ bool merge_chunks(const AttentionInstruction& a, const UnitPlace& pla
 }
 
 template <class T, int dim>
-__device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, dim>& scratch, std::byte* ring, OwnStages& own,
-                            const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
+__device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, dim>& scratch, std::byte* ring,
+                            OwnStages& own, const UnitPlace& place, const Team& team, uint32_t epoch, uint32_t tag) {
   Vectors<T, dim> vectors(a, place, scratch, epoch + a.in.step);
   ChunkAttention<T, dim> attention(a, scratch, place, own.place.moved(-own.next), ring);
   vectors.place_value(attention);

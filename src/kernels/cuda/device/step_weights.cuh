@@ -1,5 +1,5 @@
-// How a program (decode_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them, the
-// inputs beside them, and the product of a stage, which is one warp group's.
+// How a program (decode_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them,
+// the inputs beside them, and the product of a stage, which is one warp group's.
 //
 // A type of weights has
 //   kLines        of a stage
@@ -312,7 +312,8 @@ struct QuantizedWeights<quant::Int4G128> {
       const std::byte* weights = stage + begin * kLineBytes + lane * 16;
       const std::byte* scales = stage + kScalesAt + begin / kLinesOfScaled * kScaleBytes + lane / 4 * 8;
       const std::byte* x = in.data + x_row * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
-      const Scaled* scaled = scaled_of(in) + first / kLinesOfScaled * kMostDecodeKernelRows + min(lane % 4, in.rows - 1);
+      const Scaled* scaled =
+          scaled_of(in) + first / kLinesOfScaled * kMostDecodeKernelRows + min(lane % 4, in.rows - 1);
       Set& s = set_;
 #pragma unroll
       for (int i = 0; i < kQuarter; ++i) {

@@ -63,15 +63,15 @@ struct Wgmma;
                  : SLUICE_SUMS_##n("+f")                                                                            \
                  : "l"(a), "l"(b), "r"(accumulate));                                                                \
   }
-#define SLUICE_WGMMA_CASE(T, type, n, o0, o1, o2, o3, o4, o5)            \
+#define SLUICE_WGMMA_CASE(T, type, n, o0, o1, o2, o3, o4, o5)                   \
   template <>                                                                   \
-  struct Wgmma<T, n> {                                               \
+  struct Wgmma<T, n> {                                                          \
     SLUICE_FROM_SHARED(from_shared, type, n, o0, o1, o2, "0")                   \
     SLUICE_FROM_SHARED(from_shared_transposed, type, n, o0, o1, o2, "1")        \
     SLUICE_FROM_REGISTERS(from_registers, type, n, o0, o1, o2, o3, o4, o5, "1") \
     SLUICE_FROM_REGISTERS(by_rows, type, n, o0, o1, o2, o3, o4, o5, "0")        \
   };
-#define SLUICE_WGMMA(n, o0, o1, o2, o3, o4, o5)                 \
+#define SLUICE_WGMMA(n, o0, o1, o2, o3, o4, o5)                       \
   SLUICE_WGMMA_CASE(__nv_bfloat16, "bf16", n, o0, o1, o2, o3, o4, o5) \
   SLUICE_WGMMA_CASE(__half, "f16", n, o0, o1, o2, o3, o4, o5)
 SLUICE_WGMMA(8, 4, 5, 6, 7, 8, 9)
@@ -83,9 +83,9 @@ SLUICE_WGMMA(128, 64, 65, 66, 67, 68, 69)
 // The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
 // that are exchanged as above; `by_rows` with a in registers, of whose row g + 8 h lane l holds elements 4 t to 4 t +
 // 3, and 16 more, in a[h] and a[2 + h].
-#define SLUICE_WGMMA_FP8(n, o0, o1, o2, o3, o4, o5)                                                \
+#define SLUICE_WGMMA_FP8(n, o0, o1, o2, o3, o4, o5)                                                            \
   template <>                                                                                                  \
-  struct Wgmma<__nv_fp8_e4m3, n> {                                                                  \
+  struct Wgmma<__nv_fp8_e4m3, n> {                                                                             \
     __device__ static void from_shared(float (&d)[n / 2], uint64_t a, uint64_t b, int accumulate) {            \
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #n          \
                    "k32.f32.e4m3.e4m3 {" SLUICE_NAMES_##n "}, %" #o0 ", %" #o1 ", p, 1, 1; }"                  \
@@ -109,9 +109,9 @@ SLUICE_WGMMA_FP8(128, 64, 65, 66, 67, 68, 69)
 #undef SLUICE_WGMMA_FP8
 
 // And of int8, with sums of int32.
-#define SLUICE_WGMMA_INT8(n, o0, o1, o2, o3, o4, o5)                                                    \
+#define SLUICE_WGMMA_INT8(n, o0, o1, o2, o3, o4, o5)                                                                \
   template <>                                                                                                       \
-  struct Wgmma<int8_t, n> {                                                                              \
+  struct Wgmma<int8_t, n> {                                                                                         \
     template <int accumulate>                                                                                       \
     __device__ static void by_rows(int32_t (&d)[n / 2], const uint32_t (&a)[4], uint64_t b) {                       \
       asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #o5 ", 0; wgmma.mma_async.sync.aligned.m64n" #n               \

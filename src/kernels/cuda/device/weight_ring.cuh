@@ -91,7 +91,7 @@ __device__ inline void prefetch_map(const CUtensorMap& map) {
 }
 // A box of a tensor (PTX ISA, cp.async.bulk.tensor; CUtensorMap) that begins at these coordinates, innermost first.
 __device__ inline void copy_tma_tile(uint32_t to, const CUtensorMap& map, int c0, int c1, int c2, uint32_t barrier,
-                                uint64_t policy) {
+                                     uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
       "%3, %4}], [%5], %6;" ::"r"(to),
@@ -99,7 +99,7 @@ __device__ inline void copy_tma_tile(uint32_t to, const CUtensorMap& map, int c0
       : "memory");
 }
 __device__ inline void copy_tma_tile(uint32_t to, const CUtensorMap& map, int c0, int c1, uint32_t barrier,
-                                uint64_t policy) {
+                                     uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
       "%3}], [%4], %5;" ::"r"(to),

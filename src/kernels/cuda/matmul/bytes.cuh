@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_bytes(const __grid_constan
 // multiplied so; nothing is done then.
 template <class Codec>
 bool matmul_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const MatmulProblem& p,
-                       [[maybe_unused]] int64_t panel_bytes) {
+                     [[maybe_unused]] int64_t panel_bytes) {
 #ifdef SLUICE_SM90A
   constexpr int kMost = bytes::most_rows<Codec>();
   if constexpr (kMost > 0) {
@@ -208,6 +208,7 @@ bool matmul_panels_by_tiles(const Launch& l, const MatmulProblem& p) {
          matmul_by_tiles<Codec>(l, p, panel_bytes<Format>(p.k));
 }
 
-#define SLUICE_INSTANTIATE_TILES(Format) template bool matmul_panels_by_tiles<Format>(const Launch&, const MatmulProblem&)
+#define SLUICE_INSTANTIATE_TILES(Format) \
+  template bool matmul_panels_by_tiles<Format>(const Launch&, const MatmulProblem&)
 
 }  // namespace sluice::cuda

@@ -132,7 +132,7 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   if (p.scaling != Scaling::kNone) {
     const int32_t mode = p.scaling == Scaling::kGather ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
-                                                     : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+                                                       : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kGather});

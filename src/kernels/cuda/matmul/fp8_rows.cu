@@ -75,13 +75,13 @@ void round_any(const Launch& l, std::byte* to, float* scales, const Tensor& x, b
   if (groups) {
     constexpr int kThreads = 256;
     const unsigned blocks = blocks_for(l, rows * k / 4, kThreads);
-    launch_pdl(l, "rounding to fp8", round_groups_kernel<T>, dim3(blocks), kThreads, 0, words, scales,
-                      x.as<const T>(), x.row_stride, static_cast<int>(k / kGroup), static_cast<int>(rows));
+    launch_pdl(l, "rounding to fp8", round_groups_kernel<T>, dim3(blocks), kThreads, 0, words, scales, x.as<const T>(),
+               x.row_stride, static_cast<int>(k / kGroup), static_cast<int>(rows));
     return;
   }
   const auto threads = static_cast<unsigned>(std::clamp<int64_t>(pieces(k / 4, 4 * kWarp) * kWarp, kWarp, 1024));
-  launch_pdl(l, "rounding to fp8", round_rows_kernel<T>, dim3(static_cast<unsigned>(rows)), threads, 0, words,
-                    scales, x.as<const T>(), x_rows, x.row_stride, static_cast<int>(k / 4));
+  launch_pdl(l, "rounding to fp8", round_rows_kernel<T>, dim3(static_cast<unsigned>(rows)), threads, 0, words, scales,
+             x.as<const T>(), x_rows, x.row_stride, static_cast<int>(k / 4));
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ void round_to_fp8(const Launch& l, std::byte* to, float* scales, const Tensor& x
 void gather_fp8_scales(const Launch& l, float* to, const std::byte* weight, int64_t n, int64_t k) {
   constexpr int kThreads = 256;
   launch_pdl(l, "scales", gather_scales_kernel, dim3(blocks_for(l, n * (k / kGroup), kThreads)), kThreads, 0, to,
-                    weight, fp8_row_bytes(k), k, static_cast<int>(n));
+             weight, fp8_row_bytes(k), k, static_cast<int>(n));
 }
 
 }  // namespace sluice::cuda

@@ -242,10 +242,10 @@ bool matmul_quantized(const Launch& l, const MatmulProblem& p, Arithmetic arithm
     const int64_t matrix_bytes = pieces(p.weight_rows, kPanelOutputs) * kernels->panel_bytes(p.k);
     for (int m = 0; m < p.matrices; ++m) {
       matmul_unpacked(l, matrix_of(p, m, matrix_bytes), *kernels, &kFloat32,
-                        [](const Launch& rest, const MatmulProblem& part) {
-                          matmul_exact(rest, part);
-                          return true;
-                        });
+                      [](const Launch& rest, const MatmulProblem& part) {
+                        matmul_exact(rest, part);
+                        return true;
+                      });
     }
     return true;
   }

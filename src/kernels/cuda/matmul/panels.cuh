@@ -398,8 +398,8 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
                                               : std::max(static_cast<unsigned>(at_once),
                                                          most_row_tiles(true, p.matrices, a.rows, Tile::rows));
   launch_pdl(l, "product with panels", stream_panels<Codec, Tile>,
-                    dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
-                    static_cast<size_t>(shared), a);
+             dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
+             static_cast<size_t>(shared), a);
   if (parts == 1) return;
   constexpr int kThreads = 256;
   const dim3 all_outputs(static_cast<unsigned>(pieces(int64_t{a.rows} * a.n, kThreads)));
@@ -547,7 +547,7 @@ void unpack_panels(const Launch& l, std::byte* to, DType type, const std::byte* 
   panels::unpack<Codec, __nv_bfloat16>(l, to, weight, bytes, count, k);
 }
 
-#define SLUICE_INSTANTIATE_PANELS(Format)                               \
+#define SLUICE_INSTANTIATE_PANELS(Format)                                   \
   template void matmul_panels<Format>(const Launch&, const MatmulProblem&); \
   template void unpack_panels<Format>(const Launch&, std::byte*, DType, const std::byte*, int64_t, int64_t, int64_t)
 

@@ -103,7 +103,7 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
     const int stage = i % kStages;
     arrive_expecting(shared.full(stage), kWeightBytes);
     copy_tma_tile(shared.weights(stage), weights, (part.begin + i) * kChunk, static_cast<int>(row), shared.full(stage),
-             policy);
+                  policy);
   };
   for (int i = 0; i < early; ++i) copy_weights(output, i);
   wait_for_earlier();
@@ -151,7 +151,7 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
 #pragma unroll
       for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
         Wgmma<T, kGather>::from_shared(sums.of[j], weights,
-                                                matrix(shared.inputs(stage) + j * kGather * kChunk + step * 32), 1);
+                                       matrix(shared.inputs(stage) + j * kGather * kChunk + step * 32), 1);
       }
     }
     wgmma_commit();
@@ -209,7 +209,7 @@ __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout
 template <class T, int rows, class Out>
 __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
     matmul_rows(const __grid_constant__ RowsParams p, const __grid_constant__ CUtensorMap weights,
-                  const RowsOut<Out> out) {
+                const RowsOut<Out> out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) uint4 memory[];
   const RowsLayout<rows> shared{shared_address(memory)};

@@ -246,7 +246,7 @@ void run(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
   check_cuda(allowed, "shared memory of a product");
   const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
   launch_pdl(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
-                    static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);
+             static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);
 }
 
 // Two tiles of outputs per warp halve the reads of x; one keeps every multiprocessor busy on small matrices.
@@ -326,11 +326,11 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, con
   const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
   if (type == &kBFloat16) {
     launch_pdl(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
-                      reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
+               reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
   } else {
     CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
-    launch_pdl(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to),
-                      x.f32(), x_rows, rows, k, padded, x.row_stride);
+    launch_pdl(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to), x.f32(),
+               x_rows, rows, k, padded, x.row_stride);
   }
 }
 

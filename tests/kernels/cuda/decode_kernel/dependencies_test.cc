@@ -110,11 +110,10 @@ TEST(Dependencies, LayersPassTheirResultsOnWithoutMeetings) {
   for (int i = 0; i < 3; ++i) run.layer();
   const DecodeKernelPlan plan = resolve_dependencies(run.ops);
   // The last norm may be read after the kernel, so that it stays what it is; all others are a part of their product.
-  EXPECT_THAT(kinds(plan),
-              ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
-                          Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
-                          Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kNorm, Kind::kPut,
-                          Kind::kMatmul, Kind::kMatmul));
+  EXPECT_THAT(kinds(plan), ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
+                                       Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
+                                       Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
+                                       Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kMatmul));
   // After the embedding, and round the last norm.
   EXPECT_THAT(grid_barriers(plan), ElementsAre(1, 15, 16));
   for (size_t i = 2; i < 14; ++i) {
@@ -212,9 +211,8 @@ TEST(Dependencies, AnInputOfTwoProductsIsNormalizedForBoth) {
     run.matmul(run.qkv, run.normed), run.matmul(run.gate_up, run.normed);
   }
   const DecodeKernelPlan plan = resolve_dependencies(run.ops);
-  EXPECT_THAT(kinds(plan),
-              ElementsAre(Kind::kGather, Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul, Kind::kNorm,
-                          Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul));
+  EXPECT_THAT(kinds(plan), ElementsAre(Kind::kGather, Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul,
+                                       Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul));
 }
 
 TEST(Dependencies, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
