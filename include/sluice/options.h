@@ -39,6 +39,7 @@ struct EngineOptions {
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto, or a number of parts
+  int device = 0;                          // of the backend's devices, from 0
   std::string backend{};       // kernels: empty (best for this machine), cpu-amx, ... cpu-avx2, cuda, ... reference
   bool deterministic = false;  // a row's bits do not depend on its batch; costs nothing on a CPU
   int64_t seed = 0;            // for requests without a seed of their own
@@ -99,6 +100,7 @@ void visit(V&& v, EngineOptions& o) {
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
   v("numa", o.numa, "parts that threads and memory are divided into: off, auto (nodes of memory), or a number");
   v("backend", o.backend, "kernels (empty: the best for this machine)");
+  v("device", o.device, "which device of the backend, counted from 0");
   v("deterministic", o.deterministic,
     "the same bits for a row whatever its batch: always so on a CPU, cuda-exact on a GPU");
   v("seed", o.seed, "seed for requests that bring none");

@@ -57,7 +57,7 @@ int logits(Arguments a) {
     if (id >= vocab)
       throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} is not below the vocabulary's {}", id, vocab));
   }
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   const bool pooled = loaded.plan.task != Task::kGenerate;
   if (pooled && a.chunk < length) throw Error(ErrorCode::kInvalidRequest, "--chunk: texts of this model come whole");
   const int rows = pooled ? 1 : length, width = pooled ? loaded.plan.shape.width : vocab;

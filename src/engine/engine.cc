@@ -102,9 +102,9 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   return s;
 }
 
-std::unique_ptr<DeviceSampler> device_sampler(const LoadPlan& plan, ThreadPool& pool) {
-  if (plan.backend->memory().host_accessible()) return nullptr;
-  return std::make_unique<DeviceSampler>(*plan.backend, pool, plan.logit_rows, plan.shape.vocab);
+std::unique_ptr<DeviceSampler> device_sampler(const LoadPlan& plan) {
+  if (plan.device->memory().host_accessible()) return nullptr;
+  return std::make_unique<DeviceSampler>(*plan.queue, plan.logit_rows, plan.shape.vocab);
 }
 
 class EngineImpl final : public TextEngine {
@@ -113,9 +113,9 @@ class EngineImpl final : public TextEngine {
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         scheduler_options_(scheduler_options(options, loaded_.plan)),
         scheduler_(scheduler_options_),
-        runner_(loaded_, *pool_),
+        runner_(loaded_),
         sampler_(*pool_),
-        device_sampler_(device_sampler(loaded_.plan, *pool_)),
+        device_sampler_(device_sampler(loaded_.plan)),
         metrics_(info_.name, info_.max_model_len),
         frontend_(*tokenizer_, metrics_, [this](RequestId id, int index) {
           inbox_.push(StopChoice{id, index});
@@ -218,7 +218,6 @@ class EngineImpl final : public TextEngine {
   // One step. On a device it is launched before the tokens of the one before are known here, where these do not need
   // the host: what is left of that one is done while the device is at this one.
   void step() {
-    const auto turn = take_device(*loaded_.plan.backend);
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
     Tensor logits;
@@ -369,7 +368,6 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::fu
                                  }};
   LoadedModel loaded = load_model(options, *pool, events);
   if (!text) text = coming.get();
-  const auto turn = take_device(*loaded.plan.backend);
   if (loaded.plan.task != Task::kGenerate) {
     return pooling_engine(options, std::move(pool), std::move(loaded), std::move(*text));
   }

@@ -46,7 +46,7 @@ SLUICE_WIDE uint32_t copy_rows(TableRows from, int32_t* to, size_t width, int32_
 GraphRunner::GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
     : loaded_(loaded), context_(context), inputs_(inputs) {}
 
-bool GraphRunner::usable() const { return loaded_.plan.backend->capture != nullptr && loaded_.plan.shape.capturable; }
+bool GraphRunner::usable() const { return loaded_.plan.backend->can.captures && loaded_.plan.shape.capturable; }
 
 bool GraphRunner::takes(const Batch& batch) const {
   return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
@@ -70,7 +70,7 @@ GraphRunner::Size GraphRunner::size_for(int sequences, int blocks) const {
 void GraphRunner::prepare() {
   if (!usable()) return;
   const auto begin = std::chrono::steady_clock::now();
-  Memory& memory = loaded_.plan.backend->memory();
+  Memory& memory = loaded_.plan.device->memory();
   const size_t free = memory.available();
   for (int n = 1; n <= most_sequences(); n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -149,7 +149,7 @@ GraphRunner::Step GraphRunner::capture(Size size) {
   const std::vector<int32_t> longest(lengths.size(), std::min(size.blocks * plan.block_size, plan.max_model_len));
   view.kv_len = ops::Indices(longest, view.kv_len.device);
   Step step;
-  step.graph = plan.backend->capture([&] {
+  step.graph = plan.queue->capture([&] {
     context_.arena.reset();
     step.result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   });

@@ -35,8 +35,9 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
 
 // Keys and values are cached in the type of compute; in bfloat16 instead of float16 where a CPU multiplies pairs of it,
 // which reads a long context twice as fast.
-DType parse_cache_dtype(const std::string& name, DType compute, const ops::Backend& backend) {
-  const bool pairs = backend.memory().host_accessible() && backend.table().rounding_attention;
+DType parse_cache_dtype(const std::string& name, DType compute, const LoadPlan& plan) {
+  const ops::Backend& backend = *plan.backend;
+  const bool pairs = plan.device->memory().host_accessible() && backend.can.rounds_attention;
   const DType automatic = compute == &kFloat16 && pairs ? &kBFloat16 : compute;
   const DType narrow = name == "fp8" || name == "fp8_e4m3" ? &kFloat8E4M3
                        : name == "fp8_e5m2"                ? &kFloat8E5M2
@@ -126,6 +127,15 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   return model;
 }
 
+ops::Device& open_device(const ops::Backend& backend, int ordinal) {
+  const int devices = backend.devices();
+  if (ordinal < 0 || ordinal >= devices) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--device: {} is out of range (backend {} has devices 0 to {})",
+                                                        ordinal, backend.name, devices - 1));
+  }
+  return backend.open(ordinal);
+}
+
 // What the engine may use of a memory: a device is shared with others as its owner says.
 size_t usable_memory(const Memory& memory, double utilization) {
   if (memory.host_accessible()) return memory.available();
@@ -136,13 +146,12 @@ size_t usable_memory(const Memory& memory, double utilization) {
 
 // What the ops of a backend need beside their tensors.
 size_t workspace(const LoadPlan& plan, const LoadContext& context, int longest) {
-  if (plan.backend->workspace_bytes == nullptr) return 0;
-  return plan.backend->workspace_bytes({.tokens = plan.step_tokens,
-                                        .sequences = plan.max_num_seqs,
-                                        .length = longest,
-                                        .widest_matmul = context.widest_matmul,
-                                        .attention_heads = context.attention_heads,
-                                        .attention_value_dim = context.attention_value_dim});
+  return plan.device->workspace_bytes({.tokens = plan.step_tokens,
+                                       .sequences = plan.max_num_seqs,
+                                       .length = longest,
+                                       .widest_matmul = context.widest_matmul,
+                                       .attention_heads = context.attention_heads,
+                                       .attention_value_dim = context.attention_value_dim});
 }
 
 // Slots for recurrent states: one for every sequence that may run, and as many again for snapshots at the ends of
@@ -172,7 +181,7 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
 // Memory for the KV cache where nobody asks for a size: what is left of a device, a part of a host that others use,
 // too.
 size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
-  if (!plan.backend->memory().host_accessible()) return free_bytes;
+  if (!plan.device->memory().host_accessible()) return free_bytes;
   size_t pageable = 0;  // would like to stay in memory, too
   for (const MemoryPlan::Row& row : plan.memory.rows) pageable += row.pageable ? row.bytes : 0;
   return (free_bytes - std::min(pageable, free_bytes / 4 * 3)) / 4;
@@ -334,7 +343,9 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(*plan.checkpoint);
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
-  const bool host_accessible = plan.backend->memory().host_accessible();
+  plan.device = &open_device(*plan.backend, options.device);
+  plan.queue = plan.device->make_queue(pool);
+  const bool host_accessible = plan.device->memory().host_accessible();
   if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("--packed-cache: backend {} has weights in a device's memory", plan.backend->name));
@@ -347,18 +358,16 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.quantization = parse_quantization(options.quantization);
   plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
   plan.keep_types = options.dtype == "auto" && plan.checkpoint->keep_types;
-  plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, *plan.backend);
+  plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, plan);
 
   LoadContext context{.checkpoint = *plan.checkpoint,
-                      .ops = plan.backend->table(),
-                      .pool = pool,
+                      .queue = *plan.queue,
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
                       .dry = true,
-                      .keep_types = plan.keep_types,
-                      .memory = plan.backend->memory()};
+                      .keep_types = plan.keep_types};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
@@ -368,7 +377,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
 
   MemoryPlan& memory = plan.memory;
-  memory.available_bytes = usable_memory(plan.backend->memory(), options.gpu_memory_utilization);
+  memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization);
   memory.mapped_bytes = context.mapped_bytes;
   plan_weights(options, plan);
   if (plan.task != Task::kGenerate) {
@@ -413,7 +422,6 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                      .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
   if (events.planned) events.planned(plan);
-  const auto turn = take_device(*plan.backend);
   if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan);
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
@@ -423,40 +431,29 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
     if (plan.packed_bytes() <= plan.memory.available_bytes / 4 * 3) loaded.packed->read_ahead(pool);
   }
   LoadContext context{.checkpoint = *plan.checkpoint,
-                      .ops = plan.backend->table(),
-                      .pool = pool,
+                      .queue = *plan.queue,
                       .dtype = plan.dtype,
                       .quantization = plan.quantization,
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
                       .keep_types = plan.keep_types,
-                      .memory = plan.backend->memory(),
                       .packed = loaded.packed};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
   if (loaded.packed != nullptr && packs) loaded.packed->finish();
-  Memory& memory = plan.backend->memory();
+  Memory& memory = plan.device->memory();
   const int spare = plan.spare();
   loaded.kv = std::make_unique<KvCache>(plan.kv, plan.blocks + spare, memory);
   const int slots = plan.state_slots > 0 ? plan.state_slots + spare : 0;
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows), memory);
-  if (plan.backend->reserve_workspace != nullptr) {
-    plan.backend->reserve_workspace(workspace(plan, context, plan.max_model_len));
-  }
+  plan.queue->reserve_workspace(workspace(plan, context, plan.max_model_len));
   for (const std::string& warning : plan.warnings) log::warning("{}", warning);
   return loaded;
 }
 
 }  // namespace
-
-std::unique_lock<std::mutex> take_device(const ops::Backend& backend) {
-  static std::mutex first_in_line, device;  // who has the device has to wait behind those who wait for it
-  if (backend.memory().host_accessible()) return {};
-  const std::scoped_lock line(first_in_line);
-  return std::unique_lock(device);
-}
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   try {

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,9 +21,11 @@ namespace sluice {
 struct LoadPlan {
   std::shared_ptr<const Checkpoint> checkpoint;
   const ops::Backend* backend = nullptr;
-  DType dtype = nullptr;         // weights and compute
-  DType quantization = nullptr;  // block format of matrices, null: none
-  bool fp8_activations = false;  // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
+  ops::Device* device = nullptr;
+  std::shared_ptr<ops::Queue> queue;  // of the device; packs the weights and runs the steps
+  DType dtype = nullptr;              // weights and compute
+  DType quantization = nullptr;       // block format of matrices, null: none
+  bool fp8_activations = false;       // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
   DType kv_dtype = nullptr;
   DType weight_type() const { return quantization != nullptr ? quantization : dtype; }  // of most matrices
   Task task = Task::kGenerate;
@@ -46,7 +47,7 @@ struct LoadPlan {
   int max_num_seqs = 0;  // sequences of one step: as asked for, or as many as there are states
   int logit_rows = 0;    // most rows of logits in one step
   // Blocks and state slots beside these, of the rows that pad a recorded step (engine/graph_runner.h).
-  int spare() const { return backend->capture != nullptr ? 1 : 0; }
+  int spare() const { return backend->can.captures ? 1 : 0; }
   MemoryPlan memory;
   std::vector<std::string> warnings;  // of what the model could do and this plan has no room for
 };
@@ -70,9 +71,5 @@ struct LoadEvents {
 };
 // Reads and packs the weights, or maps those that were packed before (--packed-cache). Logs the plan's warnings.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {});
-
-// What a device has once for all engines of a process (its stream, workspace, marks) is one engine's at a time: held
-// while a model is loaded and during each step. Engines take turns. Empty for backends on the host's memory.
-std::unique_lock<std::mutex> take_device(const ops::Backend& backend);
 
 }  // namespace sluice

@@ -69,7 +69,7 @@ class PoolingEngine final : public TextEngine {
   PoolingEngine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         block_size_(options.block_size),
-        runner_(loaded_, *pool_),
+        runner_(loaded_),
         metrics_(info_.name, info_.max_model_len),
         limit_(options.max_num_queued_reqs, options.max_num_queued_tokens),
         thread_([this] { run(); }) {}
@@ -273,7 +273,6 @@ class PoolingEngine final : public TextEngine {
   }
 
   void step() {
-    const auto turn = take_device(*loaded_.plan.backend);
     const std::vector<Place> places = next_texts();
     const Clock::time_point now = Clock::now();
     for (const Place& place : places) start(*place.job, now);

@@ -16,9 +16,9 @@ ops::Indices pairs_of(const std::vector<Copy>& copies) {
 
 }  // namespace
 
-Runner::Runner(LoadedModel& loaded, ThreadPool& pool)
+Runner::Runner(LoadedModel& loaded)
     : loaded_(loaded),
-      context_{loaded.plan.backend->table(), pool, *loaded.arena},
+      context_{*loaded.plan.queue, *loaded.arena},
       inputs_(loaded.plan),
       graph_runner_(loaded, context_, inputs_) {}
 
@@ -31,18 +31,17 @@ Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
   return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
 }
 
-Tensor Runner::host_accessible(const Tensor& result) {
-  Memory& memory = loaded_.plan.backend->memory();
-  if (memory.host_accessible()) return result;
+Tensor Runner::to_host(const Tensor& result) {
+  if (loaded_.plan.device->memory().host_accessible()) return result;
   CHECK(result.dense(), "results {}", result.shape.str());
   if (result.bytes() > results_.size()) {
     const LoadPlan& plan = loaded_.plan;
     results_ = Buffer(static_cast<size_t>(plan.logit_rows) * static_cast<size_t>(plan.shape.width) * sizeof(float),
-                      plan.backend->pinned_memory());
+                      plan.device->pinned_memory());
     CHECK(result.bytes() <= results_.size(), "results {}", result.shape.str());
   }
-  memory.copy_later(results_.data(), result.data, result.bytes());
-  memory.wait();
+  context_.queue.copy_async(results_.data(), result.data, result.bytes());
+  context_.queue.wait();
   return Tensor(results_.data(), result.dtype, result.shape);
 }
 

@@ -14,19 +14,19 @@ namespace sluice {
 
 class Runner {
  public:
-  Runner(LoadedModel& loaded, ThreadPool& pool);
+  explicit Runner(LoadedModel& loaded);
 
   // What the model's forward() gives for the batch, in the backend's memory, valid until the next call. `drawn`: what
   // the draw of the step before writes, for a batch with from_sample.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
   // The same in the host's memory.
-  Tensor forward(const Batch& batch) { return host_accessible(run(batch)); }
+  Tensor forward(const Batch& batch) { return to_host(run(batch)); }
   // Before the first of many decode steps: makes them ready, if the backend has something to make.
   void prepare() { graph_runner_.prepare(); }
   ops::Ctx& context() { return context_; }
 
  private:
-  Tensor host_accessible(const Tensor& result);
+  Tensor to_host(const Tensor& result);
 
   LoadedModel& loaded_;
   ops::Ctx context_;

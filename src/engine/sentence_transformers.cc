@@ -199,7 +199,7 @@ std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context,
     const std::unique_ptr<Checkpoint> checkpoint = open_checkpoint(folder);
     LoadContext own{.checkpoint = *checkpoint,
                     .ops = context.ops,
-                    .pool = context.pool,
+                    .queue = context.queue,
                     .dtype = context.dtype,
                     .task = context.task,
                     .dry = context.dry};

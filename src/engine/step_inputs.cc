@@ -23,18 +23,18 @@ size_t most_indices(const LoadPlan& plan) {
 
 }  // namespace
 
-StepInputs::StepInputs(const LoadPlan& plan) : memory_(plan.backend->memory()) {
-  if (memory_.host_accessible()) return;
+StepInputs::StepInputs(const LoadPlan& plan) : queue_(*plan.queue) {
+  if (plan.device->memory().host_accessible()) return;
   const size_t bytes = most_indices(plan) * sizeof(int32_t);
   for (Pinned& staging : staging_) {
-    staging = {.indices = Buffer(bytes, plan.backend->pinned_memory()), .copied = memory_.record_event()};
+    staging = {.indices = Buffer(bytes, plan.device->pinned_memory()), .copied = queue_.record_event()};
   }
-  device_ = Buffer(bytes, memory_);
+  device_ = Buffer(bytes, plan.device->memory());
 }
 
 void StepInputs::begin() {
   ++turn_, used_ = 0;
-  memory_.wait_for(staging_[turn_ % staging_.size()].copied);
+  queue_.wait_for(staging_[turn_ % staging_.size()].copied);
 }
 
 StepInputs::List StepInputs::add(size_t count) {
@@ -47,8 +47,8 @@ StepInputs::List StepInputs::add(size_t count) {
 
 void StepInputs::send() {
   Pinned& staging = staging_[turn_ % staging_.size()];
-  memory_.copy_later(device_.data(), staging.indices.data(), used_ * sizeof(int32_t));
-  staging.copied = memory_.record_event();
+  queue_.copy_async(device_.data(), staging.indices.data(), used_ * sizeof(int32_t));
+  staging.copied = queue_.record_event();
 }
 
 void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
@@ -62,7 +62,7 @@ void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, con
 
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {
   BatchView view(batch);
-  if (memory_.host_accessible()) {
+  if (device_.size() == 0) {
     CHECK(batch.from_sample.empty(), "tokens of a step that nobody drew");
     return view;
   }

@@ -33,10 +33,10 @@ class StepInputs {
  private:
   struct Pinned {
     Buffer indices;
-    uint64_t copied = 0;  // a mark of the memory
+    uint64_t copied = 0;  // an event of the queue
   };
 
-  Memory& memory_;
+  ops::Queue& queue_;
   std::array<Pinned, 2> staging_;  // in turn, so that the host fills one while the other is copied
   size_t turn_ = 0;
   size_t used_ = 0;  // indices of this turn

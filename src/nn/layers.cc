@@ -48,7 +48,7 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
 
 void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
   if (matrix.data == nullptr || !context.packs()) return;
-  context.ops.matmul.at(view_.dtype).pack(context.pool, view_, row, matrix);
+  context.ops.matmul.at(view_.dtype).pack(context.queue, view_, row, matrix);
 }
 
 namespace {
@@ -108,7 +108,7 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
   TensorEntry computed;
   if (entry != nullptr && entry->compute && context.packs()) {
     memory = std::make_shared<Buffer>();
-    computed = entry->in_memory(context.pool, *memory);
+    computed = entry->in_memory(context.queue.threads(), *memory);
     entry = &computed;
   }
   Tensor whole;

@@ -27,7 +27,7 @@ StackedLinear::StackedLinear(const Weights& w, const std::string& name, int coun
   Buffer memory;
   for (int i = 0; entry != nullptr && w.context().packs() && i < count; ++i) {
     int64_t row = 0;
-    for (const Tensor& rows : entry->rows_in_memory(i * outputs, outputs, w.context().pool, memory)) {
+    for (const Tensor& rows : entry->rows_in_memory(i * outputs, outputs, w.context().queue.threads(), memory)) {
       pack(w.context(), i, row, rows);
       row += rows.rows();
     }
@@ -45,10 +45,15 @@ void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor&
   weight_.pack(context, i * ops::stacked_outputs(outputs_) + row, matrix);
 }
 
-void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts,
-                            const Tensor& rows) const {
-  ops::expert_matmul(
-      c, {.out = out, .x = x, .rows = rows, .starts = starts, .weight = &weight_.view(), .bias = bias_.data()});
+void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows,
+                            const Tensor& gathered) const {
+  ops::expert_matmul(c, {.out = out,
+                         .x = x,
+                         .rows = rows,
+                         .gathered = gathered,
+                         .starts = starts,
+                         .weight = &weight_.view(),
+                         .bias = bias_.data()});
 }
 
 void StackedLinear::heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const {

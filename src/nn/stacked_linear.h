@@ -26,7 +26,8 @@ class StackedLinear {
   int count() const { return count_; }
   int64_t outputs() const { return outputs_; }
   // out[places, outputs] = the expert's product with the row of x for every place; see ops::ExpertMatmulArgs.
-  void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows = {}) const;
+  void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows = {},
+               const Tensor& gathered = {}) const;
   // A matrix per head; see ops::HeadMatmulArgs.
   void heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const;
 

@@ -21,7 +21,7 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, const Tensor& rows) {
   check_matrix(x, "x", -1, -1);
   check_matrix(out, "out", count, x.shape[1]);
   const auto* indices = rows.as<const int32_t>();  // where the device reads them; the host may not
-  ctx.ops.gather_rows(ctx.pool, out, x, Indices({indices, static_cast<size_t>(count)}, indices));
+  ctx.ops.gather_rows(ctx.queue, out, x, Indices({indices, static_cast<size_t>(count)}, indices));
 }
 
 void route(Ctx& ctx, const RouteArgs& args) {
@@ -34,7 +34,7 @@ void route(Ctx& ctx, const RouteArgs& args) {
   CHECK(r.score != Routing::Score::kSparseMixer || r.top_k == 2, "top_k {}", r.top_k);
   check_list(args.experts, "experts", rows * r.top_k);
   check_matrix(args.weights, "weights", rows, r.top_k);
-  ctx.ops.route(ctx.pool, args);
+  ctx.ops.route(ctx.queue, args);
 }
 
 void group_by_expert(Ctx& ctx, const GroupByExpertArgs& args) {
@@ -46,7 +46,7 @@ void group_by_expert(Ctx& ctx, const GroupByExpertArgs& args) {
   check_list(args.places, "places", entries);
   check_list(args.starts, "starts", args.starts.shape.elements());
   CHECK(args.starts.shape.elements() > 1);
-  ctx.ops.group_by_expert(ctx.pool, args);
+  ctx.ops.group_by_expert(ctx.queue, args);
 }
 
 void expert_matmul(Ctx& ctx, const ExpertMatmulArgs& args) {
@@ -55,11 +55,12 @@ void expert_matmul(Ctx& ctx, const ExpertMatmulArgs& args) {
   const MatmulKernels& kernels = kernels_of(ctx, args.weight, args.starts.shape.elements() - 1, args.out.shape[1]);
   const bool gathers = args.rows.data != nullptr;
   check_matrix(args.x, "x", gathers ? -1 : args.out.shape[0], args.weight->k);
-  if (gathers) {
-    CHECK(ctx.ops.gathers_rows, "rows of expert_matmul");
-    check_list(args.rows, "rows", args.out.shape[0]);
-  }
-  ctx.ops.expert_matmul(ctx.pool, kernels, args);
+  if (gathers) check_list(args.rows, "rows", args.out.shape[0]);
+  if (!gathers || ctx.ops.gathers_rows) return ctx.ops.expert_matmul(ctx.queue, kernels, args);
+  gather_rows(ctx, args.gathered, args.x, args.rows);
+  ExpertMatmulArgs in_order = args;
+  in_order.x = args.gathered, in_order.rows = {};
+  ctx.ops.expert_matmul(ctx.queue, kernels, in_order);
 }
 
 void head_matmul(Ctx& ctx, const HeadMatmulArgs& args) {
@@ -70,7 +71,7 @@ void head_matmul(Ctx& ctx, const HeadMatmulArgs& args) {
   const int64_t before = args.heads - 1;
   CHECK(args.x.shape[1] >= before * args.x_stride + args.weight->k, "x is {}", args.x.shape.str());
   CHECK(args.out.shape[1] >= before * args.out_stride + args.n, "out is {}", args.out.shape.str());
-  ctx.ops.head_matmul(ctx.pool, kernels, args);
+  ctx.ops.head_matmul(ctx.queue, kernels, args);
 }
 
 void combine(Ctx& ctx, const CombineArgs& args) {
@@ -79,7 +80,7 @@ void combine(Ctx& ctx, const CombineArgs& args) {
   check_matrix(args.out, "out", rows, -1);
   check_matrix(args.x, "x", entries, args.out.shape[1]);
   if (args.places.data != nullptr) check_list(args.places, "places", entries);
-  ctx.ops.combine(ctx.pool, args);
+  ctx.ops.combine(ctx.queue, args);
 }
 
 }  // namespace sluice::ops

@@ -45,14 +45,6 @@ int64_t check_values(const AttentionArgs& args) {
   return args.v_cache.shape[3];
 }
 
-std::string usable_names() {
-  std::string names;
-  for (const Backend* backend : Registry<Backend>::all()) {
-    if (backend->usable()) names += fmt::format("{}{}", names.empty() ? "" : ", ", backend->name);
-  }
-  return names;
-}
-
 struct NamedActivation {
   std::string_view name;
   Activation activation;
@@ -109,40 +101,11 @@ float activate(Activation activation, float x) {
   CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-const Backend& select_backend(std::string_view name, bool deterministic) {
-  const Backend* best = nullptr;
-  for (const Backend* backend : Registry<Backend>::all()) {
-    if (!name.empty() && backend->name != name) continue;
-    if (backend->usable() && (best == nullptr || backend->rank > best->rank)) best = backend;
-  }
-  if (best != nullptr && deterministic && best->rounds) {
-    if (name.empty()) return select_backend(best->exact, true);
-    throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("deterministic: backend '{}' chooses kernels by the number of rows; '{}' does not",
-                            best->name, best->exact));
-  }
-  if (best != nullptr) return *best;
-  const char* reason =
-      Registry<Backend>::find(name) != nullptr ? "needs instructions this machine lacks" : "is unknown";
-  throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("backend '{}' {}; usable here: {}", name, reason, usable_names()));
-}
-
-const Backend& select_host_backend() {
-  const Backend* best = nullptr;
-  for (const Backend* backend : Registry<Backend>::all()) {
-    if (!backend->usable() || !backend->memory().host_accessible()) continue;
-    if (best == nullptr || backend->rank > best->rank) best = backend;
-  }
-  CHECK(best != nullptr, "no backend for the host's memory");  // the reference is one
-  return *best;
-}
-
 void embed(Ctx& ctx, Tensor out, const Tensor& table, Indices ids) {
   CHECK(table.shape.rank() == 2, "table is {}", table.shape.str());
   check_matrix(out, "out", static_cast<int64_t>(ids.size()), table.shape[1]);
   for (int32_t id : ids) CHECK(id >= 0 && id < table.shape[0], "id {} of a table of {}", id, table.shape[0]);
-  ctx.ops.embed(ctx.pool, out, table, ids);
+  ctx.ops.embed(ctx.queue, out, table, ids);
 }
 
 namespace {
@@ -172,12 +135,16 @@ void check_given(const Ctx& ctx, const Tensor& tensor, const char* name) {
 
 DType input_type(const Ctx& ctx, const Weight& weight, int64_t rows) {
   const MatmulKernels& kernels = kernels_of(ctx, weight);
-  return kernels.input_type != nullptr && rows > 0 ? kernels.input_type(weight, rows) : &kFloat32;
+  return kernels.input_type != nullptr && rows > 0 ? kernels.input_type(ctx.queue, weight, rows) : &kFloat32;
+}
+
+bool normalizes_heads(const Ctx& ctx, const Tensor& cos_sin, bool interleaved, const CacheTensor& keys) {
+  return ctx.ops.normalizes_heads != nullptr && ctx.ops.normalizes_heads(cos_sin, interleaved, keys);
 }
 
 DType output_type(const Ctx& ctx, const Weight& weight, int64_t rows) {
   const MatmulKernels& kernels = kernels_of(ctx, weight);
-  return kernels.output_type != nullptr && rows > 0 ? kernels.output_type(weight, rows) : &kFloat32;
+  return kernels.output_type != nullptr && rows > 0 ? kernels.output_type(ctx.queue, weight, rows) : &kFloat32;
 }
 
 Tensor take_rows(Ctx& ctx, DType type, int64_t rows, int64_t columns) {
@@ -193,67 +160,67 @@ Tensor rows_in(const Tensor& memory, DType type) {
 void rms_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
   check_normed(out, x);
   CHECK(x.shape.rank() == 2 || x.shape.rank() == 3, "x is {}", x.shape.str());
-  ctx.ops.rms_norm(ctx.pool, out, x, weight, eps, weight_offset);
+  ctx.ops.rms_norm(ctx.queue, out, x, weight, eps, weight_offset);
 }
 
 void layer_norm(Ctx& ctx, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
   check_normed(out, x);
   CHECK(x.shape.rank() == 2 || x.shape.rank() == 3, "x is {}", x.shape.str());
-  ctx.ops.layer_norm(ctx.pool, out, x, weight, bias, eps);
+  ctx.ops.layer_norm(ctx.queue, out, x, weight, bias, eps);
 }
 
 void match_rms(Ctx& ctx, Tensor x, Tensor like, float floor) {
   check_matrix(x, "x", -1, -1);
   check_matrix(like, "like", x.shape[0], x.shape[1]);
   CHECK(floor > 0, "floor {}", floor);
-  ctx.ops.match_rms(ctx.pool, x, like, floor);
+  ctx.ops.match_rms(ctx.queue, x, like, floor);
 }
 
 void gaussian_top_k(Ctx& ctx, Tensor x, float deviations) {
   check_matrix(x, "x", -1, -1);
-  ctx.ops.gaussian_top_k(ctx.pool, x, deviations);
+  ctx.ops.gaussian_top_k(ctx.queue, x, deviations);
 }
 
 void glu(Ctx& ctx, Tensor out, Tensor gate_up, Activation activation) {
   check_rows(out, "out", -1, -1);
   check_extents(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
   check_given(ctx, gate_up, "gate_up");
-  ctx.ops.glu(ctx.pool, out, gate_up, activation);
+  ctx.ops.glu(ctx.queue, out, gate_up, activation);
 }
 
 void clamped_glu(Ctx& ctx, Tensor out, Tensor gate_up, float alpha, float limit) {
   check_matrix(out, "out", -1, -1);
   check_matrix(gate_up, "gate_up", out.shape[0], 2 * out.shape[1]);
   CHECK(limit > 0, "limit {}", limit);
-  ctx.ops.clamped_glu(ctx.pool, out, gate_up, alpha, limit);
+  ctx.ops.clamped_glu(ctx.queue, out, gate_up, alpha, limit);
 }
 
 void unary(Ctx& ctx, Tensor x, Activation activation) {
   check_matrix(x, "x", -1, -1);
-  ctx.ops.unary(ctx.pool, x, activation);
+  ctx.ops.unary(ctx.queue, x, activation);
 }
 
 void xielu(Ctx& ctx, Tensor x, const Xielu& parameters) {
   check_matrix(x, "x", -1, -1);
-  ctx.ops.xielu(ctx.pool, x, parameters);
+  ctx.ops.xielu(ctx.queue, x, parameters);
 }
 
 void map(Ctx& ctx, Tensor x, Map function, float parameter) {
   check_matrix(x, "x", -1, -1);
   CHECK(parameter > 0, "parameter {}", parameter);
-  ctx.ops.map(ctx.pool, x, function, parameter);
+  ctx.ops.map(ctx.queue, x, function, parameter);
 }
 
 void copy(Ctx& ctx, Tensor out, Tensor x) {
   check_matrix(out, "out", -1, -1);
   check_matrix(x, "x", out.shape[0], out.shape[1]);
-  ctx.ops.copy(ctx.pool, out, x);
+  ctx.ops.copy(ctx.queue, out, x);
 }
 
 void add(Ctx& ctx, Tensor out, Tensor x, float scale) {
   check_matrix(out, "out", -1, -1);
   check_matrix(x, "x", out.shape[0], out.shape[1]);
-  ctx.ops.add(ctx.pool, out, x, scale);
+  ctx.ops.add(ctx.queue, out, x, scale);
 }
 
 void matmul(Ctx& ctx, const MatmulArgs& args) {
@@ -268,8 +235,18 @@ void matmul(Ctx& ctx, const MatmulArgs& args) {
     CHECK(args.out.dtype == output_type(ctx, *args.weight, rows) && args.bias == nullptr && !args.accumulate,
           "out is {}", args.out.dtype->name);
   }
-  kernels.matmul(ctx.pool, args);
+  kernels.matmul(ctx.queue, args);
 }
+
+namespace {
+
+void norm_heads(Ctx& ctx, Tensor x, const HeadNorm& norm, int64_t head_dim) {
+  if (x.data == nullptr || norm.weight == nullptr) return;
+  x.shape = Shape{x.shape[0], x.shape[1] / head_dim, head_dim};
+  rms_norm(ctx, x, x, norm.weight, norm.eps);
+}
+
+}  // namespace
 
 void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
   check_cache(args.k_cache, args.v_cache);
@@ -293,11 +270,15 @@ void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
     CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim, "rotary_dim {}, head_dim {}", rotary_dim, head_dim);
     for (int32_t p : args.positions) CHECK(p >= 0 && p < positions, "position {} of {}", p, positions);
   }
-  CHECK((args.q_norm.weight == nullptr && args.k_norm.weight == nullptr) ||
-            (ctx.ops.normalizes_heads != nullptr &&
-             ctx.ops.normalizes_heads(args.cos_sin, args.interleaved, args.k_cache)),
-        "norms of heads of {}", head_dim);
-  ctx.ops.rope_store(ctx.pool, args);
+  const bool norms = args.q_norm.weight != nullptr || args.k_norm.weight != nullptr;
+  if (!norms || normalizes_heads(ctx, args.cos_sin, args.interleaved, args.k_cache)) {
+    return ctx.ops.rope_store(ctx.queue, args);
+  }
+  norm_heads(ctx, args.q, args.q_norm, head_dim);
+  norm_heads(ctx, args.k, args.k_norm, head_dim);
+  RopeStoreArgs normed = args;
+  normed.q_norm = normed.k_norm = {};
+  ctx.ops.rope_store(ctx.queue, normed);
 }
 
 void latent_store(Ctx& ctx, const LatentStoreArgs& args) {
@@ -317,7 +298,7 @@ void latent_store(Ctx& ctx, const LatentStoreArgs& args) {
   for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
   check_matrix(args.cos_sin, "cos_sin", -1, rotary);
   for (int32_t p : args.positions) CHECK(p >= 0 && p < args.cos_sin.shape[0], "position {}", p);
-  ctx.ops.latent_store(ctx.pool, args);
+  ctx.ops.latent_store(ctx.queue, args);
 }
 
 void attention(Ctx& ctx, const AttentionArgs& args) {
@@ -349,20 +330,20 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
       CHECK(table[b] >= 0 && table[b] < blocks, "sequence {} block {} is {} of {}", s, b, table[b], blocks);
     }
   }
-  ctx.ops.attention(ctx.pool, args);
+  ctx.ops.attention(ctx.queue, args);
 }
 
 void gather_rows(Ctx& ctx, Tensor out, Tensor x, Indices rows) {
   check_matrix(x, "x", -1, -1);
   check_matrix(out, "out", static_cast<int64_t>(rows.size()), x.shape[1]);
   for (int32_t row : rows) CHECK(row >= 0 && row < x.shape[0], "row {} of {}", row, x.shape[0]);
-  ctx.ops.gather_rows(ctx.pool, out, x, rows);
+  ctx.ops.gather_rows(ctx.queue, out, x, rows);
 }
 
 void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {
   CHECK(x.dtype->block_size == 1 && pairs.size() % 2 == 0, "{} of {}", pairs.size(), x.dtype->name);
   for (int32_t row : pairs) CHECK(row >= 0 && row < x.rows(), "row {} of {}", row, x.rows());
-  if (!pairs.empty()) ctx.ops.copy_rows(ctx.pool, x, pairs);
+  if (!pairs.empty()) ctx.ops.copy_rows(ctx.queue, x, pairs);
 }
 
 void sample(Ctx& ctx, const SampleArgs& args) {
@@ -377,7 +358,7 @@ void sample(Ctx& ctx, const SampleArgs& args) {
         words);
   CHECK(args.top.data == nullptr || static_cast<int64_t>(args.top.bytes() / sizeof(TopLogit)) >= samples * kMostTop,
         "{} samples", samples);
-  if (samples > 0) ctx.ops.sample(ctx.pool, args);
+  if (samples > 0) ctx.ops.sample(ctx.queue, args);
 }
 
 void feed_sampled(Ctx& ctx, const FeedSampledArgs& args) {
@@ -385,7 +366,7 @@ void feed_sampled(Ctx& ctx, const FeedSampledArgs& args) {
   CHECK(args.tokens.dtype == &kInt32 && args.tokens.shape.elements() == static_cast<int64_t>(args.from.size()),
         "{} of {} tokens", args.from.size(), args.tokens.shape.str());
   for (int32_t sample : args.from) CHECK(sample >= -1 && sample < samples, "sample {} of {}", sample, samples);
-  ctx.ops.feed_sampled(ctx.pool, args);
+  ctx.ops.feed_sampled(ctx.queue, args);
 }
 
 void pooling(Ctx& ctx, const PoolingArgs& args) {
@@ -394,7 +375,7 @@ void pooling(Ctx& ctx, const PoolingArgs& args) {
   for (size_t s = 0; s + 1 < args.query_start.size(); ++s) {
     CHECK(args.query_start[s] >= 0 && args.query_start[s] < args.query_start[s + 1], "sequence {} has no rows", s);
   }
-  ctx.ops.pooling(ctx.pool, args);
+  ctx.ops.pooling(ctx.queue, args);
 }
 
 }  // namespace sluice::ops

@@ -7,22 +7,17 @@
 // order that depends only on the row's own data. That is what makes prefix reuse, chunking and batching exact.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "ops/device.h"
 #include "ops/indices.h"
 #include "tensor/tensor.h"
-
-namespace sluice {
-class ThreadPool;
-}
 
 namespace sluice::ops {
 
@@ -105,7 +100,8 @@ constexpr int64_t stacked_outputs(int64_t n) { return (n + kWeightPanel - 1) / k
 struct ExpertMatmulArgs {
   Tensor out;                      // [places, n] fp32
   Tensor x;                        // [any, k] fp32
-  Tensor rows{};                   // [places] int32; empty: rows[i] = i. Only where Ops::gathers_rows
+  Tensor rows{};                   // [places] int32; empty: rows[i] = i
+  Tensor gathered{};               // scratch beside rows: [places, k] fp32, for devices that gather first
   Tensor starts;                   // [experts + 1] int32
   const Weight* weight = nullptr;  // [experts * stacked_outputs(n), k]
   const float* bias = nullptr;     // [experts, n] or null
@@ -160,7 +156,7 @@ struct RopeStoreArgs {
   CacheTensor v_cache;          // [blocks, kv_heads, block_size, value_dim]
   Indices positions;            // [tokens] rows of cos_sin
   Indices slots;                // [tokens] block * block_size + offset
-  HeadNorm q_norm{}, k_norm{};  // in front of the rotation; only where Ops::normalizes_heads says so
+  HeadNorm q_norm{}, k_norm{};  // applied before the rotation; needs fp32 rows unless normalizes_heads()
 };
 
 // The same for latent attention (DeepSeek-V2, arXiv:2405.04434): one cached vector [latent, rotary] per token, of which
@@ -326,14 +322,14 @@ struct MatmulKernels {
   // Writes rows [row, row + from.rows()) of the [n, k] matrix `into`; `from` is [rows, k] of any plain float type.
   // Rows may come in any order and from several source tensors (q, k and v of one fused weight), each row once; those
   // that never come are zero, as the memory was.
-  void (*pack)(ThreadPool& pool, const Weight& into, int64_t row, const Tensor& from) = nullptr;
-  void (*matmul)(ThreadPool& pool, const MatmulArgs& args) = nullptr;
+  void (*pack)(Queue& queue, const Weight& into, int64_t row, const Tensor& from) = nullptr;
+  void (*matmul)(Queue& queue, const MatmulArgs& args) = nullptr;
   // How these kernels see x. 0: as fp32, or rounded to the type of the weights. Else every so many inputs of a row are
   // rounded to the nearest multiples (-127 .. 127) of their largest magnitude / 127; products and sums are fp32.
   int int8_block = 0;
   // See ops::input_type and ops::output_type; null: fp32.
-  DType (*input_type)(const Weight& weight, int64_t rows) = nullptr;
-  DType (*output_type)(const Weight& weight, int64_t rows) = nullptr;
+  DType (*input_type)(const Queue& queue, const Weight& weight, int64_t rows) = nullptr;
+  DType (*output_type)(const Queue& queue, const Weight& weight, int64_t rows) = nullptr;
 };
 
 // Outputs [begin, begin + n) of a weight; `begin` is a multiple of kWeightPanel.
@@ -341,102 +337,93 @@ inline Weight window(const MatmulKernels& kernels, const Weight& weight, int64_t
   return {.dtype = weight.dtype, .n = n, .k = weight.k, .data = weight.data + kernels.packed_bytes(begin, weight.k)};
 }
 
-struct Ops {
-  void (*embed)(ThreadPool&, Tensor out, const Tensor& table, Indices ids) = nullptr;
-  void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
-  void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
-  void (*match_rms)(ThreadPool&, Tensor x, Tensor like, float floor) = nullptr;
-  void (*gaussian_top_k)(ThreadPool&, Tensor x, float deviations) = nullptr;
-  void (*glu)(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
-  void (*clamped_glu)(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
-  void (*unary)(ThreadPool&, Tensor x, Activation activation) = nullptr;
-  void (*xielu)(ThreadPool&, Tensor x, const Xielu& parameters) = nullptr;
-  void (*map)(ThreadPool&, Tensor x, Map function, float parameter) = nullptr;
-  void (*copy)(ThreadPool&, Tensor out, Tensor x) = nullptr;
-  void (*add)(ThreadPool&, Tensor out, Tensor x, float scale) = nullptr;
-  void (*multiply)(ThreadPool&, Tensor out, Tensor x, Activation activation) = nullptr;
-  void (*softplus)(ThreadPool&, Tensor x, const float* bias, float low, float high) = nullptr;
-  void (*rope_store)(ThreadPool&, const RopeStoreArgs&) = nullptr;
-  void (*latent_store)(ThreadPool&, const LatentStoreArgs&) = nullptr;
-  void (*attention)(ThreadPool&, const AttentionArgs&) = nullptr;
-  void (*causal_conv)(ThreadPool&, const CausalConvArgs&) = nullptr;
-  void (*selective_scan)(ThreadPool&, const SelectiveScanArgs&) = nullptr;
-  void (*head_scan)(ThreadPool&, const HeadScanArgs&) = nullptr;
-  void (*delta_rule)(ThreadPool&, const DeltaRuleArgs&) = nullptr;
-  void (*gated_lru)(ThreadPool&, const GatedLruArgs&) = nullptr;
-  void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, Indices rows) = nullptr;
-  void (*copy_rows)(ThreadPool&, Tensor x, Indices pairs) = nullptr;
-  void (*sample)(ThreadPool&, const SampleArgs&) = nullptr;
-  void (*feed_sampled)(ThreadPool&, const FeedSampledArgs&) = nullptr;
-  void (*pooling)(ThreadPool&, const PoolingArgs&) = nullptr;
-  void (*route)(ThreadPool&, const RouteArgs&) = nullptr;
-  void (*group_by_expert)(ThreadPool&, const GroupByExpertArgs&) = nullptr;
-  void (*expert_matmul)(ThreadPool&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
-  void (*head_matmul)(ThreadPool&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
-  void (*combine)(ThreadPool&, const CombineArgs&) = nullptr;
-  bool gathers_rows = false;  // expert_matmul takes rows
-  // Does rope_store take norms of heads in front of such a rotation into such a cache, of rows of output_type(), too?
-  // null: never.
+// The op table: one function per op, the same for all backends. Every slot of a backend is filled.
+struct OpTable {
+  void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
+  void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
+  void (*layer_norm)(Queue&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
+  void (*match_rms)(Queue&, Tensor x, Tensor like, float floor) = nullptr;
+  void (*gaussian_top_k)(Queue&, Tensor x, float deviations) = nullptr;
+  void (*glu)(Queue&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
+  void (*clamped_glu)(Queue&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
+  void (*unary)(Queue&, Tensor x, Activation activation) = nullptr;
+  void (*xielu)(Queue&, Tensor x, const Xielu& parameters) = nullptr;
+  void (*map)(Queue&, Tensor x, Map function, float parameter) = nullptr;
+  void (*copy)(Queue&, Tensor out, Tensor x) = nullptr;
+  void (*add)(Queue&, Tensor out, Tensor x, float scale) = nullptr;
+  void (*multiply)(Queue&, Tensor out, Tensor x, Activation activation) = nullptr;
+  void (*softplus)(Queue&, Tensor x, const float* bias, float low, float high) = nullptr;
+  void (*rope_store)(Queue&, const RopeStoreArgs&) = nullptr;
+  void (*latent_store)(Queue&, const LatentStoreArgs&) = nullptr;
+  void (*attention)(Queue&, const AttentionArgs&) = nullptr;
+  void (*causal_conv)(Queue&, const CausalConvArgs&) = nullptr;
+  void (*selective_scan)(Queue&, const SelectiveScanArgs&) = nullptr;
+  void (*head_scan)(Queue&, const HeadScanArgs&) = nullptr;
+  void (*delta_rule)(Queue&, const DeltaRuleArgs&) = nullptr;
+  void (*gated_lru)(Queue&, const GatedLruArgs&) = nullptr;
+  void (*gather_rows)(Queue&, Tensor out, Tensor x, Indices rows) = nullptr;
+  void (*copy_rows)(Queue&, Tensor x, Indices pairs) = nullptr;
+  void (*sample)(Queue&, const SampleArgs&) = nullptr;
+  void (*feed_sampled)(Queue&, const FeedSampledArgs&) = nullptr;
+  void (*pooling)(Queue&, const PoolingArgs&) = nullptr;
+  void (*route)(Queue&, const RouteArgs&) = nullptr;
+  void (*group_by_expert)(Queue&, const GroupByExpertArgs&) = nullptr;
+  void (*expert_matmul)(Queue&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
+  void (*head_matmul)(Queue&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
+  void (*combine)(Queue&, const CombineArgs&) = nullptr;
+};
+
+// One slot of OpTable, for code that goes through all of them: timing, tests, inspection.
+template <class Member>
+struct Slot {
+  const char* name;
+  Member member;
+};
+
+// SLOT(name) for every slot, in the order of OpTable.
+#define SLUICE_OP_SLOTS(SLOT)                                                                                      \
+  SLOT(embed)                                                                                                      \
+  SLOT(rms_norm) SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(glu) SLOT(clamped_glu) SLOT(unary)     \
+      SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) SLOT(latent_store) \
+          SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru)  \
+              SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route)          \
+                  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
+
+#define SLUICE_SLOT(name) \
+  , Slot<decltype(&OpTable::name)> { #name, &OpTable::name }
+inline constexpr auto kSlots =
+    std::apply([](int, auto... slots) { return std::tuple{slots...}; }, std::tuple{0 SLUICE_OP_SLOTS(SLUICE_SLOT)});
+#undef SLUICE_SLOT
+// A slot that the list lacks fails here.
+static_assert(sizeof(OpTable) == std::tuple_size_v<decltype(kSlots)> * sizeof(void (*)()));
+
+// The function type of a slot: `SlotFunction<&OpTable::copy> copy;` declares a kernel of that signature.
+template <class Member>
+struct SlotTraits;
+template <class F>
+struct SlotTraits<F * OpTable::*> {
+  using Function = F;
+};
+template <auto Member>
+using SlotFunction = typename SlotTraits<decltype(Member)>::Function;
+
+// The ops of a device, its matmuls by the type that weights are stored in, and what its fused ops fuse. The checked
+// calls below compose what a device does not fuse from other ops, so that layers need not ask.
+struct Ops : OpTable {
+  std::map<DType, MatmulKernels> matmul;
+  bool gathers_rows = false;  // the slot expert_matmul takes ExpertMatmulArgs::rows
+  // Whether the slot rope_store takes norms of heads, for such a rotation and cache. Null: never.
   bool (*normalizes_heads)(const Tensor& cos_sin, bool interleaved, const CacheTensor& keys) = nullptr;
-  bool rounding_attention = false;  // rounds queries and softmax weights to bf16 where the cache is bf16 or narrower
-  std::map<DType, MatmulKernels> matmul;  // by stored type
 };
-
-// The largest step there will be.
-struct StepLimits {
-  int64_t tokens = 0;
-  int64_t sequences = 0;
-  int64_t length = 0;         // tokens of the longest sequence
-  int64_t widest_matmul = 0;  // inputs of a token, of all experts that it takes
-  int attention_heads = 0;    // the most of any layer
-  int64_t attention_value_dim = 0;
-};
-
-// Ops that were called once, to be called again in one go.
-class CapturedGraph {
- public:
-  virtual ~CapturedGraph() = default;
-  virtual void launch() = 0;
-};
-
-// A backend: named table plus a probe. "reference" (scalar, this folder) always exists; kernels register theirs, those
-// for CPUs from "cpu-avx2" to "cpu-amx". The best usable one is the one of highest rank.
-struct Backend {
-  std::string_view name;
-  int rank = 0;
-  bool (*usable)() = nullptr;  // does this machine have the instructions, the device?
-  const Ops& (*table)() = nullptr;
-  Memory& (*memory)() = host_memory;         // where tensors and weights lie
-  Memory& (*shared_memory)() = host_memory;  // what its ops and the host both see, each at its own speed
-  Memory& (*pinned_memory)() = host_memory;  // the host's side of copies that are done later (Memory::copy_later)
-  // Device memory that ops need beside their tensors for steps of that size, and making room for it; null: none.
-  size_t (*workspace_bytes)(const StepLimits&) = nullptr;
-  void (*reserve_workspace)(size_t bytes) = nullptr;
-  // Records the ops that `body` calls, without running them. They work on the same tensors and read their indices at
-  // the same places of the device each time they are launched; the host's values count when they are recorded, as
-  // sizes, and as the largest that will come where a kernel's shape depends on them. Null: there is no such thing here.
-  std::unique_ptr<CapturedGraph> (*capture)(const std::function<void()>& body) = nullptr;
-  // Products and attention round fp32 inputs to the type of the weights or the cache and choose kernels by the number
-  // of rows: a row's bits then depend on the size of its batch.
-  bool rounds = false;
-  std::string_view exact{};  // the backend on the same device that does not, where there is one
-  // Types of 8 bits that keys and values may be cached in: kFloat8E4M3 and kFloat8E5M2 without scales, kInt8 with one
-  // per vector.
-  std::vector<DType> narrow_caches{};
-
-  bool caches(DType type) const { return std::ranges::find(narrow_caches, type) != narrow_caches.end(); }
-};
-// Usable backend of that name, or the best one for an empty name. `deterministic`: one whose rows keep their bits in
-// any batch. Throws Error(kUnsupportedModel) listing the names.
-const Backend& select_backend(std::string_view name = {}, bool deterministic = false);
-// The best usable one that works on the host's memory.
-const Backend& select_host_backend();
 
 // What a layer needs to run: where, on which threads, into which memory.
 struct Ctx {
-  const Ops& ops;
-  ThreadPool& pool;
+  const Ops& ops;  // of the queue's device, or a wrapper of them (ops/timed.h)
+  Queue& queue;
   Arena& arena;
+
+  Ctx(Queue& queue, Arena& arena) : ops(queue.device().ops()), queue(queue), arena(arena) {}
+  Ctx(const Ops& ops, Queue& queue, Arena& arena) : ops(ops), queue(queue), arena(arena) {}
 };
 
 // What a product of `rows` rows would round its inputs to: whoever writes them may write that type instead of fp32,
@@ -445,6 +432,9 @@ struct Ctx {
 // gain.
 DType input_type(const Ctx&, const Weight& weight, int64_t rows);
 DType output_type(const Ctx&, const Weight& weight, int64_t rows);
+// Whether rope_store applies norms of heads itself, also to rows of output_type(). Otherwise it calls rms_norm first,
+// which needs fp32.
+bool normalizes_heads(const Ctx&, const Tensor& cos_sin, bool interleaved, const CacheTensor& keys);
 
 // Dense rows in memory for as many of fp32, of the arena or of a tensor that is not needed as it was. Behind rows of
 // 8-bit floats (E4M3) lie their scales: a row is scale times its numbers.

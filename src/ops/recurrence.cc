@@ -25,13 +25,13 @@ void check_state(const Tensor& state, int64_t values, const Sequences& s) {
 void multiply(Ctx& ctx, Tensor out, Tensor x, Activation activation) {
   check_matrix(out, "out", -1, -1);
   check_matrix(x, "x", out.shape[0], out.shape[1]);
-  ctx.ops.multiply(ctx.pool, out, x, activation);
+  ctx.ops.multiply(ctx.queue, out, x, activation);
 }
 
 void softplus(Ctx& ctx, Tensor x, const float* bias, float low, float high) {
   check_matrix(x, "x", -1, -1);
   CHECK(low <= high, "from {} to {}", low, high);
-  ctx.ops.softplus(ctx.pool, x, bias, low, high);
+  ctx.ops.softplus(ctx.queue, x, bias, low, high);
 }
 
 void causal_conv(Ctx& ctx, const CausalConvArgs& args) {
@@ -42,7 +42,7 @@ void causal_conv(Ctx& ctx, const CausalConvArgs& args) {
   CHECK(args.width >= 1 && args.width <= kMaxConvWidth && args.weight != nullptr, "width {}", args.width);
   check_sequences(args.sequences, tokens);
   check_state(args.state, (args.width - 1) * channels, args.sequences);
-  ctx.ops.causal_conv(ctx.pool, args);
+  ctx.ops.causal_conv(ctx.queue, args);
 }
 
 void selective_scan(Ctx& ctx, const SelectiveScanArgs& args) {
@@ -55,7 +55,7 @@ void selective_scan(Ctx& ctx, const SelectiveScanArgs& args) {
   CHECK(args.a != nullptr);
   check_sequences(args.sequences, tokens);
   check_state(args.state, args.b.shape[1] * channels, args.sequences);
-  ctx.ops.selective_scan(ctx.pool, args);
+  ctx.ops.selective_scan(ctx.queue, args);
 }
 
 void head_scan(Ctx& ctx, const HeadScanArgs& args) {
@@ -72,7 +72,7 @@ void head_scan(Ctx& ctx, const HeadScanArgs& args) {
   CHECK(args.a != nullptr);
   check_sequences(args.sequences, tokens);
   check_state(args.state, args.b.shape[1] / args.groups * width, args.sequences);
-  ctx.ops.head_scan(ctx.pool, args);
+  ctx.ops.head_scan(ctx.queue, args);
 }
 
 void delta_rule(Ctx& ctx, const DeltaRuleArgs& args) {
@@ -91,7 +91,7 @@ void delta_rule(Ctx& ctx, const DeltaRuleArgs& args) {
   CHECK(args.a != nullptr);
   check_sequences(args.sequences, tokens);
   check_state(args.state, key_dim * width, args.sequences);
-  ctx.ops.delta_rule(ctx.pool, args);
+  ctx.ops.delta_rule(ctx.queue, args);
 }
 
 void gated_lru(Ctx& ctx, const GatedLruArgs& args) {
@@ -103,7 +103,7 @@ void gated_lru(Ctx& ctx, const GatedLruArgs& args) {
   CHECK(args.input_bias != nullptr && args.recurrent_bias != nullptr && args.rate != nullptr);
   check_sequences(args.sequences, tokens);
   check_state(args.state, channels, args.sequences);
-  ctx.ops.gated_lru(ctx.pool, args);
+  ctx.ops.gated_lru(ctx.queue, args);
 }
 
 }  // namespace sluice::ops

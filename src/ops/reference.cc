@@ -13,14 +13,15 @@
 
 namespace sluice::ops {
 namespace reference {
-namespace {
 
-void embed(ThreadPool&, Tensor out, const Tensor& table, Indices ids) {
+void embed(Queue&, Tensor out, const Tensor& table, Indices ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::byte* row = table.data + ids[i] * table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
     to_float(table.dtype, row, out.f32() + i * out.row_stride, table.shape[1]);
   }
 }
+
+namespace {
 
 // Calls body(out row, x row, columns) for every vector of the last dimension of [rows, columns] or
 // [rows, groups, columns].
@@ -36,7 +37,9 @@ void each_vector(Tensor out, Tensor x, F&& body) {
   }
 }
 
-void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
+}  // namespace
+
+void rms_norm(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
   each_vector(out, x, [&](float* to, const float* from, int64_t columns) {
     double sum = 0;
     for (int64_t i = 0; i < columns; ++i) sum += double(from[i]) * from[i];
@@ -47,7 +50,7 @@ void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps,
   });
 }
 
-void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
+void layer_norm(Queue&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
   each_vector(out, x, [&](float* to, const float* from, int64_t columns) {
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < columns; ++i) sum += from[i];
@@ -60,7 +63,7 @@ void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const fl
   });
 }
 
-void match_rms(ThreadPool&, Tensor x, Tensor like, float floor) {
+void match_rms(Queue&, Tensor x, Tensor like, float floor) {
   each_vector(x, like, [&](float* to, const float* other, int64_t columns) {
     double own = 0, wanted = 0;
     for (int64_t i = 0; i < columns; ++i) own += double(to[i]) * to[i], wanted += double(other[i]) * other[i];
@@ -69,7 +72,7 @@ void match_rms(ThreadPool&, Tensor x, Tensor like, float floor) {
   });
 }
 
-void gaussian_top_k(ThreadPool&, Tensor x, float deviations) {
+void gaussian_top_k(Queue&, Tensor x, float deviations) {
   each_vector(x, x, [&](float* to, const float*, int64_t columns) {
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < columns; ++i) sum += to[i];
@@ -80,7 +83,7 @@ void gaussian_top_k(ThreadPool&, Tensor x, float deviations) {
   });
 }
 
-void glu(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) {
+void glu(Queue&, Tensor out, Tensor gate_up, Activation activation) {
   const int64_t n = out.shape[1];
   for (int64_t row = 0; row < out.rows(); ++row) {
     const float* gate = gate_up.f32() + row * gate_up.row_stride;
@@ -89,7 +92,7 @@ void glu(ThreadPool&, Tensor out, Tensor gate_up, Activation activation) {
   }
 }
 
-void clamped_glu(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float limit) {
+void clamped_glu(Queue&, Tensor out, Tensor gate_up, float alpha, float limit) {
   const int64_t n = out.shape[1];
   for (int64_t row = 0; row < out.rows(); ++row) {
     const float* from = gate_up.f32() + row * gate_up.row_stride;
@@ -102,12 +105,14 @@ void clamped_glu(ThreadPool&, Tensor out, Tensor gate_up, float alpha, float lim
   }
 }
 
-void unary(ThreadPool&, Tensor x, Activation activation) {
+void unary(Queue&, Tensor x, Activation activation) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     float* values = x.f32() + row * x.row_stride;
     for (int64_t i = 0; i < x.shape[1]; ++i) values[i] = activate(activation, values[i]);
   }
 }
+
+namespace {
 
 template <class F>
 void each_element(Tensor x, F&& function) {
@@ -117,14 +122,16 @@ void each_element(Tensor x, F&& function) {
   }
 }
 
-void xielu(ThreadPool&, Tensor x, const Xielu& p) {
+}  // namespace
+
+void xielu(Queue&, Tensor x, const Xielu& p) {
   each_element(x, [&](double v) {
     const double curved = v > 0 ? p.alpha_p * v * v : p.alpha_n * (std::expm1(std::min(v, double{p.eps})) - v);
     return curved + p.beta * v;
   });
 }
 
-void map(ThreadPool&, Tensor x, Map function, float p) {
+void map(Queue&, Tensor x, Map function, float p) {
   switch (function) {
     case Map::kScale:
       return each_element(x, [=](double v) { return v * p; });
@@ -135,13 +142,13 @@ void map(ThreadPool&, Tensor x, Map function, float p) {
   }
 }
 
-void copy(ThreadPool&, Tensor out, Tensor x) {
+void copy(Queue&, Tensor out, Tensor x) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     std::memcpy(out.f32() + row * out.row_stride, x.f32() + row * x.row_stride, x.shape[1] * sizeof(float));
   }
 }
 
-void add(ThreadPool&, Tensor out, Tensor x, float scale) {
+void add(Queue&, Tensor out, Tensor x, float scale) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     float* to = out.f32() + row * out.row_stride;
     const float* from = x.f32() + row * x.row_stride;
@@ -149,11 +156,13 @@ void add(ThreadPool&, Tensor out, Tensor x, float scale) {
   }
 }
 
-void gather_rows(ThreadPool&, Tensor out, Tensor x, Indices rows) {
+void gather_rows(Queue&, Tensor out, Tensor x, Indices rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(out.f32() + i * out.row_stride, x.f32() + rows[i] * x.row_stride, x.shape[1] * sizeof(float));
   }
 }
+
+namespace {
 
 template <const TypeInfo& Type>
 size_t packed_bytes(int64_t n, int64_t k) {
@@ -161,7 +170,7 @@ size_t packed_bytes(int64_t n, int64_t k) {
 }
 
 template <const TypeInfo& Type>
-void pack(ThreadPool&, const Weight& into, int64_t row, const Tensor& from) {
+void pack(Queue&, const Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
   const size_t row_bytes = packed_bytes<Type>(1, into.k);
@@ -179,9 +188,9 @@ void pack(ThreadPool&, const Weight& into, int64_t row, const Tensor& from) {
 }
 
 template <const TypeInfo& Type>
-void matmul(ThreadPool& pool, const MatmulArgs& args) {
+void matmul(Queue& queue, const MatmulArgs& args) {
   const int64_t k = args.weight->k;
-  pool.parallel_for(args.weight->n, 16, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(args.weight->n, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> weights(k);
     for (int64_t n = begin; n < end; ++n) {
       to_float(&Type, args.weight->data + packed_bytes<Type>(n, k), weights.data(), k);
@@ -204,54 +213,23 @@ void add_blocks(Ops& ops, quant::CodecList<Codecs...>) {
   ((ops.matmul[&Codecs::kType] = kMatmul<Codecs::kType>), ...);
 }
 
-Ops make_table() {
-  Ops ops{.embed = embed,
-          .rms_norm = rms_norm,
-          .layer_norm = layer_norm,
-          .match_rms = match_rms,
-          .gaussian_top_k = gaussian_top_k,
-          .glu = glu,
-          .clamped_glu = clamped_glu,
-          .unary = unary,
-          .xielu = xielu,
-          .map = map,
-          .copy = copy,
-          .add = add,
-          .multiply = multiply,
-          .softplus = softplus,
-          .rope_store = rope_store,
-          .latent_store = latent_store,
-          .attention = attention,
-          .causal_conv = causal_conv,
-          .selective_scan = selective_scan,
-          .head_scan = head_scan,
-          .delta_rule = delta_rule,
-          .gated_lru = gated_lru,
-          .gather_rows = gather_rows,
-          .copy_rows = copy_rows,
-          .sample = sample,
-          .feed_sampled = feed_sampled,
-          .pooling = pooling,
-          .route = route,
-          .group_by_expert = group_by_expert,
-          .expert_matmul = expert_matmul,
-          .head_matmul = head_matmul,
-          .combine = combine,
-          .matmul = {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
+Ops make_ops() {
+  Ops ops{kTable, {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
   add_blocks(ops, quant::AllCodecs{});
   return ops;
 }
 
-const Ops& table() {
-  static const Ops ops = make_table();
-  return ops;
+Device& open(int) {
+  static const Ops ops = make_ops();
+  static HostDevice device(ops);
+  return device;
 }
 
 const Backend backend{.name = "reference",
                       .rank = 0,
-                      .usable = [] { return true; },
-                      .table = table,
-                      .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
+                      .devices = [] { return 1; },
+                      .open = open,
+                      .can = {.narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}}};
 const Registry<Backend> registered{backend};
 
 }  // namespace

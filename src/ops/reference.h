@@ -7,24 +7,14 @@ namespace sluice::ops::reference {
 
 // Codes of a vector in an int8 cache; returns their scale.
 float encode_int8(const float* from, int8_t* to, int64_t count);
-void rope_store(ThreadPool&, const RopeStoreArgs& args);
-void latent_store(ThreadPool&, const LatentStoreArgs& args);
-void attention(ThreadPool&, const AttentionArgs& args);
-void copy_rows(ThreadPool&, Tensor x, Indices pairs);
-void sample(ThreadPool&, const SampleArgs& args);
-void feed_sampled(ThreadPool&, const FeedSampledArgs& args);
-void pooling(ThreadPool&, const PoolingArgs& args);
-void multiply(ThreadPool&, Tensor out, Tensor x, Activation activation);
-void softplus(ThreadPool&, Tensor x, const float* bias, float low, float high);
-void causal_conv(ThreadPool&, const CausalConvArgs& args);
-void selective_scan(ThreadPool&, const SelectiveScanArgs& args);
-void head_scan(ThreadPool&, const HeadScanArgs& args);
-void delta_rule(ThreadPool&, const DeltaRuleArgs& args);
-void gated_lru(ThreadPool&, const GatedLruArgs& args);
-void route(ThreadPool&, const RouteArgs& args);
-void group_by_expert(ThreadPool&, const GroupByExpertArgs& args);
-void expert_matmul(ThreadPool&, const MatmulKernels& kernels, const ExpertMatmulArgs& args);
-void head_matmul(ThreadPool&, const MatmulKernels& kernels, const HeadMatmulArgs& args);
-void combine(ThreadPool&, const CombineArgs& args);
+
+// The scalar kernel of every slot, and their table. What a backend has no kernel of its own for it takes from here,
+// if it works on the host's memory.
+#define SLUICE_DECLARE(name) SlotFunction<&OpTable::name> name;
+SLUICE_OP_SLOTS(SLUICE_DECLARE)
+#undef SLUICE_DECLARE
+#define SLUICE_ENTRY(name) .name = name,
+inline constexpr OpTable kTable{SLUICE_OP_SLOTS(SLUICE_ENTRY)};
+#undef SLUICE_ENTRY
 
 }  // namespace sluice::ops::reference

@@ -124,7 +124,7 @@ float encode_int8(const float* from, int8_t* to, int64_t count) {
   return top / 127.0f;
 }
 
-void rope_store(ThreadPool&, const RopeStoreArgs& args) {
+void rope_store(Queue&, const RopeStoreArgs& args) {
   const int64_t kv_heads = args.k_cache.shape[1], head_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
   const int64_t heads = args.q.shape[1] / head_dim;
   std::vector<float> key(head_dim);
@@ -145,7 +145,7 @@ void rope_store(ThreadPool&, const RopeStoreArgs& args) {
   }
 }
 
-void latent_store(ThreadPool&, const LatentStoreArgs& args) {
+void latent_store(Queue&, const LatentStoreArgs& args) {
   const int64_t latent = args.latent.shape[1], rotary = args.k_rope.shape[1], head_dim = latent + rotary;
   const int64_t heads = args.q_rope.shape[1] / rotary;
   std::vector<float> key(head_dim);
@@ -163,12 +163,12 @@ void latent_store(ThreadPool&, const LatentStoreArgs& args) {
   }
 }
 
-void attention(ThreadPool& pool, const AttentionArgs& args) {
+void attention(Queue& queue, const AttentionArgs& args) {
   const int64_t head_dim = args.k_cache.shape[3];
   const int64_t value_dim = args.v_cache.data != nullptr ? args.v_cache.shape[3] : args.value_dim;
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
     const int64_t begin = args.query_start[s], rows = args.query_start[s + 1] - begin;
-    pool.parallel_for(rows * args.heads, 1, [&](int64_t item, int64_t end) {
+    queue.threads().parallel_for(rows * args.heads, 1, [&](int64_t item, int64_t end) {
       for (; item < end; ++item) {
         const int64_t row = item / args.heads, head = item % args.heads;
         const float* q = args.q.f32() + (begin + row) * args.q.row_stride + head * head_dim;
@@ -179,7 +179,7 @@ void attention(ThreadPool& pool, const AttentionArgs& args) {
   }
 }
 
-void copy_rows(ThreadPool&, Tensor x, Indices pairs) {
+void copy_rows(Queue&, Tensor x, Indices pairs) {
   const auto bytes = static_cast<size_t>(x.row_elements()) * x.dtype->block_bytes,
              stride = static_cast<size_t>(x.row_stride) * x.dtype->block_bytes;
   for (size_t i = 0; i < pairs.size(); i += 2) {

@@ -124,15 +124,15 @@ class Router {
 
 }  // namespace
 
-void route(ThreadPool& pool, const RouteArgs& args) {
+void route(Queue& queue, const RouteArgs& args) {
   constexpr int64_t kGrain = 16;  // rows worth handing to another thread
-  pool.parallel_for(args.logits.rows(), kGrain, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(args.logits.rows(), kGrain, [&](int64_t begin, int64_t end) {
     Router router(args);
     for (int64_t row = begin; row < end; ++row) router.run(row);
   });
 }
 
-void group_by_expert(ThreadPool&, const GroupByExpertArgs& args) {
+void group_by_expert(Queue&, const GroupByExpertArgs& args) {
   const int64_t entries = args.experts.shape.elements(), top_k = args.experts.shape[1];
   const int64_t experts = args.starts.shape.elements() - 1;
   const auto* chosen = args.experts.as<int32_t>();
@@ -149,29 +149,29 @@ void group_by_expert(ThreadPool&, const GroupByExpertArgs& args) {
   }
 }
 
-void expert_matmul(ThreadPool& pool, const MatmulKernels& kernels, const ExpertMatmulArgs& args) {
+void expert_matmul(Queue& queue, const MatmulKernels& kernels, const ExpertMatmulArgs& args) {
   const int64_t n = args.out.shape[1];
   const auto* starts = args.starts.as<int32_t>();
   for (int64_t e = 0; e + 1 < args.starts.shape.elements(); ++e) {
     if (starts[e] == starts[e + 1]) continue;
     const Weight weight = window(kernels, *args.weight, e * stacked_outputs(n), n);
-    kernels.matmul(pool, {.out = args.out.slice_rows(starts[e], starts[e + 1] - starts[e]),
-                          .x = args.x.slice_rows(starts[e], starts[e + 1] - starts[e]),
-                          .weight = &weight,
-                          .bias = args.bias != nullptr ? args.bias + e * n : nullptr});
+    kernels.matmul(queue, {.out = args.out.slice_rows(starts[e], starts[e + 1] - starts[e]),
+                           .x = args.x.slice_rows(starts[e], starts[e + 1] - starts[e]),
+                           .weight = &weight,
+                           .bias = args.bias != nullptr ? args.bias + e * n : nullptr});
   }
 }
 
-void head_matmul(ThreadPool& pool, const MatmulKernels& kernels, const HeadMatmulArgs& args) {
+void head_matmul(Queue& queue, const MatmulKernels& kernels, const HeadMatmulArgs& args) {
   for (int64_t h = 0; h < args.heads; ++h) {
     const Weight weight = window(kernels, *args.weight, h * stacked_outputs(args.n), args.n);
-    kernels.matmul(pool, {.out = args.out.slice_columns(h * args.out_stride, args.n),
-                          .x = args.x.slice_columns(h * args.x_stride, weight.k),
-                          .weight = &weight});
+    kernels.matmul(queue, {.out = args.out.slice_columns(h * args.out_stride, args.n),
+                           .x = args.x.slice_columns(h * args.x_stride, weight.k),
+                           .weight = &weight});
   }
 }
 
-void combine(ThreadPool&, const CombineArgs& args) {
+void combine(Queue&, const CombineArgs& args) {
   const int64_t top_k = args.weights.shape[1];
   for (int64_t row = 0; row < args.out.rows(); ++row) {
     float* out = args.out.f32() + row * args.out.row_stride;

@@ -35,10 +35,10 @@ float pool_column(Pooling pooling, const float* x, int64_t stride, int64_t begin
 
 }  // namespace
 
-void pooling(ThreadPool& threads, const PoolingArgs& args) {
+void pooling(Queue& queue, const PoolingArgs& args) {
   constexpr int64_t kColumns = 16;  // of a row, read together
   const int64_t columns = args.x.shape[1], pieces = (columns + kColumns - 1) / kColumns;
-  threads.parallel_for(args.out.rows() * pieces, 4, [&](int64_t item, int64_t end) {
+  queue.threads().parallel_for(args.out.rows() * pieces, 4, [&](int64_t item, int64_t end) {
     for (; item < end; ++item) {
       const int64_t sequence = item / pieces, first = item % pieces * kColumns;
       for (int64_t i = first; i < std::min(columns, first + kColumns); ++i) {

@@ -31,13 +31,13 @@ void each_sequence(const Sequences& sequences, const Tensor& state, F&& body) {
 
 }  // namespace
 
-void multiply(ThreadPool&, Tensor out, Tensor x, Activation activation) {
+void multiply(Queue&, Tensor out, Tensor x, Activation activation) {
   for (int64_t row = 0; row < out.rows(); ++row) {
     for (int64_t i = 0; i < out.shape[1]; ++i) mutable_row(out, row)[i] *= activate(activation, row_of(x, row)[i]);
   }
 }
 
-void softplus(ThreadPool&, Tensor x, const float* bias, float low, float high) {
+void softplus(Queue&, Tensor x, const float* bias, float low, float high) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     for (int64_t i = 0; i < x.shape[1]; ++i) {
       float& value = mutable_row(x, row)[i];
@@ -47,7 +47,7 @@ void softplus(ThreadPool&, Tensor x, const float* bias, float low, float high) {
   }
 }
 
-void causal_conv(ThreadPool&, const CausalConvArgs& args) {
+void causal_conv(Queue&, const CausalConvArgs& args) {
   const int64_t channels = args.x.shape[1], past = args.width - 1;
   each_sequence(args.sequences, args.state, [&](int64_t begin, int64_t end, float* state, bool) {
     for (int64_t c = 0; c < channels; ++c) {
@@ -64,7 +64,7 @@ void causal_conv(ThreadPool&, const CausalConvArgs& args) {
   });
 }
 
-void selective_scan(ThreadPool&, const SelectiveScanArgs& args) {
+void selective_scan(Queue&, const SelectiveScanArgs& args) {
   const int64_t channels = args.x.shape[1], n = args.b.shape[1];
   each_sequence(args.sequences, args.state, [&](int64_t begin, int64_t end, float* state, bool) {
     for (int64_t t = begin; t < end; ++t) {
@@ -82,7 +82,7 @@ void selective_scan(ThreadPool&, const SelectiveScanArgs& args) {
   });
 }
 
-void head_scan(ThreadPool&, const HeadScanArgs& args) {
+void head_scan(Queue&, const HeadScanArgs& args) {
   const int64_t dim = args.x.shape[1] / args.heads, n = args.b.shape[1] / args.groups;
   each_sequence(args.sequences, args.state, [&](int64_t begin, int64_t end, float* state, bool) {
     for (int64_t t = begin; t < end; ++t) {
@@ -105,7 +105,7 @@ void head_scan(ThreadPool&, const HeadScanArgs& args) {
   });
 }
 
-void delta_rule(ThreadPool&, const DeltaRuleArgs& args) {
+void delta_rule(Queue&, const DeltaRuleArgs& args) {
   const int64_t value_dim = args.v.shape[1] / args.heads, key_dim = args.q.shape[1] / args.key_heads;
   const bool per_channel = args.dt.shape[1] != args.heads;
   each_sequence(args.sequences, args.state, [&](int64_t begin, int64_t end, float* state, bool) {
@@ -134,7 +134,7 @@ void delta_rule(ThreadPool&, const DeltaRuleArgs& args) {
   });
 }
 
-void gated_lru(ThreadPool&, const GatedLruArgs& args) {
+void gated_lru(Queue&, const GatedLruArgs& args) {
   each_sequence(args.sequences, args.state, [&](int64_t begin, int64_t end, float* state, bool first) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t c = 0; c < args.x.shape[1]; ++c) {

@@ -150,14 +150,14 @@ SampledRow sample_row(const SampleArgs& args, int64_t index) {
 
 }  // namespace
 
-void sample(ThreadPool&, const SampleArgs& args) {
+void sample(Queue&, const SampleArgs& args) {
   const auto samples = static_cast<int64_t>(args.rows.bytes() / sizeof(SampleRow));
   for (int64_t i = 0; i < samples; ++i) args.sampled.as<SampledRow>()[i] = sample_row(args, i);
   if (args.for_host.data != nullptr)
     std::copy_n(args.sampled.as<SampledRow>(), samples, args.for_host.as<SampledRow>());
 }
 
-void feed_sampled(ThreadPool&, const FeedSampledArgs& args) {
+void feed_sampled(Queue&, const FeedSampledArgs& args) {
   for (size_t row = 0; row < args.from.size(); ++row) {
     const int32_t sample = args.from[row];
     if (sample >= 0) args.tokens.as<int32_t>()[row] = std::max(args.sampled.as<const SampledRow>()[sample].token, 0);

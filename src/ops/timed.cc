@@ -19,9 +19,6 @@ struct Timer {
 };
 Timer timer;
 
-template <auto Slot>
-inline const char* name_of = "";
-
 double bytes_of(const Tensor& tensor) { return static_cast<double>(tensor.bytes()); }
 
 double packed_bytes(const Weight& weight, int64_t outputs) {
@@ -94,86 +91,54 @@ void record(const char* name, double begin, double end, const First& first, cons
   timer.last_end = timer.now();
 }
 
-template <auto Slot>
-struct Wrapper;
+// The slot's function, timed. `Index` is the slot's place in kSlots.
+template <size_t Index, class Function = SlotFunction<std::get<Index>(kSlots).member>>
+struct Timed;
 
-template <class... Args, void (*Ops::*Slot)(ThreadPool&, Args...)>
-struct Wrapper<Slot> {
-  static void call(ThreadPool& pool, Args... args) {
+template <size_t Index, class... Args>
+struct Timed<Index, void(Queue&, Args...)> {
+  static void call(Queue& queue, Args... args) {
     const double begin = timer.now();
-    (timer.inner->*Slot)(pool, args...);
-    record(name_of<Slot>, begin, timer.now(), args...);
+    (timer.inner->*std::get<Index>(kSlots).member)(queue, args...);
+    record(std::get<Index>(kSlots).name, begin, timer.now(), args...);
   }
 };
 
-// Products of many matrices run the type's own matmul on other threads: the inner one, which is not timed.
-template <auto Slot, class Args>
-void call_grouped(ThreadPool& pool, const MatmulKernels&, const Args& args) {
-  const double begin = timer.now();
-  (timer.inner->*Slot)(pool, timer.inner->matmul.at(args.weight->dtype), args);
-  record(name_of<Slot>, begin, timer.now(), args);
-}
+// Stacked matmuls run the type's own matmul on other threads: the inner one, which is not timed.
+template <size_t Index, class Args>
+struct Timed<Index, void(Queue&, const MatmulKernels&, const Args&)> {
+  static void call(Queue& queue, const MatmulKernels&, const Args& args) {
+    const double begin = timer.now();
+    (timer.inner->*std::get<Index>(kSlots).member)(queue, timer.inner->matmul.at(args.weight->dtype), args);
+    record(std::get<Index>(kSlots).name, begin, timer.now(), args);
+  }
+};
 
-// Reads a few rows of its table.
-void embed(ThreadPool& pool, Tensor out, const Tensor& table, Indices ids) {
+// Reads a few rows of its table, so that only the result's bytes count.
+void timed_embed(Queue& queue, Tensor out, const Tensor& table, Indices ids) {
   const double begin = timer.now();
-  timer.inner->embed(pool, out, table, ids);
+  timer.inner->embed(queue, out, table, ids);
   record("embed", begin, timer.now(), out);
 }
 
-void matmul(ThreadPool& pool, const MatmulArgs& args) {
+void timed_matmul(Queue& queue, const MatmulArgs& args) {
   const double begin = timer.now();
-  timer.inner->matmul.at(args.weight->dtype).matmul(pool, args);
+  timer.inner->matmul.at(args.weight->dtype).matmul(queue, args);
   record("matmul", begin, timer.now(), args);
 }
 
-template <auto Slot, class Call>
-void wrap(const char* name, Call* call) {
-  name_of<Slot> = name;
-  if (timer.inner->*Slot != nullptr) timer.table.*Slot = call;
-}
-template <auto Slot>
-void wrap(const char* name) {
-  wrap<Slot>(name, Wrapper<Slot>::call);
+template <size_t... Index>
+void wrap(OpTable& table, std::index_sequence<Index...>) {
+  ((table.*std::get<Index>(kSlots).member = Timed<Index>::call), ...);
 }
 
 }  // namespace
 
 const Ops& timed(const Ops& ops, double (*now)()) {
   timer = {.inner = &ops, .now = now, .table = ops};
-  timer.table.embed = embed;
-  wrap<&Ops::rms_norm>("rms_norm");
-  wrap<&Ops::layer_norm>("layer_norm");
-  wrap<&Ops::match_rms>("match_rms");
-  wrap<&Ops::gaussian_top_k>("gaussian_top_k");
-  wrap<&Ops::glu>("glu");
-  wrap<&Ops::clamped_glu>("clamped_glu");
-  wrap<&Ops::unary>("unary");
-  wrap<&Ops::xielu>("xielu");
-  wrap<&Ops::map>("map");
-  wrap<&Ops::copy>("copy");
-  wrap<&Ops::add>("add");
-  wrap<&Ops::multiply>("multiply");
-  wrap<&Ops::softplus>("softplus");
-  wrap<&Ops::rope_store>("rope_store");
-  wrap<&Ops::latent_store>("latent_store");
-  wrap<&Ops::attention>("attention");
-  wrap<&Ops::causal_conv>("causal_conv");
-  wrap<&Ops::selective_scan>("selective_scan");
-  wrap<&Ops::head_scan>("head_scan");
-  wrap<&Ops::delta_rule>("delta_rule");
-  wrap<&Ops::gated_lru>("gated_lru");
-  wrap<&Ops::gather_rows>("gather_rows");
-  wrap<&Ops::copy_rows>("copy_rows");
-  wrap<&Ops::sample>("sample");
-  wrap<&Ops::feed_sampled>("feed_sampled");
-  wrap<&Ops::pooling>("pooling");
-  wrap<&Ops::route>("route");
-  wrap<&Ops::group_by_expert>("group_by_expert");
-  wrap<&Ops::expert_matmul>("expert_matmul", call_grouped<&Ops::expert_matmul, ExpertMatmulArgs>);
-  wrap<&Ops::head_matmul>("head_matmul", call_grouped<&Ops::head_matmul, HeadMatmulArgs>);
-  wrap<&Ops::combine>("combine");
-  for (auto& [type, kernels] : timer.table.matmul) kernels.matmul = matmul;
+  wrap(timer.table, std::make_index_sequence<std::tuple_size_v<decltype(kSlots)>>());
+  timer.table.embed = timed_embed;
+  for (auto& [type, kernels] : timer.table.matmul) kernels.matmul = timed_matmul;
   return timer.table;
 }
 

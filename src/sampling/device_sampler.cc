@@ -6,14 +6,14 @@
 
 namespace sluice {
 
-DeviceSampler::DeviceSampler(const ops::Backend& backend, ThreadPool& threads, int rows, int vocab)
-    : memory_(backend.memory()),
+DeviceSampler::DeviceSampler(ops::Queue& queue, int rows, int vocab)
+    : queue_(queue),
       most_rows_(rows),
-      inputs_(backend, rows, vocab),
-      sampled_(backend, static_cast<size_t>(rows) * sizeof(ops::SampledRow)),
-      top_(backend, static_cast<size_t>(rows) * ops::kMostTop * sizeof(ops::TopLogit)),
-      whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), backend.pinned_memory()),
-      sampler_(threads) {}
+      inputs_(queue.device(), rows, vocab),
+      sampled_(queue.device(), static_cast<size_t>(rows) * sizeof(ops::SampledRow)),
+      top_(queue.device(), static_cast<size_t>(rows) * ops::kMostTop * sizeof(ops::TopLogit)),
+      whole_(static_cast<size_t>(rows) * static_cast<size_t>(vocab) * sizeof(float), queue.device().pinned_memory()),
+      sampler_(queue.threads()) {}
 
 bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks) {
   logits_ = logits;
@@ -54,21 +54,21 @@ void DeviceSampler::sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::
     ops::SampleArgs args{.logits = logits_,
                          .rows = {},
                          .sampled = sampled_rows_,
-                         .for_host = sampled_.host_accessible(which.size() * sizeof(ops::SampledRow)),
+                         .for_host = sampled_.on_host(which.size() * sizeof(ops::SampledRow)),
                          .edits = {},
                          .masks = {},
                          .top = top_.on_device(which.size() * kListBytes)};
-    inputs_.send(memory_, args);
+    inputs_.send(queue_, args);
     ops::sample(c, args);
-    if (inputs_.top_asked()) memory_.copy_later(top_.host.data(), args.top.data, args.top.bytes());
+    if (inputs_.top_asked()) queue_.copy_async(top_.host.data(), args.top.data, args.top.bytes());
   }
-  launched_ = memory_.record_event();
+  launched_ = queue_.record_event();
 }
 
 // What the draws of tasks `which` gave. Those that need whole rows are added to whole_rows_.
 void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const size_t> which,
                             std::vector<SampleResult>& results) {
-  memory_.wait_for(launched_);
+  queue_.wait_for(launched_);
   const auto* sampled = sampled_.as<const ops::SampledRow>();
   for (size_t i = 0; i < which.size(); ++i) {
     const std::span top(top_.as<const ops::TopLogit>() + i * ops::kMostTop,
@@ -115,10 +115,10 @@ void DeviceSampler::sample_rows(std::span<const SampleTask> tasks, std::vector<S
     std::vector<SampleTask> here;
     for (size_t i = 0; i < count; ++i) {
       here.push_back(tasks[whole_rows_[begin + i]]);
-      memory_.copy_later(whole_.data() + i * row_bytes, logits_.slice_rows(here[i].row, 1).data, row_bytes);
+      queue_.copy_async(whole_.data() + i * row_bytes, logits_.slice_rows(here[i].row, 1).data, row_bytes);
       here[i].row = static_cast<int>(i);
     }
-    memory_.wait();
+    queue_.wait();
     const LogitsView view{.data = reinterpret_cast<const float*>(whole_.data()),
                           .rows = static_cast<int>(count),
                           .vocab = vocab(),

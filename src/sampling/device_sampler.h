@@ -11,7 +11,7 @@ namespace sluice {
 class DeviceSampler {
  public:
   // For steps of up to `rows` rows of `vocab` logits.
-  DeviceSampler(const ops::Backend& backend, ThreadPool& threads, int rows, int vocab);
+  DeviceSampler(ops::Queue& queue, int rows, int vocab);
 
   // Begins what finish() ends; logits [rows, vocab] lie in the backend's memory. Seeds give the same draws whatever the
   // other tasks are, but not those of the host: draws add Gumbel noise. True when the device draws every token,
@@ -35,7 +35,7 @@ class DeviceSampler {
   void sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results);
   int vocab() const { return static_cast<int>(logits_.shape[1]); }
 
-  Memory& memory_;
+  ops::Queue& queue_;
   int most_rows_;
   SampleInputs inputs_;
   Mirror sampled_, top_;
@@ -43,7 +43,7 @@ class DeviceSampler {
   // Of the step that was begun:
   Tensor logits_, sampled_rows_;
   std::vector<size_t> sampling_, whole_rows_;  // tasks
-  uint64_t launched_ = 0;                      // mark behind them
+  uint64_t launched_ = 0;                      // event after them
   Sampler sampler_;
   std::vector<Candidate> listed_;  // of a row's largest logits
 };

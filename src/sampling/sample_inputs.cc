@@ -25,14 +25,14 @@ bool masks(const SampleTask& task) { return task.target < 0 && !task.params->all
 
 }  // namespace
 
-SampleInputs::SampleInputs(const ops::Backend& backend, int rows, int vocab)
+SampleInputs::SampleInputs(ops::Device& device, int rows, int vocab)
     : vocab_(vocab),
       most_edits_(std::max(static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits)),
       most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
-      rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), backend.pinned_memory()),
-      edits_(backend, most_edits_ * sizeof(ops::LogitEdit)),
-      masks_(backend, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
+      rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), device.pinned_memory()),
+      edits_(device, most_edits_ * sizeof(ops::LogitEdit)),
+      masks_(device, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
 
 void SampleInputs::clear() { edits_promised_ = masks_promised_ = 0; }
 
@@ -139,10 +139,10 @@ void SampleInputs::fill(std::span<const SampleTask> tasks, std::span<const size_
   }
 }
 
-void SampleInputs::send(Memory& memory, ops::SampleArgs& args) {
+void SampleInputs::send(ops::Queue& queue, ops::SampleArgs& args) {
   const auto copied = [&](Mirror& mirror, size_t bytes) {
     const Tensor to = mirror.on_device(bytes);
-    if (bytes > 0) memory.copy_later(to.data, mirror.host.data(), bytes);
+    if (bytes > 0) queue.copy_async(to.data, mirror.host.data(), bytes);
     return to;
   };
   args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::SampleRow))});

@@ -13,22 +13,21 @@ namespace sluice {
 
 // Staging memory and its like on the device.
 struct Mirror {
-  Mirror(const ops::Backend& backend, size_t bytes)
-      : host(bytes, backend.pinned_memory()), device(bytes, backend.memory()) {}
+  Mirror(ops::Device& owner, size_t bytes) : host(bytes, owner.pinned_memory()), device(bytes, owner.memory()) {}
 
   template <class T>
   T* as() {
     return reinterpret_cast<T*>(host.data());
   }
   Tensor on_device(size_t bytes) { return Tensor(device.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
-  Tensor host_accessible(size_t bytes) { return Tensor(host.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
+  Tensor on_host(size_t bytes) { return Tensor(host.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
 
   Buffer host, device;
 };
 
 class SampleInputs {
  public:
-  SampleInputs(const ops::Backend& backend, int rows, int vocab);
+  SampleInputs(ops::Device& device, int rows, int vocab);
 
   // Forgets all rows, and what was promised.
   void clear();
@@ -38,7 +37,7 @@ class SampleInputs {
   // Tasks of one launch; each was promised. Token ids of the parameters must be below the vocabulary's size.
   void fill(std::span<const SampleTask> tasks, std::span<const size_t> which);
   // Puts rows, edits and masks into the arguments: the first where they are, in staging memory, the others copied.
-  void send(Memory& memory, ops::SampleArgs& args);
+  void send(ops::Queue& queue, ops::SampleArgs& args);
 
   bool top_asked() const { return top_asked_; }  // by a row of the launch
 

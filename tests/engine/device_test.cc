@@ -145,9 +145,9 @@ std::vector<Request> requests(const Engine& engine, bool plain) {
 
 void expect_same(const EngineOptions& device, bool plain, const std::string& what) {
   SCOPED_TRACE(what);
-  EngineOptions host_accessible = options(false);
-  host_accessible.enable_prefix_caching = false;
-  const auto host = Engine::load(host_accessible), other = Engine::load(device);
+  EngineOptions on_host = options(false);
+  on_host.enable_prefix_caching = false;
+  const auto host = Engine::load(on_host), other = Engine::load(device);
   Collector expected(*host), got(*other);
   const std::vector<Request> all = requests(*host, plain);
   for (const Request& request : all) expected.submit(request), got.submit(request);

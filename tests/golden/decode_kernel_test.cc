@@ -32,7 +32,7 @@ Errors errors_of(const ArchGolden& golden, const char* decode_kernel) {
   options.max_num_seqs = 4;
   ThreadPool pool(2);
   LoadedModel loaded = load_model(options, pool);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   const std::vector<int32_t> ids = golden.ids("ids_0");
   const Tensor want = golden.logits("logits_0");
   std::vector<double> errors;

@@ -148,7 +148,7 @@ TEST_P(Embedding, Vectors) {
   ThreadPool& pool = pool_;
   LoadedModel loaded = load_model(options_, pool);
   EXPECT_EQ(loaded.plan.task, scores ? Task::kScore : Task::kEmbed);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   const Tensor vectors = runner.forward(batch_of(texts_));
   ASSERT_EQ(vectors.rows(), 3);
   ASSERT_EQ(vectors.shape[1], loaded.plan.shape.width);

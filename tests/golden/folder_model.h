@@ -37,7 +37,7 @@ inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const i
   options.max_num_seqs = 64;
   ThreadPool pool(2);
   LoadedModel loaded = load_model(options, pool);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   TextLogits out{.values = {}, .weight_bytes = loaded.plan.weight_bytes};
   for_each_logits(runner, loaded.plan, options.block_size, ids, 16, [&](int, std::span<const float> row) {
     out.values.insert(out.values.end(), row.begin(), row.end());

@@ -44,7 +44,7 @@ TEST_P(Minnow, LogitsInFloat32) {
   const EngineOptions o = options(model, "float32");
   ThreadPool pool(2);
   LoadedModel loaded = load_model(o, pool);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   int samples = 0;
   for (const auto& [name, entry] : golden) {
     if (!name.starts_with("logits_")) continue;
@@ -107,7 +107,7 @@ double perplexity(const EngineOptions& o) {
   ThreadPool pool;
   LoadedModel loaded = load_model(options, pool);
   const auto tokenizer = load_tokenizer(options, *loaded.plan.checkpoint);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   double sum = 0;
   int64_t scored = 0;
   for (const Json& row : read_lines("chat-test.jsonl")) {

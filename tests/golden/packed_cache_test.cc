@@ -19,7 +19,7 @@ std::vector<float> logits_of(const EngineOptions& options, std::span<const int32
                              bool in_file) {
   LoadedModel loaded = load_model(options, pool);
   EXPECT_EQ(loaded.packed != nullptr && loaded.packed->filled(), in_file);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   std::vector<float> out;
   for_each_logits(runner, loaded.plan, options.block_size, ids, 16,
                   [&](int, std::span<const float> row) { out.insert(out.end(), row.begin(), row.end()); });

@@ -29,7 +29,7 @@ class DeviceSamplerTest : public ::testing::Test {
     ahead_ = sampler.begin(context_, view, tasks);
     return sampler.finish(context_, tasks);
   }
-  std::vector<SampleResult> host_accessible(const std::vector<float>& logits, const std::vector<SampleTask>& tasks) {
+  std::vector<SampleResult> sample_on_host(const std::vector<float>& logits, const std::vector<SampleTask>& tasks) {
     const int vocab = static_cast<int>(logits.size()) / kRows;
     return Sampler(threads_).sample({.data = logits.data(), .rows = kRows, .vocab = vocab, .stride = vocab}, tasks);
   }
@@ -65,7 +65,7 @@ class DeviceSamplerTest : public ::testing::Test {
     bool sampled = false;
     for (int i = 0; i < 4000 && !sampled; ++i) {
       task.seed = static_cast<uint64_t>(i);
-      sampled = host_accessible(logits, {task})[0].token == token;
+      sampled = sample_on_host(logits, {task})[0].token == token;
     }
     EXPECT_TRUE(sampled) << token;
   }
@@ -119,7 +119,7 @@ TEST_F(DeviceSamplerTest, AgreesWithTheHost) {
                        .logprobs = static_cast<int>(random_() % 22) - 1});
     }
     const auto got = on_device(logits, tasks);
-    auto want = host_accessible(logits, tasks);
+    auto want = sample_on_host(logits, tasks);
     for (int i = 0; i < kRows; ++i) {
       SCOPED_TRACE(i);
       if (round % 2 == 1 && tasks[i].target < 0 && got[i].error.empty() && want[i].error.empty()) {
@@ -127,7 +127,7 @@ TEST_F(DeviceSamplerTest, AgreesWithTheHost) {
         expect_kept(logits, tasks[i], got[i].token);
         SampleTask told = tasks[i];
         told.target = got[i].token;
-        want[i] = host_accessible(logits, {told})[0];
+        want[i] = sample_on_host(logits, {told})[0];
         if (tasks[i].logprobs < 0) want[i].logprobs = {};
       }
       expect_equal(got[i], want[i]);
@@ -146,7 +146,7 @@ TEST_F(DeviceSamplerTest, ReportsWhatItDrew) {
   const auto got = on_device(logits, tasks);
   EXPECT_TRUE(ahead_);
   for (int i = 0; i < kRows; ++i) tasks[i].target = got[i].token;
-  const auto want = host_accessible(logits, tasks);
+  const auto want = sample_on_host(logits, tasks);
   for (int i = 0; i < kRows; ++i) expect_equal(got[i], want[i]);
 }
 

@@ -178,12 +178,12 @@ struct Roofline {
 std::optional<Roofline> measure_roofline(const EngineOptions& options) {
   ThreadPool pool(options.threads);
   const LoadPlan plan = plan_load(options, pool);
-  if (!plan.backend->memory().host_accessible()) return {};
+  if (!plan.device->memory().host_accessible()) return {};
   const TypeInfo& type = *plan.weight_type();
   const double bytes = static_cast<double>(plan.weight_bytes);
   const kernels::MachineLimits m = kernels::measure_machine(pool);
   double peak = m.fma;
-  if (plan.backend->table().matmul.at(&type).int8_block > 0) peak = std::max({m.fma, m.int8_dot, m.amx_int8});
+  if (plan.device->ops().matmul.at(&type).int8_block > 0) peak = std::max({m.fma, m.int8_dot, m.amx_int8});
   if (&type == &kBFloat16) peak = std::max({m.fma, m.bf16_dot, m.amx_bf16});
   return Roofline{m, bytes, bytes / type.block_bytes * type.block_size, peak};
 }

@@ -123,7 +123,7 @@ int measure_ops(Arguments a) {
   if (pool.threads() == 1) kernels::use_cpu_time();
   LoadedModel loaded = load_model(a.engine, pool);
   const kernels::MachineLimits limits = kernels::measure_machine(pool);
-  ops::Ctx ctx{ops::timed(loaded.plan.backend->table(), kernels::now), pool, *loaded.arena};
+  ops::Ctx ctx{ops::timed(loaded.plan.device->ops(), kernels::now), *loaded.plan.queue, *loaded.arena};
   const int block_size = a.engine.block_size;
   if (a.prompt > 0) {
     const Batch batch = make_batch(loaded.plan, block_size, 1, a.prompt, a.prompt);

@@ -52,7 +52,7 @@ int perplexity(Arguments a) {
   ThreadPool pool(a.engine.threads);
   LoadedModel loaded = load_model(a.engine, pool);
   const auto tokenizer = load_tokenizer(a.engine, *loaded.plan.checkpoint);
-  Runner runner(loaded, pool);
+  Runner runner(loaded);
   const auto start = std::chrono::steady_clock::now();
   double sum = 0;
   int64_t scored = 0;

@@ -57,7 +57,8 @@ int64_t last_split(const ops::AttentionArgs& args, const Task& task) { return la
 template <class Tiles>
 class Attention {
  public:
-  Attention(ThreadPool& pool, const ops::AttentionArgs& args) : pool_(pool), args_(args), plan_(plan_for(args)) {}
+  Attention(ops::Queue& queue, const ops::AttentionArgs& args)
+      : threads_(queue.threads()), args_(args), plan_(plan_for(args)) {}
 
   // Scratch: tiles and two States per thread, and in split mode one State per task and split, at most kMaxSplitBytes.
   void run() {
@@ -68,15 +69,16 @@ class Attention {
       max_splits_ = max_of(max_splits_, splits);
     }
     const int64_t states = tasks_ * max_splits_ * State::floats(plan_);
-    const bool few = tasks_ < 2 * pool_.threads() && max_splits_ > 1 && pool_.threads() > 1;
+    const bool few = tasks_ < 2 * threads_.threads() && max_splits_ > 1 && threads_.threads() > 1;
     const bool split = few && states * static_cast<int64_t>(sizeof(float)) <= kMaxSplitBytes;
     tile_floats_ = round_up(Tiles::floats(plan_), kLanes);
     worker_floats_ = round_up(tile_floats_ + 2 * State::floats(plan_), kLanes);
-    const int64_t work = pool_.threads() * worker_floats_;
-    memory_ = reinterpret_cast<float*>(pool_.scratch(static_cast<size_t>(work + (split ? states : 0)) * sizeof(float)));
+    const int64_t work = threads_.threads() * worker_floats_;
+    memory_ =
+        reinterpret_cast<float*>(threads_.scratch(static_cast<size_t>(work + (split ? states : 0)) * sizeof(float)));
     states_ = memory_ + work;
     if (split) return run_splits();
-    pool_.parallel_for(tasks_, 1, [&](int64_t begin, int64_t end, int worker) {
+    threads_.parallel_for(tasks_, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t i = begin; i < end; ++i) whole_task(task(tasks_ - 1 - i), worker);  // longest rows first
     });
   }
@@ -107,7 +109,7 @@ class Attention {
     const auto state = [&](int64_t task, int64_t split) {
       return State::at(states_ + (task * max_splits_ + split) * State::floats(plan_));
     };
-    pool_.parallel_for(tasks_ * max_splits_, 1, [&](int64_t begin, int64_t end, int worker) {
+    threads_.parallel_for(tasks_ * max_splits_, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t i = begin; i < end; ++i) {
         const Task t = task(i / max_splits_);
         const int64_t split = i % max_splits_;
@@ -115,7 +117,7 @@ class Attention {
         Tiles(args_, plan_, t, tiles_of(worker)).attend_split(split, state(i / max_splits_, split));
       }
     });
-    pool_.parallel_for(tasks_, 1, [&](int64_t begin, int64_t end, int worker) {
+    threads_.parallel_for(tasks_, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t i = begin; i < end; ++i) {
         const Task t = task(i);
         const State total = total_of(worker);
@@ -128,7 +130,7 @@ class Attention {
     });
   }
 
-  ThreadPool& pool_;
+  ThreadPool& threads_;
   const ops::AttentionArgs& args_;
   Plan plan_;
   int64_t tasks_ = 0, max_splits_ = 0;
@@ -139,20 +141,20 @@ class Attention {
 
 }  // namespace
 
-void attention(ThreadPool& pool, const ops::AttentionArgs& args) {
+void attention(ops::Queue& queue, const ops::AttentionArgs& args) {
 #ifdef __AVX512BF16__
-  if (args.k_cache.dtype == &kBFloat16) return Attention<PairTiles<Bf16>>(pool, args).run();
-  if (args.k_cache.dtype == &kFloat8E4M3) return Attention<PairTiles<Fp8>>(pool, args).run();
-  if (args.k_cache.dtype == &kFloat8E5M2) return Attention<PairTiles<Fp8E5M2>>(pool, args).run();
-  if (args.k_cache.dtype == &kInt8) return Attention<PairTiles<Int8>>(pool, args).run();
+  if (args.k_cache.dtype == &kBFloat16) return Attention<PairTiles<Bf16>>(queue, args).run();
+  if (args.k_cache.dtype == &kFloat8E4M3) return Attention<PairTiles<Fp8>>(queue, args).run();
+  if (args.k_cache.dtype == &kFloat8E5M2) return Attention<PairTiles<Fp8E5M2>>(queue, args).run();
+  if (args.k_cache.dtype == &kInt8) return Attention<PairTiles<Int8>>(queue, args).run();
 #else
-  if (args.k_cache.dtype == &kBFloat16) return Attention<Fp32Tiles<Bf16>>(pool, args).run();
-  if (args.k_cache.dtype == &kFloat8E4M3) return Attention<Fp32Tiles<Fp8>>(pool, args).run();
-  if (args.k_cache.dtype == &kFloat8E5M2) return Attention<Fp32Tiles<Fp8E5M2>>(pool, args).run();
-  if (args.k_cache.dtype == &kInt8) return Attention<Fp32Tiles<Int8>>(pool, args).run();
+  if (args.k_cache.dtype == &kBFloat16) return Attention<Fp32Tiles<Bf16>>(queue, args).run();
+  if (args.k_cache.dtype == &kFloat8E4M3) return Attention<Fp32Tiles<Fp8>>(queue, args).run();
+  if (args.k_cache.dtype == &kFloat8E5M2) return Attention<Fp32Tiles<Fp8E5M2>>(queue, args).run();
+  if (args.k_cache.dtype == &kInt8) return Attention<Fp32Tiles<Int8>>(queue, args).run();
 #endif
-  if (args.k_cache.dtype == &kFloat16) return Attention<Fp32Tiles<Fp16>>(pool, args).run();
-  Attention<Fp32Tiles<float>>(pool, args).run();
+  if (args.k_cache.dtype == &kFloat16) return Attention<Fp32Tiles<Fp16>>(queue, args).run();
+  Attention<Fp32Tiles<float>>(queue, args).run();
 }
 
 }  // namespace sluice::SLUICE_ISA

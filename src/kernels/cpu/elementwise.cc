@@ -16,17 +16,17 @@ int64_t grain_rows(int64_t columns) { return columns >= kGrain ? 1 : kGrain / (c
 float* row_of(const Tensor& x, int64_t row) { return reinterpret_cast<float*>(x.data) + row * x.row_stride; }
 
 template <class F>
-void each_row(ThreadPool& pool, int64_t rows, int64_t columns, F&& body) {
-  pool.parallel_for(rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
+void each_row(ops::Queue& queue, int64_t rows, int64_t columns, F&& body) {
+  queue.threads().parallel_for(rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) body(row);
   });
 }
 
 // x = function(x), in place.
 template <class F>
-void each_element(ThreadPool& pool, const Tensor& x, F&& function) {
+void each_element(ops::Queue& queue, const Tensor& x, F&& function) {
   const int64_t columns = x.shape[1];
-  each_row(pool, x.shape[0], columns, [&](int64_t row) {
+  each_row(queue, x.shape[0], columns, [&](int64_t row) {
     float* values = row_of(x, row);
     each_vec(columns, [&](int64_t i, auto n) { store(values + i, function(load(values + i, n)), n); });
   });
@@ -39,10 +39,10 @@ void widen_row(const T* from, float* to, int64_t columns) {
 
 }  // namespace
 
-void glu(ThreadPool& pool, Tensor out, Tensor gate_up, Activation activation) {
+void glu(ops::Queue& queue, Tensor out, Tensor gate_up, Activation activation) {
   const int64_t columns = out.shape[1];
   with_activation(activation, [&](auto function) {
-    each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    each_row(queue, out.shape[0], columns, [&](int64_t row) {
       const float* gate = row_of(gate_up, row);
       const float* up = gate + columns;
       float* to = row_of(out, row);
@@ -51,10 +51,10 @@ void glu(ThreadPool& pool, Tensor out, Tensor gate_up, Activation activation) {
   });
 }
 
-void clamped_glu(ThreadPool& pool, Tensor out, Tensor gate_up, float alpha, float limit) {
+void clamped_glu(ops::Queue& queue, Tensor out, Tensor gate_up, float alpha, float limit) {
   const int64_t columns = out.shape[1];
   const Vec one = broadcast(1.0f), most = broadcast(limit), least = broadcast(-limit);
-  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+  each_row(queue, out.shape[0], columns, [&](int64_t row) {
     const float* from = row_of(gate_up, row);
     float* to = row_of(out, row);
     each_vec(columns, [&](int64_t i, auto n) {
@@ -64,33 +64,33 @@ void clamped_glu(ThreadPool& pool, Tensor out, Tensor gate_up, float alpha, floa
   });
 }
 
-void unary(ThreadPool& pool, Tensor x, Activation activation) {
-  with_activation(activation, [&](auto function) { each_element(pool, x, function); });
+void unary(ops::Queue& queue, Tensor x, Activation activation) {
+  with_activation(activation, [&](auto function) { each_element(queue, x, function); });
 }
 
-void xielu(ThreadPool& pool, Tensor x, const ops::Xielu& p) {
+void xielu(ops::Queue& queue, Tensor x, const ops::Xielu& p) {
   // e^x - 1 - x cancels near zero, where beta * x is all there is.
-  each_element(pool, x, [&](Vec v) {
+  each_element(queue, x, [&](Vec v) {
     const Vec above = broadcast(p.alpha_p) * v * v;
     const Vec below = broadcast(p.alpha_n) * (exp(min(v, broadcast(p.eps))) - broadcast(1.0f) - v);
     return select(less(zero(), v), above, below) + broadcast(p.beta) * v;
   });
 }
 
-void map(ThreadPool& pool, Tensor x, ops::Map function, float parameter) {
+void map(ops::Queue& queue, Tensor x, ops::Map function, float parameter) {
   switch (function) {
     case ops::Map::kScale:
-      return each_element(pool, x, [=](Vec v) { return v * broadcast(parameter); });
+      return each_element(queue, x, [=](Vec v) { return v * broadcast(parameter); });
     case ops::Map::kClamp:
-      return each_element(pool, x, [=](Vec v) { return min(broadcast(parameter), max(broadcast(-parameter), v)); });
+      return each_element(queue, x, [=](Vec v) { return min(broadcast(parameter), max(broadcast(-parameter), v)); });
     case ops::Map::kSoftCap:
-      return each_element(pool, x, [=](Vec v) { return broadcast(parameter) * tanh(v / broadcast(parameter)); });
+      return each_element(queue, x, [=](Vec v) { return broadcast(parameter) * tanh(v / broadcast(parameter)); });
   }
 }
 
-void add(ThreadPool& pool, Tensor out, Tensor x, float scale) {
+void add(ops::Queue& queue, Tensor out, Tensor x, float scale) {
   const int64_t columns = out.shape[1];
-  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+  each_row(queue, out.shape[0], columns, [&](int64_t row) {
     const float* from = row_of(x, row);
     float* to = row_of(out, row);
     each_vec(columns,
@@ -98,10 +98,10 @@ void add(ThreadPool& pool, Tensor out, Tensor x, float scale) {
   });
 }
 
-void multiply(ThreadPool& pool, Tensor out, Tensor x, Activation activation) {
+void multiply(ops::Queue& queue, Tensor out, Tensor x, Activation activation) {
   const int64_t columns = out.shape[1];
   with_activation(activation, [&](auto function) {
-    each_row(pool, out.shape[0], columns, [&](int64_t row) {
+    each_row(queue, out.shape[0], columns, [&](int64_t row) {
       const float* from = row_of(x, row);
       float* to = row_of(out, row);
       each_vec(columns, [&](int64_t i, auto n) { store(to + i, load(to + i, n) * function(load(from + i, n)), n); });
@@ -109,10 +109,10 @@ void multiply(ThreadPool& pool, Tensor out, Tensor x, Activation activation) {
   });
 }
 
-void softplus(ThreadPool& pool, Tensor x, const float* bias, float low, float high) {
+void softplus(ops::Queue& queue, Tensor x, const float* bias, float low, float high) {
   const int64_t columns = x.shape[1];
   const Vec least = broadcast(low), most = broadcast(high);
-  each_row(pool, x.shape[0], columns, [&](int64_t row) {
+  each_row(queue, x.shape[0], columns, [&](int64_t row) {
     float* values = row_of(x, row);
     each_vec(columns, [&](int64_t i, auto n) {
       Vec v = load(values + i, n);
@@ -122,9 +122,9 @@ void softplus(ThreadPool& pool, Tensor x, const float* bias, float low, float hi
   });
 }
 
-void embed(ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
+void embed(ops::Queue& queue, Tensor out, const Tensor& table, ops::Indices ids) {
   const int64_t columns = out.shape[1], bytes = table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
-  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+  each_row(queue, out.shape[0], columns, [&](int64_t row) {
     const std::byte* from = table.data + ids.data()[row] * bytes;
     float* to = row_of(out, row);
     if (table.dtype == &kBFloat16) {
@@ -137,24 +137,24 @@ void embed(ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) 
   });
 }
 
-void copy(ThreadPool& pool, Tensor out, Tensor x) {
+void copy(ops::Queue& queue, Tensor out, Tensor x) {
   const int64_t columns = out.shape[1];
-  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+  each_row(queue, out.shape[0], columns, [&](int64_t row) {
     __builtin_memcpy(row_of(out, row), row_of(x, row), static_cast<size_t>(columns) * sizeof(float));
   });
 }
 
-void gather_rows(ThreadPool& pool, Tensor out, Tensor x, ops::Indices rows) {
+void gather_rows(ops::Queue& queue, Tensor out, Tensor x, ops::Indices rows) {
   const int64_t columns = out.shape[1];
-  each_row(pool, out.shape[0], columns, [&](int64_t row) {
+  each_row(queue, out.shape[0], columns, [&](int64_t row) {
     __builtin_memcpy(row_of(out, row), row_of(x, rows.data()[row]), static_cast<size_t>(columns) * sizeof(float));
   });
 }
 
-void combine(ThreadPool& pool, const ops::CombineArgs& args) {
+void combine(ops::Queue& queue, const ops::CombineArgs& args) {
   const int64_t columns = args.out.shape[1], top_k = args.weights.shape[1];
   const auto* places = reinterpret_cast<const int32_t*>(args.places.data);
-  each_row(pool, args.out.shape[0], columns * top_k, [&](int64_t row) {
+  each_row(queue, args.out.shape[0], columns * top_k, [&](int64_t row) {
     float* to = row_of(args.out, row);
     const float* weights = row_of(args.weights, row);
     each_vec(columns, [&](int64_t i, auto n) {

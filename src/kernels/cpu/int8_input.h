@@ -79,12 +79,13 @@ struct Int8Rows {
 };
 
 template <Int8Traits Traits>
-Int8Rows<Traits> quantize_rows(ThreadPool& pool, const Tensor& x, int64_t row, int64_t rows, int offset) {
+Int8Rows<Traits> quantize_rows(ops::Queue& queue, const Tensor& x, int64_t row, int64_t rows, int offset) {
   using Block = InputBlock<Traits>;
   const int64_t blocks = x.shape[1] / kernels::kQuantBlock;
-  auto* to = reinterpret_cast<Block*>(pool.scratch(static_cast<size_t>((rows + kSpareRows) * blocks) * sizeof(Block)));
+  auto* to = reinterpret_cast<Block*>(
+      queue.threads().scratch(static_cast<size_t>((rows + kSpareRows) * blocks) * sizeof(Block)));
   constexpr int64_t kGrain = 1 << 10;  // blocks worth handing to another thread
-  pool.parallel_for(rows, kGrain / (blocks + 1) + 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(rows, kGrain / (blocks + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* from = reinterpret_cast<const float*>(x.data) + (row + r) * x.row_stride;
       for (int64_t b = 0; b < blocks; ++b) {

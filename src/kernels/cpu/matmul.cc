@@ -84,13 +84,14 @@ void multiply(const ops::MatmulArgs& args, Rows<Codec> x, int64_t row, int64_t r
 #ifdef __AVX512BF16__
 // Rows [row, row + rows) of x rounded to bf16 in the pool's scratch memory (at most kPassRows * k * 2 bytes). Rows are
 // padded to pairs with zeros, and apart by an odd number of cache lines so that a tile's rows fall into different sets.
-Rows<B16> inputs(ThreadPool& pool, const Tensor& x, int64_t row, int64_t rows, const B16*) {
+Rows<B16> inputs(ops::Queue& queue, const Tensor& x, int64_t row, int64_t rows, const B16*) {
   constexpr int64_t kLinePairs = 16;
   const int64_t k = x.shape[1];
   const int64_t stride = ((k + 1) / 2 + kLinePairs - 1) / kLinePairs / 2 * 2 * kLinePairs + 3 * kLinePairs;
-  auto* pairs = reinterpret_cast<uint32_t*>(pool.scratch(static_cast<size_t>(rows * stride) * sizeof(uint32_t)));
+  auto* pairs =
+      reinterpret_cast<uint32_t*>(queue.threads().scratch(static_cast<size_t>(rows * stride) * sizeof(uint32_t)));
   constexpr int64_t kGrain = 1 << 15;  // elements worth handing to another thread
-  pool.parallel_for(rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* from = reinterpret_cast<const float*>(x.data) + (row + r) * x.row_stride;
       auto* to = reinterpret_cast<Bf16*>(pairs + r * stride);
@@ -104,20 +105,20 @@ Rows<B16> inputs(ThreadPool& pool, const Tensor& x, int64_t row, int64_t rows, c
 
 // Codecs that multiply fp32 read x where it is.
 template <class Codec>
-Rows<Codec> inputs(ThreadPool&, const Tensor& x, int64_t row, int64_t, const Codec*) {
+Rows<Codec> inputs(ops::Queue&, const Tensor& x, int64_t row, int64_t, const Codec*) {
   return {reinterpret_cast<const float*>(x.data) + row * x.row_stride, x.row_stride};
 }
 
 template <class Codec>
-void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
+void matmul(ops::Queue& queue, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
   const int64_t total = args.x.shape[0];
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
-    const Rows<Codec> x = inputs(pool, args.x, pass, rows, static_cast<const Codec*>(nullptr));
+    const Rows<Codec> x = inputs(queue, args.x, pass, rows, static_cast<const Codec*>(nullptr));
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
     // Chunks of one group of panels follow each other, so that its weights come from memory once.
-    pool.parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
+    queue.threads().parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / chunks, chunk = task % chunks;
         const int64_t first = chunk * rows / chunks, last = (chunk + 1) * rows / chunks;
@@ -130,8 +131,8 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
 
 }  // namespace
 
-void matmul_f32(ThreadPool& pool, const ops::MatmulArgs& args) { matmul<F32>(pool, args); }
-void matmul_bf16(ThreadPool& pool, const ops::MatmulArgs& args) { matmul<B16>(pool, args); }
-void matmul_fp16(ThreadPool& pool, const ops::MatmulArgs& args) { matmul<F16>(pool, args); }
+void matmul_f32(ops::Queue& queue, const ops::MatmulArgs& args) { matmul<F32>(queue, args); }
+void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) { matmul<B16>(queue, args); }
+void matmul_fp16(ops::Queue& queue, const ops::MatmulArgs& args) { matmul<F16>(queue, args); }
 
 }  // namespace sluice::SLUICE_ISA

@@ -85,9 +85,9 @@ void stream_fp8(const ops::MatmulArgs& args, int64_t panel) {
 }
 
 // Up to kMaxRows rows, each panel one stream from memory.
-void multiply_few_fp8(ThreadPool& pool, const ops::MatmulArgs& args) {
+void multiply_few_fp8(ops::Queue& queue, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel;
-  pool.parallel_runs((panels + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_runs((panels + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
     const int64_t last = end * kGroup < panels ? end * kGroup : panels;
     const auto run = [&]<int R>() {
       constexpr int P = kRegisters == 16 ? 1 : R <= 2 ? kGroup : 2;
@@ -158,14 +158,14 @@ void multiply(const ops::MatmulArgs& args, Rows<F32> x, int64_t row, int64_t row
 }
 
 template <class Codec>
-void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
+void matmul(ops::Queue& queue, const ops::MatmulArgs& args) {
   if constexpr (std::is_same_v<Codec, quant::Fp8>) {
-    if (args.x.shape[0] <= kMaxRows) return multiply_few_fp8(pool, args);
+    if (args.x.shape[0] <= kMaxRows) return multiply_few_fp8(queue, args);
   }
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
   const int64_t rows = args.x.shape[0], chunks = (rows + kRowChunk - 1) / kRowChunk;
   const Rows<F32> x{reinterpret_cast<const float*>(args.x.data), args.x.row_stride};
-  pool.parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t group = task / chunks, chunk = task % chunks;
       const int64_t first = chunk * rows / chunks, last = (chunk + 1) * rows / chunks;

@@ -350,7 +350,7 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
 }
 
 template <class Codec>
-void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
+void matmul(ops::Queue& queue, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel, groups = (panels + kGroup - 1) / kGroup;
   const int64_t total = args.x.shape[0], panel_bytes = Codec::kLayout.panel_bytes(args.weight->k);
   const auto panels_of = [&](int64_t group) {
@@ -358,15 +358,15 @@ void matmul(ThreadPool& pool, const ops::MatmulArgs& args) {
   };
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
-    const auto x = quantize_rows<kTraits<Codec>>(pool, args.x, pass, rows, Codec::kLayout.offset);
+    const auto x = quantize_rows<kTraits<Codec>>(queue, args.x, pass, rows, Codec::kLayout.offset);
     if (total <= kFewRows) {
-      return pool.parallel_runs(panels, [&](int64_t begin, int64_t end) {
+      return queue.threads().parallel_runs(panels, [&](int64_t begin, int64_t end) {
         for (int64_t panel = begin; panel < end; ++panel) stream_rows<Codec>(args, x, rows, panel);
       });
     }
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
     // Chunks of one group of panels follow each other, so that its weights come from memory once.
-    pool.parallel_runs(groups * chunks, [&](int64_t begin, int64_t end) {
+    queue.threads().parallel_runs(groups * chunks, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / chunks, chunk = task % chunks, next = (task + 1) / chunks;
         const int64_t first = chunk * rows / chunks, last = (chunk + 1) * rows / chunks;

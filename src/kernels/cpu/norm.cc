@@ -30,9 +30,9 @@ SLUICE_INLINE float sum(const float* x, int64_t count, F&& f) {
 
 // Calls body(out, x) for every vector of the last dimension of [rows, columns] or [rows, groups, columns].
 template <class F>
-void each_vector(ThreadPool& pool, const Tensor& out, const Tensor& x, int64_t columns, F&& body) {
+void each_vector(ops::Queue& queue, const Tensor& out, const Tensor& x, int64_t columns, F&& body) {
   const int64_t groups = x.shape.rank() == 3 ? x.shape[1] : 1;
-  pool.parallel_for(x.shape[0] * groups, kGrain / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(x.shape[0] * groups, kGrain / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / groups, at = i % groups * columns;
       body(reinterpret_cast<float*>(out.data) + row * out.row_stride + at,
@@ -43,9 +43,9 @@ void each_vector(ThreadPool& pool, const Tensor& out, const Tensor& x, int64_t c
 
 }  // namespace
 
-void rms_norm(ThreadPool& pool, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
+void rms_norm(ops::Queue& queue, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) {
   const int64_t columns = x.shape[x.shape.rank() - 1];
-  each_vector(pool, out, x, columns, [&](float* to, const float* from) {
+  each_vector(queue, out, x, columns, [&](float* to, const float* from) {
     const float squares = sum(from, columns, [](Vec v) { return v * v; });
     const Vec scale = broadcast(1.0f / std::sqrt(squares / static_cast<float>(columns) + eps));
     each_vec(columns, [&](int64_t i, auto n) {
@@ -56,9 +56,9 @@ void rms_norm(ThreadPool& pool, Tensor out, Tensor x, const float* weight, float
   });
 }
 
-void layer_norm(ThreadPool& pool, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
+void layer_norm(ops::Queue& queue, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
   const int64_t columns = x.shape[x.shape.rank() - 1];
-  each_vector(pool, out, x, columns, [&](float* to, const float* from) {
+  each_vector(queue, out, x, columns, [&](float* to, const float* from) {
     const Vec mean = broadcast(sum(from, columns, [](Vec v) { return v; }) / static_cast<float>(columns));
     const float squares = sum(from, columns, [=](Vec v) { return (v - mean) * (v - mean); });
     const Vec scale = broadcast(1.0f / std::sqrt(squares / static_cast<float>(columns) + eps));
@@ -71,10 +71,10 @@ void layer_norm(ThreadPool& pool, Tensor out, Tensor x, const float* weight, con
   });
 }
 
-void match_rms(ThreadPool& pool, Tensor x, Tensor like, float floor) {
+void match_rms(ops::Queue& queue, Tensor x, Tensor like, float floor) {
   const int64_t columns = x.shape[1];
   const auto square = [](Vec v) { return v * v; };
-  each_vector(pool, x, like, columns, [&](float* to, const float* other) {
+  each_vector(queue, x, like, columns, [&](float* to, const float* other) {
     const auto count = static_cast<float>(columns);
     const float own = sum(to, columns, square) / count, wanted = sum(other, columns, square) / count;
     const Vec scale = broadcast(std::sqrt(wanted / (own > floor ? own : floor)));
@@ -82,9 +82,9 @@ void match_rms(ThreadPool& pool, Tensor x, Tensor like, float floor) {
   });
 }
 
-void gaussian_top_k(ThreadPool& pool, Tensor x, float deviations) {
+void gaussian_top_k(ops::Queue& queue, Tensor x, float deviations) {
   const int64_t columns = x.shape[1];
-  each_vector(pool, x, x, columns, [&](float* to, const float*) {
+  each_vector(queue, x, x, columns, [&](float* to, const float*) {
     const auto count = static_cast<float>(columns);
     const float mean = sum(to, columns, [](Vec v) { return v; }) / count;
     const float squares = sum(to, columns, [=](Vec v) { return (v - broadcast(mean)) * (v - broadcast(mean)); });

@@ -27,16 +27,16 @@ Rows rows_of(const ops::Sequences& sequences, const Tensor& state, int64_t s) {
 
 // Calls body(rows, part, worker) for every sequence that has rows and every part of `parts`.
 template <class F>
-void each_part(ThreadPool& pool, const ops::Sequences& sequences, const Tensor& state, int64_t parts, F&& body) {
+void each_part(ops::Queue& queue, const ops::Sequences& sequences, const Tensor& state, int64_t parts, F&& body) {
   const int64_t pieces = static_cast<int64_t>(sequences.kv_len.size()) * parts;
   constexpr int64_t kPiecesPerThread = 16;
-  pool.parallel_for(pieces, pieces / (pool.threads() * kPiecesPerThread) + 1,
-                    [&](int64_t begin, int64_t end, int worker) {
-                      for (int64_t piece = begin; piece < end; ++piece) {
-                        const Rows rows = rows_of(sequences, state, piece / parts);
-                        if (rows.begin < rows.end) body(rows, piece % parts, worker);
-                      }
-                    });
+  queue.threads().parallel_for(pieces, pieces / (queue.threads().threads() * kPiecesPerThread) + 1,
+                               [&](int64_t begin, int64_t end, int worker) {
+                                 for (int64_t piece = begin; piece < end; ++piece) {
+                                   const Rows rows = rows_of(sequences, state, piece / parts);
+                                   if (rows.begin < rows.end) body(rows, piece % parts, worker);
+                                 }
+                               });
 }
 
 constexpr int kBlock = 4;  // vectors that go through the rows together: enough sums in flight to hide their latency
@@ -101,13 +101,13 @@ void keep_inputs(const ops::CausalConvArgs& args, const Rows& rows) {
 
 }  // namespace
 
-void causal_conv(ThreadPool& pool, const ops::CausalConvArgs& args) {
+void causal_conv(ops::Queue& queue, const ops::CausalConvArgs& args) {
   const int64_t channels = args.x.shape[1], sequences = static_cast<int64_t>(args.sequences.kv_len.size());
-  auto* zeros = reinterpret_cast<float*>(pool.scratch(static_cast<size_t>(channels) * sizeof(float)));
+  auto* zeros = reinterpret_cast<float*>(queue.threads().scratch(static_cast<size_t>(channels) * sizeof(float)));
   __builtin_memset(zeros, 0, static_cast<size_t>(channels) * sizeof(float));
   constexpr int64_t kGrain = 1 << 12;  // elements
   with_activation(args.activation, [&](auto function) {
-    pool.parallel_for(args.x.shape[0], kGrain / (channels + 1) + 1, [&](int64_t begin, int64_t end) {
+    queue.threads().parallel_for(args.x.shape[0], kGrain / (channels + 1) + 1, [&](int64_t begin, int64_t end) {
       const int32_t* starts = args.sequences.query_start.data();
       int64_t s = 0;
       for (int64_t t = begin; t < end; ++t) {
@@ -125,7 +125,7 @@ void causal_conv(ThreadPool& pool, const ops::CausalConvArgs& args) {
       }
     });
   });
-  pool.parallel_for(sequences, kGrain / (channels + 1) + 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(sequences, kGrain / (channels + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       const Rows rows = rows_of(args.sequences, args.state, s);
       if (rows.begin < rows.end) keep_inputs(args, rows);
@@ -133,13 +133,13 @@ void causal_conv(ThreadPool& pool, const ops::CausalConvArgs& args) {
   });
 }
 
-void selective_scan(ThreadPool& pool, const ops::SelectiveScanArgs& args) {
+void selective_scan(ops::Queue& queue, const ops::SelectiveScanArgs& args) {
   const int64_t channels = args.x.shape[1], count = args.b.shape[1], tile = count * kLanes;
   // Per thread a vector's columns of the state and of a: their rows lie so far apart that they would share few sets of
   // the first cache.
-  auto* scratch =
-      reinterpret_cast<float*>(pool.scratch(static_cast<size_t>(pool.threads() * 2 * tile) * sizeof(float)));
-  each_part(pool, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int worker) {
+  auto* scratch = reinterpret_cast<float*>(
+      queue.threads().scratch(static_cast<size_t>(queue.threads().threads() * 2 * tile) * sizeof(float)));
+  each_part(queue, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int worker) {
     const int64_t columns = channels < (block + 1) * kBlockColumns ? channels : (block + 1) * kBlockColumns;
     float *h = scratch + worker * 2 * tile, *a = h + tile;
     each_vec(columns - block * kBlockColumns, [&](int64_t offset, auto n) {
@@ -166,9 +166,9 @@ void selective_scan(ThreadPool& pool, const ops::SelectiveScanArgs& args) {
   });
 }
 
-void head_scan(ThreadPool& pool, const ops::HeadScanArgs& args) {
+void head_scan(ops::Queue& queue, const ops::HeadScanArgs& args) {
   const int64_t dim = args.x.shape[1] / args.heads, count = args.b.shape[1] / args.groups, blocks = blocks_of(dim);
-  each_part(pool, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part, int) {
+  each_part(queue, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part, int) {
     const int64_t head = part / blocks, group = head / (args.heads / args.groups);
     const float d = args.d != nullptr ? args.d[head] : 0.0f;
     with_block(part % blocks, dim, [&](int64_t at, auto vectors, auto n) {
@@ -197,11 +197,11 @@ void head_scan(ThreadPool& pool, const ops::HeadScanArgs& args) {
   });
 }
 
-void delta_rule(ThreadPool& pool, const ops::DeltaRuleArgs& args) {
+void delta_rule(ops::Queue& queue, const ops::DeltaRuleArgs& args) {
   const int64_t value_dim = args.v.shape[1] / args.heads, key_dim = args.q.shape[1] / args.key_heads;
   const int64_t blocks = blocks_of(value_dim);
   const bool per_channel = args.dt.shape[1] != args.heads;
-  each_part(pool, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part, int) {
+  each_part(queue, args.sequences, args.state, args.heads * blocks, [&](const Rows& rows, int64_t part, int) {
     const int64_t head = part / blocks, keys = head / (args.heads / args.key_heads) * key_dim;
     const Vec a = broadcast(args.a[head]);
     with_block(part % blocks, value_dim, [&](int64_t at, auto vectors, auto n) {
@@ -245,9 +245,9 @@ void delta_rule(ThreadPool& pool, const ops::DeltaRuleArgs& args) {
   });
 }
 
-void gated_lru(ThreadPool& pool, const ops::GatedLruArgs& args) {
+void gated_lru(ops::Queue& queue, const ops::GatedLruArgs& args) {
   const int64_t channels = args.x.shape[1];
-  each_part(pool, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int) {
+  each_part(queue, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int) {
     const int64_t columns = channels < (block + 1) * kBlockColumns ? channels : (block + 1) * kBlockColumns;
     each_vec(columns - block * kBlockColumns, [&](int64_t offset, auto n) {
       const int64_t at = block * kBlockColumns + offset;

@@ -99,12 +99,13 @@ class CachedVector {
 
 // Calls body(token, memory for a vector) for all tokens.
 template <class T, class F>
-void each_token(ThreadPool& pool, int64_t tokens, int64_t dim, F&& body) {
+void each_token(ops::Queue& queue, int64_t tokens, int64_t dim, F&& body) {
   float* memory = nullptr;
   if constexpr (std::is_same_v<T, Int8>) {
-    memory = reinterpret_cast<float*>(pool.scratch(static_cast<size_t>(pool.threads() * dim) * sizeof(float)));
+    memory = reinterpret_cast<float*>(
+        queue.threads().scratch(static_cast<size_t>(queue.threads().threads() * dim) * sizeof(float)));
   }
-  pool.parallel_for(tokens, kGrain, [&](int64_t begin, int64_t end, int worker) {
+  queue.threads().parallel_for(tokens, kGrain, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t token = begin; token < end; ++token) body(token, memory != nullptr ? memory + worker * dim : nullptr);
   });
 }
@@ -135,10 +136,10 @@ void rope_store_token(const ops::RopeStoreArgs& args, int64_t token, float* memo
 }
 
 template <class T>
-void rope_store_as(ThreadPool& pool, const ops::RopeStoreArgs& args) {
+void rope_store_as(ops::Queue& queue, const ops::RopeStoreArgs& args) {
   const int64_t key_dim = args.k_cache.shape[3], value_dim = args.v_cache.shape[3];
   const int64_t dim = key_dim > value_dim ? key_dim : value_dim;
-  each_token<T>(pool, static_cast<int64_t>(args.positions.size()), dim,
+  each_token<T>(queue, static_cast<int64_t>(args.positions.size()), dim,
                 [&](int64_t token, float* memory) { rope_store_token<T>(args, token, memory); });
 }
 
@@ -161,29 +162,29 @@ void latent_store_token(const ops::LatentStoreArgs& args, int64_t token, float* 
 }
 
 template <class T>
-void latent_store_as(ThreadPool& pool, const ops::LatentStoreArgs& args) {
-  each_token<T>(pool, static_cast<int64_t>(args.positions.size()), args.k_cache.shape[3],
+void latent_store_as(ops::Queue& queue, const ops::LatentStoreArgs& args) {
+  each_token<T>(queue, static_cast<int64_t>(args.positions.size()), args.k_cache.shape[3],
                 [&](int64_t token, float* memory) { latent_store_token<T>(args, token, memory); });
 }
 
 }  // namespace
 
-void latent_store(ThreadPool& pool, const ops::LatentStoreArgs& args) {
-  if (args.k_cache.dtype == &kBFloat16) return latent_store_as<Bf16>(pool, args);
-  if (args.k_cache.dtype == &kFloat16) return latent_store_as<Fp16>(pool, args);
-  if (args.k_cache.dtype == &kFloat8E4M3) return latent_store_as<Fp8>(pool, args);
-  if (args.k_cache.dtype == &kFloat8E5M2) return latent_store_as<Fp8E5M2>(pool, args);
-  if (args.k_cache.dtype == &kInt8) return latent_store_as<Int8>(pool, args);
-  latent_store_as<float>(pool, args);
+void latent_store(ops::Queue& queue, const ops::LatentStoreArgs& args) {
+  if (args.k_cache.dtype == &kBFloat16) return latent_store_as<Bf16>(queue, args);
+  if (args.k_cache.dtype == &kFloat16) return latent_store_as<Fp16>(queue, args);
+  if (args.k_cache.dtype == &kFloat8E4M3) return latent_store_as<Fp8>(queue, args);
+  if (args.k_cache.dtype == &kFloat8E5M2) return latent_store_as<Fp8E5M2>(queue, args);
+  if (args.k_cache.dtype == &kInt8) return latent_store_as<Int8>(queue, args);
+  latent_store_as<float>(queue, args);
 }
 
-void rope_store(ThreadPool& pool, const ops::RopeStoreArgs& args) {
-  if (args.k_cache.dtype == &kBFloat16) return rope_store_as<Bf16>(pool, args);
-  if (args.k_cache.dtype == &kFloat16) return rope_store_as<Fp16>(pool, args);
-  if (args.k_cache.dtype == &kFloat8E4M3) return rope_store_as<Fp8>(pool, args);
-  if (args.k_cache.dtype == &kFloat8E5M2) return rope_store_as<Fp8E5M2>(pool, args);
-  if (args.k_cache.dtype == &kInt8) return rope_store_as<Int8>(pool, args);
-  rope_store_as<float>(pool, args);
+void rope_store(ops::Queue& queue, const ops::RopeStoreArgs& args) {
+  if (args.k_cache.dtype == &kBFloat16) return rope_store_as<Bf16>(queue, args);
+  if (args.k_cache.dtype == &kFloat16) return rope_store_as<Fp16>(queue, args);
+  if (args.k_cache.dtype == &kFloat8E4M3) return rope_store_as<Fp8>(queue, args);
+  if (args.k_cache.dtype == &kFloat8E5M2) return rope_store_as<Fp8E5M2>(queue, args);
+  if (args.k_cache.dtype == &kInt8) return rope_store_as<Int8>(queue, args);
+  rope_store_as<float>(queue, args);
 }
 
 }  // namespace sluice::SLUICE_ISA

@@ -105,7 +105,7 @@ void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const 
                           .v_cache = step.kv->v,
                           .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
                           .slots = step.slots()};
-  if (rotation_normalizes(c, step)) args.q_norm = q_norm_.of_heads(), args.k_norm = k_norm_.of_heads();
+  if (rotation_normalizes(step)) args.q_norm = q_norm_.of_heads(), args.k_norm = k_norm_.of_heads();
   const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
   if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
   // One after the other: the queries' rotation, the keys', norms, and what is left of the op without rotations.
@@ -124,14 +124,15 @@ void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const 
   ops::rope_store(c, args);
 }
 
-bool Attention::rotation_normalizes(const ops::Ctx& c, const TokenMixerStep& step) const {
-  if (c.ops.normalizes_heads == nullptr || step.rope == nullptr || step.query_rope != nullptr) return false;
-  if (spec_.shared_kv || spec_.clip > 0 || q_norm_.of_heads().weight == nullptr) return false;
-  return c.ops.normalizes_heads(step.rope->cos_sin, spec_.interleaved_rope, step.kv->k);
+bool Attention::rotation_normalizes(const TokenMixerStep& step) const {
+  if (step.rope == nullptr || step.query_rope != nullptr || spec_.shared_kv || spec_.clip > 0) return false;
+  return q_norm_.of_heads().weight != nullptr;
 }
 
 DType Attention::rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_t rows) const {
-  const bool normalizes = spec_.qk_norm != QkNorm::kNone && !rotation_normalizes(c, step);
+  const bool fused =
+      rotation_normalizes(step) && ops::normalizes_heads(c, step.rope->cos_sin, spec_.interleaved_rope, step.kv->k);
+  const bool normalizes = spec_.qk_norm != QkNorm::kNone && !fused;
   const bool plain =
       !normalizes && !spec_.value_norm && spec_.value_scale == 1.0f && spec_.clip == 0 && !spec_.output_gate;
   const DType cache = step.kv->k.dtype;
@@ -151,7 +152,7 @@ void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
     v = qkv.slice_columns(keys + spec_.kv_width(), spec_.v_width());
     if (spec_.value_scale != 1.0f) ops::map(c, v, ops::Map::kScale, spec_.value_scale);
   }
-  if (spec_.qk_norm != QkNorm::kHeadAfterRope && !rotation_normalizes(c, step)) {
+  if (spec_.qk_norm != QkNorm::kHeadAfterRope && !rotation_normalizes(step)) {
     q_norm_(c, q);
     if (!spec_.shared_kv) k_norm_(c, k);
   }

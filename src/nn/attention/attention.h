@@ -110,7 +110,7 @@ class Attention final : public TokenMixer {
   // cache has no more bits.
   DType rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_t rows) const;
   // Norms of queries and keys are part of their rotation.
-  bool rotation_normalizes(const ops::Ctx& c, const TokenMixerStep& step) const;
+  bool rotation_normalizes(const TokenMixerStep& step) const;
   void rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
                         const Tensor& v) const;
 

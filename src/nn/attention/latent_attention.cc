@@ -45,7 +45,7 @@ void LatentAttention::load_kv_b(const Weights& w) {
       (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank}, Weights::Stored::kAnyWay);
   if (entry == nullptr || !context.packs()) return;
   Buffer computed;
-  const Tensor matrix = entry->in_memory(context.pool, computed).view();
+  const Tensor matrix = entry->in_memory(context.queue.threads(), computed).view();
   for (int h = 0; h < s.heads; ++h) {
     Buffer memory;
     keys_.pack(context, h, 0, transpose(matrix.slice_rows(h * stride, s.nope_dim), memory));

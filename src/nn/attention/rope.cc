@@ -237,7 +237,7 @@ Rope::Rope(const RopeSpec& spec, int positions, LoadContext& context) : spec_(sp
   memory_ = Buffer(bytes);
   const Tensor table(memory_.data(), &kFloat32, {positions, spec.rotary_dim});
   const std::vector<double> freq = rope_frequencies(spec, 1);
-  context.pool.parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
+  context.queue.threads().parallel_for(positions, 1024, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) fill_row(spec, freq, 1, p, table.f32() + p * spec.rotary_dim);
   });
   memory_ = moved_to(std::move(memory_), context.memory);

@@ -21,8 +21,8 @@ namespace sluice {
 
 struct LoadContext {
   const Checkpoint& checkpoint;
-  const ops::Ops& ops;
-  ThreadPool& pool;
+  ops::Queue& queue;  // packs the weights; its device is the model's
+  const ops::Ops& ops = queue.device().ops();
   DType dtype = nullptr;                              // type matrices of plain types are stored and multiplied in
   DType quantization = nullptr;                       // block format they are stored in instead; may be null
   bool quantize_head = false;                         // the output head, too
@@ -30,7 +30,7 @@ struct LoadContext {
   Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
   bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
-  Memory& memory = host_memory();                     // where weights go
+  Memory& memory = queue.device().memory();                     // where weights go
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
   std::shared_ptr<PackedFile> packed{};               // where packed matrices go, or are; null: into memory
 

@@ -39,7 +39,7 @@ class Loader {
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
         const TensorEntry* entry = (here / name).tensor("weight", {rows, columns}, Weights::Stored::kAnyWay);
         if (entry == nullptr || !context_.packs()) return;
-        into.pack(context_, e, row, entry->in_memory(context_.pool, memory).view());
+        into.pack(context_, e, row, entry->in_memory(context_.queue.threads(), memory).view());
       };
       if (spec_.gated) pack(in_, 0, spec_.gate, inner_, hidden_);
       pack(in_, spec_.gated ? inner_ : 0, spec_.up, inner_, hidden_);

@@ -59,8 +59,7 @@ void Moe::run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
   ops::combine(c, {.out = out, .x = part, .weights = gate, .places = {}, .accumulate = accumulate});
 }
 
-void Moe::gather_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const {
-  if (!spec_.scaled_inputs) return ops::gather_rows(c, inputs, x, choice.rows);
+void Moe::scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const {
   Arena::Scope scope(c.arena);
   const int64_t places = inputs.rows();
   const Tensor weights = c.arena.take(&kFloat32, {places, 1}), rows = c.arena.take(&kFloat32, inputs.shape);
@@ -92,11 +91,11 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
   const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
-  if (c.ops.gathers_rows && !spec_.scaled_inputs) {
-    in_.experts(c, gate_up, x, choice.starts, choice.rows);
-  } else {
-    gather_inputs(c, choice, x, mine);
+  if (spec_.scaled_inputs) {
+    scale_inputs(c, choice, x, mine);
     in_.experts(c, gate_up, mine, choice.starts);
+  } else {
+    in_.experts(c, gate_up, x, choice.starts, choice.rows, mine);
   }
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, spec_.inner}) : gate_up;
   if (!spec_.gated) {

@@ -73,7 +73,7 @@ class Moe {
 
  private:
   // The rows that each expert is given, by place.
-  void gather_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
+  void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
   void scale_weights(ops::Ctx& c, const Choice& choice) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
 

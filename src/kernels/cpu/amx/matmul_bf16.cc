@@ -52,10 +52,10 @@ struct Inputs {
 };
 
 // `rows` of them; zeros behind.
-void round_rows(ThreadPool& pool, const Tensor& x, int64_t first, int64_t rows, const Inputs& to) {
+void round_rows(ops::Queue& queue, const Tensor& x, int64_t first, int64_t rows, const Inputs& to) {
   const int64_t k = x.shape[1];
   constexpr int64_t kGrain = 1 << 15;  // elements worth handing to another thread
-  pool.parallel_for(to.rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(to.rows, kGrain / (k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* from = reinterpret_cast<const float*>(x.data) + (first + r) * x.row_stride;
       const int64_t given = r < rows ? k : 0, tile = r / kTileRows;
@@ -267,12 +267,12 @@ class Block {
   float* sums_;
 };
 
-void multiply_few(ThreadPool& pool, const ops::MatmulArgs& args, int64_t rows) {
+void multiply_few(ops::Queue& queue, const ops::MatmulArgs& args, int64_t rows) {
   const Panels panels(*args.weight);
   const int64_t k = args.weight->k;
-  const Inputs x{pool.scratch(Inputs::bytes(rows, k)), rows, Inputs::steps_of(k)};
-  round_rows(pool, args.x, 0, rows, x);
-  pool.parallel_for(pieces(panels.count(), kPair), 1, [&](int64_t begin, int64_t end) {
+  const Inputs x{queue.threads().scratch(Inputs::bytes(rows, k)), rows, Inputs::steps_of(k)};
+  round_rows(queue, args.x, 0, rows, x);
+  queue.threads().parallel_for(pieces(panels.count(), kPair), 1, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin * kPair; panel < std::min(end * kPair, panels.count()); panel += kPair) {
       const bool both = panel + 1 < panels.count();
       if (rows > kTileRows) {
@@ -286,26 +286,26 @@ void multiply_few(ThreadPool& pool, const ops::MatmulArgs& args, int64_t rows) {
 
 }  // namespace
 
-void matmul_bf16(ThreadPool& pool, const ops::MatmulArgs& args) {
+void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) {
   const int64_t total = args.x.shape[0], k = args.weight->k;
-  if (total <= kFewRows) return multiply_few(pool, args, total);
+  if (total <= kFewRows) return multiply_few(queue, args, total);
   const Panels panels(*args.weight);
   constexpr int64_t kSums = kTaskPanels / kPair * kBlockRows * kPairSums;  // floats of a thread
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = std::min(kPassRows, total - pass), padded = pieces(rows, kFewRows) * kFewRows;
     const size_t x_bytes = Inputs::bytes(padded, k);
-    std::byte* memory = pool.scratch(x_bytes + static_cast<size_t>(pool.threads()) * kSums * sizeof(float));
+    std::byte* memory = queue.threads().scratch(x_bytes + static_cast<size_t>(queue.threads().threads()) * kSums * sizeof(float));
     const Inputs x{memory, padded, Inputs::steps_of(k)};
     auto* sums = reinterpret_cast<float*>(memory + x_bytes);
-    round_rows(pool, args.x, pass, rows, x);
+    round_rows(queue, args.x, pass, rows, x);
     const int64_t blocks = pieces(rows, kBlockRows);
     const bool held = blocks == 1 && x_bytes <= kHeldBytes;
     // Enough tasks that threads end together.
-    const int64_t share = panels.count() * blocks / (2 * pool.threads());
+    const int64_t share = panels.count() * blocks / (2 * queue.threads().threads());
     const int64_t task_panels = held ? kPair : std::clamp<int64_t>(share / kPair * kPair, kPair, kTaskPanels);
     const int64_t steps = held ? kHeldSteps : kBlockSteps;
     // Blocks of one group of panels follow each other, so that its weights come from memory once.
-    pool.parallel_for(pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
+    queue.threads().parallel_for(pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
         Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,

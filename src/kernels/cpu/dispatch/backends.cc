@@ -2,11 +2,9 @@
 // the instructions and the operating system saves their registers.
 #include "base/registry.h"
 #include "kernels/cpu/dispatch/features.h"
-#include "kernels/cpu/dispatch/grouped_matmul.h"
 #include "kernels/cpu/dispatch/pack.h"
 #include "kernels/cpu/dispatch/pack_int8.h"
 #include "kernels/cpu/kernels.h"
-#include "ops/reference.h"
 #include "quant/all.h"
 
 namespace sluice {
@@ -28,7 +26,7 @@ namespace cpu_avx512_vnni {
 kernels::Matmul matmul_int8(DType format);
 }
 namespace cpu_amx {
-void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);
+void matmul_bf16(ops::Queue&, const ops::MatmulArgs&);
 kernels::Matmul matmul_int8(DType format);
 }  // namespace cpu_amx
 
@@ -36,7 +34,7 @@ namespace kernels {
 namespace {
 
 template <const TypeInfo& Type>
-ops::MatmulKernels with_pack(void (*matmul)(ThreadPool&, const ops::MatmulArgs&)) {
+ops::MatmulKernels with_pack(void (*matmul)(ops::Queue&, const ops::MatmulArgs&)) {
   return {.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul};
 }
 
@@ -58,55 +56,16 @@ void add_blocks(ops::Ops& ops, const CpuKernels& kernels, quant::CodecList<Codec
   ((ops.matmul[&Codecs::kType] = block_kernels<Codecs>(kernels)), ...);
 }
 
-template <const CpuKernels& Kernels>
-ops::Ops make_table() {
-  ops::Ops ops{.embed = Kernels.embed,
-               .rms_norm = Kernels.rms_norm,
-               .layer_norm = Kernels.layer_norm,
-               .match_rms = Kernels.match_rms,
-               .gaussian_top_k = Kernels.gaussian_top_k,
-               .glu = Kernels.glu,
-               .clamped_glu = Kernels.clamped_glu,
-               .unary = Kernels.unary,
-               .xielu = Kernels.xielu,
-               .map = Kernels.map,
-               .copy = Kernels.copy,
-               .add = Kernels.add,
-               .multiply = Kernels.multiply,
-               .softplus = Kernels.softplus,
-               .rope_store = Kernels.rope_store,
-               .latent_store = Kernels.latent_store,
-               .attention = Kernels.attention,
-               .causal_conv = Kernels.causal_conv,
-               .selective_scan = Kernels.selective_scan,
-               .head_scan = Kernels.head_scan,
-               .delta_rule = Kernels.delta_rule,
-               .gated_lru = Kernels.gated_lru,
-               .gather_rows = Kernels.gather_rows,
-               .copy_rows = ops::reference::copy_rows,
-               .sample = ops::reference::sample,
-               .feed_sampled = ops::reference::feed_sampled,
-               .pooling = ops::reference::pooling,
-               .route = ops::reference::route,
-               .group_by_expert = ops::reference::group_by_expert,
-               .expert_matmul = expert_matmul,
-               .head_matmul = head_matmul,
-               .combine = Kernels.combine,
-               .rounding_attention = Kernels.rounding_attention,
-               .matmul = {{&kFloat32, with_pack<kFloat32>(Kernels.matmul_f32)},
-                          {&kBFloat16, with_pack<kBFloat16>(Kernels.matmul_bf16)},
-                          {&kFloat16, with_pack<kFloat16>(Kernels.matmul_fp16)}}};
-  add_blocks(ops, Kernels, quant::AllCodecs{});
+ops::Ops make_ops(const CpuKernels& kernels) {
+  ops::Ops ops{kernels.ops,
+               {{&kFloat32, with_pack<kFloat32>(kernels.matmul_f32)},
+                {&kBFloat16, with_pack<kBFloat16>(kernels.matmul_bf16)},
+                {&kFloat16, with_pack<kFloat16>(kernels.matmul_fp16)}}};
+  add_blocks(ops, kernels, quant::AllCodecs{});
   return ops;
 }
 
-template <const CpuKernels& Kernels>
-const ops::Ops& table() {
-  static const ops::Ops ops = make_table<Kernels>();
-  return ops;
-}
-
-// A table with other products in int8.
+// The same with other int8 matmuls.
 ops::Ops with_int8(ops::Ops made, Matmul (*matmul_int8)(DType)) {
   for (auto& [type, kernels] : made.matmul) {
     if (kernels.int8_block > 0) kernels.matmul = matmul_int8(type);
@@ -114,28 +73,38 @@ ops::Ops with_int8(ops::Ops made, Matmul (*matmul_int8)(DType)) {
   return made;
 }
 
+// The ops of AVX-512 with matmuls of AMX.
+ops::Ops amx_ops() {
+  ops::Ops made = with_int8(make_ops(cpu_avx512_bf16::kKernels), cpu_amx::matmul_int8);
+  made.matmul.at(&kBFloat16).matmul = cpu_amx::matmul_bf16;
+  return made;
+}
+
+template <const CpuKernels& Kernels>
+ops::Ops plain_ops() {
+  return make_ops(Kernels);
+}
+
 template <const CpuKernels& Kernels, Matmul (*MatmulInt8)(DType)>
-const ops::Ops& table() {
-  static const ops::Ops ops = with_int8(make_table<Kernels>(), MatmulInt8);
-  return ops;
+ops::Ops int8_ops() {
+  return with_int8(make_ops(Kernels), MatmulInt8);
 }
 
-// AVX-512's table with AMX products.
-const ops::Ops& amx_table() {
-  static const ops::Ops ops = [] {
-    ops::Ops made = with_int8(make_table<cpu_avx512_bf16::kKernels>(), cpu_amx::matmul_int8);
-    made.matmul.at(&kBFloat16).matmul = cpu_amx::matmul_bf16;
-    return made;
-  }();
-  return ops;
+// One device per backend: the host.
+template <ops::Ops (*Make)()>
+ops::Device& open(int) {
+  static const ops::Ops ops = Make();
+  static ops::HostDevice device(ops);
+  return device;
 }
 
-ops::Backend backend(std::string_view name, int rank, bool (*usable)(), const ops::Ops& (*table)()) {
+template <ops::Ops (*Make)(), bool Features::*Feature>
+ops::Backend backend(std::string_view name, int rank, bool rounds_attention = false) {
   return {.name = name,
           .rank = rank,
-          .usable = usable,
-          .table = table,
-          .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
+          .devices = [] { return features().*Feature ? 1 : 0; },
+          .open = open<Make>,
+          .can = {.rounds_attention = rounds_attention, .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}}};
 }
 
 struct Registered {
@@ -143,20 +112,13 @@ struct Registered {
   Registry<ops::Backend> entry{backend};
 };
 const Registered registered[] = {
-    {backend(
-        "cpu-avx2", 10, [] { return features().avx2; }, table<cpu_avx2::kKernels>)},
-    {backend(
-        "cpu-avx2-vnni", 15, [] { return features().avx2_vnni; },
-        table<cpu_avx2::kKernels, cpu_avx2_vnni::matmul_int8>)},
-    {backend(
-        "cpu-avx512", 20, [] { return features().avx512; }, table<cpu_avx512::kKernels>)},
-    {backend(
-        "cpu-avx512-vnni", 25, [] { return features().avx512_vnni; },
-        table<cpu_avx512::kKernels, cpu_avx512_vnni::matmul_int8>)},
-    {backend(
-        "cpu-avx512-bf16", 30, [] { return features().avx512_bf16; }, table<cpu_avx512_bf16::kKernels>)},
-    {backend(
-        "cpu-amx", 40, [] { return features().amx; }, amx_table)}};
+    {backend<plain_ops<cpu_avx2::kKernels>, &Features::avx2>("cpu-avx2", 10)},
+    {backend<int8_ops<cpu_avx2::kKernels, cpu_avx2_vnni::matmul_int8>, &Features::avx2_vnni>("cpu-avx2-vnni", 15)},
+    {backend<plain_ops<cpu_avx512::kKernels>, &Features::avx512>("cpu-avx512", 20)},
+    {backend<int8_ops<cpu_avx512::kKernels, cpu_avx512_vnni::matmul_int8>, &Features::avx512_vnni>("cpu-avx512-vnni",
+                                                                                                   25)},
+    {backend<plain_ops<cpu_avx512_bf16::kKernels>, &Features::avx512_bf16>("cpu-avx512-bf16", 30, true)},
+    {backend<amx_ops, &Features::amx>("cpu-amx", 40, true)}};
 
 }  // namespace
 }  // namespace kernels

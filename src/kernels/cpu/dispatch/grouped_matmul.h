@@ -6,7 +6,7 @@
 
 namespace sluice::kernels {
 
-void expert_matmul(ThreadPool& pool, const ops::MatmulKernels& kernels, const ops::ExpertMatmulArgs& args);
-void head_matmul(ThreadPool& pool, const ops::MatmulKernels& kernels, const ops::HeadMatmulArgs& args);
+void expert_matmul(ops::Queue& queue, const ops::MatmulKernels& kernels, const ops::ExpertMatmulArgs& args);
+void head_matmul(ops::Queue& queue, const ops::MatmulKernels& kernels, const ops::HeadMatmulArgs& args);
 
 }  // namespace sluice::kernels

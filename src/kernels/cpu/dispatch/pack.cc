@@ -61,11 +61,11 @@ size_t packed_bytes(int64_t n, int64_t k) {
 }
 
 template <const TypeInfo& Type>
-void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
   const int64_t bytes = panel_bytes(into.k, kGroup<Type>, Type.block_bytes), last = row + from.rows();
-  pool.parallel_for((last + kPanel - 1) / kPanel - row / kPanel, 4, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for((last + kPanel - 1) / kPanel - row / kPanel, 4, [&](int64_t begin, int64_t end) {
     for (int64_t panel = row / kPanel + begin; panel < row / kPanel + end; ++panel) {
       const int64_t first = std::max(row, panel * kPanel), stop = std::min(last, (panel + 1) * kPanel);
       fill<Type>(into.data + panel * bytes, first % kPanel, stop - first, from, first - row);
@@ -76,8 +76,8 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
 template size_t packed_bytes<kFloat32>(int64_t, int64_t);
 template size_t packed_bytes<kBFloat16>(int64_t, int64_t);
 template size_t packed_bytes<kFloat16>(int64_t, int64_t);
-template void pack<kFloat32>(ThreadPool&, const ops::Weight&, int64_t, const Tensor&);
-template void pack<kBFloat16>(ThreadPool&, const ops::Weight&, int64_t, const Tensor&);
-template void pack<kFloat16>(ThreadPool&, const ops::Weight&, int64_t, const Tensor&);
+template void pack<kFloat32>(ops::Queue&, const ops::Weight&, int64_t, const Tensor&);
+template void pack<kBFloat16>(ops::Queue&, const ops::Weight&, int64_t, const Tensor&);
+template void pack<kFloat16>(ops::Queue&, const ops::Weight&, int64_t, const Tensor&);
 
 }  // namespace sluice::kernels

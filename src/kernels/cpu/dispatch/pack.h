@@ -10,7 +10,7 @@ namespace sluice::kernels {
 template <const TypeInfo& Type>
 size_t packed_bytes(int64_t n, int64_t k);
 template <const TypeInfo& Type>
-void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from);
+void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from);
 
 // The same for block formats: [n / 16][k / block_size][16] blocks, the last panel padded with zeros.
 template <const TypeInfo& Type>
@@ -20,6 +20,6 @@ size_t packed_block_bytes(int64_t n, int64_t k) {
          Type.block_bytes;
 }
 // Throws Error(kUnsupportedModel) when `from` is of another type and nothing writes this one.
-void pack_blocks(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from);
+void pack_blocks(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from);
 
 }  // namespace sluice::kernels

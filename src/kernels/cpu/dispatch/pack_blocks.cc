@@ -36,7 +36,7 @@ void place(const ops::Weight& into, int64_t row, const std::byte* blocks) {
 
 }  // namespace
 
-void pack_blocks(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+void pack_blocks(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
   const DType type = into.dtype;
@@ -48,7 +48,7 @@ void pack_blocks(ThreadPool& pool, const ops::Weight& into, int64_t row, const T
   }
   const size_t row_bytes = static_cast<size_t>(into.k / type->block_size) * type->block_bytes;
   const int64_t stride = from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
-  pool.parallel_for(from.rows(), 16, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for(from.rows(), 16, [&](int64_t begin, int64_t end) {
     std::vector<float> values(same ? 0 : into.k);
     std::vector<std::byte> blocks(same ? 0 : row_bytes);
     for (int64_t i = begin; i < end; ++i) {

@@ -104,7 +104,7 @@ size_t packed_bytes(int64_t n, int64_t k) {
 }
 
 template <class Codec>
-void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   using Block = typename Codec::Block;
   const int64_t k = into.k, blocks = k / Codec::kElements;
   CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && row + from.rows() <= into.n,
@@ -117,7 +117,7 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
   }
   const int64_t bytes = kInt8Layout<Codec>.panel_bytes(k), last = row + from.rows();
   const int64_t source_row = from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
-  pool.parallel_for((last + kPanel - 1) / kPanel - row / kPanel, 1, [&](int64_t begin, int64_t end) {
+  queue.threads().parallel_for((last + kPanel - 1) / kPanel - row / kPanel, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> values;
     std::vector<Block> quantized;
     for (int64_t panel = row / kPanel + begin; panel < row / kPanel + end; ++panel) {
