@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/parts.h"
-#include "kernels/cuda/device_context.h"
+#include "cuda/timing.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 
 namespace sluice::cuda {
@@ -19,14 +19,14 @@ namespace {
 // prefill8: parts of that for 8-bit floats; latent: over latent caches), heads, steps (whole: of whole models), rows;
 // tiles, experts: many rows; experts4, experts8, experts16: of these only MXFP4, 8-bit floats, bf16.
 int run(const std::vector<std::string_view>& parts) {
-  if (!device_usable()) {
+  if (device_count() == 0) {
     fmt::print("no CUDA device that these kernels were compiled for\n");
     return 1;
   }
   const auto wanted = [&](std::string_view part) {
     return parts.empty() || std::ranges::find(parts, part) != parts.end();
   };
-  DeviceContext::get().reserve_workspace(size_t{1} << 30);
+  bench_queue().reserve_workspace(size_t{1} << 30);
   if (parts.empty()) bench_copy();
   if (wanted("plain")) bench_plain_matmuls();
   if (wanted("quantized")) bench_quantized_matmuls({&quant::Int4G128::kType, &quant::Fp8::kType}, true);

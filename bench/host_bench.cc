@@ -32,9 +32,9 @@ namespace sluice::bench {
 namespace {
 
 // Addresses of a device that nobody reads or writes.
-class NoDevice final : public Memory {
+class NoMemory final : public Memory {
  public:
-  NoDevice() {
+  NoMemory() {
     void* at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(at != MAP_FAILED, "{} bytes of address space", kBytes);
     begin_ = static_cast<std::byte*>(at);
@@ -47,7 +47,6 @@ class NoDevice final : public Memory {
   }
   void release(std::byte*, size_t) noexcept override {}
   void copy(void*, const void*, size_t) override {}
-  void copy_later(void*, const void*, size_t) override {}
   bool host_accessible() const override { return false; }
   size_t available() const override { return kBytes - used_; }
   size_t total() const override { return kBytes; }
@@ -58,18 +57,13 @@ class NoDevice final : public Memory {
   size_t used_ = 0;
 };
 
-Memory& no_device() {
-  static NoDevice memory;
-  return memory;
-}
-
 template <class... Args>
 void let_do_nothing(void (*&slot)(Args...)) {
   slot = [](Args...) {};
 }
 
 // A token for every row, another one in every step.
-void sample_something(ThreadPool&, const ops::SampleArgs& args) {
+void sample_something(ops::Queue&, const ops::SampleArgs& args) {
   static uint32_t state = 1;
   const auto vocab = static_cast<uint32_t>(args.logits.shape[1]);
   auto* sampled = args.for_host.as<ops::SampledRow>();
@@ -80,9 +74,9 @@ void sample_something(ThreadPool&, const ops::SampleArgs& args) {
   }
 }
 
-const ops::Ops& idle_table() {
+const ops::Ops& idle_ops() {
   static const ops::Ops table = [] {
-    ops::Ops t = ops::select_backend("reference").table();
+    ops::Ops t = ops::select_backend("reference").open(0).ops();
     const auto idle = [](auto&... slots) { (let_do_nothing(slots), ...); };
     idle(t.embed, t.rms_norm, t.layer_norm, t.match_rms, t.gaussian_top_k, t.glu, t.clamped_glu, t.unary, t.xielu,
          t.map, t.copy, t.add, t.multiply, t.softplus, t.rope_store, t.latent_store, t.attention, t.causal_conv,
@@ -100,20 +94,37 @@ class NoGraph final : public ops::CapturedGraph {
   void launch() override {}
 };
 
-const ops::Backend backend{.name = "no-device",
-                           .rank = -10,
-                           .usable = [] { return true; },
-                           .table = idle_table,
-                           .memory = no_device,
-                           .capture = [](const std::function<void()>& body) -> std::unique_ptr<ops::CapturedGraph> {
-                             body();
-                             return std::make_unique<NoGraph>();
-                           }};
-const Registry<ops::Backend> registered(backend);
+class IdleQueue final : public ops::Queue {
+ public:
+  using Queue::Queue;
+  void copy_async(void*, const void*, size_t) override {}
+  std::unique_ptr<ops::CapturedGraph> capture(const std::function<void()>& body) override {
+    body();
+    return std::make_unique<NoGraph>();
+  }
+};
 
-// The backend that was asked for, with a clock at its recordings.
-double launch_us = 0.0;  // of the last one
-const ops::Backend* under_clock = nullptr;
+class IdleDevice final : public ops::Device {
+ public:
+  IdleDevice() : Device(0) {}
+  const ops::Ops& ops() const override { return idle_ops(); }
+  Memory& memory() override { return memory_; }
+  std::unique_ptr<ops::Queue> make_queue(ThreadPool& threads) override {
+    return std::make_unique<IdleQueue>(*this, threads);
+  }
+
+ private:
+  NoMemory memory_;
+};
+
+ops::Device& open(int) {
+  static IdleDevice device;
+  return device;
+}
+
+const ops::Backend backend{
+    .name = "no-device", .rank = -10, .devices = [] { return 1; }, .open = open, .can = {.captures = true}};
+const Registry<ops::Backend> registered(backend);
 
 // Of this thread: who else runs on its core is not counted.
 double cpu_us() {
@@ -122,37 +133,10 @@ double cpu_us() {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-class TimedGraph final : public ops::CapturedGraph {
- public:
-  explicit TimedGraph(std::unique_ptr<ops::CapturedGraph> graph) : graph_(std::move(graph)) {}
-  void launch() override {
-    const double begin = cpu_us();
-    graph_->launch();
-    launch_us = cpu_us() - begin;
-  }
-
- private:
-  std::unique_ptr<ops::CapturedGraph> graph_;
-};
-
-std::string_view put_under_clock(std::string_view name) {
-  under_clock = &ops::select_backend(name);
-  if (under_clock->capture == nullptr) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("{} records no steps", name));
-  }
-  static ops::Backend timed = *under_clock;
-  timed.name = "timed";
-  timed.capture = [](const std::function<void()>& body) -> std::unique_ptr<ops::CapturedGraph> {
-    return std::make_unique<TimedGraph>(under_clock->capture(body));
-  };
-  static const Registry<ops::Backend> registered_now(timed);
-  return timed.name;
-}
-
 constexpr int kMostTokens = 2048;  // of a sequence
 constexpr double kQuiet = 0.1;     // of the steps, the fastest: machines are shared
 
-enum Part { kSchedule, kIndices, kLaunch, kResults, kSample, kHandOn, kParts };
+enum Part { kSchedule, kLaunch, kResults, kSample, kHandOn, kParts };
 
 struct Case {
   std::string name;
@@ -170,7 +154,7 @@ std::map<std::string, SamplingParams> cases() {
 // The engine of one run, without inbox and thread.
 class Loop {
  public:
-  Loop(LoadedModel& loaded, const EngineOptions& options, const Tokenizer& tokenizer, ThreadPool& pool)
+  Loop(LoadedModel& loaded, const EngineOptions& options, const Tokenizer& tokenizer)
       : loaded_(loaded),
         scheduler_({.max_num_seqs = loaded.plan.max_num_seqs,
                     .max_num_batched_tokens = loaded.plan.step_tokens,
@@ -182,8 +166,8 @@ class Loop {
                     .state_slots = loaded.plan.state_slots,
                     .prefix_caching = options.enable_prefix_caching,
                     .eos_token_ids = loaded.plan.checkpoint->generation.eos_token_ids}),
-        runner_(loaded, pool),
-        sampler_(*loaded.plan.backend, pool, loaded.plan.logit_rows, loaded.plan.shape.vocab),
+        runner_(loaded),
+        sampler_(*loaded.plan.queue, loaded.plan.logit_rows, loaded.plan.shape.vocab),
         metrics_("host_bench", loaded.plan.max_model_len),
         frontend_(tokenizer, metrics_, [](RequestId, int) {}) {}
 
@@ -200,11 +184,8 @@ class Loop {
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
     end(us[kSchedule]);
-    launch_us = 0.0;
     const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
-    end(us[kIndices]);
-    us[kIndices] -= launch_us;
-    us[kLaunch] += launch_us;
+    end(us[kLaunch]);
     if (in_flight_) commit(us[kResults]);
     const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks) && next.can_overlap;
     in_flight_ = std::move(next);
@@ -215,7 +196,7 @@ class Loop {
     const SchedulerStats stats = scheduler_.stats();
     metrics_.step({.running = stats.running, .waiting = stats.waiting}, tokens);
     end(us[kHandOn]);
-    sampled_ = loaded_.plan.backend->memory().record_event();
+    sampled_ = loaded_.plan.queue->record_event();
     if (!ahead) wait(), begin_ = cpu_us(), commit(us[kResults]);
     return tokens;
   }
@@ -229,7 +210,7 @@ class Loop {
   // For the step in flight and for the front end, which have more time than the host's part of a step takes: the latter
   // sleeps again, while this thread keeps its core, as one does that asks a device whether it is done.
   void wait() {
-    loaded_.plan.backend->memory().wait_for(sampled_);
+    loaded_.plan.queue->wait_for(sampled_);
     while (delivered_.load() < posted_) std::this_thread::yield();
     const Clock::time_point asleep = Clock::now() + std::chrono::microseconds(100);
     while (Clock::now() < asleep) continue;
@@ -299,13 +280,13 @@ void measure(Loop& loop, const Case& c, int sequences, int steps, int vocab) {
 
 void run(const Arguments& a) {
   ThreadPool pool(1);
-  EngineOptions options{.model = a.model, .backend = std::string(put_under_clock(a.backend))};
+  EngineOptions options{.model = a.model, .backend = a.backend};
   options.max_model_len = kMostTokens;
   options.enable_prefix_caching = !a.no_prefix_caching;
   const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(options, *plan_load(options, pool).checkpoint);
   fmt::print("us of a step, the tenth percentile of {}; backend {}\n", a.steps, a.backend);
   for (const char* column :
-       {"sequences", "samples", "schedule", "indices", "launch", "results", "sample", "hand on", "all", "median"}) {
+       {"sequences", "samples", "schedule", "launch", "results", "sample", "hand on", "all", "median"}) {
     fmt::print("{:>9} ", column);
   }
   fmt::print("\n");
@@ -314,7 +295,7 @@ void run(const Arguments& a) {
       const Case c{samples, cases().at(samples)};
       options.max_num_seqs = sequences;
       LoadedModel loaded = load_model(options, pool);
-      Loop loop(loaded, options, *tokenizer, pool);
+      Loop loop(loaded, options, *tokenizer);
       measure(loop, c, sequences, a.steps, loaded.plan.shape.vocab);
     }
   }

@@ -71,7 +71,7 @@ void matmul_table(ops::Ctx& ctx, const Limits& limits, DType type, int64_t n, in
   for (int64_t i = 0; i < copies; ++i) {
     const ops::Weight& weight =
         weights.emplace_back(ops::Weight{.dtype = type, .n = n, .k = k, .data = storage.data() + i * bytes});
-    kernels.pack(ctx.pool, weight, 0, source.tensor);
+    kernels.pack(ctx.queue, weight, 0, source.tensor);
   }
   const double peak = peak_of(limits, kernels, type);
   for (int64_t rows : {1, 2, 4, 8, 12, 16, 32, 64, 128, 512}) {
@@ -125,7 +125,7 @@ void matmuls(ops::Ctx& ctx, const std::vector<DType>& types) {
              "GFLOP/s", "peak");
   for (DType type : types) {
     for (auto [n, k] : {std::pair{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}}) {
-      matmul_table(ctx, measure(ctx.pool), type, n, k);
+      matmul_table(ctx, measure(ctx.queue.threads()), type, n, k);
     }
   }
 }
@@ -134,7 +134,7 @@ void attentions(ops::Ctx& ctx) {
   fmt::print("\n{:>9} {:>33} {:>9} {:>8} {:>6} {:>9} {:>6}\n", "attention", "32 heads, 4 kv heads, 64", "us", "GB/s",
              "limit", "GFLOP/s", "peak");
   for (DType type : {&kBFloat16, &kFloat8E4M3, &kInt8, &kFloat16, &kFloat32}) {
-    const Limits limits = measure(ctx.pool);
+    const Limits limits = measure(ctx.queue.threads());
     for (int context : {128, 1024, 8192, 32768}) {
       attention_row(ctx, limits, type, 1, 1, context);
       if (context < 32768) attention_row(ctx, limits, type, 32, 1, context);
@@ -177,7 +177,8 @@ int run(int argc, char** argv) {
   ThreadPool pool(argc > 3 ? std::atoi(argv[3]) : 0);
   if (pool.threads() == 1) kernels::use_cpu_time();
   Arena arena(0);
-  ops::Ctx ctx{backend.table(), pool, arena};
+  ops::Queue queue(backend.open(0), pool);
+  ops::Ctx ctx(queue, arena);
   fmt::print("{}, {} threads\n", backend.name, pool.threads());
   if (all || what == "matmul") matmuls(ctx, {&kBFloat16, &kFloat16, &kFloat32});
   if (!types.empty()) matmuls(ctx, types);

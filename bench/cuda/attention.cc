@@ -48,7 +48,7 @@ void bench_attention(const AttentionShape& s) {
   }
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
   std::shuffle(table.begin(), table.end(), std::mt19937(6));
-  const Device start_on(start), len_on(len), table_on(table);
+  const DeviceIndices start_on(start), len_on(len), table_on(table);
   float* scale_data = scaled ? reinterpret_cast<float*>(scales.data()) : nullptr;
   const Shape cache_shape{blocks, s.kv_heads, s.block_size, s.dim};
   const int64_t width = int64_t{s.heads} * s.dim, out_width = int64_t{s.heads} * value_dim;
@@ -65,7 +65,7 @@ void bench_attention(const AttentionShape& s) {
       .heads = s.heads,
       .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
   at.query_start = start_on.data(), at.kv_len = len_on.data(), at.block_table = table_on.data();
-  DeviceContext::get().reserve_workspace(attention_workspace(sequences, s.heads, value_dim, longest));
+  bench_queue().reserve_workspace(attention_workspace(sequences, s.heads, value_dim, longest));
   Launch to = launch();
   if (!s.warpgroups) to.compute_capability = 80;
   const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(to, args, at); });

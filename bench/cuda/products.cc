@@ -84,10 +84,9 @@ Buffer quantized_weights(DType type, int64_t n, int64_t k, int copies) {
   Buffer weights(static_cast<size_t>(copies) * bytes, device_memory());
   constexpr int64_t kGather = 64;  // repeated
   std::vector<std::byte> blocks = random_blocks(type, kGather * k);
-  ThreadPool pool(4, false);
   const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
   for (int64_t row = 0; row < n; row += kGather) {
-    kernels.pack(pool, into, row, Tensor(blocks.data(), type, {std::min(kGather, n - row), k}));
+    kernels.pack(bench_queue(), into, row, Tensor(blocks.data(), type, {std::min(kGather, n - row), k}));
   }
   for (int i = 1; i < copies; ++i) {
     device_memory().copy(weights.data() + static_cast<size_t>(i) * bytes, weights.data(), bytes);
@@ -177,7 +176,7 @@ void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, con
       used += starts[static_cast<size_t>(i) + 1] > 0 ? 1 : 0;
       starts[static_cast<size_t>(i) + 1] += starts[static_cast<size_t>(i)];
     }
-    const Device starts_on(starts);
+    const DeviceIndices starts_on(starts);
     const Random x(&kFloat32, rows * k, 1.0f, 2);
     const Buffer memory(static_cast<size_t>(2 * rows * n) * sizeof(float), device_memory());
     const Tensor out(memory.data(), &kFloat32, {rows, n});
@@ -268,10 +267,8 @@ void bench_all_experts() {
 }
 
 void bench_head_matmuls() {
-  const auto& table = ops::select_backend("cuda").table();
-  ThreadPool pool(1, false);
   Arena arena{0};
-  ops::Ctx ctx{table, pool, arena};
+  ops::Ctx ctx(bench_queue(), arena);
   for (const auto& [heads, n, k] : {std::tuple{16, 512, 128}, {16, 128, 512}, {128, 512, 128}, {128, 128, 512}}) {
     const int64_t outputs = heads * ops::stacked_outputs(n);
     const Random weights(&kBFloat16, outputs * k, 0.05f);

@@ -27,7 +27,7 @@ void bench_rotation(DType type, int64_t rows) {
   Buffer v(k.size(), device_memory());
   std::vector<int32_t> order(static_cast<size_t>(rows));
   std::iota(order.begin(), order.end(), 0);
-  const Device on_device(order);
+  const DeviceIndices on_device(order);
   const Tensor qkv(data.data(), type, {rows, queries + 2 * keys});
   const Shape cache{blocks, kKvHeads, kBlock, kDim};
   const ops::RopeStoreArgs args{.q = qkv.slice_columns(0, queries),

@@ -27,7 +27,7 @@ class Steps {
     const auto [name, hidden, kv, inner, dim, layers, vocab] = shape;
     const auto matrix = [&](ops::Weight& w, DType of, int64_t n, int64_t k) {
       w = {.dtype = of, .n = n, .k = k};
-      storage_.emplace_back(ops_.matmul.at(of).packed_bytes(n, k), device_memory());
+      storage_.emplace_back(ctx_.ops.matmul.at(of).packed_bytes(n, k), device_memory());
       w.data = storage_.back().data();
       fill_at_random(storage_.back());
       bytes_ += static_cast<double>(storage_.back().size());
@@ -59,7 +59,7 @@ class Steps {
     for (const char* decode_kernel : {"1", "0"}) {
       setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
       forward();
-      const auto graph = capture([&] { forward(); });
+      const auto graph = bench_queue().capture([&] { forward(); });
       const double s = seconds([&] { graph->launch(); });
       fmt::print("{} {:>10} {} x {:5} keys, {:2} layers{} {}: {:8.1f} us, {:7.2f} a layer, {:.2f} TB/s\n", shape_.name,
                  type_->name, rows_, keys_, shape_.layers, shape_.vocab > 0 ? " and head" : "",
@@ -133,16 +133,14 @@ class Steps {
   const StepShape shape_;
   const DType type_;
   const int rows_, keys_;
-  const ops::Ops& ops_ = ops::select_backend("cuda").table();
-  ThreadPool pool_{1, false};
   Arena arena_{0};
-  ops::Ctx ctx_{ops_, pool_, arena_};
+  ops::Ctx ctx_{bench_queue(), arena_};
   double bytes_ = 0;
   std::vector<Buffer> memory_;
   std::vector<Layer> layers_;
   std::vector<Buffer> storage_;
   ops::Weight head_;
-  std::vector<Device> device_;
+  std::vector<DeviceIndices> device_;
   std::vector<std::vector<int32_t>> host_;
   std::vector<ops::Indices> indices_;
   Tensor floats(int columns) { return make(&kFloat32, {rows_, columns}); }

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/thread_pool.h"
+
 namespace sluice::cuda {
 namespace {
 
@@ -12,6 +14,12 @@ std::vector<float> to_host(const Tensor& t) {
 }
 
 }  // namespace
+
+Queue& bench_queue() {
+  static ThreadPool threads(4, false);
+  static const auto queue = ops::select_backend("cuda").open(0).make_queue(threads);
+  return current(*queue);
+}
 
 double seconds(const std::function<void()>& body) {
   cudaStream_t stream = launch().stream;
@@ -37,13 +45,13 @@ double seconds_per_call(int calls, const std::function<void(int)>& body) {
   cudaStream_t stream = launch().stream;
   for (int i = 0; i < calls; ++i) body(i);  // libraries choose, shared memory is allowed
   cudaGraph_t graph = nullptr;
-  cudaGraphExec_t graph_runner = nullptr;
+  cudaGraphExec_t executable = nullptr;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
   for (int i = 0; i < calls; ++i) body(i);
   check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-  check_cuda(cudaGraphInstantiate(&graph_runner, graph, 0), "graph");
-  const double s = seconds([&] { check_cuda(cudaGraphLaunch(graph_runner, stream), "graph"); });
-  cudaGraphExecDestroy(graph_runner), cudaGraphDestroy(graph);
+  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
+  const double s = seconds([&] { check_cuda(cudaGraphLaunch(executable, stream), "graph"); });
+  cudaGraphExecDestroy(executable), cudaGraphDestroy(graph);
   return s / calls;
 }
 

@@ -8,14 +8,17 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/queue.h"
 
 namespace sluice::cuda {
 
 inline constexpr size_t kRotated = size_t{512} << 20;  // bytes of weights walked through, several times the L2 cache
 
-inline const Launch& launch() { return DeviceContext::get().launch(); }
+// The queue that everything is measured on, of GPU 0.
+Queue& bench_queue();
+inline const Launch& launch() { return bench_queue().launch(); }
+inline Memory& device_memory() { return bench_queue().device().memory(); }
 
 // Device memory of random values: normal, scaled, in any plain type; a block of them, repeated.
 class Random {
@@ -40,9 +43,9 @@ class Random {
 };
 
 // Indices on the device.
-struct Device {
+struct DeviceIndices {
   Buffer memory;
-  explicit Device(const std::vector<int32_t>& values) : memory(values.size() * 4, device_memory()) {
+  explicit DeviceIndices(const std::vector<int32_t>& values) : memory(values.size() * 4, device_memory()) {
     device_memory().copy(memory.data(), values.data(), memory.size());
   }
   const int32_t* data() const { return reinterpret_cast<const int32_t*>(memory.data()); }

@@ -39,8 +39,8 @@ struct EngineOptions {
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto, or a number of parts
-  int device = 0;                          // of the backend's devices, from 0
   std::string backend{};       // kernels: empty (best for this machine), cpu-amx, ... cpu-avx2, cuda, ... reference
+  int device = 0;              // which device of the backend, counted from 0
   bool deterministic = false;  // a row's bits do not depend on its batch; costs nothing on a CPU
   int64_t seed = 0;            // for requests without a seed of their own
 };

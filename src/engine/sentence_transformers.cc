@@ -198,8 +198,8 @@ std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context,
   for (const std::string& folder : files.dense_folders) {
     const std::unique_ptr<Checkpoint> checkpoint = open_checkpoint(folder);
     LoadContext own{.checkpoint = *checkpoint,
-                    .ops = context.ops,
                     .queue = context.queue,
+                    .ops = context.ops,
                     .dtype = context.dtype,
                     .task = context.task,
                     .dry = context.dry};

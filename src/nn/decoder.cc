@@ -142,7 +142,7 @@ class DecoderLm final : public Model {
 
   Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
     std::vector<Rope::Rows> ropes;
-    for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
+    for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = embed(c, batch);
     AuxiliaryStream::Tensors side;
     if (auxiliary_stream_ != nullptr) side = auxiliary_stream_->begin(c, batch, x);

@@ -101,7 +101,7 @@ class Encoder final : public Model {
 
   Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
     std::vector<Rope::Rows> ropes;
-    for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
+    for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = embed(c, batch);
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const EncoderLayerSpec& layer = spec_.layers[i];

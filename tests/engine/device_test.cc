@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <set>
 
 #include "base/registry.h"
@@ -17,93 +18,115 @@ namespace {
 
 using namespace testing;  // engine/collect.h
 
-class Device : public Memory {
+// Memory that the host may not touch.
+class FarMemory final : public Memory {
  public:
   std::byte* allocate(size_t bytes) override {
     std::byte* data = host_memory().allocate(bytes);
+    const std::lock_guard lock(mutex_);
     ranges_.emplace(data, bytes);
     return data;
   }
   void release(std::byte* data, size_t bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
     ranges_.erase({data, bytes});
     host_memory().release(data, bytes);
   }
-  void copy(void* to, const void* from, size_t bytes) override {
-    wait();
-    std::memcpy(to, from, bytes);
-  }
-  void copy_later(void* to, const void* from, size_t bytes) override {
-    if (mine(to)) {
-      std::memcpy(to, from, bytes);
-    } else {
-      const auto* data = static_cast<const std::byte*>(from);
-      pending_.push_back({events_recorded_, to, {data, data + bytes}});
-    }
-  }
-  void wait() override { deliver(events_recorded_ + 1); }
-  uint64_t record_event() override { return ++events_recorded_; }
-  void wait_for(uint64_t event) override { deliver(event); }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   bool host_accessible() const override { return false; }
   size_t available() const override { return host_memory().available(); }
   size_t total() const override { return host_memory().total(); }
 
+  bool owns(const void* data) const {
+    const auto* at = static_cast<const std::byte*>(data);
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(ranges_, [&](const auto& r) { return at >= r.first && at < r.first + r.second; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::pair<const std::byte*, size_t>> ranges_;
+};
+
+// Computes at once; what it copies to the host arrives when the host waits.
+class LateQueue final : public ops::Queue {
+ public:
+  LateQueue(ops::Device& device, ThreadPool& threads, const FarMemory& memory)
+      : Queue(device, threads), memory_(memory) {}
+  void copy_async(void* to, const void* from, size_t bytes) override {
+    if (memory_.owns(to)) {
+      std::memcpy(to, from, bytes);
+    } else {
+      const auto* data = static_cast<const std::byte*>(from);
+      pending_.push_back({events_, to, {data, data + bytes}});
+    }
+  }
+  void wait() override { deliver(events_ + 1); }
+  uint64_t record_event() override { return ++events_; }
+  void wait_for(uint64_t event) override { deliver(event); }
+
  private:
   struct Copy {
-    uint64_t after;  // marks made before it
+    uint64_t after;  // events recorded before it
     void* to;
     std::vector<std::byte> data;
   };
 
-  bool mine(const void* data) const {
-    const auto* at = static_cast<const std::byte*>(data);
-    return std::ranges::any_of(ranges_, [&](const auto& r) { return at >= r.first && at < r.first + r.second; });
-  }
   void deliver(uint64_t event) {
     for (; !pending_.empty() && pending_.front().after < event; pending_.pop_front()) {
       std::memcpy(pending_.front().to, pending_.front().data.data(), pending_.front().data.size());
     }
   }
 
-  std::set<std::pair<const std::byte*, size_t>> ranges_;
+  const FarMemory& memory_;
   std::deque<Copy> pending_;
-  uint64_t events_recorded_ = 0;
+  uint64_t events_ = 0;
 };
 
-Memory& device_memory() {
-  static Device memory;
-  return memory;
-}
+std::atomic<int> overlapped_steps = 0;  // steps that took tokens nobody had seen
 
-std::atomic<int> overlapped_steps = 0;  // that took tokens nobody had seen
+const ops::Ops& host_ops() { return ops::select_host_backend().open(0).ops(); }
 
-const ops::Ops& device_table() {
+const ops::Ops& far_ops() {
   static const ops::Ops table = [] {
-    ops::Ops ops = ops::select_host_backend().table();
-    ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
-      ops::select_host_backend().table().embed(pool, out, table,
-                                               std::span(ids.device, ids.size()));  // not what the host wrote
+    ops::Ops ops = host_ops();
+    ops.embed = [](ops::Queue& queue, Tensor out, const Tensor& table, ops::Indices ids) {
+      host_ops().embed(queue, out, table, std::span(ids.device, ids.size()));  // not what the host wrote
     };
-    ops.sample = [](ThreadPool& pool, const ops::SampleArgs& args) {
+    ops.sample = [](ops::Queue& queue, const ops::SampleArgs& args) {
       ops::SampleArgs here = args;
       here.for_host = {};
-      ops::select_host_backend().table().sample(pool, here);
-      device_memory().copy_later(args.for_host.data, args.sampled.data,
-                                 args.for_host.bytes());  // not seen before a wait
+      host_ops().sample(queue, here);
+      queue.copy_async(args.for_host.data, args.sampled.data, args.for_host.bytes());  // not seen before a wait
     };
-    ops.feed_sampled = [](ThreadPool& pool, const ops::FeedSampledArgs& args) {
+    ops.feed_sampled = [](ops::Queue& queue, const ops::FeedSampledArgs& args) {
       ++overlapped_steps;
-      ops::select_host_backend().table().feed_sampled(pool, args);
+      host_ops().feed_sampled(queue, args);
     };
     return ops;
   }();
   return table;
 }
 
-const ops::Backend backend{.name = "device-of-the-host",
-                           .rank = -10,
-                           .usable = [] { return true; },
-                           .table = device_table,
-                           .memory = device_memory};
+class FarDevice final : public ops::Device {
+ public:
+  explicit FarDevice(int ordinal) : Device(ordinal) {}
+  const ops::Ops& ops() const override { return far_ops(); }
+  Memory& memory() override { return memory_; }
+  std::unique_ptr<ops::Queue> make_queue(ThreadPool& threads) override {
+    return std::make_unique<LateQueue>(*this, threads, memory_);
+  }
+
+ private:
+  FarMemory memory_;
+};
+
+ops::Device& open(int ordinal) {
+  static FarDevice first(0), second(1);
+  return ordinal == 0 ? first : second;
+}
+
+const ops::Backend backend{.name = "device-of-the-host", .rank = -10, .devices = [] { return 2; }, .open = open};
 const Registry<ops::Backend> registered(backend);
 
 EngineOptions options(bool device) {

@@ -49,7 +49,7 @@ bool has_experts(const ArchGolden& golden) {
   return dump_json(config).find("expert") != std::string::npos;
 }
 
-bool captures() { return ops::select_backend("").capture != nullptr; }
+bool captures() { return ops::select_backend("").can.captures; }
 
 TEST_P(Programs, AreAsExactAsLaunches) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";

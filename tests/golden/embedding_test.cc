@@ -117,16 +117,16 @@ class Embedding : public ::testing::TestWithParam<std::tuple<std::string, std::s
 
 TEST_P(Embedding, HiddenStates) {
   const ops::Backend& backend = ops::select_backend(options_.backend);
-  if (!backend.memory().host_accessible()) GTEST_SKIP() << "looks at tensors in place, which are on a device";
+  if (!backend.open(0).memory().host_accessible()) GTEST_SKIP() << "looks at tensors in place, which are on a device";
   const std::unique_ptr<Checkpoint> checkpoint = open_checkpoint(options_.model);
-  LoadContext context{
-      .checkpoint = *checkpoint, .ops = backend.table(), .pool = pool_, .dtype = &kFloat32, .task = Task::kEmbed};
+  const auto queue = backend.open(0).make_queue(pool_);
+  LoadContext context{.checkpoint = *checkpoint, .queue = *queue, .dtype = &kFloat32, .task = Task::kEmbed};
   const std::unique_ptr<Model> model = find_family(checkpoint->config).build(checkpoint->config, context, 64);
   EXPECT_TRUE(context.problems.empty()) << context.problems.front();
   KvCache kv(one_place(model->shape().kv, &kFloat32, kBlockSize), 8);
   StateCache states(model->shape().state, 3);
   Arena arena(model->activation_bytes(64, 64));
-  ops::Ctx ctx{backend.table(), pool_, arena};
+  ops::Ctx ctx(*queue, arena);
   const Batch all = batch_of(texts_);
   const Tensor together = model->forward(ctx, all, kv, states);
   std::vector<float> bits(together.f32(), together.f32() + together.shape.elements());

@@ -24,15 +24,12 @@ struct Change {
 struct Loaded {
   explicit Loaded(const std::string& folder, bool dry = true)
       : checkpoint(open_checkpoint(folder)),
-        context{.checkpoint = *checkpoint,
-                .ops = ops::select_backend("reference").table(),
-                .pool = pool,
-                .dtype = &kFloat32,
-                .dry = dry},
+        context{.checkpoint = *checkpoint, .queue = queue, .dtype = &kFloat32, .dry = dry},
         model(find_family(checkpoint->config).build(checkpoint->config, context, 0)) {}
 
   std::unique_ptr<Checkpoint> checkpoint;
-  ThreadPool pool{1};
+  ThreadPool threads{1};
+  ops::Queue queue{ops::select_backend("reference").open(0), threads};
   LoadContext context;
   std::unique_ptr<Model> model;
 };

@@ -194,7 +194,7 @@ class AttentionTest : public OpsTest {
   static constexpr float kNarrowTolerance = 5e-2f;
   static bool multiplied_narrow(const Config& c, int rows) {
     const bool dims = c.head_dim % 16 == 0 && c.value_dim % 16 == 0 && std::max(c.head_dim, c.value_dim) <= 128;
-    return GetParam()->rounds && c.type == &kFloat8E4M3 && dims && rows * c.heads / c.kv_heads > 64;
+    return !GetParam()->can.batch_invariant && c.type == &kFloat8E4M3 && dims && rows * c.heads / c.kv_heads > 64;
   }
   // The root mean square of what is between them, as a part of that of the second one.
   static double distance(const Tensor& a, const Tensor& b) {
@@ -274,10 +274,10 @@ TEST_P(AttentionTest, ManySequencesMatchTheReference) {
 
 TEST_P(AttentionTest, RowsKeepTheirBits) {
   if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes rows one by one";
-  if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";
+  if (!GetParam()->can.batch_invariant) GTEST_SKIP() << "kernels are chosen by the number of rows";
   constexpr int kLength = sized(1100, 530);  // more than one thread takes of one sequence
   std::vector<Config> configs(std::begin(kConfigs), std::end(kConfigs));
-  for (const DType type : GetParam()->narrow_caches) {
+  for (const DType type : GetParam()->can.narrow_caches) {
     configs.push_back({.heads = 14, .head_dim = 72, .type = type, .window = 333});
   }
   for (const Config& config : configs) {
@@ -285,7 +285,7 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
     Scene scene(config, {kLength, 70, 3}, random);
     const std::vector<Owned> whole = scene.whole(device.ctx);
     for (int threads : {1, 3, 4}) {
-      Device other(*GetParam(), threads);
+      Checked other(*GetParam(), threads);
       expect_same(scene.whole(other.ctx), whole, fmt::format("{} threads", threads));
     }
     for (int rows : {1, 50, kLength - 1}) {  // the last ones
@@ -314,7 +314,7 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
 // A token whose key and value are not numbers spoils the rows that see it, and no other.
 TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
   std::vector<DType> types = {&kFloat32, &kBFloat16, &kFloat16};
-  types.insert(types.end(), GetParam()->narrow_caches.begin(), GetParam()->narrow_caches.end());
+  types.insert(types.end(), GetParam()->can.narrow_caches.begin(), GetParam()->can.narrow_caches.end());
   for (DType type : types) {
     for (const auto& [window, causal] : {std::pair(0, true), {9, true}, {9, false}, {1, false}}) {
       const Config config{.block_size = 8, .type = type, .window = window, .causal = causal};
@@ -388,12 +388,13 @@ TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
       {.heads = 5, .kv_heads = 1, .head_dim = 72, .value_dim = 56, .values_in_keys = true},
       {.heads = 4, .kv_heads = 2, .relative_reach = 40},
       {.heads = 8, .kv_heads = 1, .soft_cap = 3.0f, .causal = false}};
-  for (const DType type : GetParam()->narrow_caches) {
+  for (const DType type : GetParam()->can.narrow_caches) {
     for (Config config : configs) {
       config.type = type;
       SCOPED_TRACE(config.str());
-      const float tolerance = std::max(attention_tolerance(GetParam()->rounds && type != &kInt8 ? &kFloat16 : type),
-                                       3e-5f);  // scores of slopes are large
+      const float tolerance =
+          std::max(attention_tolerance(!GetParam()->can.batch_invariant && type != &kInt8 ? &kFloat16 : type),
+                   3e-5f);  // scores of slopes are large
       Scene scene(config, {1300, 70, 131, 1, 512}, random);
       if (type == &kFloat8E4M3) scene.round_queries();
       std::vector<Owned> out = scene.results(), expected = scene.results();
@@ -415,9 +416,10 @@ TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
 // Many rows over caches of 8-bit floats, with everything that changes scores, and over more keys than sums of products
 // of 8-bit floats have bits for.
 TEST_P(AttentionTest, ManyRowsOverEightBitFloatsMatchTheReference) {
-  if (std::ranges::find(GetParam()->narrow_caches, &kFloat8E4M3) == GetParam()->narrow_caches.end()) GTEST_SKIP();
+  if (std::ranges::find(GetParam()->can.narrow_caches, &kFloat8E4M3) == GetParam()->can.narrow_caches.end())
+    GTEST_SKIP();
   constexpr int kKeys = sized(3000, 1000);
-  const float tolerance = std::max(attention_tolerance(GetParam()->rounds ? &kFloat16 : &kFloat8E4M3),
+  const float tolerance = std::max(attention_tolerance(!GetParam()->can.batch_invariant ? &kFloat16 : &kFloat8E4M3),
                                    3e-5f);  // scores of slopes are large
   const Config configs[] = {
       {.head_dim = 128, .value_dim = 128},

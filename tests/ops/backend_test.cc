@@ -8,28 +8,8 @@ namespace {
 TEST(Backend, EveryBackendFillsEverySlot) {
   for (const Backend* backend : usable_backends()) {
     SCOPED_TRACE(std::string(backend->name));
-    const Ops& ops = backend->table();
-    EXPECT_NE(ops.embed, nullptr);
-    EXPECT_NE(ops.rms_norm, nullptr);
-    EXPECT_NE(ops.layer_norm, nullptr);
-    EXPECT_NE(ops.glu, nullptr);
-    EXPECT_NE(ops.unary, nullptr);
-    EXPECT_NE(ops.xielu, nullptr);
-    EXPECT_NE(ops.map, nullptr);
-    EXPECT_NE(ops.add, nullptr);
-    EXPECT_NE(ops.rope_store, nullptr);
-    EXPECT_NE(ops.attention, nullptr);
-    EXPECT_NE(ops.gather_rows, nullptr);
-    EXPECT_NE(ops.copy_rows, nullptr);
-    EXPECT_NE(ops.sample, nullptr);
-    EXPECT_NE(ops.feed_sampled, nullptr);
-    EXPECT_NE(ops.clamped_glu, nullptr);
-    EXPECT_NE(ops.latent_store, nullptr);
-    EXPECT_NE(ops.route, nullptr);
-    EXPECT_NE(ops.group_by_expert, nullptr);
-    EXPECT_NE(ops.expert_matmul, nullptr);
-    EXPECT_NE(ops.head_matmul, nullptr);
-    EXPECT_NE(ops.combine, nullptr);
+    const Ops& ops = backend->open(0).ops();
+    std::apply([&](auto... slots) { ((EXPECT_NE(ops.*slots.member, nullptr) << slots.name), ...); }, kSlots);
     for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
       ASSERT_TRUE(ops.matmul.contains(type)) << type->name;
       const MatmulKernels& kernels = ops.matmul.at(type);
@@ -47,9 +27,9 @@ TEST(Backend, EmptyNameSelectsTheHighestRank) {
 
 TEST(Backend, TheHostsIsTheHighestRankOnItsMemory) {
   const Backend& best = select_host_backend();
-  EXPECT_TRUE(best.memory().host_accessible());
+  EXPECT_TRUE(best.open(0).memory().host_accessible());
   for (const Backend* backend : usable_backends()) {
-    if (!backend->memory().host_accessible()) continue;
+    if (!backend->open(0).memory().host_accessible()) continue;
     EXPECT_LE(backend->rank, best.rank) << backend->name;
   }
 }
@@ -65,14 +45,14 @@ TEST(Backend, UnknownNameIsAnErrorThatListsTheUsableOnes) {
 }
 
 TEST(Backend, DeterministicOnesKeepTheBitsOfRows) {
-  EXPECT_FALSE(select_backend({}, true).rounds);
+  EXPECT_TRUE(select_backend({}, true).can.batch_invariant);
   for (const Backend* backend : usable_backends()) {
     SCOPED_TRACE(std::string(backend->name));
-    if (!backend->rounds) {
+    if (backend->can.batch_invariant) {
       EXPECT_EQ(&select_backend(backend->name, true), backend);
       continue;
     }
-    EXPECT_FALSE(select_backend(backend->exact).rounds);
+    EXPECT_TRUE(select_backend(backend->batch_invariant_backend).can.batch_invariant);
     EXPECT_THROW(select_backend(backend->name, true), Error);
   }
 }
@@ -82,6 +62,38 @@ TEST(Backend, ActivationsByName) {
   EXPECT_EQ(parse_activation("gelu_pytorch_tanh"), Activation::kGeluTanh);
   EXPECT_EQ(parse_activation("relu2"), Activation::kRelu2);
   EXPECT_EQ(parse_activation("swiglu7"), std::nullopt);
+}
+
+// Two queues of a device, and queues of two devices: each keeps its own order, and one can run after another.
+TEST(Backend, QueuesOfDevicesRunBesideEachOther) {
+  for (const Backend* backend : usable_backends()) {
+    SCOPED_TRACE(std::string(backend->name));
+    ThreadPool first_threads(1, false), second_threads(1, false);
+    for (int ordinal = 0; ordinal < std::min(backend->devices(), 2); ++ordinal) {
+      ops::Device& device = backend->open(ordinal);
+      EXPECT_EQ(device.ordinal(), ordinal);
+      EXPECT_EQ(&backend->open(ordinal), &device) << "a device is opened once";
+      const auto compute = device.make_queue(first_threads), copies = device.make_queue(second_threads);
+      EXPECT_EQ(&compute->device(), &device);
+      constexpr size_t kFloats = 1 << 16;
+      Buffer x(kFloats * sizeof(float), device.memory()), y(kFloats * sizeof(float), device.memory()),
+          host(kFloats * sizeof(float), device.pinned_memory());
+      Arena arena(0);
+      Ctx ctx(*compute, arena);
+      auto* values = reinterpret_cast<float*>(host.data());
+      for (size_t i = 0; i < kFloats; ++i) values[i] = static_cast<float>(i % 100);
+      const Shape shape{64, kFloats / 64};
+      // The copy queue brings x, the compute queue doubles it into y, and the copy queue takes y back.
+      copies->copy_async(x.data(), host.data(), x.size());
+      compute->run_after(*copies, copies->record_event());
+      copy(ctx, Tensor(y.data(), &kFloat32, shape), Tensor(x.data(), &kFloat32, shape));
+      add(ctx, Tensor(y.data(), &kFloat32, shape), Tensor(x.data(), &kFloat32, shape), 1.0f);
+      copies->run_after(*compute, compute->record_event());
+      copies->copy_async(host.data(), y.data(), y.size());
+      copies->wait_for(copies->record_event());
+      for (size_t i = 0; i < kFloats; ++i) ASSERT_EQ(values[i], 2.0f * static_cast<float>(i % 100)) << i;
+    }
+  }
 }
 
 }  // namespace

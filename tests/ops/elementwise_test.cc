@@ -229,7 +229,7 @@ TEST_P(ElementwiseTest, RopeStore) {
                             RopeCase{2, 1, 128, 128, 32, 32, false}, RopeCase{2, 1, 80, 80, 20, 16, true},
                             RopeCase{8, 1, 64, 16, 64, 64, true}, RopeCase{2, 2, 16, 16, 0, 16, false}}) {
     std::vector<DType> types = {&kFloat32, &kBFloat16, &kFloat16};
-    types.insert(types.end(), GetParam()->narrow_caches.begin(), GetParam()->narrow_caches.end());
+    types.insert(types.end(), GetParam()->can.narrow_caches.begin(), GetParam()->can.narrow_caches.end());
     for (DType type : types) {
       SCOPED_TRACE(fmt::format("head_dim {}, rotary_dim {}, {}", c.head_dim, c.rotary_dim, type->name));
       const int tokens = 11;

@@ -48,11 +48,11 @@ class ExpertsTest : public OpsTest {
   void expect_rows_close(const Owned& out, const Owned& expected, DType stored) const {
     const bool plain = stored == &kFloat32 || stored == &kFloat16;
     const int64_t int8_block = device.ctx.ops.matmul.at(stored).int8_block;
-    const double most = int8_block != 0                  ? 0.02
-                        : !plain && stored == &kBFloat16 ? 5e-3
-                        : GetParam()->rounds && !plain   ? 1e-2
-                        : GetParam()->rounds             ? 1e-3
-                                                         : 1e-5;
+    const double most = int8_block != 0                              ? 0.02
+                        : !plain && stored == &kBFloat16             ? 5e-3
+                        : !GetParam()->can.batch_invariant && !plain ? 1e-2
+                        : !GetParam()->can.batch_invariant           ? 1e-3
+                                                                     : 1e-5;
     for (int64_t r = 0; r < out->rows(); ++r) {
       double error = 0, size = 0;
       for (int64_t i = 0; i < out->shape[1]; ++i) {
@@ -65,7 +65,7 @@ class ExpertsTest : public OpsTest {
 
 struct Routed {
   Owned experts, weights;
-  Routed(Device& device, const Tensor& logits, const Routing& routing, const float* correction = nullptr)
+  Routed(Checked& device, const Tensor& logits, const Routing& routing, const float* correction = nullptr)
       : experts(&kInt32, {logits.rows(), routing.top_k}), weights(&kFloat32, {logits.rows(), routing.top_k}) {
     route(device.ctx,
           {.experts = experts, .weights = weights, .logits = logits, .correction = correction, .routing = routing});
@@ -160,7 +160,7 @@ TEST_P(ExpertsTest, NanLogitsStillChooseExperts) {
 struct Grouped {
   int experts;
   Owned chosen, entries, rows, places, starts;
-  Grouped(Device& device, std::mt19937& random, int64_t count, int top_k, int experts)
+  Grouped(Checked& device, std::mt19937& random, int64_t count, int top_k, int experts)
       : experts(experts),
         chosen(&kInt32, {count, top_k}),
         entries(&kInt32, {count * top_k}),
@@ -252,7 +252,7 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
       const int gap = ++turn % 2 == 0 ? 0 : 3;
       Owned x(&kFloat32, {rows, k}, gap), bias(&kFloat32, {experts, n}), out(&kFloat32, {rows, n}, gap), expected(out);
       x.fill(random), bias.fill(random);
-      const auto multiply = [&](Device& d, const Owned& to) {
+      const auto multiply = [&](Checked& d, const Owned& to) {
         const Packed weight = stacked(d.ctx, stored, all);
         expert_matmul(
             d.ctx,
@@ -308,7 +308,7 @@ TEST_P(ExpertsTest, RowsAreFoundByTheirNumbers) {
 }
 
 TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
-  if (GetParam()->rounds) GTEST_SKIP() << "kernels are chosen by the number of rows";
+  if (!GetParam()->can.batch_invariant) GTEST_SKIP() << "kernels are chosen by the number of rows";
   const int experts = 5, top_k = 2, total = 60;
   const int64_t n = 150, k = 96;
   for (DType stored : {&kFloat32, &kBFloat16}) {
@@ -317,7 +317,7 @@ TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
     Owned x(&kFloat32, {total, k}), bias(&kFloat32, {experts, n}), logits(&kFloat32, {total, experts});
     x.fill(random), bias.fill(random), logits.fill(random);
     // The whole way of a layer: route, group, gather, multiply, combine.
-    const auto run = [&](Device& d, int64_t begin, int64_t rows, const Owned& result) {
+    const auto run = [&](Checked& d, int64_t begin, int64_t rows, const Owned& result) {
       const Routed routed(d, logits->slice_rows(begin, rows), {.top_k = top_k});
       Owned entries(&kInt32, {rows * top_k}), from(entries), places(entries), starts(&kInt32, {experts + 1});
       group_by_expert(
@@ -331,7 +331,7 @@ TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
     Owned alone(&kFloat32, {total, n});
     for (int64_t r = 0; r < total; ++r) run(device, r, 1, alone);
     for (int threads : {1, 2, 4}) {
-      Device other(*GetParam(), threads);
+      Checked other(*GetParam(), threads);
       for (int64_t batch : {2, 7, 33, 60}) {
         Owned out(&kFloat32, {total, n});
         for (int64_t r = 0; r < total; r += batch) run(other, r, std::min<int64_t>(batch, total - r), out);
@@ -411,7 +411,7 @@ TEST_P(ExpertsTest, CombineMatchesTheReference) {
 
 TEST_P(ExpertsTest, LatentStoreMatchesTheReference) {
   std::vector<DType> types = {&kFloat32, &kBFloat16, &kFloat16};
-  types.insert(types.end(), GetParam()->narrow_caches.begin(), GetParam()->narrow_caches.end());
+  types.insert(types.end(), GetParam()->can.narrow_caches.begin(), GetParam()->can.narrow_caches.end());
   for (DType type : types) {
     for (bool interleaved : {false, true}) {
       const int64_t latent = 37, rotary = 14, heads = 3, tokens = 9;

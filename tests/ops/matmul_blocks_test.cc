@@ -107,7 +107,7 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
         Owned sampled(&kFloat32, {rows, k}, 3), bias(&kFloat32, {1, n}), out(&kFloat32, {rows, n}, 5);
         sampled.fill(random), bias.fill(random), out.fill(random);
         Owned expected(out);
-        const bool bf16 = GetParam()->rounds;
+        const bool bf16 = !GetParam()->can.batch_invariant;
         const Owned x = rounded(sampled, bf16, 0);
         const Owned seen = rounded(x, false, device.ctx.ops.matmul.at(type).int8_block);
         for (auto [d, input, result] : {std::tuple{&device, &x, &out}, {&reference, &seen, &expected}}) {
@@ -123,7 +123,7 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
 
 TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
   const int64_t matrices = 3, n = 20, k = 512;
-  const bool bf16 = GetParam()->rounds;
+  const bool bf16 = !GetParam()->can.batch_invariant;
   for (DType type : block_types(device.ctx.ops)) {
     const int64_t all = matrices * stacked_outputs(n);
     std::vector<std::byte> data = random_blocks(type, all, k, random);
@@ -162,7 +162,7 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
 // want as codes of their own, and Q2_K, whose scales become those of int8 (docs/performance-cpu.md says what that costs
 // and brings).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
-  if (!GetParam()->memory().host_accessible()) GTEST_SKIP() << "devices have layouts of their own";
+  if (!GetParam()->open(0).memory().host_accessible()) GTEST_SKIP() << "devices have layouts of their own";
   const std::map<std::string_view, double> most = {
       {"iq1_s", 2.17},   {"iq1_m", 2.08}, {"iq2_xxs", 1.64}, {"iq2_xs", 1.57}, {"iq2_s", 1.42},
       {"iq3_xxs", 1.43}, {"iq3_s", 1.28}, {"tq1_0", 1.41},   {"q2_k", 1.20},   {"tq2_0", 1.16}};
@@ -248,7 +248,7 @@ TEST_P(MatmulBlocksTest, ScalesOfMxfp4MayBeOfAnySize) {
 
 TEST_P(MatmulBlocksTest, RowsKeepTheirBitsInEveryBatch) {
   if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes every element by itself";
-  const int64_t total = GetParam()->rounds ? 4 : 50, n = 70;  // which have one kernel for every format
+  const int64_t total = !GetParam()->can.batch_invariant ? 4 : 50, n = 70;  // which have one kernel for every format
   for (DType type : block_types(device.ctx.ops)) {
     const int64_t k = 3 * 256 + (type->block_size < 256 ? type->block_size : 0);
     std::vector<std::byte> data = random_blocks(type, n, k, random);

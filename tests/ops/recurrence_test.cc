@@ -269,7 +269,7 @@ TEST_P(RecurrenceTest, RowsKeepTheirBitsInEveryStepAndBatch) {
     Owned whole(&kFloat32, {Scene::kTotal, c.out_width}), last = scene.new_state(random);
     for (int s = 0; s < 3; ++s) scene.run(device.ctx, {{s, 0, Scene::kLengths[s]}}, whole, last, 0);
     for (int threads : {1, 3}) {
-      Device other(*GetParam(), threads);
+      Checked other(*GetParam(), threads);
       for (int chunk : {1, 2, 5, 16}) {
         Owned out(&kFloat32, {Scene::kTotal, c.out_width}), state = scene.new_state(random);
         for (int begin = 0; begin < 23; begin += chunk) {  // all sequences together, while they last

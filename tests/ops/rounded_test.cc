@@ -184,7 +184,7 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
         x.fill(random), bias.fill(random), out.fill(random);
         const Owned before(out);
         Owned expected(out), exact(out);
-        const auto product = [&](Device& d, const Tensor& to, const Tensor& from) {
+        const auto product = [&](Checked& d, const Tensor& to, const Tensor& from) {
           const MatmulKernels& own = d.ctx.ops.matmul.at(&quant::Fp8::kType);
           Buffer memory(own.packed_bytes(n, k), test_memory());
           const Weight weight{.dtype = &quant::Fp8::kType, .n = n, .k = k, .data = memory.data(), .inputs = rounding};
@@ -243,7 +243,7 @@ TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
       x.fill(random);
       std::vector<Owned> matrices;
       for (int64_t e = 0; e < experts; ++e) matrices.emplace_back(&kFloat32, Shape{n, k}).fill(random);
-      const auto multiply = [&](Device& d, const Owned& to, const Owned& from) {
+      const auto multiply = [&](Checked& d, const Owned& to, const Owned& from) {
         const MatmulKernels& own = d.ctx.ops.matmul.at(&quant::Fp8::kType);
         const int64_t all = experts * stacked_outputs(n);
         const Buffer memory(own.packed_bytes(all, k), test_memory());
@@ -461,7 +461,7 @@ TEST_P(RoundedTest, AttentionReadsSixteenBits) {
 }
 
 TEST(Rounded, RowsThatNoProductGivesAreRefused) {
-  Device device(select_backend("reference"), 1);
+  Checked device(select_backend("reference"), 1);
   const char* why = "bfloat16, which no product gives here";
   Owned rows(&kBFloat16, {1, 64}), wide(&kFloat32, {1, 64}), half(&kFloat32, {1, 32});
   Owned k(&kBFloat16, {1, 1, 8, 64}), v(k);

@@ -22,7 +22,9 @@ namespace sluice::ops {
 // Memory that every usable backend and the host see.
 inline Memory& test_memory() {
   for (const Backend* backend : Registry<Backend>::all()) {
-    if (backend->usable() && &backend->shared_memory() != &host_memory()) return backend->shared_memory();
+    if (backend->usable() && &backend->open(0).shared_memory() != &host_memory()) {
+      return backend->open(0).shared_memory();
+    }
   }
   return host_memory();
 }
@@ -135,14 +137,15 @@ inline std::string name_of(const Backend* backend) {
 }
 
 // The checked calls on a backend and on the reference.
-class Device {
+class Checked {
  public:
-  explicit Device(const Backend& backend, int threads = 2)
-      : pool_(threads, false), arena_(0), ctx{backend.table(), pool_, arena_} {}
+  explicit Checked(const Backend& backend, int threads = 2)
+      : threads_(threads, false), arena_(0), queue_(backend.open(0).make_queue(threads_)), ctx(*queue_, arena_) {}
 
  private:
-  ThreadPool pool_;
+  ThreadPool threads_;
   Arena arena_;
+  std::unique_ptr<Queue> queue_;
 
  public:
   Ctx ctx;
@@ -153,18 +156,20 @@ class OpsTest : public testing::TestWithParam<const Backend*> {
   // Of attention over a cache of `type`, relative to a row's largest value.
   static float attention_tolerance(DType type) {
     // Where queries and weights are rounded, too.
-    if (type != &kFloat32 && type != &kFloat16 && GetParam()->table().rounding_attention) return 2e-2f;
-    return type == &kFloat16 && GetParam()->rounds ? 3e-3f : 5e-6f;
+    if (type != &kFloat32 && type != &kFloat16 && GetParam()->can.rounds_attention) return 2e-2f;
+    return type == &kFloat16 && !GetParam()->can.batch_invariant ? 3e-3f : 5e-6f;
   }
   // Of a product of k inputs. Kernels may round x to bf16 where weights are (2^-9 per element, averaging out over k),
   // some to fp16 as well; others only sum in another order.
   static float tolerance(DType stored, int64_t k) {
-    const float each = stored == &kBFloat16 ? 6e-3f : stored == &kFloat16 && GetParam()->rounds ? 1e-3f : 1e-6f;
+    const float each = stored == &kBFloat16                                      ? 6e-3f
+                       : stored == &kFloat16 && !GetParam()->can.batch_invariant ? 1e-3f
+                                                                                 : 1e-6f;
     return each * std::sqrt(static_cast<float>(k)) + 1e-6f;
   }
   std::mt19937 random{42};
-  Device device{*GetParam()};
-  Device reference{select_backend("reference"), 1};
+  Checked device{*GetParam()};
+  Checked reference{select_backend("reference"), 1};
 };
 
 #define SLUICE_FOR_EVERY_BACKEND(suite)                                           \

@@ -25,7 +25,7 @@ class DeviceSamplerTest : public ::testing::Test {
   std::vector<SampleResult> on_device(const std::vector<float>& logits, const std::vector<SampleTask>& tasks) {
     const auto vocab = static_cast<int64_t>(logits.size()) / kRows;
     const Tensor view(const_cast<float*>(logits.data()), &kFloat32, {kRows, vocab});
-    DeviceSampler sampler(backend_, threads_, kRows, static_cast<int>(vocab));
+    DeviceSampler sampler(queue_, kRows, static_cast<int>(vocab));
     ahead_ = sampler.begin(context_, view, tasks);
     return sampler.finish(context_, tasks);
   }
@@ -88,10 +88,10 @@ class DeviceSamplerTest : public ::testing::Test {
     for (size_t i = 0; i < want.logprobs.top.size(); ++i) expect_token(got.logprobs.top[i], want.logprobs.top[i]);
   }
 
-  const ops::Backend& backend_ = ops::select_backend("reference");
   ThreadPool threads_{2};
+  ops::Queue queue_{ops::select_backend("reference").open(0), threads_};
   Arena arena_{1 << 16};
-  ops::Ctx context_{backend_.table(), threads_, arena_};
+  ops::Ctx context_{queue_, arena_};
   std::mt19937 random_{7};
   bool ahead_ = false;
 };

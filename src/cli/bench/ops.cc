@@ -116,7 +116,7 @@ int measure_ops(Arguments a) {
   make_local(a.engine);
   if (a.prompt > 0) a.engine.max_num_batched_tokens = std::max(a.engine.max_num_batched_tokens, a.prompt);
   const ops::Backend& backend = ops::select_backend(a.engine.backend);
-  if (&backend.memory() != &host_memory()) {
+  if (!backend.open(0).memory().host_accessible()) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("ops of backend '{}' are not timed one by one", backend.name));
   }
   ThreadPool pool(a.engine.threads);

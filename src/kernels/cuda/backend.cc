@@ -5,10 +5,11 @@
 
 #include "base/registry.h"
 #include "kernels/cuda/decode_kernel/builder.h"
-#include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 #include "kernels/cuda/matmul/rows.h"
+#include "kernels/cuda/per_device.h"
+#include "kernels/cuda/queue.h"
 #include "kernels/cuda/upload.h"
 #include "ops/sample.h"
 
@@ -23,139 +24,153 @@ constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 
 // Likewise for matrices of heads, which cuBLASLt multiplies as a batch.
 constexpr int64_t kDenseRowsOfHeads = 16;
 
-int64_t dense_rows(DType type, int64_t elements) {
+int64_t dense_rows(const Launch& l, DType type, int64_t elements) {
   if (type == &kFloat32) return kMostStreamedRows + 1;
   if (elements <= kLargeMatrix) return kDenseRowsSmall;
-  return DeviceContext::get().launch().compute_capability == 90 ? kDenseRowsLarge : kLibraryRowsLarge;
+  return l.compute_capability == 90 ? kDenseRowsLarge : kLibraryRowsLarge;
 }
 
 // For an op by itself.
-const Launch& launch() {
-  if (DecodeKernelBuilder* builder = DeviceContext::get().builder()) builder->flush();
-  return DeviceContext::get().launch();
+const Launch& launch(ops::Queue& queue) {
+  Queue& own = current(queue);
+  if (DecodeKernelBuilder* builder = own.builder()) builder->flush();
+  return own.launch();
 }
-const int32_t* on_device(const ops::Indices& indices) { return DeviceContext::get().on_device(indices); }
+const int32_t* on_device(ops::Queue& queue, const ops::Indices& indices) { return current(queue).on_device(indices); }
 
-// Calls a launch and ends the op.
+// The op of a slot whose launch takes the same arguments.
+template <auto Function, class Op>
+struct PlainOp;
 template <auto Function, class... Args>
-void op(ThreadPool&, Args... args) {
-  Function(launch(), args...);
-  DeviceContext::get().finish_op();
-}
+struct PlainOp<Function, void(ops::Queue&, Args...)> {
+  static void call(ops::Queue& queue, Args... args) {
+    Function(launch(queue), args...);
+    current(queue).finish_op();
+  }
+};
 
 template <class F>
-void finish(F&& body) {
-  body();
-  DeviceContext::get().finish_op();
+void finish(ops::Queue& queue, F&& body) {
+  body(launch(queue));
+  current(queue).finish_op();
 }
 
-// An op that a program may take: take(program) tells whether it did. Otherwise, and when the program has no use for
-// it, body() launches it.
+// An op that the decode kernel may take: take(builder, fallback) tells whether it did. Otherwise, and when the builder
+// has no use for it after all, body(launch) launches it.
 template <class Take, class F>
-void take_or_launch(Take&& take, F body) {
-  DecodeKernelBuilder* builder = DeviceContext::get().builder();
-  if (builder != nullptr && take(*builder, body)) return;
+void take_or_launch(ops::Queue& queue, Take&& take, F body) {
+  const auto fallback = [&queue, body] { body(launch(queue)); };
+  DecodeKernelBuilder* builder = current(queue).builder();
+  if (builder != nullptr && take(*builder, fallback)) return;
   if (builder != nullptr) builder->flush();
-  finish(body);
+  finish(queue, body);
 }
 
-void embed_op(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids) {
-  const int32_t* at = on_device(ids);
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, table, at, fallback); },
-                 [=] { embed(launch(), out, table, at); });
-}
-
-void rms_norm_op(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float offset) {
+void embed_op(ops::Queue& queue, Tensor out, const Tensor& table, ops::Indices ids) {
+  const int32_t* at = on_device(queue, ids);
   take_or_launch(
-      [&](DecodeKernelBuilder& s, auto& fallback) { return s.rms_norm(out, x, weight, eps, offset, fallback); },
-      [=] { rms_norm(launch(), out, x, weight, eps, offset); });
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, table, at, fallback); },
+      [=](const Launch& l) { embed(l, out, table, at); });
 }
 
-void glu_op(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation) {
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.glu(out, gate_up, activation, fallback); },
-                 [=] { glu(launch(), out, gate_up, activation); });
+void rms_norm_op(ops::Queue& queue, Tensor out, Tensor x, const float* weight, float eps, float offset) {
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.rms_norm(out, x, weight, eps, offset, fallback); },
+      [=](const Launch& l) { rms_norm(l, out, x, weight, eps, offset); });
 }
 
-void gather_rows_op(ThreadPool&, Tensor out, Tensor x, ops::Indices rows) {
-  const int32_t* at = on_device(rows);
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, x, at, fallback); },
-                 [=] { gather_rows(launch(), out, x, at); });
+void glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, ops::Activation activation) {
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.glu(out, gate_up, activation, fallback); },
+      [=](const Launch& l) { glu(l, out, gate_up, activation); });
 }
 
-void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
-  finish([&] { copy_rows(launch(), x, on_device(pairs), pairs.size() / 2); });
+void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, ops::Indices rows) {
+  const int32_t* at = on_device(queue, rows);
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, x, at, fallback); },
+      [=](const Launch& l) { gather_rows(l, out, x, at); });
 }
 
-void rope_store_op(ThreadPool& pool, const ops::RopeStoreArgs& given) {
+void copy_rows_op(ops::Queue& queue, Tensor x, ops::Indices pairs) {
+  finish(queue, [&](const Launch& l) { copy_rows(l, x, on_device(queue, pairs), pairs.size() / 2); });
+}
+
+void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& given) {
   ops::RopeStoreArgs args = given;
   // Programs know norms and rotations by themselves.
-  if (DeviceContext::get().builder() != nullptr && args.q.rows() <= kMostDecodeKernelRows) {
+  if (current(queue).builder() != nullptr && args.q.rows() <= kMostDecodeKernelRows) {
     each_head_norm(args, [&](const Tensor& x, const ops::HeadNorm& norm) {
-      rms_norm_op(pool, x, x, norm.weight, norm.eps, 0.0f);
+      rms_norm_op(queue, x, x, norm.weight, norm.eps, 0.0f);
     });
     args.q_norm = args.k_norm = {};
   }
-  const int32_t *positions = on_device(args.positions), *slots = on_device(args.slots);
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.rope_store(args, positions, slots, fallback); },
-                 [=] { rope_store(launch(), args, positions, slots); });
+  const int32_t *positions = on_device(queue, args.positions), *slots = on_device(queue, args.slots);
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.rope_store(args, positions, slots, fallback); },
+      [=](const Launch& l) { rope_store(l, args, positions, slots); });
 }
 
-void latent_store_op(ThreadPool&, const ops::LatentStoreArgs& args) {
-  finish([&] { latent_store(launch(), args, on_device(args.positions), on_device(args.slots)); });
+void latent_store_op(ops::Queue& queue, const ops::LatentStoreArgs& args) {
+  finish(queue, [&](const Launch& l) {
+    latent_store(l, args, on_device(queue, args.positions), on_device(queue, args.slots));
+  });
 }
 
 template <Arithmetic arithmetic>
-void attention_op(ThreadPool&, const ops::AttentionArgs& args) {
-  AttentionIndices at{.query_start = on_device(args.query_start),
-                      .kv_len = on_device(args.kv_len),
-                      .block_table = on_device(args.block_table),
+void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
+  AttentionIndices at{.query_start = on_device(queue, args.query_start),
+                      .kv_len = on_device(queue, args.kv_len),
+                      .block_table = on_device(queue, args.block_table),
                       .sequences = static_cast<int>(args.kv_len.size())};
   const int group = args.heads / static_cast<int>(args.k_cache.shape[1]);
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
     at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
   }
   const bool tensor = arithmetic == Arithmetic::kTensor;
-  take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return tensor && s.attention(args, at, fallback); },
-                 [=] {
-                   if (!tensor || !attention_tensor(launch(), args, at)) attention_exact(launch(), args, at);
-                 });
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return tensor && s.attention(args, at, fallback); },
+      [=](const Launch& l) {
+        if (!tensor || !attention_tensor(l, args, at)) attention_exact(l, args, at);
+      });
 }
 
-void feed_sampled_op(ThreadPool&, const ops::FeedSampledArgs& args) {
-  finish([&] { feed_sampled(launch(), args, on_device(args.from)); });
+void feed_sampled_op(ops::Queue& queue, const ops::FeedSampledArgs& args) {
+  finish(queue, [&](const Launch& l) { feed_sampled(l, args, on_device(queue, args.from)); });
 }
 
-void pooling_op(ThreadPool&, const ops::PoolingArgs& args) {
-  finish([&] { pooling(launch(), args, on_device(args.query_start)); });
+void pooling_op(ops::Queue& queue, const ops::PoolingArgs& args) {
+  finish(queue, [&](const Launch& l) { pooling(l, args, on_device(queue, args.query_start)); });
 }
 
-SequenceIndices indices_of(const ops::Sequences& s) {
-  return {on_device(s.query_start), on_device(s.kv_len), on_device(s.slots), static_cast<int>(s.kv_len.size())};
+SequenceIndices indices_of(ops::Queue& queue, const ops::Sequences& s) {
+  return {on_device(queue, s.query_start), on_device(queue, s.kv_len), on_device(queue, s.slots),
+          static_cast<int>(s.kv_len.size())};
 }
 
 template <auto Function, class Args>
-void recurrent_op(ThreadPool&, const Args& args) {
-  finish([&] { Function(launch(), args, indices_of(args.sequences)); });
+void recurrent_op(ops::Queue& queue, const Args& args) {
+  finish(queue, [&](const Launch& l) { Function(l, args, indices_of(queue, args.sequences)); });
 }
 
 template <Arithmetic arithmetic>
-void matmul_by(const MatmulProblem& p) {
-  if (matmul_quantized(launch(), p, arithmetic)) return;
+void matmul_by(const Launch& l, const MatmulProblem& p) {
+  if (matmul_quantized(l, p, arithmetic)) return;
   const bool tensor = arithmetic == Arithmetic::kTensor;
-  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(p.type, p.n * p.k)) {
-    if (p.type != &kFloat32 && matmul_plain_rows(launch(), p)) return;
-    if (matmul_dense(launch(), p)) return;
+  if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(l, p.type, p.n * p.k)) {
+    if (p.type != &kFloat32 && matmul_plain_rows(l, p)) return;
+    if (matmul_dense(l, p)) return;
   }
   const bool heads = tensor && p.matrices > 1 && p.starts == nullptr && p.type != &kFloat32;
-  if (heads && p.x.rows() >= kDenseRowsOfHeads && matmul_dense_heads(launch(), p)) return;
+  if (heads && p.x.rows() >= kDenseRowsOfHeads && matmul_dense_heads(l, p)) return;
   const bool tiles = tensor && p.starts != nullptr && p.x.rows() >= kTiledExpertRows * p.matrices;
-  if (tiles && matmul_plain_by_tiles(launch(), p)) return;
-  if (tensor && p.type != &kFloat32) return matmul_streamed(launch(), p);
-  matmul_exact(launch(), p);
+  if (tiles && matmul_plain_by_tiles(l, p)) return;
+  if (tensor && p.type != &kFloat32) return matmul_streamed(l, p);
+  matmul_exact(l, p);
 }
 
 template <Arithmetic arithmetic>
-void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
+void matmul_op(ops::Queue& queue, const ops::MatmulArgs& args) {
   const MatmulProblem p{.out = args.out,
                         .x = args.x,
                         .type = args.weight->dtype,
@@ -165,64 +180,68 @@ void matmul_op(ThreadPool&, const ops::MatmulArgs& args) {
                         .bias = args.bias,
                         .accumulate = args.accumulate,
                         .rounding = args.weight->inputs};
-  take_or_launch([&](DecodeKernelBuilder& s,
-                     auto& fallback) { return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback); },
-                 [=] { matmul_by<arithmetic>(p); });
+  take_or_launch(
+      queue,
+      [&](DecodeKernelBuilder& s, auto& fallback) {
+        return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback);
+      },
+      [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
 }
 
 // What norms and gates write instead of fp32 where cuBLASLt is next, see ops::input_type.
-DType input_type(const ops::Weight& weight, int64_t rows) {
-  if (DeviceContext::get().builder() != nullptr && rows <= kMostDecodeKernelRows)
-    return &kFloat32;  // what programs pass on
+DType input_type(const ops::Queue& queue, const ops::Weight& weight, int64_t rows) {
+  const auto& own = static_cast<const Queue&>(queue);
+  if (own.builder() != nullptr && rows <= kMostDecodeKernelRows) return &kFloat32;  // what programs pass on
   const bool fp8 = weight.dtype == &quant::Fp8::kType;
-  const bool rounds =
-      fp8 ? weight.inputs == ops::InputRounding::kFp8PerRow : rows >= dense_rows(weight.dtype, weight.n * weight.k);
+  const bool rounds = fp8 ? weight.inputs == ops::InputRounding::kFp8PerRow
+                          : rows >= dense_rows(own.launch(), weight.dtype, weight.n * weight.k);
   const DType type = fp8 ? &kFloat8E4M3 : weight.dtype;
-  return rounds && dense_possible(weight, rows, type, &kFloat32) ? type : &kFloat32;
+  return rounds && dense_possible(own.launch(), weight, rows, type, &kFloat32) ? type : &kFloat32;
 }
 
-DType output_type(const ops::Weight& weight, int64_t rows) {
+DType output_type(const ops::Queue& queue, const ops::Weight& weight, int64_t rows) {
   if (weight.dtype != &kBFloat16 && weight.dtype != &quant::Fp8::kType) return &kFloat32;
-  const DType input = input_type(weight, rows);
-  return input != &kFloat32 && dense_possible(weight, rows, input, &kBFloat16) ? &kBFloat16 : &kFloat32;
+  const auto& own = static_cast<const Queue&>(queue);
+  const DType input = input_type(queue, weight, rows);
+  return input != &kFloat32 && dense_possible(own.launch(), weight, rows, input, &kBFloat16) ? &kBFloat16 : &kFloat32;
 }
 
 template <Arithmetic arithmetic>
-void expert_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
+void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
   const int64_t n = args.out.shape[1];
   const bool gathers = args.rows.data != nullptr;
   Tensor x = args.x;
   x.shape = Shape{args.out.rows(), args.weight->k};
-  finish([&] {
-    matmul_by<arithmetic>({.out = args.out,
-                           .x = x,
-                           .type = args.weight->dtype,
-                           .weight = args.weight->data,
-                           .n = n,
-                           .k = args.weight->k,
-                           .bias = args.bias,
-                           .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
-                           .weight_rows = ops::stacked_outputs(n),
-                           .bias_step = n,
-                           .starts = args.starts.as<const int32_t>(),
-                           .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
-                           .rounding = args.weight->inputs});
+  finish(queue, [&](const Launch& l) {
+    matmul_by<arithmetic>(l, {.out = args.out,
+                              .x = x,
+                              .type = args.weight->dtype,
+                              .weight = args.weight->data,
+                              .n = n,
+                              .k = args.weight->k,
+                              .bias = args.bias,
+                              .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
+                              .weight_rows = ops::stacked_outputs(n),
+                              .bias_step = n,
+                              .starts = args.starts.as<const int32_t>(),
+                              .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
+                              .rounding = args.weight->inputs});
   });
 }
 
 template <Arithmetic arithmetic>
-void head_matmul_op(ThreadPool&, const ops::MatmulKernels&, const ops::HeadMatmulArgs& args) {
-  finish([&] {
-    matmul_by<arithmetic>({.out = args.out,
-                           .x = args.x,
-                           .type = args.weight->dtype,
-                           .weight = args.weight->data,
-                           .n = args.n,
-                           .k = args.weight->k,
-                           .matrices = args.heads,
-                           .weight_rows = ops::stacked_outputs(args.n),
-                           .x_columns = args.x_stride,
-                           .out_columns = args.out_stride});
+void head_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::HeadMatmulArgs& args) {
+  finish(queue, [&](const Launch& l) {
+    matmul_by<arithmetic>(l, {.out = args.out,
+                              .x = args.x,
+                              .type = args.weight->dtype,
+                              .weight = args.weight->data,
+                              .n = args.n,
+                              .k = args.weight->k,
+                              .matrices = args.heads,
+                              .weight_rows = ops::stacked_outputs(args.n),
+                              .x_columns = args.x_stride,
+                              .out_columns = args.out_stride});
   });
 }
 
@@ -233,22 +252,23 @@ size_t packed_bytes(int64_t n, int64_t k) {
 
 // Rows as they are stored, or converted. Padding stays zero.
 template <const TypeInfo& Type>
-void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
   const auto columns = static_cast<size_t>(into.k), row_bytes = columns * Type.block_bytes;
   const size_t pitch = packed_bytes<Type>(1, into.k);
-  upload_rows(
-      pool, into.data + static_cast<size_t>(row) * pitch, pitch, row_bytes, from.rows(), [&](int64_t i, std::byte* to) {
-        const std::byte* source = from.data + i * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
-        if (from.dtype == &Type) {
-          std::copy_n(source, row_bytes, to);
-          return;
-        }
-        std::vector<float> values(columns);
-        to_float(from.dtype, source, values.data(), columns);
-        from_float(&Type, values.data(), to, columns);
-      });
+  upload_rows(queue, into.data + static_cast<size_t>(row) * pitch, pitch, row_bytes, from.rows(),
+              [&](int64_t i, std::byte* to) {
+                const std::byte* source =
+                    from.data + i * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
+                if (from.dtype == &Type) {
+                  std::copy_n(source, row_bytes, to);
+                  return;
+                }
+                std::vector<float> values(columns);
+                to_float(from.dtype, source, values.data(), columns);
+                from_float(&Type, values.data(), to, columns);
+              });
 }
 
 template <Arithmetic arithmetic, const TypeInfo& Type>
@@ -276,75 +296,65 @@ std::map<DType, ops::MatmulKernels> matmul_kernels() {
   return kernels;
 }
 
+// Slots whose launches have the same arguments (launch.h); the others have functions above.
 template <Arithmetic arithmetic>
-const ops::Ops& table() {
-  static const ops::Ops ops{.embed = embed_op,
-                            .rms_norm = rms_norm_op,
-                            .layer_norm = op<layer_norm, Tensor, Tensor, const float*, const float*, float>,
-                            .match_rms = op<match_rms, Tensor, Tensor, float>,
-                            .gaussian_top_k = op<gaussian_top_k, Tensor, float>,
-                            .glu = glu_op,
-                            .clamped_glu = op<clamped_glu, Tensor, Tensor, float, float>,
-                            .unary = op<unary, Tensor, ops::Activation>,
-                            .xielu = op<xielu, Tensor, const ops::Xielu&>,
-                            .map = op<map, Tensor, ops::Map, float>,
-                            .copy = op<copy, Tensor, Tensor>,
-                            .add = op<add, Tensor, Tensor, float>,
-                            .multiply = op<multiply, Tensor, Tensor, ops::Activation>,
-                            .softplus = op<softplus, Tensor, const float*, float, float>,
-                            .rope_store = rope_store_op,
-                            .latent_store = latent_store_op,
-                            .attention = attention_op<arithmetic>,
-                            .causal_conv = recurrent_op<causal_conv, ops::CausalConvArgs>,
-                            .selective_scan = recurrent_op<selective_scan, ops::SelectiveScanArgs>,
-                            .head_scan = recurrent_op<head_scan, ops::HeadScanArgs>,
-                            .delta_rule = recurrent_op<delta_rule, ops::DeltaRuleArgs>,
-                            .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
-                            .gather_rows = gather_rows_op,
-                            .copy_rows = copy_rows_op,
-                            .sample = op<sample, const ops::SampleArgs&>,
-                            .feed_sampled = feed_sampled_op,
-                            .pooling = pooling_op,
-                            .route = op<route, const ops::RouteArgs&>,
-                            .group_by_expert = op<group_by_expert, const ops::GroupByExpertArgs&>,
-                            .expert_matmul = expert_matmul_op<arithmetic>,
-                            .head_matmul = head_matmul_op<arithmetic>,
-                            .combine = op<combine, const ops::CombineArgs&>,
-                            .gathers_rows = true,
-                            .normalizes_heads = normalizes_heads,
-                            .rounding_attention = arithmetic == Arithmetic::kTensor,
-                            .matmul = matmul_kernels<arithmetic>()};
-  return ops;
+constexpr ops::OpTable op_table() {
+  ops::OpTable table{.embed = embed_op,
+                     .rms_norm = rms_norm_op,
+                     .glu = glu_op,
+                     .rope_store = rope_store_op,
+                     .latent_store = latent_store_op,
+                     .attention = attention_op<arithmetic>,
+                     .causal_conv = recurrent_op<causal_conv, ops::CausalConvArgs>,
+                     .selective_scan = recurrent_op<selective_scan, ops::SelectiveScanArgs>,
+                     .head_scan = recurrent_op<head_scan, ops::HeadScanArgs>,
+                     .delta_rule = recurrent_op<delta_rule, ops::DeltaRuleArgs>,
+                     .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
+                     .gather_rows = gather_rows_op,
+                     .copy_rows = copy_rows_op,
+                     .feed_sampled = feed_sampled_op,
+                     .pooling = pooling_op,
+                     .expert_matmul = expert_matmul_op<arithmetic>,
+                     .head_matmul = head_matmul_op<arithmetic>};
+#define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
+  SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
+#undef SLUICE_FILL
+  return table;
 }
 
-size_t workspace_bytes(const ops::StepLimits& most) {
-  // Decode: a row of each sequence, its keys in chunks.
-  const size_t attention =
-      attention_workspace(most.sequences, most.attention_heads, most.attention_value_dim, most.length);
-  return std::max(matmul_workspace(most.tokens, most.widest_matmul), attention);
+template <Arithmetic arithmetic>
+constinit const ops::OpTable kTable = op_table<arithmetic>();
+
+template <Arithmetic arithmetic>
+ops::Ops make_ops() {
+  return {kTable<arithmetic>, matmul_kernels<arithmetic>(), /*gathers_rows=*/true, normalizes_heads};
 }
 
-void reserve_workspace(size_t bytes) { DeviceContext::get().reserve_workspace(bytes); }
+// Devices live to the end of the process, as do the streams and the memory that others may still hold of them.
+template <Arithmetic arithmetic>
+ops::Device& open(int ordinal) {
+  static const ops::Ops& ops = *new ops::Ops(make_ops<arithmetic>());
+  static auto& devices = *new PerDevice<Device*>;
+  return *devices.get(ordinal, [&] { return new Device(ordinal, ops); });
+}
 
-constexpr ops::Backend backend(std::string_view name, int rank, const ops::Ops& (*table)(), bool rounds) {
+template <Arithmetic arithmetic>
+constexpr ops::Backend backend(std::string_view name, int rank) {
+  constexpr bool tensor = arithmetic == Arithmetic::kTensor;
   return {.name = name,
           .rank = rank,
-          .usable = device_usable,
-          .table = table,
-          .memory = device_memory,
-          .shared_memory = shared_memory,
-          .pinned_memory = pinned_memory,
-          .workspace_bytes = workspace_bytes,
-          .reserve_workspace = reserve_workspace,
-          .capture = capture,
-          .rounds = rounds,
-          .exact = "cuda-exact",
-          .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}};
+          .devices = device_count,
+          .open = open<arithmetic>,
+          .can = {.captures = true,
+                  .batch_invariant = !tensor,
+                  .rounds_attention = tensor,
+                  .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}},
+          .batch_invariant_backend = "cuda-exact"};
 }
 
-// The first choice where there is a device; the exact one only by name.
-const ops::Backend tensor = backend("cuda", 100, table<Arithmetic::kTensor>, true);
-const ops::Backend exact = backend("cuda-exact", -1, table<Arithmetic::kExact>, false);
+// The first choice where there is a device; the batch-invariant one only by name.
+const ops::Backend tensor = backend<Arithmetic::kTensor>("cuda", 100);
+const ops::Backend exact = backend<Arithmetic::kExact>("cuda-exact", -1);
 const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{tensor}, Registry<ops::Backend>{exact}};
 
 }  // namespace

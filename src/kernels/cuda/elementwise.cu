@@ -114,18 +114,18 @@ void copy_rows(const Launch& l, const Tensor& x, const int32_t* pairs, size_t co
   copy_elements<uint16_t>(l, x, pairs, count);
 }
 
-void unary(const Launch& l, const Tensor& x, ops::Activation activation) {
+void unary(const Launch& l, Tensor x, ops::Activation activation) {
   combine_rows(l, "unary", x, x, [=] __device__(float v, float) { return apply(activation, v); });
 }
 
-void xielu(const Launch& l, const Tensor& x, const ops::Xielu& parameters) {
+void xielu(const Launch& l, Tensor x, const ops::Xielu& parameters) {
   combine_rows(l, "xielu", x, x, [p = parameters] __device__(float v, float) {
     const float curved = v > 0 ? p.alpha_p * v * v : p.alpha_n * (expm1f(v < p.eps ? v : p.eps) - v);
     return curved + p.beta * v;
   });
 }
 
-void map(const Launch& l, const Tensor& x, ops::Map function, float p) {
+void map(const Launch& l, Tensor x, ops::Map function, float p) {
   switch (function) {
     case ops::Map::kScale:
       return combine_rows(l, "map", x, x, [=] __device__(float v, float) { return v * p; });
@@ -136,15 +136,15 @@ void map(const Launch& l, const Tensor& x, ops::Map function, float p) {
   }
 }
 
-void copy(const Launch& l, const Tensor& out, const Tensor& x) {
+void copy(const Launch& l, Tensor out, Tensor x) {
   combine_rows(l, "copy", out, x, [=] __device__(float, float b) { return b; });
 }
 
-void add(const Launch& l, const Tensor& out, const Tensor& x, float scale) {
+void add(const Launch& l, Tensor out, Tensor x, float scale) {
   combine_rows(l, "add", out, x, [=] __device__(float a, float b) { return a + scale * b; });
 }
 
-void multiply(const Launch& l, const Tensor& out, const Tensor& x, ops::Activation activation) {
+void multiply(const Launch& l, Tensor out, Tensor x, ops::Activation activation) {
   combine_rows(l, "multiply", out, x, [=] __device__(float a, float b) { return a * apply(activation, b); });
 }
 
@@ -157,7 +157,7 @@ void add_bias(const Launch& l, const Tensor& out, const float* bias, bool accumu
   });
 }
 
-void softplus(const Launch& l, const Tensor& x, const float* bias, float low, float high) {
+void softplus(const Launch& l, Tensor x, const float* bias, float low, float high) {
   float* values = x.f32();
   const int64_t stride = x.row_stride;
   run(l, "softplus", x.rows(), x.shape[1], [=] __device__(int64_t row, int64_t i) {

@@ -167,7 +167,7 @@ void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activat
   gated(l, "glu", out, gate_up, [=] __device__(float g, float u) { return apply(activation, g) * u; });
 }
 
-void clamped_glu(const Launch& l, const Tensor& out, const Tensor& gate_up, float alpha, float limit) {
+void clamped_glu(const Launch& l, Tensor out, Tensor gate_up, float alpha, float limit) {
   gated(l, "clamped_glu", out, gate_up, [=] __device__(float g, float u) {
     g = g > limit ? limit : g;
     u = u < -limit ? -limit : u > limit ? limit : u;

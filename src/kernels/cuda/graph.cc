@@ -1,27 +1,26 @@
-// Recordings are CUDA graphs: captured from the stream, launched on it. Runs of ops in them are programs of one kernel
-// (decode_kernel/builder.h).
+// Captured graphs are CUDA graphs: captured from the queue's stream, launched on it. Runs of ops in them are executed
+// by one kernel (decode_kernel/builder.h).
 #include <optional>
 
 #include "kernels/cuda/decode_kernel/builder.h"
-#include "kernels/cuda/device_context.h"
+#include "kernels/cuda/queue.h"
 
 namespace sluice::cuda {
 namespace {
 
 class Graph final : public ops::CapturedGraph {
  public:
-  explicit Graph(const std::function<void()>& body) {
-    DeviceContext& context = DeviceContext::get();
-    cudaStream_t stream = context.launch().stream;
-    if (DecodeKernelBuilder::usable(context.launch())) builder_.emplace(context.launch());
-    context.begin_capture(builder_ ? &*builder_ : nullptr);
+  Graph(Queue& queue, const std::function<void()>& body) : queue_(queue) {
+    cudaStream_t stream = queue.launch().stream;
+    if (DecodeKernelBuilder::usable(queue.launch())) builder_.emplace(queue.launch());
+    queue.begin_capture(builder_ ? &*builder_ : nullptr);
     // Relaxed: what libraries do beside their launches is theirs to do.
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph capture");
     body();
     if (builder_) builder_->flush();
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamEndCapture(stream, &graph), "graph capture");
-    context.end_capture();
+    queue.end_capture();
     if (builder_) builder_->finish();
     check_cuda(cudaGraphInstantiate(&executable_, graph, 0), "graph capture");
     check_cuda(cudaGraphDestroy(graph), "graph capture");
@@ -30,15 +29,22 @@ class Graph final : public ops::CapturedGraph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  void launch() override { check_cuda(cudaGraphLaunch(executable_, DeviceContext::get().launch().stream), "graph"); }
+  void launch() override {
+    make_current(queue_.launch().device);
+    check_cuda(cudaGraphLaunch(executable_, queue_.launch().stream), "graph");
+  }
 
  private:
+  Queue& queue_;
   std::optional<DecodeKernelBuilder> builder_;
   cudaGraphExec_t executable_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<ops::CapturedGraph> capture(const std::function<void()>& body) { return std::make_unique<Graph>(body); }
+std::unique_ptr<ops::CapturedGraph> Queue::capture(const std::function<void()>& body) {
+  make_current(launch_.device);
+  return std::make_unique<Graph>(*this, body);
+}
 
 }  // namespace sluice::cuda

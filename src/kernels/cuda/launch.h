@@ -6,15 +6,23 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+
 #include "ops/ops.h"
 
 namespace sluice::cuda {
 
+// What a queue keeps of cuBLASLt: its handle and the plans of the problems it has met (matmul/dense.cc).
+class DenseLibrary;
+std::shared_ptr<DenseLibrary> make_dense_library();
+
 // Where a launch goes and what it may use until it is done.
 struct Launch {
+  int device = 0;  // ordinal
   cudaStream_t stream = nullptr;
   std::byte* workspace = nullptr;  // 256-byte-aligned device memory
   size_t workspace_bytes = 0;
+  std::shared_ptr<DenseLibrary> dense;
   int32_t* arrivals = nullptr;  // a zero for every kBytesPerArrival of the workspace; launches leave zeros behind
   int sm_count = 0;
   int compute_capability = 0;  // 90: 9.0
@@ -42,6 +50,23 @@ void check_launch(const char* kernel);
 // kernels chosen by the number of rows. kExact: fp32 throughout, and a row's bits depend on its own data alone.
 enum class Arithmetic { kTensor, kExact };
 
+// SLOT(name) for every op whose launch takes the arguments of its slot (ops::OpTable), the launch in place of the
+// queue. A new op of that kind is a name here and a .cu file.
+#define SLUICE_CUDA_PLAIN_SLOTS(SLOT)                                                                           \
+  SLOT(layer_norm)                                                                                              \
+  SLOT(match_rms) SLOT(gaussian_top_k) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) \
+      SLOT(multiply) SLOT(softplus) SLOT(sample) SLOT(route) SLOT(group_by_expert) SLOT(combine)
+
+template <class Op>
+struct LaunchOf;
+template <class... Args>
+struct LaunchOf<void(ops::Queue&, Args...)> {
+  using Function = void(const Launch&, Args...);
+};
+#define SLUICE_DECLARE(name) LaunchOf<ops::SlotFunction<&ops::OpTable::name>>::Function name;
+SLUICE_CUDA_PLAIN_SLOTS(SLUICE_DECLARE)
+#undef SLUICE_DECLARE
+
 // elementwise.cu
 void embed(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
 // embed.cu: of tables in block formats that have panels (panels.h); false for others, and nothing is done then.
@@ -50,21 +75,10 @@ void gather_rows(const Launch&, const Tensor& out, const Tensor& x, const int32_
 void copy_rows(const Launch&, const Tensor& x, const int32_t* pairs, size_t count);  // count pairs
 // gated.cu; results as in rms_norm, see ops::input_type
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
-void clamped_glu(const Launch&, const Tensor& out, const Tensor& gate_up, float alpha, float limit);
-void unary(const Launch&, const Tensor& x, ops::Activation activation);
-void xielu(const Launch&, const Tensor& x, const ops::Xielu& parameters);
-void map(const Launch&, const Tensor& x, ops::Map function, float parameter);
-void copy(const Launch&, const Tensor& out, const Tensor& x);
-void add(const Launch&, const Tensor& out, const Tensor& x, float scale);
-void multiply(const Launch&, const Tensor& out, const Tensor& x, ops::Activation activation);
 void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumulate);  // to rows, or to zeros
-void softplus(const Launch&, const Tensor& x, const float* bias, float low, float high);
 
 // norm.cu
 void rms_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, float eps, float weight_offset);
-void layer_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, const float* bias, float eps);
-void match_rms(const Launch&, const Tensor& x, const Tensor& like, float floor);
-void gaussian_top_k(const Launch&, const Tensor& x, float deviations);
 
 // rope.cu
 // Calls normalize(vectors [tokens, heads, head_dim], norm) for the queries and the keys that have one.
@@ -130,7 +144,7 @@ bool matmul_dense_heads(const Launch&, const MatmulProblem&);
 bool matmul_fp8(const Launch&, const MatmulProblem&);
 inline constexpr int64_t kFp8Rows = 5;
 // Does one of these take such a product with inputs of type `input` and results of type `output`?
-bool dense_possible(const ops::Weight&, int64_t rows, DType input, DType output);
+bool dense_possible(const Launch&, const ops::Weight&, int64_t rows, DType input, DType output);
 
 // fp8_rows.cu: x, fp32 or bf16, as 8-bit floats [rows, k] into `to`, k a multiple of 128. The largest magnitude that
 // shares a scale becomes 448. Scales [rows], a row's own, or [k / 128, rows], of every 128 inputs. `x_rows`: of the
@@ -179,16 +193,12 @@ void copy_small(const Launch&, void* to, const void* from, size_t bytes);
 void copy_from_host(const Launch&, void* to, const void* from, size_t bytes);
 
 // draw.cu
-void sample(const Launch&, const ops::SampleArgs&);
 void feed_sampled(const Launch&, const ops::FeedSampledArgs&, const int32_t* from);
 
 // pool.cu
 void pooling(const Launch&, const ops::PoolingArgs&, const int32_t* query_start);
 
 // experts.cu
-void route(const Launch&, const ops::RouteArgs&);
-void group_by_expert(const Launch&, const ops::GroupByExpertArgs&);
-void combine(const Launch&, const ops::CombineArgs&);
 
 // recurrence.cu
 struct SequenceIndices {

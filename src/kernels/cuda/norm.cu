@@ -270,19 +270,18 @@ void rms_norm(const Launch& l, const Tensor& out, const Tensor& x, const float* 
   run<false>(l, out, x, weight, nullptr, eps, weight_offset);
 }
 
-void layer_norm(const Launch& l, const Tensor& out, const Tensor& x, const float* weight, const float* bias,
-                float eps) {
+void layer_norm(const Launch& l, Tensor out, Tensor x, const float* weight, const float* bias, float eps) {
   run<true>(l, out, x, weight, bias, eps, 0.0f);
 }
 
-void match_rms(const Launch& l, const Tensor& x, const Tensor& like, float floor) {
+void match_rms(const Launch& l, Tensor x, Tensor like, float floor) {
   if (x.rows() == 0) return;
   const Vectors v{x.f32(), like.f32(), x.shape[1], 1, x.row_stride, like.row_stride};
   scale_to<<<static_cast<unsigned>(x.rows()), threads_of(v.columns), 0, l.stream>>>(v, floor);
   check_launch("match_rms");
 }
 
-void gaussian_top_k(const Launch& l, const Tensor& x, float deviations) {
+void gaussian_top_k(const Launch& l, Tensor x, float deviations) {
   if (x.rows() == 0) return;
   const Vectors v{x.f32(), x.f32(), x.shape[1], 1, x.row_stride, x.row_stride};
   cut_off<<<static_cast<unsigned>(x.rows()), threads_of(v.columns), 0, l.stream>>>(v, deviations);

@@ -1,5 +1,8 @@
-// Does this machine have a device that these kernels were compiled for?
-#include "kernels/cuda/device_context.h"
+// How many devices of this machine these kernels were compiled for.
+#include <algorithm>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 namespace {
@@ -8,16 +11,24 @@ __global__ void nothing() {}
 
 }  // namespace
 
-bool device_usable() {
-  static const bool usable = [] {
+// Devices up to the first one without code: ordinals are the driver's.
+int device_count() {
+  static const int count = [] {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return cudaGetLastError(), false;
-    cudaFuncAttributes attributes{};
-    const bool compiled = cudaFuncGetAttributes(&attributes, nothing) == cudaSuccess;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess) return cudaGetLastError(), 0;
+    int current = 0;
+    cudaGetDevice(&current);
+    int usable = 0;
+    for (; usable < std::min(devices, kMostDevices); ++usable) {
+      cudaFuncAttributes attributes{};
+      cudaSetDevice(usable);
+      if (cudaFuncGetAttributes(&attributes, nothing) != cudaSuccess) break;
+    }
     cudaGetLastError();
-    return compiled;
+    cudaSetDevice(current);
+    return usable;
   }();
-  return usable;
+  return count;
 }
 
 }  // namespace sluice::cuda

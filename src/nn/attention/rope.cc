@@ -248,10 +248,10 @@ int64_t Rope::step_floats(int tokens) const {
   return depends_on_length(spec_) ? int64_t{tokens} * spec_.rotary_dim : 0;
 }
 
-Rope::Rows Rope::rows(Arena& arena, const BatchView& batch) {
+Rope::Rows Rope::rows(ops::Ctx& c, const BatchView& batch) {
   if (!depends_on_length(spec_)) return {table_, batch.positions};
   for (int i = static_cast<int>(own_row_.size()); i < batch.size(); ++i) own_row_.push_back(i);
-  const Tensor out = arena.take(&kFloat32, {batch.size(), spec_.rotary_dim});
+  const Tensor out = c.arena.take(&kFloat32, {batch.size(), spec_.rotary_dim});
   step_rows_.resize(static_cast<size_t>(out.shape.elements()));
   for (int s = 0; s < batch.sequences(); ++s) {
     int last_length = -1;
@@ -263,7 +263,8 @@ Rope::Rows Rope::rows(Arena& arena, const BatchView& batch) {
       fill_row(spec_, freq, length, batch.positions[t], step_rows_.data() + int64_t{t} * spec_.rotary_dim);
     }
   }
-  arena.memory().copy(out.data, step_rows_.data(), out.bytes());
+  c.queue.copy_async(out.data, step_rows_.data(), out.bytes());
+  c.queue.wait();  // step_rows_ is written again by the next step
   return {out, std::span<const int32_t>(own_row_).first(static_cast<size_t>(batch.size()))};
 }
 

@@ -14,6 +14,7 @@
 
 #include "formats/checkpoint.h"
 #include "nn/batch.h"
+#include "ops/ops.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -68,7 +69,7 @@ class Rope {
     Tensor cos_sin;
     ops::Indices rows;
   };
-  Rows rows(Arena& arena, const BatchView& batch);
+  Rows rows(ops::Ctx& c, const BatchView& batch);
 
  private:
   RopeSpec spec_;

@@ -30,7 +30,7 @@ struct LoadContext {
   Task task = Task::kGenerate;                        // what the model is for, see Model::forward
   bool dry = false;                                   // plan only
   bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
-  Memory& memory = queue.device().memory();                     // where weights go
+  Memory& memory = queue.device().memory();           // where weights go
   std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
   std::shared_ptr<PackedFile> packed{};               // where packed matrices go, or are; null: into memory
 

@@ -149,7 +149,8 @@ TEST(KvCache, Int8HasAScalePerVector) {
     const ops::Backend& reference = ops::select_backend("reference");
     ThreadPool pool(1);
     Arena arena(0);
-    ops::Ctx ctx{reference.table(), pool, arena};
+    ops::Queue queue(reference.open(0), pool);
+    ops::Ctx ctx(queue, arena);
     const KvCache::Layer& first = cache.layer(0);
     const int64_t vectors = int64_t{layers[0].kv_heads} * 8, from = first.group, to = kBlocks - 1;
     const int64_t ids = layout.groups[first.group].ids_per_block;

@@ -71,20 +71,22 @@ const Checkpoint kNoFile;
 // A row of the step's table depends on position and prompt length only, never on the chunk it is computed in.
 TEST(Rope, RowsDoNotDependOnChunks) {
   ThreadPool pool(1);
+  ops::Queue queue(ops::select_backend("reference").open(0), pool);
   for (const char* type : {"default", "linear", "dynamic", "yarn", "llama3", "longrope"}) {
     RopeSpec s = spec(type);
     s.low_freq_factor = 1;
     s.high_freq_factor = 4;
-    LoadContext context{.checkpoint = kNoFile, .ops = ops::select_backend("reference").table(), .pool = pool};
+    LoadContext context{.checkpoint = kNoFile, .queue = queue};
     Rope rope(s, 64, context);
     EXPECT_EQ(context.weight_bytes, depends_on_length(s) ? 0u : 64 * 8 * sizeof(float));
     Arena arena(1 << 16);
+    ops::Ctx ctx(queue, arena);
     const Batch all = one_sequence(40, 0, 40);
-    const auto whole = rope.rows(arena, all);
+    const auto whole = rope.rows(ctx, all);
     for (int begin = 0; begin < 40; begin += 7) {
       const int count = std::min(7, 40 - begin);
       const Batch chunk = one_sequence(40, begin, count);
-      const auto part = rope.rows(arena, chunk);
+      const auto part = rope.rows(ctx, chunk);
       for (int i = 0; i < count; ++i) {
         const float* a = whole.cos_sin.f32() + whole.rows[begin + i] * 8;
         const float* b = part.cos_sin.f32() + part.rows[i] * 8;
@@ -96,11 +98,13 @@ TEST(Rope, RowsDoNotDependOnChunks) {
 
 TEST(Rope, FirstPositionIsNotRotated) {
   ThreadPool pool(1);
-  LoadContext context{.checkpoint = kNoFile, .ops = ops::select_backend("reference").table(), .pool = pool};
+  ops::Queue queue(ops::select_backend("reference").open(0), pool);
+  LoadContext context{.checkpoint = kNoFile, .queue = queue};
   Rope rope(spec("default"), 4, context);
   Arena arena(1 << 12);
+  ops::Ctx ctx(queue, arena);
   const Batch batch = one_sequence(2, 0, 2);
-  const auto rows = rope.rows(arena, batch);
+  const auto rows = rope.rows(ctx, batch);
   for (int d = 0; d < 4; ++d) {
     EXPECT_EQ(rows.cos_sin.f32()[d], 1.0f);
     EXPECT_EQ(rows.cos_sin.f32()[4 + d], 0.0f);

@@ -35,7 +35,7 @@ struct Seen {
   DType product = nullptr, rotated = nullptr, queries = nullptr;
 } seen;
 
-const ops::Ops& reference() { return ops::select_backend("reference").table(); }
+const ops::Ops& reference() { return ops::select_backend("reference").open(0).ops(); }
 
 // Calls `body` with x as fp32 and rounds what it left there.
 void as_fp32(const Tensor& x, const std::function<void(const Tensor&)>& body) {
@@ -51,35 +51,35 @@ void as_fp32(const Tensor& x, const std::function<void(const Tensor&)>& body) {
 ops::Ops rounding_ops() {
   ops::Ops table = reference();
   ops::MatmulKernels& kernels = table.matmul.at(&kBFloat16);
-  kernels.output_type = [](const ops::Weight&, int64_t rows) -> DType {
+  kernels.output_type = [](const ops::Queue&, const ops::Weight&, int64_t rows) -> DType {
     return rows >= kRows ? &kBFloat16 : &kFloat32;
   };
-  kernels.matmul = [](ThreadPool& pool, const ops::MatmulArgs& args) {
+  kernels.matmul = [](ops::Queue& queue, const ops::MatmulArgs& args) {
     if (seen.product == nullptr) seen.product = args.out.dtype;
     ops::MatmulArgs wide = args;
     as_fp32(args.out, [&](const Tensor& out) {
       wide.out = out;
-      reference().matmul.at(&kBFloat16).matmul(pool, wide);
+      reference().matmul.at(&kBFloat16).matmul(queue, wide);
     });
   };
-  table.rope_store = [](ThreadPool& pool, const ops::RopeStoreArgs& args) {
+  table.rope_store = [](ops::Queue& queue, const ops::RopeStoreArgs& args) {
     seen.rotated = args.q.dtype;
     ops::RopeStoreArgs wide = args;
     as_fp32(args.q, [&](const Tensor& q) {
       as_fp32(args.k, [&](const Tensor& k) {
         as_fp32(args.v, [&](const Tensor& v) {
           wide.q = q, wide.k = k, wide.v = v;
-          reference().rope_store(pool, wide);
+          reference().rope_store(queue, wide);
         });
       });
     });
   };
-  table.attention = [](ThreadPool& pool, const ops::AttentionArgs& args) {
+  table.attention = [](ops::Queue& queue, const ops::AttentionArgs& args) {
     seen.queries = args.q.dtype;
     ops::AttentionArgs wide = args;
     as_fp32(args.q, [&](const Tensor& q) {
       wide.q = q;
-      reference().attention(pool, wide);
+      reference().attention(queue, wide);
     });
   };
   return table;
@@ -108,12 +108,12 @@ class AttentionTypes : public ::testing::Test {
     for (const char* name : {"q_norm.weight", "k_norm.weight"}) {
       if (s.qk_norm != QkNorm::kNone) made.add(name, {kDim}, random);
     }
-    LoadContext context{.checkpoint = made, .ops = table, .pool = pool_, .dtype = &kBFloat16};
+    LoadContext context{.checkpoint = made, .queue = queue_, .ops = table, .dtype = &kBFloat16};
     const Attention attention(Weights(context), s, kHidden);
     context.finish();
 
     Arena arena(1 << 20);
-    ops::Ctx ctx{table, pool_, arena};
+    ops::Ctx ctx(table, queue_, arena);
     const Tensor x = arena.take(&kFloat32, {rows, kHidden}), out = arena.take(&kFloat32, {rows, kHidden});
     const Tensor table_of_angles = arena.take(&kFloat32, {rows, kDim});
     std::normal_distribution<float> normal;
@@ -152,7 +152,8 @@ class AttentionTypes : public ::testing::Test {
     EXPECT_LE(std::sqrt(error / size), type == &kFloat32 ? 0.0 : step);
   }
 
-  ThreadPool pool_{1, false};
+  ThreadPool threads_{1, false};
+  ops::Queue queue_{ops::select_backend("reference").open(0), threads_};
   const ops::Ops rounding_ = rounding_ops();
 };
 

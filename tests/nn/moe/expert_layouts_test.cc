@@ -94,13 +94,12 @@ class ExpertLayouts : public ::testing::Test {
 
   // What the layer computes from the same rows.
   std::vector<float> run(const MadeUp& made, const MoeSpec& spec) {
-    LoadContext context{
-        .checkpoint = made, .ops = ops::select_backend("reference").table(), .pool = pool, .dtype = &kFloat32};
+    LoadContext context{.checkpoint = made, .queue = queue, .dtype = &kFloat32};
     const Moe moe(Weights(context), spec, kHidden);
     context.finish();
     EXPECT_EQ(context.widest_matmul, spec.top_k * std::max(kHidden, spec.inner));  // a token's rows are that many
     Arena arena(1 << 20);
-    ops::Ctx ctx{context.ops, pool, arena};
+    ops::Ctx ctx(queue, arena);
     std::mt19937 same(7);
     std::normal_distribution<float> normal;
     const Tensor x = arena.take(&kFloat32, {9, kHidden}), out = arena.take(&kFloat32, {9, kHidden});
@@ -130,7 +129,8 @@ class ExpertLayouts : public ::testing::Test {
 
   std::mt19937 random{42};
   Source source{random};
-  ThreadPool pool{1, false};
+  ThreadPool threads{1, false};
+  ops::Queue queue{ops::select_backend("reference").open(0), threads};
 };
 
 TEST_F(ExpertLayouts, Stacked) {

@@ -294,7 +294,8 @@ void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) {
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = std::min(kPassRows, total - pass), padded = pieces(rows, kFewRows) * kFewRows;
     const size_t x_bytes = Inputs::bytes(padded, k);
-    std::byte* memory = queue.threads().scratch(x_bytes + static_cast<size_t>(queue.threads().threads()) * kSums * sizeof(float));
+    std::byte* memory =
+        queue.threads().scratch(x_bytes + static_cast<size_t>(queue.threads().threads()) * kSums * sizeof(float));
     const Inputs x{memory, padded, Inputs::steps_of(k)};
     auto* sums = reinterpret_cast<float*>(memory + x_bytes);
     round_rows(queue, args.x, pass, rows, x);
@@ -305,15 +306,16 @@ void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) {
     const int64_t task_panels = held ? kPair : std::clamp<int64_t>(share / kPair * kPair, kPair, kTaskPanels);
     const int64_t steps = held ? kHeldSteps : kBlockSteps;
     // Blocks of one group of panels follow each other, so that its weights come from memory once.
-    queue.threads().parallel_for(pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
-        Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
-                    sums + worker * kSums);
-        block.multiply();
-        block.write(args, pass + first, std::min(kBlockRows, rows - first));
-      }
-    });
+    queue.threads().parallel_for(
+        pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
+          for (int64_t task = begin; task < end; ++task) {
+            const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
+            Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
+                        sums + worker * kSums);
+            block.multiply();
+            block.write(args, pass + first, std::min(kBlockRows, rows - first));
+          }
+        });
   }
 }
 

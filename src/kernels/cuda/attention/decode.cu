@@ -13,6 +13,7 @@
 // Here keys and values are copied in packs of 16 bytes: what devices before 9.0 do (attention_decode_tma.cu).
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 namespace {
@@ -38,9 +39,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 template <class T, int dim, int tiles>
 struct Packs {
   static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-    static const bool allowed =
-        (allow_shared(decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
-    static_cast<void>(allowed);
+    static SharedMemoryLimit limit;
+    limit.raise(l.device, decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024));
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       decode<T, dim, tiles><<<static_cast<unsigned>(l.sm_count), static_cast<unsigned>(d.warps * kWarp),
                               static_cast<size_t>(d.shared), l.stream>>>(d.params, d.partials, d.sequences, d.cut);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
 #include "kernels/cuda/device/pdl.cuh"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 #ifdef SLUICE_SM90A
@@ -36,9 +37,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 template <class T, int dim, int tiles>
 struct TmaTiles {
   static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-    static const bool allowed =
-        (allow_shared(decode_tma<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024)), true);
-    static_cast<void>(allowed);
+    static SharedMemoryLimit limit;
+    limit.raise(l.device, decode_tma<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024));
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
       // In a recording nothing in it writes indices, or keys and values of tokens before the step's.

@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/per_device.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace sluice::cuda {
@@ -584,8 +585,8 @@ LatentPartials latent_partials(const Launch& l, const AttentionParams& p) {
 template <class T, int value_panels>
 void launch_latent(const Launch& l, const AttentionParams& p, int tokens, int sequences) {
   constexpr int kBytes = LatentLayout<value_panels>::kBytes;
-  static const bool allowed = (allow_shared(attend<T, value_panels>, kBytes), true);
-  static_cast<void>(allowed);
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, attend<T, value_panels>, kBytes);
   const LatentMap map = latent_map(p);
   const LatentPartials partials = latent_partials(l, p);
   const auto blocks = static_cast<unsigned>(l.sm_count);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device/attention_tile.cuh"
 #include "kernels/cuda/device/prefill_tile.cuh"
 #include "kernels/cuda/grid.h"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 namespace {
@@ -203,8 +204,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant_
 
 template <class T, int dim>
 void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  static const bool allowed = (allow_shared(prefill<T, dim>, shared_bytes<dim>()), true);
-  static_cast<void>(allowed);
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, prefill<T, dim>, shared_bytes<dim>());
   static_assert(kWarps * kTileRows == kPrefillTileRows && kWarps <= kMostPrefillWarps);
   prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kWarps * 32, shared_bytes<dim>(), l.stream>>>(
       p, at.sequences);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/warpgroup_rows.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 
@@ -48,8 +49,8 @@ void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIn
                     const typename Design::Source& source) {
   constexpr int kBytes = Design::kBytes;
   static_assert(kBytes <= 227 << 10);
-  static const bool allowed = (allow_shared(prefill_by_warpgroups<Design>, kBytes), true);
-  static_cast<void>(allowed);
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, prefill_by_warpgroups<Design>, kBytes);
   const auto blocks = static_cast<unsigned>(at.prefill_tiles * p.kv_heads);
   prefill_by_warpgroups<Design><<<blocks, kPrefillThreads, kBytes, l.stream>>>(p, at.sequences, source);
   check_launch("attention prefill of warp groups");

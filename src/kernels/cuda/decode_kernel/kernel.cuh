@@ -22,6 +22,7 @@
 #include "kernels/cuda/device/step_attention.cuh"
 #include "kernels/cuda/device/step_weights.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda::step {
 
@@ -644,9 +645,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
 
 template <class T, class Quantized>
 void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      run_decode_kernel<T, Quantized>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingAlign + kDecodeSharedBytes);
-  check_cuda(allowed, "shared memory of a step");
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, run_decode_kernel<T, Quantized>, kRingAlign + kDecodeSharedBytes);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(l.sm_count));
   config.blockDim = dim3(kDecodeThreads);

@@ -26,6 +26,7 @@ namespace {
 // The functions of the library that are used.
 struct Library {
   decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) choose = nullptr;
   decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
@@ -34,7 +35,6 @@ struct Library {
   decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  cublasLtHandle_t handle = nullptr;
 
   bool open() {
     void* library = dlopen("libcublasLt.so." SLUICE_CUBLASLT_MAJOR, RTLD_NOW | RTLD_LOCAL);
@@ -42,15 +42,14 @@ struct Library {
       log::warning("{}: matrix products of many rows will be slower", dlerror());
       return false;
     }
-    return load(library, "cublasLtCreate", create) && load(library, "cublasLtMatmul", matmul) &&
-           load(library, "cublasLtMatmulAlgoGetHeuristic", choose) &&
+    return load(library, "cublasLtCreate", create) && load(library, "cublasLtDestroy", destroy) &&
+           load(library, "cublasLtMatmul", matmul) && load(library, "cublasLtMatmulAlgoGetHeuristic", choose) &&
            load(library, "cublasLtMatmulDescCreate", desc_create) &&
            load(library, "cublasLtMatmulDescSetAttribute", desc_set) &&
            load(library, "cublasLtMatrixLayoutCreate", layout_create) &&
            load(library, "cublasLtMatrixLayoutSetAttribute", layout_set) &&
            load(library, "cublasLtMatmulPreferenceCreate", preference_create) &&
-           load(library, "cublasLtMatmulPreferenceSetAttribute", preference_set) &&
-           create(&handle) == CUBLAS_STATUS_SUCCESS;
+           load(library, "cublasLtMatmulPreferenceSetAttribute", preference_set);
   }
 
  private:
@@ -62,7 +61,7 @@ struct Library {
 };
 
 // Null when it cannot be used here.
-const Library* library() {
+const Library* functions() {
   static Library loaded;
   static const bool opened = loaded.open();
   return opened ? &loaded : nullptr;
@@ -122,7 +121,7 @@ void repeat(const Library& lib, cublasLtMatrixLayout_t layout, int32_t matrices,
   check(lib.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step), "layout");
 }
 
-Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
+Plan make_plan(const Library& lib, cublasLtHandle_t handle, const Problem& p, size_t workspace) {
   Plan plan;
   check(lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");  // no tf32
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -162,7 +161,7 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status =
-      lib.choose(lib.handle, plan.desc, plan.weight, plan.x, plan.out, plan.out, preference, 1, &found, &count);
+      lib.choose(handle, plan.desc, plan.weight, plan.x, plan.out, plan.out, preference, 1, &found, &count);
   plan.possible = status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
   plan.algorithm = found.algo;
   return plan;
@@ -170,13 +169,45 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
 
 constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's advice for Hopper
 
-// The plan of a problem, made once; null where there is none. Launches come from one thread.
-const Plan* plan_of(const Library& lib, const Problem& problem) {
-  static std::map<Problem, Plan> plans;
-  auto plan = plans.find(problem);
-  if (plan == plans.end()) plan = plans.emplace(problem, make_plan(lib, problem, kScratch)).first;
-  return plan->second.possible ? &plan->second : nullptr;
-}
+}  // namespace
+
+// One per queue: launches write their pointers into the plans. The library is opened when it is first needed.
+class DenseLibrary {
+ public:
+  DenseLibrary() = default;
+  ~DenseLibrary() {
+    if (handle_ != nullptr) lib_->destroy(handle_);
+  }
+  DenseLibrary(const DenseLibrary&) = delete;
+  DenseLibrary& operator=(const DenseLibrary&) = delete;
+
+  bool usable() {
+    if (!opened_) {
+      opened_ = true;
+      lib_ = functions();
+      if (lib_ != nullptr && lib_->create(&handle_) != CUBLAS_STATUS_SUCCESS) lib_ = nullptr;
+    }
+    return lib_ != nullptr;
+  }
+  // The plan of a problem, made once; null where there is none. Only where it is usable().
+  const Plan* plan_of(const Problem& problem) {
+    auto plan = plans_.find(problem);
+    if (plan == plans_.end()) plan = plans_.emplace(problem, make_plan(*lib_, handle_, problem, kScratch)).first;
+    return plan->second.possible ? &plan->second : nullptr;
+  }
+  const Library& library() const { return *lib_; }
+  cublasLtHandle_t handle() const { return handle_; }
+
+ private:
+  bool opened_ = false;
+  const Library* lib_ = nullptr;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Problem, Plan> plans_;
+};
+
+std::shared_ptr<DenseLibrary> make_dense_library() { return std::make_shared<DenseLibrary>(); }
+
+namespace {
 
 // What a product reads beside its weights.
 struct Operands {
@@ -185,8 +216,8 @@ struct Operands {
   std::byte* scratch = nullptr;  // kScratch
 };
 
-void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const MatmulProblem& p, const Operands& o,
-                 bool accumulate) {
+void launch_plan(const Plan& plan, const Launch& l, const MatmulProblem& p, const Operands& o, bool accumulate) {
+  const Library& lib = l.dense->library();
   const auto point = [&](cublasLtMatmulDescAttributes_t attribute, const float* pointer) {
     if (pointer != nullptr) check(lib.desc_set(plan.desc, attribute, &pointer, sizeof pointer), "pointer");
   };
@@ -194,7 +225,7 @@ void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const Ma
   point(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, o.weight_scales);
   point(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, o.x_scales);
   const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
-  check(lib.matmul(lib.handle, plan.desc, &one, p.weight, plan.weight, o.x, plan.x, &keep, p.out.data, plan.out,
+  check(lib.matmul(l.dense->handle(), plan.desc, &one, p.weight, plan.weight, o.x, plan.x, &keep, p.out.data, plan.out,
                    p.out.data, plan.out, &plan.algorithm, o.scratch, kScratch, l.stream),
         "product");
 }
@@ -221,8 +252,7 @@ Problem fp8_problem(int64_t n, int64_t rows, int64_t k, DType out_type, int64_t 
 }  // namespace
 
 bool matmul_dense(const Launch& l, const MatmulProblem& p) {
-  const Library* lib = library();
-  if (lib == nullptr || p.matrices != 1) return false;
+  if (!l.dense->usable() || p.matrices != 1) return false;
   const int64_t rows = p.x.rows();
   const bool rounds = p.x.dtype != p.type;  // else x is read in place
   const int64_t k = rounds ? padded_k(p.k) : p.k;
@@ -230,56 +260,55 @@ bool matmul_dense(const Launch& l, const MatmulProblem& p) {
   if (p.type == &kFloat32 && k != padded_k(k)) return false;
   const size_t x_bytes = rounds ? whole_lines(rows * k * p.type->block_bytes) : 0;
   if (x_bytes + kScratch > l.workspace_bytes) return false;
-  const Plan* plan = plan_of(*lib, {.type = p.type,
-                                    .out_type = p.out.dtype,
-                                    .n = p.n,
-                                    .rows = rows,
-                                    .k = k,
-                                    .weight_stride = padded_k(p.k),
-                                    .x_stride = rounds ? k : p.x.row_stride,
-                                    .out_stride = p.out.row_stride,
-                                    .bias = p.bias != nullptr,
-                                    .out_alignment = alignment(p.out.data),
-                                    .bias_alignment = alignment(p.bias)});
+  const Plan* plan = l.dense->plan_of({.type = p.type,
+                                       .out_type = p.out.dtype,
+                                       .n = p.n,
+                                       .rows = rows,
+                                       .k = k,
+                                       .weight_stride = padded_k(p.k),
+                                       .x_stride = rounds ? k : p.x.row_stride,
+                                       .out_stride = p.out.row_stride,
+                                       .bias = p.bias != nullptr,
+                                       .out_alignment = alignment(p.out.data),
+                                       .bias_alignment = alignment(p.bias)});
   if (plan == nullptr) return false;
   if (rounds) round_rows(l, l.workspace, p.type, p.x);
   const void* x = rounds ? l.workspace : p.x.data;
-  launch_plan(*lib, *plan, l, p, {.x = x, .bias = p.bias, .scratch = l.workspace + x_bytes}, p.accumulate);
+  launch_plan(*plan, l, p, {.x = x, .bias = p.bias, .scratch = l.workspace + x_bytes}, p.accumulate);
   return true;
 }
 
 namespace {
 
 // Rows of inputs, rounded for all heads at once, and multiplied by the matrices of the heads.
-bool matmul_head_rows(const Library& lib, const Launch& l, const MatmulProblem& p) {
+bool matmul_head_rows(const Launch& l, const MatmulProblem& p) {
   const int64_t width = padded_k(p.x.shape[1]), element = p.type->block_bytes, rows = p.x.rows();
-  const Plan* plan = plan_of(lib, {.type = p.type,
-                                   .out_type = p.out.dtype,
-                                   .n = p.n,
-                                   .rows = rows,
-                                   .k = p.k,
-                                   .weight_stride = padded_k(p.k),
-                                   .x_stride = width,
-                                   .out_stride = p.out.row_stride,
-                                   .out_alignment = alignment(p.out.data, p.out_columns * p.out.dtype->block_bytes),
-                                   .x_alignment = alignment(nullptr, p.x_columns * element),
-                                   .matrices = p.matrices,
-                                   .weight_step = p.weight_rows * padded_k(p.k),
-                                   .x_step = p.x_columns,
-                                   .out_step = p.out_columns});
+  const Plan* plan = l.dense->plan_of({.type = p.type,
+                                       .out_type = p.out.dtype,
+                                       .n = p.n,
+                                       .rows = rows,
+                                       .k = p.k,
+                                       .weight_stride = padded_k(p.k),
+                                       .x_stride = width,
+                                       .out_stride = p.out.row_stride,
+                                       .out_alignment = alignment(p.out.data, p.out_columns * p.out.dtype->block_bytes),
+                                       .x_alignment = alignment(nullptr, p.x_columns * element),
+                                       .matrices = p.matrices,
+                                       .weight_step = p.weight_rows * padded_k(p.k),
+                                       .x_step = p.x_columns,
+                                       .out_step = p.out_columns});
   if (plan == nullptr) return false;
   round_rows(l, l.workspace, p.type, p.x);
   std::byte* scratch = l.workspace + whole_lines(rows * width * element);
-  launch_plan(lib, *plan, l, p, {.x = l.workspace, .scratch = scratch}, false);
+  launch_plan(*plan, l, p, {.x = l.workspace, .scratch = scratch}, false);
   return true;
 }
 
 }  // namespace
 
 bool matmul_dense_heads(const Launch& l, const MatmulProblem& p) {
-  const Library* lib = library();
   constexpr int64_t kAligned = 8, kTile = 128;  // elements of 16 bits, rows
-  if (lib == nullptr || p.x.dtype != &kFloat32 || p.k % kAligned != 0 || p.x_columns % kAligned != 0) return false;
+  if (!l.dense->usable() || p.x.dtype != &kFloat32 || p.k % kAligned != 0 || p.x_columns % kAligned != 0) return false;
   const auto row_bytes = static_cast<size_t>(padded_k(p.x.shape[1]) * p.type->block_bytes);
   if (kScratch + row_bytes * kTile + 256 > l.workspace_bytes) return false;
   const auto fit = static_cast<int64_t>((l.workspace_bytes - kScratch - 256) / row_bytes) / kTile * kTile;
@@ -288,7 +317,7 @@ bool matmul_dense_heads(const Launch& l, const MatmulProblem& p) {
     MatmulProblem part = p;
     part.x = p.x.slice_rows(first, std::min(fit, rows - first));
     part.out = p.out.slice_rows(first, std::min(fit, rows - first));
-    if (!matmul_head_rows(*lib, l, part)) matmul_streamed(l, part);
+    if (!matmul_head_rows(l, part)) matmul_streamed(l, part);
   }
   return true;
 }
@@ -322,10 +351,9 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows(), k = p.k;
   if (scaling == Scaling::kNone || rows < kFp8Rows || p.matrices != 1) return false;
   const bool rounds = p.x.dtype != &kFloat8E4M3, groups = scaling == Scaling::kGroups;
-  const Library* lib = library();
-  if (lib == nullptr || alignment(p.out.data) < 16 || (rounds && alignment(p.x.data) < 16)) return false;
+  if (!l.dense->usable() || alignment(p.out.data) < 16 || (rounds && alignment(p.x.data) < 16)) return false;
   if (rounds && p.x.row_stride % 4 != 0) return false;
-  const Plan* plan = plan_of(*lib, fp8_problem(p.n, rows, k, p.out.dtype, p.out.row_stride, scaling));
+  const Plan* plan = l.dense->plan_of(fp8_problem(p.n, rows, k, p.out.dtype, p.out.row_stride, scaling));
   const int64_t scales = groups ? k / quant::Fp8::kElements : 1;  // of a row
   const size_t x_bytes = rounds ? whole_lines(rows * k) : 0,
                x_scale_bytes = rounds ? whole_lines(rows * scales * 4) : 0;
@@ -348,7 +376,7 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
   MatmulProblem scaled = p;
   scaled.accumulate = p.accumulate || p.bias != nullptr;
   launch_plan(
-      *lib, *plan, l, scaled,
+      *plan, l, scaled,
       {.x = x,
        .weight_scales = groups ? weight_scales : reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(p.n, k)),
        .x_scales = x_scales,
@@ -357,25 +385,24 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
   return true;
 }
 
-bool dense_possible(const ops::Weight& w, int64_t rows, DType input, DType output) {
-  const Library* lib = library();
-  if (lib == nullptr) return false;
+bool dense_possible(const Launch& l, const ops::Weight& w, int64_t rows, DType input, DType output) {
+  if (!l.dense->usable()) return false;
   rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));  // not a plan for each number of rows
   if (w.dtype == &quant::Fp8::kType) {
     const Scaling scaling = scaling_of(w.inputs);
     return scaling != Scaling::kNone && rows >= kFp8Rows &&
-           plan_of(*lib, fp8_problem(w.n, rows, w.k, output, w.n, scaling)) != nullptr;
+           l.dense->plan_of(fp8_problem(w.n, rows, w.k, output, w.n, scaling)) != nullptr;
   }
   const int64_t k = input == w.dtype ? w.k : padded_k(w.k);
   if (input == w.dtype && k % 8 != 0) return false;
-  return plan_of(*lib, {.type = w.dtype,
-                        .out_type = output,
-                        .n = w.n,
-                        .rows = rows,
-                        .k = k,
-                        .weight_stride = padded_k(w.k),
-                        .x_stride = k,
-                        .out_stride = w.n}) != nullptr;
+  return l.dense->plan_of({.type = w.dtype,
+                           .out_type = output,
+                           .n = w.n,
+                           .rows = rows,
+                           .k = k,
+                           .weight_stride = padded_k(w.k),
+                           .x_stride = k,
+                           .out_stride = w.n}) != nullptr;
 }
 
 }  // namespace sluice::cuda

@@ -7,10 +7,10 @@
 #include <map>
 #include <vector>
 
-#include "kernels/cuda/device_context.h"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/pack_panels.h"
 #include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/queue.h"
 #include "kernels/cuda/upload.h"
 #include "sluice/error.h"
 
@@ -83,7 +83,7 @@ size_t packed_bytes(int64_t n, int64_t k) {
 
 // Panel by panel. The first and the last may hold rows that were packed before: they come back from the device first.
 template <class Codec>
-void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
+void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   const int64_t k = into.k, last = row + from.rows();
   CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
         row, from.shape.str(), into.n, k);
@@ -92,9 +92,9 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
   const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
   const auto bytes = static_cast<size_t>(panel_bytes<typename PanelsOf<Codec>::Type>(k));
   const auto at = [&](int64_t panel) { return into.data + static_cast<size_t>(panel) * bytes; };
-  const auto copy = [](std::byte* to, const void* data, size_t count) {
-    check_cuda(cudaMemcpyAsync(to, data, count, cudaMemcpyDefault, DeviceContext::get().launch().stream), "weights");
-    DeviceContext::get().wait();
+  const auto copy = [&queue](std::byte* to, const void* data, size_t count) {
+    check_cuda(cudaMemcpyAsync(to, data, count, cudaMemcpyDefault, current(queue).launch().stream), "weights");
+    queue.wait();
   };
   std::map<int64_t, std::vector<std::byte>> before;
   for (const int64_t edge : {begin, end - 1}) {
@@ -102,7 +102,7 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
     copy((before[edge] = std::vector<std::byte>(bytes)).data(), at(edge), bytes);
   }
   std::vector<float> row_scales(std::is_same_v<Codec, quant::Fp8> ? static_cast<size_t>(from.rows()) : 0);
-  upload_rows(pool, at(begin), bytes, bytes, end - begin, [&](int64_t i, std::byte* panel) {
+  upload_rows(queue, at(begin), bytes, bytes, end - begin, [&](int64_t i, std::byte* panel) {
     const int64_t start = (begin + i) * kPanelOutputs;
     if (const auto found = before.find(begin + i); found != before.end()) {
       std::ranges::copy(found->second, panel);

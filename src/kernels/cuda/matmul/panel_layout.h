@@ -185,7 +185,7 @@ struct PanelKernels {
   size_t (*packed_bytes)(int64_t n, int64_t k) = nullptr;
   int64_t (*panel_bytes)(int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of `into` through host memory; see ops::MatmulKernels::pack.
-  void (*pack)(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
+  void (*pack)(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) = nullptr;
   // Rows of a matrix from which matmul_by_tiles takes less time than multiply, and of an expert, on average.
   int64_t tiled_rows, tiled_expert_rows;
   // Any number of rows; the weights are read once for up to 32.

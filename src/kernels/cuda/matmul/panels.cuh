@@ -21,6 +21,7 @@
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 
@@ -387,10 +388,9 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
     parts = 1;
   }
   const int shared = shared_bytes(rows, a.chunk_lines);
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(stream_panels<Codec, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           std::max(most_shared, shared_bytes(Tile::rows, kWarps)));
-  check_cuda(allowed, "shared memory of a product");
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, stream_panels<Codec, Tile>,
+              static_cast<size_t>(std::max(most_shared, shared_bytes(Tile::rows, kWarps))));
   const int resident = std::min(Tile::blocks, (shared_of_block(l) - (3 << 10)) / (shared + (1 << 10)));
   const auto panels = static_cast<int>(pieces(p.n, kPanelOutputs)), matrices = p.starts != nullptr ? 1 : p.matrices;
   const int at_once = std::max(l.sm_count * resident / (parts * matrices), 1);

@@ -19,6 +19,7 @@
 #include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
+#include "kernels/cuda/per_device.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace sluice::cuda {
@@ -253,12 +254,13 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
 template <class T, int rows, class Out>
 void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
   constexpr int kBytes = RowsLayout<rows>::kBytes;
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(matmul_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check_cuda(allowed, "shared memory of a product");
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, matmul_rows<T, rows, Out>, kBytes);
   const auto outputs = static_cast<unsigned>(pieces(p.n, kOutputs));
   const unsigned tiles = most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows);
-  static const ClusterCapacity capacity(matmul_rows<T, rows, Out>, kThreads, kBytes);
+  static PerDevice<ClusterCapacity> capacities;
+  const ClusterCapacity& capacity =
+      capacities.get(l.device, [] { return ClusterCapacity(matmul_rows<T, rows, Out>, kThreads, kBytes); });
   // Of few rows 8 take longer, at 4096 x 4096 11.3 us instead of 7.9.
   constexpr int kFixed = 4, kMostBlocks = rows > 64 ? 8 : 4;
   const auto blocks = static_cast<unsigned>(capacity.best(int64_t{outputs} * tiles, p.chunks, kMostBlocks, kFixed));

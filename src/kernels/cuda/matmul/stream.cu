@@ -16,6 +16,7 @@
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 namespace {
@@ -240,10 +241,9 @@ __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream(const __grid
 template <class T, class X, class Tile>
 void run(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
   constexpr int kSums = kWarps * Tile::outputs * 16 * (Tile::rows * 8 + 1) * static_cast<int>(sizeof(float));
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kSums + (kStaged<T, X, Tile> ? most_staged_of_experts(l) : 0));
-  check_cuda(allowed, "shared memory of a product");
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, stream<T, X, Tile>,
+              static_cast<size_t>(kSums + (kStaged<T, X, Tile> ? most_staged_of_experts(l) : 0)));
   const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
   launch_pdl(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
              static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);

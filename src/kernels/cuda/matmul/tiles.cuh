@@ -29,6 +29,7 @@
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 #include "kernels/cuda/matmul/tiles.h"
+#include "kernels/cuda/per_device.h"
 
 namespace sluice::cuda {
 
@@ -636,9 +637,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_tiles_sync(const __grid_
 
 template <class Codec>
 void launch_sync(const Launch& l, const Arguments& a) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(multiply_tiles_sync<Codec>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSyncBytes);
-  check_cuda(allowed, "shared memory of a product");
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, multiply_tiles_sync<Codec>, kSyncBytes);
   const dim3 grid(static_cast<unsigned>(pieces(a.n, kOutputs)), 1,
                   most_row_tiles(a.starts != nullptr, a.matrices, a.rows, kSyncRows));
   launch_pdl(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
@@ -650,9 +650,10 @@ template <auto kernel, class Lines, int rows, int together, class A>
 void launch(const Launch& l, const A& a) {
   constexpr int kBytes = Layout<std::max(rows, 64), Lines>::kBytes;
   static_assert(together * (kBytes + (1 << 10)) <= 228 << 10);
-  static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check_cuda(allowed, "shared memory of a product");
-  static const ClusterCapacity capacity(kernel, kThreads, kBytes);
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, kernel, kBytes);
+  static PerDevice<ClusterCapacity> capacities;
+  const ClusterCapacity& capacity = capacities.get(l.device, [] { return ClusterCapacity(kernel, kThreads, kBytes); });
   constexpr int kFixed = 8 / Lines::kLines;
   const auto outputs = static_cast<unsigned>(pieces(a.n, kOutputs));
   const unsigned tiles = most_row_tiles(a.starts != nullptr, a.matrices, a.rows, rows);

@@ -1,0 +1,38 @@
+// NVIDIA GPUs as ops::Device, and the memory they work on.
+#pragma once
+
+#include <memory>
+
+#include "ops/device.h"
+
+namespace sluice::cuda {
+
+// GPUs of this machine that these kernels were compiled for, in the driver's order; the driver's own choice of visible
+// devices (CUDA_VISIBLE_DEVICES) applies. Asks without leaving anything behind.
+int device_count();
+
+// Makes a device current for the calling thread.
+void make_current(int device);
+
+class Device final : public ops::Device {
+ public:
+  Device(int ordinal, const ops::Ops& ops);
+  ~Device() override;
+
+  const ops::Ops& ops() const override { return ops_; }
+  Memory& memory() override { return *device_memory_; }
+  Memory& shared_memory() override { return *shared_memory_; }  // the host waits after each op once some is allocated
+  Memory& pinned_memory() override { return *pinned_memory_; }
+  std::unique_ptr<ops::Queue> make_queue(ThreadPool& threads) override;
+  size_t workspace_bytes(const ops::StepLimits& most) const override;
+
+ private:
+  const ops::Ops& ops_;
+  std::unique_ptr<Memory> device_memory_, pinned_memory_, shared_memory_;
+};
+
+// Whether some shared memory was allocated, on any device: every op is then waited for, as the host looks at results
+// without asking.
+bool shares_memory();
+
+}  // namespace sluice::cuda

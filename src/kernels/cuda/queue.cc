@@ -1,0 +1,145 @@
+// Streams, events, workspace and the ring of indices of a queue.
+#include "kernels/cuda/queue.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/check.h"
+#include "sluice/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr size_t kStagedIndices = 1 << 20;            // 4 MiB of ring
+constexpr size_t kFirstWorkspace = size_t{96} << 20;  // grows with reserve_workspace
+
+template <class T>
+T* allocate(size_t count, const char* what) {
+  void* data = nullptr;
+  check_cuda(cudaMalloc(&data, count * sizeof(T)), what);
+  return static_cast<T*>(data);
+}
+
+}  // namespace
+
+void check_cuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  throw Error(ErrorCode::kInternal, fmt::format("CUDA: {}: {}", what, cudaGetErrorString(error)));
+}
+
+void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
+
+Queue::Queue(Device& device, ThreadPool& threads) : ops::Queue(device, threads) {
+  const int ordinal = device.ordinal();
+  make_current(ordinal);
+  launch_.device = ordinal;
+  check_cuda(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking), "stream");
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&launch_.sm_count, cudaDevAttrMultiProcessorCount, ordinal), "device");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "device");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "device");
+  // A device can run the kernels of older ones, so that they are tested on it.
+  const char* most = std::getenv("SLUICE_CUDA_CAPABILITY");
+  launch_.compute_capability = std::min(major * 10 + minor, most != nullptr ? std::atoi(most) : INT32_MAX);
+  launch_.pdl = launch_.compute_capability >= 90;
+  for (cudaEvent_t& event : events_) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
+  launch_.dense = make_dense_library();
+  staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
+  check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),
+             "ring of indices");
+  reserve_workspace(kFirstWorkspace);
+}
+
+// Errors are of no use here: what the stream still does has nobody who waits for it.
+Queue::~Queue() {
+  cudaSetDevice(launch_.device);
+  cudaStreamSynchronize(launch_.stream);
+  for (const UploadBuffer& buffer : uploads_) {
+    cudaFreeHost(buffer.data);
+    if (buffer.copied != nullptr) cudaEventDestroy(buffer.copied);
+  }
+  cudaFree(launch_.workspace);
+  cudaFree(staged_);
+  cudaFreeHost(pinned_);
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  launch_.dense.reset();
+  cudaStreamDestroy(launch_.stream);
+}
+
+void Queue::copy_async(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  make_current(launch_.device);
+  if (bytes <= kSmallCopy) return copy_small(launch_, to, from, bytes);
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, launch_.stream), "copy");
+}
+
+void Queue::run_after(ops::Queue& other, uint64_t event) {
+  auto& before = static_cast<Queue&>(other);
+  check_cuda(cudaStreamWaitEvent(launch_.stream, before.events_[event % before.events_.size()]), "waiting for a queue");
+}
+
+const Queue::UploadBuffer& Queue::next_upload_buffer() {
+  UploadBuffer& buffer = uploads_[upload_turn_++ % uploads_.size()];
+  if (buffer.data == nullptr) {
+    make_current(launch_.device);
+    check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&buffer.data), kUploadBytes, cudaHostAllocDefault),
+               "pinned memory");
+    check_cuda(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "event");
+  }
+  check_cuda(cudaEventSynchronize(buffer.copied), "waiting for a copy");
+  return buffer;
+}
+
+const int32_t* Queue::on_device(const ops::Indices& indices) {
+  if (indices.empty()) return staged_;
+  if (indices.device != nullptr) return indices.device;
+  CHECK(!launch_.captured, "{} indices of a captured op are not on the device", indices.size());
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, indices.data()), "indices");
+  if (attributes.type != cudaMemoryTypeUnregistered) return static_cast<const int32_t*>(attributes.devicePointer);
+  const size_t count = (indices.size() + 31) / 32 * 32;  // whole lines
+  CHECK(count <= kStagedIndices, "{} indices", indices.size());
+  if (pinned_at_ + count > kStagedIndices) {
+    wait();  // launches may still read what would be overwritten
+    pinned_at_ = 0;
+  }
+  std::memcpy(pinned_ + pinned_at_, indices.data(), indices.size_bytes());
+  int32_t* to = staged_ + pinned_at_;
+  check_cuda(cudaMemcpyAsync(to, pinned_ + pinned_at_, indices.size_bytes(), cudaMemcpyHostToDevice, launch_.stream),
+             "indices");
+  pinned_at_ += count;
+  return to;
+}
+
+void Queue::reserve_workspace(size_t bytes) {
+  if (bytes <= launch_.workspace_bytes) return;
+  wait();
+  make_current(launch_.device);
+  CHECK(!has_captured_, "captured graphs hold the workspace that would be replaced");
+  if (launch_.workspace != nullptr) check_cuda(cudaFree(launch_.workspace), "workspace");
+  const size_t whole = (bytes + kBytesPerArrival - 1) / kBytesPerArrival * kBytesPerArrival;
+  const size_t arrivals = whole / kBytesPerArrival * sizeof(int32_t);
+  launch_.workspace = allocate<std::byte>(whole + arrivals, "workspace");
+  launch_.workspace_bytes = whole;
+  launch_.arrivals = reinterpret_cast<int32_t*>(launch_.workspace + whole);
+  check_cuda(cudaMemsetAsync(launch_.arrivals, 0, arrivals, launch_.stream), "workspace");
+}
+
+void Queue::finish_op() {
+  if (shares_memory() && !launch_.captured) wait();
+}
+
+void Queue::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }
+
+uint64_t Queue::record_event() {
+  check_cuda(cudaEventRecord(events_[events_recorded_ % events_.size()], launch_.stream), "event");
+  return events_recorded_++;
+}
+
+// An event that a later one took over stands for more work than was asked for.
+void Queue::wait_for(uint64_t event) {
+  check_cuda(cudaEventSynchronize(events_[event % events_.size()]), "waiting for the device");
+}
+
+}  // namespace sluice::cuda
