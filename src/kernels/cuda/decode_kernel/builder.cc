@@ -1,4 +1,4 @@
-// Which ops become instructions, and which runs of them a launch.
+// Decides which ops become instructions of the persistent decode kernel, and which runs of them become one launch.
 #include "kernels/cuda/decode_kernel/builder.h"
 
 #include <cuda_bf16.h>
@@ -23,24 +23,24 @@ namespace sluice::cuda {
 
 namespace step {
 template <class T, class Format>
-const DecodeKernel* kernel();  // decode_kernel.cuh
+const DecodeKernel* kernel();  // kernel.cuh
 }
 
 namespace {
 
 using Kind = Instruction::Kind;
 
-constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a recording
-// Where they begin on the device, and where the maps of their weights do.
+constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // limits of one captured graph
+// Offsets in device memory of the instructions and of the tensor maps of their weights.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
 static_assert(kMapsAt % alignof(TensorMaps) == 0);
-constexpr int kStagesAhead = 3;    // of a feeder, on their way at a time: more only wait behind each other
-constexpr int kFewestMatmuls = 2;  // of a run that is worth a kernel
+constexpr int kStagesAhead = 3;  // most stages that a producer warp keeps in flight: more only queue behind each other
+constexpr int kFewestMatmuls = 2;  // matmuls that make a run worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
 bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostDecodeKernelRows; }
 
-// Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
+// The tensor maps of plain 16-bit weights, or of fp8 weights, whose rows have their scales behind them.
 TensorMaps weight_maps(const MatmulProblem& p, int pieces_of_stage) {
   const bool fp8 = p.type == &quant::Fp8::kType;
   const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
@@ -56,7 +56,7 @@ TensorMaps weight_maps(const MatmulProblem& p, int pieces_of_stage) {
   return maps;
 }
 
-// Rows of whole packs of 16 bytes.
+// Whether rows consist of whole, aligned packs of 16 bytes.
 bool in_fours(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[-1] % 4 == 0 && x.row_stride % 4 == 0;
 }
@@ -93,7 +93,7 @@ DecodeKernelBuilder::~DecodeKernelBuilder() {
   for (const auto& [memory, words] : exchanges_) cudaFree(memory);
 }
 
-// The run's types with these; null: whatever.
+// Adds these types to those of the run (null: any type will do). Returns false if no kernel has them all.
 bool DecodeKernelBuilder::take_type(DType plain, DType quantized) {
   const DType both = plain_ == nullptr ? plain : plain_, packed = quantized_ == nullptr ? quantized : quantized_;
   if ((plain != nullptr && both != plain) || (quantized != nullptr && packed != quantized)) return false;
@@ -102,7 +102,7 @@ bool DecodeKernelBuilder::take_type(DType plain, DType quantized) {
   return true;
 }
 
-// Makes room for so many bytes, unless that leaves too little for the ring.
+// Reserves scratch for `bytes` bytes. Returns false if that leaves too little shared memory for the ring.
 bool DecodeKernelBuilder::take_scratch(int bytes) {
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   if (kFewestStages * kernel.stage_bytes + align(bytes) + kHelperWarps > kDecodeSharedBytes) return false;
@@ -255,7 +255,7 @@ bool DecodeKernelBuilder::rope_store(const ops::RopeStoreArgs& a, const int32_t*
   return true;
 }
 
-// The rotation of the same rows comes right before, and becomes a part of the attention.
+// Whether the last instruction rotates the same rows: then it becomes a part of the attention.
 bool DecodeKernelBuilder::rotated_before(const AttentionParams& params, int sequences) const {
   if (all_.size() <= run_ || all_.back().kind != Kind::kRope) return false;
   const RopeInstruction& r = all_.back().rotation;
@@ -263,8 +263,8 @@ bool DecodeKernelBuilder::rotated_before(const AttentionParams& params, int sequ
          r.v_cache == params.v && r.k != nullptr;
 }
 
-// The norms of the vectors of a rotation in place, the queries' and then the keys', if they are the last instructions
-// of the run, which they are no more then.
+// The head norms in front of a rotation in place. If the last two instructions of the run normalize the queries and
+// then the keys, they are removed from the run and returned.
 HeadNorms DecodeKernelBuilder::take_head_norms(const RopeInstruction& r) {
   if (all_.size() < run_ + 2) return {};
   const auto norm_of = [&](const Instruction& in, const float* x, int64_t stride, int heads) -> const NormInstruction* {
@@ -281,7 +281,7 @@ HeadNorms DecodeKernelBuilder::take_head_norms(const RopeInstruction& r) {
   return norms;
 }
 
-// Among the places of the run, with those of the attention that comes next. -1: there are too many.
+// The index of the place of the next attention instruction among those of the run. -1: the run has too many.
 int DecodeKernelBuilder::place_of(const AttentionParams& params, const RopeInstruction& rotation, int cuts) {
   const Place place{.query_start = params.query_start,
                     .kv_len = params.kv_len,
@@ -313,7 +313,7 @@ bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const Attention
     return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
-  if (pairs > launch_.sm_count) return false;  // a block has one unit
+  if (pairs > launch_.sm_count) return false;  // each block has at most one unit
   const int cuts = static_cast<int>(launch_.sm_count / pairs);
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
@@ -410,7 +410,7 @@ std::byte* DecodeKernelBuilder::device() {
   return device_;
 }
 
-// At least so many words.
+// Returns a device buffer of at least `words` words.
 uint2* DecodeKernelBuilder::exchange(size_t words) {
   if (exchanges_.empty() || exchanges_.back().second < words) {
     void* memory = nullptr;

@@ -1,4 +1,4 @@
-// Exchanges, meetings, and which results are written at all.
+// The dependency pass: Exchanges, grid barriers, and which results are written to memory at all.
 #include "kernels/cuda/decode_kernel/dependencies.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Span span(const float* data, int64_t stride, int64_t rows, int64_t columns) {
   return {data, data + (rows - 1) * stride + columns, stride, static_cast<int>(rows), static_cast<int>(columns)};
 }
 
-// Attention may write another type, which is not passed on.
+// The result may have 16-bit elements, which no Exchange passes on. Then the span covers the same bytes.
 Span result_of(const AttentionInstruction& a) {
   const AttentionParams& p = a.params;
   const auto* out = static_cast<const float*>(p.out);
@@ -44,10 +44,10 @@ Span gated_of(const MatmulInstruction& p) { return span(p.gated, p.gated_stride,
 Span input_of(const MatmulInstruction& p) { return span(p.x, p.x_stride, p.rows, p.k); }
 Span out_of(const NormInstruction& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
 
-// What an instruction writes beside an Exchange, and whether it does.
+// A span of memory that an instruction writes, and the flag that says whether it does.
 struct Write {
   Span span;
-  bool* keeps = nullptr;  // null: always
+  bool* keeps = nullptr;  // null: it always writes
 
   bool kept() const { return keeps == nullptr || *keeps; }
 };
@@ -76,7 +76,7 @@ std::vector<Write> writes_of(Instruction& in) {
   return {};
 }
 
-// What it reads that is not in an Exchange.
+// What an instruction reads from memory, not from an Exchange.
 std::vector<Span> reads_of(const Instruction& in) {
   const auto vectors = [](const RopeInstruction& r) {
     return std::vector<Span>{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim),
@@ -99,7 +99,7 @@ std::vector<Span> reads_of(const Instruction& in) {
     }
     case Kind::kNorm:
       return {span(in.norm.x, in.norm.x_stride, in.norm.rows, int64_t{in.norm.groups} * in.norm.columns)};
-    case Kind::kGather:  // may gather from rows that were just computed
+    case Kind::kGather:  // the table may be rows that were just computed
       return {span(reinterpret_cast<const float*>(in.rows.table), 0, 1, int64_t{1} << 40)};
     case Kind::kGlu:
       return {span(in.glu.gate_up, in.glu.gate_up_stride, in.glu.rows, 2 * int64_t{in.glu.columns})};
@@ -115,7 +115,8 @@ bool pdl(const std::vector<Span>& spans, const Span& with) {
   return std::ranges::any_of(spans, [&](const Span& s) { return s.pdl(with); });
 }
 
-// Whether somebody reads `x` behind instruction i, before it is written again: perhaps after the kernel.
+// Whether `x` is read after instruction i and before it is written again. What is never written again may be read after
+// the kernel.
 template <class Reads, class Writes>
 bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
   for (size_t j = i + 1; j < count; ++j) {
@@ -127,7 +128,7 @@ bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writ
   return true;
 }
 
-// Norms that only the product behind them reads become a part of it.
+// Fuses a norm into the matmul behind it if nothing else reads its result.
 std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
   std::vector<Instruction> fused;
   const auto reads = [&](size_t j) { return reads_of(run[j]); };
@@ -184,17 +185,18 @@ class DependencyPass {
  private:
   std::vector<Instruction>& all() { return program_.instructions; }
 
-  // For the instruction that comes next.
+  // An Exchange for the results of the instruction that is added next.
   Exchange exchange(int64_t words_of_row, int rows) {
     program_.exchange_words = std::max(program_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
     return {.words = nullptr, .stride = words_of_row, .step = static_cast<int>(all().size())};
   }
-  // What the instruction that comes next puts for a product.
+  // Where the instruction that is added next writes the input of matmul `p`.
   Put quads_for(const MatmulInstruction& p) {
     return {.to = exchange(p.k / 2, p.rows), .quads = true, .weight = p.norm_weight, .offset = p.norm_offset};
   }
 
-  // What the last instruction computed is `x`, the input of `p`: it puts that. Else the stride is 0.
+  // If the last instruction computed `x`, the input of `p`, makes it write `x` to an Exchange, which is returned. Else
+  // the stride of the result is 0.
   Exchange put_by_last(const Span& x, const MatmulInstruction& p) {
     if (all().empty()) return {};
     Instruction& last = all().back();
@@ -211,7 +213,8 @@ class DependencyPass {
     return last.attention.put;
   }
 
-  // The vectors of an attention that rotates them are the last product's.
+  // If q, k and v of an attention that rotates them are all of the last matmul's result, passes them through an
+  // Exchange.
   bool link(AttentionInstruction& a) {
     const RopeInstruction& r = a.rotation;
     if (r.q == nullptr || all().empty() || all().back().kind != Kind::kMatmul) return false;
@@ -230,7 +233,7 @@ class DependencyPass {
     return true;
   }
 
-  // Results that are written again before anybody reads them are not kept.
+  // Drops the writes to memory of results that are overwritten before they are read.
   void drop_unread(size_t i) {
     for (const Write& w : writes_[i]) {
       if (w.keeps == nullptr) continue;
@@ -240,7 +243,7 @@ class DependencyPass {
     }
   }
 
-  // With an instruction since the last meeting.
+  // Whether instruction i conflicts with an instruction since the last grid barrier.
   bool conflicts(size_t i) {
     for (size_t j = i; j > 0 && !all()[j].grid_barrier;) {
       --j;
@@ -254,7 +257,7 @@ class DependencyPass {
     }
     return false;
   }
-  // Both accumulate to the same: each block to what it has itself.
+  // Whether both accumulate to the same tensor, so that each block adds only to its own elements.
   static bool same_blocks(const Instruction& a, const Instruction& b) {
     const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kMatmul && in.matmul.accumulate; };
     return accumulates(a) && accumulates(b) && out_of(a.matmul) == out_of(b.matmul);

@@ -1,15 +1,18 @@
-// The kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and over a quantized
-// type, one block per multiprocessor. kMathWarps warps execute the instructions, all blocks one after the other, and
-// four more work for them: two feeders copy the weights of every product to come into a ring of stages in shared
-// memory, two finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage
-// or a unit is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave
-// for it. Blocks wait for the words that they read (device/exchange.cuh), and for each other, at a counter in device
-// memory, before the instructions that say so; feeders wait for neither, so that memory is read all the while.
+// The persistent decode kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and
+// over a quantized type. Launched cooperatively with one block per SM and 12 warps per block. Bound by reading weights
+// and cache, then by the hand-offs between instructions.
 //
-// A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
-// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by one
-// of two groups of four warps, which take stages in turns, a quarter of it by each warp. Inputs are normalized and
-// rounded into shared memory by every block for itself.
+// kMathWarps warps execute the instructions; all blocks execute all of them in order. Four more warps serve them. Two
+// producer warps copy the weights of all matmuls to come into a ring of stages in shared memory. Two epilogue warps add
+// up the math warps' sums and pass results on; the first of them also fetches instructions. Each stage is owned by one
+// producer warp and each unit by one epilogue warp, so each of these warps has twice the time per stage or unit. Blocks
+// wait for the words that they read (device/exchange.cuh), and at a counter in device memory before instructions that
+// need a grid barrier. Producer warps wait for neither, so memory is read all the time.
+//
+// A matmul's unit is a panel of 16 outputs. Its stages are of 8 KiB and need one or two copies: for plain rows and
+// 8-bit floats a TMA tile of some columns of each row, for packed panels whole K-slices with their scales. Each stage
+// is multiplied by one of two warp groups, which take stages in turn; each of the four warps multiplies a quarter.
+// Every block normalizes and rounds the inputs into its own shared memory.
 #pragma once
 
 #include <utility>
@@ -25,14 +28,15 @@
 
 namespace sluice::cuda::step {
 
-inline constexpr int kThreads = kMathWarps * kWarp;  // that calculate
+inline constexpr int kThreads = kMathWarps * kWarp;  // threads that compute
 inline constexpr int kDecodeThreads = kThreads + (kEpilogueWarps + kProducerWarps) * kWarp;
 inline constexpr int kRingAlign = 1024;
 inline constexpr int kSumsPitch = kMostDecodeKernelRows + 1;
 inline constexpr int kSums = kMathWarps * kPanelOutputs * kSumsPitch;  // floats
 
-// The units of a product that are this block's: its own index and every gridDim.x-th one on, below count. Of gated ones
-// a unit is two panels, unit and unit + count. The last blocks may have a unit less of every product, and attention.
+// The units of a matmul that this block computes: its block index and every gridDim.x-th one from there, below `count`.
+// A unit of a gated matmul is two panels, `unit` and `unit + count`. The last blocks may have one unit less of every
+// matmul, so attention starts with them.
 struct Units {
   int first, count, panels;
   __device__ explicit Units(const MatmulInstruction& p) {
@@ -43,8 +47,8 @@ struct Units {
   }
 };
 
-// Fills its stages of the ring, with no more on their way than keep memory busy: whatever else a block reads has to
-// wait behind them.
+// A producer warp: fills its stages of the ring. It keeps no more stages in flight than keep memory busy, because
+// everything else that the block reads waits behind them.
 class Producer {
  public:
   __device__ Producer(const DecodeKernelLaunch& l, std::byte* ring, const RingPlace& own, int index)
@@ -73,7 +77,7 @@ class Producer {
     }
   }
 
-  // Keys and values of the block's unit. By the whole warp, of which the first lane copies.
+  // Copies keys and values of the block's unit. Called by the whole warp; the first lane copies.
   __device__ void feed(const AttentionInstruction& a, const UnitPlace& place) {
     if (place.chunks == 0) return;
     const AttentionParams& p = a.params;
@@ -90,7 +94,7 @@ class Producer {
     next_ = __shfl_sync(kFullWarp, next_, 0);
     for (; next_ < stages; next_ += kProducerWarps) {
       const int key = begin + next_ * kDecodeKeys;
-      // All keys of the stage lie in one block, or in the two that come next.
+      // All keys of the stage lie in one cache block or in two consecutive ones.
       const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
       if (block - place.first_block >= window + kWarp) {
         window += kWarp;
@@ -135,27 +139,27 @@ class Producer {
   const uint64_t policy_;
   const int most_;
   int ahead_ = 0;
-  int next_;  // its next stage, counted from the begin of the panel, or of the keys, that are next
+  int next_;  // the warp's next stage, counted from the start of the current panel or key range
   RingPlace place_, arriving_;
 };
 
-// Shared memory of a block.
+// The shared memory of a block.
 struct Memory {
   std::byte *ring, *scratch;
   float* sums;         // [kDecodeSums][kSums]
-  float* squares;      // [kMostDecodeKernelRows][kMathWarps], sums over the inputs
-  Instruction* slots;  // [2]
-  Instruction* fed;    // [kProducerWarps][2]
+  float* squares;      // [kMostDecodeKernelRows][kMathWarps], sums of squares of the inputs
+  Instruction* slots;  // [2]: the current instruction and the next one
+  Instruction* fed;    // [kProducerWarps][2]: the same for each producer warp
   UnitPlace* places;   // [kMostPlaces]
 };
 
-// The inputs of a product lie at the begin of the scratch.
+// The inputs of a matmul lie at the start of the scratch.
 __device__ inline Inputs inputs_of(const MatmulInstruction& p, const Memory& memory) {
   return {memory.scratch, p.rows, p.lines};
 }
 
-// The inputs of a product from an Exchange to where the tensor cores look for them. A step passes here once for every
-// product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
+// Copies the inputs of a matmul from an Exchange to where the tensor cores read them. A step runs this once per matmul,
+// and most of its time is waiting. So the quads of the next batch are loaded while one is processed.
 template <class T, class Weights>
 __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, const Team& team, uint32_t tag) {
   constexpr int kBatch = 8, kPadded = Weights::kPaddedLines;
@@ -211,9 +215,10 @@ __device__ inline float activated(ops::Activation activation, float x) {
   return activated_otherwise(activation, x);
 }
 
-// A finisher's part of a product: of every kEpilogueWarps-th unit, adds up the warps' sums of a panel, a lane for an
-// output and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums
-// are added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
+// An epilogue warp's part of a matmul. For every kEpilogueWarps-th unit it adds up the math warps' sums of a panel and
+// passes the results on; a lane has one output of every other row. The fields of the instruction stay in registers.
+// What is added to the sums, or multiplied with the results, is loaded one panel ahead, so that results do not wait for
+// it.
 template <class T>
 __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
                        uint32_t tag) {
@@ -233,7 +238,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   const float *const bias = p.bias, *const weight = p.put.weight;
   const float offset = p.put.offset;
 
-  struct Beside {  // what is added to the sums, and what is multiplied with what is put
+  struct Beside {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
   };
   const auto ask = [&](int panel, int column) {
@@ -254,7 +259,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
   bool first = p.norms;
   const int first_unit = units.first + epilogue * grid;
-  int turn = epilogue;  // 0: the unit is this one's
+  int turn = epilogue;  // 0: the unit belongs to this warp
   Beside next = ask(first_unit, first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
@@ -327,7 +332,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   }
 }
 
-// The group's next stages, all of which are begun before the first one ends.
+// Multiplies the warp group's next stages. All of them begin before the first one ends.
 template <class Panel, int... i>
 __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, const Inputs& inputs,
                            std::integer_sequence<int, i...>) {
@@ -348,7 +353,7 @@ __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, c
   (end(std::integral_constant<int, i>()), ...);
 }
 
-// A product of `rows` rows or fewer, whose inputs are there.
+// A matmul of at most `rows` rows whose inputs are in shared memory.
 template <class Weights, int rows>
 __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
                             RingPlace& sums_place) {
@@ -418,7 +423,7 @@ __device__ inline void run(const NormInstruction& a, const Memory& memory, const
   }
 }
 
-// Calls f(row, column) for the elements of [rows, columns], spread over the blocks.
+// Calls f(row, column) for the elements of [rows, columns], spread over all blocks.
 template <class F>
 __device__ void each_element(int rows, int columns, F&& f) {
   const int step = static_cast<int>(gridDim.x) * kThreads;
@@ -472,8 +477,8 @@ __device__ void run(const RopeInstruction& a, const Team& team) {
   }
 }
 
-// Waits until all blocks have come here, for the `meeting`-th time; then all see what they wrote before. By the
-// first finisher's first lane alone, the others of the block wait for it.
+// The grid barrier: waits until all blocks have come here as often as `grid_barrier_` says; then each sees what the
+// others wrote before. Called by the first lane of the first epilogue warp; the rest of the block waits for that lane.
 __device__ inline void grid_barrier(const DecodeKernelLaunch& l, int grid_barrier_) {
   const uint32_t all = static_cast<uint32_t>(grid_barrier_) * gridDim.x;
   uint32_t now;
@@ -481,7 +486,7 @@ __device__ inline void grid_barrier(const DecodeKernelLaunch& l, int grid_barrie
   for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
 }
 
-// The end of a launch: who comes last leaves things as the next one wants them.
+// The end of a launch: the last block to arrive resets the counters for the next launch.
 __device__ inline void leave(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
@@ -493,7 +498,7 @@ __device__ inline void leave(const DecodeKernelLaunch& l, int grid_barriers, uin
 constexpr int kInstructionPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
 static_assert(kInstructionPacks <= kWarp);
 
-// An instruction to its slot. By a warp.
+// Copies an instruction to its slot in shared memory. Called by one warp.
 __device__ inline void fetch(const DecodeKernelLaunch& l, const Memory& memory, int i) {
   const int pack = static_cast<int>(threadIdx.x) % kWarp;
   if (i >= l.count || pack >= kInstructionPacks) return;
@@ -526,7 +531,8 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
   }
 }
 
-// A feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
+// The loop of a producer warp. The next instruction is loaded while the current one is fed, so that memory is never
+// idle.
 template <class T, class Quantized>
 __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const RingPlace& own, int index) {
   Producer producer(l, memory.ring, own, index);
@@ -555,7 +561,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       continue;
     }
     const MatmulInstruction& p = in.matmul;
-    if (index == 0 && p.put.weight != nullptr) {  // of which every block asks for a share
+    if (index == 0 && p.put.weight != nullptr) {  // every block prefetches a share of the norm weights
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
@@ -606,13 +612,13 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp == 0) fetch(l, memory, 0);
   if (warp > 0 && warp <= kMostPlaces && l.places[warp - 1] >= 0) {
-    // Blocks from the last one on: the first ones may have a panel more of every product.
+    // Units are counted from the last block on: the first blocks may have one more panel of every matmul.
     find_place(l.program[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
                memory.places[warp - 1]);
   }
   __syncthreads();
   constexpr int kStageBytes = stage_bytes<T, Quantized>();
-  const int helper = warp - kMathWarps;  // the finishers, the feeders
+  const int helper = warp - kMathWarps;  // index among the epilogue warps, then the producer warps
   if (const int index = helper - kEpilogueWarps; index >= 0) {
     return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kProducerWarps), index);
   }
@@ -620,7 +626,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, group, kMathGroups), .next = group};
   RingPlace sums(sums_barriers, kDecodeSums, kSums);
   const Team team{.warps = kMathWarps, .barrier = 1}, everyone{.warps = kMathWarps + kEpilogueWarps, .barrier = 2};
-  // Tags begin behind those of the launch before; step i's is epoch + i.
+  // Tags continue after those of the launch before: the tag of step i is epoch + i.
   const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
   int grid_barriers = 0;
   for (int i = 0; i < l.count; ++i) {
@@ -653,7 +659,7 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
   config.dynamicSmemBytes =
       static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kHelperWarps);
   config.stream = l.stream;
-  cudaLaunchAttribute together{};  // blocks wait for each other: all run at once
+  cudaLaunchAttribute together{};  // blocks wait for each other, so all of them must be resident
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
   config.attrs = &together;
@@ -669,7 +675,7 @@ MatmulInputs inputs_for(bool quantized) {
   return {.multiple = 1, .bytes = PlainWeights<T>::bytes};
 }
 
-// T is __nv_bfloat16 or __half, Format a type of src/quant that has panels, or void.
+// T is __nv_bfloat16 or __half; Format is a type of src/quant that has panels, or void.
 template <class T, class Format>
 const DecodeKernel* kernel() {
   using Quantized = WeightsOf<Format>::Type;

@@ -1,4 +1,4 @@
-// Kernels of decode steps with 8-bit floats.
+// The persistent decode kernel for fp8 (E4M3) weights.
 #include "kernels/cuda/decode_kernel/kernel.cuh"
 
 namespace sluice::cuda {

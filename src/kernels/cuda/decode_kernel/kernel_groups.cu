@@ -1,4 +1,4 @@
-// Kernels of decode steps with groups of small integers.
+// The persistent decode kernel for int4 weights in groups of 128.
 #include "kernels/cuda/decode_kernel/kernel.cuh"
 
 namespace sluice::cuda {

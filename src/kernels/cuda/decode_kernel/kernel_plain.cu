@@ -1,4 +1,4 @@
-// Kernels of decode steps without quantized weights.
+// The persistent decode kernel without quantized weights.
 #include "kernels/cuda/decode_kernel/kernel.cuh"
 
 namespace sluice::cuda {

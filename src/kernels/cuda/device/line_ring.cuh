@@ -1,7 +1,6 @@
-// The lines of panels (panel_codec.cuh) that a warp multiplies, one after the other, on their way: through shared
-// memory (PTX ISA: cp.async), where every lane copies what it reads itself, so that nobody waits for others. More than
-// one line in registers would not do: all loads count on one scoreboard, and the first one that is used waits for the
-// last one.
+// The K-slices of panels (panel_codec.cuh) that a warp multiplies, prefetched through shared memory (PTX ISA:
+// cp.async). Every lane copies what it reads itself, so no warp waits for others. Prefetching more than one slice into
+// registers would not work: all loads count on one scoreboard, so the first use would wait for the last load.
 #pragma once
 
 #include "kernels/cuda/device/panel_codec.cuh"
@@ -9,19 +8,20 @@
 
 namespace sluice::cuda {
 
-// `slots` lines on their way.
+// A ring of `slots` K-slices in flight.
 template <class Codec, int slots>
 class SharedLineRing {
  public:
   using Line = typename Codec::Line;
   static constexpr int kSlots = slots;
-  static constexpr uint32_t kSlotBytes = 32 * 4 * Codec::kWords, kBytes = slots * kSlotBytes;  // of a warp
+  // bytes per warp
+  static constexpr uint32_t kSlotBytes = 32 * 4 * Codec::kWords, kBytes = slots * kSlotBytes;
 
-  // `memory`: kBytes of it, a multiple of 16.
+  // `memory`: the shared-memory address of kBytes bytes, a multiple of 16.
   __device__ explicit SharedLineRing(uint32_t memory) : begin_(memory), slot_(memory) {}
 
-  // Asks for a line of the codec's panel behind all others, or for none, in the place of the one that was taken last.
-  // First of all `slots` times.
+  // Prefetches K-slice `line` of the codec's panel into the slot that was taken last. ask_for_none() advances the ring
+  // without a copy. At first one of the two must be called `slots` times.
   __device__ void ask(const Codec& codec, int line) {
     uint32_t to = slot_;
     codec.for_words(line, [&]<int words>(const std::byte* from) {
@@ -32,7 +32,7 @@ class SharedLineRing {
   }
   __device__ void ask_for_none() { go_on(); }
 
-  // The line that was asked for first. One of ask() has to follow.
+  // Reads the oldest slice. One of the ask functions has to follow.
   __device__ void take(Line& line) const {
     wait_for_copies<slots - 1>();
     uint32_t from = slot_;
@@ -54,7 +54,8 @@ class SharedLineRing {
   uint32_t slot_;
 };
 
-// The next line alone, in registers: for panels whose rows lie apart, which copies of 16 bytes take longer for.
+// Prefetches the next K-slice only, into registers. For panels whose rows lie apart, for which copies of 16 bytes take
+// longer.
 template <class Codec>
 class NextLine {
  public:
@@ -71,7 +72,7 @@ class NextLine {
   Line line_;
 };
 
-// Lines of which `slots` are on their way where that is of use.
+// A ring with `slots` slices in flight, where that helps.
 template <class Codec, int slots>
 using LineRing = std::conditional_t<Codec::kRowsApart, NextLine<Codec>, SharedLineRing<Codec, slots>>;
 

@@ -1,30 +1,31 @@
-// How a warp reads the panels of panels.h: lines into registers, weights as the a operand of a product in bf16 (small
-// integers and levels are exact there), and the scales that its sums are multiplied with. A weight is
+// How a warp reads packed panels (matmul/panel_layout.h): K-slices into registers, weights as the a operand of a bf16
+// matmul (small integers and levels are exact there), and the scales that its sums are multiplied by. A weight is
 //   scale * (operand - base) + minimum.
 // Every codec has
-//   kFold                    inputs that share scales, at most a line
+//   kFold                    inputs that share scales, at most a slice
 //   kShifted                 whether base or minimum may differ from zero
-//   kMinima                  whether minimum may
-//   struct Line              what a lane holds of a line
-//   kRowsApart               whether what lanes load of a line lies in rows of their own; if not, kWords words of Line
-//                            mean anything, and there are
-//     for_words(number, f)   which calls f<n>(address) for every n words of a line of the first panel that lie side by
-//                            side for this lane: 1, 2 or 4
-//     for_parts(line, f)     which calls f(words) for the same words of a line in registers
+//   kMinima                  whether minimum may differ from zero
+//   struct Line              what a lane holds of a slice
+//   kRowsApart               whether the words that lanes load of a slice lie in separate rows. If not, a Line has
+//   kWords
+//                            words, and the codec has
+//     for_words(number, f)   calls f<n>(address) for every n consecutive words of a slice of the first panel that this
+//                            lane holds; n is 1, 2 or 4
+//     for_parts(line, f)     calls f(words) for the same words of a slice in registers
 //   Codec(panels, k, lane)
-//   load(line, at, number)   asks for a line of the panel that begins `at` bytes behind the first one
-//   read(line, ...)          the same of a line in shared memory; panels of integers and levels only
+//   load(line, at, number)   loads a slice of the panel that begins `at` bytes behind the first one
+//   read(line, ...)          reads a slice from shared memory; panels of integers and levels only
 //   weights(line, step, a)   the a operand of a step of 16 inputs; see mma() for its order
-//   lowered(line, step, a)   the same, times 2^-kLowered: where that is not 1, operands are subnormal for few
-//   instructions bytes(line, half, a)     the a operand of 32 inputs, of steps 2 half and 2 half + 1, in int8, if
-//   kBytes: kBytesBelow less
-//                            than that of weights(); of every four inputs in the order 0, 2, 1, 3
-//   kRounded                 whether operands are rounded; exact(line, step, r, to) then gives the four weights of
-//   output
-//                            g + 8 r as they are, to a whole warp
-//   factors(line, r, fold)   of output g + 8 r, for inputs [kFold * fold, kFold * (fold + 1)) of the line
-//   quad(step, t)            lane t takes inputs 4 quad .. + 3 of the line at this step
-//   slot(quad)               the other way round: 4 step + t
+//   lowered(line, step, a)   the same, times 2^-kLowered. Where kLowered is not 0, operands are subnormal numbers,
+//   which
+//                            take fewer instructions to make
+//   bytes(line, half, a)     if kBytes: the a operand of 32 inputs, of steps 2 half and 2 half + 1, in int8. It is
+//                            kBytesBelow less than that of weights(); every four inputs come in the order 0, 2, 1, 3
+//   kRounded                 whether operands are rounded. If so, exact(line, step, r, to) gives the four unrounded
+//                            weights of output g + 8 r; called by whole warps
+//   factors(line, r, fold)   the factors of output g + 8 r for inputs [kFold * fold, kFold * (fold + 1)) of the slice
+//   quad(step, t)            lane t takes inputs 4 quad .. 4 quad + 3 of the slice at this step
+//   slot(quad)               the inverse: 4 step + t
 #pragma once
 
 #include <bit>
@@ -42,7 +43,7 @@ struct Factors {
 __device__ inline float half_at(uint32_t pair, int i) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> (16 * i))));
 }
-// A byte of a word as a number: 2^23 + byte is exact, and cheaper than a conversion.
+// Byte i of a word as a number. 2^23 + byte is exact, and cheaper than a conversion.
 __device__ inline float unsigned_byte(uint32_t word, int i) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | i)) - 8388608.0f;
 }
@@ -70,13 +71,13 @@ __device__ inline uint32_t masked_or(uint32_t x, uint32_t mask, uint32_t bits) {
 
 inline constexpr uint32_t k128 = 0x43004300u;  // two of 128 in bf16, whose last bit is worth 1
 
-// Two bytes of two's complement, in bits 0 .. 7 and 16 .. 23 (others are ignored): 128 + the lower seven bits, less 128
-// or, for negative ones, 256.
+// Two bytes of two's complement in bits 0 .. 7 and 16 .. 23; other bits are ignored. Each is 128 + the lower seven
+// bits, less 128 or, if negative, 256.
 __device__ inline uint32_t signed_bytes(uint32_t pair) {
   return subtract_bf16x2(masked_or(pair, 0x007f007fu, k128), masked_or(pair, 0x00800080u, k128));
 }
 
-// Some words of a line as an array of their own.
+// `Words` words of a slice as an array.
 template <int Words>
 __device__ inline uint32_t (&words_at(uint32_t* first))[Words] {
   return *reinterpret_cast<uint32_t(*)[Words]>(first);
@@ -96,7 +97,7 @@ __device__ inline void load_words(uint32_t (&to)[Words], const std::byte* from) 
   }
 }
 
-// From shared memory.
+// Reads words from shared memory.
 template <int Words>
 __device__ inline void read_words(uint32_t (&to)[Words], uint32_t address) {
   static_assert(Words == 1 || Words == 2 || Words == 4);
@@ -111,21 +112,21 @@ __device__ inline void read_words(uint32_t (&to)[Words], uint32_t address) {
   }
 }
 
-// Four nibbles as the levels of IQ4, of 8 bits.
+// Maps four nibbles to the 8-bit levels of IQ4.
 __device__ inline uint32_t level_bytes(uint32_t four) {
   const uint32_t low = __byte_perm(0xbfad9881u, 0xf6eaddcfu, four & 0x7777u);
   const uint32_t high = __byte_perm(0x26190d01u, 0x71594535u, four & 0x7777u);
   return __byte_perm(low, high, 0x3210u | (four >> 1 & 0x4444u));
 }
 
-// Times 2^exponent.
+// Multiplies a pair of bf16 by 2^exponent.
 template <int exponent>
 __device__ inline uint32_t lifted(uint32_t pair) {
   if constexpr (exponent == 0) return pair;
   return multiply_bf16x2(pair, static_cast<uint32_t>(127 + exponent) * 0x00800080u);
 }
 
-// The bits of `a` where the mask has ones, those of `b` where it has none.
+// The bits of `a` where the mask has ones, those of `b` elsewhere.
 __device__ inline uint32_t choose(uint32_t mask, uint32_t a, uint32_t b) {
   uint32_t out;
   asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(out) : "r"(mask), "r"(a), "r"(b));
@@ -133,8 +134,8 @@ __device__ inline uint32_t choose(uint32_t mask, uint32_t a, uint32_t b) {
 }
 __device__ inline uint32_t turned(uint32_t x, int left) { return __funnelshift_l(x, x, left); }
 
-// The levels of NF4, none of which but 0 and 1 is a bf16, times a factor for which rounding them costs least: 1.7e-3 of
-// a level at the most, 6.5e-4 of all in the mean; without a factor it is 3.1e-3 and 1.1e-3. As tables of their bytes.
+// The levels of NF4 times a factor, as tables of their bytes. No level but 0 and 1 is a bf16 number. With this factor,
+// rounding costs least: at most 1.7e-3 of a level, 6.5e-4 in the mean. Without a factor it costs 3.1e-3 and 1.1e-3.
 inline constexpr float kNf4Factor = 1.43675f;
 struct LevelBytes {
   uint32_t low[4], high[4];
@@ -150,8 +151,8 @@ constexpr LevelBytes nf4_operands() {
   return bytes;
 }
 
-// Four codes as bytes of a table: `lower` has their lower three bits, `choose` takes from either half of the table by
-// the fourth.
+// Looks up four codes in a table of bytes. `lower` has their lower three bits; `choose` selects one half of the table
+// by the fourth bit.
 __device__ inline uint32_t bytes_of(const uint32_t (&table)[4], uint32_t lower, uint32_t choose) {
   return __byte_perm(__byte_perm(table[0], table[1], lower), __byte_perm(table[2], table[3], lower), choose);
 }
@@ -170,7 +171,7 @@ class PanelCodec {
   static constexpr bool kGroup = kFormat.scales == quant::Scales::kGroup;
   static constexpr int kFold = kFormat.sub_block < kPanelLine ? kFormat.sub_block : kPanelLine;
   static constexpr bool kLevels = kFp4 || kIq4 || kRounded;
-  // What the operands of weights() are above the stored values.
+  // The difference between the operands of weights() and the stored values.
   static constexpr int kOperandOffset = kFormat.low == 8 ? -128 : kLevels ? 0 : 128;
   static constexpr int kBase = kLevels ? 0 : kFormat.offset + kOperandOffset;
   static constexpr bool kMinima = kFormat.mins();
@@ -189,7 +190,8 @@ class PanelCodec {
     scales_ = panel + panel_layout<Codec>().scales_at(lines) + lane / 4 * 4 * kLayout.scale_words;
     supers_ = panel + panel_layout<Codec>().supers_at(lines) + lane / 4 * 4 * kLayout.super_words;
     if constexpr (kRounded) {
-      constexpr auto kAll = quant::kNf4Levels;  // of its own: kernels cannot index the other
+      constexpr auto kAll = quant::kNf4Levels;  // a local constant: device code cannot index a namespace-scope
+                                                // constexpr array
       level_ = kAll[lane % 16];
     }
   }
@@ -198,7 +200,7 @@ class PanelCodec {
     parts(to, panel, line, [](auto& words, const std::byte* from) { load_words(words, from); });
   }
 
-  // See above. The order of both is the same.
+  // See the list above. for_words() and for_parts() visit words in the same order.
   template <class F>
   __device__ void for_words(int line, F&& f) const {
     Line none;
@@ -213,7 +215,7 @@ class PanelCodec {
     if constexpr (kLayout.super_words > 0) f(line.supers);
   }
 
-  // A line that lies in shared memory there, with the scales and supers that are for it.
+  // Reads a slice from shared memory, with its scales and super-scales at the given addresses.
   static __device__ void read(Line& to, uint32_t line, uint32_t scales, uint32_t supers) {
     const uint32_t lane = threadIdx.x % 32;
     if constexpr (kFormat.low == 2) {
@@ -274,7 +276,7 @@ class PanelCodec {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int step = 2 * half + i;
-      uint32_t &first = a[2 * i], &second = a[2 * i + 1];  // of outputs g and g + 8
+      uint32_t &first = a[2 * i], &second = a[2 * i + 1];  // for outputs g and g + 8
       if constexpr (kFormat.low == 8) {
         const uint32_t low = line.low[2 * step], high = line.low[2 * step + 1];
         first = __byte_perm(low, high, 0x6240), second = __byte_perm(low, high, 0x7351);
@@ -302,7 +304,7 @@ class PanelCodec {
     } else if constexpr (kFormat.scales == Scales::kFloat) {
       return {__uint_as_float(line.scales[r]) * (1.0f / kNf4Factor), 0.0f, 0.0f};
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
-      // Exponent and mantissa to their places in fp32; 2^120 moves the exponent.
+      // Moves exponent and mantissa to their places in fp32; 2^120 corrects the exponent.
       const uint32_t bits = shift(line.scales[r], 20 - 8 * fold) & 0x07f00000u;
       return {__uint_as_float(bits) * 0x1p120f * __uint_as_float(line.supers[r]), 0.0f, 0.0f};
     } else if constexpr (kGroup) {
@@ -320,7 +322,7 @@ class PanelCodec {
     }
   }
 
-  // Every lane has a level: codes ask for them.
+  // Each lane holds one level, and codes select among the lanes.
   __device__ void exact(const Line& line, int step, int r, float (&to)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -333,10 +335,10 @@ class PanelCodec {
   static __device__ constexpr int slot(int quad) { return quad; }
 
  private:
-  // Pair p of a step as stored, in bits 0 .. 6 and 16 .. 22, above 128.
+  // Pair p of a step as stored, in bits 0 .. 6 and 16 .. 22, plus 128.
   static __device__ uint32_t above_128(const Line& line, int step, int p) {
     constexpr uint32_t kOne = 0x00010001u, kTwo = 0x00030003u;
-    const int place = step % 2 * 8 + 2 * p;  // of two bits
+    const int place = step % 2 * 8 + 2 * p;  // shift of a pair of two-bit values
     uint32_t bits = k128;
     if constexpr (kFormat.high == 2) {
       bits = masked_or(shift(line.high[step / 2], kFormat.low - place), kTwo << kFormat.low, bits);
@@ -346,9 +348,9 @@ class PanelCodec {
     if constexpr (kFormat.low == 4) return masked_or(line.low[step] >> (4 * p), 0x000f000fu, bits);
     return masked_or(line.low[step / 2] >> place, kTwo, bits);
   }
-  static constexpr int kLowWords = kFormat.low == 2 ? 2 : 4;  // that lie side by side
+  static constexpr int kLowWords = kFormat.low == 2 ? 2 : 4;  // consecutive words
 
-  // f(words of the line, where they are in memory).
+  // Calls f(words of the slice, their address in memory).
   template <class F>
   __device__ void parts(Line& to, int64_t panel, int line, F&& f) const {
     constexpr int64_t kLineBytes = kLayout.line_bytes();
@@ -365,7 +367,7 @@ class PanelCodec {
   static __device__ uint32_t shift(uint32_t x, int left) { return left >= 0 ? x << left : x >> -left; }
 
   const std::byte *low_, *high_, *scales_, *supers_;
-  float level_ = 0.0f;  // exact()
+  float level_ = 0.0f;  // for exact()
 };
 
 // Rows of 8-bit floats, each followed by its scales.
@@ -408,7 +410,8 @@ class PanelCodec<quant::Fp8> {
   static __device__ void lowered(const Line& line, int step, uint32_t (&a)[4]) {
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-      // A byte to the top of each half; exponent and mantissa to their places in bf16, but for 2^120.
+      // Moves a byte to the top of each half, then exponent and mantissa to their places in bf16, which is lower by
+      // 2^120.
       const uint32_t top = __byte_perm(line.rows[p % 2][step], 0, p < 2 ? 0x1404 : 0x3424);
       a[p] = masked_or(top, 0x80008000u, top >> 4 & 0x07f007f0u);
     }

@@ -1,5 +1,5 @@
-// A warp's lines of a panel (panels.h) on their way through shared memory: stages of two or four lines with their
-// scales, each filled by bulk copies that the warp asks for itself, so that it waits for nobody else.
+// The K-slices of a panel (matmul/panel_layout.h) that a warp multiplies, prefetched through shared memory. A stage is
+// two or four slices with their scales. The warp issues the bulk copies that fill it, so no warp waits for another.
 #pragma once
 
 #include "kernels/cuda/device/cluster.cuh"
@@ -9,18 +9,18 @@
 
 namespace sluice::cuda {
 
-// In `bytes` of shared memory, and kBarrierBytes for its barriers.
+// Uses `bytes` of shared memory, and kBarrierBytes for its barriers.
 template <class Codec, uint32_t bytes>
 class PanelRing {
  public:
-  // Of a stage: four lines where three such stages fit or four lines share scales.
+  // Slices per stage: four where three such stages fit, or where four slices share scales.
   static constexpr int kLines = Codec::kLayout.super_words > 0 || 3 * Codec::kLayout.bytes_of(4) <= bytes ? 4 : 2;
   static constexpr auto kStageBytes = static_cast<uint32_t>(Codec::kLayout.bytes_of(kLines));
   static constexpr int kStages = bytes / kStageBytes;
   static constexpr uint32_t kBarrierBytes = kStages * 8;
   static_assert(kStages >= 2);
 
-  // `part`: of the panel's `lines` lines; it begins at a multiple of kLines. By whole warps.
+  // `part` is the warp's part of the panel's `lines` slices and begins at a multiple of kLines. Called by whole warps.
   __device__ PanelRing(uint32_t memory, uint32_t barriers, int lines, const Part& part)
       : memory_(memory), barriers_(barriers), lines_(lines), end_(part.begin + part.count), asked_(part.begin) {
     if (threadIdx.x % kWarp == 0) {
@@ -30,21 +30,22 @@ class PanelRing {
     __syncwarp();
   }
 
-  // Asks for the first stages of the panel that begins there.
+  // Starts to copy the first stages of the panel at `panel`.
   __device__ void begin(const std::byte* panel) {
-    constexpr PanelLayout kOwn = Codec::kLayout;  // kernels cannot call those of the other
+    constexpr PanelLayout kOwn = Codec::kLayout;  // device code cannot call member functions of a constant outside the
+                                                  // function
     panel_ = panel, scales_ = panel + kOwn.scales_at(lines_), supers_ = panel + kOwn.supers_at(lines_);
     for (int i = 0; i < kStages; ++i) ask(i);
   }
 
-  // Line i of the present stage; the first one waits for all of it.
+  // Reads slice i of the current stage. The call with i = 0 waits until the whole stage has arrived.
   __device__ void read(typename Codec::Line& to, int i) const {
     if (i == 0) wait_barrier(barriers_ + stage_ * 8, round_);
     const uint32_t stage = memory_ + stage_ * kStageBytes;
     Codec::read(to, stage + i * kLineBytes, stage + kScalesAt + i / kLayout.scale_lines * kScaleBytes,
                 stage + kSupersAt);
   }
-  // What was read of the stage is used up: asks for the lines that take its place.
+  // Frees the current stage: starts to copy the slices that replace it.
   __device__ void go_on() {
     __syncwarp();
     ask(stage_);
