@@ -1,8 +1,8 @@
-// Products of few rows with integers and levels of up to 8 bits, for compute capability 9.0 (sm_90a): tiles as in
-// matmul_tiles.cuh, but the tensor cores multiply int8. Weights take a mask or a permutation for four of them; inputs
-// are integers of 15 bits of a row's scale (matmul_bytes.h), of which the high and the low bytes are rows of their own,
-// so that sums over inputs that share a scale are exact. They are multiplied by the scale in fp32, and what offsets and
-// minima add is the sum of the inputs times that.
+// int8 matmuls of few rows with integers and levels of up to 8 bits, for compute capability 9.0 (sm_90a). Tiles and
+// launch shape are those of tiles.cuh, but the tensor cores multiply int8. Bound by reading the weights. Four weights
+// become operands by one mask or permutation. Inputs are integers of 15 bits with a scale per row (bytes.h). Their high
+// and low bytes are separate rows, so sums over inputs that share a scale are exact. These sums are multiplied by the
+// scale in fp32. Offsets and minima add the sum of the inputs times a factor.
 #pragma once
 
 #include "kernels/cuda/device/warpgroup.cuh"
@@ -20,8 +20,8 @@ struct Arguments : tiles::Arguments {
   const float *x_scales, *x_sums;
 };
 
-// Rows up to which these products took less time than those of 16 bits on an H200 (docs/performance-cuda-kernels.md):
-// the sums of every set take registers.
+// The most rows for which these matmuls took less time than those of 16 bits on an H200
+// (docs/performance-cuda-kernels.md). The sums of every set take registers.
 template <class Codec>
 constexpr int most_rows() {
   if constexpr (Codec::kBytes) return Codec::kSetsOfPair <= 2 ? 16 : Codec::kSetsOfPair == 4 ? 8 : 0;
@@ -29,14 +29,14 @@ constexpr int most_rows() {
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// What a pair of lines is multiplied with, of outputs g and g + 8: scales, and what the sums of inputs are.
+// The factors of a pair of slices for outputs g and g + 8: `scales` multiply the sums, `shifts` the sums of inputs.
 template <class Codec>
 struct PairFactors {
   static constexpr int kSets = Codec::kSetsOfPair;
   static constexpr bool kShifted = Codec::kGroup || Codec::kMinima || Codec::kBase != Codec::kBytesBelow;
   float scales[kSets][2], shifts[kSets][2];
 
-  // Sets `first` and so on from a line.
+  // Fills in sets `first` and so on from a slice.
   template <int first>
   __device__ void take(const typename Codec::Line& line) {
     constexpr int kOfLine = kSets == 1 ? 1 : kSets / 2;
@@ -67,7 +67,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
   float sums[used / 2];
 #pragma unroll
   for (float& sum : sums) sum = 0.0f;
-  int32_t parts[kSets][used];  // of the high bytes, then of the low ones
+  int32_t parts[kSets][used];  // for the high bytes, then for the low ones
 #pragma unroll
   for (auto& some : parts) {
 #pragma unroll
@@ -93,7 +93,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
   const uint64_t stages = matrix(inputs.stage(0));
   int stage = 0, round = 0, last_stage = 0;
   int line = 0;
-  do {  // not a loop that may have no turns: the compiler would have products wait for each other
+  do {  // do-while: in a loop that may have no turns, the compiler would make the matmuls wait for each other
     const int i = line % Lines::kLines, now = line / 2;
     typename Codec::Line lines[2];
     weights.read(lines[0], i), weights.read(lines[1], i + 1);
@@ -103,7 +103,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
     factors.template take<0>(lines[0]);
     if constexpr (kSets > 1) {
       factors.template take<kSets / 2>(lines[1]);
-      if (line + 1 == part.count) {  // there is no such line
+      if (line + 1 == part.count) {  // there is no second slice
 #pragma unroll
         for (int set = kSets / 2; set < kSets; ++set) {
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[4 * j + i] *= i % 2 == 0 ? scales.x : scales.y;
   }
-  __syncthreads();  // nobody needs the stages any more
+  __syncthreads();  // no warp reads the stages any more
   tiles::leave_sums<used>(shared, sums, 0);
 }
 #endif
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(kThreads, 2) matmul_bytes(const __grid_constan
 
 }  // namespace bytes
 
-// Defined here for the instances that matmul_tiles_*.cu make. False where it cannot be done, or has more rows than are
-// multiplied so; nothing is done then.
+// Defined here for the instances in tiles_*.cu. Returns false, having done nothing, if it cannot or if there are too
+// many rows.
 template <class Codec>
 bool matmul_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const MatmulProblem& p,
                      [[maybe_unused]] int64_t panel_bytes) {
@@ -183,7 +183,7 @@ bool matmul_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const Ma
     const int64_t rows = p.x.rows(), likely = p.starts != nullptr ? pieces(2 * rows, p.matrices) : rows;
     if (l.compute_capability != 90 || likely > kMost || (p.starts == nullptr && p.matrices != 1)) return false;
     constexpr int kSets = Codec::kSetsOfPair;
-    // Tiles are read by whole eights of rows and may be so at the last one, too.
+    // Tiles are read in whole eights of rows, also behind the last row.
     const int64_t x_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0) + 64;
     const int64_t pairs = byte_pairs(p.k), plane_bytes = pairs * x_rows * kPairBytes;
     const int64_t floats = x_rows * (1 + pairs * kSets);

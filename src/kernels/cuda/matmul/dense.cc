@@ -1,11 +1,11 @@
-// Products of many rows by cuBLASLt, which is opened when it is first needed: the program starts where it is not
-// installed, and the streaming kernels then take all rows.
+// Matmuls of many rows by cuBLASLt. The library is opened when it is first needed. Where it is not installed the
+// program still starts, and the streaming kernels take all rows.
 //
-// In cuBLAS's column-major terms out^T [n, rows] = weight^T [n, k] * x^T [k, rows], with the weight's rows as columns.
+// In cuBLAS's column-major terms, out^T [n, rows] = weight^T [n, k] * x^T [k, rows], with the weight's rows as columns.
 //
-// Weights and inputs of 8-bit floats are multiplied as they are, with a scale per row of each, or per 128 elements of
-// one. The tensor cores add products of 8-bit floats with fewer bits than fp32 has; with scales per 128 elements their
-// sums are taken to fp32 after every 128, else after more (CUBLASLT_MATMUL_DESC_FAST_ACCUM).
+// Weights and inputs of 8-bit floats are multiplied as they are, with a scale per row or per 128 elements of a row. The
+// tensor cores add up products of 8-bit floats with fewer bits than fp32 has. With scales per 128 elements the sums are
+// added in fp32 after every 128 elements, else after more (CUBLASLT_MATMUL_DESC_FAST_ACCUM).
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -23,7 +23,7 @@
 namespace sluice::cuda {
 namespace {
 
-// The functions of the library that are used.
+// The library functions that are used.
 struct Library {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
@@ -61,7 +61,7 @@ struct Library {
   }
 };
 
-// Null when it cannot be used here.
+// Null if the library cannot be used here.
 const Library* library() {
   static Library loaded;
   static const bool opened = loaded.open();
@@ -75,7 +75,7 @@ void check(cublasStatus_t status, const char* what) {
 // How operands of 8-bit floats are scaled.
 enum class Scaling { kNone, kGather, kGroups };
 
-// What decides which kernel is best.
+// Everything that cuBLASLt's choice of a kernel depends on.
 struct Problem {
   DType type, out_type;
   int64_t n, rows, k, weight_stride, x_stride, out_stride;  // in elements
@@ -98,7 +98,7 @@ struct Plan {
   bool possible = false;
 };
 
-// Of addresses that are so many bytes apart.
+// The alignment of p and of addresses that are `step` bytes apart.
 uint32_t alignment(const void* p, int64_t step = 0) {
   const auto bits = reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(step);
   return static_cast<uint32_t>(bits == 0 ? 256 : std::min<uintptr_t>(256, bits & -bits));
@@ -124,7 +124,8 @@ void repeat(const Library& lib, cublasLtMatrixLayout_t layout, int32_t matrices,
 
 Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   Plan plan;
-  check(lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");  // no tf32
+  // no tf32
+  check(lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     check(lib.desc_set(plan.desc, attribute, &value, sizeof value), "attribute");
   };
@@ -136,7 +137,7 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kGather});
-    // Kernels are chosen by there being scales, not by where they are.
+    // The choice of kernels depends on there being scales, not on where they are.
     alignas(256) static std::byte anywhere[256];
     const void* somewhere = anywhere;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
@@ -168,9 +169,10 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   return plan;
 }
 
-constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's advice for Hopper
+constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's recommendation for Hopper
 
-// The plan of a problem, made once; null where there is none. Launches come from one thread.
+// The plan of a problem, made once; null if cuBLASLt cannot compute it. Called from one thread only, which launches all
+// kernels.
 const Plan* plan_of(const Library& lib, const Problem& problem) {
   static std::map<Problem, Plan> plans;
   auto plan = plans.find(problem);
@@ -178,11 +180,11 @@ const Plan* plan_of(const Library& lib, const Problem& problem) {
   return plan->second.possible ? &plan->second : nullptr;
 }
 
-// What a product reads beside its weights.
+// What a matmul reads besides its weights.
 struct Operands {
   const void* x = nullptr;
   const float *bias = nullptr, *weight_scales = nullptr, *x_scales = nullptr;
-  std::byte* scratch = nullptr;  // kScratch
+  std::byte* scratch = nullptr;  // kScratch bytes
 };
 
 void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const MatmulProblem& p, const Operands& o,
@@ -250,7 +252,7 @@ bool matmul_dense(const Launch& l, const MatmulProblem& p) {
 
 namespace {
 
-// Rows of inputs, rounded for all heads at once, and multiplied by the matrices of the heads.
+// Rounds the inputs of all heads at once and multiplies them by the matrices of the heads.
 bool matmul_head_rows(const Library& lib, const Launch& l, const MatmulProblem& p) {
   const int64_t width = padded_k(p.x.shape[1]), element = p.type->block_bytes, rows = p.x.rows();
   const Plan* plan = plan_of(lib, {.type = p.type,
@@ -278,7 +280,7 @@ bool matmul_head_rows(const Library& lib, const Launch& l, const MatmulProblem& 
 
 bool matmul_dense_heads(const Launch& l, const MatmulProblem& p) {
   const Library* lib = library();
-  constexpr int64_t kAligned = 8, kTile = 128;  // elements of 16 bits, rows
+  constexpr int64_t kAligned = 8, kTile = 128;  // elements of 16 bits; rows
   if (lib == nullptr || p.x.dtype != &kFloat32 || p.k % kAligned != 0 || p.x_columns % kAligned != 0) return false;
   const auto row_bytes = static_cast<size_t>(padded_k(p.x.shape[1]) * p.type->block_bytes);
   if (kScratch + row_bytes * kTile + 256 > l.workspace_bytes) return false;
@@ -295,7 +297,8 @@ bool matmul_dense_heads(const Launch& l, const MatmulProblem& p) {
 
 namespace {
 
-// Products of experts, without cuBLASLt: of few rows, too, which panels would widen at half of memory's speed.
+// Matmuls of experts, without cuBLASLt. Few rows are taken, too: the panel kernels widen these weights at half of the
+// memory's speed.
 bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows();
   const size_t x_bytes = whole_lines(rows * p.k);
@@ -308,7 +311,7 @@ bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
   return true;
 }
 
-// Where cuBLASLt, which does not cut k for such scales, would leave half of the device idle.
+// Whether cuBLASLt, which does not split k for such scales, would leave half of the device idle.
 bool is_narrow(const Launch& l, const MatmulProblem& p) {
   constexpr int64_t kTile = 128;
   return pieces(p.n, kTile) * pieces(p.x.rows(), kTile) * 2 <= l.sm_count;
@@ -344,7 +347,7 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
     return true;
   }
   if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
-  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
+  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // cuBLASLt has no such epilogue for fp32 biases
   MatmulProblem scaled = p;
   scaled.accumulate = p.accumulate || p.bias != nullptr;
   launch_plan(
@@ -360,7 +363,7 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
 bool dense_possible(const ops::Weight& w, int64_t rows, DType input, DType output) {
   const Library* lib = library();
   if (lib == nullptr) return false;
-  rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));  // not a plan for each number of rows
+  rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));  // limits the number of plans
   if (w.dtype == &quant::Fp8::kType) {
     const Scaling scaling = scaling_of(w.inputs);
     return scaling != Scaling::kNone && rows >= kFp8Rows &&

@@ -1,6 +1,6 @@
-// Products in fp32 whatever the weights are stored in: what other kernels are checked against on the device, and the
-// products of fp32 models. A warp sums 4 outputs of 8 rows, lane after lane, then across lanes: a sum's order depends
-// on k alone. Weights are read again for every 8 rows.
+// Matmuls in fp32 whatever type the weights are stored in: the batch-invariant reference on the device, and the matmuls
+// of fp32 models. A warp computes 4 outputs of 8 rows. Each lane adds up every 32nd input, then the lanes are added up,
+// so the order of a sum depends on k alone. A block has 8 warps; weights are read again for every 8 rows.
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"

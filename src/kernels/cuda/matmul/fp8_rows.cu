@@ -1,5 +1,6 @@
-// Rows rounded to 8-bit floats for products with weights of 8-bit floats, and the order those want scales in. Bound by
-// memory traffic: x once, a quarter of it out.
+// Rounds rows to 8-bit floats for matmuls with weights of 8-bit floats, and gathers scales in the order of those
+// matmuls. One block per row, or one warp per group of 128. Bound by memory traffic: reads x once and writes a quarter
+// of it.
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kGroup = quant::Fp8::kElements;  // 128: four elements for every lane of a warp
 
-// A block per row. Up to kHeld quads of a thread stay in registers; longer rows are read again.
+// One block per row. Up to kHeld quads of a thread stay in registers; longer rows are read again.
 template <class T>
 __global__ void round_rows_kernel(uint32_t* to, float* scales, const T* x, const int32_t* x_rows, int64_t x_stride,
                                   int quads) {
@@ -45,7 +46,7 @@ __global__ void round_rows_kernel(uint32_t* to, float* scales, const T* x, const
   }
 }
 
-// A warp per group of 128.
+// One warp per group of 128.
 template <class T>
 __global__ void round_groups_kernel(uint32_t* to, float* scales, const T* x, int64_t x_stride, int groups, int rows) {
   wait_for_earlier();

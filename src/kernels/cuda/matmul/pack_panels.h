@@ -1,4 +1,4 @@
-// Packing of quantized rows into the panels of panels.h, in host memory. Instantiated by panel_kernels.cc.
+// Packs quantized rows into the panels of panel_layout.h, in host memory. Instantiated by panel_kernels.cc.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,22 +14,22 @@
 
 namespace sluice::cuda {
 
-// Words of the four lanes of a row's group of eight, lane t's in element t. (Vectors of the compiler's: what these are
-// on the machine is its choice.)
+// Words of the four lanes of a row's group of eight, lane t's in element t. (A compiler vector, which the compiler maps
+// to the machine's instructions.)
 using FourWords = uint32_t __attribute__((vector_size(16)));
 
-// Inputs of a row that are packed at a time: whole blocks of every format, and little enough of a panel that the rows
-// which follow find it in the first cache.
+// Inputs of a row that are packed at a time: whole blocks of every format, and so little of a panel that the following
+// rows find it in L1.
 inline constexpr int64_t kPackedInputs = 256;
 
-// A row into its place in a panel whose memory is zero where the row belongs.
+// Packs a row into its place in a panel. The memory of that place must be zero.
 template <class Codec>
 class RowPacker {
  public:
   RowPacker(std::byte* panel, int64_t k, int output)
       : panel_(panel), lines_(panel_lines(k)), g_(output % kPairsOfRows), r_(output / kPairsOfRows) {}
 
-  // Inputs [begin, end), of which `begin` is a multiple of kPackedInputs and `end`, too, but for that of the row.
+  // Packs inputs [begin, end). `begin` is a multiple of kPackedInputs, and so is `end` unless it is the end of the row.
   void pack(const typename Codec::Block* blocks, int64_t begin, int64_t end) {
     const int64_t parts = end / kPart;
     for (int64_t part = begin / kPart; part < parts; part += 2) {
@@ -75,7 +75,7 @@ class RowPacker {
     words |= bits;
     std::memcpy(panel_ + at, &words, sizeof words);
   }
-  // `count` words of each lane, lane after lane.
+  // Adds `count` words of each lane, lane after lane.
   template <int count>
   void add_lanes(int64_t at, const FourWords (&words)[count]) {
     static_assert(count == 1 || count == 2 || count == 4);
@@ -107,17 +107,17 @@ class RowPacker {
     std::memcpy(&second, words + 4, sizeof second);
   }
 
-  // What leaves zeros where a row ends within a line.
+  // A value that leaves zeros where a row ends within a slice.
   static FourWords unused() { return FourWords{} + (kFormat.low == 8 ? quant::every_byte(0x80) : 0); }
 
-  // Two bits and one bit of each of four weights: pairs r and 2 + r at `unit` bits each, seconds 16 bits above.
+  // Spreads `unit` bits of each of four weights: pairs r and 2 + r at `unit` bits each, seconds 16 bits above.
   FourWords spread(FourWords four, int unit) const {
     return ((four & 0xff) | (four >> 8 & 0xff) << 16 | (four >> 16 & 0xff) << (2 * unit) |
             (four >> 24) << (16 + 2 * unit))
            << (unit * r_);
   }
 
-  // The weights of a line: of each step, lane t's are those of inputs 4 t to 4 t + 3 of it, one per byte.
+  // Places the weights of a slice. For each step, lane t's bytes are those of inputs 4 t to 4 t + 3.
   void place(int64_t line, const FourWords (&steps)[kSteps]) {
     const int64_t at = line * kLayout.line_bytes();
     if constexpr (kFp4Panels<Form>) {
@@ -160,13 +160,13 @@ class RowPacker {
     }
   }
 
-  // Two bits of each weight, from bit `shift` on.
+  // Adds two bits of each weight, from bit `shift` on.
   void add_twos(int64_t at, const FourWords (&steps)[kSteps], int shift) {
     const auto bits = [&](int step) { return spread(steps[step] >> shift & quant::every_byte(3), 2); };
     add_lanes(at, {bits(0) | bits(1) << 8, bits(2) | bits(3) << 8});
   }
 
-  // The words of two steps of FP4.
+  // Makes the words of two steps of FP4.
   void place_fp4(FourWords first, FourWords second, FourWords& word, FourWords& next) const {
     const FourWords ends[2] = {fp4_pairs(first >> 16), fp4_pairs(second >> 16)};
     static_assert(Fp4Words::turn(0) == 0);
@@ -192,13 +192,13 @@ class RowPacker {
     return x >> by | x << (32 - by);
   }
 
-  // Of block `i` of the row.
+  // Places the scales of block `i` of the row.
   void place_scales(int64_t i, const quant::RecordScales& s) {
     using quant::Scales;
     const auto record = [&](int64_t line) {
       return kLayout.scales_at(lines_) + (line / kLayout.scale_lines * kPairsOfRows + g_) * kLayout.scale_words * 4;
     };
-    const int half = static_cast<int>(i % 2);  // of the line, for blocks of 32
+    const int half = static_cast<int>(i % 2);  // half of the slice, for blocks of 32
     const uint32_t both = s.halves[0] | static_cast<uint32_t>(s.halves[1]) << 16;
     if constexpr (kFormat.scales == Scales::kHalf) {
       add(record(i / 2) + r_ * 4, static_cast<uint32_t>(s.halves[0]) << (16 * half));
@@ -244,7 +244,7 @@ class RowPacker {
   const int g_, r_;
 };
 
-// Rows of blocks into their places in such a panel; null: none.
+// Packs rows of blocks into their places in a panel; null: no such row.
 template <class Codec>
 void pack_rows(const std::array<const typename Codec::Block*, kPanelOutputs>& rows, int64_t k, std::byte* panel) {
   static_assert(kPackedInputs % Codec::kElements == 0);

@@ -1,14 +1,17 @@
-// Products of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every line of a
-// panel goes through shared memory into registers, becomes an operand of small integers there, and the sums of inputs
-// that share a scale are multiplied by it in fp32: weights are exact, inputs are rounded to bf16.
+// Matmuls of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every K-slice of a
+// panel goes through shared memory into registers and becomes an operand of small integers. The sums of inputs that
+// share a scale are multiplied by it in fp32. So weights are exact; inputs are rounded to bf16. Bound by memory
+// bandwidth, or by decoding where a format takes many instructions.
 //
-// Blocks stay: each puts its inputs into shared memory once, as the b operands of the lanes, and walks over panels,
-// asking for the lines of the next one while it multiplies this one's. Its 8 warps share a panel's lines in turn, or
-// teams of fewer warps have a panel each, as it divides the panels more evenly among the blocks; their sums meet in
-// shared memory in the order of the warps. Of experts, those that have rows get equal numbers of blocks. Where the
-// inputs of all rows do not fit, blocks take a part of k each and a second kernel adds up what they found; or, of
-// several matrices, a block goes through k part by part. Offsets and minima need the sums of the inputs, which are
-// there beside the inputs. Weights are asked for before the kernels that write the inputs have ended.
+// Blocks have 8 warps and are persistent: one wave of blocks walks over all panels. Each block puts its inputs into
+// shared memory once, in operand order. It loads the slices of the next panel while it multiplies the current one. The
+// 8 warps share the slices of a panel in turn, or teams of fewer warps have a panel each, whichever divides the panels
+// more evenly among the blocks. The sums of a team are added in shared memory in the order of the warps. Experts that
+// have rows get equal numbers of blocks.
+//
+// Where the inputs of all rows do not fit, each block takes a part of k, and a second kernel adds up the parts. With
+// several matrices a block goes through k part by part instead. Offsets and minima need the sums of the inputs, which
+// lie beside the inputs. The first weights are loaded before the kernels that write the inputs have ended (PDL).
 #pragma once
 
 #include <bit>
@@ -34,45 +37,46 @@ struct Arguments {
   float* out;
   const float* bias;
   const int32_t *starts, *x_rows;
-  float* partial;                                    // [parts of k, rows, n] instead of out, or null
+  float* partial;                                    // [parts of k, rows, n], written instead of out; or null
   int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one; weights in bytes
   int64_t x_stride, out_stride, panel_bytes;
   int rows, n, k, lines, matrices;
-  int part_lines;   // lines of a block's part of k
-  int chunk_lines;  // lines whose inputs fit into shared memory, a multiple of kWarps
+  int part_lines;   // slices of a block's part of k
+  int chunk_lines;  // slices whose inputs fit into shared memory, a multiple of kWarps
   bool accumulate, x_aligned;
 };
 
 constexpr float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(127 + exponent) << 23); }
 
-// Bytes from a row of inputs to the next one in shared memory: eight lanes' loads of 16 bytes meet all banks.
+// Bytes from a row of inputs to the next one in shared memory, chosen so that eight lanes' loads of 16 bytes meet all
+// banks.
 __host__ __device__ constexpr int x_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
 
-// Ahead: lines of a warp on their way. Blocks: of a multiprocessor.
+// Ahead: slices of a warp in flight. Blocks: blocks per SM.
 template <int RowTiles, int Ahead, int Blocks>
 struct Tiling {
   static constexpr int tiles = RowTiles, rows = RowTiles * 8, ahead = Ahead, blocks = Blocks;
-  static constexpr int buffers = RowTiles == 1 ? 2 : 1;  // of sums, in turn
+  static constexpr int buffers = RowTiles == 1 ? 2 : 1;  // of sums, used in turn
   static constexpr int sums_pitch = rows + 1;            // floats per output
   static constexpr int sums = kWarps * kPanelOutputs * sums_pitch;
 };
 
-// Floats of the sums of inputs of a line: for every scale, the rows.
+// Floats for the sums of inputs per slice: one for every scale and row.
 template <class Codec, class Tile>
 constexpr int x_sums() {
   return Codec::kShifted ? kPanelLine / Codec::kFold * Tile::rows : 0;
 }
 
-// What a block has of a matrix: panels in groups, one for each of its teams of 1 << team_log2 warps.
+// A block's share of a matrix: panels in groups, one panel for each of its teams of 1 << team_log2 warps.
 struct Share {
-  int number, parts;      // of all shares of the matrix
-  int team_log2, groups;  // of the whole matrix
+  int number, parts;      // among all shares of the matrix
+  int team_log2, groups;  // groups of the whole matrix
 
-  // The teams for which the slowest share takes least time. By whole warps.
+  // Chooses the teams for which the slowest share takes least time. Called by whole warps.
   __device__ Share(const Arguments& a, int number_, int parts_) : number(number_), parts(parts_) {
-    constexpr int kLinesBeside = 2;  // what a group takes beside its lines
+    constexpr int kLinesBeside = 2;  // the overhead of a group, in slices
     const int panels = (a.n + kPanelOutputs - 1) / kPanelOutputs;
-    const int log2 = min(static_cast<int>(threadIdx.x % 32), kWarpsLog2);  // a lane for each choice
+    const int log2 = min(static_cast<int>(threadIdx.x % 32), kWarpsLog2);  // each lane tries one choice
     const int rounds = (groups_of(panels, log2) + parts - 1) / parts;
     const unsigned lines = rounds * (((a.part_lines - 1) >> log2) + 1 + kLinesBeside);
     static_assert(kWarpsLog2 < 4);
@@ -105,7 +109,7 @@ class Streamer {
         codec_(a.weight, a.k, lane_),
         ring_(shared_address(shared) + warp_ * Ring::kBytes) {}
 
-  // Asks for this warp's first lines, which are multiplied by `passes` tiles of rows.
+  // Starts to load this warp's first slices, which are multiplied by `passes` tiles of rows.
   __device__ void begin(int passes) {
     go_to(share_.number);
     left_ = own_ < end_ && share_.number < share_.groups ? passes : 0;
@@ -113,15 +117,15 @@ class Streamer {
     for (int i = 0; i < Ring::kSlots; ++i) ask();
   }
 
-  // Inputs of the lines of a chunk to shared memory: per row, per two steps of a line, lane t's four of either step,
-  // and the sums that share a scale. Zeros beyond the last input.
+  // Stores the inputs of a chunk's slices in shared memory: for every row and two steps of a slice, lane t's four
+  // inputs of either step, and the sums of inputs that share a scale. Zeros beyond the last input.
   __device__ void stage(int first_row, int count, int chunk) {
-    constexpr int kBatch = 4, kStep = kWarps * 32;  // quads of a thread in flight, and from one to the next
-    const int lines = min(a_.chunk_lines, (end_ - chunk + 1) / 2 * 2);  // for whole warps: they add up
+    constexpr int kBatch = 4, kStep = kWarps * 32;  // quads that a thread has in flight; quads from one to the next
+    const int lines = min(a_.chunk_lines, (end_ - chunk + 1) / 2 * 2);  // even: whole warps take part
     const int quads = lines * (kPanelLine / 4), thread = threadIdx.x, slot = Codec::slot(thread % 16);
     const float* all_x = a_.x + matrix_ * a_.x_step + chunk * kPanelLine;
-    const int k = min(a_.k, end_ * kPanelLine) - chunk * kPanelLine;  // from the chunk on
-    // A thread's quads are whole lines apart: they have the same place in each.
+    const int k = min(a_.k, end_ * kPanelLine) - chunk * kPanelLine;  // inputs from the chunk on
+    // A thread's quads are whole slices apart and so have the same place in each slice.
     std::byte* to = x_ + thread / 16 * (kPanelLine * 2) + slot / 8 * 64 + slot % 4 * 16 + slot / 4 % 2 * 8;
     float* sums = x_sums_ + thread / kSumLanes * Tile::rows;
     for (int row = 0; row < count; ++row, to += x_pitch(a_.chunk_lines), ++sums) {
@@ -151,7 +155,7 @@ class Streamer {
     __syncthreads();
   }
 
-  // The sums of `count` rows and a group of panels, the next ones of begin().
+  // Computes the sums of `count` rows and the next group of panels since begin().
   __device__ void run(int first_row, int count, bool staged) {
 #pragma unroll
     for (int r = 0; r < Tile::tiles; ++r) {
@@ -208,23 +212,23 @@ class Streamer {
   }
 
  private:
-  static constexpr int kSumLanes = Codec::kFold / 4;  // whose quads share a scale
-  // Where weights are lowered, inputs (of up to 2^63) are raised half of the way, so that no sum is too small for fp32;
-  // sums take the rest of it.
+  static constexpr int kSumLanes = Codec::kFold / 4;  // lanes whose quads share a scale
+  // Where weights are lowered, inputs (of up to 2^63) are raised by half of that, so that no sum is too small for fp32.
+  // The sums are raised by the rest.
   static constexpr float kRaised = 0x1p64f, kLifted = power_of_two(Codec::kLowered - 64);
 
   static __device__ float bf16_sum(uint32_t pair) {
     return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
   }
 
-  // Four of k inputs, zeros beyond.
+  // Loads four of k inputs, zeros beyond k.
   __device__ float4 input(const float* x, int at, int k) const {
     if (a_.x_aligned && at + 4 <= k) return *reinterpret_cast<const float4*>(x + at);
     return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f,
             at + 3 < k ? x[at + 3] : 0.0f};
   }
 
-  // Asks for the next line.
+  // Starts to load the next slice.
   __device__ void ask() {
     if (left_ == 0) return ring_.ask_for_none();
     ring_.ask(codec_, asked_line_);
@@ -251,9 +255,9 @@ class Streamer {
     to = a_.accumulate ? to + sum : sum;
   }
 
-  // `at`: the line's place in the chunk.
+  // `at`: the slice's index in the chunk.
   __device__ void multiply(const typename Codec::Line& line, const std::byte* const (&x)[Tile::tiles], int at) {
-    constexpr int kSteps = Codec::kFold / kPanelStep;  // that share scales
+    constexpr int kSteps = Codec::kFold / kPanelStep;  // steps that share scales
     float part[Tile::tiles][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -310,14 +314,14 @@ class Streamer {
   const Share share_;
   float *const sums_out_, *const x_sums_;
   std::byte* const x_;
-  const int lane_, warp_, team_, begin_, end_, own_;  // own_: this warp's first line
-  Codec codec_;                                       // of the panel that is asked for
+  const int lane_, warp_, team_, begin_, end_, own_;  // own_: this warp's first slice
+  Codec codec_;                                       // for the panel that is loaded
   Ring ring_;
   int asked_line_ = 0, asked_group_ = 0, left_ = 0;
   float sums_[Tile::tiles][4];
 };
 
-// Blocks: (shares of a matrix, matrices, parts of k); of experts, (shares of all of them, 1, parts of k).
+// Grid: (shares of a matrix, matrices, parts of k); for experts (shares of all of them, 1, parts of k).
 template <class Codec, class Tile>
 __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) std::byte shared[];
@@ -368,7 +372,7 @@ inline __global__ void add_parts(const __grid_constant__ Arguments a, int parts)
 
 template <class Codec, class Tile>
 void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
-  const int most_shared = shared_of_block(l) / 2 - (3 << 10);  // of a block: two run on a multiprocessor
+  const int most_shared = shared_of_block(l) / 2 - (3 << 10);  // per block, as two blocks share an SM
   constexpr int kSums = Tile::buffers * Tile::sums * static_cast<int>(sizeof(float));
   constexpr int kRings = kWarps * static_cast<int>(LineRing<Codec, Tile::ahead>::kBytes);
   const auto shared_bytes = [&](int rows, int lines) {
@@ -406,7 +410,7 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
   launch_pdl(l, "sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
 }
 
-// A panel's rows, scaled.
+// Unpacks panels into rows, with scales applied.
 template <class T>
 struct Unpacked {
   T* to;
@@ -449,7 +453,7 @@ __device__ void unpack_step(const Codec& codec, const typename Codec::Line& line
   }
 }
 
-// A block per panel.
+// One block per panel.
 template <class Codec, class T>
 __global__ void __launch_bounds__(kWarps * 32) unpack_panels(const __grid_constant__ Unpacked<T> a) {
   const int lane = threadIdx.x % 32, t = lane % 4;
@@ -523,13 +527,13 @@ inline panels::Arguments panel_arguments(const MatmulProblem& p, int64_t bytes) 
       .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
 }
 
-// Defined here for the instances that matmul_panels_*.cu make: Format is a type of src/quant.
+// Defined here for the instances in panels_*.cu. Format is a type of src/quant.
 template <class Format>
 void matmul_panels(const Launch& l, const MatmulProblem& p) {
   using Codec = PanelCodec<Format>;
   if (p.x.rows() == 0) return;
   const panels::Arguments a = panel_arguments(p, panel_bytes<Format>(p.k));
-  // Rows a matrix is likely to have.
+  // The number of rows that a matrix is likely to have.
   const int64_t likely = p.starts != nullptr ? pieces(2 * p.x.rows(), p.matrices) : p.x.rows();
   constexpr int kAhead = panel_bytes<Format>(4 * kPanelLine) > 2600 ? 2 : 3;  // about as many bytes for every format
   if (likely <= 8) return panels::launch<Codec, panels::Tiling<1, kAhead, 3>>(l, p, a);

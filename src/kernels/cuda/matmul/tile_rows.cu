@@ -1,4 +1,5 @@
-// Inputs of products of many rows in the form that tiles read (matmul_tiles.h). Bound by memory traffic.
+// Rounds the inputs of matmuls of many rows to the layout that tiles read (tiles.h). A thread writes 32 bytes of a
+// K-slice of a row. Bound by memory traffic.
 #include <algorithm>
 
 #include "kernels/cuda/device/numeric.cuh"
@@ -19,7 +20,7 @@ struct TileRows {
   TileOrder order;
 };
 
-// A thread makes the two packs of a step of a line of a row; zeros beyond k.
+// A thread writes the two packs of a step of a slice of a row, with zeros beyond k.
 template <class T>
 __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
   wait_for_earlier();

@@ -1,19 +1,21 @@
-// Products of many rows with weights of any type, one matrix or one per expert: a template over what reads the weights
-// (the codecs of device/panel_codec.cuh, or PlainWeights for those of 16 bits). Tiles are 128 outputs by up to 256
-// rows: out^T = weight * x^T.
+// Matmuls of many rows with weights of any type, with one matrix or one per expert. A template over what reads the
+// weights: the codecs of device/panel_codec.cuh, or PlainWeights for 16 bits. Tiles are 128 outputs by up to 256 rows:
+// out^T = weight * x^T. A block of 256 threads computes one tile or its part of k. Bound by tensor-core and
+// weight-decoding rates for many rows, by reading the weights for few.
 //
-// Every warp takes lines of 64 weights of 16 outputs, out of a ring in shared memory that it has bulk copies fill
-// (panel_ring.cuh) or, of rows instead of panels and on other devices, from device memory into registers some lines
-// ahead. It makes of them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the
-// tile; or, for few rows, whole numbers and levels as they are, and the sums over inputs that share a scale are scaled.
-// The inputs were rounded before (tile_rows.cu) and lie as the tensor cores want them, a line of all rows of a tile in
-// one piece. On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp
-// groups multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up
-// their sums, in order, out of each other's shared memory. On other devices eight warps multiply 16 outputs each by
-// mma.sync.
+// Every warp reads K-slices of 64 weights of 16 outputs. Panels come from a ring in shared memory that the warp fills
+// by bulk copies (panel_ring.cuh). Row-major weights, and all weights on older devices, are loaded from device memory
+// into registers some slices ahead. The warp turns them into the a operand of the tensor cores. For many rows weights
+// are scaled and rounded to 16 bits, once for all rows of the tile. For few rows integers and levels are used as they
+// are, and the sums over inputs that share a scale are scaled.
 //
-// Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts' from where
-// their rows begin. The grid has as many as there may be; those that have none end at once.
+// The inputs were rounded before (tile_rows.cu) and lie in operand order: a slice of all rows of a tile is contiguous.
+// On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp groups multiply
+// 64 outputs each. Where there are few tiles, the blocks of a cluster take a part of k each. They add up their sums, in
+// order, from each other's shared memory. On other devices eight warps multiply 16 outputs each by mma.sync.
+//
+// Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts from where their
+// rows begin. The grid has as many tiles as there may be; blocks without a tile end at once.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +36,9 @@ namespace sluice::cuda {
 
 namespace tiles {
 
-inline constexpr int kThreads = 256;                                                  // two warp groups
-inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;  // of a block
+inline constexpr int kThreads = 256;  // two warp groups
+// of a block
+inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;
 static_assert(kOutputs == kTileOutputs);
 inline constexpr int kSteps = kPanelLine / kPanelStep;
 #ifdef SLUICE_SM90A
@@ -44,14 +47,14 @@ inline constexpr bool kWarpgroups = true;
 inline constexpr bool kWarpgroups = false;
 #endif
 
-// Weights of 16 bits, rows of whole lines. A lane loads 16 bytes of 32 inputs at a time.
+// Row-major weights of 16 bits, padded to whole K-slices. A lane loads 16 bytes of 32 inputs at a time.
 template <class T>
 class PlainWeights {
  public:
   static constexpr int kFold = kPanelLine;
   static constexpr bool kShifted = false;
   struct Line {
-    uint4 packs[2][2];  // of outputs g and g + 8, in two halves
+    uint4 packs[2][2];  // outputs g and g + 8, in two halves of 32 inputs
   };
 
   __device__ PlainWeights(const std::byte* weight, int64_t k, int lane) {
@@ -79,7 +82,7 @@ class PlainWeights {
   const std::byte* rows_[2];
 };
 
-// The 16 bits that weights become.
+// The 16-bit type that weights become.
 template <class Codec>
 struct Operand {
   using Type = __nv_bfloat16;
@@ -93,7 +96,7 @@ struct Operand<PlainWeights<T>> {
 
 struct Arguments {
   const std::byte* weight;
-  const std::byte* x;  // see tile_rows.cu
+  const std::byte* x;  // as tile_rows.cu writes it
   float* out;
   const float* bias;
   const int32_t* starts;
@@ -101,10 +104,10 @@ struct Arguments {
   int64_t x_rows, out_stride;
   int matrices, rows, n, k, lines;
   bool accumulate, quads;  // quads: results may be written four at a time
-  uint32_t zero = 0;       // that the compiler does not know
+  uint32_t zero = 0;       // always 0, but the compiler does not know it
 };
 
-// x: rounded inputs, x_rows of them.
+// x: rounded inputs, x_rows rows of them.
 inline Arguments arguments(const MatmulProblem& p, const std::byte* x, int64_t x_rows, int64_t panel_bytes) {
   return {.weight = p.weight,
           .x = x,
@@ -125,12 +128,12 @@ inline Arguments arguments(const MatmulProblem& p, const std::byte* x, int64_t x
           .quads = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && p.out.row_stride % 4 == 0 && p.n % 4 == 0};
 }
 
-// Where the tile's inputs lie.
+// The row where the tile's inputs begin.
 __device__ inline int64_t tile_place_of(const RowTile& tile) {
   return tile_place(tile.start, tile.matrix) + tile.row - tile.start;
 }
 
-// The a operand of a step: weights as they count.
+// The a operand of a step, with scales applied.
 template <class Codec>
 __device__ void operand(const typename Codec::Line& line, int step, uint32_t (&to)[4]) {
   Codec::weights(line, step, to);
@@ -148,8 +151,8 @@ __device__ void operand(const typename Codec::Line& line, int step, uint32_t (&t
   }
 }
 
-// Sums of up to this many rows are scaled: that takes a multiplication per sum and set of inputs that share a scale,
-// and registers, where scaling weights takes some seven instructions each.
+// The most rows for which sums are scaled instead of weights. Scaling sums takes a multiplication per sum and set of
+// inputs that share a scale, and registers. Scaling weights takes about seven instructions each.
 template <class Codec>
 constexpr int most_scaled_rows() {
   if constexpr (Operand<Codec>::kScaled) {
@@ -159,8 +162,8 @@ constexpr int most_scaled_rows() {
   return 0;
 }
 
-// Of outputs g and g + 8, for each set of inputs of a line that share them: scales, and what operands are above the
-// weights, twice, in bf16.
+// For outputs g and g + 8 and each set of inputs of a slice that share them: the scales, and the difference between
+// operands and weights, twice, in bf16.
 template <class Codec>
 struct LineFactors {
   static constexpr int kSets = kPanelLine / Codec::kFold;
@@ -179,9 +182,9 @@ struct LineFactors {
   }
 };
 
-// The operands of a line but for their last instruction: the tensor cores' registers may not be written before their
-// products are done, and the compiler takes back what is ahead of them where it sees that it could write them at once.
-// Scaled, or as they are and exact, since all of them are integers of up to 8 bits or levels.
+// Makes the operands of a slice but for their last instruction, which finish() adds. The operand registers may not be
+// written before the matmuls that read them have finished, and the compiler would move this work behind that wait if it
+// could write them at once. Operands are scaled, or exact: integers of up to 8 bits or levels.
 template <class Codec, bool scaled>
 __device__ void prepare(const typename Codec::Line& line, uint32_t (&to)[kSteps][4]) {
 #pragma unroll
@@ -212,19 +215,19 @@ __device__ void finish(const uint32_t (&from)[kSteps][4], const LineFactors<Code
   }
 }
 
-// This warp's panel of the first matrix; of warps beyond the last one that.
+// Offset of this warp's panel in the first matrix. Warps beyond the last panel repeat it.
 __device__ inline int64_t own_panel(const Arguments& a) {
   const int panel = static_cast<int>(blockIdx.x) * kPanels + static_cast<int>(threadIdx.x) / kWarp;
   return min(panel, (a.n - 1) / kPanelOutputs) * a.panel_bytes;
 }
 
-// A warp's lines of a panel on their way to registers.
+// Loads a warp's slices of a panel ahead, into registers.
 template <class Codec, int lines>
 class RegisterLines {
  public:
   static constexpr int kLines = lines;       // in flight
-  static constexpr int kLinesOfScales = 1;   // that share them
-  static constexpr uint32_t kWarpBytes = 0;  // of shared memory
+  static constexpr int kLinesOfScales = 1;   // slices that share scales
+  static constexpr uint32_t kWarpBytes = 0;  // bytes of shared memory
 
   __device__ RegisterLines(const Arguments& a, const Part& part, uint32_t = 0)
       : codec_(a.weight, a.k, static_cast<int>(threadIdx.x) % kWarp), part_(part), panel_(own_panel(a)) {}
@@ -236,7 +239,8 @@ class RegisterLines {
       if (i < part_.count) codec_.load(ring_[i], panel_, part_.begin + i);
     }
   }
-  // use(line) of line `number` of the part, number % kLines being i; asks for the one that takes its place.
+  // Calls use(slice) for slice `number` of the part, where number % kLines is i, then loads the slice that takes its
+  // place.
   template <class F>
   __device__ void take(int number, int i, F&& use) {
     use(ring_[i]);
@@ -250,7 +254,7 @@ class RegisterLines {
   typename Codec::Line ring_[kLines];
 };
 
-// The same by way of shared memory.
+// Loads a warp's slices of a panel ahead, through shared memory.
 template <class Codec>
 class SharedLines {
  public:
@@ -259,7 +263,7 @@ class SharedLines {
   static constexpr int kLines = Ring::kLines, kLinesOfScales = std::min(Codec::kLayout.scale_lines, kLines);
   static constexpr uint32_t kWarpBytes = kRingBytes + Ring::kBarrierBytes;
 
-  // `memory`: of the block's warps, a multiple of 128.
+  // `memory`: shared memory of the block's warps, a multiple of 128.
   __device__ SharedLines(const Arguments& a, const Part& part, uint32_t memory)
       : ring_(memory + warp() * kRingBytes, memory + kPanels * kRingBytes + warp() * Ring::kBarrierBytes, a.lines,
               part),
@@ -274,7 +278,7 @@ class SharedLines {
     use(line);
     if (i == kLines - 1 && number + 1 < count_) go_on();
   }
-  // The same in two parts: line i of the present ones; all of them were used.
+  // take() in two parts: reads slice i of the current stage; frees the stage after all its slices were used.
   __device__ void read(typename Codec::Line& to, int i) const { ring_.read(to, i); }
   __device__ void go_on() { ring_.go_on(); }
 
@@ -286,7 +290,7 @@ class SharedLines {
   const int count_;
 };
 
-// Lines in flight in registers: about as many bytes for every type.
+// The loader for a codec. In registers, about as many bytes are in flight for every type.
 template <class Codec>
 struct LinesOf {
   using Type = RegisterLines<Codec, sizeof(typename Codec::Line) <= 32 ? 4 : 2>;
@@ -296,7 +300,7 @@ requires(!std::is_same_v<Format, quant::Fp8>) struct LinesOf<PanelCodec<Format>>
   using Type = SharedLines<PanelCodec<Format>>;
 };
 
-// Four results of a row from `output` on, as many of them as there are.
+// Writes four results of a row from `output` on, or as many of them as exist.
 __device__ inline void put(const Arguments& a, const RowTile& tile, int row, int output, const float4& sum) {
   float v[4] = {sum.x, sum.y, sum.z, sum.w};
   const int count = min(4, a.n - output);
@@ -317,8 +321,8 @@ __device__ inline void put(const Arguments& a, const RowTile& tile, int row, int
   }
 }
 
-// Leaves sums c of 16 outputs and 8 rows, as mma lays them out (device/tensor_core.cuh), in shared memory: `to` is
-// where those of the first output and row go.
+// Stores the sums c of 16 outputs and 8 rows in shared memory, from the layout of mma (device/tensor_core.cuh). `to` is
+// where the sum of the first output and row goes.
 __device__ inline void store_sums(uint32_t to, const float* c) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -327,8 +331,8 @@ __device__ inline void store_sums(uint32_t to, const float* c) {
   }
 }
 
-// Of `blocks` blocks that share a tile this is number `block`; the rows are dealt out to their warps, a lane has four
-// outputs. sum(row, output): four of them, those of all blocks together.
+// Writes the rows of a tile that `blocks` blocks share, as block number `block`. Rows are dealt out to the blocks'
+// warps; a lane has four outputs. sum(row, output) returns four sums over all blocks.
 template <class F>
 __device__ void write(const Arguments& a, const RowTile& tile, int blocks, int block, F&& sum) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, four = static_cast<int>(threadIdx.x) % kWarp * 4;
@@ -339,7 +343,7 @@ __device__ void write(const Arguments& a, const RowTile& tile, int blocks, int b
   }
 }
 
-// Shared memory of a block: stages of the inputs, in whose place sums lie later, and the weights' rings.
+// The shared memory of a block: stages of the inputs, which the sums later replace, and the rings of the weights.
 template <int rows, class Lines>
 struct Layout {
   static constexpr uint32_t kStagesBytes = (rows > 64 ? 5 : 6) * rows * kTileRowBytes;
@@ -356,9 +360,8 @@ struct Layout {
   __device__ Sums sums() const { return {base}; }
 };
 
-// The inputs of `used` rows on their way to shared memory: rows of 128 bytes, a stage for each step of k, or `planes`
-// such rows one after the other. The warps take turns in asking for a stage when all of them are done with what was
-// there, some steps ago.
+// Copies the inputs of `used` rows to shared memory: one stage per step of k, which holds `planes` planes of rows of
+// 128 bytes. The warps take turns in refilling a stage after all warps have read it, some steps ago.
 template <int used, int planes, class Shared>
 class InputStages {
  public:
@@ -367,7 +370,7 @@ class InputStages {
   static constexpr int kStages = std::min<int>(Shared::kStagesBytes / kStageBytes, Shared::kMostStages), kLag = 2;
   static_assert(kLag < kStages);
 
-  // Steps begin .. begin + steps - 1 of the tile's rows; step_rows: from a step to the next one.
+  // Covers steps begin .. begin + steps - 1 of the tile's rows. step_rows: rows from a step to the next one.
   __device__ InputStages(const Shared& shared, const std::byte* x, int64_t step_rows, const RowTile& tile, int begin,
                          int steps, int64_t plane_bytes = 0)
       : shared_(shared),
@@ -381,7 +384,7 @@ class InputStages {
     if (threadIdx.x != 0) return;
     for (int step = 0; step < min(steps_, kStages); ++step) copy(step, step);
   }
-  // Before step `now` is multiplied.
+  // Called before step `now` is multiplied.
   __device__ void go_on(int now) const {
     const int next = now - kLag + kStages;
     if (now % kPanels != static_cast<int>(threadIdx.x) / kWarp || now < kLag || next >= steps_) return;
@@ -410,9 +413,9 @@ class InputStages {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Sums of a warp group's 64 outputs and n rows, at the end: in place of the stages, as TileSums has them. By all
-// threads of the block. sums[4 * i + 2 * h + c] of lane l of warp w, with g = l / 4 and t = l % 4, is that of output 16
-// w + g + 8 h of the group's and row first + 8 i + 2 t + c.
+// Stores the sums of a warp group's 64 outputs and n rows where the stages were, in the layout of TileSums. Called by
+// all threads of the block at the end. With g = l / 4 and t = l % 4, sums[4 * i + 2 * h + c] of lane l of warp w
+// belongs to output 16 w + g + 8 h of the group and row first + 8 i + 2 t + c.
 template <int n, class Shared>
 __device__ void leave_sums(const Shared& shared, const float (&sums)[n / 2], int first) {
 #pragma unroll
@@ -423,8 +426,8 @@ __device__ void leave_sums(const Shared& shared, const float (&sums)[n / 2], int
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Multiplies `used` rows of a tile, by 128 at most at a time, and leaves the sums. While the tensor cores multiply a
-// line, the next one's operands are made.
+// Multiplies `used` rows of a tile, at most 128 at a time, and stores the sums. The operands of the next slice are made
+// while the tensor cores multiply the current one.
 template <int used, class Codec, class Lines, class Shared>
 __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
                          const Shared& shared) {
@@ -438,7 +441,7 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
   const Inputs inputs(shared, arguments.x, arguments.x_rows, tile, part.begin, part.count);
   inputs.begin();
   const bool first_lane = threadIdx.x % kWarp == 0;
-  float sums[kMatmuls][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: of lines that share scales
+  float sums[kMatmuls][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: sums of the slices that share scales
   Factors factors{}, next{};
 #pragma unroll
   for (int j = 0; j < kMatmuls; ++j) {
@@ -512,14 +515,14 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
   if constexpr (kScalesSums) add_parts();
 #pragma unroll
   for (int j = 0; j < kMatmuls; ++j) hold(sums[j]);
-  __syncthreads();  // nobody needs the stages any more
+  __syncthreads();  // no warp reads the stages any more
 #pragma unroll
   for (int j = 0; j < kMatmuls; ++j) leave_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
 }
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// What a block does with its tile of up to `rows` rows: multiply(lines, tile, part, shared) leaves the sums.
+// What a block does with its tile of up to `rows` rows. multiply(lines, tile, part, shared) stores the sums.
 template <class Lines, int rows, class F>
 __device__ void with_tile(const Arguments& a, F&& multiply) {
   extern __shared__ __align__(1024) uint4 memory[];
@@ -545,11 +548,12 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
   const int blocks_of_tile = static_cast<int>(gridDim.y);
   write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y),
         [&](int row, int output) { return shared.sums().of_blocks(blocks_of_tile, row, output); });
-  sync_cluster();  // others may still read these sums
+  sync_cluster();  // other blocks may still read these sums
 }
 #endif
 
-// Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts. Tiles that are half full cost half.
+// Grid: (128 outputs, parts of k, tiles of rows); the parts of k form a cluster. Tiles that are at most half full cost
+// half.
 template <class Codec, int rows, int together>
 __global__ void __launch_bounds__(kThreads, together) matmul_tiles(const __grid_constant__ Arguments a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -566,7 +570,7 @@ __global__ void __launch_bounds__(kThreads, together) matmul_tiles(const __grid_
 #endif
 }
 
-// The same by mma.sync, with all of k.
+// The matmul by mma.sync, without splitting k.
 inline constexpr int kSyncRows = 128, kSyncStages = 4;
 inline constexpr uint32_t kSyncStage = kSyncRows * kTileRowBytes;
 inline constexpr uint32_t kSyncBytes = std::max(kSyncStages * kSyncStage, kSyncRows* kSumPitch);
@@ -595,7 +599,8 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_tiles_sync(const __grid_
   };
   for (int line = 0; line < kSyncStages - 1; ++line) copy(line);
   float sums[kSyncRows / 8][4] = {};
-  // Of 16 rows: eight and their low and high inputs, then the other eight.
+  // The rows and packs that a lane addresses: the first eight rows with their low and high inputs, then the other
+  // eight.
   const int b_row = lane % 8 + lane / 16 * 8, b_pack = lane / 8 % 2;
   for (int line = 0; line < a.lines; line += kAhead) {
 #pragma unroll
@@ -608,7 +613,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_tiles_sync(const __grid_
         for (int step = 0; step < kSteps; ++step) operand<Codec>(taken, step, w[step]);
       });
       wait_for_copies<kSyncStages - 2>();
-      __syncthreads();  // everybody's copies are there, and nobody needs the stage before this one
+      __syncthreads();  // all copies of the stage have arrived, and no warp reads the stage before it
       copy(now + kSyncStages - 1);
       const uint32_t x = shared + now % kSyncStages * kSyncStage + b_row * static_cast<int>(kTileRowBytes);
 #pragma unroll
@@ -645,7 +650,7 @@ void launch_sync(const Launch& l, const Arguments& a) {
 }
 
 #ifdef SLUICE_SM90A
-// Of a kernel over tiles of `rows` rows, `together` blocks of which run on a multiprocessor.
+// Launches a kernel over tiles of `rows` rows; `together` of its blocks fit on an SM.
 template <auto kernel, class Lines, int rows, int together, class A>
 void launch(const Launch& l, const A& a) {
   constexpr int kBytes = Layout<std::max(rows, 64), Lines>::kBytes;
@@ -677,8 +682,8 @@ void launch(const Launch& l, const A& a) {
 
 }  // namespace tiles
 
-// Defined here for the instances that matmul_tiles_*.cu make: Codec reads weights whose panels are `panel_bytes` long.
-// False where it cannot be done; nothing is done then.
+// Defined here for the instances in tiles_*.cu. Codec reads weights whose panels are `panel_bytes` long. Returns false,
+// having done nothing, if it cannot.
 template <class Codec>
 bool matmul_by_tiles(const Launch& l, const MatmulProblem& p, int64_t panel_bytes) {
   using Type = typename tiles::Operand<Codec>::Type;
