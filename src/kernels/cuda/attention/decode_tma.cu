@@ -1,6 +1,7 @@
-// Decode attention on compute capability 9.0: attention_decode.cu with keys and values copied in boxes of whole blocks,
-// by one lane each: a third of what a warp executed for them were copies of 16 bytes. A block's rings leave no room for
-// blocks of the next product, which begin where one of this kernel has ended.
+// Decode attention on compute capability 9.0: decode.cu with keys and values copied as TMA tiles of whole cache blocks,
+// one lane per tile. Bound by reading the cache once. Copies of 16 bytes were a third of the instructions that a warp
+// executed. A block's rings leave no room for blocks of the next matmul, so those start where a block of this kernel
+// has ended.
 #include "kernels/cuda/attention/cache_maps.h"
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
@@ -41,7 +42,7 @@ struct TmaTiles {
     static_cast<void>(allowed);
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
-      // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
+      // In a captured graph no kernel writes indices, or keys and values of tokens before the current step.
       const bool begins_early = l.captured && d.cut.shared_by > 0;
       launch_pdl(l, "attention decode", decode_tma<T, dim, tiles>, dim3(static_cast<unsigned>(l.sm_count)),
                  static_cast<unsigned>(d.warps * kWarp), static_cast<size_t>(d.shared), d.params, maps, d.partials,
