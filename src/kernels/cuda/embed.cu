@@ -1,4 +1,5 @@
-// Rows of embedding tables in block formats, as the file stores them. A thread decodes a block.
+// Gathers rows of embedding tables in block formats, as the file stores them. A thread decodes one block. Bound by
+// latency.
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 

@@ -1,4 +1,4 @@
-// Does this machine have a device that these kernels were compiled for?
+// Whether this machine has a device for which these kernels were compiled.
 #include "kernels/cuda/device_context.h"
 
 namespace sluice::cuda {

@@ -1,11 +1,13 @@
-// Drawing tokens: a block per row. Of few rows, several blocks make the first pass, a part of the row each, and the one
-// that is done last goes on: a multiprocessor takes 21 us for 128 k logits. One pass over the row finds the largest
-// logit and, where all tokens are kept, the draw. Top-k and top-p take two more: a histogram of bins below the maximum,
-// and the listing of the tokens down to the bin where they end, which are ranked in shared memory. Where these are more
-// than there is room for, the end is found in histograms of ever fewer bits of the tokens' order, and the row is drawn
-// from in a pass of its own, as it is for min-p alone. A row whose log-probabilities are asked for gets three passes
-// before its edits, and one after them that counts the logits above its token's. A row of 128 k logits stays in the L2
-// cache between its passes.
+// Samples tokens: one block of 1024 threads per row. For few rows, several blocks make the first pass, each over a part
+// of the row, and the last one to finish goes on. (One SM takes 21 us for 128 k logits.) Bound by reading the logits; a
+// row of 128 k logits stays in L2 between passes.
+//
+// The first pass finds the largest logit and, if no token is filtered out, samples. Top-k and top-p take two more
+// passes: a histogram of bins below the maximum, and a list of the tokens down to the bin where the kept ones end. The
+// listed tokens are ranked in shared memory. If there is no room for them, the last kept token is found in histograms
+// of ever fewer bits of the tokens' order, and a pass of its own samples the row. Min-p alone also takes such a pass.
+// For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
+// sampled token's.
 #include <algorithm>
 #include <cfloat>
 #include <cstring>
@@ -20,15 +22,15 @@ using ops::LogitEdit;
 using ops::SampledRow;
 using ops::SampleRow;
 using ops::TopLogit;
-using Sum = unsigned long long;  // of weights, or of tokens
+using Sum = unsigned long long;  // sums of weights, or numbers of tokens
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-// Blocks beyond which rows are not cut, parts of a row at most, and logits of a part at least, four for every thread.
+// Rows are split only up to kMostBlocks blocks, into at most kMostParts parts of at least four logits per thread.
 constexpr int64_t kMostBlocks = 128, kMostParts = 16, kLeastOfPart = int64_t{4} * kThreads;
 static_assert(kMostParts <= 32);
 
-// The larger value, of equal ones the lower id.
+// The larger value; among equal values the lower id.
 struct Best {
   float value;
   int id;
@@ -60,12 +62,12 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
-// Of a row, for the blocks of a grid that look at it together.
+// A part of a row, for blocks that work on the row together.
 struct Part {
   int index = 0, count = 1;
 };
 
-// f(block, logits) for every block of four ids of the thread's share of the row. The next four are on their way
+// Calls f(block, logits) for every block of four ids in the thread's share of the row. The next four logits are loaded
 // meanwhile.
 template <class F>
 __device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
@@ -89,7 +91,7 @@ __device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) 
   }
 }
 
-// A row as it is drawn from: tokens that the mask forbids, if there is one, are at -infinity.
+// A row to sample from. Tokens that the mask forbids, if there is one, count as -infinity.
 struct Row {
   const float* logits;
   const uint32_t* mask;
@@ -109,7 +111,7 @@ __device__ int bin_of(float max, float logit) {
   return static_cast<int>(fminf((max - logit) * ops::kBinsPerLogit, static_cast<float>(ops::kLogitBins - 1)));
 }
 
-constexpr int kListed = 1024;  // tokens that are ranked in shared memory
+constexpr int kListed = 1024;  // most tokens that are ranked in shared memory
 static_assert(kListed == kThreads);
 
 struct Shared {
@@ -118,10 +120,11 @@ struct Shared {
   Sum keys[kListed], weights[kListed];
   Sum sums[kWarps];
   float raw_sums[kWarps];
-  int bad, alive, spoiled;  // raw logits that are no numbers, or any at all; edited ones that are no numbers
+  int bad, alive, spoiled;  // bad: a raw logit is NaN or +infinity; alive: a raw logit is above -infinity; spoiled: an
+                            // edited logit is NaN or +infinity
   int listed, before;
-  int last_bin;         // kLogitBins: none
-  Sum in_earlier_bins;  // than the last one
+  int last_bin;         // kLogitBins: there is none
+  Sum in_earlier_bins;  // the sum of the bins before the last one
   Sum total;
 };
 
@@ -132,7 +135,7 @@ __device__ void clear_bins(Shared& s) {
   __syncthreads();
 }
 
-// The first bin where `start` and all bins up to it add up to enough(the sum of all bins).
+// Finds the first bin where `start` and all bins up to it add up to enough(the sum of all bins).
 template <class F>
 __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   constexpr int kMine = ops::kLogitBins / kThreads;
@@ -140,7 +143,7 @@ __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   __syncthreads();
   Sum mine = 0;
   for (int i = 0; i < kMine; ++i) mine += s.bins[threadIdx.x * kMine + i];
-  Sum before = mine;  // an inclusive prefix sum, then without its own part
+  Sum before = mine;  // an inclusive prefix sum; its own part is subtracted below
 #pragma unroll
   for (int lane = 1; lane < 32; lane *= 2) {
     const Sum other = __shfl_up_sync(~0u, before, lane);
@@ -167,8 +170,8 @@ __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   __syncthreads();
 }
 
-// Lists at least `count` of the largest raw logits, those of whole bins; s.listed says how many there are. Returns the
-// sum of exp(logit - max).
+// Lists at least `count` of the largest raw logits, in whole bins. s.listed is the number of them. Returns the sum of
+// exp(logit - max).
 __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLogit* to) {
   clear_bins(s);
   float total = 0;
@@ -206,8 +209,8 @@ struct Chosen {
   Best max, sampled;
 };
 
-// The largest logit of the row or the part, and the draw where the row's scale asks for one. Notes what raw logits are
-// like.
+// Finds the largest logit of the row or the part and, if `sampling`, the sampled token. Records whether raw logits are
+// bad or alive.
 __device__ Chosen choose(Shared& s, const SampleRow& asked, const Row& row, bool sampling, Part part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
@@ -239,8 +242,8 @@ struct alignas(8) PartOfRow {
   int bad, alive;
 };
 
-// By every block that has a part of a row: true in the last one, whose result is the whole row's then. `arrivals` is
-// zero before and after.
+// Merges the parts of a row. Called by every block that has a part; returns true in the last one, whose result is then
+// that of the whole row. `arrivals` is zero before and after.
 __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* parts, int32_t* arrivals) {
   if (threadIdx.x == 0) {
     parts[part.index] = {chosen, s.bad, s.alive};
@@ -251,7 +254,7 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
   }
   __syncthreads();
   if (s.before + 1 != part.count) return false;
-  PartOfRow own{{{-INFINITY, INT32_MAX}, {-INFINITY, INT32_MAX}}, 0, 0};  // a lane's, of every warp
+  PartOfRow own{{{-INFINITY, INT32_MAX}, {-INFINITY, INT32_MAX}}, 0, 0};  // one part per lane, the same in every warp
   if (const int lane = static_cast<int>(threadIdx.x) % 32; lane < part.count) {
     constexpr int kWords = sizeof(PartOfRow) / sizeof(uint2);
     const auto* from = reinterpret_cast<const uint2*>(parts + lane);
@@ -266,7 +269,7 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
   return true;
 }
 
-// ops::LogitEdit's formula, each operation rounded by itself as on the host.
+// The formula of ops::LogitEdit, with every operation rounded separately as on the host.
 __device__ float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   logit = __fadd_rn(logit, edit.bias);
   if (edit.output < 0) return logit;
@@ -292,7 +295,7 @@ __device__ void apply_edits(Shared& s, const SampleRow& asked, const Row& row, f
   __syncthreads();
 }
 
-// The order of tokens as numbers: higher logits first, among equal ones the lower id.
+// Maps tokens to integers in their order: higher logits first, among equal logits the lower id.
 __device__ Sum key_of(float logit, int id) {
   const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.0f));  // -0 is 0
   return Sum{(bits >> 31) != 0 ? bits : 0x7fffffffu - bits} << 32 | static_cast<uint32_t>(id);
@@ -302,7 +305,7 @@ __device__ float logit_of(Sum key) {
   return __uint_as_float((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
 }
 
-// What a draw keeps of a row, see ops::SampleRow.
+// Which tokens of a row are kept for sampling; see ops::SampleRow.
 struct Kept {
   const SampleRow& asked;
   const Row& row;
@@ -314,7 +317,7 @@ struct Kept {
   }
   __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(asked.mass * static_cast<double>(total))); }
 
-  // f(logit, id) for the tokens of the thread's share.
+  // Calls f(logit, id) for the tokens of the thread's share.
   template <class F>
   __device__ void each(F&& f) const {
     each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
@@ -326,12 +329,12 @@ struct Kept {
   }
 };
 
-// The last key of the shortest prefix in order whose amounts add up to `enough`; ~0 where all are too little.
+// The last key of the shortest prefix, in key order, whose amounts add up to `enough`. ~0: all together are too little.
 template <class F>
 __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
   constexpr int kBits = 11;
   static_assert(1 << kBits == ops::kLogitBins);
-  Sum prefix = 0, before = 0;  // the key's highest bits; what keys with lower ones add up to
+  Sum prefix = 0, before = 0;  // the key's highest bits; the sum of the amounts of keys below them
   for (int high = 64; high > 0;) {
     const int low = max(high - kBits, 0);
     clear_bins(s);
@@ -349,7 +352,7 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
   return prefix;
 }
 
-// The draw among the tokens up to a key, in a pass of its own.
+// Samples among the tokens up to a key, in a pass of its own.
 __device__ int sample_up_to(Shared& s, const Kept& kept, Sum cut) {
   Best best{-INFINITY, INT32_MAX};
   kept.each([&](float logit, int id) {
@@ -360,7 +363,7 @@ __device__ int sample_up_to(Shared& s, const Kept& kept, Sum cut) {
   return best_of_block(s.sampled, best).id;
 }
 
-// The draw among the tokens that are listed, which hold all that are kept: a thread has one of them.
+// Samples among the listed tokens, which include all kept ones. Each thread has one of them.
 __device__ int sample_listed(Shared& s, const Kept& kept) {
   const SampleRow& asked = kept.asked;
   const int listed = s.listed;
@@ -437,17 +440,17 @@ struct Pointers {
   float* logits;
   int64_t stride;
   int vocab;
-  const SampleRow* rows;  // null: they are given
+  const SampleRow* rows;  // null: `given` has them
   LogitEdit* edits;
   const uint32_t* masks;
   SampledRow* sampled;
   SampledRow* for_host;  // may be null
   TopLogit* top;
-  PartOfRow* parts;   // [draws, parts]
-  int32_t* arrivals;  // [draws]
+  PartOfRow* parts;   // [samples, parts]
+  int32_t* arrivals;  // [samples]
 };
 
-// The raw row's part of what log-probabilities need.
+// Collects what log-probabilities need of the raw row.
 __device__ void report_row(Shared& s, const SampleRow& asked, const Row& raw, SampledRow& sampled, TopLogit* top) {
   sampled.raw_max = choose(s, asked, raw, false).max.value;
   if (s.bad != 0 || s.alive == 0) return;
@@ -455,7 +458,7 @@ __device__ void report_row(Shared& s, const SampleRow& asked, const Row& raw, Sa
   if (asked.report > 0) sampled.top = s.listed <= ops::kMostTop ? s.listed : -1;
 }
 
-// And the token's.
+// Collects what log-probabilities need of the sampled token.
 __device__ void report_token(Shared& s, const Row& raw, SampledRow& sampled) {
   if (threadIdx.x == 0) s.before = 0;
   __syncthreads();
@@ -471,14 +474,14 @@ __device__ void report_token(Shared& s, const Row& raw, SampledRow& sampled) {
   sampled.before = s.before;
 }
 
-// What rows ask for: a few as an argument of the kernel. When eight blocks read theirs from the host's memory, a draw
-// took 15 us instead of 7.
+// The parameters of a few rows, as a kernel argument. When eight blocks read theirs from host memory, sampling took 15
+// us instead of 7.
 constexpr unsigned kGiven = 8;
 struct Given {
   SampleRow rows[kGiven];
 };
 
-// Blocks: (draws, parts).
+// Grid: (samples, parts).
 __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ Given given) {
   __shared__ Shared s;
   wait_for_earlier();

@@ -1,5 +1,5 @@
-// Which instructions of a decode step wait for all blocks, what they pass on, and what they write. Nothing here needs a
-// device.
+// Tests which instructions of a decode step wait at a grid barrier, what they pass on through Exchanges, and what they
+// write to memory. Needs no device.
 #include "kernels/cuda/decode_kernel/dependencies.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ Instruction blank(Kind kind) {
   return in;
 }
 
-// A run of ops over tensors of one row, as DecodeKernelBuilder records it.
+// A run of ops over tensors of one row, as DecodeKernelBuilder captures it.
 class Captured {
  public:
   std::vector<float> x = rows(kHidden), normed = x, qkv = rows(kQkv), mixed = x, gate_up = rows(2 * kInner),
@@ -109,12 +109,12 @@ TEST(Dependencies, LayersPassTheirResultsOnWithoutMeetings) {
   run.embed();
   for (int i = 0; i < 3; ++i) run.layer();
   const DecodeKernelPlan plan = resolve_dependencies(run.ops);
-  // The last norm may be read after the kernel, so that it stays what it is; all others are a part of their product.
+  // The last norm may be read after the kernel, so it remains an instruction; all others are fused into their matmul.
   EXPECT_THAT(kinds(plan), ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
                                        Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
                                        Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
                                        Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kMatmul));
-  // After the embedding, and round the last norm.
+  // Barriers come after the embedding and around the last norm.
   EXPECT_THAT(grid_barriers(plan), ElementsAre(1, 15, 16));
   for (size_t i = 2; i < 14; ++i) {
     const Instruction& in = plan.instructions[i];
@@ -139,10 +139,10 @@ TEST(Dependencies, OthersMeetBeforeTheyTouchAResidual) {
   Captured run;
   run.embed();
   run.layer();
-  run.matmul(run.x, run.mixed);  // written anew
+  run.matmul(run.x, run.mixed);  // overwrites x
   run.matmul(run.x, run.gated, true);
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
-  // ..., down, put, the new x, put, what is added to it
+  // ..., down, put, the new x, put, the matmul that adds to it
   const size_t last = all.size() - 1;
   ASSERT_TRUE(all[last].matmul.accumulate);
   EXPECT_TRUE(all[last].grid_barrier || all[last - 1].grid_barrier);

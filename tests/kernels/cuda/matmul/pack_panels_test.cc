@@ -1,4 +1,5 @@
-// Rows of quantized weights in panels, read as panels.h says that they lie, weight by weight.
+// Packs rows of quantized weights into panels and reads them back weight by weight, by the layout that panel_layout.h
+// documents.
 #include "kernels/cuda/matmul/pack_panels.h"
 
 #include <gtest/gtest.h>
@@ -109,7 +110,7 @@ using Formats =
 TYPED_TEST_SUITE(PackPanelsTest, Formats);
 
 TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
-  // More than is packed at a time, and of small blocks half a line at the end.
+  // k is more than is packed at a time; formats of small blocks end with half a K-slice.
   constexpr int64_t kBlocks = TypeParam::kElements < kPanelLine ? 13 : 5, k = kBlocks * TypeParam::kElements;
   static_assert(k > kPackedInputs);
   Panel<typename PanelsOf<TypeParam>::Type> panel(k);
@@ -120,7 +121,7 @@ TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
     std::vector<float>& values = expected.emplace_back(static_cast<size_t>(k));
     to_float(&TypeParam::kType, reinterpret_cast<const std::byte*>(row.data()), values.data(), values.size());
   }
-  for (const bool late : {false, true}) {  // rows that come with others, and those that are packed to them
+  for (const bool late : {false, true}) {  // rows that are packed together, then rows that are added to a panel
     std::array<const typename TypeParam::Block*, kPanelOutputs> rows{};
     for (size_t output = 0; output < kPanelOutputs; ++output) {
       if ((output % 5 == 3) == late) rows[output] = data[output].data();
