@@ -23,7 +23,7 @@ double seconds(const std::function<void()>& body) {
     check_cuda(cudaEventRecord(begin, stream), "event");
     body();
     check_cuda(cudaEventRecord(end, stream), "event");
-    check_cuda(cudaEventSynchronize(end), "graph");
+    check_cuda(cudaEventSynchronize(end), "event");
     float milliseconds = 0;
     check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "event");
     if (i >= 2) times.push_back(milliseconds);
@@ -37,13 +37,13 @@ double seconds_per_call(int calls, const std::function<void(int)>& body) {
   cudaStream_t stream = launch().stream;
   for (int i = 0; i < calls; ++i) body(i);  // warms up: libraries choose kernels, and shared memory is allowed
   cudaGraph_t graph = nullptr;
-  cudaGraphExec_t graph_runner = nullptr;
-  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");
+  cudaGraphExec_t executable = nullptr;
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph capture");
   for (int i = 0; i < calls; ++i) body(i);
-  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-  check_cuda(cudaGraphInstantiate(&graph_runner, graph, 0), "graph");
-  const double s = seconds([&] { check_cuda(cudaGraphLaunch(graph_runner, stream), "graph"); });
-  cudaGraphExecDestroy(graph_runner), cudaGraphDestroy(graph);
+  check_cuda(cudaStreamEndCapture(stream, &graph), "graph capture");
+  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
+  const double s = seconds([&] { check_cuda(cudaGraphLaunch(executable, stream), "graph"); });
+  cudaGraphExecDestroy(executable), cudaGraphDestroy(graph);
   return s / calls;
 }
 

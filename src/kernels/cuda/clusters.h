@@ -27,7 +27,8 @@ struct ClusterCapacity {
       config.dynamicSmemBytes = static_cast<size_t>(shared);
       config.attrs = &cluster;
       config.numAttrs = 1;
-      check_cuda(cudaOccupancyMaxActiveClusters(&clusters[static_cast<size_t>(blocks)], kernel, &config), "clusters");
+      check_cuda(cudaOccupancyMaxActiveClusters(&clusters[static_cast<size_t>(blocks)], kernel, &config),
+                 "querying the number of resident clusters");
     }
   }
 

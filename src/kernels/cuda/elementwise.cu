@@ -74,7 +74,7 @@ void embed(const Launch& l, const Tensor& out, const Tensor& table, const int32_
   if (table.dtype == &kFloat64) return embed_rows<double>(l, out, table, ids);
   if (table.dtype == &kBFloat16) return embed_rows<__nv_bfloat16>(l, out, table, ids);
   if (table.dtype == &kFloat16) return embed_rows<__half>(l, out, table, ids);
-  CHECK(embed_blocks(l, out, table, ids), "no kernel to embed from {}", table.dtype->name);
+  CHECK(embed_blocks(l, out, table, ids), "embed: tables of {} are not supported", table.dtype->name);
 }
 
 void gather_rows(const Launch& l, const Tensor& out, const Tensor& x, const int32_t* rows) {

@@ -23,7 +23,8 @@ bool embed_any(const Launch& l, const Tensor& out, const Tensor& table, const in
     if constexpr (kHasPanels<Codec>) {
       if (table.dtype != &Codec::kType) return;
       found = true;
-      CHECK(table.row_stride == table.shape[1], "a table with rows {} apart", table.row_stride);
+      CHECK(table.row_stride == table.shape[1],
+            "embed: rows of a block table must be contiguous, but the row stride is {}", table.row_stride);
       const int64_t row_blocks = table.shape[1] / Codec::kElements, count = out.rows() * row_blocks;
       if (count == 0) return;
       constexpr int kThreads = 64;

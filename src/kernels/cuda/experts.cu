@@ -464,7 +464,7 @@ void route(const Launch& l, const ops::RouteArgs& args) {
                       .experts = experts,
                       .routing = args.routing};
   const size_t bytes = row_bytes(experts, args.routing.groups);
-  CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts", experts);
+  CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts do not fit into shared memory", experts);
   const dim3 blocks(static_cast<unsigned>(pieces(rows, kRouteWarps)));
   const bool grouped = args.routing.top_groups < args.routing.groups;
   if (!grouped && args.routing.score != ops::Routing::Score::kSparseMixer && experts <= 8 * kWarp) {
@@ -483,7 +483,7 @@ void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
   const int entries = static_cast<int>(args.experts.shape.elements());
   const int experts = static_cast<int>(args.starts.shape.elements()) - 1;
   constexpr size_t kShared = 48 << 10;
-  CHECK(experts * sizeof(int) <= kShared, "{} experts", experts);
+  CHECK(experts * sizeof(int) <= kShared, "{} experts do not fit into shared memory", experts);
   const Placement p{.entries_out = args.entries.as<int32_t>(),
                     .rows_out = args.rows.as<int32_t>(),
                     .places_out = args.places.as<int32_t>(),

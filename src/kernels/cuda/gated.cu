@@ -146,7 +146,8 @@ void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& g
   if (out.rows() == 0 || out.shape[1] == 0) return;
   if (in_quads(out) && in_quads(gate_up) && out.shape[1] % 4 == 0) {
     if (gate_up.dtype == &kFloat32) return gate_rows<float>(l, name, out, gate_up, f);
-    CHECK(gate_up.dtype == &kBFloat16, "no kernel gates {}", gate_up.dtype->name);
+    CHECK(gate_up.dtype == &kBFloat16, "gated units cannot read {} (expected one of: float32, bfloat16)",
+          gate_up.dtype->name);
     return gate_rows<__nv_bfloat16>(l, name, out, gate_up, f);
   }
   const Halves<float> in{gate_up.f32(), gate_up.row_stride, out.shape[1]};

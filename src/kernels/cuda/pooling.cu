@@ -44,7 +44,7 @@ void pooling(const Launch& l, const ops::PoolingArgs& args, const int32_t* query
   const dim3 grid(static_cast<unsigned>(pieces(args.x.shape[1], kThreads)), static_cast<unsigned>(args.out.rows()));
   pool_rows<<<grid, kThreads, 0, l.stream>>>(args.out.f32(), args.out.row_stride, args.x.f32(), args.x.row_stride,
                                              args.x.shape[1], query_start, args.pooling);
-  check_launch("pool");
+  check_launch("pooling");
 }
 
 }  // namespace sluice::cuda

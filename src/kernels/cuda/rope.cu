@@ -286,7 +286,7 @@ void store_rows(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* pos
 template <class T>
 void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
   if (a.q.dtype == &kFloat32) return store_rows<float, T>(l, a, positions, slots);
-  CHECK(a.q.dtype == &kBFloat16, "no kernel rotates {}", a.q.dtype->name);
+  CHECK(a.q.dtype == &kBFloat16, "rope_store cannot rotate {} (expected one of: float32, bfloat16)", a.q.dtype->name);
   store_rows<__nv_bfloat16, T>(l, a, positions, slots);
 }
 
@@ -314,7 +314,7 @@ void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, 
   } else if (type == &kFloat8E5M2) {
     store<__nv_fp8_e5m2>(l, args, positions, slots);
   } else {
-    CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
+    CHECK(type == &kFloat8E4M3, "{}: caches of {} are not supported", name, type->name);
     store<__nv_fp8_e4m3>(l, args, positions, slots);
   }
   check_launch(name);

@@ -542,7 +542,8 @@ void sample(const Launch& l, const ops::SampleArgs& args) {
   if (samples <= kGiven) {
     std::memcpy(given.rows, args.rows.data, args.rows.bytes());
   } else {
-    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "{} samples", samples);
+    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "sample: the workspace is too small for {} samples",
+          samples);
     copy_from_host(l, l.workspace + kPartsBytes, args.rows.data, args.rows.bytes());
   }
   const Pointers pointers{

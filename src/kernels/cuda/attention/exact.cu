@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
 
 void attention_exact(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
   const AttentionParams p = attention_params(args, at);
-  CHECK(p.head_dim <= kMostDim && p.value_dim <= kMostDim, "heads of {} and {}", p.head_dim, p.value_dim);
+  CHECK(p.head_dim <= kMostDim && p.value_dim <= kMostDim, "attention: head dimensions {} and {} are above {}",
+        p.head_dim, p.value_dim, kMostDim);
   if (args.q.rows() == 0) return;
   const dim3 grid(static_cast<unsigned>(args.q.rows()), static_cast<unsigned>(p.heads));
   const size_t shared = kWarps * (static_cast<size_t>(p.value_dim) * sizeof(float) + sizeof(Partial));
@@ -106,7 +107,7 @@ void attention_exact(const Launch& l, const ops::AttentionArgs& args, const Atte
   } else if (type == &kFloat8E5M2) {
     attend<__nv_fp8_e5m2><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else {
-    CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
+    CHECK(type == &kFloat8E4M3, "attention: caches of {} are not supported", type->name);
     attend<__nv_fp8_e4m3><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   }
   check_launch("exact attention");

@@ -581,7 +581,7 @@ LatentPartials latent_partials(const Launch& l, const AttentionParams& p) {
   auto* sums = reinterpret_cast<ChunkSum*>(values + rows * p.value_dim);
   auto* cuts = reinterpret_cast<LatentCut*>(sums + rows);
   CHECK(reinterpret_cast<std::byte*>(cuts + l.sm_count) <= l.workspace + l.workspace_bytes,
-        "{} bytes of workspace for latent attention", l.workspace_bytes);
+        "latent attention: a workspace of {} bytes is too small", l.workspace_bytes);
   return {values, sums, cuts};
 }
 
@@ -600,7 +600,7 @@ void launch_latent(const Launch& l, const AttentionParams& p, int tokens, int se
     launch_pdl(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map, partials,
                std::min(sequences - first, kLatentSequences));
     if (blocks == 1) continue;
-    launch_pdl(l, "pieces of latent attention", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
+    launch_pdl(l, "latent attention: merge", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
                partials);
   }
 }

@@ -31,12 +31,14 @@ struct AttentionParams {
 inline RowType result_type(const Tensor& out) {
   if (out.dtype == &kFloat32) return RowType::kFloat;
   if (out.dtype == &kBFloat16) return RowType::kBFloat16;
-  CHECK(out.dtype == &kFloat16, "no kernel of attention writes {}", out.dtype->name);
+  CHECK(out.dtype == &kFloat16, "attention cannot write {} (expected one of: float32, bfloat16, float16)",
+        out.dtype->name);
   return RowType::kHalf;
 }
 inline RowType query_type(const Tensor& q) {
   if (q.dtype == &kFloat32) return RowType::kFloat;
-  CHECK(q.dtype == &kBFloat16, "no kernel of attention reads queries of {}", q.dtype->name);
+  CHECK(q.dtype == &kBFloat16, "attention cannot read queries of {} (expected one of: float32, bfloat16)",
+        q.dtype->name);
   return RowType::kBFloat16;
 }
 

@@ -53,7 +53,7 @@ void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIn
   static_cast<void>(allowed);
   const auto blocks = static_cast<unsigned>(at.prefill_tiles * p.kv_heads);
   prefill_by_warpgroups<Design><<<blocks, kPrefillThreads, kBytes, l.stream>>>(p, at.sequences, source);
-  check_launch("attention prefill of warp groups");
+  check_launch("attention prefill (wgmma)");
 }
 
 }  // namespace sluice::cuda

@@ -404,7 +404,7 @@ void DecodeKernelBuilder::flush() {
 std::byte* DecodeKernelBuilder::device() {
   if (device_ == nullptr) {
     void* data = nullptr;
-    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(TensorMaps)), "program of a step");
+    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(TensorMaps)), "persistent decode kernel");
     device_ = static_cast<std::byte*>(data);
   }
   return device_;
@@ -414,7 +414,7 @@ std::byte* DecodeKernelBuilder::device() {
 uint2* DecodeKernelBuilder::exchange(size_t words) {
   if (exchanges_.empty() || exchanges_.back().second < words) {
     void* memory = nullptr;
-    check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "program of a step");
+    check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "persistent decode kernel");
     exchanges_.emplace_back(static_cast<uint2*>(memory), words);
   }
   return exchanges_.back().first;
@@ -427,13 +427,13 @@ const TensorMaps* DecodeKernelBuilder::keep(const TensorMaps& maps) {
 
 void DecodeKernelBuilder::finish() {
   if (device_ == nullptr) return;
-  check_cuda(cudaMemset(device_, 0, kInstructionsAt), "program of a step");
+  check_cuda(cudaMemset(device_, 0, kInstructionsAt), "persistent decode kernel");
   for (const auto& [memory, words] : exchanges_) {
-    check_cuda(cudaMemset(memory, 0, words * sizeof(uint2)), "program of a step");
+    check_cuda(cudaMemset(memory, 0, words * sizeof(uint2)), "persistent decode kernel");
   }
   const auto copy = [&](size_t at, const auto& values) {
     check_cuda(cudaMemcpy(device_ + at, values.data(), values.size() * sizeof(values[0]), cudaMemcpyHostToDevice),
-               "program of a step");
+               "persistent decode kernel");
   };
   copy(kInstructionsAt, all_);
   copy(kMapsAt, maps_);

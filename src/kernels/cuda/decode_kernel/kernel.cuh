@@ -652,7 +652,7 @@ template <class T, class Quantized>
 void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
   static const cudaError_t allowed = cudaFuncSetAttribute(
       run_decode_kernel<T, Quantized>, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingAlign + kDecodeSharedBytes);
-  check_cuda(allowed, "shared memory of a step");
+  check_cuda(allowed, "shared memory of the persistent decode kernel");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(l.sm_count));
   config.blockDim = dim3(kDecodeThreads);
@@ -664,7 +664,7 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
   together.val.cooperative = 1;
   config.attrs = &together;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, run_decode_kernel<T, Quantized>, s), "step");
+  check_cuda(cudaLaunchKernelEx(&config, run_decode_kernel<T, Quantized>, s), "persistent decode kernel");
 }
 
 template <class T, class Quantized>

@@ -93,7 +93,7 @@ void round_to_bytes(const Launch& l, const ByteInputs& to, int sets, const Matmu
                .matrices = p.matrices,
                .sets = sets,
                .aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0};
-  launch_pdl(l, "rows of bytes", byte_rows, dim3(static_cast<unsigned>(p.x.rows())), kThreads, 0, a);
+  launch_pdl(l, "rounding to int8", byte_rows, dim3(static_cast<unsigned>(p.x.rows())), kThreads, 0, a);
 }
 
 }  // namespace sluice::cuda

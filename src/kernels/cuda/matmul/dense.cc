@@ -39,7 +39,7 @@ struct Library {
   bool open() {
     void* library = dlopen("libcublasLt.so." SLUICE_CUBLASLT_MAJOR, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      log::warning("{}: matrix products of many rows will be slower", dlerror());
+      log::warning("cannot load cuBLASLt ({}): matmuls of many rows will be slower", dlerror());
       return false;
     }
     return load(library, "cublasLtCreate", create) && load(library, "cublasLtMatmul", matmul) &&
@@ -69,7 +69,7 @@ const Library* library() {
 }
 
 void check(cublasStatus_t status, const char* what) {
-  CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}: status {}", what, static_cast<int>(status));
+  CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed with status {}", what, static_cast<int>(status));
 }
 
 // How operands of 8-bit floats are scaled.
@@ -198,7 +198,7 @@ void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const Ma
   const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
   check(lib.matmul(lib.handle, plan.desc, &one, p.weight, plan.weight, o.x, plan.x, &keep, p.out.data, plan.out,
                    p.out.data, plan.out, &plan.algorithm, o.scratch, kScratch, l.stream),
-        "product");
+        "matmul");
 }
 
 constexpr size_t whole_lines(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }

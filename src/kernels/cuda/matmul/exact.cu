@@ -102,7 +102,7 @@ void matmul_exact(const Launch& l, const MatmulProblem& p) {
   if (p.x.rows() == 0) return;
   if (p.type == &kFloat32) return run<float>(l, p);
   if (p.type == &kBFloat16) return run<__nv_bfloat16>(l, p);
-  CHECK(p.type == &kFloat16, "no kernel for weights of {}", p.type->name);
+  CHECK(p.type == &kFloat16, "matmul: weights of {} are not supported", p.type->name);
   run<__half>(l, p);
 }
 

@@ -206,7 +206,9 @@ class RowPacker {
       add(record(i / 2) + (2 * r_ + half) * 4, both);
     } else if constexpr (kFormat.scales == Scales::kExponent) {
       if (s.halves[0] >= 0xfe) {
-        throw Error(ErrorCode::kCorruptFile, fmt::format("scales of type {} that are NaN or 2^127", Codec::kType.name));
+        throw Error(
+            ErrorCode::kCorruptFile,
+            fmt::format("weights of type {}: a scale is NaN or 2^127, which is not supported", Codec::kType.name));
       }
       add(record(i / 2), static_cast<uint32_t>(s.halves[0] + 1) << (8 * (2 * r_ + half)));
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
@@ -214,7 +216,7 @@ class RowPacker {
       add(record(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));
       const int64_t row = kLayout.supers_at(lines_) + (g_ * kLayout.super_words + r_) * 4;
       if (i == 0) add(row, both);
-      CHECK(word_at(row) == both, "a row of {} with several scales of a tensor", Codec::kType.name);
+      CHECK(word_at(row) == both, "weights of type {}: a row has several scales of the tensor", Codec::kType.name);
     } else if constexpr (kFormat.scales == Scales::kGroup || kFormat.scales == Scales::kFloat) {
       constexpr int kSubs = kLayout.scale_words / 2;
       add(record(i * Codec::kElements / kPanelLine) + (kSubs * r_ + (kSubs == 2 ? half : 0)) * 4, both);

@@ -39,7 +39,7 @@ void pack_panel<quant::Fp8>(const Rows<quant::Fp8>& rows, int64_t k, std::byte* 
     }
   }
   // The kernels read this code as 480.
-  if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3 that are NaN");
+  if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3: a weight is NaN");
 }
 
 // Rows of `from` for one panel, as blocks of type `type`.
@@ -50,7 +50,7 @@ class BlockRows {
     if (from.dtype == type) return;
     if (from.dtype->decode == nullptr || type->encode == nullptr) {
       throw Error(ErrorCode::kUnsupportedModel,
-                  fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
+                  fmt::format("weights of type {} cannot be converted to {}", from.dtype->name, type->name));
     }
     row_bytes_ = values_.size() / static_cast<size_t>(type->block_size) * static_cast<size_t>(type->block_bytes);
     blocks_.resize(kPanelOutputs * row_bytes_);
@@ -85,9 +85,9 @@ size_t packed_bytes(int64_t n, int64_t k) {
 template <class Codec>
 void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& from) {
   const int64_t k = into.k, last = row + from.rows();
-  CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
-        row, from.shape.str(), into.n, k);
-  CHECK(k % Codec::kElements == 0, "{} inputs in blocks of {}", k, Codec::kElements);
+  CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n,
+        "packing rows from {} on of shape {} into a matrix [{}, {}]", row, from.shape.str(), into.n, k);
+  CHECK(k % Codec::kElements == 0, "packing: {} inputs are not a multiple of the block size {}", k, Codec::kElements);
   if (from.rows() == 0) return;
   const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
   const auto bytes = static_cast<size_t>(panel_bytes<typename PanelsOf<Codec>::Type>(k));
@@ -190,7 +190,8 @@ template <class F>
 bool matmul_unpacked(const Launch& l, const MatmulProblem& p, const PanelKernels& kernels, DType type, F&& multiply) {
   const int64_t row_bytes = padded_k(p.k) * type->block_bytes;
   const int64_t most = static_cast<int64_t>(kUnpackedBytes) / row_bytes / kPanelOutputs * kPanelOutputs;
-  CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes, "workspace of {} for {} inputs", l.workspace_bytes, p.k);
+  CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes,
+        "unpacking weights: a workspace of {} bytes is too small for {} inputs", l.workspace_bytes, p.k);
   Launch rest = l;
   rest.workspace += kUnpackedBytes;
   rest.workspace_bytes -= kUnpackedBytes;

@@ -394,20 +394,20 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(stream_panels<Codec, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            std::max(most_shared, shared_bytes(Tile::rows, kWarps)));
-  check_cuda(allowed, "shared memory of a product");
+  check_cuda(allowed, "shared memory of a matmul kernel");
   const int resident = std::min(Tile::blocks, (shared_of_block(l) - (3 << 10)) / (shared + (1 << 10)));
   const auto panels = static_cast<int>(pieces(p.n, kPanelOutputs)), matrices = p.starts != nullptr ? 1 : p.matrices;
   const int at_once = std::max(l.sm_count * resident / (parts * matrices), 1);
   const unsigned blocks = p.starts == nullptr ? static_cast<unsigned>(std::min(panels, at_once))
                                               : std::max(static_cast<unsigned>(at_once),
                                                          most_row_tiles(true, p.matrices, a.rows, Tile::rows));
-  launch_pdl(l, "product with panels", stream_panels<Codec, Tile>,
+  launch_pdl(l, "matmul with panels", stream_panels<Codec, Tile>,
              dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
              static_cast<size_t>(shared), a);
   if (parts == 1) return;
   constexpr int kThreads = 256;
   const dim3 all_outputs(static_cast<unsigned>(pieces(int64_t{a.rows} * a.n, kThreads)));
-  launch_pdl(l, "sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
+  launch_pdl(l, "matmul with panels: sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
 }
 
 // Unpacks panels into rows, with scales applied.
@@ -547,7 +547,8 @@ void unpack_panels(const Launch& l, std::byte* to, DType type, const std::byte* 
   const int64_t bytes = panel_bytes<Format>(k);
   weight += begin / kPanelOutputs * bytes;
   if (type == &kFloat32) return panels::unpack<Codec, float>(l, to, weight, bytes, count, k);
-  CHECK(type == &kBFloat16, "weights unpacked to {}", type->name);
+  CHECK(type == &kBFloat16, "unpacking weights to {} is not supported (expected one of: float32, bfloat16)",
+        type->name);
   panels::unpack<Codec, __nv_bfloat16>(l, to, weight, bytes, count, k);
 }
 

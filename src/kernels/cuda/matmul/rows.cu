@@ -255,7 +255,7 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   constexpr int kBytes = RowsLayout<rows>::kBytes;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(matmul_rows<T, rows, Out>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check_cuda(allowed, "shared memory of a product");
+  check_cuda(allowed, "shared memory of a matmul kernel");
   const auto outputs = static_cast<unsigned>(pieces(p.n, kOutputs));
   const unsigned tiles = most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows);
   static const ClusterCapacity capacity(matmul_rows<T, rows, Out>, kThreads, kBytes);
@@ -274,7 +274,7 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, matmul_rows<T, rows, Out>, p, weights, out), "product of rows");
+  check_cuda(cudaLaunchKernelEx(&config, matmul_rows<T, rows, Out>, p, weights, out), "matmul of rows");
 }
 
 template <class T, class Out>
@@ -295,7 +295,7 @@ void launch_any(const Launch& l, const RowsParams& p, const CUtensorMap& weights
 template <class T>
 void launch_type(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const Tensor& out) {
   if (out.dtype == &kFloat32) return launch_any<T>(l, p, weights, RowsOut<float>{out.as<float>(), out.row_stride});
-  CHECK(out.dtype == &kBFloat16, "no kernel for results of {}", out.dtype->name);
+  CHECK(out.dtype == &kBFloat16, "matmul cannot write {} (expected one of: float32, bfloat16)", out.dtype->name);
   launch_any<T>(l, p, weights, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
 }
 
@@ -364,7 +364,7 @@ bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
 #else
 bool takes_fp8_rows(const Launch&, const MatmulProblem&) { return false; }
 void matmul_fp8_rows(const Launch&, const MatmulProblem&, const std::byte*, const float*) {
-  CHECK(false, "8-bit floats without sm_90a");
+  CHECK(false, "matmul_fp8_rows was not compiled: CMAKE_CUDA_ARCHITECTURES lacks 90a");
 }
 bool matmul_plain_rows(const Launch&, const MatmulProblem&) { return false; }
 #endif

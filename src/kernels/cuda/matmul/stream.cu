@@ -243,7 +243,7 @@ void run(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(stream<T, X, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            kSums + (kStaged<T, X, Tile> ? most_staged_of_experts(l) : 0));
-  check_cuda(allowed, "shared memory of a product");
+  check_cuda(allowed, "shared memory of a matmul kernel");
   const dim3 grid(static_cast<unsigned>(pieces(p.n, Tile::outputs * 16)), static_cast<unsigned>(most_matrices(p)));
   launch_pdl(l, "matmul of few rows", stream<T, X, Tile>, grid, kWarps * 32,
              static_cast<size_t>(kSums) + static_cast<size_t>(std::min(a.rows, 8)) * a.staged * sizeof(T), a);
@@ -320,15 +320,15 @@ __global__ void round_kernel(T* to, const float* from, const int32_t* x_rows, in
 
 void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, const int32_t* x_rows) {
   const int64_t rows = x.rows(), k = x.shape[1], padded = padded_k(k);
-  CHECK(static_cast<size_t>(rows * padded) * 2 <= l.workspace_bytes, "workspace of {} for {} rows of {}",
-        l.workspace_bytes, rows, k);
+  CHECK(static_cast<size_t>(rows * padded) * 2 <= l.workspace_bytes,
+        "rounding rows: a workspace of {} bytes is too small for {} rows of {}", l.workspace_bytes, rows, k);
   constexpr int kThreads = 256;
   const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
   if (type == &kBFloat16) {
     launch_pdl(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
                reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
   } else {
-    CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
+    CHECK(type == &kFloat16, "rounding rows to {} is not supported (expected one of: bfloat16, float16)", type->name);
     launch_pdl(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to), x.f32(),
                x_rows, rows, k, padded, x.row_stride);
   }
@@ -337,7 +337,7 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, con
 void matmul_streamed(const Launch& l, const MatmulProblem& p) {
   if (p.x.rows() == 0) return;
   if (p.type == &kBFloat16) return run_type<__nv_bfloat16>(l, p);
-  CHECK(p.type == &kFloat16, "no kernel for weights of {}", p.type->name);
+  CHECK(p.type == &kFloat16, "matmul: weights of {} are not supported", p.type->name);
   run_type<__half>(l, p);
 }
 

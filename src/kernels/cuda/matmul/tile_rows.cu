@@ -67,10 +67,10 @@ void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder&
   constexpr int kThreads = 256;
   const dim3 grid(blocks_for(l, rows * lines * 4, kThreads));
   if (type == &kBFloat16) {
-    launch_pdl(l, "rows for tiles", tile_rows_kernel<__nv_bfloat16>, grid, kThreads, 0, a);
+    launch_pdl(l, "rounding for tiles", tile_rows_kernel<__nv_bfloat16>, grid, kThreads, 0, a);
   } else {
-    CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
-    launch_pdl(l, "rows for tiles", tile_rows_kernel<__half>, grid, kThreads, 0, a);
+    CHECK(type == &kFloat16, "rounding rows to {} is not supported (expected one of: bfloat16, float16)", type->name);
+    launch_pdl(l, "rounding for tiles", tile_rows_kernel<__half>, grid, kThreads, 0, a);
   }
 }
 

@@ -643,10 +643,10 @@ template <class Codec>
 void launch_sync(const Launch& l, const Arguments& a) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(multiply_tiles_sync<Codec>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSyncBytes);
-  check_cuda(allowed, "shared memory of a product");
+  check_cuda(allowed, "shared memory of a matmul kernel");
   const dim3 grid(static_cast<unsigned>(pieces(a.n, kOutputs)), 1,
                   most_row_tiles(a.starts != nullptr, a.matrices, a.rows, kSyncRows));
-  launch_pdl(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
+  launch_pdl(l, "matmul by tiles", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
 }
 
 #ifdef SLUICE_SM90A
@@ -656,7 +656,7 @@ void launch(const Launch& l, const A& a) {
   constexpr int kBytes = Layout<std::max(rows, 64), Lines>::kBytes;
   static_assert(together * (kBytes + (1 << 10)) <= 228 << 10);
   static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  check_cuda(allowed, "shared memory of a product");
+  check_cuda(allowed, "shared memory of a matmul kernel");
   static const ClusterCapacity capacity(kernel, kThreads, kBytes);
   constexpr int kFixed = 8 / Lines::kLines;
   const auto outputs = static_cast<unsigned>(pieces(a.n, kOutputs));
@@ -676,7 +676,7 @@ void launch(const Launch& l, const A& a) {
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "product of many rows");
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "matmul by tiles");
 }
 #endif
 
