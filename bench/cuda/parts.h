@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// products.cc
+// matmuls.cc
 void bench_plain_matmuls();
 // `others`: also some shapes of GGUF formats.
 void bench_quantized_matmuls(const std::vector<DType>& types, bool others);

@@ -83,8 +83,8 @@ void rope_store(const Launch&, const ops::RopeStoreArgs&, const int32_t* positio
 void latent_store(const Launch&, const ops::LatentStoreArgs&, const int32_t* positions, const int32_t* slots);
 
 // Weights are row-major with rows padded by zeros to whole lines, so that any k is read in packs of 16 bytes.
-inline constexpr int64_t kLineElements = 64;
-constexpr int64_t padded_k(int64_t k) { return (k + kLineElements - 1) / kLineElements * kLineElements; }
+inline constexpr int64_t kSliceElements = 64;
+constexpr int64_t padded_k(int64_t k) { return (k + kSliceElements - 1) / kSliceElements * kSliceElements; }
 
 // A product with one matrix, with one per expert (rows in ranges that lie on the device) or with one per head (columns
 // of x and out in turn).

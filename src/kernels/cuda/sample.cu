@@ -201,8 +201,8 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
   return total;
 }
 
-__device__ float noisy(const SampleRow& asked, float logit, uint32_t bits) {
-  return asked.scale * logit - logf(-logf(ops::open_uniform(bits)));
+__device__ float noisy(const SampleRow& request, float logit, uint32_t bits) {
+  return request.scale * logit - logf(-logf(ops::open_uniform(bits)));
 }
 
 struct Chosen {
@@ -211,7 +211,7 @@ struct Chosen {
 
 // Finds the largest logit of the row or the part and, if `sampling`, the sampled token. Records whether raw logits are
 // bad or alive.
-__device__ Chosen choose(Shared& s, const SampleRow& asked, const Row& row, bool sampling, Part part = {}) {
+__device__ Chosen choose(Shared& s, const SampleRow& request, const Row& row, bool sampling, Part part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
   each_logit(
@@ -223,11 +223,11 @@ __device__ Chosen choose(Shared& s, const SampleRow& asked, const Row& row, bool
         }
         row.hide(block, four);
         const std::array<uint32_t, 4> bits =
-            sampling ? ops::sample_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
+            sampling ? ops::sample_bits(request, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
         for (int i = 0; i < 4; ++i) {
           const float logit = four[i];
           max.take(logit, block * 4 + i);
-          if (sampling && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
+          if (sampling && logit != -INFINITY) best.take(noisy(request, logit, bits[i]), block * 4 + i);
         }
       },
       part);
@@ -278,14 +278,14 @@ __device__ float edited(const SampleRow& row, const LogitEdit& edit, float logit
   return __fsub_rn(logit, __fadd_rn(__fmul_rn(row.frequency, static_cast<float>(edit.output)), row.presence));
 }
 
-__device__ void apply_edits(Shared& s, const SampleRow& asked, const Row& row, float* logits, LogitEdit* edits) {
-  for (int i = threadIdx.x; i < asked.edits; i += kThreads) {
+__device__ void apply_edits(Shared& s, const SampleRow& request, const Row& row, float* logits, LogitEdit* edits) {
+  for (int i = threadIdx.x; i < request.edits; i += kThreads) {
     LogitEdit& edit = edits[i];
     const float raw = logits[edit.id];
     edit.raw = raw;
     if (!(raw < INFINITY)) s.bad = 1;
     if (raw > -INFINITY) s.alive = 1;
-    float logit = edited(asked, edit, raw);
+    float logit = edited(request, edit, raw);
     if (!(logit < INFINITY)) {
       if (row.allows(edit.id)) s.spoiled = 1;
       logit = -INFINITY;
@@ -307,15 +307,15 @@ __device__ float logit_of(Sum key) {
 
 // Which tokens of a row are kept for sampling; see ops::SampleRow.
 struct Kept {
-  const SampleRow& asked;
+  const SampleRow& request;
   const Row& row;
   float max;
 
-  __device__ float weight(float logit) const { return expf(asked.scale * (logit - max)); }
+  __device__ float weight(float logit) const { return expf(request.scale * (logit - max)); }
   __device__ Sum units(float logit) const {
     return __float2ull_rn(weight(logit) * static_cast<float>(ops::kSampleWeightUnits));
   }
-  __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(asked.mass * static_cast<double>(total))); }
+  __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(request.mass * static_cast<double>(total))); }
 
   // Calls f(logit, id) for the tokens of the thread's share.
   template <class F>
@@ -356,16 +356,16 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
 __device__ int sample_up_to(Shared& s, const Kept& kept, Sum cut) {
   Best best{-INFINITY, INT32_MAX};
   kept.each([&](float logit, int id) {
-    if (key_of(logit, id) > cut || (kept.asked.least > 0 && kept.weight(logit) < kept.asked.least)) return;
-    const std::array<uint32_t, 4> bits = ops::sample_bits(kept.asked, static_cast<uint32_t>(id) / 4);
-    best.take(noisy(kept.asked, logit, bits[id % 4]), id);
+    if (key_of(logit, id) > cut || (kept.request.least > 0 && kept.weight(logit) < kept.request.least)) return;
+    const std::array<uint32_t, 4> bits = ops::sample_bits(kept.request, static_cast<uint32_t>(id) / 4);
+    best.take(noisy(kept.request, logit, bits[id % 4]), id);
   });
   return best_of_block(s.sampled, best).id;
 }
 
 // Samples among the listed tokens, which include all kept ones. Each thread has one of them.
 __device__ int sample_listed(Shared& s, const Kept& kept) {
-  const SampleRow& asked = kept.asked;
+  const SampleRow& request = kept.request;
   const int listed = s.listed;
   bool keep = static_cast<int>(threadIdx.x) < listed;
   const Sum key = keep ? s.keys[threadIdx.x] : 0, weight = keep ? s.weights[threadIdx.x] : 0;
@@ -377,38 +377,38 @@ __device__ int sample_listed(Shared& s, const Kept& kept) {
       rank += earlier ? 1 : 0;
       before += earlier ? s.weights[i] : 0;
     }
-    keep = asked.count == 0 || rank < asked.count;
+    keep = request.count == 0 || rank < request.count;
   }
-  if (asked.count > 0) {
+  if (request.count > 0) {
     if (threadIdx.x == 0) s.total = 0;
     __syncthreads();
     if (keep) atomicAdd(&s.total, weight);
     __syncthreads();
   }
   Best best{-INFINITY, INT32_MAX};
-  if (keep && (asked.mass >= 1 || before < kept.enough(s.total))) {
+  if (keep && (request.mass >= 1 || before < kept.enough(s.total))) {
     const float logit = logit_of(key);
     const auto id = static_cast<int>(key & 0xffffffffu);
-    if (kept.weight(logit) >= asked.least) {
-      const std::array<uint32_t, 4> bits = ops::sample_bits(asked, static_cast<uint32_t>(id) / 4);
-      best.take(noisy(asked, logit, bits[id % 4]), id);
+    if (kept.weight(logit) >= request.least) {
+      const std::array<uint32_t, 4> bits = ops::sample_bits(request, static_cast<uint32_t>(id) / 4);
+      best.take(noisy(request, logit, bits[id % 4]), id);
     }
   }
   return best_of_block(s.sampled, best).id;
 }
 
 __device__ int sample_kept(Shared& s, const Kept& kept) {
-  const SampleRow& asked = kept.asked;
-  const bool counts = asked.count > 0, nucleus = asked.mass < 1;
+  const SampleRow& request = kept.request;
+  const bool counts = request.count > 0, nucleus = request.mass < 1;
   if (!counts && !nucleus) return sample_up_to(s, kept, ~Sum{0});
-  if (asked.count <= kListed) {
+  if (request.count <= kListed) {
     clear_bins(s);
     kept.each([&](float logit, int) {
       const Sum amount = counts ? 1 : kept.units(logit);
       if (amount != 0) atomicAdd(&s.bins[bin_of(kept.max, logit)], amount);
     });
     find_last_bin(s, 0,
-                  [&](Sum total) { return counts ? min(static_cast<Sum>(asked.count), total) : kept.enough(total); });
+                  [&](Sum total) { return counts ? min(static_cast<Sum>(request.count), total) : kept.enough(total); });
     const int last = s.last_bin;
     kept.each([&](float logit, int id) {
       if (bin_of(kept.max, logit) > last) return;
@@ -421,7 +421,7 @@ __device__ int sample_kept(Shared& s, const Kept& kept) {
   Sum cut = ~Sum{0};
   if (counts)
     cut = find_cut(
-        s, kept, [](float) { return Sum{1}; }, static_cast<Sum>(asked.count));
+        s, kept, [](float) { return Sum{1}; }, static_cast<Sum>(request.count));
   if (nucleus) {
     if (threadIdx.x == 0) s.total = 0;
     __syncthreads();
@@ -451,11 +451,11 @@ struct Pointers {
 };
 
 // Collects what log-probabilities need of the raw row.
-__device__ void report_row(Shared& s, const SampleRow& asked, const Row& raw, SampledRow& sampled, TopLogit* top) {
-  sampled.raw_max = choose(s, asked, raw, false).max.value;
+__device__ void report_row(Shared& s, const SampleRow& request, const Row& raw, SampledRow& sampled, TopLogit* top) {
+  sampled.raw_max = choose(s, request, raw, false).max.value;
   if (s.bad != 0 || s.alive == 0) return;
-  sampled.raw_total = list_top(s, asked.report, raw, sampled.raw_max, top);
-  if (asked.report > 0) sampled.top = s.listed <= ops::kMostTop ? s.listed : -1;
+  sampled.raw_total = list_top(s, request.report, raw, sampled.raw_max, top);
+  if (request.report > 0) sampled.top = s.listed <= ops::kMostTop ? s.listed : -1;
 }
 
 // Collects what log-probabilities need of the sampled token.
@@ -485,25 +485,25 @@ struct Given {
 __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ Given given) {
   __shared__ Shared s;
   wait_for_earlier();
-  const SampleRow asked = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
-  const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
+  const SampleRow request = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
+  const bool in_parts = gridDim.y > 1 && request.edits == 0 && request.report < 0 && request.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
-  float* logits = p.logits + asked.row * p.stride;
+  float* logits = p.logits + request.row * p.stride;
   const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostTop;
   const Row raw{logits, nullptr, p.vocab},
-      row{logits, asked.mask < 0 ? nullptr : p.masks + asked.mask * words, p.vocab};
-  LogitEdit* edits = p.edits + asked.first_edit;
+      row{logits, request.mask < 0 ? nullptr : p.masks + request.mask * words, p.vocab};
+  LogitEdit* edits = p.edits + request.first_edit;
   if (threadIdx.x == 0) s.bad = s.alive = s.spoiled = 0;
   __syncthreads();
   SampledRow sampled;
-  if (asked.report >= 0) report_row(s, asked, raw, sampled, p.top + lists);
-  if (asked.target >= 0) {
-    if (s.bad == 0 && s.alive != 0) sampled.token = asked.target;
+  if (request.report >= 0) report_row(s, request, raw, sampled, p.top + lists);
+  if (request.target >= 0) {
+    if (s.bad == 0 && s.alive != 0) sampled.token = request.target;
   } else {
-    apply_edits(s, asked, row, logits, edits);
-    const bool cut = asked.scale > 0 && (asked.count > 0 || asked.mass < 1 || asked.least > 0);
+    apply_edits(s, request, row, logits, edits);
+    const bool cut = request.scale > 0 && (request.count > 0 || request.mass < 1 || request.least > 0);
     const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
-    Chosen chosen = choose(s, asked, row, asked.scale > 0 && !cut, part);
+    Chosen chosen = choose(s, request, row, request.scale > 0 && !cut, part);
     if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {
       return;
     }
@@ -512,14 +512,14 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
       if (s.spoiled != 0 || max == -INFINITY) {
         sampled.token = SampledRow::kNoneLeft;
       } else {
-        sampled.token = cut ? sample_kept(s, {asked, row, max}) : chosen.sampled.id;
+        sampled.token = cut ? sample_kept(s, {request, row, max}) : chosen.sampled.id;
       }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < asked.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
+    for (int i = threadIdx.x; i < request.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
     __syncthreads();
   }
-  if (asked.report >= 0 && sampled.token >= 0) report_token(s, raw, sampled);
+  if (request.report >= 0 && sampled.token >= 0) report_token(s, raw, sampled);
   if (threadIdx.x == 0) {
     p.sampled[blockIdx.x] = sampled;
     if (p.for_host != nullptr) p.for_host[blockIdx.x] = sampled;

@@ -25,9 +25,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   extern __shared__ __align__(1024) uint4 bytes[];
   const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
   const DecodeMemory<T, dim> memory(bytes, team.warps);
-  constexpr int kGather = kStageKeys<T, dim>;
+  constexpr int kRows = kStageKeys<T, dim>;
   const int own_packs = min(p.head_dim, p.value_dim) * static_cast<int>(sizeof(T)) / 16;
-  clear_beyond<kUnits<T, dim>, kGather>(bytes, team.warps * kRingBytes<T, dim>, own_packs, team.threads());
+  clear_beyond<kUnits<T, dim>, kRows>(bytes, team.warps * kRingBytes<T, dim>, own_packs, team.threads());
   const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();
   PackStream<T, dim> stream(p, work, shared_address(memory.rings), memory.scales, team.warps, partials.tickets,

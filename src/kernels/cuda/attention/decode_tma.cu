@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   const uint32_t barriers = shared_address(memory.barriers);
   if (threadIdx.x < team.warps * kStages) init_barrier(barriers + threadIdx.x * 8, 1);
   if (threadIdx.x == 0) prefetch_map(maps.keys), prefetch_map(maps.values);
-  wgmma_fence_operand();
+  fence_proxy_async();
   if (!begins_early) wait_for_earlier();
   const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();

@@ -152,7 +152,7 @@ __device__ void copy_keys(const AttentionParams& p, const LatentMap& map, Pieces
   Place<Layout::kStages> place;
   for (const LatentPiece* piece = pieces.next(); piece != nullptr; pieces.done(), piece = pieces.next()) {
     const int32_t* table = p.block_table + int64_t{piece->sequence} * p.block_table_stride;
-    const uint64_t policy = piece->rows * p.group <= kLatentRows ? evicted_first() : evicted_as_others();
+    const uint64_t policy = piece->rows * p.group <= kLatentRows ? l2_evict_first() : l2_evict_normal();
     int key = piece->first_tile * kLatentKeys + tile * rows;
     GroupPlace vectors;
     if (piece->tiles > 0) vectors.look_up(p, table, key, piece->begin, piece->end, rows);
@@ -195,7 +195,7 @@ class Scorer {
       for (int i = 1; i < piece.tiles; ++i) {
         const int stage = place_.stage;
         soften_tile(piece, rows, scores, piece.first_tile + i - 1);
-        wgmma_fence_operand();
+        fence_proxy_async();
         __syncwarp();
         place_.next();
         // The warps vote: one warp may see the next keys when another does not, and all must hand on their rows in the
@@ -214,7 +214,7 @@ class Scorer {
       for (int h = 0; h < 2; ++h) {
         if (lane() % 4 == 0) store_shared(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4, factor[h]);
       }
-      wgmma_fence_operand();
+      fence_proxy_async();
       __syncwarp();
       give(place_.stage);
       place_.next();
@@ -255,7 +255,7 @@ class Scorer {
         store_shared(shared_.queries(pack / 8) + row * kPanel * 2 + ((pack ^ row) & 7) * 16, packed);
       }
     }
-    wgmma_fence_operand();
+    fence_proxy_async();
     sync_threads(kScorersMet, kGroupThreads);
   }
 
@@ -268,7 +268,7 @@ class Scorer {
     }
     wgmma_commit();
     wgmma_wait<0>();
-    hold(scores);
+    wgmma_fence_operands(scores);
   }
 
   // Turns scores into weights in shared memory.
@@ -314,13 +314,13 @@ class Scorer {
 
 // Mixes one half of the columns of the values.
 template <class T, int value_panels>
-class TokenMixer {
+class ValueMixer {
   using Layout = LatentLayout<value_panels>;
   static constexpr int kOwnPanels = value_panels / kMixers, kPart = 128, kParts = kOwnPanels * kPanel / kPart;
   using Mixing = Wgmma<T, kPart>;
 
  public:
-  __device__ TokenMixer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
+  __device__ ValueMixer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
       : p_(p),
         partials_(partials),
         shared_(shared),
@@ -356,19 +356,19 @@ class TokenMixer {
       store_shared(shared_.panel(place_.stage, index_ * kOwnPanels + pack / 8) + row * kPanel * 2 + pack % 8 * 16,
                    uint4{0, 0, 0, 0});
     }
-    wgmma_fence_operand();
+    fence_proxy_async();
     sync_threads(kMixersMet + index_, kGroupThreads);
   }
 
   __device__ void rescale() {
     const uint32_t from = shared_.keep(place_.stage) + own_row() * 4;
     const float keep[2] = {load_shared<float>(from), load_shared<float>(from + 8 * 4)};
-    if (__any_sync(kFullWarp, keep[0] != 1.0f || keep[1] != 1.0f)) matmul_by(keep);
+    if (__any_sync(kFullWarp, keep[0] != 1.0f || keep[1] != 1.0f)) scale_by(keep);
   }
 
   __device__ void multiply(bool accumulate) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) hold(mixed_[part]);
+    for (int part = 0; part < kParts; ++part) wgmma_fence_operands(mixed_[part]);
     wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kLatentKeys / 16; ++step) {
@@ -382,11 +382,11 @@ class TokenMixer {
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) hold(mixed_[part]);
+    for (int part = 0; part < kParts; ++part) wgmma_fence_operands(mixed_[part]);
   }
 
   __device__ void write(const LatentPiece& piece, const float (&factor)[2]) {
-    matmul_by(factor);
+    scale_by(factor);
     if (piece.slot >= 0) {
       write_rows(piece, partials_.values + int64_t{piece.slot} * kLatentRows * p_.value_dim, true);
     } else if (p_.out_type == RowType::kFloat) {
@@ -398,7 +398,7 @@ class TokenMixer {
     }
   }
 
-  __device__ void matmul_by(const float (&factor)[2]) {
+  __device__ void scale_by(const float (&factor)[2]) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     init_barrier(shared.piece_full(static_cast<int>(threadIdx.x)), 1);
     init_barrier(shared.piece_empty(static_cast<int>(threadIdx.x)), kReaders);
   }
-  wgmma_fence_operand();
+  fence_proxy_async();
   wait_for_earlier();
   auto* costs = reinterpret_cast<LatentCost*>(memory + Layout::kCosts);
   const int all = sum_latent_costs(p, sequences, costs, reinterpret_cast<int*>(memory + Layout::kSums));
@@ -476,7 +476,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     more_registers<kMixRegisters>();
-    TokenMixer<T, value_panels> mixer(p, partials, shared);
+    ValueMixer<T, value_panels> mixer(p, partials, shared);
     for (const LatentPiece* piece = pieces.next(); piece != nullptr; pieces.done(), piece = pieces.next()) {
       mixer.mix(*piece);
     }

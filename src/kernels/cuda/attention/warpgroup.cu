@@ -23,12 +23,12 @@ constexpr int kPanel = 64;  // columns of a matrix in shared memory
 // The operand type of the tensor cores, and the registers per thread.
 template <class T>
 struct Roles {
-  using MatmulProblem = T;
+  using Operand = T;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 template <class T>
 requires(sizeof(T) == 1) struct Roles<T> {
-  using MatmulProblem = typename WideOf<T>::Type;
+  using Operand = typename WideOf<T>::Type;
   static constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 };
 
@@ -203,7 +203,7 @@ __device__ void produce_narrow(const AttentionParams& p, const Block& b, const L
     wait_barrier(empty, parity);
     Packs::widen(shared.narrow(copy), tile, tiles.warp_key(), Layout<dim>::kTilePanel);
     if (copy % 2 == 0) scales.give(shared, copy / 2 % kStages);
-    wgmma_fence_operand();
+    fence_proxy_async();
     arrive(full);
   };
   static_assert(kAhead % 2 == 1);
@@ -232,7 +232,7 @@ class RowsConsumer {
   // Copies the rows' queries to shared memory, with zeros where there are none.
   __device__ void load_queries() const {
     with_block_queries(p_, b_, [&](const auto& queries) { load_queries(queries); });
-    wgmma_fence_operand();
+    fence_proxy_async();
     sync_threads(kQueriesThere + index_, kGroupThreads);
   }
 
@@ -244,7 +244,7 @@ class RowsConsumer {
     wait_barrier(shared_.keys_full(0), 0);
     multiply_keys(scores, 0);
     wgmma_wait<0>();
-    hold(scores);
+    wgmma_fence_operands(scores);
     float keep[2];
     soften_tile(scores, 0, last * kKeys, keep);
     pack<T>(weights, scores);
@@ -258,10 +258,10 @@ class RowsConsumer {
       mix(weights, before);
       give_turn();
       wgmma_wait<1>();
-      hold(scores);
+      wgmma_fence_operands(scores);
       soften_tile(scores, stage, tile * kKeys, keep);
       wgmma_wait<0>();
-      hold_mixed();
+      fence_mixed();
       release(shared_.values_empty(before));
       rescale(keep);
       pack<T>(weights, scores);
@@ -270,7 +270,7 @@ class RowsConsumer {
     wait_barrier(shared_.values_full(tiles % kStages), tiles / kStages % 2);
     mix(weights, tiles % kStages);
     wgmma_wait<0>();
-    hold_mixed();
+    fence_mixed();
   }
 
   __device__ void write() const {
@@ -313,7 +313,7 @@ class RowsConsumer {
   }
 
   __device__ void multiply_keys(float (&scores)[kKeys / 2], int stage) const {
-    wgmma_fence_operand();
+    fence_proxy_async();
     wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < dim / 16; ++step) {
@@ -327,18 +327,18 @@ class RowsConsumer {
   // Turns scores into weights. Frees the stage of the keys, together with their scales once these were used.
   __device__ void soften_tile(float (&scores)[kKeys / 2], int stage, int first_key, float (&keep)[2]) {
     if constexpr (!scaled) release(shared_.keys_empty(stage));
-    if constexpr (scaled) matmul_by(scores, shared_.key_scales(stage));
+    if constexpr (scaled) scale_by(scores, shared_.key_scales(stage));
     const Rise rise = raise(p_, rows_, scores, first_key, b_.kv_len);
     weigh(p_, rows_, rise, scores);
     keep[0] = rise.keep[0], keep[1] = rise.keep[1];
     if constexpr (scaled) {
-      matmul_by(scores, shared_.value_scales(stage));
+      scale_by(scores, shared_.value_scales(stage));
       __syncwarp();
       release(shared_.keys_empty(stage));
     }
   }
 
-  __device__ static void matmul_by(float (&scores)[kKeys / 2], uint32_t scales) {
+  __device__ static void scale_by(float (&scores)[kKeys / 2], uint32_t scales) {
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
       const auto pair = load_shared<float2>(scales + (i * 8 + 2 * Lane::t()) * 4);
@@ -348,7 +348,7 @@ class RowsConsumer {
   }
 
   __device__ void mix(const uint32_t (&weights)[kKeys / 16][4], int stage) {
-    wgmma_fence_operand();
+    fence_proxy_async();
     wgmma_arrive();
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
@@ -362,9 +362,9 @@ class RowsConsumer {
     wgmma_commit();
   }
 
-  __device__ void hold_mixed() {
+  __device__ void fence_mixed() {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) hold(mixed_[part]);
+    for (int part = 0; part < kParts; ++part) wgmma_fence_operands(mixed_[part]);
   }
 
   __device__ void rescale(const float (&keep)[2]) {
@@ -386,7 +386,7 @@ class RowsConsumer {
 template <class T, int dim>
 struct Design : Roles<T> {
   using Shared = Layout<dim>;
-  using Consumer = RowsConsumer<typename Roles<T>::MatmulProblem, dim, std::is_same_v<T, int8_t>>;
+  using Consumer = RowsConsumer<typename Roles<T>::Operand, dim, std::is_same_v<T, int8_t>>;
   static constexpr int kBytes = std::is_same_v<T, int8_t> ? Shared::kScaledBytes
                                 : sizeof(T) == 1          ? Shared::kNarrowBytes
                                                           : Shared::kBytes;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   const Shared shared{shared_address(memory)};
   shared.init_barriers(static_cast<int>(threadIdx.x));
   Design::prepare(p, shared);
-  wgmma_fence_operand();
+  fence_proxy_async();
   __syncthreads();
   if (threadIdx.x < kGroupThreads) {
     fewer_registers<Design::kProducerRegisters>();

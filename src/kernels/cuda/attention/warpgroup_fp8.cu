@@ -132,7 +132,7 @@ __device__ void produce_transposed(const AttentionParams& p, const Block& b, con
   using Tiles = CopiedTiles<kKeys>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const uint32_t warp_rows = Tiles::warp_key() * kRowBytes, own_tile = warp_rows + lane * maps.rows * kRowBytes;
-  const uint64_t policy = evicted_as_others();
+  const uint64_t policy = l2_evict_normal();
   Tiles tiles(p, b, maps.rows);
   const auto copy = [&](int i) {
     if (i >= tiles.count()) return;
@@ -158,7 +158,7 @@ __device__ void produce_transposed(const AttentionParams& p, const Block& b, con
     }
     wait_barrier(shared.values_empty(i), value_phase(i) ^ 1);
     transpose_values<dim>(shared.copied(i), shared.values(i));
-    wgmma_fence_operand();
+    fence_proxy_async();
     __syncwarp();
     release(shared.values_full(i));
   }
@@ -196,7 +196,7 @@ class Fp8Consumer {
   // Copies the rows' queries and their scales to shared memory, with zeros where there are none.
   __device__ void load_queries() {
     with_block_queries(p_, b_, [&](const auto& queries) { load_queries(queries); });
-    wgmma_fence_operand();
+    fence_proxy_async();
     sync_threads(kQueriesThere + index_, kGroupThreads);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -213,7 +213,7 @@ class Fp8Consumer {
     wait_barrier(shared_.keys_full(0), 0);
     multiply_keys(scores, 0);
     wgmma_wait<0>();
-    hold(scores);
+    wgmma_fence_operands(scores);
     Rise rise = raise_by(scores, 0, last);
     give_first_turn();
     weigh_in_turn(scores, rise);
@@ -224,7 +224,7 @@ class Fp8Consumer {
       wait_barrier(shared_.values_full(i - 1), value_phase(i - 1));
       mix_part(0, weights, i - 1);
       wgmma_wait<1>();
-      hold(scores);
+      wgmma_fence_operands(scores);
       const Rise next = raise_by(scores, i, last - i);
       // The parts' sums share registers, one part after another.
 #pragma unroll
@@ -358,10 +358,10 @@ class Fp8Consumer {
 
   // Adds the sums of finished matmuls.
   __device__ void add(int part, const float (&keep)[2]) {
-    hold(sums_);
+    wgmma_fence_operands(sums_);
 #pragma unroll
     for (int i = 0; i < kPart / 2; ++i) mixed_[part][i] = fmaf(mixed_[part][i], keep[i / 2 % 2], sums_[i]);
-    hold(mixed_[part]);
+    wgmma_fence_operands(mixed_[part]);
   }
 
   const AttentionParams& p_;

@@ -21,7 +21,7 @@
 
 namespace sluice::cuda {
 
-namespace step {
+namespace persistent {
 template <class T, class Format>
 const DecodeKernel* kernel();  // kernel.cuh
 }
@@ -75,9 +75,9 @@ Instruction instruction(Kind kind, T Instruction::*member, const T& value) {
 
 const DecodeKernel* decode_kernel(DType plain, DType quantized) {
   if (plain != &kBFloat16) return nullptr;
-  if (quantized == nullptr) return step::kernel<__nv_bfloat16, void>();
-  if (quantized == &quant::Fp8::kType) return step::kernel<__nv_bfloat16, quant::Fp8>();
-  if (quantized == &quant::Int4G128::kType) return step::kernel<__nv_bfloat16, quant::Int4G128>();
+  if (quantized == nullptr) return persistent::kernel<__nv_bfloat16, void>();
+  if (quantized == &quant::Fp8::kType) return persistent::kernel<__nv_bfloat16, quant::Fp8>();
+  if (quantized == &quant::Int4G128::kType) return persistent::kernel<__nv_bfloat16, quant::Int4G128>();
   return nullptr;
 }
 
@@ -105,7 +105,7 @@ bool DecodeKernelBuilder::take_type(DType plain, DType quantized) {
 // Reserves scratch for `bytes` bytes. Returns false if that leaves too little shared memory for the ring.
 bool DecodeKernelBuilder::take_scratch(int bytes) {
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  if (kFewestStages * kernel.stage_bytes + align(bytes) + kHelperWarps > kDecodeSharedBytes) return false;
+  if (kFewestStages * kernel.stage_bytes + align(bytes) + kBookkeepingBytes > kDecodeSharedBytes) return false;
   scratch_ = std::max(scratch_, align(bytes));
   return true;
 }
@@ -162,7 +162,7 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
   const auto rows = static_cast<int>(p.x.rows());
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   const MatmulInputs inputs = kernel.inputs(quantized);
-  const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
+  const int bytes = inputs.bytes(rows, static_cast<int>(panel_slices(p.k)));
   if (p.k % inputs.multiple != 0 || !take_scratch(bytes)) {
     plain_ = plain_before, quantized_ = quantized_before;
     return false;
@@ -186,7 +186,7 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
       .rows = rows,
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
-      .lines = static_cast<int>(panel_lines(p.k)),
+      .slices = static_cast<int>(panel_slices(p.k)),
       .quantized = quantized,
       .accumulate = p.accumulate,
       .norms = false,
@@ -356,7 +356,7 @@ void DecodeKernelBuilder::launch_run() {
   all_.resize(run_);
   all_.insert(all_.end(), resolved.instructions.begin(), resolved.instructions.end());
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  DecodeKernelLaunch l{.builder = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
+  DecodeKernelLaunch l{.instructions = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
                        .count = static_cast<int>(all_.size() - run_),
                        .first_fed = -1,
                        .places = {},
@@ -364,7 +364,7 @@ void DecodeKernelBuilder::launch_run() {
                        .ahead = 0,
                        .scratch_bytes = scratch_,
                        .arrivals = reinterpret_cast<uint32_t*>(device())};
-  l.stages = std::min((kDecodeSharedBytes - kHelperWarps - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
+  l.stages = std::min((kDecodeSharedBytes - kBookkeepingBytes - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
   l.stages -= l.stages % kProducerWarps;
   l.ahead = std::min(l.stages / kProducerWarps, kStagesAhead);
   std::ranges::fill(l.places, -1);

@@ -25,9 +25,9 @@ struct TensorMaps {
   CUtensorMap rows, beside;
 };
 
-// A buffer through which blocks pass results on without waiting for all blocks (device/exchange.cuh). Every element has
-// a tag beside it. Attention reads words of fp32, [rows, stride]. Matmuls read quads of two words each: four columns in
-// the kernel's 16-bit type and the sum of their squares.
+// A buffer through which blocks pass results on without waiting for all blocks (decode_kernel/exchange.cuh). Every
+// element has a tag beside it. Attention reads words of fp32, [rows, stride]. Matmuls read quads of two words each:
+// four columns in the kernel's 16-bit type and the sum of their squares.
 struct Exchange {
   uint2* words;    // null: nothing is exchanged
   int64_t stride;  // words from one row to the next
@@ -43,8 +43,8 @@ struct Put {
   float offset;         // added to each norm weight
 };
 
-// The instructions of the kernel. Blocks wait at a grid barrier before the instructions that ask for one. Inputs from
-// an Exchange are waited for element by element.
+// The instructions of the kernel. Blocks wait at a grid barrier before the instructions that ask for one. Inputs
+// from an Exchange are waited for element by element.
 struct MatmulInstruction {
   const TensorMaps* maps;   // tensor maps of plain or fp8 rows, in device memory; null for panels
   const std::byte* panels;  // or quantized weights in packed panels, `pitch` bytes each
@@ -60,7 +60,7 @@ struct MatmulInstruction {
   float* gated;
   int64_t gated_stride;
   ops::Activation activation;
-  int rows, n, k, lines;
+  int rows, n, k, slices;
   bool quantized, accumulate, norms;
   // Whether results are also written to memory. Results that are read only from an Exchange are not. An accumulating
   // matmul always writes `out`.
@@ -157,7 +157,7 @@ inline constexpr int kMostPlaces = 2;
 
 // A run of instructions for one launch.
 struct DecodeKernelLaunch {
-  const Instruction* builder;
+  const Instruction* instructions;
   int count;
   int first_fed;            // the first instruction that uses stages of the ring
   int places[kMostPlaces];  // for each place, an attention instruction that describes it; -1: unused
@@ -171,7 +171,7 @@ struct DecodeKernelLaunch {
 // What a matmul expects of its inputs: k is a multiple of `multiple`, and `bytes` is their size in scratch.
 struct MatmulInputs {
   int multiple;
-  int (*bytes)(int rows, int lines);
+  int (*bytes)(int rows, int slices);
 };
 
 // The kernel for one type of plain weights and caches and one quantized type (null: no quantized type).
@@ -196,10 +196,10 @@ inline constexpr int kUnitPlaceBytes = 1 << 10;  // most shared memory of one Un
 inline constexpr int kDecodeSums = 4;
 // Shared memory besides the ring and the scratch: those sums, the instructions at hand and those of the producer warps,
 // barriers.
-inline constexpr int kHelperWarps = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
-                                    (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
-                                    16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 +
-                                    kMostPlaces * kUnitPlaceBytes + 128;
+inline constexpr int kBookkeepingBytes = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
+                                         (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
+                                         16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 +
+                                         kMostPlaces * kUnitPlaceBytes + 128;
 
 class DecodeKernelBuilder {
  public:

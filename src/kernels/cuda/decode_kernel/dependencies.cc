@@ -16,7 +16,9 @@ struct Span {
   int64_t stride = 0;
   int rows = 0, columns = 0;
 
-  bool pdl(const Span& o) const { return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end; }
+  bool overlaps(const Span& o) const {
+    return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end;
+  }
   bool operator==(const Span& o) const {
     return begin == o.begin && end == o.end && stride == o.stride && rows == o.rows && columns == o.columns;
   }
@@ -111,8 +113,8 @@ std::vector<Span> reads_of(const Instruction& in) {
   return {};
 }
 
-bool pdl(const std::vector<Span>& spans, const Span& with) {
-  return std::ranges::any_of(spans, [&](const Span& s) { return s.pdl(with); });
+bool overlaps(const std::vector<Span>& spans, const Span& with) {
+  return std::ranges::any_of(spans, [&](const Span& s) { return s.overlaps(with); });
 }
 
 // Whether `x` is read after instruction i and before it is written again. What is never written again may be read after
@@ -120,7 +122,7 @@ bool pdl(const std::vector<Span>& spans, const Span& with) {
 template <class Reads, class Writes>
 bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
   for (size_t j = i + 1; j < count; ++j) {
-    if (pdl(reads(j), x)) return true;
+    if (overlaps(reads(j), x)) return true;
     for (const Write& w : writes(j)) {
       if (w.span == x) return false;
     }
@@ -152,7 +154,7 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
 
 class DependencyPass {
  public:
-  explicit DependencyPass(size_t most) { program_.instructions.reserve(most); }
+  explicit DependencyPass(size_t most) { plan_.instructions.reserve(most); }
 
   void add(Instruction in) {
     bool linked = false;
@@ -179,15 +181,15 @@ class DependencyPass {
     for (Instruction& in : all()) reads_.push_back(reads_of(in)), writes_.push_back(writes_of(in));
     for (size_t i = 0; i < all().size(); ++i) drop_unread(i);
     for (size_t i = 0; i < all().size(); ++i) all()[i].grid_barrier |= conflicts(i);
-    return std::move(program_);
+    return std::move(plan_);
   }
 
  private:
-  std::vector<Instruction>& all() { return program_.instructions; }
+  std::vector<Instruction>& all() { return plan_.instructions; }
 
   // An Exchange for the results of the instruction that is added next.
   Exchange exchange(int64_t words_of_row, int rows) {
-    program_.exchange_words = std::max(program_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
+    plan_.exchange_words = std::max(plan_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
     return {.words = nullptr, .stride = words_of_row, .step = static_cast<int>(all().size())};
   }
   // Where the instruction that is added next writes the input of matmul `p`.
@@ -249,7 +251,7 @@ class DependencyPass {
       --j;
       if (same_blocks(all()[i], all()[j])) continue;
       for (const Write& w : writes_[i]) {
-        if (w.kept() && ((i - j < kDone && pdl(reads_[j], w.span)) || writes(j, w.span))) return true;
+        if (w.kept() && ((i - j < kDone && overlaps(reads_[j], w.span)) || writes(j, w.span))) return true;
       }
       for (const Span& read : reads_[i]) {
         if (writes(j, read)) return true;
@@ -263,12 +265,12 @@ class DependencyPass {
     return accumulates(a) && accumulates(b) && out_of(a.matmul) == out_of(b.matmul);
   }
   bool writes(size_t i, const Span& x) const {
-    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.pdl(x); });
+    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
   }
 
   std::vector<std::vector<Span>> reads_;
   std::vector<std::vector<Write>> writes_;
-  DecodeKernelPlan program_;
+  DecodeKernelPlan plan_;
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 // producer warps copy the weights of all matmuls to come into a ring of stages in shared memory. Two epilogue warps add
 // up the math warps' sums and pass results on; the first of them also fetches instructions. Each stage is owned by one
 // producer warp and each unit by one epilogue warp, so each of these warps has twice the time per stage or unit. Blocks
-// wait for the words that they read (device/exchange.cuh), and at a counter in device memory before instructions that
-// need a grid barrier. Producer warps wait for neither, so memory is read all the time.
+// wait for the words that they read (decode_kernel/exchange.cuh), and at a counter in device memory before instructions
+// that need a grid barrier. Producer warps wait for neither, so memory is read all the time.
 //
 // A matmul's unit is a panel of 16 outputs. Its stages are of 8 KiB and need one or two copies: for plain rows and
 // 8-bit floats a TMA tile of some columns of each row, for packed panels whole K-slices with their scales. Each stage
@@ -18,15 +18,15 @@
 #include <utility>
 
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/decode_kernel/attention.cuh"
 #include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/decode_kernel/exchange.cuh"
+#include "kernels/cuda/decode_kernel/weights.cuh"
 #include "kernels/cuda/device/activation.cuh"
-#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/rotation.cuh"
-#include "kernels/cuda/device/step_attention.cuh"
-#include "kernels/cuda/device/step_weights.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
 inline constexpr int kThreads = kMathWarps * kWarp;  // threads that compute
 inline constexpr int kDecodeThreads = kThreads + (kEpilogueWarps + kProducerWarps) * kWarp;
@@ -53,7 +53,7 @@ class Producer {
  public:
   __device__ Producer(const DecodeKernelLaunch& l, std::byte* ring, const RingPlace& own, int index)
       : ring_(shared_address(ring)),
-        policy_(evicted_first()),
+        policy_(l2_evict_first()),
         most_(l.ahead),
         next_(index),
         place_(own),
@@ -63,12 +63,12 @@ class Producer {
   __device__ void feed(const MatmulInstruction& p) {
     const Units units(p);
     const typename Weights::Source from(p);
-    const int stages = (p.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+    const int stages = (p.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
     for (int unit = units.first; unit < units.count; unit += grid) {
       for (int i = 0; i < units.panels; ++i) {
         for (; next_ < stages; next_ += kProducerWarps) {
           wait_for_room();
-          Weights::fill(from, unit + i * units.count, next_ * Weights::kLines, ring_ + place_.offset(), place_.full(),
+          Weights::fill(from, unit + i * units.count, next_ * Weights::kSlices, ring_ + place_.offset(), place_.full(),
                         policy_);
           place_.next();
         }
@@ -155,29 +155,29 @@ struct Memory {
 
 // The inputs of a matmul lie at the start of the scratch.
 __device__ inline Inputs inputs_of(const MatmulInstruction& p, const Memory& memory) {
-  return {memory.scratch, p.rows, p.lines};
+  return {memory.scratch, p.rows, p.slices};
 }
 
 // Copies the inputs of a matmul from an Exchange to where the tensor cores read them. A step runs this once per matmul,
 // and most of its time is waiting. So the quads of the next batch are loaded while one is processed.
 template <class T, class Weights>
 __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, const Team& team, uint32_t tag) {
-  constexpr int kBatch = 8, kPadded = Weights::kPaddedLines;
+  constexpr int kBatch = 8, kPadded = Weights::kPaddedSlices;
   const int thread = static_cast<int>(threadIdx.x), rows = p.rows, given = p.k / 4;
-  const int quads = (p.lines + kPadded - 1) / kPadded * kPadded * (kPanelLine / 4);
+  const int quads = (p.slices + kPadded - 1) / kPadded * kPadded * (kPanelSlice / 4);
   const int64_t stride = p.in.stride;
   const uint2* const from = p.in.words + thread * 2;
   const Inputs inputs = inputs_of(p, memory);
   int row = 0, first = 0;  // of the next batch
   Quad next[kBatch];
-  const auto ask = [&] {
+  const auto prefetch = [&] {
     const uint2* at = from + row * stride + first * 2;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      next[i] = first + thread + i * kThreads < given ? look_at_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
+      next[i] = first + thread + i * kThreads < given ? load_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
     }
   };
-  ask();
+  prefetch();
   float squares = 0.0f;
 #pragma unroll 1
   while (row < rows) {
@@ -187,7 +187,7 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
     const int own_row = row, own_first = first;
     first += kBatch * kThreads;
     if (first >= quads) first = 0, ++row;
-    if (row < rows) ask();
+    if (row < rows) prefetch();
     const uint2* at = from + own_row * stride + own_first * 2;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -196,14 +196,14 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
       const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
       squares += q.squares;
       const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
-      Weights::leave(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
+      Weights::store_inputs(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
     }
     if (row == own_row) continue;
     squares = warp_sum(squares);
     if (thread % kWarp == 0) memory.squares[own_row * kMathWarps + thread / kWarp] = squares;
     squares = 0.0f;
   }
-  if constexpr (Weights::kByWarpGroup) wgmma_fence_operand();
+  if constexpr (Weights::kByWarpGroup) fence_proxy_async();
   team.sync();
 }
 
@@ -220,8 +220,8 @@ __device__ inline float activated(ops::Activation activation, float x) {
 // What is added to the sums, or multiplied with the results, is loaded one panel ahead, so that results do not wait for
 // it.
 template <class T>
-__device__ void finish(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
-                       uint32_t tag) {
+__device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
+                             uint32_t tag) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
@@ -241,7 +241,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   struct Beside {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
   };
-  const auto ask = [&](int panel, int column) {
+  const auto prefetch = [&](int panel, int column) {
     Beside b{{0.0f, 0.0f}, 1.0f};
     if (panel * kPanelOutputs + output >= n) return b;
     const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
@@ -260,7 +260,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   bool first = p.norms;
   const int first_unit = units.first + epilogue * grid;
   int turn = epilogue;  // 0: the unit belongs to this warp
-  Beside next = ask(first_unit, first_unit);
+  Beside next = prefetch(first_unit, first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
     const bool others = turn != 0;
@@ -275,7 +275,8 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
       const int panel = unit + half * units.count;
       const Beside beside = next;
       const bool ends = half + 1 == units.panels;
-      if (!ends || next_unit < units.count) next = ask(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
+      if (!ends || next_unit < units.count)
+        next = prefetch(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
       sums_place.wait_full();
       if (first) {
         first = false;
@@ -289,13 +290,13 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
         }
       }
       const float* sums = memory.sums + sums_place.offset() + output * kSumsPitch + first_row;
-      float matmuls[kRowsOfLane];
+      float totals[kRowsOfLane];
 #pragma unroll
       for (int i = 0; i < kRowsOfLane; ++i) {
-        matmuls[i] = 0.0f;
+        totals[i] = 0.0f;
         if (i * kRowsOfWarp >= rows) break;
 #pragma unroll
-        for (int w = 0; w < kMathWarps; ++w) matmuls[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
+        for (int w = 0; w < kMathWarps; ++w) totals[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
       }
       __syncwarp();
       if (lane == 0) arrive(sums_place.empty());
@@ -304,7 +305,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
       for (int i = 0; i < kRowsOfLane; ++i) {
         if (i * kRowsOfWarp >= rows) break;
         const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
-        float result = fmaf(scales[i], matmuls[i], beside.added[i]);
+        float result = fmaf(scales[i], totals[i], beside.added[i]);
         if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
         if (is_gated) {
           if (half == 0) {
@@ -359,7 +360,7 @@ __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memo
                             RingPlace& sums_place) {
   using Panel = typename Weights::template Panel<rows>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int stages = (inputs.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+  const int stages = (inputs.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
 #pragma unroll 1
@@ -374,7 +375,7 @@ __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memo
       }
       own.next -= stages;
       sums_place.wait_empty();
-      panel.leave(memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch, kSumsPitch);
+      panel.store_sums(memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch, kSumsPitch);
       __syncwarp();
       if (lane == 0) arrive(sums_place.full());
       sums_place.next();
@@ -477,17 +478,17 @@ __device__ void run(const RopeInstruction& a, const Team& team) {
   }
 }
 
-// The grid barrier: waits until all blocks have come here as often as `grid_barrier_` says; then each sees what the
+// The grid barrier: waits until all blocks have come here as often as `count` says; then each sees what the
 // others wrote before. Called by the first lane of the first epilogue warp; the rest of the block waits for that lane.
-__device__ inline void grid_barrier(const DecodeKernelLaunch& l, int grid_barrier_) {
-  const uint32_t all = static_cast<uint32_t>(grid_barrier_) * gridDim.x;
+__device__ inline void grid_barrier(const DecodeKernelLaunch& l, int count) {
+  const uint32_t all = static_cast<uint32_t>(count) * gridDim.x;
   uint32_t now;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(now) : "l"(l.arrivals) : "memory");
   for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
 }
 
 // The end of a launch: the last block to arrive resets the counters for the next launch.
-__device__ inline void leave(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
+__device__ inline void finish_launch(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
   if (before + 1 != (grid_barriers + 1) * gridDim.x) return;
@@ -502,7 +503,8 @@ static_assert(kInstructionPacks <= kWarp);
 __device__ inline void fetch(const DecodeKernelLaunch& l, const Memory& memory, int i) {
   const int pack = static_cast<int>(threadIdx.x) % kWarp;
   if (i >= l.count || pack >= kInstructionPacks) return;
-  reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
+  reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] =
+      __ldg(reinterpret_cast<const uint4*>(l.instructions + i) + pack);
 }
 
 template <class T, class Quantized>
@@ -537,9 +539,9 @@ template <class T, class Quantized>
 __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const RingPlace& own, int index) {
   Producer producer(l, memory.ring, own, index);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const auto ask = [&](int i) {
+  const auto prefetch = [&](int i) {
     uint4 v = {0, 0, 0, 0};
-    const auto* from = reinterpret_cast<const uint4*>(l.program + i) + lane;
+    const auto* from = reinterpret_cast<const uint4*>(l.instructions + i) + lane;
     if (i >= 0 && lane < kInstructionPacks) {
       asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -547,14 +549,14 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
     }
     return v;
   };
-  uint4 next = ask(l.first_fed);
+  uint4 next = prefetch(l.first_fed);
   int turn = 0;
   for (int i = l.first_fed; i >= 0; turn ^= 1) {
     Instruction& in = memory.fed[2 * index + turn];
     if (lane < kInstructionPacks) reinterpret_cast<uint4*>(&in)[lane] = next;
     __syncwarp();
     i = in.next;
-    next = ask(i);
+    next = prefetch(i);
     if (in.kind == Instruction::Kind::kAttention) {
       producer.feed(in.attention, memory.places[in.attention.place]);
       __syncwarp();
@@ -572,7 +574,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       }
       if (!fed) producer.template feed<PlainWeights<T>>(p);
     } else if (lane == 1 && i >= 0) {
-      const Instruction& later = l.program[i];
+      const Instruction& later = l.instructions[i];
       if (later.kind == Instruction::Kind::kAttention) {
         prefetch_maps(later.attention.maps, true);
       } else {
@@ -613,7 +615,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   if (warp == 0) fetch(l, memory, 0);
   if (warp > 0 && warp <= kMostPlaces && l.places[warp - 1] >= 0) {
     // Units are counted from the last block on: the first blocks may have one more panel of every matmul.
-    find_place(l.program[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
+    find_place(l.instructions[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
                memory.places[warp - 1]);
   }
   __syncthreads();
@@ -640,11 +642,11 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
       if (helper == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kMatmul) finish<T>(in.matmul, memory, helper, sums, epoch + i);
+      if (in.kind == Instruction::Kind::kMatmul) run_epilogue<T>(in.matmul, memory, helper, sums, epoch + i);
     }
     everyone.sync();
   }
-  if (threadIdx.x == kThreads) leave(l, grid_barriers, epoch - 1);
+  if (threadIdx.x == kThreads) finish_launch(l, grid_barriers, epoch - 1);
 #endif
 }
 
@@ -657,7 +659,7 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
   config.gridDim = dim3(static_cast<unsigned>(l.sm_count));
   config.blockDim = dim3(kDecodeThreads);
   config.dynamicSmemBytes =
-      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kHelperWarps);
+      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kBookkeepingBytes);
   config.stream = l.stream;
   cudaLaunchAttribute together{};  // blocks wait for each other, so all of them must be resident
   together.id = cudaLaunchAttributeCooperative;
@@ -687,4 +689,4 @@ const DecodeKernel* kernel() {
   return &kernel;
 }
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent

@@ -3,6 +3,6 @@
 
 namespace sluice::cuda {
 
-template const DecodeKernel* step::kernel<__nv_bfloat16, quant::Int4G128>();
+template const DecodeKernel* persistent::kernel<__nv_bfloat16, quant::Int4G128>();
 
 }  // namespace sluice::cuda

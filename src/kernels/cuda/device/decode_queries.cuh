@@ -14,7 +14,7 @@ namespace sluice::cuda {
 // 2g and 2g + 1.
 template <class Cache, int dim, int tiles>
 class Queries {
-  using T = typename Cached<Cache>::MatmulProblem;
+  using T = typename Cached<Cache>::Operand;
   static constexpr bool kEight = Cached<Cache>::kPerUnit == 2;
   using Rows = SharedPanels<kUnits<Cache, dim>, kStageKeys<Cache, dim>>;
   using Wide = WideOf<Cache>;  // for caches of 8 bits

@@ -17,12 +17,12 @@ inline constexpr int kStages = 3;  // stages of a warp's ring
 // becomes bf16, both exactly. In shared memory a vector is kUnits<T, dim> units of 16 bits, at least 64.
 template <class T>
 struct Cached {
-  using MatmulProblem = T;
+  using Operand = T;
   static constexpr int kPerUnit = 1;  // elements in a unit of 16 bits
 };
 template <class T>
 requires(sizeof(T) == 1) struct Cached<T> {
-  using MatmulProblem = typename WideOf<T>::Type;
+  using Operand = typename WideOf<T>::Type;
   static constexpr int kPerUnit = 2;
 };
 template <class T>
@@ -273,7 +273,7 @@ class TmaStream : public StageRing<T, dim> {
                        uint32_t barriers, int warps, int32_t* tickets, Unit* queue, bool begins_early)
       : Base(p, work, base, scales, warps, tickets, queue),
         maps_(maps),
-        policy_(evicted_first()),
+        policy_(l2_evict_first()),
         barriers_(barriers + threadIdx.x / kWarp * (kStages * 8)) {
     look_up();
     for (int i = 0; i < kStages - 1; ++i) {
@@ -322,7 +322,7 @@ class TmaStream : public StageRing<T, dim> {
       for (int pack = 0; pack < Rows::kPanels * 8; ++pack) store_shared(values.pack(key, pack), uint4{0, 0, 0, 0});
       if constexpr (kScaled<T>) this->scales(stage)[kKeys + key] = 0.0f;
     }
-    wgmma_fence_operand();  // orders these stores before the next TMA copy to this stage
+    fence_proxy_async();  // orders these stores before the next TMA copy to this stage
     __syncwarp();
   }
 

@@ -68,7 +68,7 @@ class RowStream {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStreamedRows; ++i) init_barrier(full(i), 1);
     }
-    wgmma_fence_operand();
+    fence_proxy_async();
     wait_for_earlier();
     __syncthreads();
     for (int i = 0; i < kStreamedRows; ++i) fetch(i, static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x));

@@ -150,13 +150,13 @@ __device__ inline void wgmma_wait() {
 // Keeps the compiler from moving uses or definitions of these registers across this point: finished matmuls wrote them,
 // or later ones read them.
 template <int count>
-__device__ inline void hold(float (&registers)[count]) {
+__device__ inline void wgmma_fence_operands(float (&registers)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
 template <class Integer, int count>
-__device__ inline void hold(Integer (&registers)[count]) {
+__device__ inline void wgmma_fence_operands(Integer (&registers)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
@@ -210,7 +210,7 @@ __device__ inline bool barrier_passed(uint32_t barrier, int parity) {
 }
 
 // Makes what this thread wrote to shared memory, or saw written, visible to later wgmma instructions and bulk copies.
-__device__ inline void wgmma_fence_operand() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // sync_threads() waits at named barrier `id`, 1 to 15, until `threads` threads have arrived. arrive_threads() arrives
 // without waiting.

@@ -64,14 +64,14 @@ __device__ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
 }
 
 // The L2 policy for bytes that are read once: they are evicted first.
-__device__ inline uint64_t evicted_first() {
+__device__ inline uint64_t l2_evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
 // The L2 policy for bytes that are read again soon.
-__device__ inline uint64_t evicted_as_others() {
+__device__ inline uint64_t l2_evict_normal() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;

@@ -38,26 +38,26 @@ struct PairFactors {
 
   // Fills in sets `first` and so on from a slice.
   template <int first>
-  __device__ void take(const typename Codec::Line& line) {
-    constexpr int kOfLine = kSets == 1 ? 1 : kSets / 2;
+  __device__ void take(const typename Codec::Slice& slice) {
+    constexpr int kOfSlice = kSets == 1 ? 1 : kSets / 2;
 #pragma unroll
-    for (int i = 0; i < kOfLine; ++i) {
+    for (int i = 0; i < kOfSlice; ++i) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const Factors f = Codec::factors(line, r, i);
+        const Factors f = Codec::factors(slice, r, i);
         scales[first + i][r] = f.scale, shifts[first + i][r] = f.minimum - f.scale * (f.base - Codec::kBytesBelow);
       }
     }
   }
 };
 
-template <int used, class Codec, class Lines, class Shared>
-__device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile, const Part& part,
+template <int used, class Codec, class Slices, class Shared>
+__device__ void multiply(Slices& weights, const Arguments& a, const RowTile& tile, const Part& part,
                          const Shared& shared) {
   using Inputs = tiles::InputStages<used, 2, Shared>;
   using Pair = PairFactors<Codec>;
-  constexpr int kSets = Pair::kSets, kSteps = 2 * kPanelLine / 32, kStages = Inputs::kStages;
-  static_assert(Lines::kLines % 2 == 0 && kSets <= kSteps);
+  constexpr int kSets = Pair::kSets, kSteps = 2 * kPanelSlice / 32, kStages = Inputs::kStages;
+  static_assert(Slices::kSlices % 2 == 0 && kSets <= kSteps);
   const int first_pair = part.begin / 2;
   const Inputs inputs(shared, a.x, a.x_rows, tile, first_pair, (part.count + 1) / 2, a.plane_bytes);
   inputs.begin();
@@ -78,7 +78,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
   const auto add_parts = [&] {
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
-      hold(parts[set]);
+      wgmma_fence_operands(parts[set]);
 #pragma unroll
       for (int i = 0; i < used / 2; ++i) {
         const int number = parts[set][i] * kByteUnit + parts[set][used / 2 + i];
@@ -92,18 +92,18 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
   };
   const uint64_t stages = matrix(inputs.stage(0));
   int stage = 0, round = 0, last_stage = 0;
-  int line = 0;
+  int slice = 0;
   do {  // do-while: in a loop that may have no turns, the compiler would make the matmuls wait for each other
-    const int i = line % Lines::kLines, now = line / 2;
-    typename Codec::Line lines[2];
-    weights.read(lines[0], i), weights.read(lines[1], i + 1);
+    const int i = slice % Slices::kSlices, now = slice / 2;
+    typename Codec::Slice slices[2];
+    weights.read(slices[0], i), weights.read(slices[1], i + 1);
     wgmma_wait<0>();
     if (now > 0 && first_lane) arrive(shared.empty(last_stage));
     add_parts();
-    factors.template take<0>(lines[0]);
+    factors.template take<0>(slices[0]);
     if constexpr (kSets > 1) {
-      factors.template take<kSets / 2>(lines[1]);
-      if (line + 1 == part.count) {  // there is no second slice
+      factors.template take<kSets / 2>(slices[1]);
+      if (slice + 1 == part.count) {  // there is no second slice
 #pragma unroll
         for (int set = kSets / 2; set < kSets; ++set) {
 #pragma unroll
@@ -122,29 +122,29 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
     uint32_t operands[kSteps][4];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      Codec::bytes(lines[step / 2], step % 2, operands[step]);
-      hold(operands[step]);
+      Codec::bytes(slices[step / 2], step % 2, operands[step]);
+      wgmma_fence_operands(operands[step]);
     }
-    if (i == Lines::kLines - 2 && line + 2 < part.count) weights.go_on();
+    if (i == Slices::kSlices - 2 && slice + 2 < part.count) weights.go_on();
     inputs.go_on(now);
     wait_barrier(shared.full(stage), round);
     wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      using MatmulProblem = Wgmma<int8_t, 2 * used>;
+      using Mma = Wgmma<int8_t, 2 * used>;
       const uint64_t x = stages + (stage * Inputs::kStageBytes + step * 32) / 16;
       constexpr int kStepsOfSet = kSteps / kSets;
       if (step % kStepsOfSet == 0) {
-        MatmulProblem::template by_rows<0>(parts[step / kStepsOfSet], operands[step], x);
+        Mma::template by_rows<0>(parts[step / kStepsOfSet], operands[step], x);
       } else {
-        MatmulProblem::template by_rows<1>(parts[step / kStepsOfSet], operands[step], x);
+        Mma::template by_rows<1>(parts[step / kStepsOfSet], operands[step], x);
       }
     }
     wgmma_commit();
     last_stage = stage;
     if (++stage == kStages) stage = 0, round ^= 1;
-    line += 2;
-  } while (line < part.count);
+    slice += 2;
+  } while (slice < part.count);
   wgmma_wait<0>();
   add_parts();
 #pragma unroll
@@ -154,7 +154,7 @@ __device__ void multiply(Lines& weights, const Arguments& a, const RowTile& tile
     for (int i = 0; i < 4; ++i) sums[4 * j + i] *= i % 2 == 0 ? scales.x : scales.y;
   }
   __syncthreads();  // no warp reads the stages any more
-  tiles::leave_sums<used>(shared, sums, 0);
+  tiles::store_group_sums<used>(shared, sums, 0);
 }
 #endif
 
@@ -162,7 +162,7 @@ template <class Codec>
 __global__ void __launch_bounds__(kThreads, 2) matmul_bytes(const __grid_constant__ Arguments a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kMost = most_rows<Codec>();
-  tiles::with_tile<tiles::SharedLines<Codec>, kMost>(
+  tiles::with_tile<tiles::SharedSlices<Codec>, kMost>(
       a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
         if (kMost == 8 || tile.count <= 8) return multiply<8, Codec>(weights, a, tile, part, shared);
         if constexpr (kMost > 8) multiply<16, Codec>(weights, a, tile, part, shared);
@@ -194,7 +194,7 @@ bool matmul_by_bytes([[maybe_unused]] const Launch& l, [[maybe_unused]] const Ma
     const ByteInputs inputs{memory, memory + plane_bytes, scales, scales + x_rows, x_rows};
     round_to_bytes(l, inputs, kSets, p);
     const bytes::Arguments a{tiles::arguments(p, memory, x_rows, panel_bytes), plane_bytes, inputs.scales, inputs.sums};
-    tiles::launch<bytes::matmul_bytes<Codec>, tiles::SharedLines<Codec>, kMost, 2>(l, a);
+    tiles::launch<bytes::matmul_bytes<Codec>, tiles::SharedSlices<Codec>, kMost, 2>(l, a);
     return true;
   }
 #endif

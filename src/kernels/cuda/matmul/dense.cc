@@ -73,7 +73,7 @@ void check(cublasStatus_t status, const char* what) {
 }
 
 // How operands of 8-bit floats are scaled.
-enum class Scaling { kNone, kGather, kGroups };
+enum class Scaling { kNone, kPerRow, kPerGroup };
 
 // Everything that cuBLASLt's choice of a kernel depends on.
 struct Problem {
@@ -132,11 +132,11 @@ Plan make_plan(const Library& lib, const Problem& p, size_t workspace) {
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   if (p.scaling != Scaling::kNone) {
-    const int32_t mode = p.scaling == Scaling::kGather ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+    const int32_t mode = p.scaling == Scaling::kPerRow ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
                                                        : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
-    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kGather});
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kPerRow});
     // The choice of kernels depends on there being scales, not on where they are.
     alignas(256) static std::byte anywhere[256];
     const void* somewhere = anywhere;
@@ -201,11 +201,11 @@ void launch_plan(const Library& lib, const Plan& plan, const Launch& l, const Ma
         "matmul");
 }
 
-constexpr size_t whole_lines(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }
+constexpr size_t padded_bytes(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }
 
 Scaling scaling_of(ops::InputRounding rounding) {
   using enum ops::InputRounding;
-  return rounding == kFp8PerRow ? Scaling::kGather : rounding == kFp8PerGroup ? Scaling::kGroups : Scaling::kNone;
+  return rounding == kFp8PerRow ? Scaling::kPerRow : rounding == kFp8PerGroup ? Scaling::kPerGroup : Scaling::kNone;
 }
 
 Problem fp8_problem(int64_t n, int64_t rows, int64_t k, DType out_type, int64_t out_stride, Scaling scaling) {
@@ -230,7 +230,7 @@ bool matmul_dense(const Launch& l, const MatmulProblem& p) {
   const int64_t k = rounds ? padded_k(p.k) : p.k;
   if (!rounds && (alignment(p.x.data) < 16 || p.x.row_stride * p.type->block_bytes % 16 != 0)) return false;
   if (p.type == &kFloat32 && k != padded_k(k)) return false;
-  const size_t x_bytes = rounds ? whole_lines(rows * k * p.type->block_bytes) : 0;
+  const size_t x_bytes = rounds ? padded_bytes(rows * k * p.type->block_bytes) : 0;
   if (x_bytes + kScratch > l.workspace_bytes) return false;
   const Plan* plan = plan_of(*lib, {.type = p.type,
                                     .out_type = p.out.dtype,
@@ -271,7 +271,7 @@ bool matmul_head_rows(const Library& lib, const Launch& l, const MatmulProblem& 
                                    .out_step = p.out_columns});
   if (plan == nullptr) return false;
   round_rows(l, l.workspace, p.type, p.x);
-  std::byte* scratch = l.workspace + whole_lines(rows * width * element);
+  std::byte* scratch = l.workspace + padded_bytes(rows * width * element);
   launch_plan(lib, *plan, l, p, {.x = l.workspace, .scratch = scratch}, false);
   return true;
 }
@@ -301,10 +301,10 @@ namespace {
 // memory's speed.
 bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows();
-  const size_t x_bytes = whole_lines(rows * p.k);
+  const size_t x_bytes = padded_bytes(rows * p.k);
   if (p.rounding != ops::InputRounding::kFp8PerRow || p.bias != nullptr || p.x.dtype != &kFloat32) return false;
   if (alignment(p.x.data) < 16 || p.x.row_stride % 4 != 0) return false;
-  if (!takes_fp8_rows(l, p) || x_bytes + whole_lines(rows * 4) > l.workspace_bytes) return false;
+  if (!takes_fp8_rows(l, p) || x_bytes + padded_bytes(rows * 4) > l.workspace_bytes) return false;
   auto* scales = reinterpret_cast<float*>(l.workspace + x_bytes);
   round_to_fp8(l, l.workspace, scales, p.x, false, p.x_rows);
   matmul_fp8_rows(l, p, l.workspace, scales);
@@ -324,15 +324,15 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
   const Scaling scaling = scaling_of(p.rounding);
   const int64_t rows = p.x.rows(), k = p.k;
   if (scaling == Scaling::kNone || rows < kFp8Rows || p.matrices != 1) return false;
-  const bool rounds = p.x.dtype != &kFloat8E4M3, groups = scaling == Scaling::kGroups;
+  const bool rounds = p.x.dtype != &kFloat8E4M3, groups = scaling == Scaling::kPerGroup;
   const Library* lib = library();
   if (lib == nullptr || alignment(p.out.data) < 16 || (rounds && alignment(p.x.data) < 16)) return false;
   if (rounds && p.x.row_stride % 4 != 0) return false;
   const Plan* plan = plan_of(*lib, fp8_problem(p.n, rows, k, p.out.dtype, p.out.row_stride, scaling));
   const int64_t scales = groups ? k / quant::Fp8::kElements : 1;  // of a row
-  const size_t x_bytes = rounds ? whole_lines(rows * k) : 0,
-               x_scale_bytes = rounds ? whole_lines(rows * scales * 4) : 0;
-  const size_t weight_scale_bytes = groups ? whole_lines(p.n * scales * 4) : 0;
+  const size_t x_bytes = rounds ? padded_bytes(rows * k) : 0,
+               x_scale_bytes = rounds ? padded_bytes(rows * scales * 4) : 0;
+  const size_t weight_scale_bytes = groups ? padded_bytes(p.n * scales * 4) : 0;
   const size_t before = x_bytes + x_scale_bytes + weight_scale_bytes;
   if (plan == nullptr || before + kScratch > l.workspace_bytes) return false;
   auto* x_scales = reinterpret_cast<float*>(l.workspace + x_bytes);

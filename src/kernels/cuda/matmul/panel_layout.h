@@ -1,10 +1,10 @@
 // Layouts of quantized weights in device memory. A matrix [n, k] is a sequence of packed panels of 16 outputs. A
 // K-slice, or slice, is 64 consecutive inputs of a panel: what a warp multiplies in one go.
 //
-// Panels of integers (quant/integers.h) lie in the order in which the tensor cores read them. With g = l / 4 and t = l
-// % 4, lane l of a warp holds the weights of outputs g and g + 8 for inputs 16 j + 4 t .. 16 j + 4 t + 3 of each step j
-// of 16 inputs. Its eight weights of a step are four pairs: pairs 0 and 2 of output g (inputs 0, 1 and 2, 3 of its
-// four), pairs 1 and 3 of output g + 8. A panel is
+// Panels of integers (quant/integers.h) lie in the order in which the tensor cores read them. With g = l / 4 and
+// t = l % 4, lane l of a warp holds the weights of outputs g and g + 8 for inputs 16 j + 4 t .. 16 j + 4 t + 3 of each
+// step j of 16 inputs. Its eight weights of a step are four pairs: pairs 0 and 2 of output g (inputs 0, 1 and 2, 3 of
+// its four), pairs 1 and 3 of output g + 8. A panel is
 //   slices: the low bits of each slice, then its high bits, in words per lane:
 //     low 4     word j: the first of pair p in nibble p, the second in nibble p + 4; lane after lane, 16 bytes each.
 //               NF4: the first of pair p is in nibble 2 p, the second in nibble 2 p + 1.
@@ -14,8 +14,7 @@
 //               words 0 .. 3 of all lanes, then words 4 .. 7. Two's complement, without the offset
 //     2 bits    word j / 2: the first of pair p in bit 2 (4 (j % 2) + p), the second 16 bits above
 //     1 bit     the first of pair p in bit 4 j + p, the second 16 bits above
-//   scales: scale blocks; one has scale_words words per g for outputs g and g + 8 (`r` is 0 and 1), i counts
-//   sub-blocks:
+//   scale blocks: scale_words words per g, for outputs g and g + 8 (`r` is 0 and 1); i counts the sub-blocks:
 //     kHalf      word r: fp16 scales of i = 0, 1
 //     kHalfMin   word 2 r + i: fp16 scale, minimum
 //     kExponent  byte 2 r + i: 2^(byte - 127) is twice the scale, so that no scale is subnormal
@@ -23,8 +22,11 @@
 //     kSuperMin  bytes of uint8 multipliers in this order, those of the scales, then those of the minima
 //     kFloat     word r: fp32
 //     kFloat8    word r: E4M3 for i = 0 .. 3, without NaN: 0x7f is 480
-//   super-scales: per 256 inputs and g: kSuper, one word of fp16 scales for r = 0, 1; kSuperMin, word r: fp16 scale,
-//     minimum. Per row and g: kFloat8, word r: fp32
+//   super-scales, per 256 inputs and g:
+//     kSuper     one word of fp16 scales for r = 0, 1
+//     kSuperMin  word r: fp16 scale, minimum
+//   or per row and g:
+//     kFloat8    word r: fp32
 #pragma once
 
 #include <algorithm>
@@ -36,11 +38,11 @@
 namespace sluice::cuda {
 
 inline constexpr int kPanelOutputs = 16;
-inline constexpr int kPanelLine = 64;        // inputs of a K-slice
-inline constexpr int kPanelStep = 16;        // inputs of one tensor-core instruction
-inline constexpr int kPairsOfRows = 8;       // outputs g and g + 8 of a panel
-inline constexpr int kLinesOfSuper = 4;      // slices that share a super-scale
-inline constexpr int kLinesOfRow = 1 << 30;  // more slices than any row has: one super-scale per row
+inline constexpr int kPanelSlice = 64;         // inputs of a K-slice
+inline constexpr int kPanelStep = 16;          // inputs of one tensor-core instruction
+inline constexpr int kPairsOfRows = 8;         // outputs g and g + 8 of a panel
+inline constexpr int kSlicesOfSuperScale = 4;  // slices that share a super-scale
+inline constexpr int kSlicesOfRow = 1 << 30;   // more slices than any row has: one super-scale per row
 
 // The format in which panels hold the weights of a codec.
 template <class Codec>
@@ -66,34 +68,35 @@ struct PanelsOf<quant::TQ1_0> {
   using Type = quant::TQ2_0;
 };
 
-constexpr int64_t panel_lines(int64_t k) { return (k + kPanelLine - 1) / kPanelLine; }
+constexpr int64_t panel_slices(int64_t k) { return (k + kPanelSlice - 1) / kPanelSlice; }
 
 struct PanelLayout {
   int low = 0, high = 0;  // words per lane of a slice: one word for each bit of its 32 weights
-  int scale_words = 0, super_words = 0;
-  int scale_lines = 1, super_lines = kLinesOfSuper;  // slices that share a scale block, or super-scales
+  int scale_words = 0, super_scale_words = 0;
+  int scale_slices = 1,
+      super_scale_slices = kSlicesOfSuperScale;  // slices that share a scale block, or super-scales
 
-  constexpr int64_t line_bytes() const { return int64_t{low + high} * 32 * 4; }
-  // bytes of the scales of scale_lines slices
+  constexpr int64_t slice_bytes() const { return int64_t{low + high} * 32 * 4; }
+  // bytes of the scales of scale_slices slices
   constexpr int64_t scale_bytes() const { return int64_t{scale_words} * kPairsOfRows * 4; }
-  // bytes of the super-scales of super_lines slices
-  constexpr int64_t super_bytes() const { return int64_t{super_words} * kPairsOfRows * 4; }
-  static constexpr int64_t records(int64_t lines, int shared_by) { return (lines + shared_by - 1) / shared_by; }
-  constexpr int64_t scales_at(int64_t lines) const { return lines * line_bytes(); }
-  constexpr int64_t supers_at(int64_t lines) const {
-    return scales_at(lines) + records(lines, scale_lines) * scale_bytes();
+  // bytes of the super-scales of super_scale_slices slices
+  constexpr int64_t super_scale_bytes() const { return int64_t{super_scale_words} * kPairsOfRows * 4; }
+  static constexpr int64_t scale_blocks(int64_t slices, int shared_by) { return (slices + shared_by - 1) / shared_by; }
+  constexpr int64_t scales_at(int64_t slices) const { return slices * slice_bytes(); }
+  constexpr int64_t super_scales_at(int64_t slices) const {
+    return scales_at(slices) + scale_blocks(slices, scale_slices) * scale_bytes();
   }
   // Bytes of this many slices with their scales.
-  constexpr int64_t bytes_of(int64_t lines) const {
-    return supers_at(lines) + records(lines, super_lines) * super_bytes();
+  constexpr int64_t bytes_of(int64_t slices) const {
+    return super_scales_at(slices) + scale_blocks(slices, super_scale_slices) * super_scale_bytes();
   }
-  constexpr int64_t panel_bytes(int64_t k) const { return (bytes_of(panel_lines(k)) + 127) / 128 * 128; }
+  constexpr int64_t panel_bytes(int64_t k) const { return (bytes_of(panel_slices(k)) + 127) / 128 * 128; }
 };
 
 template <class Codec>
 constexpr PanelLayout panel_layout() {
   constexpr quant::Integers kFormat = kPanelFormat<Codec>;
-  constexpr int kSubs = kPanelLine / kFormat.sub_block;
+  constexpr int kSubs = kPanelSlice / kFormat.sub_block;
   PanelLayout layout{.low = kFormat.low, .high = kFormat.high};
   switch (kFormat.scales) {
     case quant::Scales::kHalf:
@@ -106,20 +109,20 @@ constexpr PanelLayout panel_layout() {
       layout.scale_words = kSubs / 2;
       break;
     case quant::Scales::kSuper:
-      layout.scale_words = kSubs / 2, layout.super_words = 1;
+      layout.scale_words = kSubs / 2, layout.super_scale_words = 1;
       break;
     case quant::Scales::kSuperMin:
-      layout.scale_words = kSubs, layout.super_words = 2;
+      layout.scale_words = kSubs, layout.super_scale_words = 2;
       break;
     case quant::Scales::kFloat:
       layout.scale_words = 2;
       break;
     case quant::Scales::kFloat8:
-      layout.scale_words = kSubs / 2, layout.super_words = 2, layout.super_lines = kLinesOfRow;
+      layout.scale_words = kSubs / 2, layout.super_scale_words = 2, layout.super_scale_slices = kSlicesOfRow;
       break;
     case quant::Scales::kGroup:
-      layout.scale_words = 2 * (kFormat.sub_block < kPanelLine ? kSubs : 1);
-      layout.scale_lines = kFormat.sub_block > kPanelLine ? kFormat.sub_block / kPanelLine : 1;
+      layout.scale_words = 2 * (kFormat.sub_block < kPanelSlice ? kSubs : 1);
+      layout.scale_slices = kFormat.sub_block > kPanelSlice ? kFormat.sub_block / kPanelSlice : 1;
       break;
   }
   return layout;
@@ -146,7 +149,7 @@ struct Fp4Words {
 // How many sets of inputs with separate scales two slices have.
 template <class Codec>
 constexpr int sets_of_pair() {
-  return panel_layout<Codec>().scale_lines > 1 ? 1 : std::max(1, 2 * kPanelLine / kPanelFormat<Codec>.sub_block);
+  return panel_layout<Codec>().scale_slices > 1 ? 1 : std::max(1, 2 * kPanelSlice / kPanelFormat<Codec>.sub_block);
 }
 
 // 8-bit floats (quant::Fp8) stay row-major, as cuBLASLt expects: k weights, then the fp32 scales of every 128. Behind

@@ -97,7 +97,7 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
   constexpr int kStages = RowsLayout<rows>::kStages;
   const int early = p.starts == nullptr ? min(part.count, kStages) : 0,
             output = static_cast<int>(blockIdx.x) * kOutputs;
-  const uint64_t policy = evicted_first();
+  const uint64_t policy = l2_evict_first();
   const auto copy_weights = [&](int64_t row, int i) {
     if (threadIdx.x != 0) return;
     const int stage = i % kStages;
@@ -127,13 +127,13 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
 // consumer's 64 and row 128 p + 8 i + 2 t + j.
 template <int rows>
 struct Sums {
-  static constexpr int kGather = rows < kAtOnce ? rows : kAtOnce, kMatmuls = rows / kGather;
-  float of[kMatmuls][kGather / 2];
+  static constexpr int kRows = rows < kAtOnce ? rows : kAtOnce, kMatmuls = rows / kRows;
+  float of[kMatmuls][kRows / 2];
 };
 
 template <class T, int rows>
 __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int consumer, Sums<rows>& sums) {
-  constexpr int kStages = RowsLayout<rows>::kStages, kGather = Sums<rows>::kGather;
+  constexpr int kStages = RowsLayout<rows>::kStages, kRows = Sums<rows>::kRows;
   const bool first_lane = threadIdx.x % kWarp == 0;
 #pragma unroll
   for (auto& some : sums.of) {
@@ -143,15 +143,15 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
   for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     wait_barrier(shared.full(stage), i / kStages % 2);
-    wgmma_fence_operand();
+    fence_proxy_async();
     wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kChunk / 32; ++step) {
       const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
 #pragma unroll
       for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
-        Wgmma<T, kGather>::from_shared(sums.of[j], weights,
-                                       matrix(shared.inputs(stage) + j * kGather * kChunk + step * 32), 1);
+        Wgmma<T, kRows>::from_shared(sums.of[j], weights, matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32),
+                                     1);
       }
     }
     wgmma_commit();
@@ -160,7 +160,7 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
   }
   wgmma_wait<0>();
 #pragma unroll
-  for (auto& some : sums.of) hold(some);
+  for (auto& some : sums.of) wgmma_fence_operands(some);
 }
 
 // Adds up the sums of the cluster and writes them. Rows are dealt out to the cluster's warps; a lane has four outputs.
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
       init_barrier(shared.empty(stage), kConsumers * kGroupThreads / kWarp);
     }
   }
-  wgmma_fence_operand();
+  fence_proxy_async();
   __syncthreads();
   const int consumer = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
   Sums<rows> sums;
@@ -236,12 +236,12 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
   if (consumer >= 0) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, t = thread % 4;
     const int output = consumer * 64 + thread / kWarp * 16 + thread % kWarp / 4;
-    constexpr int kGather = Sums<rows>::kGather;
+    constexpr int kRows = Sums<rows>::kRows;
 #pragma unroll
     for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
 #pragma unroll
-      for (int i = 0; i < kGather / 2; ++i) {
-        const uint32_t to = shared.sums().at(j * kGather + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
+      for (int i = 0; i < kRows / 2; ++i) {
+        const uint32_t to = shared.sums().at(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
         store_shared(to, sums.of[j][i]);
       }
     }

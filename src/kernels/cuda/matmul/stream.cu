@@ -21,8 +21,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kLine = static_cast<int>(kLineElements);  // inputs that a warp takes in one step
-constexpr int kMostStaged = 64 << 10;                   // bytes of x in shared memory
+constexpr int kSlice = static_cast<int>(kSliceElements);  // inputs that a warp takes in one step
+constexpr int kMostStaged = 64 << 10;                     // bytes of x in shared memory
 
 // Row tiles are 8 rows of x, output tiles are 16 outputs. Ahead: K-slices of weights in flight per warp. (A class, as
 // nvcc 13.0 cannot name values of local types in template arguments.)
@@ -42,7 +42,7 @@ struct Arguments {
   const int32_t *starts, *x_rows;
   int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one, in elements
   int64_t x_stride, out_stride;
-  int rows, n, k, lines, matrices;
+  int rows, n, k, slices, matrices;
   bool accumulate, x_aligned;
   int staged = 0;  // elements from a row of x to the next one in shared memory; 0: x is not staged
 };
@@ -67,7 +67,7 @@ __device__ uint4 load_x(const float* row, int at, int k, bool aligned) {
 
 // A K-slice of weights: for every output tile, rows g and g + 8, each in two halves of 32 inputs.
 template <int OutputTiles>
-struct Line {
+struct Slice {
   uint4 packs[OutputTiles][2][2];
 };
 
@@ -80,7 +80,7 @@ class Streamer {
     for (int m = 0; m < Tile::outputs; ++m) {
       for (int half = 0; half < 2; ++half) {
         const int64_t output = min(first_output + m * 16 + half * 8 + g_, int64_t{a.n} - 1);
-        rows_[m][half] = weight + output * a.lines * kLine + 8 * t_;
+        rows_[m][half] = weight + output * a.slices * kSlice + 8 * t_;
       }
     }
   }
@@ -105,11 +105,11 @@ class Streamer {
         for (int i = 0; i < 4; ++i) sums_[m][r][i] = 0.0f;
       }
     }
-    for (int line = warp_; line < a_.lines; line += Tile::ahead * kWarps) {
+    for (int slice = warp_; slice < a_.slices; slice += Tile::ahead * kWarps) {
 #pragma unroll
       for (int i = 0; i < Tile::ahead; ++i) {
-        const int now = line + i * kWarps;
-        if (now < a_.lines) multiply(ring_[i], now);
+        const int now = slice + i * kWarps;
+        if (now < a_.slices) multiply(ring_[i], now);
         load(ring_[i], now + Tile::ahead * kWarps);
       }
     }
@@ -146,25 +146,25 @@ class Streamer {
   }
 
  private:
-  __device__ void load(Line<Tile::outputs>& to, int line) const {
-    if (line >= a_.lines) return;
+  __device__ void load(Slice<Tile::outputs>& to, int slice) const {
+    if (slice >= a_.slices) return;
 #pragma unroll
     for (int m = 0; m < Tile::outputs; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        to.packs[m][half][0] = load_streaming(rows_[m][half] + int64_t{line} * kLine);
-        to.packs[m][half][1] = load_streaming(rows_[m][half] + int64_t{line} * kLine + 32);
+        to.packs[m][half][0] = load_streaming(rows_[m][half] + int64_t{slice} * kSlice);
+        to.packs[m][half][1] = load_streaming(rows_[m][half] + int64_t{slice} * kSlice + 32);
       }
     }
   }
 
-  __device__ void multiply(const Line<Tile::outputs>& w, int line) {
+  __device__ void multiply(const Slice<Tile::outputs>& w, int slice) {
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
 #pragma unroll
       for (int r = 0; r < Tile::rows; ++r) {
         uint4 b = {0, 0, 0, 0};
-        if (x_[r] != nullptr) b = load_x<T>(x_[r], line * kLine + part * 32 + 8 * t_, a_.k, a_.x_aligned);
+        if (x_[r] != nullptr) b = load_x<T>(x_[r], slice * kSlice + part * 32 + 8 * t_, a_.k, a_.x_aligned);
 #pragma unroll
         for (int m = 0; m < Tile::outputs; ++m) {
           const uint4 &low = w.packs[m][0][part], &high = w.packs[m][1][part];
@@ -180,14 +180,14 @@ class Streamer {
   const T* rows_[Tile::outputs][2];
   const X* x_[Tile::rows];
   float sums_[Tile::outputs][Tile::rows][4];
-  Line<Tile::outputs> ring_[Tile::ahead];
+  Slice<Tile::outputs> ring_[Tile::ahead];
 };
 
 // Rounds `count` rows of fp32 from `first` on to T in shared memory, padded with zeros to whole K-slices.
 template <class T>
 __device__ void stage(T* to, const Arguments<T>& a, int first, int count) {
   const auto* x = static_cast<const float*>(a.x);
-  const int packs = a.lines * kLine / 8;
+  const int packs = a.slices * kSlice / 8;
 #pragma unroll 2
   for (int i = threadIdx.x; i < count * packs; i += blockDim.x) {
     const int row = i / packs, at = i % packs * 8;
@@ -261,7 +261,7 @@ void run_rows(const Launch& l, const MatmulProblem& p, const Arguments<T>& a) {
 
 template <class T>
 void run_type(const Launch& l, const MatmulProblem& p) {
-  const int64_t rows = p.x.rows(), lines = padded_k(p.k) / kLine;
+  const int64_t rows = p.x.rows(), slices = padded_k(p.k) / kSlice;
   Arguments<T> a{
       .weight = reinterpret_cast<const T*>(p.weight),
       .x = p.x.data,
@@ -269,7 +269,7 @@ void run_type(const Launch& l, const MatmulProblem& p) {
       .bias = p.bias,
       .starts = p.starts,
       .x_rows = p.x_rows,
-      .weight_step = p.weight_rows * lines * kLine,
+      .weight_step = p.weight_rows * slices * kSlice,
       .bias_step = p.bias_step,
       .x_step = p.x_columns,
       .out_step = p.out_columns,
@@ -278,12 +278,12 @@ void run_type(const Launch& l, const MatmulProblem& p) {
       .rows = static_cast<int>(rows),
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
-      .lines = static_cast<int>(lines),
+      .slices = static_cast<int>(slices),
       .matrices = p.matrices,
       .accumulate = p.accumulate,
       .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
   // A few rows of x in shared memory, padded so that they lie in different banks.
-  const int64_t staged = lines * kLine + 8;
+  const int64_t staged = slices * kSlice + 8;
   if (p.starts == nullptr && p.matrices == 1 && rows <= 8 && rows * staged * int64_t{sizeof(T)} <= kMostStaged) {
     a.staged = static_cast<int>(staged);
     return run_rows<T, T, 1>(l, p, a);
@@ -297,7 +297,7 @@ void run_type(const Launch& l, const MatmulProblem& p) {
   if (likely <= 8 || p.x_columns != 0) return run_rows<T, float, 1>(l, p, a);
   round_rows(l, l.workspace, p.type, p.x, p.x_rows);
   a.x = l.workspace, a.x_rows = nullptr;
-  a.x_stride = lines * kLine;
+  a.x_stride = slices * kSlice;
   if (likely <= 16) return run_rows<T, T, 2>(l, p, a);
   if (likely <= 32) return run_rows<T, T, 4>(l, p, a);
   run_rows<T, T, 8>(l, p, a);

@@ -9,7 +9,7 @@
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/device/numeric.cuh"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
 __device__ inline void put_word(uint2* to, uint32_t word, uint32_t tag) {
   asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(word), "r"(tag) : "memory");
@@ -29,7 +29,7 @@ __device__ inline void put_quad(uint2* to, const Quad& q) {
       "r"(q.low), "r"(q.high), "r"(__float_as_uint(q.squares)), "r"(q.tag)
       : "memory");
 }
-__device__ inline Quad look_at_quad(const uint2* from) {
+__device__ inline Quad load_quad(const uint2* from) {
   Quad q;
   uint32_t squares;
   asm volatile(
@@ -44,22 +44,22 @@ __device__ inline Quad look_at_quad(const uint2* from) {
 __device__ inline Quad wait_for_quad(const uint2* from, Quad q, uint32_t tag) {
   while (q.tag != tag) {
     __nanosleep(20);
-    q = look_at_quad(from);
+    q = load_quad(from);
   }
   return q;
 }
 
 // Loads a word with its tag, whether or not it is there yet.
-__device__ inline uint2 look_at_word(const uint2* from) {
+__device__ inline uint2 load_word(const uint2* from) {
   uint2 v;
   asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
   return v;
 }
-// Waits until the word is there. `v` is what look_at_word() returned.
+// Waits until the word is there. `v` is what load_word() returned.
 __device__ inline uint32_t wait_for_word(const uint2* from, uint2 v, uint32_t tag) {
   while (v.y != tag) {
     __nanosleep(20);
-    v = look_at_word(from);
+    v = load_word(from);
   }
   return v.x;
 }
@@ -76,4 +76,4 @@ __device__ inline float2 unpack2<__half>(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent

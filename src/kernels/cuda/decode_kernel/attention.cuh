@@ -8,14 +8,14 @@
 
 #include "kernels/cuda/attention/decode_plan.h"
 #include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/decode_kernel/exchange.cuh"
 #include "kernels/cuda/device/attention_tile.cuh"
-#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/team.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
 // Chunks begin at multiples of kCutKeys and have at least kShortestCut keys, if there are that many. A few more stages
 // take less time than merging two results.
@@ -214,7 +214,7 @@ class ChunkAttention {
   }
 
   // Stores this warp's results in shared memory.
-  __device__ void leave() const {
+  __device__ void store_results() const {
     float sum = sum_ + __shfl_xor_sync(kFullWarp, sum_, 1);
     sum += __shfl_xor_sync(kFullWarp, sum, 2);
     if (t() == 0) scratch_.tops[g()][warp_] = top_, scratch_.sums[g()][warp_] = sum;
@@ -372,7 +372,7 @@ class Vectors {
     const RopeInstruction& r = a.rotation;
     const int half = r.rotary / 2;
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       Pair& pair = pairs_[i];
       const int vector = vector_of(i), index = index_of(i);
       if (vector >= all_) continue;
@@ -397,13 +397,13 @@ class Vectors {
       pair.column = first, pair.at = head * columns + first;
       if (words_ != nullptr) {
         pair.at += is_value ? a.v_at : is_key ? a.k_at : a.q_at;
-        pair.asked[0] = look_at_word(words_ + pair.at), pair.asked[1] = look_at_word(words_ + pair.at + pair.second);
+        pair.loaded[0] = load_word(words_ + pair.at), pair.loaded[1] = load_word(words_ + pair.at + pair.second);
       } else {
         const float* from = is_value ? r.v + place.token * r.v_stride
                             : is_key ? r.k + place.token * r.k_stride
                                      : static_cast<const float*>(p.q) + place.token * p.q_stride;
-        pair.asked[0].x = __float_as_uint(__ldcg(from + pair.at));
-        pair.asked[1].x = __float_as_uint(__ldcg(from + pair.at + pair.second));
+        pair.loaded[0].x = __float_as_uint(__ldcg(from + pair.at));
+        pair.loaded[1].x = __float_as_uint(__ldcg(from + pair.at + pair.second));
       }
     }
   }
@@ -411,7 +411,7 @@ class Vectors {
   // Lets the value of the last position go directly to the stage where `attention` reads it.
   __device__ void place_value(const ChunkAttention<T, dim>& attention) {
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       if (pairs_[i].column >= 0 && vector_of(i) > group_) pairs_[i].to = attention.new_value(pairs_[i].column);
     }
   }
@@ -419,11 +419,11 @@ class Vectors {
   __device__ void take(const AttentionInstruction& a, AttentionScratch<T, dim>& scratch, const Team& team) {
     const bool normalizes = a.norms.q_weight != nullptr;
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       Pair& pair = pairs_[i];
       if (pair.column >= 0 && words_ != nullptr) {
-        pair.asked[0].x = wait_for_word(words_ + pair.at, pair.asked[0], tag_);
-        pair.asked[1].x = wait_for_word(words_ + pair.at + pair.second, pair.asked[1], tag_);
+        pair.loaded[0].x = wait_for_word(words_ + pair.at, pair.loaded[0], tag_);
+        pair.loaded[1].x = wait_for_word(words_ + pair.at + pair.second, pair.loaded[1], tag_);
       }
       if (!normalizes) continue;
       const float2 v = pair.values();
@@ -432,7 +432,7 @@ class Vectors {
     }
     if (normalizes) team.sync();
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       Pair& pair = pairs_[i];
       if (pair.column < 0) continue;
       float2 v = pair.values();
@@ -454,7 +454,7 @@ class Vectors {
   __device__ void store(const AttentionInstruction& a, const UnitPlace& place) const {
     const RopeInstruction& r = a.rotation;
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const Pair& pair = pairs_[i];
       if (pair.column < 0 || vector_of(i) < group_) continue;
       const bool is_value = vector_of(i) > group_;
@@ -465,17 +465,17 @@ class Vectors {
   }
 
  private:
-  static constexpr int kThreads = kMathWarps * kWarp, kAsked = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
+  static constexpr int kThreads = kMathWarps * kWarp, kPairs = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
   struct Pair {
     int column = -1;             // the pair's first column in its vector; -1: there is no such pair
     int at = 0, second = 1;      // the pair's offset, and the distance to its second element
     uint32_t to = 0;             // shared-memory address
     float2 turn = {1.0f, 0.0f};  // cosine, sine
     float2 factors;              // norm weights
-    uint2 asked[2] = {};
+    uint2 loaded[2] = {};
     uint32_t result = 0;
 
-    __device__ float2 values() const { return {__uint_as_float(asked[0].x), __uint_as_float(asked[1].x)}; }
+    __device__ float2 values() const { return {__uint_as_float(loaded[0].x), __uint_as_float(loaded[1].x)}; }
   };
   // The pairs of a warp all belong to one vector.
   static_assert(dim / 2 == kWarp || dim / 2 == 2 * kWarp);
@@ -486,7 +486,7 @@ class Vectors {
   const uint2* const words_;
   const uint32_t tag_;
   const int group_, all_;
-  Pair pairs_[kAsked];
+  Pair pairs_[kPairs];
 };
 
 // Merges the warps' results of a unit: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
@@ -557,7 +557,7 @@ __device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, d
     attention.next();
     attention.add();
   }
-  attention.leave();
+  attention.store_results();
   team.sync();
   PartialResult result;
   bool writes = has_result;
@@ -571,7 +571,7 @@ __device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, d
     if (a.keeps_out) keep_result(p, place.token, head, at, v);
   }
   vectors.store(a, place);
-  wgmma_fence_operand();  // TMA copies overwrite the place where the value was stored
+  fence_proxy_async();  // TMA copies overwrite the place where the value was stored
   attention.free();
   own.next = (own.next + attention.stages()) % kMathGroups;
   own.place = attention.place().moved(own.next);
@@ -592,4 +592,4 @@ __device__ void attend(const AttentionInstruction& a, std::byte* scratch, std::b
   }
 }
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent

@@ -10,33 +10,33 @@ namespace sluice::cuda {
 
 // A ring of `slots` K-slices in flight.
 template <class Codec, int slots>
-class SharedLineRing {
+class SharedSliceRing {
  public:
-  using Line = typename Codec::Line;
+  using Slice = typename Codec::Slice;
   static constexpr int kSlots = slots;
   // bytes per warp
   static constexpr uint32_t kSlotBytes = 32 * 4 * Codec::kWords, kBytes = slots * kSlotBytes;
 
   // `memory`: the shared-memory address of kBytes bytes, a multiple of 16.
-  __device__ explicit SharedLineRing(uint32_t memory) : begin_(memory), slot_(memory) {}
+  __device__ explicit SharedSliceRing(uint32_t memory) : begin_(memory), slot_(memory) {}
 
-  // Prefetches K-slice `line` of the codec's panel into the slot that was taken last. ask_for_none() advances the ring
-  // without a copy. At first one of the two must be called `slots` times.
-  __device__ void ask(const Codec& codec, int line) {
+  // Prefetches K-slice `slice` of the codec's panel into the slot that was taken last. prefetch_none() advances the
+  // ring without a copy. At first one of the two must be called `slots` times.
+  __device__ void prefetch(const Codec& codec, int slice) {
     uint32_t to = slot_;
-    codec.for_words(line, [&]<int words>(const std::byte* from) {
+    codec.for_words(slice, [&]<int words>(const std::byte* from) {
       copy_async_words<words>(to + threadIdx.x % 32 * (4 * words), from);
       to += 32 * 4 * words;
     });
     go_on();
   }
-  __device__ void ask_for_none() { go_on(); }
+  __device__ void prefetch_none() { go_on(); }
 
-  // Reads the oldest slice. One of the ask functions has to follow.
-  __device__ void take(Line& line) const {
+  // Reads the oldest slice. One of the prefetch functions has to follow.
+  __device__ void take(Slice& slice) const {
     wait_for_copies<slots - 1>();
     uint32_t from = slot_;
-    Codec::for_parts(line, [&](auto& words) {
+    Codec::for_parts(slice, [&](auto& words) {
       constexpr int kWords = sizeof(words) / 4;
       read_words(words, from + threadIdx.x % 32 * (4 * kWords));
       from += 32 * 4 * kWords;
@@ -57,23 +57,23 @@ class SharedLineRing {
 // Prefetches the next K-slice only, into registers. For panels whose rows lie apart, for which copies of 16 bytes take
 // longer.
 template <class Codec>
-class NextLine {
+class NextSlice {
  public:
-  using Line = typename Codec::Line;
+  using Slice = typename Codec::Slice;
   static constexpr int kSlots = 1;
   static constexpr uint32_t kBytes = 0;
 
-  __device__ explicit NextLine(uint32_t) {}
-  __device__ void ask(const Codec& codec, int line) { codec.load(line_, 0, line); }
-  __device__ void ask_for_none() {}
-  __device__ void take(Line& line) const { line = line_; }
+  __device__ explicit NextSlice(uint32_t) {}
+  __device__ void prefetch(const Codec& codec, int slice) { codec.load(slice_, 0, slice); }
+  __device__ void prefetch_none() {}
+  __device__ void take(Slice& slice) const { slice = slice_; }
 
  private:
-  Line line_;
+  Slice slice_;
 };
 
 // A ring with `slots` slices in flight, where that helps.
 template <class Codec, int slots>
-using LineRing = std::conditional_t<Codec::kRowsApart, NextLine<Codec>, SharedLineRing<Codec, slots>>;
+using SliceRing = std::conditional_t<Codec::kRowsApart, NextSlice<Codec>, SharedSliceRing<Codec, slots>>;
 
 }  // namespace sluice::cuda

@@ -82,12 +82,12 @@ Buffer quantized_weights(DType type, int64_t n, int64_t k, int copies) {
   const PanelKernels& kernels = *panel_kernels(type);
   const size_t bytes = kernels.packed_bytes(n, k);
   Buffer weights(static_cast<size_t>(copies) * bytes, device_memory());
-  constexpr int64_t kGather = 64;  // random rows, repeated
-  std::vector<std::byte> blocks = random_blocks(type, kGather * k);
+  constexpr int64_t kRows = 64;  // random rows, repeated
+  std::vector<std::byte> blocks = random_blocks(type, kRows * k);
   ThreadPool pool(4, false);
   const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
-  for (int64_t row = 0; row < n; row += kGather) {
-    kernels.pack(pool, into, row, Tensor(blocks.data(), type, {std::min(kGather, n - row), k}));
+  for (int64_t row = 0; row < n; row += kRows) {
+    kernels.pack(pool, into, row, Tensor(blocks.data(), type, {std::min(kRows, n - row), k}));
   }
   for (int i = 1; i < copies; ++i) {
     device_memory().copy(weights.data() + static_cast<size_t>(i) * bytes, weights.data(), bytes);
