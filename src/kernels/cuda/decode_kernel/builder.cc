@@ -47,17 +47,18 @@ TensorMaps weight_maps(const MatmulProblem& p, int pieces_of_stage) {
   const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
   const auto tile = static_cast<cuuint32_t>(pieces_of_stage);
   TensorMaps maps{};
-  maps.rows =
+  maps.weights_or_keys =
       tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
                     {128, kPanelOutputs, tile}, CU_TENSOR_MAP_SWIZZLE_128B);
   if (!fp8) return maps;
-  maps.beside = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
-                              {static_cast<cuuint64_t>(pitch)}, {tile, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
+  maps.scales_or_values =
+      tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n}, {static_cast<cuuint64_t>(pitch)},
+                    {tile, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
   return maps;
 }
 
 // Whether rows consist of whole, aligned packs of 16 bytes.
-bool in_fours(const Tensor& x) {
+bool in_packs(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[-1] % 4 == 0 && x.row_stride % 4 == 0;
 }
 
@@ -120,7 +121,7 @@ bool DecodeKernelBuilder::embed(const Tensor& out, const Tensor& table, const in
   if (!few_rows(out) || all_.size() >= kMostOps) return false;
   if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
   if (!plain && !take_type(table.dtype, nullptr)) return false;
-  add(instruction(Kind::kGather, &Instruction::rows,
+  add(instruction(Kind::kGather, &Instruction::gather,
                   GatherInstruction{.out = out.f32(),
                                     .table = table.data,
                                     .ids = ids,
@@ -147,13 +148,13 @@ bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const flo
                                   .columns = static_cast<int>(x.shape[-1]),
                                   .eps = eps,
                                   .offset = offset,
-                                  .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
+                                  .in_packs = in_packs(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
       std::move(fallback));
   return true;
 }
 
 bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback) {
-  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
+  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_packs(p.x))
     return false;
   if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
   const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;

@@ -18,11 +18,10 @@ namespace sluice::cuda {
 inline constexpr int kMostDecodeKernelRows =
     4;  // most rows of x: a tensor-core matmul has eight columns, and some weight types use two columns per row
 
-// The tensor maps that TMA copies use. Rows of weights are seen as [pieces, n, 128 bytes]: pieces of 128 bytes. One
-// copy takes some pieces of 16 outputs. For 8-bit floats, `beside` maps the scales as [n, scales per row]. For
-// attention, `rows` maps the keys and `beside` the values (cache_maps.h).
+// The tensor maps that TMA copies use. Rows of weights are seen as [pieces, n, 128 bytes], and one copy takes some
+// pieces of 16 outputs. Scales of 8-bit floats are seen as [n, scales per row]. For keys and values see cache_maps.h.
 struct TensorMaps {
-  CUtensorMap rows, beside;
+  CUtensorMap weights_or_keys, scales_or_values;
 };
 
 // A buffer through which blocks pass results on without waiting for all blocks (decode_kernel/exchange.cuh). Every
@@ -83,7 +82,7 @@ struct NormInstruction {  // RMSNorm of vectors, one block for each
   int64_t out_stride, x_stride;
   int rows, groups, columns;
   float eps, offset;
-  bool in_fours;  // x and the weights consist of whole, aligned packs of 16 bytes
+  bool in_packs;  // x and the weights consist of whole, aligned packs of 16 bytes
 };
 
 struct GatherInstruction {  // out[i, :] = fp32(table[ids[i], :])
@@ -144,7 +143,7 @@ struct alignas(16) Instruction {
   union {
     MatmulInstruction matmul;
     NormInstruction norm;
-    GatherInstruction rows;
+    GatherInstruction gather;
     GluInstruction glu;
     RopeInstruction rotation;
     AttentionInstruction attention;

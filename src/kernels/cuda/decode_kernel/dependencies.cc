@@ -64,7 +64,7 @@ std::vector<Write> writes_of(Instruction& in) {
     case Kind::kNorm:
       return {{out_of(in.norm), nullptr}};
     case Kind::kGather:
-      return {{span(in.rows.out, in.rows.out_stride, in.rows.rows, in.rows.columns), nullptr}};
+      return {{span(in.gather.out, in.gather.out_stride, in.gather.rows, in.gather.columns), nullptr}};
     case Kind::kGlu:
       return {{span(in.glu.out, in.glu.out_stride, in.glu.rows, in.glu.columns), nullptr}};
     case Kind::kRope: {
@@ -102,7 +102,7 @@ std::vector<Span> reads_of(const Instruction& in) {
     case Kind::kNorm:
       return {span(in.norm.x, in.norm.x_stride, in.norm.rows, int64_t{in.norm.groups} * in.norm.columns)};
     case Kind::kGather:  // the table may be rows that were just computed
-      return {span(reinterpret_cast<const float*>(in.rows.table), 0, 1, int64_t{1} << 40)};
+      return {span(reinterpret_cast<const float*>(in.gather.table), 0, 1, int64_t{1} << 40)};
     case Kind::kGlu:
       return {span(in.glu.gate_up, in.glu.gate_up_stride, in.glu.rows, 2 * int64_t{in.glu.columns})};
     case Kind::kRope:
@@ -140,7 +140,7 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
     if (pair) {
       const NormInstruction norm = run[i].norm;
       MatmulInstruction& p = run[i + 1].matmul;
-      if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && out_of(norm) == input_of(p) &&
+      if (norm.groups == 1 && norm.x != norm.out && norm.in_packs && out_of(norm) == input_of(p) &&
           !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
         p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
         p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;

@@ -115,7 +115,7 @@ class Producer {
             ((same ? id[0] : id[1]) * kv_heads + kv_head) * block_size + (same ? in_block : in_block - block_size);
         for (int tile = 0; tile < key_tiles + value_tiles; ++tile) {
           const bool is_key = tile < key_tiles;
-          copy_tma_tile(to + (tile * kDecodeKeys + i) * 128, is_key ? maps->rows : maps->beside,
+          copy_tma_tile(to + (tile * kDecodeKeys + i) * 128, is_key ? maps->weights_or_keys : maps->scales_or_values,
                         (is_key ? tile : tile - key_tiles) * 128, vector, full, policy_);
         }
       }
@@ -238,11 +238,11 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
   const float *const bias = p.bias, *const weight = p.put.weight;
   const float offset = p.put.offset;
 
-  struct Beside {  // what is added to the sums, and the factor of the results that are put
+  struct Terms {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
   };
   const auto prefetch = [&](int panel, int column) {
-    Beside b{{0.0f, 0.0f}, 1.0f};
+    Terms b{{0.0f, 0.0f}, 1.0f};
     if (panel * kPanelOutputs + output >= n) return b;
     const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
 #pragma unroll
@@ -260,7 +260,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
   bool first = p.norms;
   const int first_unit = units.first + epilogue * grid;
   int turn = epilogue;  // 0: the unit belongs to this warp
-  Beside next = prefetch(first_unit, first_unit);
+  Terms next = prefetch(first_unit, first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
     const bool others = turn != 0;
@@ -273,7 +273,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
       const int panel = unit + half * units.count;
-      const Beside beside = next;
+      const Terms terms = next;
       const bool ends = half + 1 == units.panels;
       if (!ends || next_unit < units.count)
         next = prefetch(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
@@ -305,7 +305,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
       for (int i = 0; i < kRowsOfLane; ++i) {
         if (i * kRowsOfWarp >= rows) break;
         const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
-        float result = fmaf(scales[i], totals[i], beside.added[i]);
+        float result = fmaf(scales[i], totals[i], terms.added[i]);
         if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
         if (is_gated) {
           if (half == 0) {
@@ -324,7 +324,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
         float squares = result * result;
         squares += __shfl_xor_sync(kFullWarp, squares, 1);
         squares += __shfl_xor_sync(kFullWarp, squares, 2);
-        const float value = result * beside.factor;
+        const float value = result * terms.factor;
         const uint32_t low = pack2<T>(value, __shfl_down_sync(kFullWarp, value, 1));
         const uint32_t high = __shfl_down_sync(kFullWarp, low, 2);
         if (own && output % 4 == 0) put_quad(to, {low, high, squares, tag});
@@ -520,7 +520,7 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
     case Kind::kNorm:
       return run(in.norm, memory, team);
     case Kind::kGather:
-      return run<T>(in.rows);
+      return run<T>(in.gather);
     case Kind::kGlu:
       return run(in.glu);
     case Kind::kRope:
@@ -620,8 +620,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   }
   __syncthreads();
   constexpr int kStageBytes = stage_bytes<T, Quantized>();
-  const int helper = warp - kMathWarps;  // index among the epilogue warps, then the producer warps
-  if (const int index = helper - kEpilogueWarps; index >= 0) {
+  const int auxiliary = warp - kMathWarps;  // index among the epilogue warps, then the producer warps
+  if (const int index = auxiliary - kEpilogueWarps; index >= 0) {
     return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kProducerWarps), index);
   }
   const int group = warp / kWarpgroupWarps;
@@ -638,11 +638,11 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       if (threadIdx.x == kThreads) grid_barrier(l, grid_barriers);
       everyone.sync();
     }
-    if (helper < 0) {
+    if (auxiliary < 0) {
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
-      if (helper == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kMatmul) run_epilogue<T>(in.matmul, memory, helper, sums, epoch + i);
+      if (auxiliary == 0) fetch(l, memory, i + 1);
+      if (in.kind == Instruction::Kind::kMatmul) run_epilogue<T>(in.matmul, memory, auxiliary, sums, epoch + i);
     }
     everyone.sync();
   }

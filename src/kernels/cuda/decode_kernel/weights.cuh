@@ -47,8 +47,8 @@ struct Inputs {
 
 __device__ inline void prefetch_maps(const TensorMaps* maps, bool both) {
   if (maps == nullptr) return;
-  prefetch_map(maps->rows);
-  if (both) prefetch_map(maps->beside);
+  prefetch_map(maps->weights_or_keys);
+  if (both) prefetch_map(maps->scales_or_values);
 }
 
 // Bytes of the input matrices for wgmma. Every `slices_of_matrix` K-slices of a row of x become a matrix of eight rows
@@ -91,7 +91,7 @@ struct PlainWeights {
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_tma_tile(to, from.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
+    copy_tma_tile(to, from.maps->weights_or_keys, 0, panel * kPanelOutputs, first, barrier, policy);
   }
 
   static constexpr int bytes(int rows, int slices) { return matrices_bytes(rows, slices, kPaddedSlices); }
@@ -166,8 +166,9 @@ struct QuantizedWeights<quant::Fp8> {
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_tma_tile(to, from.maps->rows, 0, panel * kPanelOutputs, first / kSlicesOfScaled, barrier, policy);
-    copy_tma_tile(to + kWeights, from.maps->beside, first / kSlicesOfScaled, panel * kPanelOutputs, barrier, policy);
+    copy_tma_tile(to, from.maps->weights_or_keys, 0, panel * kPanelOutputs, first / kSlicesOfScaled, barrier, policy);
+    copy_tma_tile(to + kWeights, from.maps->scales_or_values, first / kSlicesOfScaled, panel * kPanelOutputs, barrier,
+                  policy);
   }
 
   static constexpr int bytes(int rows, int slices) {

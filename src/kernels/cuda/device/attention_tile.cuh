@@ -207,9 +207,9 @@ __device__ inline float result_factor(const AttentionParams& p, const Rows& rows
   if (p.sinks == nullptr) return 1.0f / sum;
   const float own = rows.top[h] * rows.unit(p, h), sink = p.sinks[rows.head[h]] * kLog2E, top = fmaxf(own, sink);
   const float keep = exp2_fast(own - top);
-  float beside = sink - top;
-  if constexpr (Rows::kLargest != 0) beside += Rows::kLargest;
-  return keep / (sum * keep + exp2_fast(beside));
+  float sink_exponent = sink - top;
+  if constexpr (Rows::kLargest != 0) sink_exponent += Rows::kLargest;
+  return keep / (sum * keep + exp2_fast(sink_exponent));
 }
 
 // Finds the vector where a group of keys begins. A group is eight keys from a multiple of eight on, or more keys, as

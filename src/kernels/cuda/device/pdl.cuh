@@ -1,6 +1,6 @@
 // Programmatic dependent launch (PDL, compute capability 9.0): a kernel begins while the one before it ends. What it
 // does before wait_for_earlier() runs alongside the tail of its predecessor. That part may touch only memory that no
-// kernel of a step writes: weights, tables and, in captured graphs (Launch::recorded), indices and caches of earlier
+// kernel of a step writes: weights, tables and, in captured graphs (Launch::captured), indices and caches of earlier
 // steps. Every kernel launched here calls wait_for_earlier() in every thread before anything else.
 #pragma once
 

@@ -31,14 +31,14 @@ class Captured {
 
   void embed() {
     Instruction in = blank(Kind::kGather);
-    in.rows = {.out = x.data(),
-               .table = table_.data(),
-               .ids = nullptr,
-               .out_stride = kHidden,
-               .table_stride = kHidden,
-               .rows = 1,
-               .columns = kHidden,
-               .bytes = 2};
+    in.gather = {.out = x.data(),
+                 .table = table_.data(),
+                 .ids = nullptr,
+                 .out_stride = kHidden,
+                 .table_stride = kHidden,
+                 .rows = 1,
+                 .columns = kHidden,
+                 .bytes = 2};
     ops.push_back(in);
   }
   void norm(std::vector<float>& out, std::vector<float>& from, int groups = 1) {
@@ -53,7 +53,7 @@ class Captured {
                .columns = static_cast<int>(from.size()) / groups,
                .eps = 1e-5f,
                .offset = 0,
-               .in_fours = true};
+               .in_packs = true};
     ops.push_back(in);
   }
   MatmulInstruction& matmul(std::vector<float>& out, std::vector<float>& from, bool accumulate = false) {
@@ -104,7 +104,7 @@ std::vector<int> grid_barriers(const DecodeKernelPlan& plan) {
   return all;
 }
 
-TEST(Dependencies, LayersPassTheirResultsOnWithoutMeetings) {
+TEST(Dependencies, LayersPassResultsOnWithoutGridBarriers) {
   Captured run;
   run.embed();
   for (int i = 0; i < 3; ++i) run.layer();
@@ -135,7 +135,7 @@ TEST(Dependencies, ResidualsStayWithTheirBlocks) {
   }
 }
 
-TEST(Dependencies, OthersMeetBeforeTheyTouchAResidual) {
+TEST(Dependencies, OthersNeedAGridBarrierBeforeTheyTouchAResidual) {
   Captured run;
   run.embed();
   run.layer();
@@ -149,7 +149,7 @@ TEST(Dependencies, OthersMeetBeforeTheyTouchAResidual) {
   EXPECT_TRUE(all[last - 2].grid_barrier || all[last - 3].grid_barrier);
 }
 
-TEST(Dependencies, WeightsOfANormAreAppliedByWhoPutsItsInput) {
+TEST(Dependencies, NormWeightsAreAppliedWhereTheInputIsWritten) {
   Captured run;
   run.embed();
   run.layer(), run.layer();
@@ -178,14 +178,14 @@ TEST(Dependencies, OnlyWhatIsReadIsWritten) {
   EXPECT_FALSE(all[3].attention.keeps_out);
   EXPECT_FALSE(all[5].matmul.keeps_gated);
   ASSERT_EQ(all[7].kind, Kind::kMatmul);
-  EXPECT_TRUE(all[7].matmul.keeps_out) << "somebody may read the last qkv after the kernel";
+  EXPECT_TRUE(all[7].matmul.keeps_out) << "the last qkv may be read after the kernel";
   // ..., down, the head's norm, put, head
   const Instruction& down = all[all.size() - 4];
   ASSERT_EQ(down.kind, Kind::kMatmul);
   EXPECT_TRUE(down.matmul.keeps_out) << "the last norm reads x";
 }
 
-TEST(Dependencies, NormsOfHeadsNeedTheirVectorsWritten) {
+TEST(Dependencies, HeadNormsNeedTheirVectorsWritten) {
   Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
@@ -203,7 +203,7 @@ TEST(Dependencies, NormsOfHeadsNeedTheirVectorsWritten) {
   EXPECT_FALSE(all[5].grid_barrier) << "what the attention gives is passed on";
 }
 
-TEST(Dependencies, AnInputOfTwoProductsIsNormalizedForBoth) {
+TEST(Dependencies, AnInputOfTwoMatmulsIsNormalizedForBoth) {
   Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
