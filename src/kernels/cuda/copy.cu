@@ -1,6 +1,5 @@
 // Copies of a few KiB between device memory and pinned host memory, done by a kernel. A hand-over between a copy engine
-// and the SMs takes several microseconds, and a decode step begins with such a copy. Bound by the latency of the host
-// link.
+// and the SMs takes several microseconds, and a decode step begins with such a copy.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"

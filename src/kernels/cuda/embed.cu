@@ -1,5 +1,4 @@
-// Gathers rows of embedding tables in block formats, as the file stores them. A thread decodes one block. Bound by
-// latency.
+// Gathers rows of embedding tables in block formats, as the file stores them. A thread decodes one block.
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 

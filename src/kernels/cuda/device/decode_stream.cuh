@@ -33,7 +33,7 @@ inline constexpr int kUnits = dim / Cached<T>::kPerUnit < 64 ? 64 : dim / Cached
 template <class T, int dim>
 inline constexpr int kStageKeys = kUnits<T, dim> <= 64 ? 32 : 16;  // keys that a warp takes at a time
 template <class T, int dim>
-// bytes of a warp's ring
+// Bytes of a warp's ring.
 inline constexpr int kRingBytes = kStages* kStageKeys<T, dim>* kUnits<T, dim> * 2 * 2;
 
 // Bytes of the scales of a ring's keys and values: for every stage those of the keys, then those of the values.

@@ -14,7 +14,7 @@ class SharedSliceRing {
  public:
   using Slice = typename Codec::Slice;
   static constexpr int kSlots = slots;
-  // bytes per warp
+  // Bytes per warp.
   static constexpr uint32_t kSlotBytes = 32 * 4 * Codec::kWords, kBytes = slots * kSlotBytes;
 
   // `memory`: the shared-memory address of kBytes bytes, a multiple of 16.

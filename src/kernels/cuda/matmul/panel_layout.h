@@ -77,9 +77,9 @@ struct PanelLayout {
       super_scale_slices = kSlicesOfSuperScale;  // slices that share a scale block, or super-scales
 
   constexpr int64_t slice_bytes() const { return int64_t{low + high} * 32 * 4; }
-  // bytes of the scales of scale_slices slices
+  // Bytes of the scales of scale_slices slices.
   constexpr int64_t scale_bytes() const { return int64_t{scale_words} * kPairsOfRows * 4; }
-  // bytes of the super-scales of super_scale_slices slices
+  // Bytes of the super-scales of super_scale_slices slices.
   constexpr int64_t super_scale_bytes() const { return int64_t{super_scale_words} * kPairsOfRows * 4; }
   static constexpr int64_t scale_blocks(int64_t slices, int shared_by) { return (slices + shared_by - 1) / shared_by; }
   constexpr int64_t scales_at(int64_t slices) const { return slices * slice_bytes(); }
@@ -203,7 +203,7 @@ struct PanelKernels {
   void (*unpack)(const Launch&, std::byte* to, DType type, const std::byte* weight, int64_t begin, int64_t count,
                  int64_t k) = nullptr;
 };
-// nullptr for types without panels.
+// Returns nullptr for types without panels.
 const PanelKernels* panel_kernels(DType type);
 // Unpacks the weights to bf16 and multiplies them by cuBLASLt. False if that library is not installed.
 bool matmul_by_unpacking(const Launch&, const MatmulProblem&);

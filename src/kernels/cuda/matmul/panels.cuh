@@ -1,7 +1,8 @@
 // Matmuls of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every K-slice of a
 // panel goes through shared memory into registers and becomes an operand of small integers. The sums of inputs that
 // share a scale are multiplied by it in fp32. So weights are exact; inputs are rounded to bf16. Bound by memory
-// bandwidth, or by decoding where a format takes many instructions.
+// bandwidth, or by decoding where a format takes many instructions. Measured on one H200 (4.64 TB/s): [28672, 4096]
+// with 1 row takes 32.6 us in q8_0 (3.8 TB/s) and 23.6 us in int4_g128.
 //
 // Blocks have 8 warps and are persistent: one wave of blocks walks over all panels. Each block puts its inputs into
 // shared memory once, in operand order. It loads the slices of the next panel while it multiplies the current one. The
