@@ -50,7 +50,8 @@ void with_rows_out(const Tensor& out, F&& f) {
   if (out.dtype == &kBFloat16) return f(RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
   if (out.dtype == &kFloat16) return f(RowsOut<__half>{out.as<__half>(), out.row_stride});
   CHECK(out.dtype == &kFloat8E4M3,
-        "kernels cannot write rows of {} (expected one of: float32, bfloat16, float16, float8_e4m3fn)", out.dtype->name);
+        "kernels cannot write rows of {} (expected one of: float32, bfloat16, float16, float8_e4m3fn)",
+        out.dtype->name);
   f(RowsOut<__nv_fp8_e4m3>{out.as<uint32_t>(), ops::row_scales(out), out.row_stride});
 }
 
