@@ -1,4 +1,4 @@
-// What goes through rows once: copies, norms, gates, rotations.
+// Benchmarks ops that stream rows once: copies, norms, gates, rotations.
 #include <fmt/core.h>
 
 #include <numeric>

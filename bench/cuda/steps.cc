@@ -1,4 +1,4 @@
-// Decode steps.
+// Benchmarks decode steps.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -16,11 +16,11 @@ namespace {
 
 struct StepShape {
   const char* name;
-  int hidden, kv, inner, dim, layers, vocab;  // kv: of all heads together; vocab 0: without the head
+  int hidden, kv, inner, dim, layers, vocab;  // kv: columns of all kv heads together; vocab 0: without the LM head
 };
 
-// Decode steps of some layers of a model, recorded: as a program of one kernel and as launches of their own, with the
-// share of the ceiling that reading the weights would take.
+// Decode steps of some layers of a model as a CUDA graph: by the persistent decode kernel and by separate launches.
+// Reports the bandwidth at which weights and caches are read.
 class Steps {
  public:
   Steps(const StepShape& shape, DType type, int rows, int keys) : shape_(shape), type_(type), rows_(rows), keys_(keys) {
@@ -76,8 +76,8 @@ class Steps {
   };
 
   int blocks() const { return (keys_ + kBlock - 1) / kBlock; }
-  // Zeros would be read and multiplied with less power, at a higher clock than a model's weights. Of all types these
-  // are numbers: the bytes of bf16 of about 0.01, in either order.
+  // Zeros would be read and multiplied with less power, so at a higher clock, than the weights of a model. These words
+  // are valid numbers in every type: bf16 values of about 0.01, in either byte order.
   void fill_at_random(Buffer& weights) {
     static const std::vector<uint32_t> numbers = [] {
       std::mt19937 random(11);

@@ -31,7 +31,7 @@ double seconds(const std::function<void()>& body) {
     check_cuda(cudaEventRecord(begin, stream), "event");
     body();
     check_cuda(cudaEventRecord(end, stream), "event");
-    check_cuda(cudaEventSynchronize(end), "graph");
+    check_cuda(cudaEventSynchronize(end), "event");
     float milliseconds = 0;
     check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "event");
     if (i >= 2) times.push_back(milliseconds);
@@ -43,7 +43,7 @@ double seconds(const std::function<void()>& body) {
 
 double seconds_per_call(int calls, const std::function<void(int)>& body) {
   cudaStream_t stream = launch().stream;
-  for (int i = 0; i < calls; ++i) body(i);  // libraries choose, shared memory is allowed
+  for (int i = 0; i < calls; ++i) body(i);  // warms up: libraries choose kernels, and shared memory is allowed
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");

@@ -1,4 +1,4 @@
-// What the parts of cuda_bench share: device memory of random values, times of launches, errors.
+// What the parts of cuda_bench share: device memory of random values, timing, errors.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,15 @@
 
 namespace sluice::cuda {
 
-inline constexpr size_t kRotated = size_t{512} << 20;  // bytes of weights walked through, several times the L2 cache
+inline constexpr size_t kRotated = size_t{512} << 20;  // bytes of weights that calls walk through, several times the
+                                                       // size of L2
 
 // The queue that everything is measured on, of GPU 0.
 Queue& bench_queue();
 inline const Launch& launch() { return bench_queue().launch(); }
 inline Memory& device_memory() { return bench_queue().device().memory(); }
 
-// Device memory of random values: normal, scaled, in any plain type; a block of them, repeated.
+// Device memory of scaled normal values in any plain type: one block of them, repeated.
 class Random {
  public:
   Random(DType type, int64_t count, float scale = 1.0f, unsigned seed = 1)
@@ -42,7 +43,7 @@ class Random {
   Buffer memory_;
 };
 
-// Indices on the device.
+// Indices in device memory.
 struct DeviceIndices {
   Buffer memory;
   explicit DeviceIndices(const std::vector<int32_t>& values) : memory(values.size() * 4, device_memory()) {
@@ -51,11 +52,11 @@ struct DeviceIndices {
   const int32_t* data() const { return reinterpret_cast<const int32_t*>(memory.data()); }
 };
 
-// Median seconds of what body() puts on the stream.
+// The median time in seconds of the work that body() puts on the stream.
 double seconds(const std::function<void()>& body);
-// Median seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a graph.
+// The median time in seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a CUDA graph.
 double seconds_per_call(int calls, const std::function<void(int)>& body);
-// ||a - b|| / ||b||, and infinity where anything is not a number.
+// ||a - b|| / ||b||, or infinity if it is NaN.
 double relative_error(const Tensor& a, const Tensor& b);
 
 }  // namespace sluice::cuda

@@ -1,4 +1,4 @@
-// Products whose tiles are fewer than the multiprocessors: how many blocks of a cluster share the inputs of each.
+// Matmuls with fewer tiles than SMs: how many blocks of a cluster split k of each tile.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kMostClusterBlocks = 8;  // that every device can have
+inline constexpr int kMostClusterBlocks = 8;  // supported by every device
 
-// How a kernel is launched, and how many clusters of 1, 2, ... blocks the device runs at once.
+// How many clusters of 1, 2, ... blocks of a kernel the device runs at once.
 struct ClusterCapacity {
   std::array<int, kMostClusterBlocks + 1> clusters{};
 
@@ -27,12 +27,14 @@ struct ClusterCapacity {
       config.dynamicSmemBytes = static_cast<size_t>(shared);
       config.attrs = &cluster;
       config.numAttrs = 1;
-      check_cuda(cudaOccupancyMaxActiveClusters(&clusters[static_cast<size_t>(blocks)], kernel, &config), "clusters");
+      check_cuda(cudaOccupancyMaxActiveClusters(&clusters[static_cast<size_t>(blocks)], kernel, &config),
+                 "querying the number of resident clusters");
     }
   }
 
-  // Blocks, at most `most`, with which `tiles` tiles of `steps` steps of work end soonest. `fixed`: what beginning and
-  // ending takes, in steps; a quarter of it for every other block's sums.
+  // The number of blocks per cluster, at most `most`, with which `tiles` tiles of `steps` steps of work finish soonest.
+  // `fixed` is the overhead of starting and ending a block, in steps. A quarter of it is counted for the sums of every
+  // further block.
   int best(int64_t tiles, int steps, int most, int fixed) const {
     int best = 1;
     int64_t least = 0;

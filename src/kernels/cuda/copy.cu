@@ -1,5 +1,5 @@
-// Copies of a few KiB between the device and pinned memory of the host, which kernels reach as well: a copy engine and
-// the multiprocessors take several microseconds to hand over to each other, and a step of decoding begins with one.
+// Copies of a few KiB between device memory and pinned host memory, done by a kernel. A hand-over between a copy engine
+// and the SMs takes several microseconds, and a decode step begins with such a copy.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The host's side is read past the caches: it changes between launches.
+// Host memory is read with __ldcv, which bypasses the caches, because it changes between launches.
 template <bool early>
 __global__ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, size_t in_packs) {
   constexpr size_t kPack = sizeof(uint4);

@@ -1,4 +1,4 @@
-// Rows of embedding tables in block formats, as the file stores them. A thread decodes a block.
+// Gathers rows of embedding tables in block formats, as the file stores them. A thread decodes one block.
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 
@@ -22,7 +22,8 @@ bool embed_any(const Launch& l, const Tensor& out, const Tensor& table, const in
     if constexpr (kHasPanels<Codec>) {
       if (table.dtype != &Codec::kType) return;
       found = true;
-      CHECK(table.row_stride == table.shape[1], "a table with rows {} apart", table.row_stride);
+      CHECK(table.row_stride == table.shape[1],
+            "embed: rows of a block table must be contiguous, but the row stride is {}", table.row_stride);
       const int64_t row_blocks = table.shape[1] / Codec::kElements, count = out.rows() * row_blocks;
       if (count == 0) return;
       constexpr int kThreads = 64;

@@ -1,5 +1,6 @@
-// Ops on experts: the choice (one warp per row), a stable sort of the choices by expert, and the weighted sum back.
-// Small data in a decode step, where what counts is how many waits for memory and other warps follow each other.
+// Ops on experts: routing (one warp per row), a stable sort of the choices by expert (one block, or one per expert),
+// and the weighted sum of the experts' results. A decode step has little data here, so it is bound by the latency of
+// dependent loads and barriers.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/scan.cuh"
@@ -17,15 +18,15 @@ struct Ranked {
   int index;
 };
 
-// Values in their order, as integers: NaN as the least, zeros alike.
+// Maps values to integers in the same order: NaN is the least, both zeros are equal.
 __device__ uint32_t order_of(float value) {
   const float x = isnan(value) ? kNever : value == 0.0f ? 0.0f : value;
   const uint32_t bits = __float_as_uint(x);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The largest of a lane's share of scores[begin, end) that `taken` does not name: the first among equals. Order 0:
-// none.
+// The largest of a lane's share of scores[begin, end) that is not marked in `taken`; the first among equals. Order 0:
+// there is none.
 struct Candidate {
   uint32_t order;
   int index;
@@ -39,20 +40,20 @@ __device__ Candidate own_best(const float* scores, const bool* taken, int begin,
   }
   return best;
 }
-// Of all lanes, the lowest index among equals; -1 when all are taken.
+// The best of all lanes, the lowest index among equals. -1: all are taken.
 __device__ int best_index(const Candidate& own) {
   const uint32_t largest = __reduce_max_sync(kFullWarp, own.order);
   const uint32_t index = __reduce_min_sync(kFullWarp, own.order == largest ? own.index : ~0u);
   return largest == 0 ? -1 : static_cast<int>(index);
 }
 
-// The best of scores[begin, end) that `taken` does not name; index -1 when all are taken.
+// The best of scores[begin, end) that is not marked in `taken`. Index -1: all are taken.
 __device__ Ranked best_of(const float* scores, const bool* taken, int begin, int end) {
   const int index = best_index(own_best(scores, taken, begin, end));
   return {index < 0 ? 0.0f : scores[index], index};
 }
 
-// The memory of one row's warp.
+// The shared memory of one row's warp.
 struct RouteRow {
   float *scores, *choice, *sums;  // [experts], [experts], [groups]
   bool *taken, *taken_groups;     // [experts], [groups]
@@ -119,7 +120,7 @@ class Router {
     __syncwarp();
   }
 
-  // Marks the k best; `taken` was false. Only the lane whose best is taken has to look again.
+  // Marks the k best in `taken`, which must be all false. Only the lane whose best is taken has to search again.
   __device__ void take(const float* scores, bool* taken, int count, int k) {
     Candidate own = own_best(scores, taken, 0, count);
     for (int j = 0; j < k; ++j) {
@@ -131,7 +132,7 @@ class Router {
     __syncwarp();
   }
 
-  // A group is worth the sum of its best, in the order of their indices, as the reference adds them.
+  // A group's score is the sum of its best experts, added in the order of their indices, as in the reference.
   __device__ void keep_best_groups() {
     const int size = p_.experts / p_.routing.groups, best = min(p_.routing.group_best, size);
     for (int g = 0; g < p_.routing.groups; ++g) {
@@ -156,7 +157,7 @@ class Router {
     __syncwarp();
   }
 
-  // The marked experts in ascending order with their weights. The choice is made: its memory is free.
+  // Writes the marked experts in ascending order with their weights. Overwrites `choice`, which is no longer needed.
   __device__ void write() {
     const ops::Routing& r = p_.routing;
     int before = 0;
@@ -182,7 +183,7 @@ class Router {
     for (int j = lane_; j < r.top_k; j += kWarp) weights_[j] = at_.choice[j] * scale;
   }
 
-  // See the reference: the largest, by its share of a softmax over those close to it, twice.
+  // As in the reference: takes the largest score, weighted by its share of a softmax over the scores close to it.
   __device__ Ranked take_largest() {
     const Ranked largest = best_of(at_.scores, at_.taken, 0, p_.experts);
     float sum = 0.0f;
@@ -228,8 +229,8 @@ __global__ void route_kernel(const __grid_constant__ RouteParams p, size_t bytes
   Router(p, at, row).run();
 }
 
-// The same without groups, a lane's share of the experts in its registers: little code, since a decode step passes here
-// once a layer and waits for each instruction. Memory: [warps][top_k] scores.
+// Routing without groups, with a lane's share of the experts in registers. The code is short, because a decode step
+// runs it once per layer and waits for every instruction. Shared memory: [warps][top_k] scores.
 template <int kShare>
 __global__ void route_in_registers(const __grid_constant__ RouteParams p) {
   extern __shared__ float memory_of_scores[];
@@ -300,7 +301,7 @@ __global__ void route_in_registers(const __grid_constant__ RouteParams p) {
   for (int j = lane; j < r.top_k; j += kWarp) p.weights_out[row * p.weights_stride + j] = chosen[j] * scale;
 }
 
-// starts[e], of a block's counts: how many there are below e. By the first warp.
+// Writes starts[e], the sum of the counts below e. Called by the first warp.
 __device__ void write_starts(int32_t* starts, const int* counts, int experts) {
   int sum = 0;
   for (int first = 0; first < experts; first += kWarp) {
@@ -324,12 +325,13 @@ struct Placement {
   }
 };
 
-// Up to kFewEntries choices by one block, a thread each: within a warp by votes, among warps by counts.
+// Sorts up to kFewEntries choices in one block, one thread each: by votes within a warp, by counts among warps.
 constexpr int kFewEntries = 1024;
 __global__ void __launch_bounds__(kFewEntries) group_few(const __grid_constant__ Placement p) {
-  extern __shared__ int counts[];  // [experts] of all warps, of those in front of a warp; then of each warp
+  extern __shared__ int counts[];  // [experts] counts of all warps, then [experts + 1] starts
   int* begins = counts + p.experts;
-  auto* of_warp = reinterpret_cast<uint16_t*>(begins + p.experts + 1);  // [warps][experts]
+  auto* of_warp = reinterpret_cast<uint16_t*>(begins + p.experts + 1);  // [warps][experts]: counts of each warp, then
+                                                                        // those of the warps before it
   const int warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int i = static_cast<int>(threadIdx.x);
   for (int j = i; j < warps * p.experts; j += static_cast<int>(blockDim.x)) of_warp[j] = 0;
@@ -356,7 +358,7 @@ __global__ void __launch_bounds__(kFewEntries) group_few(const __grid_constant__
   if (expert >= 0) p.put(i, begins[expert] + of_warp[warp * p.experts + expert] + __popc(before));
 }
 
-// One block; counts in shared memory.
+// Counts the choices of each expert in shared memory. One block.
 __global__ void count_experts(const __grid_constant__ Placement p) {
   extern __shared__ int counts[];
   for (int e = threadIdx.x; e < p.experts; e += blockDim.x) counts[e] = 0;
@@ -367,7 +369,8 @@ __global__ void count_experts(const __grid_constant__ Placement p) {
   if (threadIdx.x < kWarp) write_starts(p.starts, counts, p.experts);
 }
 
-// One block per expert walks the choices in order and gives its own the next places: stable.
+// Each block takes one expert: it scans the choices in order and gives those of its expert the next places. So the sort
+// is stable.
 constexpr int kPlaceThreads = 512, kOfThread = 8;
 __global__ void __launch_bounds__(kPlaceThreads) place_entries(const __grid_constant__ Placement p) {
   __shared__ int warp_counts[kPlaceThreads / kWarp];
@@ -406,7 +409,7 @@ struct CombineParams {
   bool accumulate;
 };
 
-// Four columns of a row, or one.
+// How a thread adds: four columns of a row, or one.
 struct Four {
   using Type = float4;
   static constexpr int kColumns = 4;
@@ -420,7 +423,7 @@ struct One {
   static __device__ float add(float sum, float weight, float x) { return fmaf(weight, x, sum); }
 };
 
-// Blocks: (columns / threads, rows).
+// Grid: (columns / threads, rows).
 template <class Part>
 __global__ void combine_kernel(const __grid_constant__ CombineParams p) {
   using T = typename Part::Type;
@@ -461,7 +464,7 @@ void route(const Launch& l, const ops::RouteArgs& args) {
                       .experts = experts,
                       .routing = args.routing};
   const size_t bytes = row_bytes(experts, args.routing.groups);
-  CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts", experts);
+  CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts do not fit into shared memory", experts);
   const dim3 blocks(static_cast<unsigned>(pieces(rows, kRouteWarps)));
   const bool grouped = args.routing.top_groups < args.routing.groups;
   if (!grouped && args.routing.score != ops::Routing::Score::kSparseMixer && experts <= 8 * kWarp) {
@@ -480,7 +483,7 @@ void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
   const int entries = static_cast<int>(args.experts.shape.elements());
   const int experts = static_cast<int>(args.starts.shape.elements()) - 1;
   constexpr size_t kShared = 48 << 10;
-  CHECK(experts * sizeof(int) <= kShared, "{} experts", experts);
+  CHECK(experts * sizeof(int) <= kShared, "{} experts do not fit into shared memory", experts);
   const Placement p{.entries_out = args.entries.as<int32_t>(),
                     .rows_out = args.rows.as<int32_t>(),
                     .places_out = args.places.as<int32_t>(),

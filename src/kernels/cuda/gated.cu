@@ -1,5 +1,6 @@
-// Gated units: out[row, i] = f(gate, up), the halves of a row. Bound by memory traffic. Results may be rounded to what
-// the product behind them reads; for 8-bit floats a block takes a whole row, whose scale it finds first.
+// Gated units: out[row, i] = f(gate, up), where gate and up are the halves of a row. Bound by memory traffic. Results
+// may be rounded to the type that the next matmul reads. For 8-bit floats a block takes a whole row, because it needs
+// the row's scale first; else a thread takes eight elements.
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// gate and up, rows of 2 n elements.
+// Rows of 2 n elements: gate, then up.
 template <class T>
 struct Halves {
   const T* data;
@@ -27,10 +28,10 @@ struct Halves {
   }
 };
 
-constexpr int kQuads = 2;      // of a thread, a block's threads apart
-constexpr int kHeldQuads = 4;  // of a thread in registers
+constexpr int kQuads = 2;      // quads of a thread, which are a block's threads apart
+constexpr int kHeldQuads = 4;  // quads of a thread in registers
 
-// `parts` blocks of a row.
+// Each row has `parts` blocks.
 template <class T, class Out, class F>
 __global__ void gate_quads(Halves<T> in, Out out, int parts, F f) {
   wait_for_earlier();
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(1024) gate_fp8(Halves<T> in, RowsOut<__nv_fp8_
   }
 }
 
-// Of many rows: a thread's quads stay in registers.
+// Gates many rows, streamed; a thread's quads stay in registers.
 template <class F>
 __global__ void __launch_bounds__(1024, 1)
     gate_fp8_stream(Halves<__nv_bfloat16> in, RowsOut<__nv_fp8_e4m3> out, int rows, F f) {
@@ -145,7 +146,8 @@ void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& g
   if (out.rows() == 0 || out.shape[1] == 0) return;
   if (in_quads(out) && in_quads(gate_up) && out.shape[1] % 4 == 0) {
     if (gate_up.dtype == &kFloat32) return gate_rows<float>(l, name, out, gate_up, f);
-    CHECK(gate_up.dtype == &kBFloat16, "no kernel gates {}", gate_up.dtype->name);
+    CHECK(gate_up.dtype == &kBFloat16, "gated units cannot read {} (expected one of: float32, bfloat16)",
+          gate_up.dtype->name);
     return gate_rows<__nv_bfloat16>(l, name, out, gate_up, f);
   }
   const Halves<float> in{gate_up.f32(), gate_up.row_stride, out.shape[1]};
@@ -156,8 +158,8 @@ void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& g
 }  // namespace
 
 void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activation activation) {
-  if (activation == ops::Activation::kSilu) {  // what most models have, without the switch
-    // Errors of the special function unit, 2^-21 or so, are nothing beside those of rounding.
+  if (activation == ops::Activation::kSilu) {  // the activation of most models, without the switch
+    // The error of the special function unit, about 2^-21, is small compared with that of rounding the result.
     if (out.dtype != &kFloat32) {
       return gated(l, "glu", out, gate_up,
                    [] __device__(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; });

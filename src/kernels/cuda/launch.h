@@ -97,13 +97,13 @@ void rope_store(const Launch&, const ops::RopeStoreArgs&, const int32_t* positio
 void latent_store(const Launch&, const ops::LatentStoreArgs&, const int32_t* positions, const int32_t* slots);
 
 // Weights are row-major with rows padded by zeros to whole lines, so that any k is read in packs of 16 bytes.
-inline constexpr int64_t kLineElements = 64;
-constexpr int64_t padded_k(int64_t k) { return (k + kLineElements - 1) / kLineElements * kLineElements; }
+inline constexpr int64_t kSliceElements = 64;
+constexpr int64_t padded_k(int64_t k) { return (k + kSliceElements - 1) / kSliceElements * kSliceElements; }
 
 // A product with one matrix, with one per expert (rows in ranges that lie on the device) or with one per head (columns
 // of x and out in turn).
 struct MatmulProblem {
-  // fp32, or what product_input_type() and product_output_type() say; of heads: columns of the first head
+  // fp32, or what ops::input_type() and ops::output_type() say; of heads: columns of the first head
   Tensor out, x;
   DType type = nullptr;
   const std::byte* weight = nullptr;
@@ -192,10 +192,10 @@ void copy_small(const Launch&, void* to, const void* from, size_t bytes);
 // The same from pinned memory, which is read before the kernels in front have ended.
 void copy_from_host(const Launch&, void* to, const void* from, size_t bytes);
 
-// draw.cu
+// sample.cu
 void feed_sampled(const Launch&, const ops::FeedSampledArgs&, const int32_t* from);
 
-// pool.cu
+// pooling.cu
 void pooling(const Launch&, const ops::PoolingArgs&, const int32_t* query_start);
 
 // experts.cu

@@ -1,6 +1,6 @@
-// RMSNorm, LayerNorm and their relatives. One block per vector, which stays in registers as far as there is room; of
-// longer ones the rest is read again. Bound by memory traffic: x once, out once. Sums run over lanes, then warps, in
-// fixed order.
+// RMSNorm, LayerNorm and related ops. One block per vector. The vector stays in registers as far as there is room; the
+// rest of longer ones is read again. Bound by memory traffic: x is read once and out is written once. Sums run over
+// lanes, then warps, in a fixed order.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_stream.cuh"
@@ -19,7 +19,7 @@ struct Vectors {
   int64_t columns, groups, out_stride, x_stride;
 };
 
-// Calls f(i, value) for this thread's elements, which are in `held` where the vector fits.
+// Calls f(i, value) for this thread's elements, which are in `held` if the vector fits.
 template <class F>
 __device__ void each_element(const Vectors& v, const float* x, const float (&held)[kHeld], F&& f) {
   if (v.columns <= int64_t{kHeld} * blockDim.x) {
@@ -34,7 +34,7 @@ __device__ void each_element(const Vectors& v, const float* x, const float (&hel
 }
 
 // Vectors that are read and written four elements at a time, which takes half the time of one at a time.
-constexpr int kHeldQuads = 4;  // of a thread, in registers
+constexpr int kHeldQuads = 4;  // quads of a thread in registers
 
 struct QuadNorm {
   const float *x, *weight, *bias;
@@ -59,7 +59,7 @@ __global__ void normalize_quads(QuadNorm n, Out out) {
   const float* x = n.x + row * n.x_stride + int64_t{group} * n.quads * 4;
   float4 held[kHeldQuads], factor[kHeldQuads];
 #pragma unroll
-  for (int j = 0; j < kHeldQuads; ++j) {  // with the first loads, not after the sum
+  for (int j = 0; j < kHeldQuads; ++j) {  // loaded with the first loads, not after the sum
     const int i = threadIdx.x + j * blockDim.x;
     if (i < n.quads) factor[j] = n.factor(i);
   }
@@ -112,7 +112,7 @@ __global__ void normalize_quads(QuadNorm n, Out out) {
   });
 }
 
-// Of many rows, without a mean and with weights that stay in registers.
+// RMSNorm of many rows, streamed, with weights in registers.
 template <class Out>
 __global__ void __launch_bounds__(1024) normalize_stream(QuadNorm n, Out out, int rows) {
 #if __CUDA_ARCH__ >= 900
@@ -158,7 +158,7 @@ __global__ void normalize(Vectors v, const float* weight, const float* bias, flo
   const int64_t row = blockIdx.x / v.groups, at = blockIdx.x % v.groups * v.columns;
   const float* x = v.x + row * v.x_stride + at;
   float* out = v.out + row * v.out_stride + at;
-  // The weight of held elements comes with the first loads, not after the sum.
+  // The weights of held elements are loaded with the first loads, not after the sum.
   const bool fits = v.columns <= int64_t{kHeld} * blockDim.x;
   float held[kHeld], factor[kHeld];
 #pragma unroll
@@ -197,7 +197,7 @@ __global__ void normalize(Vectors v, const float* weight, const float* bias, flo
   }
 }
 
-// Rows of x scaled to the root mean square of those of `like`.
+// Scales rows of x to the root mean square of the rows of `like`.
 __global__ void scale_to(Vectors v, float floor) {
   __shared__ float scratch[kWarp + 1];
   const float* like = v.x + blockIdx.x * v.x_stride;

@@ -1,5 +1,6 @@
-// One vector of every sequence from its rows. A thread owns a column of a sequence and takes its rows in ascending
-// order, with sums in double precision as the op says; bound by reading the rows once, neighbouring columns together.
+// Pools the rows of every sequence into one vector. A thread owns a column of a sequence and reads its rows in
+// ascending order, with sums in double precision as the op requires. Bound by reading the rows once; neighbouring
+// threads read neighbouring columns.
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// The column `x` of `rows` rows.
+// Pools column `x` of `rows` rows.
 __device__ float pool_column(ops::Pooling pooling, const float* x, int64_t stride, int64_t rows) {
   if (pooling == ops::Pooling::kFirst) return x[0];
   if (pooling == ops::Pooling::kLast) return x[(rows - 1) * stride];
@@ -25,7 +26,7 @@ __device__ float pool_column(ops::Pooling pooling, const float* x, int64_t strid
   return static_cast<float>(sum / (pooling == ops::Pooling::kMean ? count : sqrt(count)));
 }
 
-// Blocks: (columns, sequences).
+// Grid: (columns, sequences).
 __global__ void __launch_bounds__(kThreads)
     pool_rows(float* out, int64_t out_stride, const float* x, int64_t x_stride, int64_t columns,
               const int32_t* query_start, ops::Pooling pooling) {
@@ -43,7 +44,7 @@ void pooling(const Launch& l, const ops::PoolingArgs& args, const int32_t* query
   const dim3 grid(static_cast<unsigned>(pieces(args.x.shape[1], kThreads)), static_cast<unsigned>(args.out.rows()));
   pool_rows<<<grid, kThreads, 0, l.stream>>>(args.out.f32(), args.out.row_stride, args.x.f32(), args.x.row_stride,
                                              args.x.shape[1], query_start, args.pooling);
-  check_launch("pool");
+  check_launch("pooling");
 }
 
 }  // namespace sluice::cuda

@@ -1,4 +1,4 @@
-// How many devices of this machine these kernels were compiled for.
+// Whether this machine has a device for which these kernels were compiled.
 #include <algorithm>
 
 #include "kernels/cuda/device.h"

@@ -1,7 +1,7 @@
-// Ops that carry a state from row to row. A thread owns one column of a state (one channel, or one dimension of a
-// head's values) and walks its sequence's rows in order with the column in registers; columns are adjacent, so that
-// states come and go in whole lines. Decode is bound by reading and writing the states; long prompts by the length of
-// the walk. Sums run over the column in index order.
+// Recurrent ops, which carry a state from row to row. A thread owns one column of a state (one channel, or one
+// dimension of a head's values). It walks the rows of its sequence in order with the column in registers. Columns are
+// adjacent, so states are read and written in whole cache lines. Decode is bound by reading and writing the states,
+// long prompts by the length of the walk. Sums run over the column in index order.
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -19,7 +19,7 @@ struct Matrix {
 
 Matrix matrix_of(const Tensor& t) { return {t.data != nullptr ? t.f32() : nullptr, t.row_stride}; }
 
-// A sequence's rows and its slot's state.
+// The rows of a sequence and the state in its slot.
 struct Walk {
   int begin, end;
   bool first;  // these are all its rows: the state begins as zeros
@@ -31,7 +31,7 @@ __device__ Walk walk_of(const SequenceIndices& s, const Matrix& state, int seque
   return {begin, end, s.kv_len[sequence] == end - begin, state.row(s.slots[sequence])};
 }
 
-// n values of a state, `stride` apart: in registers where they fit in Held of them, else where they are (Held 0).
+// n values of a state, `stride` apart. They are kept in registers if at most `Held`, or in memory if Held is 0.
 template <int Held>
 class Column {
  public:
@@ -92,9 +92,9 @@ struct ConvParams {
   SequenceIndices sequences;
 };
 
-constexpr int kConvRows = 32;  // of a block
+constexpr int kConvRows = 32;  // rows of a block
 
-// Blocks: (channels, sequences, groups of rows).
+// Grid: (channels, sequences, groups of rows).
 __global__ void convolve(const __grid_constant__ ConvParams p) {
   const int64_t channel = column_index();
   const Walk walk = walk_of(p.sequences, p.state, blockIdx.y);
@@ -103,7 +103,7 @@ __global__ void convolve(const __grid_constant__ ConvParams p) {
   for (int t = first; t < min(first + kConvRows, walk.end); ++t) {
     float sum = p.bias != nullptr ? p.bias[channel] : 0.0f;
     for (int j = 0; j < p.width; ++j) {
-      const int at = t - walk.begin + j;  // among the state's inputs, then the step's
+      const int at = t - walk.begin + j;  // index among the state's inputs, then those of the step
       float input = 0.0f;
       if (at >= past) {
         input = p.x.row(walk.begin + at - past)[channel];
@@ -116,7 +116,7 @@ __global__ void convolve(const __grid_constant__ ConvParams p) {
   }
 }
 
-// The last inputs become the state, oldest first; each is moved to where none is read later.
+// The last inputs become the state, oldest first. Each is moved to a place that is not read later.
 __global__ void keep_inputs(const __grid_constant__ ConvParams p) {
   const int64_t channel = column_index();
   const Walk walk = walk_of(p.sequences, p.state, blockIdx.y);

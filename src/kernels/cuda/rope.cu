@@ -1,6 +1,6 @@
-// Rotation of queries and keys, and keys and values into the paged cache. Threads over the pairs and the plain elements
-// of all heads of a token, in more blocks the fewer tokens there are; bound by memory traffic (q read and written once,
-// k, v read and the cache written once). Q is what the rows of q, k and v are of, T what the cache is of.
+// Rotates queries and keys and stores keys and values in the paged cache. Threads cover the pairs and the unrotated
+// elements of all heads of a token; fewer tokens get more blocks each. Bound by memory traffic: q is read and written
+// once, k and v are read once, the cache is written once. Q is the type of the rows of q, k and v, T that of the cache.
 #include <bit>
 #include <type_traits>
 
@@ -71,7 +71,7 @@ __device__ inline void store_four(T* to, const float4& v) {
   }
 }
 
-// Elements of a row that a thread takes at a time, 16 bytes of them, as fp32.
+// The 16 bytes of a row that a thread takes at a time, as fp32.
 template <class Q>
 struct Taken {
   static constexpr int kCount = kPack<Q>;
@@ -92,8 +92,8 @@ struct Taken {
   }
 };
 
-// The same for heads that are rotated whole, by halves, 16 bytes of each half or of a value to a thread; and normalized
-// before, where the threads of a head, of which there are 2 to 32 then, are neighbours.
+// rope_store for heads that are rotated whole, by halves. A thread takes 16 bytes of each half, or of a value. Heads
+// may be normalized first; then 2 to 32 neighbouring threads share a head.
 template <class Q, class T>
 __global__ void rope_store_packs(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation, Cache<T> k_cache,
                                  Cache<T> v_cache, const int32_t* positions, const int32_t* slots, ops::HeadNorm q_norm,
@@ -110,7 +110,7 @@ __global__ void rope_store_packs(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> 
   const int rotations = (heads + kv_heads) * packs, all = rotations + kv_heads * value_packs;
   const int64_t slot = kv_heads > 0 ? slots[token] : 0;
   const bool normalizes = q_norm.weight != nullptr || k_norm.weight != nullptr;
-  for (int i = first; i - lane < all; i += step) {  // whole warps
+  for (int i = first; i - lane < all; i += step) {  // whole warps take part
     const bool rotates = i < rotations;
     if (!rotates && i < all) {
       const int head = (i - rotations) / value_packs, at = (i - rotations) % value_packs * kTaken;
@@ -161,7 +161,7 @@ __global__ void rope_store_packs(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> 
   }
 }
 
-// A warp writes a vector and its scale, as ops::reference::encode_int8 does.
+// Encodes a vector and its scale as ops::reference::encode_int8 does. Called by a whole warp.
 template <class F>
 __device__ inline void store_int8(const Cache<int8_t>& cache, int64_t slot, int64_t head, F&& element) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, dim = static_cast<int>(cache.dim);
@@ -180,7 +180,7 @@ __device__ inline void store_int8(const Cache<int8_t>& cache, int64_t slot, int6
   }
 }
 
-// Into a cache of int8: a warp takes a head of the queries, of the keys or of the values.
+// rope_store into an int8 cache: a warp takes one head of the queries, the keys or the values.
 template <class Q>
 __global__ void rope_store_int8(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v, Rotation rotation,
                                 Cache<int8_t> k_cache, Cache<int8_t> v_cache, const int32_t* positions,
@@ -260,7 +260,7 @@ bool takes_packs(const ops::RopeStoreArgs& a) {
 template <class Q, class T>
 void store_rows(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
   const int heads = static_cast<int>(a.q.shape[1] / a.k_cache.shape[3]);
-  // Few blocks of a token where tokens fill the device, else enough that a thread has little to do.
+  // One or few blocks per token where the tokens fill the device, else so many that each thread has little to do.
   const int64_t tokens = a.q.rows(), wanted = pieces(int64_t{l.sm_count} * 8, tokens);
   const auto launch = [&](auto* kernel, int64_t most, auto... more) {
     const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most)));
@@ -286,7 +286,7 @@ void store_rows(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* pos
 template <class T>
 void store(const Launch& l, const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots) {
   if (a.q.dtype == &kFloat32) return store_rows<float, T>(l, a, positions, slots);
-  CHECK(a.q.dtype == &kBFloat16, "no kernel rotates {}", a.q.dtype->name);
+  CHECK(a.q.dtype == &kBFloat16, "rope_store cannot rotate {} (expected one of: float32, bfloat16)", a.q.dtype->name);
   store_rows<__nv_bfloat16, T>(l, a, positions, slots);
 }
 
@@ -314,7 +314,7 @@ void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, 
   } else if (type == &kFloat8E5M2) {
     store<__nv_fp8_e5m2>(l, args, positions, slots);
   } else {
-    CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
+    CHECK(type == &kFloat8E4M3, "{}: caches of {} are not supported", name, type->name);
     store<__nv_fp8_e4m3>(l, args, positions, slots);
   }
   check_launch(name);

@@ -1,11 +1,13 @@
-// Drawing tokens: a block per row. Of few rows, several blocks make the first pass, a part of the row each, and the one
-// that is done last goes on: a multiprocessor takes 21 us for 128 k logits. One pass over the row finds the largest
-// logit and, where all tokens are kept, the draw. Top-k and top-p take two more: a histogram of bins below the maximum,
-// and the listing of the tokens down to the bin where they end, which are ranked in shared memory. Where these are more
-// than there is room for, the end is found in histograms of ever fewer bits of the tokens' order, and the row is drawn
-// from in a pass of its own, as it is for min-p alone. A row whose log-probabilities are asked for gets three passes
-// before its edits, and one after them that counts the logits above its token's. A row of 128 k logits stays in the L2
-// cache between its passes.
+// Samples tokens: one block of 1024 threads per row. For few rows, several blocks make the first pass, each over a part
+// of the row, and the last one to finish goes on. Bound by the rate of one SM, which takes 21 us for 128 k logits. A
+// row of that length stays in L2 between passes.
+//
+// The first pass finds the largest logit and, if no token is filtered out, samples. Top-k and top-p take two more
+// passes: a histogram of bins below the maximum, and a list of the tokens down to the bin where the kept ones end. The
+// listed tokens are ranked in shared memory. If there is no room for them, the last kept token is found in histograms
+// of ever fewer bits of the tokens' order, and a pass of its own samples the row. Min-p alone also takes such a pass.
+// For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
+// sampled token's.
 #include <algorithm>
 #include <cfloat>
 #include <cstring>
@@ -20,15 +22,15 @@ using ops::LogitEdit;
 using ops::SampledRow;
 using ops::SampleRow;
 using ops::TopLogit;
-using Sum = unsigned long long;  // of weights, or of tokens
+using Sum = unsigned long long;  // sums of weights, or numbers of tokens
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-// Blocks beyond which rows are not cut, parts of a row at most, and logits of a part at least, four for every thread.
+// Rows are split only up to kMostBlocks blocks, into at most kMostParts parts of at least four logits per thread.
 constexpr int64_t kMostBlocks = 128, kMostParts = 16, kLeastOfPart = int64_t{4} * kThreads;
 static_assert(kMostParts <= 32);
 
-// The larger value, of equal ones the lower id.
+// The larger value; among equal values the lower id.
 struct Best {
   float value;
   int id;
@@ -60,12 +62,12 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
-// Of a row, for the blocks of a grid that look at it together.
+// A part of a row, for blocks that work on the row together.
 struct Part {
   int index = 0, count = 1;
 };
 
-// f(block, logits) for every block of four ids of the thread's share of the row. The next four are on their way
+// Calls f(block, logits) for every block of four ids in the thread's share of the row. The next four logits are loaded
 // meanwhile.
 template <class F>
 __device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
@@ -89,7 +91,7 @@ __device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) 
   }
 }
 
-// A row as it is drawn from: tokens that the mask forbids, if there is one, are at -infinity.
+// A row to sample from. Tokens that the mask forbids, if there is one, count as -infinity.
 struct Row {
   const float* logits;
   const uint32_t* mask;
@@ -109,7 +111,7 @@ __device__ int bin_of(float max, float logit) {
   return static_cast<int>(fminf((max - logit) * ops::kBinsPerLogit, static_cast<float>(ops::kLogitBins - 1)));
 }
 
-constexpr int kListed = 1024;  // tokens that are ranked in shared memory
+constexpr int kListed = 1024;  // most tokens that are ranked in shared memory
 static_assert(kListed == kThreads);
 
 struct Shared {
@@ -118,10 +120,11 @@ struct Shared {
   Sum keys[kListed], weights[kListed];
   Sum sums[kWarps];
   float raw_sums[kWarps];
-  int bad, alive, spoiled;  // raw logits that are no numbers, or any at all; edited ones that are no numbers
+  int bad, alive, spoiled;  // bad: a raw logit is NaN or +infinity; alive: a raw logit is above -infinity; spoiled: an
+                            // edited logit is NaN or +infinity
   int listed, before;
-  int last_bin;         // kLogitBins: none
-  Sum in_earlier_bins;  // than the last one
+  int last_bin;         // kLogitBins: there is none
+  Sum in_earlier_bins;  // the sum of the bins before the last one
   Sum total;
 };
 
@@ -132,7 +135,7 @@ __device__ void clear_bins(Shared& s) {
   __syncthreads();
 }
 
-// The first bin where `start` and all bins up to it add up to enough(the sum of all bins).
+// Finds the first bin where `start` and all bins up to it add up to enough(the sum of all bins).
 template <class F>
 __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   constexpr int kMine = ops::kLogitBins / kThreads;
@@ -140,7 +143,7 @@ __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   __syncthreads();
   Sum mine = 0;
   for (int i = 0; i < kMine; ++i) mine += s.bins[threadIdx.x * kMine + i];
-  Sum before = mine;  // an inclusive prefix sum, then without its own part
+  Sum before = mine;  // an inclusive prefix sum; its own part is subtracted below
 #pragma unroll
   for (int lane = 1; lane < 32; lane *= 2) {
     const Sum other = __shfl_up_sync(~0u, before, lane);
@@ -167,8 +170,8 @@ __device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
   __syncthreads();
 }
 
-// Lists at least `count` of the largest raw logits, those of whole bins; s.listed says how many there are. Returns the
-// sum of exp(logit - max).
+// Lists at least `count` of the largest raw logits, in whole bins. s.listed is the number of them. Returns the sum of
+// exp(logit - max).
 __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLogit* to) {
   clear_bins(s);
   float total = 0;
@@ -198,17 +201,17 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
   return total;
 }
 
-__device__ float noisy(const SampleRow& asked, float logit, uint32_t bits) {
-  return asked.scale * logit - logf(-logf(ops::open_uniform(bits)));
+__device__ float noisy(const SampleRow& request, float logit, uint32_t bits) {
+  return request.scale * logit - logf(-logf(ops::open_uniform(bits)));
 }
 
 struct Chosen {
   Best max, sampled;
 };
 
-// The largest logit of the row or the part, and the draw where the row's scale asks for one. Notes what raw logits are
-// like.
-__device__ Chosen choose(Shared& s, const SampleRow& asked, const Row& row, bool sampling, Part part = {}) {
+// Finds the largest logit of the row or the part and, if `sampling`, the sampled token. Records whether raw logits are
+// bad or alive.
+__device__ Chosen choose(Shared& s, const SampleRow& request, const Row& row, bool sampling, Part part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
   each_logit(
@@ -220,11 +223,11 @@ __device__ Chosen choose(Shared& s, const SampleRow& asked, const Row& row, bool
         }
         row.hide(block, four);
         const std::array<uint32_t, 4> bits =
-            sampling ? ops::sample_bits(asked, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
+            sampling ? ops::sample_bits(request, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
         for (int i = 0; i < 4; ++i) {
           const float logit = four[i];
           max.take(logit, block * 4 + i);
-          if (sampling && logit != -INFINITY) best.take(noisy(asked, logit, bits[i]), block * 4 + i);
+          if (sampling && logit != -INFINITY) best.take(noisy(request, logit, bits[i]), block * 4 + i);
         }
       },
       part);
@@ -239,8 +242,8 @@ struct alignas(8) PartOfRow {
   int bad, alive;
 };
 
-// By every block that has a part of a row: true in the last one, whose result is the whole row's then. `arrivals` is
-// zero before and after.
+// Merges the parts of a row. Called by every block that has a part; returns true in the last one, whose result is then
+// that of the whole row. `arrivals` is zero before and after.
 __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* parts, int32_t* arrivals) {
   if (threadIdx.x == 0) {
     parts[part.index] = {chosen, s.bad, s.alive};
@@ -251,7 +254,7 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
   }
   __syncthreads();
   if (s.before + 1 != part.count) return false;
-  PartOfRow own{{{-INFINITY, INT32_MAX}, {-INFINITY, INT32_MAX}}, 0, 0};  // a lane's, of every warp
+  PartOfRow own{{{-INFINITY, INT32_MAX}, {-INFINITY, INT32_MAX}}, 0, 0};  // one part per lane, the same in every warp
   if (const int lane = static_cast<int>(threadIdx.x) % 32; lane < part.count) {
     constexpr int kWords = sizeof(PartOfRow) / sizeof(uint2);
     const auto* from = reinterpret_cast<const uint2*>(parts + lane);
@@ -266,7 +269,7 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
   return true;
 }
 
-// ops::LogitEdit's formula, each operation rounded by itself as on the host.
+// The formula of ops::LogitEdit, with every operation rounded separately as on the host.
 __device__ float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   logit = __fadd_rn(logit, edit.bias);
   if (edit.output < 0) return logit;
@@ -275,14 +278,14 @@ __device__ float edited(const SampleRow& row, const LogitEdit& edit, float logit
   return __fsub_rn(logit, __fadd_rn(__fmul_rn(row.frequency, static_cast<float>(edit.output)), row.presence));
 }
 
-__device__ void apply_edits(Shared& s, const SampleRow& asked, const Row& row, float* logits, LogitEdit* edits) {
-  for (int i = threadIdx.x; i < asked.edits; i += kThreads) {
+__device__ void apply_edits(Shared& s, const SampleRow& request, const Row& row, float* logits, LogitEdit* edits) {
+  for (int i = threadIdx.x; i < request.edits; i += kThreads) {
     LogitEdit& edit = edits[i];
     const float raw = logits[edit.id];
     edit.raw = raw;
     if (!(raw < INFINITY)) s.bad = 1;
     if (raw > -INFINITY) s.alive = 1;
-    float logit = edited(asked, edit, raw);
+    float logit = edited(request, edit, raw);
     if (!(logit < INFINITY)) {
       if (row.allows(edit.id)) s.spoiled = 1;
       logit = -INFINITY;
@@ -292,7 +295,7 @@ __device__ void apply_edits(Shared& s, const SampleRow& asked, const Row& row, f
   __syncthreads();
 }
 
-// The order of tokens as numbers: higher logits first, among equal ones the lower id.
+// Maps tokens to integers in their order: higher logits first, among equal logits the lower id.
 __device__ Sum key_of(float logit, int id) {
   const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.0f));  // -0 is 0
   return Sum{(bits >> 31) != 0 ? bits : 0x7fffffffu - bits} << 32 | static_cast<uint32_t>(id);
@@ -302,19 +305,19 @@ __device__ float logit_of(Sum key) {
   return __uint_as_float((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
 }
 
-// What a draw keeps of a row, see ops::SampleRow.
+// Which tokens of a row are kept for sampling; see ops::SampleRow.
 struct Kept {
-  const SampleRow& asked;
+  const SampleRow& request;
   const Row& row;
   float max;
 
-  __device__ float weight(float logit) const { return expf(asked.scale * (logit - max)); }
+  __device__ float weight(float logit) const { return expf(request.scale * (logit - max)); }
   __device__ Sum units(float logit) const {
     return __float2ull_rn(weight(logit) * static_cast<float>(ops::kSampleWeightUnits));
   }
-  __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(asked.mass * static_cast<double>(total))); }
+  __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(request.mass * static_cast<double>(total))); }
 
-  // f(logit, id) for the tokens of the thread's share.
+  // Calls f(logit, id) for the tokens of the thread's share.
   template <class F>
   __device__ void each(F&& f) const {
     each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
@@ -326,12 +329,12 @@ struct Kept {
   }
 };
 
-// The last key of the shortest prefix in order whose amounts add up to `enough`; ~0 where all are too little.
+// The last key of the shortest prefix, in key order, whose amounts add up to `enough`. ~0: all together are too little.
 template <class F>
 __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
   constexpr int kBits = 11;
   static_assert(1 << kBits == ops::kLogitBins);
-  Sum prefix = 0, before = 0;  // the key's highest bits; what keys with lower ones add up to
+  Sum prefix = 0, before = 0;  // the key's highest bits; the sum of the amounts of keys below them
   for (int high = 64; high > 0;) {
     const int low = max(high - kBits, 0);
     clear_bins(s);
@@ -349,20 +352,20 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
   return prefix;
 }
 
-// The draw among the tokens up to a key, in a pass of its own.
+// Samples among the tokens up to a key, in a pass of its own.
 __device__ int sample_up_to(Shared& s, const Kept& kept, Sum cut) {
   Best best{-INFINITY, INT32_MAX};
   kept.each([&](float logit, int id) {
-    if (key_of(logit, id) > cut || (kept.asked.least > 0 && kept.weight(logit) < kept.asked.least)) return;
-    const std::array<uint32_t, 4> bits = ops::sample_bits(kept.asked, static_cast<uint32_t>(id) / 4);
-    best.take(noisy(kept.asked, logit, bits[id % 4]), id);
+    if (key_of(logit, id) > cut || (kept.request.least > 0 && kept.weight(logit) < kept.request.least)) return;
+    const std::array<uint32_t, 4> bits = ops::sample_bits(kept.request, static_cast<uint32_t>(id) / 4);
+    best.take(noisy(kept.request, logit, bits[id % 4]), id);
   });
   return best_of_block(s.sampled, best).id;
 }
 
-// The draw among the tokens that are listed, which hold all that are kept: a thread has one of them.
+// Samples among the listed tokens, which include all kept ones. Each thread has one of them.
 __device__ int sample_listed(Shared& s, const Kept& kept) {
-  const SampleRow& asked = kept.asked;
+  const SampleRow& request = kept.request;
   const int listed = s.listed;
   bool keep = static_cast<int>(threadIdx.x) < listed;
   const Sum key = keep ? s.keys[threadIdx.x] : 0, weight = keep ? s.weights[threadIdx.x] : 0;
@@ -374,38 +377,38 @@ __device__ int sample_listed(Shared& s, const Kept& kept) {
       rank += earlier ? 1 : 0;
       before += earlier ? s.weights[i] : 0;
     }
-    keep = asked.count == 0 || rank < asked.count;
+    keep = request.count == 0 || rank < request.count;
   }
-  if (asked.count > 0) {
+  if (request.count > 0) {
     if (threadIdx.x == 0) s.total = 0;
     __syncthreads();
     if (keep) atomicAdd(&s.total, weight);
     __syncthreads();
   }
   Best best{-INFINITY, INT32_MAX};
-  if (keep && (asked.mass >= 1 || before < kept.enough(s.total))) {
+  if (keep && (request.mass >= 1 || before < kept.enough(s.total))) {
     const float logit = logit_of(key);
     const auto id = static_cast<int>(key & 0xffffffffu);
-    if (kept.weight(logit) >= asked.least) {
-      const std::array<uint32_t, 4> bits = ops::sample_bits(asked, static_cast<uint32_t>(id) / 4);
-      best.take(noisy(asked, logit, bits[id % 4]), id);
+    if (kept.weight(logit) >= request.least) {
+      const std::array<uint32_t, 4> bits = ops::sample_bits(request, static_cast<uint32_t>(id) / 4);
+      best.take(noisy(request, logit, bits[id % 4]), id);
     }
   }
   return best_of_block(s.sampled, best).id;
 }
 
 __device__ int sample_kept(Shared& s, const Kept& kept) {
-  const SampleRow& asked = kept.asked;
-  const bool counts = asked.count > 0, nucleus = asked.mass < 1;
+  const SampleRow& request = kept.request;
+  const bool counts = request.count > 0, nucleus = request.mass < 1;
   if (!counts && !nucleus) return sample_up_to(s, kept, ~Sum{0});
-  if (asked.count <= kListed) {
+  if (request.count <= kListed) {
     clear_bins(s);
     kept.each([&](float logit, int) {
       const Sum amount = counts ? 1 : kept.units(logit);
       if (amount != 0) atomicAdd(&s.bins[bin_of(kept.max, logit)], amount);
     });
     find_last_bin(s, 0,
-                  [&](Sum total) { return counts ? min(static_cast<Sum>(asked.count), total) : kept.enough(total); });
+                  [&](Sum total) { return counts ? min(static_cast<Sum>(request.count), total) : kept.enough(total); });
     const int last = s.last_bin;
     kept.each([&](float logit, int id) {
       if (bin_of(kept.max, logit) > last) return;
@@ -418,7 +421,7 @@ __device__ int sample_kept(Shared& s, const Kept& kept) {
   Sum cut = ~Sum{0};
   if (counts)
     cut = find_cut(
-        s, kept, [](float) { return Sum{1}; }, static_cast<Sum>(asked.count));
+        s, kept, [](float) { return Sum{1}; }, static_cast<Sum>(request.count));
   if (nucleus) {
     if (threadIdx.x == 0) s.total = 0;
     __syncthreads();
@@ -437,25 +440,25 @@ struct Pointers {
   float* logits;
   int64_t stride;
   int vocab;
-  const SampleRow* rows;  // null: they are given
+  const SampleRow* rows;  // null: `given` has them
   LogitEdit* edits;
   const uint32_t* masks;
   SampledRow* sampled;
   SampledRow* for_host;  // may be null
   TopLogit* top;
-  PartOfRow* parts;   // [draws, parts]
-  int32_t* arrivals;  // [draws]
+  PartOfRow* parts;   // [samples, parts]
+  int32_t* arrivals;  // [samples]
 };
 
-// The raw row's part of what log-probabilities need.
-__device__ void report_row(Shared& s, const SampleRow& asked, const Row& raw, SampledRow& sampled, TopLogit* top) {
-  sampled.raw_max = choose(s, asked, raw, false).max.value;
+// Collects what log-probabilities need of the raw row.
+__device__ void report_row(Shared& s, const SampleRow& request, const Row& raw, SampledRow& sampled, TopLogit* top) {
+  sampled.raw_max = choose(s, request, raw, false).max.value;
   if (s.bad != 0 || s.alive == 0) return;
-  sampled.raw_total = list_top(s, asked.report, raw, sampled.raw_max, top);
-  if (asked.report > 0) sampled.top = s.listed <= ops::kMostTop ? s.listed : -1;
+  sampled.raw_total = list_top(s, request.report, raw, sampled.raw_max, top);
+  if (request.report > 0) sampled.top = s.listed <= ops::kMostTop ? s.listed : -1;
 }
 
-// And the token's.
+// Collects what log-probabilities need of the sampled token.
 __device__ void report_token(Shared& s, const Row& raw, SampledRow& sampled) {
   if (threadIdx.x == 0) s.before = 0;
   __syncthreads();
@@ -471,36 +474,36 @@ __device__ void report_token(Shared& s, const Row& raw, SampledRow& sampled) {
   sampled.before = s.before;
 }
 
-// What rows ask for: a few as an argument of the kernel. When eight blocks read theirs from the host's memory, a draw
-// took 15 us instead of 7.
+// The parameters of a few rows, as a kernel argument. When eight blocks read theirs from host memory, sampling took 15
+// us instead of 7.
 constexpr unsigned kGiven = 8;
 struct Given {
   SampleRow rows[kGiven];
 };
 
-// Blocks: (draws, parts).
+// Grid: (samples, parts).
 __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ Given given) {
   __shared__ Shared s;
   wait_for_earlier();
-  const SampleRow asked = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
-  const bool in_parts = gridDim.y > 1 && asked.edits == 0 && asked.report < 0 && asked.target < 0;
+  const SampleRow request = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
+  const bool in_parts = gridDim.y > 1 && request.edits == 0 && request.report < 0 && request.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
-  float* logits = p.logits + asked.row * p.stride;
+  float* logits = p.logits + request.row * p.stride;
   const int64_t words = (int64_t{p.vocab} + 31) / 32, lists = int64_t{blockIdx.x} * ops::kMostTop;
   const Row raw{logits, nullptr, p.vocab},
-      row{logits, asked.mask < 0 ? nullptr : p.masks + asked.mask * words, p.vocab};
-  LogitEdit* edits = p.edits + asked.first_edit;
+      row{logits, request.mask < 0 ? nullptr : p.masks + request.mask * words, p.vocab};
+  LogitEdit* edits = p.edits + request.first_edit;
   if (threadIdx.x == 0) s.bad = s.alive = s.spoiled = 0;
   __syncthreads();
   SampledRow sampled;
-  if (asked.report >= 0) report_row(s, asked, raw, sampled, p.top + lists);
-  if (asked.target >= 0) {
-    if (s.bad == 0 && s.alive != 0) sampled.token = asked.target;
+  if (request.report >= 0) report_row(s, request, raw, sampled, p.top + lists);
+  if (request.target >= 0) {
+    if (s.bad == 0 && s.alive != 0) sampled.token = request.target;
   } else {
-    apply_edits(s, asked, row, logits, edits);
-    const bool cut = asked.scale > 0 && (asked.count > 0 || asked.mass < 1 || asked.least > 0);
+    apply_edits(s, request, row, logits, edits);
+    const bool cut = request.scale > 0 && (request.count > 0 || request.mass < 1 || request.least > 0);
     const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
-    Chosen chosen = choose(s, asked, row, asked.scale > 0 && !cut, part);
+    Chosen chosen = choose(s, request, row, request.scale > 0 && !cut, part);
     if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {
       return;
     }
@@ -509,14 +512,14 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
       if (s.spoiled != 0 || max == -INFINITY) {
         sampled.token = SampledRow::kNoneLeft;
       } else {
-        sampled.token = cut ? sample_kept(s, {asked, row, max}) : chosen.sampled.id;
+        sampled.token = cut ? sample_kept(s, {request, row, max}) : chosen.sampled.id;
       }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < asked.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
+    for (int i = threadIdx.x; i < request.edits; i += kThreads) logits[edits[i].id] = edits[i].raw;
     __syncthreads();
   }
-  if (asked.report >= 0 && sampled.token >= 0) report_token(s, raw, sampled);
+  if (request.report >= 0 && sampled.token >= 0) report_token(s, raw, sampled);
   if (threadIdx.x == 0) {
     p.sampled[blockIdx.x] = sampled;
     if (p.for_host != nullptr) p.for_host[blockIdx.x] = sampled;
@@ -539,7 +542,8 @@ void sample(const Launch& l, const ops::SampleArgs& args) {
   if (samples <= kGiven) {
     std::memcpy(given.rows, args.rows.data, args.rows.bytes());
   } else {
-    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "{} samples", samples);
+    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "sample: the workspace is too small for {} samples",
+          samples);
     copy_from_host(l, l.workspace + kPartsBytes, args.rows.data, args.rows.bytes());
   }
   const Pointers pointers{

@@ -1,4 +1,4 @@
-// Paged attention on the tensor cores: which kernel takes which sequences of a batch.
+// Paged attention on the tensor cores: chooses the kernel for each sequence of a batch.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -15,7 +15,7 @@ constexpr int kMostDim = 256;
 
 template <class T>
 bool run(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  if constexpr (sizeof(T) == 1) {  // has no kernel for many rows on devices before 9.0
+  if constexpr (sizeof(T) == 1) {  // 8-bit caches have no prefill kernel on devices before 9.0
     if (at.prefill_tiles > 0 && !attention_warpgroup<T>(l, p, at)) return false;
   } else {
     if (at.prefill_tiles > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);

@@ -1,4 +1,4 @@
-// The paged cache as tensors of two dimensions, bytes of a vector and vectors, of which kernels copy boxes.
+// The paged cache as two-dimensional tensors, [vectors, bytes of a vector], from which kernels copy TMA tiles.
 #pragma once
 
 #include "kernels/cuda/attention/params.h"
@@ -6,13 +6,14 @@
 
 namespace sluice::cuda {
 
-// Boxes are 128 bytes by `rows`, which divide a block. What is beyond a vector's end becomes zeros.
+// TMA tiles are 128 bytes by `rows` vectors; `rows` divides the block size. Bytes beyond the end of a vector become
+// zeros.
 struct CacheMaps {
   CUtensorMap keys, values;
   int rows;
 };
 
-// Elements of `size` bytes; a kernel copies `keys` of them, a power of two, at a time.
+// Makes the maps for elements of `size` bytes. A kernel copies `keys` vectors, a power of two, at a time.
 inline CacheMaps cache_maps(const AttentionParams& p, int64_t size, int keys) {
   while (p.block_size % keys != 0) keys /= 2;
   const auto map = [&](const std::byte* data, int64_t elements, int64_t stride) {

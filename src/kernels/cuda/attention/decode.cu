@@ -1,16 +1,17 @@
-// Paged attention of few rows per sequence (decode), for caches of 16 and 8 bits and heads of up to 256 dimensions in
-// whole packs of 16 bytes. Bound by reading the cache once.
+// Paged decode attention (few rows per sequence) for caches of 16 and 8 bits and heads of up to 256 dimensions in whole
+// packs of 16 bytes. One block of up to 8 warps per SM. Bound by reading the cache once.
 //
-// One launch of as many blocks as the device holds: each block adds up the lines of all sequences (decode_plan.h) from
-// their lengths on the device, and each of its warps takes the chunks of its part of them, one after another, or of
-// many lines whole ones in turn, streaming keys and values through a ring of its own in shared memory that runs on from
-// chunk to chunk. The grid depends on no length. How keys are cut, and with it a row's bits, depends on the lengths of
-// all sequences that are decoded.
+// Each block adds up the lines of all sequences (decode_plan.h) from their lengths on the device. Each of its warps
+// then takes the chunks of its part of them, one after another; where there are many lines, warps take whole lines in
+// turn. A warp streams keys and values through its own ring in shared memory, which continues from chunk to chunk. The
+// grid depends on no length. How keys are cut, and so a row's bits, depends on the lengths of all sequences that are
+// decoded.
 //
-// Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tile of the
-// tensor cores. Queries and softmax weights are rounded to the cache's type, or to fp16; scores and sums are fp32.
+// Scores are computed transposed, keys by queries, so that eight queries (the heads of one kv head) fill a tensor-core
+// tile. Queries and softmax weights are rounded to the cache's type, or to fp16 or bf16 for 8-bit caches. Scores and
+// sums are fp32.
 //
-// Here keys and values are copied in packs of 16 bytes: what devices before 9.0 do (attention_decode_tma.cu).
+// This file copies keys and values in packs of 16 bytes, for devices before 9.0; see decode_tma.cu for the others.
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
 #include "kernels/cuda/per_device.h"
@@ -25,9 +26,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   extern __shared__ __align__(1024) uint4 bytes[];
   const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
   const DecodeMemory<T, dim> memory(bytes, team.warps);
-  constexpr int kGather = kStageKeys<T, dim>;
+  constexpr int kRows = kStageKeys<T, dim>;
   const int own_packs = min(p.head_dim, p.value_dim) * static_cast<int>(sizeof(T)) / 16;
-  clear_beyond<kUnits<T, dim>, kGather>(bytes, team.warps * kRingBytes<T, dim>, own_packs, team.threads());
+  clear_beyond<kUnits<T, dim>, kRows>(bytes, team.warps * kRingBytes<T, dim>, own_packs, team.threads());
   const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();
   PackStream<T, dim> stream(p, work, shared_address(memory.rings), memory.scales, team.warps, partials.tickets,
@@ -52,7 +53,7 @@ struct Packs {
 }  // namespace
 
 size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t most_keys) {
-  constexpr int64_t kCutRows = 1 << 16;  // of few sequences: twice the warps of a device times rows of a tile
+  constexpr int64_t kCutRows = 1 << 16;  // few sequences: twice the warps of a device times the rows of a tile
   const int64_t chunks = most_chunks(most_keys, kLongestChunk);
   return static_cast<size_t>(std::max(kCutRows, sequences * heads * chunks)) * decode_row_bytes(value_dim);
 }

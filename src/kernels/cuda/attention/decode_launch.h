@@ -1,4 +1,4 @@
-// What both kernels of decode attention are launched with.
+// What both decode attention kernels are launched with.
 #pragma once
 
 #include "kernels/cuda/attention/decode_plan.h"
@@ -6,20 +6,20 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kLaunchedSequences = 1024;  // their lengths lie in shared memory
+inline constexpr int kLaunchedSequences = 1024;  // most sequences of a launch, as their lengths lie in shared memory
 
 struct DecodeLaunch {
   AttentionParams params;
   Partials partials;
   Cut cut;
-  int sequences, warps, shared;  // bytes
+  int sequences, warps, shared;  // shared: bytes
 };
 
-// Calls start(DecodeLaunch) for the sequences of a batch, as many as fit into shared memory at a time (DecodeMemory).
+// Calls start(DecodeLaunch) for the sequences of a batch, as many at a time as fit into shared memory (DecodeMemory).
 template <class Memory, class Start>
 void launch_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at, int tile_rows,
                    Start&& start) {
-  constexpr int kBeside = 1024;  // what kernels have of their own, and the alignment of memory
+  constexpr int kBeside = 1024;  // static shared memory of the kernels, and alignment
   const int most_shared = shared_of_block(l) - kBeside;
   const int warps = std::min(kMostWarps, most_shared / Memory::kOfWarp);
   const int launched = std::min(kLaunchedSequences, (most_shared - warps * Memory::kOfWarp) / Memory::kOfSequence);
@@ -32,7 +32,7 @@ void launch_decode(const Launch& l, const AttentionParams& p, const AttentionInd
   }
 }
 
-// The rows of a tile: two tiles where that is more than eight and they fit into the registers.
+// Chooses the rows of a tile: two tensor-core tiles where there are more than eight rows and the registers suffice.
 template <class T, template <class, int, int> class Kernel>
 void decode_by_shape(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
   const int dim = std::max(p.head_dim, p.value_dim);

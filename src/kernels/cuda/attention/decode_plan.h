@@ -1,5 +1,5 @@
-// How decoding cuts the keys of sequences, and where the results of the pieces lie: what the host decides and the
-// kernels (device/decode_units.cuh) follow.
+// The plan of decode attention: how the keys of sequences are cut, and where partial results lie. The host decides it
+// and the kernels follow it (device/decode_units.cuh).
 #pragma once
 
 #include <algorithm>
@@ -9,50 +9,52 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kQueries = 8;    // packed rows of a tile of the tensor cores
-inline constexpr int kMostWarps = 8;  // of a block, as many as have room for their rings
+inline constexpr int kQueries = 8;    // packed rows of a tensor-core tile
+inline constexpr int kMostWarps = 8;  // most warps of a block; fewer if their rings need more room
 
-// How warps share the keys. A line is the keys of a sequence for one kv head and tile of packed rows; a chunk is what a
-// warp takes of it at a time.
+// How warps share the keys. A line is the keys of a sequence for one kv head and one tile of packed rows. A chunk is
+// what a warp takes of a line at a time.
 //
-// `shared_by` > 0: that many warps have equal parts of all lines laid end to end, `least` grains or more. A chunk is
-// what a part has of a line; a part has at most one of a line that begins before it, and one of a line that goes on
-// behind it. If parts need to be no more than `unit` grains longer for every line to begin with a part of its own, they
-// are: a second unit of work costs a warp as much as so many grains.
-// Else chunks are `longest` keys, a power of two, more only where that would make more than kMostChunks, and warps take
-// them in turn.
+// If `shared_by` > 0, that many warps get equal parts of all lines laid end to end, each of at least `least` grains. A
+// chunk is then the piece of a line inside a part. A part has at most one chunk of a line that begins before it, and at
+// most one of a line that goes on behind it. Parts are made up to `unit` grains longer if that lets every line begin
+// with a part of its own, because a second unit of work costs a warp as much as that many grains.
+//
+// Else chunks have `longest` keys, a power of two, or more if that would make more than kMostChunks. Warps take them in
+// turn.
 struct Cut {
   int shared_by, least, longest, unit;
 };
 inline constexpr int kGrain = 32;  // keys; parts are whole grains
-// What a warp could read of keys and values while it ends a unit and begins another one, in 8 us (Cut::unit).
+// Bytes of keys and values that a warp could read in the 8 us in which it ends a unit and begins another (Cut::unit).
 inline constexpr int kUnitBytes = 48 << 10, kMostUnitGrains = 7;
 inline constexpr int kLongestChunk = 4096, kMostChunks = 128;
-// From so many lines for each warp on, warps take them in turn: they are many enough to balance, and whole.
+// From this many lines per warp on, warps take whole lines in turn: these are then numerous enough to balance.
 inline constexpr double kLinesInTurn = 3.5;
 
-// What one chunk gives a row: its largest score (in powers of two) and the sum of weights relative to it; the mixed
-// values lie apart.
+// What one chunk gives a row: its largest score (as an exponent of two) and the sum of weights relative to it. The
+// mixed values are stored separately.
 struct ChunkSum {
   float top, sum;
 };
 
-// A slot for every unit, in the order of units, or two for every warp that shares the keys; used by units of lines of
-// more than one chunk.
+// Partial results: one slot per unit in the order of units, or two slots for every warp that shares the keys. Used by
+// units of lines with more than one chunk.
 struct Partials {
   float* values;      // [slots, rows, value_dim]
   ChunkSum* sums;     // [slots, rows]
-  int rows;           // of a slot, what units have at most
-  int32_t* arrivals;  // [slots] zeros, and zeros again at the end
-  int32_t* tickets;   // units that were taken beyond the first ones, and warps that found no more; likewise
+  int rows;           // rows of a slot: the most that a unit has
+  int32_t* arrivals;  // [slots] counters, zero before and after a launch
+  int32_t* tickets;   // units taken beyond each warp's first, and warps that found no more; zero before and after a
+                      // launch
 };
-inline constexpr int kCounters = 2;  // beside the arrivals
+inline constexpr int kCounters = 2;  // counters besides the arrivals
 
 inline size_t decode_row_bytes(int64_t value_dim) {
   return static_cast<size_t>(value_dim) * sizeof(float) + sizeof(ChunkSum);
 }
 
-// What chunks_of() counts at most for a sequence of up to `keys` keys.
+// The most chunks that chunks_of() counts for a sequence of up to `keys` keys.
 inline int64_t most_chunks(int64_t keys, int64_t longest) {
   return std::clamp<int64_t>(pieces(keys, longest), 1, kMostChunks);
 }
@@ -62,9 +64,9 @@ struct DecodePlan {
   Partials partials;
 };
 
-// For `sequences` of the batch, by `warps` of every multiprocessor in tiles of `tile_rows` packed rows; `key_bytes`: of
-// a key with its value, for one kv head. With less workspace than it takes warps take chunks in turn, longer ones;
-// lines of one chunk need none.
+// The plan for `sequences` of the batch, computed by `warps` warps of every SM in tiles of `tile_rows` packed rows.
+// `key_bytes` is the size of a key and its value for one kv head. If the workspace is too small, warps take longer
+// chunks in turn; lines of one chunk need no workspace.
 inline DecodePlan plan_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at, int sequences,
                               int warps, int64_t tile_rows, int key_bytes) {
   const int64_t packed_rows = int64_t{at.decode_rows} * p.group, slot_rows = std::min(packed_rows, tile_rows);

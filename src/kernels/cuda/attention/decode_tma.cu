@@ -1,6 +1,9 @@
-// Decode attention on compute capability 9.0: attention_decode.cu with keys and values copied in boxes of whole blocks,
-// by one lane each: a third of what a warp executed for them were copies of 16 bytes. A block's rings leave no room for
-// blocks of the next product, which begin where one of this kernel has ended.
+// Decode attention on compute capability 9.0: decode.cu with keys and values copied as TMA tiles of whole cache blocks,
+// one lane per tile. Bound by reading the cache once. Measured on one H200 (4.64 TB/s): 256 sequences of 3072 keys, 32
+// heads of 128 over 8, take 743 us in bf16 (4.34 TB/s) and 387 us in fp8 (4.16 TB/s).
+//
+// Copies of 16 bytes were a third of the instructions that a warp executed. A block's rings leave no room for blocks of
+// the next matmul, so those start where a block of this kernel has ended.
 #include "kernels/cuda/attention/cache_maps.h"
 #include "kernels/cuda/attention/decode_launch.h"
 #include "kernels/cuda/device/decode_units.cuh"
@@ -23,7 +26,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   const uint32_t barriers = shared_address(memory.barriers);
   if (threadIdx.x < team.warps * kStages) init_barrier(barriers + threadIdx.x * 8, 1);
   if (threadIdx.x == 0) prefetch_map(maps.keys), prefetch_map(maps.values);
-  wgmma_fence_operand();
+  fence_proxy_async();
   if (!begins_early) wait_for_earlier();
   const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();
@@ -41,7 +44,7 @@ struct TmaTiles {
     limit.raise(l.device, decode_tma<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024));
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
     launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
-      // In a recording nothing in it writes indices, or keys and values of tokens before the step's.
+      // In a captured graph no kernel writes indices, or keys and values of tokens before the current step.
       const bool begins_early = l.captured && d.cut.shared_by > 0;
       launch_pdl(l, "attention decode", decode_tma<T, dim, tiles>, dim3(static_cast<unsigned>(l.sm_count)),
                  static_cast<unsigned>(d.warps * kWarp), static_cast<size_t>(d.shared), d.params, maps, d.partials,

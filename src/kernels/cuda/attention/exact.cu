@@ -1,6 +1,7 @@
-// Paged attention in fp32 for every shape, type and mask. One block per row and head; each warp takes every kWarps-th
-// key with an online softmax of its own, and the warps' results meet in their order: a row's bits depend on its own
-// keys alone. For checks, fp32 caches and dimensions the tensor cores do not take.
+// Paged attention in fp32 for every shape, type and mask: for checks, fp32 caches and dimensions that the tensor cores
+// do not take. One block of 8 warps per row and head. Each warp takes every kWarps-th key with its own online softmax,
+// and the warps' results are merged in order. It is batch-invariant: a row's bits depend on its own keys alone. Bound
+// by fp32 arithmetic and by reading the cache once per row and head.
 #include <type_traits>
 
 #include "kernels/cuda/device/attention_queries.cuh"
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
     if (p.soft_cap > 0) score = p.soft_cap * tanhf(score / p.soft_cap);
     if (p.alibi_slopes != nullptr) score += p.alibi_slopes[head] * static_cast<float>(key - position);
     if (p.relative_bias != nullptr) score += distance_bias(p, head, position, key);
-    const bool higher = !(score <= own.top);  // NaN is: it shall reach the result
+    const bool higher = !(score <= own.top);  // true for NaN, which has to reach the result
     const float top = higher ? score : own.top;
     const float keep = higher ? expf(own.top - top) : 1.0f;
     float weight = expf(score - top);
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
   float top = p.sinks != nullptr ? p.sinks[head] : -INFINITY;
   for (int w = 0; w < kWarps; ++w) top = !(partials[w].top <= top) ? partials[w].top : top;
   float sum = p.sinks != nullptr ? expf(p.sinks[head] - top) : 0.0f;
-  // A warp without keys has nothing to give; its weight is zero (the largest score is finite or NaN).
+  // A warp without keys adds nothing: its weight is zero (the largest score is finite or NaN).
   for (int w = 0; w < kWarps; ++w) sum += partials[w].sum * expf(partials[w].top - top);
   for (int d = threadIdx.x; d < p.value_dim; d += blockDim.x) {
     float result = 0.0f;
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
 
 void attention_exact(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
   const AttentionParams p = attention_params(args, at);
-  CHECK(p.head_dim <= kMostDim && p.value_dim <= kMostDim, "heads of {} and {}", p.head_dim, p.value_dim);
+  CHECK(p.head_dim <= kMostDim && p.value_dim <= kMostDim, "attention: head dimensions {} and {} are above {}",
+        p.head_dim, p.value_dim, kMostDim);
   if (args.q.rows() == 0) return;
   const dim3 grid(static_cast<unsigned>(args.q.rows()), static_cast<unsigned>(p.heads));
   const size_t shared = kWarps * (static_cast<size_t>(p.value_dim) * sizeof(float) + sizeof(Partial));
@@ -105,7 +107,7 @@ void attention_exact(const Launch& l, const ops::AttentionArgs& args, const Atte
   } else if (type == &kFloat8E5M2) {
     attend<__nv_fp8_e5m2><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   } else {
-    CHECK(type == &kFloat8E4M3, "no kernel for a cache of {}", type->name);
+    CHECK(type == &kFloat8E4M3, "attention: caches of {} are not supported", type->name);
     attend<__nv_fp8_e4m3><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
   }
   check_launch("exact attention");

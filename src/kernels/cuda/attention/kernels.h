@@ -1,35 +1,36 @@
-// The attention kernels on the tensor cores, each in a file of its own; attention.cu chooses among them. T is the
-// cache's type, __nv_bfloat16, __half, or __nv_fp8_e4m3 and int8_t, which attention_prefill does not take; dimensions
-// are whole packs of 16 bytes, 256 at most.
+// The tensor-core attention kernels, each in its own file; attention.cu chooses among them. T is the type of the cache:
+// __nv_bfloat16, __half, __nv_fp8_e4m3, __nv_fp8_e5m2 or int8_t. attention_prefill takes the 16-bit types only.
+// Dimensions are whole packs of 16 bytes, at most 256.
 #pragma once
 
 #include "kernels/cuda/attention/params.h"
 
 namespace sluice::cuda {
 
-// Sequences of up to kMostDecodeRows packed rows; the others are left alone. `attention_decode_tma` needs compute
-// capability 9.0: it returns false, and has done nothing, on other devices and where it was not compiled.
+// Attends the sequences of up to kMostDecodeRows packed rows and skips the others. `attention_decode_tma` needs compute
+// capability 9.0: it returns false, having done nothing, on other devices and where it was not compiled.
 template <class T>
 void attention_decode(const Launch&, const AttentionParams&, const AttentionIndices&);
 template <class T>
 bool attention_decode_tma(const Launch&, const AttentionParams&, const AttentionIndices&);
 
-// Sequences of more packed rows. `attention_prefill` takes dimensions up to kMostPrefillDim where a block has less than
-// 128 KiB of shared memory. `attention_warpgroup` needs compute capability 9.0: it returns false, and has done
-// nothing, on other devices and where it was not compiled (CMAKE_CUDA_ARCHITECTURES without 90a).
+// Attends the sequences of more packed rows. `attention_prefill` takes dimensions up to kMostPrefillDim where a block
+// has less than 128 KiB of shared memory. `attention_warpgroup` needs compute capability 9.0: it returns false, having
+// done nothing, on other devices and where it was not compiled (CMAKE_CUDA_ARCHITECTURES without 90a).
 inline constexpr int kMostPrefillDim = 128;
 template <class T>
 void attention_prefill(const Launch&, const AttentionParams&, const AttentionIndices&);
 template <class T>
 bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionIndices&);
-// What attention_warpgroup does for caches of 8-bit floats with dimensions up to 128: false for others, too.
+// attention_warpgroup for E4M3 caches with dimensions up to 128; also false for larger dimensions.
 bool attention_warpgroup_fp8(const Launch&, const AttentionParams&, const AttentionIndices&);
 
-// Latent caches of 16 bits, whose values are the first columns of the keys, for compute capability 9.0: any number of
-// rows, dimensions in whole packs up to 576 and 512. False where it cannot; nothing is done then.
+// Attends over latent caches of 16 bits, whose values are the first columns of the keys, on compute capability 9.0.
+// Takes any number of rows and dimensions in whole packs up to 576 (keys) and 512 (values). Returns false, having done
+// nothing, if it cannot.
 bool attention_latent(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
 
-// Whether the kernels before attention_latent take the caches' type and dimensions.
+// Whether the kernels before attention_latent take the type and dimensions of the caches.
 bool attention_on_tensor_cores(const ops::AttentionArgs&);
 
 template <class Kernel>

@@ -1,4 +1,4 @@
-// What both attention kernels need to know of a call, as plain values for the device.
+// The arguments of an attention call as plain values for device code.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -12,16 +12,16 @@ struct AttentionParams {
   RowType out_type;
   const void* q;
   RowType q_type;                    // fp32 or bf16
-  const std::byte *k, *v;            // v is k where values are a part of the keys
-  const float *k_scales, *v_scales;  // of int8, one per vector
+  const std::byte *k, *v;            // v equals k where values are a part of the keys
+  const float *k_scales, *v_scales;  // for int8 caches, one per vector
   const int32_t *query_start, *kv_len, *block_table;
   const float *sinks, *alibi_slopes, *relative_bias;
   int64_t out_stride, q_stride;
   int64_t value_stride;  // elements from a cached value to the next one
-  int64_t vectors;       // of the cache
+  int64_t vectors;       // vectors of the cache
   int block_table_stride, block_size;
-  uint32_t per_block;          // of 2^32: keys times this, in whole 2^32, are blocks
-  int heads, kv_heads, group;  // group: query heads of one kv head
+  uint32_t per_block;          // 2^32 / block_size, rounded up: the high word of key * per_block is the key's block
+  int heads, kv_heads, group;  // group: query heads per kv head
   int head_dim, value_dim;
   float scale, soft_cap;
   int window, chunk, relative_reach;
@@ -31,12 +31,14 @@ struct AttentionParams {
 inline RowType result_type(const Tensor& out) {
   if (out.dtype == &kFloat32) return RowType::kFloat;
   if (out.dtype == &kBFloat16) return RowType::kBFloat16;
-  CHECK(out.dtype == &kFloat16, "no kernel of attention writes {}", out.dtype->name);
+  CHECK(out.dtype == &kFloat16, "attention cannot write {} (expected one of: float32, bfloat16, float16)",
+        out.dtype->name);
   return RowType::kHalf;
 }
 inline RowType query_type(const Tensor& q) {
   if (q.dtype == &kFloat32) return RowType::kFloat;
-  CHECK(q.dtype == &kBFloat16, "no kernel of attention reads queries of {}", q.dtype->name);
+  CHECK(q.dtype == &kBFloat16, "attention cannot read queries of {} (expected one of: float32, bfloat16)",
+        q.dtype->name);
   return RowType::kBFloat16;
 }
 

@@ -1,4 +1,4 @@
-// Which ops become instructions, and which runs of them a launch.
+// Decides which ops become instructions of the persistent decode kernel, and which runs of them become one launch.
 #include "kernels/cuda/decode_kernel/builder.h"
 
 #include <cuda_bf16.h>
@@ -21,43 +21,44 @@
 
 namespace sluice::cuda {
 
-namespace step {
+namespace persistent {
 template <class T, class Format>
-const DecodeKernel* kernel();  // decode_kernel.cuh
+const DecodeKernel* kernel();  // kernel.cuh
 }
 
 namespace {
 
 using Kind = Instruction::Kind;
 
-constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // of a recording
-// Where they begin on the device, and where the maps of their weights do.
+constexpr size_t kMostOps = 2048, kMostInstructions = 2 * kMostOps;  // limits of one captured graph
+// Offsets in device memory of the instructions and of the tensor maps of their weights.
 constexpr size_t kInstructionsAt = 256, kMapsAt = kInstructionsAt + kMostInstructions * sizeof(Instruction);
 static_assert(kMapsAt % alignof(TensorMaps) == 0);
-constexpr int kStagesAhead = 3;    // of a feeder, on their way at a time: more only wait behind each other
-constexpr int kFewestMatmuls = 2;  // of a run that is worth a kernel
+constexpr int kStagesAhead = 3;  // most stages that a producer warp keeps in flight: more only queue behind each other
+constexpr int kFewestMatmuls = 2;  // matmuls that make a run worth a kernel
 int align(int bytes) { return (bytes + 127) / 128 * 128; }
 
 bool few_rows(const Tensor& x) { return x.dtype == &kFloat32 && x.rows() >= 1 && x.rows() <= kMostDecodeKernelRows; }
 
-// Of plain weights of 16 bits, and of 8-bit floats, whose rows have their scales behind them.
+// The tensor maps of plain 16-bit weights, or of fp8 weights, whose rows have their scales behind them.
 TensorMaps weight_maps(const MatmulProblem& p, int pieces_of_stage) {
   const bool fp8 = p.type == &quant::Fp8::kType;
   const int64_t row_bytes = fp8 ? p.k : padded_k(p.k) * 2, pitch = fp8 ? fp8_row_bytes(p.k) : row_bytes;
   const auto n = static_cast<cuuint64_t>(p.n), pieces = static_cast<cuuint64_t>(row_bytes / 128);
   const auto tile = static_cast<cuuint32_t>(pieces_of_stage);
   TensorMaps maps{};
-  maps.rows =
+  maps.weights_or_keys =
       tensor_map<3>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight, {128, n, pieces}, {static_cast<cuuint64_t>(pitch), 128},
                     {128, kPanelOutputs, tile}, CU_TENSOR_MAP_SWIZZLE_128B);
   if (!fp8) return maps;
-  maps.beside = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n},
-                              {static_cast<cuuint64_t>(pitch)}, {tile, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
+  maps.scales_or_values =
+      tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, p.weight + p.k, {pieces, n}, {static_cast<cuuint64_t>(pitch)},
+                    {tile, kPanelOutputs}, CU_TENSOR_MAP_SWIZZLE_NONE);
   return maps;
 }
 
-// Rows of whole packs of 16 bytes.
-bool in_fours(const Tensor& x) {
+// Whether rows consist of whole, aligned packs of 16 bytes.
+bool in_packs(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.shape[-1] % 4 == 0 && x.row_stride % 4 == 0;
 }
 
@@ -75,9 +76,9 @@ Instruction instruction(Kind kind, T Instruction::*member, const T& value) {
 
 const DecodeKernel* decode_kernel(DType plain, DType quantized) {
   if (plain != &kBFloat16) return nullptr;
-  if (quantized == nullptr) return step::kernel<__nv_bfloat16, void>();
-  if (quantized == &quant::Fp8::kType) return step::kernel<__nv_bfloat16, quant::Fp8>();
-  if (quantized == &quant::Int4G128::kType) return step::kernel<__nv_bfloat16, quant::Int4G128>();
+  if (quantized == nullptr) return persistent::kernel<__nv_bfloat16, void>();
+  if (quantized == &quant::Fp8::kType) return persistent::kernel<__nv_bfloat16, quant::Fp8>();
+  if (quantized == &quant::Int4G128::kType) return persistent::kernel<__nv_bfloat16, quant::Int4G128>();
   return nullptr;
 }
 
@@ -93,7 +94,7 @@ DecodeKernelBuilder::~DecodeKernelBuilder() {
   for (const auto& [memory, words] : exchanges_) cudaFree(memory);
 }
 
-// The run's types with these; null: whatever.
+// Adds these types to those of the run (null: any type will do). Returns false if no kernel has them all.
 bool DecodeKernelBuilder::take_type(DType plain, DType quantized) {
   const DType both = plain_ == nullptr ? plain : plain_, packed = quantized_ == nullptr ? quantized : quantized_;
   if ((plain != nullptr && both != plain) || (quantized != nullptr && packed != quantized)) return false;
@@ -102,10 +103,10 @@ bool DecodeKernelBuilder::take_type(DType plain, DType quantized) {
   return true;
 }
 
-// Makes room for so many bytes, unless that leaves too little for the ring.
+// Reserves scratch for `bytes` bytes. Returns false if that leaves too little shared memory for the ring.
 bool DecodeKernelBuilder::take_scratch(int bytes) {
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  if (kFewestStages * kernel.stage_bytes + align(bytes) + kHelperWarps > kDecodeSharedBytes) return false;
+  if (kFewestStages * kernel.stage_bytes + align(bytes) + kBookkeepingBytes > kDecodeSharedBytes) return false;
   scratch_ = std::max(scratch_, align(bytes));
   return true;
 }
@@ -120,7 +121,7 @@ bool DecodeKernelBuilder::embed(const Tensor& out, const Tensor& table, const in
   if (!few_rows(out) || all_.size() >= kMostOps) return false;
   if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
   if (!plain && !take_type(table.dtype, nullptr)) return false;
-  add(instruction(Kind::kGather, &Instruction::rows,
+  add(instruction(Kind::kGather, &Instruction::gather,
                   GatherInstruction{.out = out.f32(),
                                     .table = table.data,
                                     .ids = ids,
@@ -147,13 +148,13 @@ bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const flo
                                   .columns = static_cast<int>(x.shape[-1]),
                                   .eps = eps,
                                   .offset = offset,
-                                  .in_fours = in_fours(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
+                                  .in_packs = in_packs(x) && reinterpret_cast<uintptr_t>(weight) % 16 == 0}),
       std::move(fallback));
   return true;
 }
 
 bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback) {
-  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_fours(p.x))
+  if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_packs(p.x))
     return false;
   if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
   const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
@@ -162,7 +163,7 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
   const auto rows = static_cast<int>(p.x.rows());
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   const MatmulInputs inputs = kernel.inputs(quantized);
-  const int bytes = inputs.bytes(rows, static_cast<int>(panel_lines(p.k)));
+  const int bytes = inputs.bytes(rows, static_cast<int>(panel_slices(p.k)));
   if (p.k % inputs.multiple != 0 || !take_scratch(bytes)) {
     plain_ = plain_before, quantized_ = quantized_before;
     return false;
@@ -186,7 +187,7 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
       .rows = rows,
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
-      .lines = static_cast<int>(panel_lines(p.k)),
+      .slices = static_cast<int>(panel_slices(p.k)),
       .quantized = quantized,
       .accumulate = p.accumulate,
       .norms = false,
@@ -255,7 +256,7 @@ bool DecodeKernelBuilder::rope_store(const ops::RopeStoreArgs& a, const int32_t*
   return true;
 }
 
-// The rotation of the same rows comes right before, and becomes a part of the attention.
+// Whether the last instruction rotates the same rows: then it becomes a part of the attention.
 bool DecodeKernelBuilder::rotated_before(const AttentionParams& params, int sequences) const {
   if (all_.size() <= run_ || all_.back().kind != Kind::kRope) return false;
   const RopeInstruction& r = all_.back().rotation;
@@ -263,8 +264,8 @@ bool DecodeKernelBuilder::rotated_before(const AttentionParams& params, int sequ
          r.v_cache == params.v && r.k != nullptr;
 }
 
-// The norms of the vectors of a rotation in place, the queries' and then the keys', if they are the last instructions
-// of the run, which they are no more then.
+// The head norms in front of a rotation in place. If the last two instructions of the run normalize the queries and
+// then the keys, they are removed from the run and returned.
 HeadNorms DecodeKernelBuilder::take_head_norms(const RopeInstruction& r) {
   if (all_.size() < run_ + 2) return {};
   const auto norm_of = [&](const Instruction& in, const float* x, int64_t stride, int heads) -> const NormInstruction* {
@@ -281,7 +282,7 @@ HeadNorms DecodeKernelBuilder::take_head_norms(const RopeInstruction& r) {
   return norms;
 }
 
-// Among the places of the run, with those of the attention that comes next. -1: there are too many.
+// The index of the place of the next attention instruction among those of the run. -1: the run has too many.
 int DecodeKernelBuilder::place_of(const AttentionParams& params, const RopeInstruction& rotation, int cuts) {
   const Place place{.query_start = params.query_start,
                     .kv_len = params.kv_len,
@@ -313,7 +314,7 @@ bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const Attention
     return false;
   if (!take_type(a.k_cache.dtype, nullptr)) return false;
   const int64_t pairs = int64_t{at.sequences} * params.kv_heads;
-  if (pairs > launch_.sm_count) return false;  // a block has one unit
+  if (pairs > launch_.sm_count) return false;  // each block has at most one unit
   const int cuts = static_cast<int>(launch_.sm_count / pairs);
   const int64_t slots = pairs * cuts * kQueries, values = slots * (dim <= 64 ? 64 : 128);
   if (launch_.workspace_bytes < values * sizeof(float) + slots * sizeof(ChunkSum)) return false;
@@ -356,7 +357,7 @@ void DecodeKernelBuilder::launch_run() {
   all_.resize(run_);
   all_.insert(all_.end(), resolved.instructions.begin(), resolved.instructions.end());
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
-  DecodeKernelLaunch l{.builder = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
+  DecodeKernelLaunch l{.instructions = reinterpret_cast<const Instruction*>(device() + kInstructionsAt) + run_,
                        .count = static_cast<int>(all_.size() - run_),
                        .first_fed = -1,
                        .places = {},
@@ -364,7 +365,7 @@ void DecodeKernelBuilder::launch_run() {
                        .ahead = 0,
                        .scratch_bytes = scratch_,
                        .arrivals = reinterpret_cast<uint32_t*>(device())};
-  l.stages = std::min((kDecodeSharedBytes - kHelperWarps - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
+  l.stages = std::min((kDecodeSharedBytes - kBookkeepingBytes - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
   l.stages -= l.stages % kProducerWarps;
   l.ahead = std::min(l.stages / kProducerWarps, kStagesAhead);
   std::ranges::fill(l.places, -1);
@@ -404,17 +405,17 @@ void DecodeKernelBuilder::flush() {
 std::byte* DecodeKernelBuilder::device() {
   if (device_ == nullptr) {
     void* data = nullptr;
-    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(TensorMaps)), "program of a step");
+    check_cuda(cudaMalloc(&data, kMapsAt + kMostInstructions * sizeof(TensorMaps)), "persistent decode kernel");
     device_ = static_cast<std::byte*>(data);
   }
   return device_;
 }
 
-// At least so many words.
+// Returns a device buffer of at least `words` words.
 uint2* DecodeKernelBuilder::exchange(size_t words) {
   if (exchanges_.empty() || exchanges_.back().second < words) {
     void* memory = nullptr;
-    check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "program of a step");
+    check_cuda(cudaMalloc(&memory, words * sizeof(uint2)), "persistent decode kernel");
     exchanges_.emplace_back(static_cast<uint2*>(memory), words);
   }
   return exchanges_.back().first;
@@ -427,13 +428,13 @@ const TensorMaps* DecodeKernelBuilder::keep(const TensorMaps& maps) {
 
 void DecodeKernelBuilder::finish() {
   if (device_ == nullptr) return;
-  check_cuda(cudaMemset(device_, 0, kInstructionsAt), "program of a step");
+  check_cuda(cudaMemset(device_, 0, kInstructionsAt), "persistent decode kernel");
   for (const auto& [memory, words] : exchanges_) {
-    check_cuda(cudaMemset(memory, 0, words * sizeof(uint2)), "program of a step");
+    check_cuda(cudaMemset(memory, 0, words * sizeof(uint2)), "persistent decode kernel");
   }
   const auto copy = [&](size_t at, const auto& values) {
     check_cuda(cudaMemcpy(device_ + at, values.data(), values.size() * sizeof(values[0]), cudaMemcpyHostToDevice),
-               "program of a step");
+               "persistent decode kernel");
   };
   copy(kInstructionsAt, all_);
   copy(kMapsAt, maps_);

@@ -1,7 +1,7 @@
-// Decode steps of few sequences as programs: runs of ops of a recording that one kernel executes (decode_kernel.cuh),
-// where launches of their own would each begin by waiting for memory. The kernel stays on every multiprocessor; warps
-// of each block copy weights into shared memory ahead of the ops that need them, from op to op, so that memory is
-// read while the blocks wait for each other, attend or normalize.
+// Builds the persistent decode kernel for steps of few sequences. A run of captured ops becomes a list of instructions
+// that one kernel executes (kernel.cuh). Separate launches would each begin by waiting for memory. The kernel keeps one
+// block on every SM. Producer warps of each block copy weights into shared memory ahead of the ops that use them,
+// across op boundaries. So memory stays busy while the blocks wait for each other, attend or normalize.
 #pragma once
 
 #include <cuda.h>
@@ -16,73 +16,73 @@
 namespace sluice::cuda {
 
 inline constexpr int kMostDecodeKernelRows =
-    4;  // rows of x: a product of the tensor cores has eight columns, two for some of them
+    4;  // most rows of x: a tensor-core matmul has eight columns, and some weight types use two columns per row
 
-// How copies of boxes find what they copy. Rows of weights are seen in pieces of 128 bytes, [pieces, n, 128 bytes], of
-// which 16 outputs of some pieces are copied at a time; beside them 8-bit floats have [n, scales of a row]. Of
-// attention these are the keys, and beside them the values (cache_maps.h).
+// The tensor maps that TMA copies use. Rows of weights are seen as [pieces, n, 128 bytes], and one copy takes some
+// pieces of 16 outputs. Scales of 8-bit floats are seen as [n, scales per row]. For keys and values see cache_maps.h.
 struct TensorMaps {
-  CUtensorMap rows, beside;
+  CUtensorMap weights_or_keys, scales_or_values;
 };
 
-// Results that blocks pass on without waiting for each other (device/exchange.cuh), each with a tag beside it: for
-// attention words of fp32, [rows, stride]; for products quads, two of these places each: four columns in the program's
-// type and the sum of their squares.
+// A buffer through which blocks pass results on without waiting for all blocks (decode_kernel/exchange.cuh). Every
+// element has a tag beside it. Attention reads words of fp32, [rows, stride]. Matmuls read quads of two words each:
+// four columns in the kernel's 16-bit type and the sum of their squares.
 struct Exchange {
-  uint2* words;    // null: none
-  int64_t stride;  // of a row
-  int step;        // the instruction that puts them there: tags count instructions
+  uint2* words;    // null: nothing is exchanged
+  int64_t stride;  // words from one row to the next
+  int step;        // the instruction that writes the words: tags count instructions
 };
 
-// Where an instruction puts its results. What a product takes that normalizes has the weights of the norm applied; the
-// scale of the row, for which the squares are, is that product's.
+// Where an instruction writes its results. If the matmul that reads them normalizes its input, the norm's weights are
+// already applied here. That matmul applies the row's scale itself, from the sums of squares.
 struct Put {
   Exchange to;
   bool quads;
-  const float* weight;  // of quads, or null
-  float offset;         // added to the weights
+  const float* weight;  // norm weights that quads are multiplied by, or null
+  float offset;         // added to each norm weight
 };
 
-// What the kernel executes. Blocks wait for each other before those instructions that say so; what they take from an
-// Exchange they wait for piece by piece.
+// The instructions of the kernel. Blocks wait at a grid barrier before the instructions that ask for one. Inputs
+// from an Exchange are waited for element by element.
 struct MatmulInstruction {
-  const TensorMaps* maps;   // of rows, on the device
-  const std::byte* panels;  // or quantized weights in panels, `pitch` bytes each
+  const TensorMaps* maps;   // tensor maps of plain or fp8 rows, in device memory; null for panels
+  const std::byte* panels;  // or quantized weights in packed panels, `pitch` bytes each
   int64_t pitch;
   const float* x;
   float* out;
   const float* bias;
   int64_t x_stride, out_stride;
-  const float* norm_weight;  // of `norms`: x is normalized first, by rms_norm's formula. For who puts x
+  const float* norm_weight;  // if `norms`: x is normalized first, by rms_norm's formula; the instruction that writes x
+                             // applies these weights
   float eps, norm_offset;
-  // Beside out: activation(out[:, i]) * out[:, n / 2 + i], or null
+  // If not null, also writes gated[:, i] = activation(out[:, i]) * out[:, n / 2 + i].
   float* gated;
   int64_t gated_stride;
   ops::Activation activation;
-  int rows, n, k, lines;
+  int rows, n, k, slices;
   bool quantized, accumulate, norms;
-  // Which of its results are written: those that nobody reads but from an Exchange are not. What is accumulated to
-  // is always at out.
+  // Whether results are also written to memory. Results that are read only from an Exchange are not. An accumulating
+  // matmul always writes `out`.
   bool keeps_out, keeps_gated;
-  Exchange in;  // x
-  Put put;      // out, or gated
+  Exchange in;  // where x comes from
+  Put put;      // where `out` goes, or `gated` if there is one
 };
 
-struct PutInstruction {  // x to an Exchange
+struct PutInstruction {  // writes x to an Exchange
   const float* x;
   int64_t x_stride;
   int rows, columns;
   Put put;
 };
 
-struct NormInstruction {  // RMSNorm of vectors, a warp for each
+struct NormInstruction {  // RMSNorm of vectors, one block for each
   float* out;
   const float* x;
   const float* weight;
   int64_t out_stride, x_stride;
   int rows, groups, columns;
   float eps, offset;
-  bool in_fours;  // x and the weights are rows of whole packs of 16 bytes
+  bool in_packs;  // x and the weights consist of whole, aligned packs of 16 bytes
 };
 
 struct GatherInstruction {  // out[i, :] = fp32(table[ids[i], :])
@@ -91,7 +91,7 @@ struct GatherInstruction {  // out[i, :] = fp32(table[ids[i], :])
   const int32_t* ids;
   int64_t out_stride, table_stride;
   int rows, columns;
-  int bytes;  // of an element: 4: fp32, 2: the type of the program
+  int bytes;  // bytes of a table element: 4 for fp32, 2 for the kernel's 16-bit type
 };
 
 struct GluInstruction {
@@ -102,7 +102,7 @@ struct GluInstruction {
   ops::Activation activation;
 };
 
-struct RopeInstruction {  // rope_store
+struct RopeInstruction {  // ops::rope_store
   float *q, *k, *v;
   const float* cos_sin;
   std::byte *k_cache, *v_cache;
@@ -112,38 +112,38 @@ struct RopeInstruction {  // rope_store
   bool interleaved;
 };
 
-// RMSNorm of each head's vector in front of its rotation.
+// RMSNorm of each head's vector before it is rotated.
 struct HeadNorms {
-  const float *q_weight, *k_weight;  // null: none
-  float eps, offset;                 // added to the weights
+  const float *q_weight, *k_weight;  // null: no norm
+  float eps, offset;                 // offset: added to the weights
 };
 
-struct AttentionInstruction {  // a row of each sequence
+struct AttentionInstruction {  // attention of one query row per sequence
   AttentionParams params;
-  HeadNorms norms;  // what comes before it. The queries are left as they are
+  HeadNorms norms;  // the head norms before the rotation; q in memory stays unnormalized
   RopeInstruction rotation;
-  Exchange in, put;      // words of the product that gives q, k and v; quads of out
-  int q_at, k_at, v_at;  // their columns in that
+  Exchange in, put;      // in: words of the matmul that computes q, k and v; put: quads of the result
+  int q_at, k_at, v_at;  // the columns of q, k and v in that matmul's result
   bool keeps_out;
-  int sequences, cuts;  // keys of a sequence are cut into so many chunks at most
-  int place;            // where a block's unit is: of those that the launch finds (DecodeKernelLaunch)
-  float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: results of chunks
+  int sequences, cuts;  // most chunks that the keys of a sequence are cut into
+  int place;            // index into DecodeKernelLaunch::places: where a block finds its unit of work
+  float* values;        // [sequences, kv_heads, cuts, kQueries, dim]: partial results of the chunks
   ChunkSum* sums;       // [sequences, kv_heads, cuts, kQueries]
   const TensorMaps* maps;
-  int tile_keys;       // that a box copies: 8 or 16
-  bool plain;          // scores are scaled and nothing else
-  float score_unit;    // scores times this are in powers of two
-  uint32_t* arrivals;  // [sequences, kv_heads] zeros, and zeros again at the end
+  int tile_keys;       // keys copied by one TMA tile: 8 or 16
+  bool plain;          // whether scores are scaled and nothing else
+  float score_unit;    // scores times this are exponents of two
+  uint32_t* arrivals;  // [sequences, kv_heads] counters: zero before the launch and again after it
 };
 
 struct alignas(16) Instruction {
   enum class Kind { kMatmul, kNorm, kGather, kGlu, kRope, kAttention, kPut } kind;
-  bool grid_barrier;  // all blocks are done with what is before
-  int next;           // the instruction that is the next one with stages of the ring, after one that has some; -1: none
+  bool grid_barrier;  // all blocks have finished the earlier instructions before this one begins
+  int next;           // the next instruction that uses stages of the ring, if this one uses some; -1: none
   union {
     MatmulInstruction matmul;
     NormInstruction norm;
-    GatherInstruction rows;
+    GatherInstruction gather;
     GluInstruction glu;
     RopeInstruction rotation;
     AttentionInstruction attention;
@@ -151,64 +151,68 @@ struct alignas(16) Instruction {
   };
 };
 
-// Attentions that cut the same sequences in the same way share their places. So many are different in a launch at most.
+// Attention instructions that cut the same sequences in the same way share a place. A launch has at most this many.
 inline constexpr int kMostPlaces = 2;
 
 // A run of instructions for one launch.
 struct DecodeKernelLaunch {
-  const Instruction* builder;
+  const Instruction* instructions;
   int count;
-  int first_fed;            // the first instruction with stages of the ring
-  int places[kMostPlaces];  // attentions that tell them; -1: none
-  int stages;               // of the ring of weights, a multiple of kProducerWarps and of kMathGroups
-  int ahead;                // of a feeder's stages, on their way at a time
-  int scratch_bytes;        // for inputs of products, and for attention
-  uint32_t* arrivals;       // a zero, and a zero again at the end; the tag of the last instruction before
+  int first_fed;            // the first instruction that uses stages of the ring
+  int places[kMostPlaces];  // for each place, an attention instruction that describes it; -1: unused
+  int stages;               // stages of the weight ring, a multiple of kProducerWarps and of kMathGroups
+  int ahead;                // stages that a producer warp keeps in flight
+  int scratch_bytes;        // shared memory for the inputs of matmuls and for attention
+  uint32_t* arrivals;  // [0]: grid-barrier counter, zero before and after the launch; [1]: tag of the last instruction
+                       // of the launch before
 };
 
-// What a product takes: a multiple of which k is, and the bytes of the inputs in scratch.
+// What a matmul expects of its inputs: k is a multiple of `multiple`, and `bytes` is their size in scratch.
 struct MatmulInputs {
   int multiple;
-  int (*bytes)(int rows, int lines);
+  int (*bytes)(int rows, int slices);
 };
 
-// The kernels for a type of plain weights and caches, and a quantized type (null: there is none).
+// The kernel for one type of plain weights and caches and one quantized type (null: no quantized type).
 struct DecodeKernel {
   void (*launch)(const Launch&, const DecodeKernelLaunch&);
   int stage_bytes;
-  int stage_pieces;  // of 128 bytes of each row, in a stage
+  int stage_pieces;  // pieces of 128 bytes of each row in a stage
   MatmulInputs (*inputs)(bool quantized);
-  int (*attention_bytes)(int group);  // of attention in scratch
+  int (*attention_bytes)(int group);  // shared memory that attention needs, in scratch
 };
-const DecodeKernel* decode_kernel(DType plain, DType quantized);  // null: there are none
+const DecodeKernel* decode_kernel(DType plain, DType quantized);  // null: no kernel is compiled for these types
 
-inline constexpr int kMathWarps = 8, kWarpgroupWarps = 4;  // that calculate; of a group
+inline constexpr int kMathWarps = 8, kWarpgroupWarps = 4;  // warps that compute; warps of a warp group
 inline constexpr int kMathGroups = kMathWarps / kWarpgroupWarps;
-inline constexpr int kEpilogueWarps = 2, kProducerWarps = 2;  // the warps beside them
-inline constexpr int kDecodeSharedBytes = 225 << 10;          // and 1 KiB for the ring to begin at a multiple of that
+inline constexpr int kEpilogueWarps = 2, kProducerWarps = 2;  // the other warps of a block
+inline constexpr int kDecodeSharedBytes = 225 << 10;          // one more KiB lets the ring begin at a multiple of 1 KiB
 inline constexpr int kFewestStages = kMathWarps, kMostStages = 64;
-inline constexpr int kMostHeadDim = 128;         // of heads
-inline constexpr int kDecodeKeys = 16;           // of a stage
-inline constexpr int kUnitPlaceBytes = 1 << 10;  // of a unit of attention
-// Panels whose sums may be on their way from the warps to the one that adds them up.
+inline constexpr int kMostHeadDim = 128;         // largest head_dim and value_dim
+inline constexpr int kDecodeKeys = 16;           // keys in a stage
+inline constexpr int kUnitPlaceBytes = 1 << 10;  // most shared memory of one UnitPlace
+// Panels whose sums may be on their way from the math warps to an epilogue warp.
 inline constexpr int kDecodeSums = 4;
-// Beside the ring and the scratch: these sums, instructions at hand and for the feeder, barriers.
-inline constexpr int kHelperWarps = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
-                                    (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
-                                    16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 +
-                                    kMostPlaces * kUnitPlaceBytes + 128;
+// Shared memory besides the ring and the scratch: those sums, the instructions at hand and those of the producer warps,
+// barriers.
+inline constexpr int kBookkeepingBytes = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
+                                         (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
+                                         16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 +
+                                         kMostPlaces * kUnitPlaceBytes + 128;
 
 class DecodeKernelBuilder {
  public:
-  // Where the device can, and the environment does not say SLUICE_CUDA_DECODE_KERNEL=0.
+  // Whether the device has compute capability 9.0 or higher and the environment does not set
+  // SLUICE_CUDA_DECODE_KERNEL=0.
   static bool usable(const Launch& l);
-  // For one recording on the stream of `l`.
+  // Builds one captured graph on the stream of `l`, which must outlive the builder.
   explicit DecodeKernelBuilder(const Launch& l);
   ~DecodeKernelBuilder();
   DecodeKernelBuilder(const DecodeKernelBuilder&) = delete;
   DecodeKernelBuilder& operator=(const DecodeKernelBuilder&) = delete;
 
-  // Each takes the op, or returns false. `alone` is the op as a launch of its own.
+  // Each of these appends the op to the run, or returns false if the kernel cannot execute it. `fallback` launches the
+  // op as a kernel of its own.
   using FallbackLaunch = std::function<void()>;
   bool embed(const Tensor& out, const Tensor& table, const int32_t* ids, FallbackLaunch fallback);
   bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
@@ -218,13 +222,14 @@ class DecodeKernelBuilder {
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
   bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
 
-  // Launches what was taken since the last time: as one kernel if that is worth it. Before every other launch.
+  // Launches the ops that were appended since the last flush: as one kernel if that pays off, else by their fallbacks.
+  // Must be called before every other launch.
   void flush();
-  // When the recording is done, before it is launched.
+  // Uploads the instructions. Must be called after the capture ends and before the graph is launched.
   void finish();
 
  private:
-  // What places of attention are found by.
+  // What decides where the units of an attention instruction are. Equal keys share a place.
   struct Place {
     const int32_t *query_start, *kv_len, *block_table, *positions, *slots;
     const float* cos_sin;
@@ -244,12 +249,13 @@ class DecodeKernelBuilder {
   void launch_run();
 
   const Launch& launch_;
-  std::byte* device_ = nullptr;                       // arrivals, instructions, maps
-  std::vector<std::pair<uint2*, size_t>> exchanges_;  // on the device, words; the last one is large enough for the run
-  std::vector<Instruction> all_;                      // those of the launches until now, then the run
+  std::byte* device_ = nullptr;                       // device memory: arrivals, instructions, tensor maps
+  std::vector<std::pair<uint2*, size_t>> exchanges_;  // device buffers and their words; the last one is large enough
+                                                      // for the run
+  std::vector<Instruction> all_;                      // instructions of earlier launches, then those of the current run
   std::vector<TensorMaps> maps_;
-  size_t run_ = 0;                        // where that begins
-  std::vector<FallbackLaunch> fallback_;  // its ops
+  size_t run_ = 0;                        // index in all_ where the current run begins
+  std::vector<FallbackLaunch> fallback_;  // fallbacks of the run's ops
   DType plain_ = nullptr, quantized_ = nullptr;
   std::vector<Place> places_;
   int scratch_ = 0, matmuls_ = 0;

@@ -1,4 +1,4 @@
-// Exchanges, meetings, and which results are written at all.
+// The dependency pass: Exchanges, grid barriers, and which results are written to memory at all.
 #include "kernels/cuda/decode_kernel/dependencies.h"
 
 #include <algorithm>
@@ -16,7 +16,9 @@ struct Span {
   int64_t stride = 0;
   int rows = 0, columns = 0;
 
-  bool pdl(const Span& o) const { return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end; }
+  bool overlaps(const Span& o) const {
+    return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end;
+  }
   bool operator==(const Span& o) const {
     return begin == o.begin && end == o.end && stride == o.stride && rows == o.rows && columns == o.columns;
   }
@@ -27,7 +29,7 @@ Span span(const float* data, int64_t stride, int64_t rows, int64_t columns) {
   return {data, data + (rows - 1) * stride + columns, stride, static_cast<int>(rows), static_cast<int>(columns)};
 }
 
-// Attention may write another type, which is not passed on.
+// The result may have 16-bit elements, which no Exchange passes on. Then the span covers the same bytes.
 Span result_of(const AttentionInstruction& a) {
   const AttentionParams& p = a.params;
   const auto* out = static_cast<const float*>(p.out);
@@ -44,10 +46,10 @@ Span gated_of(const MatmulInstruction& p) { return span(p.gated, p.gated_stride,
 Span input_of(const MatmulInstruction& p) { return span(p.x, p.x_stride, p.rows, p.k); }
 Span out_of(const NormInstruction& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
 
-// What an instruction writes beside an Exchange, and whether it does.
+// A span of memory that an instruction writes, and the flag that says whether it does.
 struct Write {
   Span span;
-  bool* keeps = nullptr;  // null: always
+  bool* keeps = nullptr;  // null: it always writes
 
   bool kept() const { return keeps == nullptr || *keeps; }
 };
@@ -62,7 +64,7 @@ std::vector<Write> writes_of(Instruction& in) {
     case Kind::kNorm:
       return {{out_of(in.norm), nullptr}};
     case Kind::kGather:
-      return {{span(in.rows.out, in.rows.out_stride, in.rows.rows, in.rows.columns), nullptr}};
+      return {{span(in.gather.out, in.gather.out_stride, in.gather.rows, in.gather.columns), nullptr}};
     case Kind::kGlu:
       return {{span(in.glu.out, in.glu.out_stride, in.glu.rows, in.glu.columns), nullptr}};
     case Kind::kRope: {
@@ -76,7 +78,7 @@ std::vector<Write> writes_of(Instruction& in) {
   return {};
 }
 
-// What it reads that is not in an Exchange.
+// What an instruction reads from memory, not from an Exchange.
 std::vector<Span> reads_of(const Instruction& in) {
   const auto vectors = [](const RopeInstruction& r) {
     return std::vector<Span>{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim),
@@ -99,8 +101,8 @@ std::vector<Span> reads_of(const Instruction& in) {
     }
     case Kind::kNorm:
       return {span(in.norm.x, in.norm.x_stride, in.norm.rows, int64_t{in.norm.groups} * in.norm.columns)};
-    case Kind::kGather:  // may gather from rows that were just computed
-      return {span(reinterpret_cast<const float*>(in.rows.table), 0, 1, int64_t{1} << 40)};
+    case Kind::kGather:  // the table may be rows that were just computed
+      return {span(reinterpret_cast<const float*>(in.gather.table), 0, 1, int64_t{1} << 40)};
     case Kind::kGlu:
       return {span(in.glu.gate_up, in.glu.gate_up_stride, in.glu.rows, 2 * int64_t{in.glu.columns})};
     case Kind::kRope:
@@ -111,15 +113,16 @@ std::vector<Span> reads_of(const Instruction& in) {
   return {};
 }
 
-bool pdl(const std::vector<Span>& spans, const Span& with) {
-  return std::ranges::any_of(spans, [&](const Span& s) { return s.pdl(with); });
+bool overlaps(const std::vector<Span>& spans, const Span& with) {
+  return std::ranges::any_of(spans, [&](const Span& s) { return s.overlaps(with); });
 }
 
-// Whether somebody reads `x` behind instruction i, before it is written again: perhaps after the kernel.
+// Whether `x` is read after instruction i and before it is written again. What is never written again may be read after
+// the kernel.
 template <class Reads, class Writes>
 bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
   for (size_t j = i + 1; j < count; ++j) {
-    if (pdl(reads(j), x)) return true;
+    if (overlaps(reads(j), x)) return true;
     for (const Write& w : writes(j)) {
       if (w.span == x) return false;
     }
@@ -127,7 +130,7 @@ bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writ
   return true;
 }
 
-// Norms that only the product behind them reads become a part of it.
+// Fuses a norm into the matmul behind it if nothing else reads its result.
 std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
   std::vector<Instruction> fused;
   const auto reads = [&](size_t j) { return reads_of(run[j]); };
@@ -137,7 +140,7 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
     if (pair) {
       const NormInstruction norm = run[i].norm;
       MatmulInstruction& p = run[i + 1].matmul;
-      if (norm.groups == 1 && norm.x != norm.out && norm.in_fours && out_of(norm) == input_of(p) &&
+      if (norm.groups == 1 && norm.x != norm.out && norm.in_packs && out_of(norm) == input_of(p) &&
           !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
         p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
         p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;
@@ -151,7 +154,7 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
 
 class DependencyPass {
  public:
-  explicit DependencyPass(size_t most) { program_.instructions.reserve(most); }
+  explicit DependencyPass(size_t most) { plan_.instructions.reserve(most); }
 
   void add(Instruction in) {
     bool linked = false;
@@ -178,23 +181,24 @@ class DependencyPass {
     for (Instruction& in : all()) reads_.push_back(reads_of(in)), writes_.push_back(writes_of(in));
     for (size_t i = 0; i < all().size(); ++i) drop_unread(i);
     for (size_t i = 0; i < all().size(); ++i) all()[i].grid_barrier |= conflicts(i);
-    return std::move(program_);
+    return std::move(plan_);
   }
 
  private:
-  std::vector<Instruction>& all() { return program_.instructions; }
+  std::vector<Instruction>& all() { return plan_.instructions; }
 
-  // For the instruction that comes next.
+  // An Exchange for the results of the instruction that is added next.
   Exchange exchange(int64_t words_of_row, int rows) {
-    program_.exchange_words = std::max(program_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
+    plan_.exchange_words = std::max(plan_.exchange_words, static_cast<size_t>(words_of_row * rows + 1) / 2 * 2);
     return {.words = nullptr, .stride = words_of_row, .step = static_cast<int>(all().size())};
   }
-  // What the instruction that comes next puts for a product.
+  // Where the instruction that is added next writes the input of matmul `p`.
   Put quads_for(const MatmulInstruction& p) {
     return {.to = exchange(p.k / 2, p.rows), .quads = true, .weight = p.norm_weight, .offset = p.norm_offset};
   }
 
-  // What the last instruction computed is `x`, the input of `p`: it puts that. Else the stride is 0.
+  // If the last instruction computed `x`, the input of `p`, makes it write `x` to an Exchange, which is returned. Else
+  // the stride of the result is 0.
   Exchange put_by_last(const Span& x, const MatmulInstruction& p) {
     if (all().empty()) return {};
     Instruction& last = all().back();
@@ -211,7 +215,8 @@ class DependencyPass {
     return last.attention.put;
   }
 
-  // The vectors of an attention that rotates them are the last product's.
+  // If q, k and v of an attention that rotates them are all of the last matmul's result, passes them through an
+  // Exchange.
   bool link(AttentionInstruction& a) {
     const RopeInstruction& r = a.rotation;
     if (r.q == nullptr || all().empty() || all().back().kind != Kind::kMatmul) return false;
@@ -230,7 +235,7 @@ class DependencyPass {
     return true;
   }
 
-  // Results that are written again before anybody reads them are not kept.
+  // Drops the writes to memory of results that are overwritten before they are read.
   void drop_unread(size_t i) {
     for (const Write& w : writes_[i]) {
       if (w.keeps == nullptr) continue;
@@ -240,13 +245,13 @@ class DependencyPass {
     }
   }
 
-  // With an instruction since the last meeting.
+  // Whether instruction i conflicts with an instruction since the last grid barrier.
   bool conflicts(size_t i) {
     for (size_t j = i; j > 0 && !all()[j].grid_barrier;) {
       --j;
       if (same_blocks(all()[i], all()[j])) continue;
       for (const Write& w : writes_[i]) {
-        if (w.kept() && ((i - j < kDone && pdl(reads_[j], w.span)) || writes(j, w.span))) return true;
+        if (w.kept() && ((i - j < kDone && overlaps(reads_[j], w.span)) || writes(j, w.span))) return true;
       }
       for (const Span& read : reads_[i]) {
         if (writes(j, read)) return true;
@@ -254,18 +259,18 @@ class DependencyPass {
     }
     return false;
   }
-  // Both accumulate to the same: each block to what it has itself.
+  // Whether both accumulate to the same tensor, so that each block adds only to its own elements.
   static bool same_blocks(const Instruction& a, const Instruction& b) {
     const auto accumulates = [](const Instruction& in) { return in.kind == Kind::kMatmul && in.matmul.accumulate; };
     return accumulates(a) && accumulates(b) && out_of(a.matmul) == out_of(b.matmul);
   }
   bool writes(size_t i, const Span& x) const {
-    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.pdl(x); });
+    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
   }
 
   std::vector<std::vector<Span>> reads_;
   std::vector<std::vector<Write>> writes_;
-  DecodeKernelPlan program_;
+  DecodeKernelPlan plan_;
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
-// How the instructions of a program (decode_kernel/builder.h) get at each other's results. A product or an attention
-// that takes the results of the instruction right before it takes them from an Exchange, piece by piece, without
-// waiting for all blocks. What products accumulate to one after the other stays with the blocks that have it, which are
-// the same for all of them. All else is written and read as plain tensors, and instructions between which that would go
-// wrong have a meeting of all blocks between them.
+// The dependency pass of the persistent decode kernel (decode_kernel/builder.h): how instructions get each other's
+// results. A matmul or an attention that reads the result of the instruction right before it reads it from an Exchange,
+// element by element, without a grid barrier. Successive matmuls that accumulate to the same tensor need no barrier
+// either, as each block adds to elements that it alone has. All other results are plain tensors. Instructions that
+// would conflict over them get a grid barrier between them.
 //
-// That a block may overwrite an Exchange follows from this: an instruction without a meeting takes *all* results of the
-// one before, so that what it puts shows that every block is done with what came before that one. kExchanges
-// instructions later nobody reads an Exchange any more. In the same way what was read kDone instructions ago, with no
-// meeting since, may be written.
+// Why a block may overwrite an Exchange: an instruction without a barrier before it reads *all* results of the one
+// before. So its own results show that every block has finished what came before that one. kExchanges instructions
+// later nobody reads an Exchange any more. For the same reason, memory that was read kDone instructions ago may be
+// written without a barrier in between.
 #pragma once
 
 #include <vector>
@@ -23,10 +23,11 @@ struct DecodeKernelPlan {
   size_t exchange_words = 0;  // of one Exchange
 };
 
-// `run` as it was recorded, in which no instruction meets or puts. Exchanges get their addresses from
-// place_exchanges().
+// Resolves `run` as it was captured: no instruction of it has a barrier or an Exchange yet. place_exchanges() sets the
+// addresses of the Exchanges.
 DecodeKernelPlan resolve_dependencies(const std::vector<Instruction>& run);
-// Of wire()'s program: Exchanges lie in `memory`, kExchanges * exchange_words words of zeros or of older steps.
+// Sets the addresses of the Exchanges of `plan`. `memory` is kExchanges * exchange_words words, which are zeros or were
+// written by earlier steps.
 void place_exchanges(DecodeKernelPlan& plan, uint2* memory);
 
 }  // namespace sluice::cuda

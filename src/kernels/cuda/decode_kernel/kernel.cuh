@@ -1,39 +1,43 @@
-// The kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and over a quantized
-// type, one block per multiprocessor. kMathWarps warps execute the instructions, all blocks one after the other, and
-// four more work for them: two feeders copy the weights of every product to come into a ring of stages in shared
-// memory, two finishers add up the warps' sums and pass results on, and the first of them fetches instructions. A stage
-// or a unit is one helper's, so that the time that it takes one of them may be twice what memory and the warps leave
-// for it. Blocks wait for the words that they read (device/exchange.cuh), and for each other, at a counter in device
-// memory, before the instructions that say so; feeders wait for neither, so that memory is read all the while.
+// The persistent decode kernel behind DecodeKernelBuilder, a template over the type of plain weights and caches and
+// over a quantized type. Launched cooperatively with one block per SM and 12 warps per block. Bound by reading weights
+// and cache, then by the hand-offs between instructions.
 //
-// A product's unit is a panel of 16 outputs. Its stages are of 8 KiB and take one copy or two: of rows (plain weights,
-// 8-bit floats) a box of as many columns of each, of panels whole lines with their scales. A stage is multiplied by one
-// of two groups of four warps, which take stages in turns, a quarter of it by each warp. Inputs are normalized and
-// rounded into shared memory by every block for itself.
+// kMathWarps warps execute the instructions; all blocks execute all of them in order. Four more warps serve them. Two
+// producer warps copy the weights of all matmuls to come into a ring of stages in shared memory. Two epilogue warps add
+// up the math warps' sums and pass results on; the first of them also fetches instructions. Each stage is owned by one
+// producer warp and each unit by one epilogue warp, so each of these warps has twice the time per stage or unit. Blocks
+// wait for the words that they read (decode_kernel/exchange.cuh), and at a counter in device memory before instructions
+// that need a grid barrier. Producer warps wait for neither, so memory is read all the time.
+//
+// A matmul's unit is a panel of 16 outputs. Its stages are of 8 KiB and need one or two copies: for plain rows and
+// 8-bit floats a TMA tile of some columns of each row, for packed panels whole K-slices with their scales. Each stage
+// is multiplied by one of two warp groups, which take stages in turn; each of the four warps multiplies a quarter.
+// Every block normalizes and rounds the inputs into its own shared memory.
 #pragma once
 
 #include <utility>
 
 #include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/decode_kernel/attention.cuh"
 #include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/decode_kernel/exchange.cuh"
+#include "kernels/cuda/decode_kernel/weights.cuh"
 #include "kernels/cuda/device/activation.cuh"
-#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/rotation.cuh"
-#include "kernels/cuda/device/step_attention.cuh"
-#include "kernels/cuda/device/step_weights.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/per_device.h"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
-inline constexpr int kThreads = kMathWarps * kWarp;  // that calculate
+inline constexpr int kThreads = kMathWarps * kWarp;  // threads that compute
 inline constexpr int kDecodeThreads = kThreads + (kEpilogueWarps + kProducerWarps) * kWarp;
 inline constexpr int kRingAlign = 1024;
 inline constexpr int kSumsPitch = kMostDecodeKernelRows + 1;
 inline constexpr int kSums = kMathWarps * kPanelOutputs * kSumsPitch;  // floats
 
-// The units of a product that are this block's: its own index and every gridDim.x-th one on, below count. Of gated ones
-// a unit is two panels, unit and unit + count. The last blocks may have a unit less of every product, and attention.
+// The units of a matmul that this block computes: its block index and every gridDim.x-th one from there, below `count`.
+// A unit of a gated matmul is two panels, `unit` and `unit + count`. The last blocks may have one unit less of every
+// matmul, so attention starts with them.
 struct Units {
   int first, count, panels;
   __device__ explicit Units(const MatmulInstruction& p) {
@@ -44,13 +48,13 @@ struct Units {
   }
 };
 
-// Fills its stages of the ring, with no more on their way than keep memory busy: whatever else a block reads has to
-// wait behind them.
+// A producer warp: fills its stages of the ring. It keeps no more stages in flight than keep memory busy, because
+// everything else that the block reads waits behind them.
 class Producer {
  public:
   __device__ Producer(const DecodeKernelLaunch& l, std::byte* ring, const RingPlace& own, int index)
       : ring_(shared_address(ring)),
-        policy_(evicted_first()),
+        policy_(l2_evict_first()),
         most_(l.ahead),
         next_(index),
         place_(own),
@@ -60,12 +64,12 @@ class Producer {
   __device__ void feed(const MatmulInstruction& p) {
     const Units units(p);
     const typename Weights::Source from(p);
-    const int stages = (p.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+    const int stages = (p.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
     for (int unit = units.first; unit < units.count; unit += grid) {
       for (int i = 0; i < units.panels; ++i) {
         for (; next_ < stages; next_ += kProducerWarps) {
           wait_for_room();
-          Weights::fill(from, unit + i * units.count, next_ * Weights::kLines, ring_ + place_.offset(), place_.full(),
+          Weights::fill(from, unit + i * units.count, next_ * Weights::kSlices, ring_ + place_.offset(), place_.full(),
                         policy_);
           place_.next();
         }
@@ -74,7 +78,7 @@ class Producer {
     }
   }
 
-  // Keys and values of the block's unit. By the whole warp, of which the first lane copies.
+  // Copies keys and values of the block's unit. Called by the whole warp; the first lane copies.
   __device__ void feed(const AttentionInstruction& a, const UnitPlace& place) {
     if (place.chunks == 0) return;
     const AttentionParams& p = a.params;
@@ -91,7 +95,7 @@ class Producer {
     next_ = __shfl_sync(kFullWarp, next_, 0);
     for (; next_ < stages; next_ += kProducerWarps) {
       const int key = begin + next_ * kDecodeKeys;
-      // All keys of the stage lie in one block, or in the two that come next.
+      // All keys of the stage lie in one cache block or in two consecutive ones.
       const int block = static_cast<int>(__umulhi(static_cast<unsigned>(key), per_block));
       if (block - place.first_block >= window + kWarp) {
         window += kWarp;
@@ -112,7 +116,7 @@ class Producer {
             ((same ? id[0] : id[1]) * kv_heads + kv_head) * block_size + (same ? in_block : in_block - block_size);
         for (int tile = 0; tile < key_tiles + value_tiles; ++tile) {
           const bool is_key = tile < key_tiles;
-          copy_tma_tile(to + (tile * kDecodeKeys + i) * 128, is_key ? maps->rows : maps->beside,
+          copy_tma_tile(to + (tile * kDecodeKeys + i) * 128, is_key ? maps->weights_or_keys : maps->scales_or_values,
                         (is_key ? tile : tile - key_tiles) * 128, vector, full, policy_);
         }
       }
@@ -136,45 +140,45 @@ class Producer {
   const uint64_t policy_;
   const int most_;
   int ahead_ = 0;
-  int next_;  // its next stage, counted from the begin of the panel, or of the keys, that are next
+  int next_;  // the warp's next stage, counted from the start of the current panel or key range
   RingPlace place_, arriving_;
 };
 
-// Shared memory of a block.
+// The shared memory of a block.
 struct Memory {
   std::byte *ring, *scratch;
   float* sums;         // [kDecodeSums][kSums]
-  float* squares;      // [kMostDecodeKernelRows][kMathWarps], sums over the inputs
-  Instruction* slots;  // [2]
-  Instruction* fed;    // [kProducerWarps][2]
+  float* squares;      // [kMostDecodeKernelRows][kMathWarps], sums of squares of the inputs
+  Instruction* slots;  // [2]: the current instruction and the next one
+  Instruction* fed;    // [kProducerWarps][2]: the same for each producer warp
   UnitPlace* places;   // [kMostPlaces]
 };
 
-// The inputs of a product lie at the begin of the scratch.
+// The inputs of a matmul lie at the start of the scratch.
 __device__ inline Inputs inputs_of(const MatmulInstruction& p, const Memory& memory) {
-  return {memory.scratch, p.rows, p.lines};
+  return {memory.scratch, p.rows, p.slices};
 }
 
-// The inputs of a product from an Exchange to where the tensor cores look for them. A step passes here once for every
-// product, and what costs is waiting: the quads of the next batch are on their way while one is taken.
+// Copies the inputs of a matmul from an Exchange to where the tensor cores read them. A step runs this once per matmul,
+// and most of its time is waiting. So the quads of the next batch are loaded while one is processed.
 template <class T, class Weights>
 __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, const Team& team, uint32_t tag) {
-  constexpr int kBatch = 8, kPadded = Weights::kPaddedLines;
+  constexpr int kBatch = 8, kPadded = Weights::kPaddedSlices;
   const int thread = static_cast<int>(threadIdx.x), rows = p.rows, given = p.k / 4;
-  const int quads = (p.lines + kPadded - 1) / kPadded * kPadded * (kPanelLine / 4);
+  const int quads = (p.slices + kPadded - 1) / kPadded * kPadded * (kPanelSlice / 4);
   const int64_t stride = p.in.stride;
   const uint2* const from = p.in.words + thread * 2;
   const Inputs inputs = inputs_of(p, memory);
   int row = 0, first = 0;  // of the next batch
   Quad next[kBatch];
-  const auto ask = [&] {
+  const auto prefetch = [&] {
     const uint2* at = from + row * stride + first * 2;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      next[i] = first + thread + i * kThreads < given ? look_at_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
+      next[i] = first + thread + i * kThreads < given ? load_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
     }
   };
-  ask();
+  prefetch();
   float squares = 0.0f;
 #pragma unroll 1
   while (row < rows) {
@@ -184,7 +188,7 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
     const int own_row = row, own_first = first;
     first += kBatch * kThreads;
     if (first >= quads) first = 0, ++row;
-    if (row < rows) ask();
+    if (row < rows) prefetch();
     const uint2* at = from + own_row * stride + own_first * 2;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -193,14 +197,14 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
       const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
       squares += q.squares;
       const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
-      Weights::leave(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
+      Weights::store_inputs(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
     }
     if (row == own_row) continue;
     squares = warp_sum(squares);
     if (thread % kWarp == 0) memory.squares[own_row * kMathWarps + thread / kWarp] = squares;
     squares = 0.0f;
   }
-  if constexpr (Weights::kByWarpGroup) wgmma_fence_operand();
+  if constexpr (Weights::kByWarpGroup) fence_proxy_async();
   team.sync();
 }
 
@@ -212,12 +216,13 @@ __device__ inline float activated(ops::Activation activation, float x) {
   return activated_otherwise(activation, x);
 }
 
-// A finisher's part of a product: of every kEpilogueWarps-th unit, adds up the warps' sums of a panel, a lane for an
-// output and every other row, and passes them on. All of the instruction that it needs is in registers, and what sums
-// are added to or multiplied by is asked for a panel ahead: a panel's results should not wait for it.
+// An epilogue warp's part of a matmul. For every kEpilogueWarps-th unit it adds up the math warps' sums of a panel and
+// passes the results on; a lane has one output of every other row. The fields of the instruction stay in registers.
+// What is added to the sums, or multiplied with the results, is loaded one panel ahead, so that results do not wait for
+// it.
 template <class T>
-__device__ void finish(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
-                       uint32_t tag) {
+__device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
+                             uint32_t tag) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
@@ -234,11 +239,11 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   const float *const bias = p.bias, *const weight = p.put.weight;
   const float offset = p.put.offset;
 
-  struct Beside {  // what is added to the sums, and what is multiplied with what is put
+  struct Terms {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
   };
-  const auto ask = [&](int panel, int column) {
-    Beside b{{0.0f, 0.0f}, 1.0f};
+  const auto prefetch = [&](int panel, int column) {
+    Terms b{{0.0f, 0.0f}, 1.0f};
     if (panel * kPanelOutputs + output >= n) return b;
     const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
 #pragma unroll
@@ -255,8 +260,8 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
   bool first = p.norms;
   const int first_unit = units.first + epilogue * grid;
-  int turn = epilogue;  // 0: the unit is this one's
-  Beside next = ask(first_unit, first_unit);
+  int turn = epilogue;  // 0: the unit belongs to this warp
+  Terms next = prefetch(first_unit, first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
     const bool others = turn != 0;
@@ -269,9 +274,10 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
       const int panel = unit + half * units.count;
-      const Beside beside = next;
+      const Terms terms = next;
       const bool ends = half + 1 == units.panels;
-      if (!ends || next_unit < units.count) next = ask(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
+      if (!ends || next_unit < units.count)
+        next = prefetch(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
       sums_place.wait_full();
       if (first) {
         first = false;
@@ -285,13 +291,13 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
         }
       }
       const float* sums = memory.sums + sums_place.offset() + output * kSumsPitch + first_row;
-      float matmuls[kRowsOfLane];
+      float totals[kRowsOfLane];
 #pragma unroll
       for (int i = 0; i < kRowsOfLane; ++i) {
-        matmuls[i] = 0.0f;
+        totals[i] = 0.0f;
         if (i * kRowsOfWarp >= rows) break;
 #pragma unroll
-        for (int w = 0; w < kMathWarps; ++w) matmuls[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
+        for (int w = 0; w < kMathWarps; ++w) totals[i] += sums[w * kPanelOutputs * kSumsPitch + i * kRowsOfWarp];
       }
       __syncwarp();
       if (lane == 0) arrive(sums_place.empty());
@@ -300,7 +306,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
       for (int i = 0; i < kRowsOfLane; ++i) {
         if (i * kRowsOfWarp >= rows) break;
         const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
-        float result = fmaf(scales[i], matmuls[i], beside.added[i]);
+        float result = fmaf(scales[i], totals[i], terms.added[i]);
         if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
         if (is_gated) {
           if (half == 0) {
@@ -319,7 +325,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
         float squares = result * result;
         squares += __shfl_xor_sync(kFullWarp, squares, 1);
         squares += __shfl_xor_sync(kFullWarp, squares, 2);
-        const float value = result * beside.factor;
+        const float value = result * terms.factor;
         const uint32_t low = pack2<T>(value, __shfl_down_sync(kFullWarp, value, 1));
         const uint32_t high = __shfl_down_sync(kFullWarp, low, 2);
         if (own && output % 4 == 0) put_quad(to, {low, high, squares, tag});
@@ -328,7 +334,7 @@ __device__ void finish(const MatmulInstruction& p, const Memory& memory, int epi
   }
 }
 
-// The group's next stages, all of which are begun before the first one ends.
+// Multiplies the warp group's next stages. All of them begin before the first one ends.
 template <class Panel, int... i>
 __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, const Inputs& inputs,
                            std::integer_sequence<int, i...>) {
@@ -349,13 +355,13 @@ __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, c
   (end(std::integral_constant<int, i>()), ...);
 }
 
-// A product of `rows` rows or fewer, whose inputs are there.
+// A matmul of at most `rows` rows whose inputs are in shared memory.
 template <class Weights, int rows>
 __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
                             RingPlace& sums_place) {
   using Panel = typename Weights::template Panel<rows>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int stages = (inputs.lines + Weights::kLines - 1) / Weights::kLines, grid = static_cast<int>(gridDim.x);
+  const int stages = (inputs.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
 #pragma unroll 1
@@ -370,7 +376,7 @@ __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memo
       }
       own.next -= stages;
       sums_place.wait_empty();
-      panel.leave(memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch, kSumsPitch);
+      panel.store_sums(memory.sums + sums_place.offset() + warp * kPanelOutputs * kSumsPitch, kSumsPitch);
       __syncwarp();
       if (lane == 0) arrive(sums_place.full());
       sums_place.next();
@@ -419,7 +425,7 @@ __device__ inline void run(const NormInstruction& a, const Memory& memory, const
   }
 }
 
-// Calls f(row, column) for the elements of [rows, columns], spread over the blocks.
+// Calls f(row, column) for the elements of [rows, columns], spread over all blocks.
 template <class F>
 __device__ void each_element(int rows, int columns, F&& f) {
   const int step = static_cast<int>(gridDim.x) * kThreads;
@@ -473,17 +479,17 @@ __device__ void run(const RopeInstruction& a, const Team& team) {
   }
 }
 
-// Waits until all blocks have come here, for the `meeting`-th time; then all see what they wrote before. By the
-// first finisher's first lane alone, the others of the block wait for it.
-__device__ inline void grid_barrier(const DecodeKernelLaunch& l, int grid_barrier_) {
-  const uint32_t all = static_cast<uint32_t>(grid_barrier_) * gridDim.x;
+// The grid barrier: waits until all blocks have come here as often as `count` says; then each sees what the
+// others wrote before. Called by the first lane of the first epilogue warp; the rest of the block waits for that lane.
+__device__ inline void grid_barrier(const DecodeKernelLaunch& l, int count) {
+  const uint32_t all = static_cast<uint32_t>(count) * gridDim.x;
   uint32_t now;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(now) : "l"(l.arrivals) : "memory");
   for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
 }
 
-// The end of a launch: who comes last leaves things as the next one wants them.
-__device__ inline void leave(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
+// The end of a launch: the last block to arrive resets the counters for the next launch.
+__device__ inline void finish_launch(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
   if (before + 1 != (grid_barriers + 1) * gridDim.x) return;
@@ -494,11 +500,12 @@ __device__ inline void leave(const DecodeKernelLaunch& l, int grid_barriers, uin
 constexpr int kInstructionPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
 static_assert(kInstructionPacks <= kWarp);
 
-// An instruction to its slot. By a warp.
+// Copies an instruction to its slot in shared memory. Called by one warp.
 __device__ inline void fetch(const DecodeKernelLaunch& l, const Memory& memory, int i) {
   const int pack = static_cast<int>(threadIdx.x) % kWarp;
   if (i >= l.count || pack >= kInstructionPacks) return;
-  reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] = __ldg(reinterpret_cast<const uint4*>(l.program + i) + pack);
+  reinterpret_cast<uint4*>(memory.slots + i % 2)[pack] =
+      __ldg(reinterpret_cast<const uint4*>(l.instructions + i) + pack);
 }
 
 template <class T, class Quantized>
@@ -514,7 +521,7 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
     case Kind::kNorm:
       return run(in.norm, memory, team);
     case Kind::kGather:
-      return run<T>(in.rows);
+      return run<T>(in.gather);
     case Kind::kGlu:
       return run(in.glu);
     case Kind::kRope:
@@ -527,14 +534,15 @@ __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& 
   }
 }
 
-// A feeder. The next instruction is on its way while one is fed, so that memory does not wait for it.
+// The loop of a producer warp. The next instruction is loaded while the current one is fed, so that memory is never
+// idle.
 template <class T, class Quantized>
 __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const RingPlace& own, int index) {
   Producer producer(l, memory.ring, own, index);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const auto ask = [&](int i) {
+  const auto prefetch = [&](int i) {
     uint4 v = {0, 0, 0, 0};
-    const auto* from = reinterpret_cast<const uint4*>(l.program + i) + lane;
+    const auto* from = reinterpret_cast<const uint4*>(l.instructions + i) + lane;
     if (i >= 0 && lane < kInstructionPacks) {
       asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -542,21 +550,21 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
     }
     return v;
   };
-  uint4 next = ask(l.first_fed);
+  uint4 next = prefetch(l.first_fed);
   int turn = 0;
   for (int i = l.first_fed; i >= 0; turn ^= 1) {
     Instruction& in = memory.fed[2 * index + turn];
     if (lane < kInstructionPacks) reinterpret_cast<uint4*>(&in)[lane] = next;
     __syncwarp();
     i = in.next;
-    next = ask(i);
+    next = prefetch(i);
     if (in.kind == Instruction::Kind::kAttention) {
       producer.feed(in.attention, memory.places[in.attention.place]);
       __syncwarp();
       continue;
     }
     const MatmulInstruction& p = in.matmul;
-    if (index == 0 && p.put.weight != nullptr) {  // of which every block asks for a share
+    if (index == 0 && p.put.weight != nullptr) {  // every block prefetches a share of the norm weights
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
@@ -567,7 +575,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       }
       if (!fed) producer.template feed<PlainWeights<T>>(p);
     } else if (lane == 1 && i >= 0) {
-      const Instruction& later = l.program[i];
+      const Instruction& later = l.instructions[i];
       if (later.kind == Instruction::Kind::kAttention) {
         prefetch_maps(later.attention.maps, true);
       } else {
@@ -607,21 +615,21 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp == 0) fetch(l, memory, 0);
   if (warp > 0 && warp <= kMostPlaces && l.places[warp - 1] >= 0) {
-    // Blocks from the last one on: the first ones may have a panel more of every product.
-    find_place(l.program[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
+    // Units are counted from the last block on: the first blocks may have one more panel of every matmul.
+    find_place(l.instructions[l.places[warp - 1]].attention, static_cast<int>(gridDim.x - 1 - blockIdx.x),
                memory.places[warp - 1]);
   }
   __syncthreads();
   constexpr int kStageBytes = stage_bytes<T, Quantized>();
-  const int helper = warp - kMathWarps;  // the finishers, the feeders
-  if (const int index = helper - kEpilogueWarps; index >= 0) {
+  const int auxiliary = warp - kMathWarps;  // index among the epilogue warps, then the producer warps
+  if (const int index = auxiliary - kEpilogueWarps; index >= 0) {
     return feed<T, Quantized>(l, memory, RingPlace(barriers, l.stages, kStageBytes, index, kProducerWarps), index);
   }
   const int group = warp / kWarpgroupWarps;
   OwnStages own{.place = RingPlace(barriers, l.stages, kStageBytes, group, kMathGroups), .next = group};
   RingPlace sums(sums_barriers, kDecodeSums, kSums);
   const Team team{.warps = kMathWarps, .barrier = 1}, everyone{.warps = kMathWarps + kEpilogueWarps, .barrier = 2};
-  // Tags begin behind those of the launch before; step i's is epoch + i.
+  // Tags continue after those of the launch before: the tag of step i is epoch + i.
   const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
   int grid_barriers = 0;
   for (int i = 0; i < l.count; ++i) {
@@ -631,15 +639,15 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       if (threadIdx.x == kThreads) grid_barrier(l, grid_barriers);
       everyone.sync();
     }
-    if (helper < 0) {
+    if (auxiliary < 0) {
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
-      if (helper == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kMatmul) finish<T>(in.matmul, memory, helper, sums, epoch + i);
+      if (auxiliary == 0) fetch(l, memory, i + 1);
+      if (in.kind == Instruction::Kind::kMatmul) run_epilogue<T>(in.matmul, memory, auxiliary, sums, epoch + i);
     }
     everyone.sync();
   }
-  if (threadIdx.x == kThreads) leave(l, grid_barriers, epoch - 1);
+  if (threadIdx.x == kThreads) finish_launch(l, grid_barriers, epoch - 1);
 #endif
 }
 
@@ -651,14 +659,14 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
   config.gridDim = dim3(static_cast<unsigned>(l.sm_count));
   config.blockDim = dim3(kDecodeThreads);
   config.dynamicSmemBytes =
-      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kHelperWarps);
+      static_cast<size_t>(kRingAlign + s.stages * stage_bytes<T, Quantized>() + s.scratch_bytes + kBookkeepingBytes);
   config.stream = l.stream;
-  cudaLaunchAttribute together{};  // blocks wait for each other: all run at once
+  cudaLaunchAttribute together{};  // blocks wait for each other, so all of them must be resident
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;
   config.attrs = &together;
   config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, run_decode_kernel<T, Quantized>, s), "step");
+  check_cuda(cudaLaunchKernelEx(&config, run_decode_kernel<T, Quantized>, s), "persistent decode kernel");
 }
 
 template <class T, class Quantized>
@@ -669,7 +677,7 @@ MatmulInputs inputs_for(bool quantized) {
   return {.multiple = 1, .bytes = PlainWeights<T>::bytes};
 }
 
-// T is __nv_bfloat16 or __half, Format a type of src/quant that has panels, or void.
+// T is __nv_bfloat16 or __half; Format is a type of src/quant that has panels, or void.
 template <class T, class Format>
 const DecodeKernel* kernel() {
   using Quantized = WeightsOf<Format>::Type;
@@ -681,4 +689,4 @@ const DecodeKernel* kernel() {
   return &kernel;
 }
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent

@@ -1,8 +1,8 @@
-// Kernels of decode steps with groups of small integers.
+// The persistent decode kernel for int4 weights in groups of 128.
 #include "kernels/cuda/decode_kernel/kernel.cuh"
 
 namespace sluice::cuda {
 
-template const DecodeKernel* step::kernel<__nv_bfloat16, quant::Int4G128>();
+template const DecodeKernel* persistent::kernel<__nv_bfloat16, quant::Int4G128>();
 
 }  // namespace sluice::cuda

@@ -1,8 +1,8 @@
-// Kernels of decode steps without quantized weights.
+// The persistent decode kernel without quantized weights.
 #include "kernels/cuda/decode_kernel/kernel.cuh"
 
 namespace sluice::cuda {
 
-template const DecodeKernel* step::kernel<__nv_bfloat16, void>();
+template const DecodeKernel* persistent::kernel<__nv_bfloat16, void>();
 
 }  // namespace sluice::cuda

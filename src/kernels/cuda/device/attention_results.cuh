@@ -1,4 +1,4 @@
-// Results of attention in the type that the projection behind it reads.
+// Writes results of attention in the type that the projection behind it reads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +9,8 @@
 
 namespace sluice::cuda {
 
-// From element `at` of out on; two where `at` is even, and out as aligned as pairs are.
+// Writes results from element `at` of out on. put_results() writes two: `at` is even, and out is as aligned as pairs
+// are.
 __device__ inline void put_result(const AttentionParams& p, int64_t at, float v) {
   if (p.out_type == RowType::kFloat) {
     static_cast<float*>(p.out)[at] = v;
@@ -28,7 +29,7 @@ __device__ inline void put_results(const AttentionParams& p, int64_t at, float2 
     *reinterpret_cast<__half2*>(static_cast<__half*>(p.out) + at) = __floats2half2_rn(v.x, v.y);
   }
 }
-// Eight, where `at` is a multiple of eight and out as aligned as packs of 16 bytes are.
+// Writes eight results: `at` is a multiple of eight, and out is aligned to packs of 16 bytes.
 __device__ inline void put_eight_results(const AttentionParams& p, int64_t at, const float (&v)[8]) {
   if (p.out_type == RowType::kFloat) {
     auto* to = reinterpret_cast<float4*>(static_cast<float*>(p.out) + at);

@@ -1,8 +1,8 @@
-// What the attention kernels share: packed rows, keys and values on their way to shared memory and their layout there,
-// the online softmax in the registers (Dao 2023, arXiv:2307.08691).
+// What the attention kernels share: packed rows, the copies of keys and values to shared memory and their layout there,
+// and the online softmax in registers (Dao 2023, arXiv:2307.08691).
 //
-// Rows are packed: the query heads of one kv head lie side by side (row m is token m / group, head m % group), so that
-// a key is read once for all of them.
+// Rows are packed: the query heads of one kv head lie side by side. Row m is token m / group, head m % group. So a key
+// is read once for all of them.
 #pragma once
 
 #include "kernels/cuda/device/attention_queries.cuh"
@@ -15,8 +15,8 @@ namespace sluice::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// Vectors of `dim` elements of 16 bits in shared memory; packs of 16 bytes are exchanged within a row so that eight
-// rows of one column lie in eight different groups of banks.
+// Vectors of `dim` elements of 16 bits in shared memory. Packs of 16 bytes are swizzled within a row so that eight rows
+// of one column lie in eight different groups of banks.
 template <int dim>
 struct SharedRows {
   static constexpr int kPacks = dim / 8;
@@ -26,7 +26,7 @@ struct SharedRows {
   }
 };
 
-// Packs beyond the vectors' own are read by the tensor cores, too.
+// Clears the packs beyond the vectors' own, which the tensor cores also read.
 template <int dim>
 __device__ inline void clear_beyond(uint4* rows, int count, int elements, int threads) {
   const SharedRows<dim> shared{0};
@@ -36,10 +36,10 @@ __device__ inline void clear_beyond(uint4* rows, int count, int elements, int th
   }
 }
 
-// Where a packed row is.
+// Which row a packed row is.
 struct PackedRow {
-  int token;     // in its sequence's rows
-  int head;      // of all query heads
+  int token;     // index among its sequence's rows
+  int head;      // index among all query heads
   int position;  // -1: there is no such row
 };
 
@@ -48,15 +48,15 @@ __device__ inline PackedRow packed_row(const AttentionParams& p, int kv_head, in
   return {token, kv_head * p.group + index % p.group, token < rows ? kv_len - rows + token : -1};
 }
 
-// Are scores scaled and nothing else?
+// Whether scores are scaled and nothing else.
 __device__ inline bool plain_scores(const AttentionParams& p) {
   return p.soft_cap <= 0 && p.alibi_slopes == nullptr && p.relative_bias == nullptr;
 }
-// Scores times this are in powers of two: as they come from the products where they are plain, else after `adjust`.
+// Scores times this are exponents of two. Plain scores are taken as the matmul gives them, others after adjust().
 __device__ inline float score_unit(const AttentionParams& p) { return plain_scores(p) ? p.scale * kLog2E : kLog2E; }
 
-// Scales and caps the scores of a lane and adds what depends on the distance. Score i belongs to the row row(i), one of
-// two, and to the key key(i).
+// Scales and caps the scores of a lane and adds the terms that depend on the distance. Score i belongs to row row(i),
+// one of two, and to key key(i).
 template <int count, class Row, class Key>
 __device__ inline void adjust(const AttentionParams& p, float (&scores)[count], const int (&head)[2],
                               const int (&position)[2], Row&& row, Key&& key) {
@@ -81,7 +81,7 @@ __device__ inline void adjust(const AttentionParams& p, float (&scores)[count], 
   }
 }
 
-// Scores of keys that their rows do not see become -inf. Rows that do not exist (position -1) may see any.
+// Sets scores of keys that their rows do not see to -inf. Rows that do not exist (position -1) may see any key.
 template <int count, class Row, class Key>
 __device__ inline void mask(const AttentionParams& p, float (&scores)[count], const int (&position)[2], int kv_len,
                             Row&& row, Key&& key) {
@@ -98,18 +98,19 @@ __device__ inline void mask(const AttentionParams& p, float (&scores)[count], co
   }
 }
 
-// Two rows of a lane, as products give them to it: with t = l % 4 for lane l, score i is that of row i / 2 % 2 with key
-// i / 4 * 8 + 2 * t + i % 2, and four lanes share the rows. Running maxima of scores and this lane's sums of weights.
-// `raise` and `weigh` ask a kernel's own kind of rows for what they see, units of scores and the largest weight.
+// The two rows of a lane, with running maxima of scores and this lane's sums of weights. With t = l % 4, score i of
+// lane l is that of row i / 2 % 2 with key i / 4 * 8 + 2 * t + i % 2, as the tensor cores leave it. Four lanes share
+// the rows. raise() and weigh() call the members of a kernel's own row type for what rows see, the unit of scores and
+// the largest weight.
 struct SoftmaxRows {
-  static constexpr float kLargest = 0.0f;  // of the weights, in powers of two
+  static constexpr float kLargest = 0.0f;  // the largest weight, as an exponent of two
   int position[2], head[2];                // position -1: there is no such row
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
 
   __device__ SoftmaxRows(const PackedRow& a, const PackedRow& b)
       : position{a.position, b.position}, head{a.head, b.head} {}
 
-  // Do both rows see all of these keys?
+  // Whether both rows see all of these keys.
   __device__ bool see(const AttentionParams& p, int first_key, int last_key, int kv_len) const {
     bool all = true;
 #pragma unroll
@@ -118,20 +119,20 @@ struct SoftmaxRows {
     }
     return all;
   }
-  // Scores of row h times this are in powers of two.
+  // Scores of row h times this are exponents of two.
   __device__ float unit(const AttentionParams& p, int) const { return score_unit(p); }
-  // Makes of what the products gave the scores that `adjust` takes.
+  // Turns what the matmul gave into the scores that adjust() takes.
   template <int count>
   __device__ void restore(float (&)[count]) const {}
 };
 
-// What a tile's scores make of the rows: what was summed and mixed before counts `keep` as much, and weights are two to
-// the power of a score in units, and `shift`.
+// How a tile's scores change the rows. Earlier sums and mixed values are multiplied by `keep`. Weights are two to the
+// power of a score in units plus `shift`.
 struct Rise {
   float keep[2], shift[2];
 };
 
-// Adjusts and masks scores, of the keys from `first_key` on, and raises the running maxima to theirs.
+// Adjusts and masks the scores of the keys from `first_key` on, and raises the running maxima to theirs.
 template <int count, class Rows>
 __device__ inline Rise raise(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len) {
   const auto row = [](int i) { return i / 2 % 2; };
@@ -141,7 +142,7 @@ __device__ inline Rise raise(const AttentionParams& p, Rows& rows, float (&score
     adjust(p, scores, rows.head, rows.position, row, key);
   }
   if (!rows.see(p, first_key, first_key + count * 2 - 1, kv_len)) mask(p, scores, rows.position, kv_len, row, key);
-  // Both rows' at once: either's is a chain.
+  // The maxima of both rows are computed together, as each is a chain of dependent instructions.
   float highest[2] = {rows.top[0], rows.top[1]};
 #pragma unroll
   for (int i = 0; i < count; i += 2) {
@@ -157,7 +158,7 @@ __device__ inline Rise raise(const AttentionParams& p, Rows& rows, float (&score
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float unit = rows.unit(p, h);
-    // While a row has seen no key, exponents are taken against 0, so that nothing becomes inf - inf.
+    // While a row has seen no key, exponents are relative to 0, so that inf - inf never occurs.
     const float base = highest[h] == -INFINITY ? 0.0f : highest[h] * unit;
     rise.keep[h] = exp2_fast(rows.top[h] * unit - base);
     rise.shift[h] = Rows::kLargest != 0 ? Rows::kLargest - base : -base;
@@ -166,7 +167,7 @@ __device__ inline Rise raise(const AttentionParams& p, Rows& rows, float (&score
   return rise;
 }
 
-// Raised scores to softmax weights, which are added up.
+// Turns raised scores into softmax weights and adds these up.
 template <int count, class Rows>
 __device__ inline void weigh(const AttentionParams& p, Rows& rows, const Rise& rise, float (&scores)[count]) {
   float sum[2] = {0.0f, 0.0f};
@@ -181,7 +182,7 @@ __device__ inline void weigh(const AttentionParams& p, Rows& rows, const Rise& r
   for (int h = 0; h < 2; ++h) rows.sum[h] = rows.sum[h] * rise.keep[h] + sum[h];
 }
 
-// Both.
+// raise() and weigh() in one call.
 template <int count, class Rows>
 __device__ inline void soften(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len,
                               float (&keep)[2]) {
@@ -190,14 +191,14 @@ __device__ inline void soften(const AttentionParams& p, Rows& rows, float (&scor
   keep[0] = rise.keep[0], keep[1] = rise.keep[1];
 }
 
-// Weights as the tensor cores take them, 16 keys at a time.
+// Packs weights as tensor-core operands, 16 keys at a time.
 template <class T, int count>
 __device__ inline void pack(uint32_t (&weights)[count / 8][4], const float (&scores)[count]) {
 #pragma unroll
   for (int i = 0; i < count / 2; ++i) weights[i / 4][i % 4] = pack2<T>(scores[2 * i], scores[2 * i + 1]);
 }
 
-// What the mixed values of row h are multiplied by in the end, with the sink in the sum. By all lanes of a warp.
+// The factor of the mixed values of row h at the end, with the sink in the sum. Called by all lanes of a warp.
 template <class Rows>
 __device__ inline float result_factor(const AttentionParams& p, const Rows& rows, int h) {
   float sum = rows.sum[h];
@@ -206,24 +207,24 @@ __device__ inline float result_factor(const AttentionParams& p, const Rows& rows
   if (p.sinks == nullptr) return 1.0f / sum;
   const float own = rows.top[h] * rows.unit(p, h), sink = p.sinks[rows.head[h]] * kLog2E, top = fmaxf(own, sink);
   const float keep = exp2_fast(own - top);
-  float beside = sink - top;
-  if constexpr (Rows::kLargest != 0) beside += Rows::kLargest;
-  return keep / (sum * keep + exp2_fast(beside));
+  float sink_exponent = sink - top;
+  if constexpr (Rows::kLargest != 0) sink_exponent += Rows::kLargest;
+  return keep / (sum * keep + exp2_fast(sink_exponent));
 }
 
-// Eight keys from a multiple of eight on lie side by side in the cache, and a warp copies them as a group; or more of
-// them, which divide a block. Which vector is its first: found in two steps, so that the table is read long before the
-// result is needed.
+// Finds the vector where a group of keys begins. A group is eight keys from a multiple of eight on, or more keys, as
+// long as groups divide a cache block. They are consecutive in the cache, and a warp copies them together. The search
+// has two steps, so that the block table is read long before the result is needed.
 class GroupPlace {
  public:
-  // Groups without a key in [begin, end) are not looked up.
+  // Looks up the group unless it has no key in [begin, end).
   __device__ void look_up(const AttentionParams& p, const int32_t* table, int first, int begin, int end, int keys = 8) {
     const int block = static_cast<int>(__umulhi(static_cast<unsigned>(first), p.per_block));
     in_block_ = first - block * p.block_size;
     block_ = first < end && first + keys > begin ? table[block] : -1;
   }
   __device__ void none() { block_ = -1; }
-  // -1: none.
+  // -1: no group was looked up.
   __device__ int vector(const AttentionParams& p, int kv_head) const {
     return block_ < 0 ? -1 : (block_ * p.kv_heads + kv_head) * p.block_size + in_block_;
   }
@@ -232,8 +233,8 @@ class GroupPlace {
   int block_ = -1, in_block_ = 0;
 };
 
-// What a lane copies of each vector of `dim` elements in shared memory (16 bytes, or nothing where `elements` end
-// before them), and of which keys of a group: those from key() on in steps of kKeys.
+// What a lane copies of each vector of `dim` elements in shared memory: 16 bytes, or nothing beyond `elements`. It
+// copies keys key(), key() + kKeys and so on of a group.
 template <int dim>
 struct CopyLane {
   static constexpr int kPacks = dim / 8, kKeys = 32 / kPacks;
@@ -247,9 +248,9 @@ struct CopyLane {
   bool there;
 };
 
-// A warp copies `groups` groups of keys from `first` on; those outside [begin, end) become zeros. Lane i knows the
-// first vector of group i. `to`: where this lane's pack of key CopyLane::key() belongs, packs exchanged in the order of
-// rows (SharedRows); rows are `pitch` bytes, a multiple of 128.
+// Copies `groups` groups of keys from `first` on, with zeros for keys outside [begin, end). Called by whole warps; lane
+// i knows the first vector of group i. `to` is where this lane's pack of key CopyLane::key() belongs, with packs
+// swizzled by row (SharedRows). Rows have `pitch` bytes, a multiple of 128.
 template <int dim, int groups, int pitch>
 __device__ inline void copy_groups(uint32_t to, const CopyLane<dim>& lane, int vector, int first, int begin, int end) {
   constexpr int kKeys = CopyLane<dim>::kKeys;

@@ -1,11 +1,11 @@
-// Blocks of a cluster, which see each other's shared memory (compute capability 9.0).
+// Blocks of a cluster, which can read each other's shared memory (compute capability 9.0).
 #pragma once
 
 #include <cstdint>
 
 namespace sluice::cuda {
 
-// Of another block of the cluster; `address` in the caller's.
+// Loads from another block's shared memory. `address` is the address in the caller's own.
 __device__ inline float4 load_shared_of(int block, uint32_t address) {
   uint32_t there = 0;
   float4 v;
@@ -17,7 +17,7 @@ __device__ inline float4 load_shared_of(int block, uint32_t address) {
   return v;
 }
 
-// Of what the blocks of a column of the grid share, evenly.
+// This block's even share of `all` items, which the blocks of a column of the grid divide among them.
 struct Part {
   int begin, count;
 };
@@ -26,7 +26,7 @@ __device__ inline Part part_of(int all) {
   const int begin = all * block / blocks;
   return {begin, all * (block + 1) / blocks - begin};
 }
-// Parts that begin at multiples of `unit`.
+// Shares that begin at multiples of `unit`.
 __device__ inline Part part_of(int all, int unit) {
   const Part units = part_of((all + unit - 1) / unit);
   const int begin = units.begin * unit;

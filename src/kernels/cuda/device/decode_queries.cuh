@@ -1,21 +1,23 @@
-// The packed rows of a unit that are decoded: scores, softmax weights and mixed values in the registers of a warp.
+// The packed query rows of a decode unit: scores, softmax weights and mixed values in the registers of a warp.
 #pragma once
 
 #include "kernels/cuda/device/decode_stream.cuh"
 
 namespace sluice::cuda {
 
-// The packed rows of a unit, `tiles` times eight: queries as the tensor cores take them, scores' running maxima and
-// sums, mixed values. Lane l of a warp holds, with g = l / 4 and t = l % 4, scores of the queries 2t and 2t + 1 of each
-// tile with keys g and g + 8, and their values of dimensions g and g + 8 of every 16. Of a cache of 8 bits a lane
-// reads four dimensions of a key side by side, and two of a value: it has queries of 4t .. 4t + 3 of every 16 instead
-// of 2t, 2t + 1 and eight further, and values of 2g and 2g + 1.
+// The packed rows of a unit, `tiles` times eight: queries as tensor-core operands, running maxima and sums of the
+// scores, mixed values. With g = l / 4 and t = l % 4, lane l of a warp holds scores of queries 2t and 2t + 1 of each
+// tile with keys g and g + 8. Of their values it holds dimensions g and g + 8 of every 16.
+//
+// From an 8-bit cache a lane reads four consecutive dimensions of a key and two of a value. So it holds dimensions 4t
+// .. 4t + 3 of every 16 of the queries instead of 2t, 2t + 1 and those eight further on. Of values it holds dimensions
+// 2g and 2g + 1.
 template <class Cache, int dim, int tiles>
 class Queries {
-  using T = typename Cached<Cache>::MatmulProblem;
+  using T = typename Cached<Cache>::Operand;
   static constexpr bool kEight = Cached<Cache>::kPerUnit == 2;
   using Rows = SharedPanels<kUnits<Cache, dim>, kStageKeys<Cache, dim>>;
-  using Wide = WideOf<Cache>;  // of caches of 8 bits
+  using Wide = WideOf<Cache>;  // for caches of 8 bits
 
  public:
   __device__ Queries(const AttentionParams& p, const Work& work, const Unit& unit)
@@ -51,8 +53,8 @@ class Queries {
     }
   }
 
-  // Keys and values [first_key, first_key + keys) of the sequence lie in the rows of k and v; `scales`, where the cache
-  // has some, are those of the keys, then those of the values.
+  // Attends to keys and values [first_key, first_key + keys) of the sequence, which lie in the rows of k and v. Where
+  // the cache has scales, `scales` holds those of the keys, then those of the values.
   template <int keys>
   __device__ void attend(const Rows& k, const Rows& v, const float* scales, int first_key) {
     float scores[tiles][keys / 4];
@@ -64,7 +66,7 @@ class Queries {
     mix<keys>(weights, v);
   }
 
-  // The only chunk of its sequence: results.
+  // Writes the results of a unit that is the only chunk of its sequence.
   __device__ void write(const Unit& unit) const {
     each_row([&](int n, int j, float whole) {
       const float own = top_[n][j] * unit_;
@@ -77,7 +79,7 @@ class Queries {
     });
   }
 
-  // One of several: to its slot.
+  // Stores the results of one of several chunks in its slot.
   __device__ void store(const Partials& to, int64_t slot) const {
     each_row([&](int n, int j, float whole) {
       const int64_t row = slot * to.rows + n * kQueries + 2 * t() + j;
@@ -91,7 +93,7 @@ class Queries {
   __device__ static int g() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
   __device__ static int t() { return static_cast<int>(threadIdx.x) % 4; }
 
-  // Calls f(n, j, sum of weights) for the rows of this lane that there are.
+  // Calls f(n, j, sum of weights) for the rows of this lane that exist.
   template <class F>
   __device__ void each_row(F&& f) const {
 #pragma unroll
@@ -104,7 +106,7 @@ class Queries {
     }
   }
 
-  // Of the whole row: lanes hold shares.
+  // The sum over the whole row, of which each lane holds a share.
   __device__ float sum(int n, int j) const {
     float s = sum_[n][j];
     s += __shfl_xor_sync(kFullWarp, s, 4);
@@ -112,7 +114,7 @@ class Queries {
     return s + __shfl_xor_sync(kFullWarp, s, 16);
   }
 
-  // This lane's mixed values of query 2t + j, times a factor, with their places in the row's vector.
+  // Calls put(index in the row's vector, value) for this lane's mixed values of query 2t + j, times a factor.
   template <class F>
   __device__ void each_value(int n, int j, float factor, F&& put) const {
 #pragma unroll
@@ -124,7 +126,7 @@ class Queries {
 
   template <int keys>
   __device__ void multiply_keys(float (&scores)[tiles][keys / 4], const Rows& k) const {
-    // A product waits for the one it adds to: every other step has a sum of its own.
+    // A matmul instruction waits for the one whose sum it adds to, so every other step has a sum of its own.
     constexpr int kSums = tiles == 1 ? 2 : 1;
     const int lane = threadIdx.x % kWarp;
     const auto packs = k.lane(lane % 16, lane / 16);
@@ -135,7 +137,7 @@ class Queries {
         mma<T>(sums[step % kSums][n] + 4 * m, a0, a1, a2, a3, query_[n][step][0], query_[n][step][1]);
       }
     };
-    constexpr int kSteps = kEight ? 2 : 1;  // of four matrices of 16 bytes a row
+    constexpr int kSteps = kEight ? 2 : 1;  // every four matrices have 16 bytes per row
 #pragma unroll
     for (int step = 0; step < dim / 16; step += kSteps) {
 #pragma unroll
@@ -161,8 +163,8 @@ class Queries {
     }
   }
 
-  // Scores to softmax weights relative to a base, which is a maximum of earlier scores and rises only when one exceeds
-  // it by 2^kSlack: then what was mixed before is scaled.
+  // Turns scores into softmax weights relative to a base. The base is a maximum of earlier scores and rises only when a
+  // score exceeds it by more than kSlack powers of two. Only then the values mixed before are rescaled.
   template <int keys>
   __device__ void soften(int n, float (&scores)[keys / 4], uint32_t (&weights)[keys / 16][2],
                          [[maybe_unused]] const float* scales, int first_key, bool all) {
@@ -191,7 +193,7 @@ class Queries {
     for (int i = 0; i < keys / 8; ++i) weights[i / 2][i % 2] = transpose(pack2<T>(scores[2 * i], scores[2 * i + 1]));
   }
 
-  // `highest`: of this lane's scores.
+  // `highest`: the maxima of this lane's scores.
   __device__ void raise(int n, const float (&highest)[2]) {
     float keep[2];
 #pragma unroll
@@ -200,8 +202,8 @@ class Queries {
       top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 4));
       top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 8));
       top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 16));
-      if (!(top > limit_[n][j])) top = top_[n][j];  // a row's bits do not depend on the others of its tile
-      // While a row has seen no key, exponents are taken against 0, so that nothing becomes inf - inf.
+      if (!(top > limit_[n][j])) top = top_[n][j];  // a row's bits do not depend on the other rows of its tile
+      // While a row has seen no key, exponents are relative to 0, so that inf - inf never occurs.
       base_[n][j] = top == -INFINITY ? 0.0f : top * unit_;
       keep[j] = exp2_fast(top_[n][j] * unit_ - base_[n][j]);
       top_[n][j] = top;
@@ -233,7 +235,8 @@ class Queries {
         if constexpr (kEight) {
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
-            // Keys 2t and 2t + 1, then 8 more, each with dimensions 2g and 2g + 1: brought together by dimension.
+            // Words hold keys 2t and 2t + 1, then those 8 further on, each with dimensions 2g and 2g + 1. Brings
+            // together what has the same dimension.
             const uint32_t low = __byte_perm(a[2 * j], 0, 0x3120), high = __byte_perm(a[2 * j + 1], 0, 0x3120);
             add(m, i + j, Wide::low(low), Wide::high(low), Wide::low(high), Wide::high(high));
           }
@@ -244,15 +247,15 @@ class Queries {
     }
   }
 
-  static constexpr float kSlack = 6.0f;  // powers of two: weights are up to 64
+  static constexpr float kSlack = 6.0f;  // powers of two: weights are at most 64
 
   const AttentionParams& p_;
   const bool plain_;
-  const float unit_, slack_;  // of scores, in powers of two; kSlack in scores
+  const float unit_, slack_;  // unit_: scores times this are exponents of two; slack_: kSlack in units of scores
   const int kv_len_;
   int all_see_from_, all_see_to_;  // the first and the last key that every row sees
   int position_[tiles][2], head_[tiles][2];
-  float top_[tiles][2], base_[tiles][2], limit_[tiles][2], sum_[tiles][2];  // base_: top_ in powers of two
+  float top_[tiles][2], base_[tiles][2], limit_[tiles][2], sum_[tiles][2];  // base_: top_ as an exponent of two
   uint32_t query_[tiles][dim / 16][2];
   float mixed_[tiles][dim / 16][4];
 };

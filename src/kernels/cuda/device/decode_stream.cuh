@@ -1,5 +1,5 @@
-// Keys and values on their way to a warp that decodes: a ring of stages in shared memory, filled from unit to unit
-// (decode_work.cuh) without a break, by bulk copies of boxes (compute capability 9.0) or by copies of 16 bytes.
+// Streams keys and values to a warp that decodes: a ring of stages in shared memory, filled continuously across units
+// (decode_work.cuh). The copies are TMA tiles (compute capability 9.0) or packs of 16 bytes.
 #pragma once
 
 #include <type_traits>
@@ -11,18 +11,18 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kStages = 3;  // of a warp's ring
+inline constexpr int kStages = 3;  // stages of a warp's ring
 
-// What a cache of T holds. Products are of 16 bits; 8-bit floats become fp16 in the registers, int8 bf16, exactly. In
-// shared memory vectors lie as ones of kUnits<T, dim> units of 16 bits, 64 at least.
+// What a cache of T holds. The tensor cores multiply 16-bit operands: 8-bit floats become fp16 in registers and int8
+// becomes bf16, both exactly. In shared memory a vector is kUnits<T, dim> units of 16 bits, at least 64.
 template <class T>
 struct Cached {
-  using MatmulProblem = T;
-  static constexpr int kPerUnit = 1;  // elements
+  using Operand = T;
+  static constexpr int kPerUnit = 1;  // elements in a unit of 16 bits
 };
 template <class T>
 requires(sizeof(T) == 1) struct Cached<T> {
-  using MatmulProblem = typename WideOf<T>::Type;
+  using Operand = typename WideOf<T>::Type;
   static constexpr int kPerUnit = 2;
 };
 template <class T>
@@ -31,16 +31,17 @@ template <class T, int dim>
 inline constexpr int kUnits = dim / Cached<T>::kPerUnit < 64 ? 64 : dim / Cached<T>::kPerUnit;
 
 template <class T, int dim>
-inline constexpr int kStageKeys = kUnits<T, dim> <= 64 ? 32 : 16;  // that a warp takes at a time
+inline constexpr int kStageKeys = kUnits<T, dim> <= 64 ? 32 : 16;  // keys that a warp takes at a time
 template <class T, int dim>
-inline constexpr int kRingBytes = kStages* kStageKeys<T, dim>* kUnits<T, dim> * 2 * 2;  // of a warp
+// Bytes of a warp's ring.
+inline constexpr int kRingBytes = kStages* kStageKeys<T, dim>* kUnits<T, dim> * 2 * 2;
 
-// Scales of the ring's keys and values: of every stage those of the keys, then those of the values.
+// Bytes of the scales of a ring's keys and values: for every stage those of the keys, then those of the values.
 template <class T, int dim>
 inline constexpr int kScaleBytes = kScaled<T> ? kStages* kStageKeys<T, dim> * 2 * 4 : 0;
 
-// `keys` vectors of `units` units of 16 bits in shared memory, in panels of 64 units: rows of 128 bytes whose packs of
-// 16 bytes are exchanged, so that eight rows of one column lie in eight different groups of banks
+// `keys` vectors of `units` units of 16 bits in shared memory, in panels of 64 units. Rows have 128 bytes with swizzled
+// packs of 16 bytes, so that eight rows of one column lie in eight different groups of banks
 // (CU_TENSOR_MAP_SWIZZLE_128B). `base` is a multiple of 1024.
 template <int units, int keys>
 struct SharedPanels {
@@ -61,7 +62,7 @@ struct SharedPanels {
   __device__ Lane lane(int row, int odd) const { return {pack(row, odd)}; }
 };
 
-// Packs from `own` on of matrices in `bytes` bytes: nothing is copied there, and the tensor cores read it, too.
+// Clears the packs from `own` on of matrices in `bytes` bytes. Nothing is copied there, but the tensor cores read it.
 template <int units, int keys>
 __device__ inline void clear_beyond(uint4* matrices, int bytes, int own, int threads) {
   const SharedPanels<units, keys> shared{0};
@@ -72,12 +73,13 @@ __device__ inline void clear_beyond(uint4* matrices, int bytes, int own, int thr
   }
 }
 
-// Units that a warp's copies may be ahead of its arithmetic, the one after the last included.
+// Units that a warp's copies may be ahead of its arithmetic, including the one that marks the end.
 inline constexpr int kQueue = 8;
 static_assert(kStages < kQueue);
 
-// A warp's units, one after another: those of its part where warps share the keys, else first that of the warp's
-// number, then those that no warp has taken yet. `keys` of the unit that is copied are taken at a time.
+// The units of a warp, one after another. Where warps share the keys, these are the units of the warp's part. Else they
+// are first the unit of the warp's number, then units that no warp has taken yet. `keys` keys of the unit being copied
+// are taken at a time.
 template <int keys>
 class UnitFeed {
  public:
@@ -87,7 +89,7 @@ class UnitFeed {
         warps_of_all_(static_cast<int>(gridDim.x) * warps),
         tickets_(tickets),
         queue_(queue + threadIdx.x / kWarp * kQueue) {
-    // Units that follow one another go to different multiprocessors.
+    // Consecutive units go to different SMs.
     const int warp = static_cast<int>(threadIdx.x / kWarp * gridDim.x + blockIdx.x);
     if (work.shared()) {
       at_ = min(warp * work.part(), work.count()), part_stop_ = min(at_ + work.part(), work.count());
@@ -97,8 +99,8 @@ class UnitFeed {
     }
   }
 
-  // After the last unit: the tickets of the next launch. All that this one takes were taken when its last warp had
-  // found that there are no more units.
+  // Called after the last unit: resets the tickets for the next launch. When the last warp has found no more units, no
+  // warp takes a ticket any more.
   __device__ void finish() const {
     if (work_.shared()) return;
     if (threadIdx.x % kWarp == 0 && finished_before_ == warps_of_all_ - 1) tickets_[0] = tickets_[1] = 0;
@@ -112,9 +114,9 @@ class UnitFeed {
 
  protected:
   __device__ bool more() const { return next_ < stop_; }
-  // Are the next keys those of earlier steps?
+  // Whether the next keys are those of earlier steps.
   __device__ bool next_are_cached() const { return min(next_ + keys, end_) <= cached_; }
-  // After the copies of keys [next_, next_ + keys) have begun.
+  // Called after the copies of keys [next_, next_ + keys) have begun.
   __device__ void advance() {
     next_ += keys;
     if (next_ != stop_) return;
@@ -128,7 +130,7 @@ class UnitFeed {
   const AttentionParams& p_;
   const int32_t* table_ = nullptr;
   int kv_head_ = 0, begin_ = 0, end_ = 0, next_ = 0, stop_ = 0;
-  int cached_ = 0;  // the first key of the step
+  int cached_ = 0;  // the first key of the current step
 
  private:
   __device__ void begin_unit(int index) {
@@ -143,7 +145,7 @@ class UnitFeed {
     begin_with(work_.unit(index), place);
   }
 
-  // What comes next of the warp's part.
+  // Begins the next unit of the warp's part.
   __device__ void begin_part() {
     Unit& place = queue_[begun_++ % kQueue];
     next_ = stop_ = 0;
@@ -169,7 +171,7 @@ class UnitFeed {
   int32_t* const tickets_;
   Unit* const queue_;
   int ticket_ = 0, finished_before_ = 0, begun_ = 0, taken_ = 0;
-  int at_ = 0, part_stop_ = 0;  // grains, of a part
+  int at_ = 0, part_stop_ = 0;  // position in grains, and the end of the warp's part
 };
 
 // What both kinds of copies have in common.
@@ -194,7 +196,7 @@ class StageRing : public UnitFeed<kStageKeys<T, dim>> {
   float* const scales_;
 };
 
-// By copies of 16 bytes; zeros for keys that no row of the unit sees.
+// Copies packs of 16 bytes, with zeros for keys that no row of the unit sees.
 template <class T, int dim>
 class PackStream : public StageRing<T, dim> {
   using Base = StageRing<T, dim>;
@@ -213,7 +215,7 @@ class PackStream : public StageRing<T, dim> {
     for (int i = 0; i < kStages - 1; ++i) fetch(i);
   }
 
-  // Starts to copy the next keys. One group of copies, empty at the end.
+  // Starts to copy the next keys as one group of copies, which is empty at the end.
   __device__ void fetch(int stage) {
     if (this->more()) {
       using Lane = CopyLane<kVector>;
@@ -228,14 +230,14 @@ class PackStream : public StageRing<T, dim> {
     commit_copies();
   }
 
-  // Until the keys of the stage that was fetched first are there.
+  // Waits until the keys of the stage that was fetched first have arrived.
   __device__ void wait(int, int, const Unit&, int) const {
     wait_for_copies<kStages - 2>();
     __syncwarp();
   }
 
  private:
-  // A lane has a key.
+  // Each lane copies the scales of one key.
   __device__ void copy_scales(int stage, int vector) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, key = this->next_ + lane;
     const int at = __shfl_sync(kFullWarp, vector, lane / 8) + lane % 8;
@@ -246,7 +248,7 @@ class PackStream : public StageRing<T, dim> {
     copy_async_word(to + kKeys * 4, this->p_.v_scales + (valid ? at : 0), valid);
   }
 
-  // Lane i finds group i of the next stage.
+  // Lane i looks up group i of the next stage.
   __device__ void look_up() {
     if (!this->more()) return;
     const int group = static_cast<int>(threadIdx.x) % (kKeys / 8);
@@ -257,7 +259,7 @@ class PackStream : public StageRing<T, dim> {
   GroupPlace place_;
 };
 
-// By bulk copies of boxes, a lane for each. `barriers`: one per stage and warp.
+// Copies TMA tiles, one per lane. `barriers` has one barrier per stage and warp.
 template <class T, int dim>
 class TmaStream : public StageRing<T, dim> {
   using Base = StageRing<T, dim>;
@@ -266,12 +268,12 @@ class TmaStream : public StageRing<T, dim> {
   using Base::kKeys;
   using Rows = typename Base::Rows;
 
-  // `begins_early`: before kernels that write the step's own keys and values have ended.
+  // `begins_early`: whether the copies begin before the kernels have ended that write the step's own keys and values.
   __device__ TmaStream(const AttentionParams& p, const CacheMaps& maps, const Work& work, uint32_t base, float* scales,
                        uint32_t barriers, int warps, int32_t* tickets, Unit* queue, bool begins_early)
       : Base(p, work, base, scales, warps, tickets, queue),
         maps_(maps),
-        policy_(evicted_first()),
+        policy_(l2_evict_first()),
         barriers_(barriers + threadIdx.x / kWarp * (kStages * 8)) {
     look_up();
     for (int i = 0; i < kStages - 1; ++i) {
@@ -307,8 +309,8 @@ class TmaStream : public StageRing<T, dim> {
     look_up();
   }
 
-  // Until the stage's keys are there, which are those from `first_key` on of the unit that is decoded. Values that no
-  // row of the unit sees become zeros: they are multiplied by weights that are.
+  // Waits until the stage's keys have arrived, which are those from `first_key` on of the unit that is decoded. Clears
+  // the values that no row of the unit sees, as they are multiplied by weights of zero.
   __device__ void wait(int stage, int round, const Unit& unit, int first_key) const {
     wait_barrier(barriers_ + stage * 8, round & 1);
     __syncwarp();
@@ -320,12 +322,12 @@ class TmaStream : public StageRing<T, dim> {
       for (int pack = 0; pack < Rows::kPanels * 8; ++pack) store_shared(values.pack(key, pack), uint4{0, 0, 0, 0});
       if constexpr (kScaled<T>) this->scales(stage)[kKeys + key] = 0.0f;
     }
-    wgmma_fence_operand();  // before the next copy to this stage
+    fence_proxy_async();  // orders these stores before the next TMA copy to this stage
     __syncwarp();
   }
 
  private:
-  // Lane i finds box i of the next stage.
+  // Lane i looks up tile i of the next stage.
   __device__ void look_up() {
     const int at = static_cast<int>(threadIdx.x) % kWarp * maps_.rows;
     if (this->more() && at < kKeys) {

@@ -1,14 +1,15 @@
-// Decoding on the device: warps that take units of work one after another (decode_stream.cuh), multiply keys and values
-// (decode_queries.cuh), and how the results of a sequence's chunks become one.
+// Decode attention on the device: each warp takes units of work one after another (decode_stream.cuh) and multiplies
+// keys and values (decode_queries.cuh). The results of a sequence's chunks are merged here.
 #pragma once
 
 #include "kernels/cuda/device/decode_queries.cuh"
 
 namespace sluice::cuda {
 
-inline constexpr int kMerged = 16;  // results of chunks that are added up at a time
+inline constexpr int kMerged = 16;  // most chunk results that are merged at once
 
-// Is this warp the last of `expected` that come to the counter? Then it sees what the others wrote before.
+// Whether this warp is the last of `expected` warps to arrive at the counter. If so, it sees what the others wrote
+// before.
 __device__ inline bool last_to_arrive(int32_t* counter, int expected) {
   __syncwarp();
   int before = 0;
@@ -19,10 +20,10 @@ __device__ inline bool last_to_arrive(int32_t* counter, int expected) {
   return __shfl_sync(kFullWarp, before, 0) == expected - 1;
 }
 
-// Adds up the chunks first, first + step and so on of the unit's line, kMerged at most, in this order: into the slot of
-// the first of them, or to the results where `whole`. kMergedRows rows at a time, of which lane i knows the weights of
-// chunk i % kMerged for row i / kMerged and every second one behind it. Sums and the first values are asked for
-// together: a step waits for this.
+// Merges the chunks first, first + step and so on of the unit's line, at most kMerged, in this order. The result goes
+// to the slot of the first of them or, if `whole`, to the output. kMergedRows rows are merged at a time. Lane i holds
+// the weights of chunk i % kMerged for row i / kMerged and every second row from there. Sums and first values are
+// loaded together, as the latency of a step depends on this.
 inline constexpr int kMergedRows = 4, kMergedAtOnce = 4;
 __device__ inline void merge(const AttentionParams& p, const Work& work, const Unit& unit, const Partials& partials,
                              int first, int step, int count, bool whole) {
@@ -97,8 +98,8 @@ __device__ inline void merge(const AttentionParams& p, const Work& work, const U
   }
 }
 
-// After a unit's result was stored: whoever completes a group of chunks adds it up, whoever completes the groups gives
-// the result.
+// Called after a unit's result was stored. The warp that completes a group of chunks merges it; the warp that completes
+// the last group writes the result.
 __device__ inline void merge_complete(const AttentionParams& p, const Work& work, const Unit& unit,
                                       const Partials& partials) {
   const int first_chunk = unit.chunk / kMerged * kMerged, in_group = min(kMerged, unit.chunks - first_chunk);
@@ -112,8 +113,8 @@ __device__ inline void merge_complete(const AttentionParams& p, const Work& work
   merge(p, work, unit, partials, 0, kMerged, groups, true);
 }
 
-// Shared memory of a block, from an address that is a multiple of 1024: the warps' rings, their scales, their queues,
-// the barriers of their stages, the sequences.
+// The shared memory of a block, from a multiple of 1024: the warps' rings with their scales, queues and stage barriers,
+// then the sequences.
 template <class T, int dim>
 struct DecodeMemory {
   static constexpr int kKeyBytes = 2 * dim * static_cast<int>(sizeof(T));
@@ -132,7 +133,7 @@ struct DecodeMemory {
   uint4* rings;
   float* scales;
   Unit* queues;
-  uint64_t* barriers;  // a stage's, where copies use them
+  uint64_t* barriers;  // one per stage, where TMA copies use them
   SequenceWork* sequences;
 };
 

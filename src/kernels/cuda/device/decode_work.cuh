@@ -1,4 +1,5 @@
-// What decoding is made of: units of work, counted on the device from the sequences' lengths.
+// The units of work of decode attention, counted on the device from the lengths of the sequences. A line is the keys of
+// one sequence for one kv head and one tile of packed rows.
 #pragma once
 
 #include "kernels/cuda/attention/decode_plan.h"
@@ -9,7 +10,7 @@
 
 namespace sluice::cuda {
 
-// Chunks that warps take in turn (Cut): [first + i * length, first + (i + 1) * length) for i below count.
+// Chunks that warps take in turn (Cut): chunk i < count has keys [first + i * length, first + (i + 1) * length).
 struct Chunks {
   int first, length, count;
 };
@@ -21,7 +22,7 @@ __device__ inline Chunks chunks_of(const AttentionParams& p, int rows, int kv_le
   return {first, length, (keys + length - 1) >> (31 - __clz(length))};
 }
 
-// x / by of small numbers.
+// Computes x / by for small numbers by a multiplication.
 struct Divisor {
   int by;
   unsigned of_all;  // 2^32 / by, rounded up
@@ -31,7 +32,7 @@ struct Divisor {
   }
 };
 
-// The keys of a line, from a multiple of a grain on.
+// The keys of a line, from a multiple of kGrain on.
 struct Line {
   int first, grains;
 };
@@ -42,15 +43,15 @@ __device__ inline Line line_of(const AttentionParams& p, int rows, int kv_len) {
 
 // A chunk of keys for one tile of packed rows of one kv head.
 struct alignas(16) Unit {
-  int index;  // its slot; -1: there is no unit
+  int index;  // the unit's slot; -1: there is no unit
   int sequence, kv_head, first_row;
   int first_token, rows, kv_len;
-  int chunk, chunks;  // this one of so many
+  int chunk, chunks;  // this chunk's number and the number of chunks
   int step;           // slots from one chunk to the next
-  int grains;         // of a part of keys that are shared
+  int grains;         // grains of the unit, where warps share the keys
   int begin, end;     // the keys of the chunk that a row of the tile sees; may be none
 
-  // Stages begin at keys first_stage(), first_stage() + keys and so on below stop(); there is always one.
+  // Stages begin at keys first_stage(), first_stage() + keys and so on below stop(). There is always one stage.
   template <int keys>
   __device__ int first_stage() const {
     return begin / keys * keys;
@@ -61,14 +62,14 @@ struct alignas(16) Unit {
   }
 };
 
-// The sequences' units, or the grains of their lines, counted up, in shared memory.
+// A sequence with the number of units, or of grains of lines, before it. Lies in shared memory.
 struct SequenceWork {
   int first_unit, first_token, rows, kv_len;
 };
 
 class Work {
  public:
-  // By all threads of the team; to be followed by a barrier.
+  // Called by all threads of the team; a barrier has to follow.
   __device__ Work(const AttentionParams& p, SequenceWork* all, int sequences, int tile_rows, Cut cut, const Team& team)
       : p_(p),
         all_(all),
@@ -87,22 +88,22 @@ class Work {
   }
 
   __device__ int count() const { return count_; }
-  // Do warps share the keys, each with a part of so many grains?
+  // Whether warps share the keys, each taking a part of part() grains.
   __device__ bool shared() const { return cut_.shared_by > 0; }
   __device__ int part() const { return part_; }
 
-  // The unit that begins `at` grains from the beginning of all lines, and ends `stop` grains from there at the latest.
+  // The unit that begins `at` grains after the start of the first line and ends at most `stop` grains after it.
   __device__ Unit unit_of_grains(int at, int stop) const {
     const int sequence = sequence_at(at);
     const SequenceWork s = all_[sequence];
     const Line line = line_at(s.rows, s.kv_len);
-    // Kv heads of one tile follow one another.
+    // The kv heads of one tile follow one another.
     const int number = (at - s.first_unit) / line.grains, begin = s.first_unit + number * line.grains;
     const int tile = kv_heads_.divide(number), first_part = begin / part_, chunk = at / part_ - first_part;
     const int grains = min(stop, begin + line.grains) - at;
     Unit unit = unit_of(sequence, s, number - tile * p_.kv_heads, tile * tile_rows_, line.first + (at - begin) * kGrain,
                         grains * kGrain);
-    // A part has one line that begins before it at most, and one that begins in it and goes on.
+    // At most one line of a part begins before it, and at most one that begins in it goes on behind it.
     unit.index = chunk == 0 ? cut_.shared_by + first_part : first_part + chunk;
     unit.chunk = chunk, unit.chunks = (begin + line.grains - 1) / part_ - first_part + 1;
     unit.step = 1, unit.grains = grains;
@@ -121,7 +122,7 @@ class Work {
     const int sequence = sequence_at(index);
     const SequenceWork s = all_[sequence];
     const Chunks chunks = chunks_of(p_, s.rows, s.kv_len, cut_);
-    // Tiles and kv heads of one chunk follow one another.
+    // The tiles and kv heads of one chunk follow one another.
     const int own = index - s.first_unit, tile_of_all = kv_heads_.divide(own),
               kv_head = own - tile_of_all * p_.kv_heads;
     const int of_rows = tiles(s.rows), chunk = of_rows == 1 ? tile_of_all : tile_of_all / of_rows;
@@ -131,7 +132,7 @@ class Work {
     return unit;
   }
 
-  // How many rows a unit has, and which they are.
+  // The number of rows of a unit, and its row `row`.
   __device__ int rows(const Unit& unit) const { return min(tile_rows_, unit.rows * p_.group - unit.first_row); }
   __device__ PackedRow row(const Unit& unit, int row) const {
     const int packed = unit.first_row + row, token = group_.divide(packed);
@@ -140,7 +141,7 @@ class Work {
   }
 
  private:
-  // Fills in count_ and where the sequences begin, and what they are if this is the first time.
+  // Counts units up to each sequence and sets count_. The first call also reads the sequences.
   __device__ void count_up(SequenceWork* all, const Team& team, bool first_time) {
     __shared__ int sums[kMostWarps];
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -176,8 +177,8 @@ class Work {
     }
   }
 
-  // By how many grains parts have to be longer so that they are enough for every line to begin with one of its own;
-  // 31 if that is more than seven. Of eight lengths every thread counts one.
+  // How many grains longer parts have to be so that every line can begin with a part of its own. 31 if that is more
+  // than seven. Each thread tries one of eight lengths.
   __device__ int grains_for_whole_lines(const Team& team) const {
     constexpr int kLengths = kMostUnitGrains + 1;
     static_assert(kLengths == 8);
@@ -201,7 +202,7 @@ class Work {
     return s.rows > 0 && s.rows * p_.group <= kMostDecodeRows && s.kv_len >= s.rows;
   }
   __device__ int lines(const SequenceWork& s) const { return p_.kv_heads * tiles(s.rows); }
-  // With what lies behind it until the next one begins.
+  // The line with the unused grains behind it until the next line begins.
   __device__ Line line_at(int rows, int kv_len) const {
     Line line = line_of(p_, rows, kv_len);
     if (whole_lines_) line.grains = (line.grains + part_ - 1) / part_ * part_;
@@ -213,12 +214,12 @@ class Work {
     return last_of(0, sequences_ - 1, [&](int i) { return all_[i].first_unit <= index; });
   }
 
-  // Of `length` keys from `from` on; its place among the chunks is not filled in.
+  // The unit of `length` keys from `from` on. Its chunk numbers are not filled in.
   __device__ Unit unit_of(int sequence, const SequenceWork& s, int kv_head, int first_row, int from, int length) const {
     const int last_token = min(s.rows - 1, group_.divide(first_row + tile_rows_ - 1)), past = s.kv_len - s.rows;
     int begin = max(from, first_visible(p_, past + group_.divide(first_row)));
     int end = min(from + length, last_visible(p_, past + last_token, s.kv_len) + 1);
-    if (begin >= end) begin = end = from;  // its one stage then has keys that no row sees
+    if (begin >= end) begin = end = from;  // its only stage then has keys that no row sees
     Unit unit{};
     unit.sequence = sequence, unit.kv_head = kv_head, unit.first_row = first_row;
     unit.first_token = s.first_token, unit.rows = s.rows, unit.kv_len = s.kv_len;
@@ -226,7 +227,7 @@ class Work {
     return unit;
   }
 
-  __device__ int tiles(int rows) const {  // of 8 or 16 rows
+  __device__ int tiles(int rows) const {  // tiles of 8 or 16 rows
     return (rows * p_.group + tile_rows_ - 1) >> (tile_rows_ == kQueries ? 3 : 4);
   }
 

@@ -1,8 +1,8 @@
-// How latent attention (attention_latent.cu) is shared out among blocks. A unit is a tile of packed rows of a sequence
-// with all keys that these see. Units lie side by side on a line, as long as they have tiles of keys, and every block
-// takes an equal stretch of it: where a stretch ends inside a unit, the unit is cut between two tiles of keys, and its
-// pieces are added up after. So blocks have the same to do whatever the lengths are, no more than two pieces of a block
-// are not whole units, and nothing depends on what the host knows of lengths.
+// How latent attention (attention/latent.cu) divides its work among blocks. A unit is a tile of packed rows of a
+// sequence with all keys that these rows see. Units lie end to end on a line, each as long as its number of key tiles.
+// Every block takes an equal stretch of the line. Where a stretch ends inside a unit, the unit is cut between two key
+// tiles, and its pieces are merged later. So all blocks have equal work whatever the lengths are. At most two pieces of
+// a block are not whole units. Nothing depends on lengths known to the host.
 #pragma once
 
 #include "kernels/cuda/attention/decode_plan.h"
@@ -13,18 +13,19 @@
 namespace sluice::cuda {
 
 inline constexpr int kLatentRows = 64;         // packed rows of a unit
-inline constexpr int kLatentKeys = 64;         // of a tile
-inline constexpr int kLatentSequences = 1024;  // of a launch: what they cost lies in shared memory
-inline constexpr int kShortestStretch = 2;     // tiles of keys: more pieces would take longer to be added up
-inline constexpr int kMostLatentBlocks = 256;  // and so pieces of a unit
+inline constexpr int kLatentKeys = 64;         // keys of a tile
+inline constexpr int kLatentSequences = 1024;  // most sequences of a launch, as their costs lie in shared memory
+inline constexpr int kShortestStretch = 2;     // key tiles: merging more pieces would take longer
+inline constexpr int kMostLatentBlocks = 256;  // most blocks, and so most pieces of a unit
 
-// A unit that ends in another block than it begins in, as the blocks know it that begin inside of it.
+// A unit that ends in another block than it begins in. Written by the blocks that begin inside it.
 struct LatentCut {
   int sequence, first_row;      // sequence -1: the block begins with a unit
-  int first_block, last_block;  // which have pieces of it
+  int first_block, last_block;  // the blocks that have pieces of the unit
 };
 
-// Results of the pieces: two slots of kLatentRows rows for each block, the first for a unit that began before.
+// The results of pieces: two slots of kLatentRows rows for each block. The first slot is for a unit that began in an
+// earlier block.
 struct LatentPartials {
   float* values;    // [2 * blocks, kLatentRows, value_dim]
   ChunkSum* sums;   // [2 * blocks, kLatentRows]; top -inf: no key was seen, and there are no values
@@ -40,7 +41,7 @@ struct LatentSequence {
   __device__ int units(const AttentionParams& p) const { return (rows * p.group + kLatentRows - 1) / kLatentRows; }
 };
 
-// The keys that rows of a unit see, and the tiles these are in.
+// The keys that rows of a unit see, and the tiles that contain them.
 struct LatentKeys {
   int begin, end;
 
@@ -53,13 +54,13 @@ struct LatentKeys {
   __device__ int tiles() const { return (end - 1) / kLatentKeys - first_tile() + 1; }
 };
 
-// A unit, or what a block has of it.
+// A unit, or the part of it that a block has.
 struct LatentPiece {
   int sequence, first_row;
   int first_token, rows, kv_len;
   int begin, end;         // keys of the unit
-  int first_tile, tiles;  // of the piece; there may be none
-  int slot;               // of the partial results; -1: the piece is the whole unit
+  int first_tile, tiles;  // key tiles of the piece; there may be none
+  int slot;               // slot of the partial results; -1: the piece is the whole unit
 
   __device__ bool begins_inside() const { return slot >= 0 && slot % 2 == 0; }
   __device__ PackedRow row(const AttentionParams& p, int row) const {
@@ -67,14 +68,14 @@ struct LatentPiece {
   }
 };
 
-// Where a sequence's units begin on the line, and how long each of them is: all the same, what the first and the last
-// of them are on average.
+// Where a sequence's units begin on the line, and the length of each. All have the same length, the mean of the first
+// unit's and the last one's.
 struct LatentCost {
   int begin, of_unit;
 };
 
-// By all threads of a block: the cost of the sequences, and all of it as the result. `sums` has a number per warp. To
-// be followed by a barrier.
+// Fills in the costs of the sequences and returns their sum. Called by all threads of a block; a barrier has to follow.
+// `sums` has one number per warp.
 __device__ inline int sum_latent_costs(const AttentionParams& p, int sequences, LatentCost* costs, int* sums) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int threads = static_cast<int>(blockDim.x), warps = threads / kWarp;
@@ -114,7 +115,7 @@ class LatentStretch {
         at_(min(all, static_cast<int>(blockIdx.x) * length_)),
         stop_(min(all, at_ + length_)) {}
 
-  // False: there is none left.
+  // Gets the next piece. False: there is none left.
   __device__ bool next(LatentPiece& piece) {
     if (at_ >= stop_) return false;
     find_sequence();
@@ -122,7 +123,7 @@ class LatentStretch {
     const LatentSequence s(p_, sequence_);
     const int unit = (at_ - cost.begin) / cost.of_unit, end = cost.begin + (unit + 1) * cost.of_unit;
     unit_begin_ = end - cost.of_unit;
-    // Long and short units in turn: those of any stretch are together as long as the line says.
+    // Long and short units alternate, so that those of any stretch together are as long as the line says.
     const int row_tile = unit % 2 == 0 ? s.units(p_) - 1 - unit / 2 : unit / 2;
     const LatentKeys keys(p_, s, row_tile * kLatentRows);
     const int from = at_ - unit_begin_, to = min(stop_, end) - unit_begin_, tiles = keys.tiles();
@@ -143,12 +144,12 @@ class LatentStretch {
     return true;
   }
 
-  // Of the latest piece's unit.
+  // The blocks that the latest piece's unit spans.
   __device__ int first_block() const { return unit_begin_ / length_; }
   __device__ int last_block() const { return (unit_end_ - 1) / length_; }
 
  private:
-  // The last one that begins at or before the place.
+  // Finds the last sequence that begins at or before the current position.
   __device__ void find_sequence() {
     sequence_ = last_of(sequence_, sequences_ - 1, [&](int s) { return costs_[s].begin <= at_; });
   }

@@ -1,4 +1,4 @@
-// Conversions and loads of the stored types: fp32, bf16, fp16, 8-bit floats (E4M3, E5M2), in packs of 16 bytes.
+// Conversions and loads of the stored types: fp32, bf16, fp16 and 8-bit floats (E4M3, E5M2), in packs of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -32,15 +32,15 @@ __device__ inline __half from_f32<__half>(float x) {
   return __float2half_rn(x);
 }
 template <>
-__device__ inline __nv_fp8_e4m3 from_f32<__nv_fp8_e4m3>(float x) {  // what is too large becomes 448, NaN stays NaN
+__device__ inline __nv_fp8_e4m3 from_f32<__nv_fp8_e4m3>(float x) {  // saturates at 448; NaN stays NaN
   return __nv_fp8_e4m3(x);
 }
 template <>
-__device__ inline __nv_fp8_e5m2 from_f32<__nv_fp8_e5m2>(float x) {  // the same with 57344
+__device__ inline __nv_fp8_e5m2 from_f32<__nv_fp8_e5m2>(float x) {  // saturates at 57344; NaN stays NaN
   return __nv_fp8_e5m2(x);
 }
 
-// Two values as the 32 bits a tensor core takes, the first in the low half.
+// Packs two values into the 32 bits that a tensor core takes, the first in the low half.
 template <class T>
 __device__ inline uint32_t pack2(float low, float high);
 template <>
@@ -54,13 +54,13 @@ __device__ inline uint32_t pack2<__half>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
-// Two 8-bit floats as the 32 bits of two of 16 bits, which hold them exactly.
+// Widens two 8-bit floats to two fp16, exactly.
 __device__ inline uint32_t widen_fp8(uint32_t pair) {
   const __half2_raw v = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return v.x | static_cast<uint32_t>(v.y) << 16;
 }
 
-// The first two, or the last two, of four elements of 8 bits as 32 bits of two of Wide<T>, which hold them exactly.
+// Widens the first two, or the last two, of four 8-bit elements to two 16-bit elements of Type, exactly.
 template <class T>
 struct WideOf;
 template <>
@@ -70,12 +70,13 @@ struct WideOf<__nv_fp8_e4m3> {
   __device__ static uint32_t high(uint32_t four) { return widen_fp8(four >> 16); }
 };
 template <>
-struct WideOf<__nv_fp8_e5m2> {  // the upper half of an fp16
+struct WideOf<__nv_fp8_e5m2> {  // an E5M2 number is the upper half of an fp16 number
   using Type = __half;
   __device__ static uint32_t low(uint32_t four) { return __byte_perm(four, 0, 0x1404); }
   __device__ static uint32_t high(uint32_t four) { return __byte_perm(four, 0, 0x3424); }
 };
-// 128 + (c & 127) and, by the sign, 128 or 256 are bf16 with the bits 0x43 above a byte; their difference is c.
+// Both 128 + (c & 127) and, by the sign, 128 or 256 are bf16 numbers with the bits 0x43 above a byte; their difference
+// is c.
 template <>
 struct WideOf<int8_t> {
   using Type = __nv_bfloat16;
@@ -92,25 +93,25 @@ struct WideOf<int8_t> {
   }
 };
 
-// 2^x of the special function unit: 0 for -inf, results below 2^-126 are flushed to 0.
+// 2^x by the special function unit. It is 0 for -inf, and results below 2^-126 are flushed to 0.
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// An absolute error of 2e-7; no branches.
+// tanh with an absolute error of 2e-7 and no branches.
 __device__ inline float tanh_fast(float x) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(exp2_fast(2.8853900817779268f * x) + 1.0f));
   return fmaf(-2.0f, inverse, 1.0f);
 }
 
-// Elements of 16 bytes.
+// Elements in 16 bytes.
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
-// The pack's elements as fp32.
+// Unpacks 16 bytes to fp32.
 __device__ inline void unpack(const uint4& pack, float (&out)[4], const float*) {
   out[0] = __uint_as_float(pack.x), out[1] = __uint_as_float(pack.y);
   out[2] = __uint_as_float(pack.z), out[3] = __uint_as_float(pack.w);
@@ -132,7 +133,7 @@ __device__ inline void unpack(const uint4& pack, float (&out)[8], const __half*)
   }
 }
 
-// Four elements from a multiple of their size on.
+// Loads four elements from an address aligned to their total size.
 __device__ inline float4 load_four(const float* p) { return *reinterpret_cast<const float4*>(p); }
 __device__ inline float4 load_four(const __nv_bfloat16* p) {
   const uint2 v = *reinterpret_cast<const uint2*>(p);
@@ -140,7 +141,7 @@ __device__ inline float4 load_four(const __nv_bfloat16* p) {
           __uint_as_float(v.y & 0xffff0000u)};
 }
 
-// 16 bytes that nobody reads twice: they pass the L1 cache by.
+// Loads 16 bytes that are read once: they are not allocated in L1.
 __device__ inline uint4 load_streaming(const void* address) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,7 +1,7 @@
-// Kernels that begin while the ones before them end (programmatic dependent launch, compute capability 9.0): what a
-// kernel does before wait_for_earlier() overlaps with the tail of its predecessor, and must touch only what no kernel
-// of a step writes: weights, tables, in recordings (Launch::recorded) indices and caches of earlier steps. Every kernel
-// launched here calls it, in every thread, before anything else.
+// Programmatic dependent launch (PDL, compute capability 9.0): a kernel begins while the one before it ends. What it
+// does before wait_for_earlier() runs alongside the tail of its predecessor. That part may touch only memory that no
+// kernel of a step writes: weights, tables and, in captured graphs (Launch::captured), indices and caches of earlier
+// steps. Every kernel launched here calls wait_for_earlier() in every thread before anything else.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace sluice::cuda {
 
-// Everything that earlier kernels wrote is visible after this. Lets the next kernel's blocks start, which wait in turn.
+// Makes everything visible that earlier kernels wrote. Lets the blocks of the next kernel start, which wait in turn.
 __device__ inline void wait_for_earlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

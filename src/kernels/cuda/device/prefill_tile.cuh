@@ -1,6 +1,6 @@
-// Which rows a block of prefill takes: sequences' packed rows cut into tiles, counted up on the device from where their
-// rows begin. A grid over the longest sequence's tiles times all sequences would be blocks without rows for the most
-// part, each as long in starting as any other.
+// Which rows a block of prefill takes. The sequences' packed rows are cut into tiles, which the device counts from
+// where the rows begin. A grid of the longest sequence's tiles times all sequences would consist mostly of blocks
+// without rows, and starting one takes as long as starting any other.
 #pragma once
 
 #include "kernels/cuda/device/scan.cuh"
@@ -9,14 +9,14 @@
 namespace sluice::cuda {
 
 struct PrefillTile {
-  int sequence, kv_head, first_row;  // -1: there is no such tile
+  int sequence, kv_head, first_row;  // sequence -1: there is no such tile
 };
 
-inline constexpr int kMostPrefillWarps = 16;  // of a block
+inline constexpr int kMostPrefillWarps = 16;  // most warps of a block
 
-// The block's own tile of those of `sequences` sequences that are not decoded. The tiles of a kv head follow one
-// another, those with the most keys first. By all threads of the block, which need a barrier before they write to
-// `scratch`, 128 bytes of shared memory.
+// The block's own tile among the tiles of those of the `sequences` sequences that are not decoded. The tiles of a kv
+// head follow one another, those with the most keys first. Called by all threads of the block. They need a barrier
+// before they write to `scratch`, 128 bytes of shared memory.
 __device__ inline PrefillTile prefill_tile(const AttentionParams& p, int sequences, uint4* scratch) {
   auto* sums = reinterpret_cast<int*>(scratch);
   PrefillTile& found = *reinterpret_cast<PrefillTile*>(sums + kMostPrefillWarps);

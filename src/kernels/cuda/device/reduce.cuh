@@ -1,4 +1,4 @@
-// Sums and maxima over warps and blocks, in an order that depends on nothing but the number of threads.
+// Sums and maxima over warps and blocks, in an order that depends only on the number of threads.
 #pragma once
 
 namespace sluice::cuda {

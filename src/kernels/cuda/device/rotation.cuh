@@ -1,4 +1,4 @@
-// Rotations by position, and where the vector of a head lies in a paged cache.
+// Rotary position embedding, and where the vector of a head lies in a paged cache.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 namespace sluice::cuda {
 
 struct Rotation {
-  const float* cos_sin = nullptr;  // null: none
+  const float* cos_sin = nullptr;  // null: vectors are not rotated
   int64_t stride = 0;
   int rotary = 0;
   bool interleaved = false;
 };
 
-// Element i of `from` after the rotation whose cosines and sines are `table`.
+// Element i of `from` after the rotation with the cosines and sines in `table`.
 template <class Q>
 __device__ inline float rotated(const Rotation& r, const float* table, const Q* from, int i) {
   if (i >= r.rotary) return to_f32(from[i]);
@@ -27,7 +27,7 @@ __device__ inline float rotated(const Rotation& r, const float* table, const Q* 
   return second ? y * c + x * s : x * c - y * s;
 }
 
-// Pair `pair` of `head` in place.
+// Rotates pair `pair` of `head` in place.
 template <class Q>
 __device__ inline void rotate_pair(const Rotation& r, const float* table, Q* head, int pair) {
   const int half = r.rotary / 2;
@@ -43,7 +43,7 @@ template <class T>
 struct Cache {
   T* data;
   int64_t kv_heads, block_size, dim;
-  float* scales = nullptr;  // of int8, one per vector
+  float* scales = nullptr;  // for int8 caches, one per vector
   __device__ int64_t vector(int64_t slot, int64_t head) const {
     return (slot / block_size * kv_heads + head) * block_size + slot % block_size;
   }

@@ -1,6 +1,6 @@
-// Many rows that blocks go through one after another, each of them whole in shared memory while the next ones are on
-// their way (PTX ISA: cp.async.bulk, compute capability 9.0): blocks that live for one row leave memory idle while they
-// add up, and while they begin and end.
+// Streams many rows through blocks: each row is whole in shared memory while the next ones are prefetched (PTX ISA:
+// cp.async.bulk, compute capability 9.0). Blocks that process a single row leave memory idle while they reduce it, and
+// while they start and end.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,8 @@ struct SumAndLargest {
   float sum, largest;
 };
 
-// Both of a block of up to 1024 threads (whole warps), with one barrier; `scratch` holds 32 for every other call.
+// Both over a block of up to 1024 threads (whole warps), with one barrier. `scratch` holds 32, and successive calls
+// alternate between two of them.
 __device__ inline SumAndLargest block_sum_and_max(SumAndLargest x, SumAndLargest* scratch) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   x = {warp_sum(x.sum), warp_max(x.largest)};
@@ -25,16 +26,16 @@ __device__ inline SumAndLargest block_sum_and_max(SumAndLargest x, SumAndLargest
   return {warp_sum(x.sum), warp_max(x.largest)};
 }
 
-inline constexpr int kStreamedRows = 3;  // of a block, in shared memory
+inline constexpr int kStreamedRows = 3;  // rows of a block in shared memory
 
-// Shared memory of a block, from a multiple of 16.
+// Shared memory of a block in bytes, from a multiple of 16.
 constexpr int row_stream_bytes(int row_bytes) { return kStreamedRows * (row_bytes + 8); }
 
-// How many blocks go through so many rows; 0: rows are too few, too long, or not whole packs of 16 bytes, or the device
-// has no such copies.
+// The number of blocks that stream this many rows. 0: there are too few rows, they are too long or not whole packs of
+// 16 bytes, or the device has no bulk copies.
 inline unsigned row_stream_blocks(const Launch& l, const void* data, int64_t rows, int64_t stride_bytes,
                                   int64_t row_bytes, int threads) {
-  constexpr int kRowsOfBlock = 4, kMostShared = 220 << 10, kMostThreads = 2048;  // the latter two of a multiprocessor
+  constexpr int kRowsOfBlock = 4, kMostShared = 220 << 10, kMostThreads = 2048;  // kMostShared and kMostThreads: per SM
   if (l.compute_capability < 90 || (reinterpret_cast<uintptr_t>(data) | row_bytes | stride_bytes) % 16 != 0) return 0;
   if (row_bytes > kMostShared / kStreamedRows - 8) return 0;
   const int together =
@@ -54,10 +55,10 @@ void launch_row_stream(const Launch& l, const char* name, void (*kernel)(Paramet
              std::forward<Arguments>(arguments)...);
 }
 
-// Rows blockIdx.x, blockIdx.x + gridDim.x and so on below `rows`, of `bytes` bytes, a multiple of 16, each.
+// Rows blockIdx.x, blockIdx.x + gridDim.x and so on below `rows`. Each has `bytes` bytes, a multiple of 16.
 class RowStream {
  public:
-  // By all threads of the block; waits for earlier kernels.
+  // Called by all threads of the block; waits for earlier kernels.
   __device__ RowStream(void* memory, const void* data, int64_t stride_bytes, int bytes, int rows)
       : memory_(static_cast<std::byte*>(memory)),
         data_(static_cast<const std::byte*>(data)),
@@ -67,14 +68,14 @@ class RowStream {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStreamedRows; ++i) init_barrier(full(i), 1);
     }
-    wgmma_fence_operand();
+    fence_proxy_async();
     wait_for_earlier();
     __syncthreads();
     for (int i = 0; i < kStreamedRows; ++i) fetch(i, static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x));
   }
 
-  // Calls f(row, its elements) for each row, by all threads of the block; f ends in a barrier of the block that is
-  // behind its last look at the elements.
+  // Calls f(row, its elements) for each row, by all threads of the block. f must end with a block barrier after its
+  // last read of the elements.
   template <class T, class F>
   __device__ void each(F&& f) {
     int stage = 0, round = 0;

@@ -1,21 +1,21 @@
-// Rows cut into tiles: those of one matrix, or of experts, whose numbers only the device knows.
+// Cuts rows into tiles: the rows of one matrix, or of experts, whose row counts only the device knows.
 #pragma once
 
 #include "kernels/cuda/device/scan.cuh"
 
 namespace sluice::cuda {
 
-// Where x has a row of a product (Product::x_rows).
+// The row of x that is multiplied as row `row` of a matmul (MatmulProblem::x_rows).
 __device__ inline int64_t row_of_x(const int32_t* x_rows, int64_t row) { return x_rows != nullptr ? x_rows[row] : row; }
 
-// `count` rows of a matrix from `row` on; the matrix's own begin at `start`.
+// `count` rows of a matrix from `row` on. The rows of the matrix begin at `start`.
 struct RowTile {
   int matrix, row, count, start;
 };
 
-// All tiles of up to `size` rows: of rows 0 .. rows - 1 where `starts` is null, else of every matrix m with rows
-// starts[m] .. starts[m + 1]. Used by whole warps. A lane counts the tiles of its share of the matrices, so that all of
-// `starts` is on its way at once.
+// All tiles of up to `size` rows. Where `starts` is null they cover rows 0 .. rows - 1, else rows starts[m] .. starts[m
+// + 1] of every matrix m. Used by whole warps. Each lane counts the tiles of its share of the matrices, so that all of
+// `starts` is loaded at once.
 class RowTiles {
  public:
   __device__ RowTiles(const int32_t* starts, int matrices, int rows, int size)
@@ -31,7 +31,7 @@ class RowTiles {
     return starts_ == nullptr ? (rows_ + size_ - 1) / size_ : __shfl_sync(kFullWarp, upto_, kWarp - 1);
   }
 
-  // Without rows beyond the last one.
+  // A tile of no rows if `number` is beyond the last tile.
   __device__ RowTile operator[](int number) const {
     if (starts_ == nullptr) return {0, number * size_, min(size_, rows_ - number * size_), 0};
     RowTile tile{0, 0, 0, 0};
@@ -55,14 +55,14 @@ class RowTiles {
 
   const int32_t* starts_;
   const int matrices_, rows_, size_;
-  int share_ = 0, first_ = 0, own_ = 0, upto_ = 0;  // of this lane
+  int share_ = 0, first_ = 0, own_ = 0, upto_ = 0;  // of this lane's matrices
 };
 
 __device__ inline RowTile find_row_tile(const int32_t* starts, int matrices, int rows, int number, int size) {
   return RowTiles(starts, matrices, rows, size)[number];
 }
 
-// As many tiles as there may be.
+// The most tiles there can be.
 inline unsigned most_row_tiles(bool grouped, int matrices, int rows, int size) {
   return static_cast<unsigned>(grouped ? rows / size + (matrices < rows ? matrices : rows) : (rows + size - 1) / size);
 }

@@ -1,4 +1,5 @@
-// Where a kernel puts rows of results: fp32, 16 bits, or 8-bit floats with a scale per row, four elements at a time.
+// The rows of results that a kernel writes, four elements at a time: fp32, 16 bits, or 8-bit floats with a scale per
+// row.
 #pragma once
 
 #include "kernels/cuda/device/fp8.cuh"
@@ -31,7 +32,7 @@ struct RowsOut<__nv_fp8_e4m3> {
   float* scales;
   int64_t stride;
 
-  // What put() multiplies the row's elements by.
+  // Writes the row's scale and returns the factor that put() takes.
   __device__ float begin_row(int64_t row, float largest, bool writes) const {
     const Fp8Scale s = fp8_scale(largest);
     if (writes) scales[row] = s.scale;
@@ -48,11 +49,13 @@ void with_rows_out(const Tensor& out, F&& f) {
   if (out.dtype == &kFloat32) return f(RowsOut<float>{out.as<float>(), out.row_stride});
   if (out.dtype == &kBFloat16) return f(RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
   if (out.dtype == &kFloat16) return f(RowsOut<__half>{out.as<__half>(), out.row_stride});
-  CHECK(out.dtype == &kFloat8E4M3, "no kernel writes {}", out.dtype->name);
+  CHECK(out.dtype == &kFloat8E4M3,
+        "kernels cannot write rows of {} (expected one of: float32, bfloat16, float16, float8_e4m3fn)",
+        out.dtype->name);
   f(RowsOut<__nv_fp8_e4m3>{out.as<uint32_t>(), ops::row_scales(out), out.row_stride});
 }
 
-// Can it be written, or read, four elements at a time?
+// Whether `t` can be read or written four elements at a time.
 inline bool in_quads(const Tensor& t) {
   const int64_t quad = 4 * t.dtype->block_bytes, row = t.row_stride * t.dtype->block_bytes;
   return reinterpret_cast<uintptr_t>(t.data) % quad == 0 && t.shape[-1] % 4 == 0 && (row % quad == 0 || t.rows() == 1);

@@ -1,11 +1,11 @@
-// Running sums over the lanes of a warp.
+// Prefix sums over the lanes of a warp.
 #pragma once
 
 #include "kernels/cuda/device/reduce.cuh"
 
 namespace sluice::cuda {
 
-// Over the lanes up to this one, itself included.
+// The sum over the lanes up to and including this one.
 __device__ inline int sum_upto(int x) {
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {

@@ -1,9 +1,9 @@
-// Search on the device.
+// Binary search on the device.
 #pragma once
 
 namespace sluice::cuda {
 
-// The last of low .. high for which `holds`, which is true of `low` and never again after it was false.
+// The last i in low .. high for which holds(i). holds(low) is true, and holds is never true again after it was false.
 template <class Holds>
 __device__ inline int last_of(int low, int high, Holds&& holds) {
   while (low < high) {

@@ -1,4 +1,4 @@
-// Shared memory by its 32-bit addresses, which layouts in bytes and asynchronous copies go by.
+// Loads and stores by 32-bit shared-memory addresses, which byte layouts and asynchronous copies use.
 #pragma once
 
 #include <cstdint>

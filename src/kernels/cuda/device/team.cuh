@@ -1,4 +1,4 @@
-// The first warps of a block, which work together and wait for each other at a barrier of their own (1 to 15).
+// The first warps of a block, which work together and synchronize at a named barrier of their own (1 to 15).
 #pragma once
 
 namespace sluice::cuda {

@@ -1,4 +1,4 @@
-// What tensor cores of compute capability 8.0 take: mma.sync, ldmatrix, asynchronous copies to shared memory.
+// Tensor-core instructions of compute capability 8.0: mma.sync, ldmatrix, and asynchronous copies to shared memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,9 +10,10 @@
 
 namespace sluice::cuda {
 
-// c[16, 8] += a[16, 16] * b[16, 8], fp32 sums (PTX ISA, mma.m16n8k16). Lane l holds, with g = l / 4 and t = l % 4:
-// a rows g and g + 8, columns 2t, 2t + 1 and 2t + 8, 2t + 9 as {g low, g + 8 low, g high, g + 8 high};
-// b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g; c rows g and g + 8, columns 2t and 2t + 1.
+// c[16, 8] += a[16, 16] * b[16, 8] with fp32 sums (PTX ISA, mma.m16n8k16). Lane l holds, with g = l / 4 and t = l % 4:
+// - a rows g and g + 8, columns 2t, 2t + 1 and 2t + 8, 2t + 9 as {g low, g + 8 low, g high, g + 8 high};
+// - b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g;
+// - c rows g and g + 8, columns 2t and 2t + 1.
 template <class T>
 __device__ inline void mma(float* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1);
 template <>
@@ -43,8 +44,8 @@ __device__ inline void mma_first(float (&c)[4], const uint32_t (&a)[4], uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// c[16, 8] += a[16, 32] * b[32, 8] of bytes, a without sign and b with one (PTX ISA, mma.m16n8k32). Lane l holds
-// a rows g and g + 8, columns 4t .. 4t + 3 and 4t + 16 .. 4t + 19, b those rows of column g, c as above.
+// c[16, 8] += a[16, 32] * b[32, 8] of bytes, a unsigned and b signed (PTX ISA, mma.m16n8k32). Lane l holds a rows g and
+// g + 8, columns 4t .. 4t + 3 and 4t + 16 .. 4t + 19; b those rows of column g; c as above.
 __device__ inline void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                 uint32_t b1) {
   asm volatile(
@@ -54,7 +55,7 @@ __device__ inline void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t 
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void ldmatrix4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -66,7 +67,7 @@ __device__ inline void ldmatrix4_transposed(uint32_t (&r)[4], uint32_t address) 
                : "r"(address));
 }
 
-// The other way (compute capability 9.0): lane l holds columns 2t and 2t + 1 of row g of each.
+// Stores four such matrices (compute capability 9.0). Lane l holds columns 2t and 2t + 1 of row g of each.
 __device__ inline void stmatrix4(uint32_t address, const uint32_t (&r)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
@@ -75,14 +76,15 @@ __device__ inline void stmatrix4(uint32_t address, const uint32_t (&r)[4]) {
 #endif
 }
 
-// An 8x8 matrix of 16-bit elements in the registers, lane l with columns 2t and 2t + 1 of row g; transposed alike.
+// Transposes an 8x8 matrix of 16-bit elements in registers. Lane l holds columns 2t and 2t + 1 of row g, before and
+// after.
 __device__ inline uint32_t transpose(uint32_t x) {
   uint32_t y;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
 
-// 16 bytes to shared memory; zeros where `valid` is false (the address is then not read).
+// Copies 16 bytes to shared memory, or writes zeros if `valid` is false (the address is then not read).
 __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -90,7 +92,7 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
 __device__ inline void copy_async(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
-// One, two or four words.
+// Copies one, two or four words.
 template <int words>
 __device__ inline void copy_async_words(uint32_t to, const void* from) {
   if constexpr (words == 4) {
@@ -99,7 +101,7 @@ __device__ inline void copy_async_words(uint32_t to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(4 * words));
   }
 }
-// Four bytes, likewise.
+// Copies four bytes, or writes zeros if `valid` is false.
 __device__ inline void copy_async_word(uint32_t to, const void* from, bool valid) {
   const int bytes = valid ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes));

@@ -1,5 +1,5 @@
-// Shared memory of a block that multiplies a tile of rows with 128 outputs: stages that copies fill, two barriers each,
-// and in their place, when all is multiplied, the sums, which the blocks of a cluster add up.
+// The shared memory of a block that multiplies a tile of rows by 128 outputs. Copies fill its stages, which have two
+// barriers each. After the last stage the sums take the place of the stages, and the blocks of a cluster add them up.
 #pragma once
 
 #include "kernels/cuda/device/cluster.cuh"
@@ -8,16 +8,16 @@ namespace sluice::cuda {
 
 inline constexpr int kTileOutputs = 128;
 inline constexpr uint32_t kSumPitch =
-    (kTileOutputs + 4) * 4;  // from a row's sums to the next one's: lanes meet all banks
+    (kTileOutputs + 4) * 4;  // bytes from a row's sums to the next row's, chosen so that lanes meet all banks
 
-// Sums of a tile, from `base` on.
+// The sums of a tile, from `base` on.
 template <int rows>
 struct TileSums {
   static constexpr uint32_t kBytes = rows * kSumPitch;
   uint32_t base;
 
   __device__ uint32_t at(int row, int output) const { return base + row * kSumPitch + output * 4; }
-  // Four sums of a row of all `blocks` blocks of the cluster, in order.
+  // Four sums of a row, added over all `blocks` blocks of the cluster in order.
   __device__ float4 of_blocks(int blocks, int row, int output) const {
     float4 sum{};
     for (int block = 0; block < blocks; ++block) {
@@ -28,7 +28,7 @@ struct TileSums {
   }
 };
 
-// `base` is a multiple of 1024, all else bytes from there.
+// `base` is a multiple of 1024; all other addresses are offsets from it.
 template <int stages, uint32_t stage_bytes, int rows>
 struct TileStages {
   static constexpr int kStages = stages;

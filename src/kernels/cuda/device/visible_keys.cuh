@@ -5,7 +5,8 @@
 
 namespace sluice::cuda {
 
-// The first and the last key that the row at `position` of a sequence of `kv_len` sees. Later rows see no earlier ones.
+// The first and the last key that the row at `position` of a sequence of `kv_len` keys sees. Neither decreases with the
+// position.
 __device__ inline int first_visible(const AttentionParams& p, int position) {
   if (p.chunk > 0) return position / p.chunk * p.chunk;
   return p.window > 0 ? max(0, position - p.window + 1) : 0;
@@ -15,7 +16,7 @@ __device__ inline int last_visible(const AttentionParams& p, int position, int k
   return p.window > 0 ? position + min(kv_len - 1 - position, p.window - 1) : kv_len - 1;
 }
 
-// What is added to the score of `key` in the row at `position`; only where relative_bias is given.
+// What is added to the score of `key` in the row at `position`. relative_bias must not be null.
 __device__ inline float distance_bias(const AttentionParams& p, int head, int position, int key) {
   const int reach = p.relative_reach, distance = min(max(key - position, -reach), reach);
   return p.relative_bias[int64_t{head} * (2 * reach + 1) + reach + distance];

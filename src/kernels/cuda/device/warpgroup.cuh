@@ -1,5 +1,5 @@
-// What compute capability 9.0 adds (sm_90a): products of a warp group of four warps, barriers in shared memory that
-// copies complete on, registers moved from warp group to warp group (PTX ISA: wgmma, mbarrier, setmaxnreg).
+// Instructions of compute capability 9.0 (sm_90a): matmuls of a warp group of four warps, barriers in shared memory
+// that copies complete, and moving registers between warp groups (PTX ISA: wgmma, mbarrier, setmaxnreg).
 #pragma once
 
 #include <cuda_fp8.h>
@@ -8,25 +8,27 @@
 
 namespace sluice::cuda {
 
-// Matrices in shared memory: rows of 64 elements of 16 bits (128 bytes) whose packs of 16 bytes are exchanged, pack i
-// of row r lying at i ^ (r % 8); eight rows, 1024 bytes, are a unit that begins at a multiple of 1024. Wider matrices
-// are panels of 64 columns. `panel_bytes` from a panel to the next one matters only to matrices that are read
-// transposed.
+// The descriptor of a matrix in shared memory. Its rows are 64 elements of 16 bits (128 bytes) with swizzled packs of
+// 16 bytes: pack i of row r lies at i ^ (r % 8). Eight rows, 1024 bytes, form a unit that begins at a multiple of 1024.
+// Wider matrices are panels of 64 columns. `panel_bytes`, the distance between panels, matters only to matrices that
+// are read transposed.
 __device__ inline uint64_t matrix(uint32_t address, uint32_t panel_bytes = 16) {
   constexpr uint64_t kExchanged128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
   return kExchanged128 | kEightRows | uint64_t{panel_bytes >> 4} << 16 | (address & 0x3ffff) >> 4;
 }
 
-// d[64, n] = a[64, 16] * b, added to what d was unless `accumulate` is 0: fp32 sums. Lane l of warp w of the group
-// holds, with g = l / 4 and t = l % 4, in d[4 * i + 2 * h + j] row 16 w + g + 8 h, column 8 i + 2 t + j, and of a in
-// registers what mma takes of its 16 rows. `from_shared`: a is a matrix [64, 16], b one [n, 16];
-// `from_shared_transposed`: b is [16, n]. `from_registers`: b is [16, n], read transposed; `by_rows`: the same with b
-// as in from_shared.
+// d[64, n] = a[64, 16] * b, plus the old d unless `accumulate` is 0, with fp32 sums. With g = l / 4 and t = l % 4, lane
+// l of warp w of the group holds row 16 w + g + 8 h, column 8 i + 2 t + j in d[4 * i + 2 * h + j]. If a is in
+// registers, the lane holds what mma() takes of the warp's 16 rows.
+// - from_shared: a is a matrix [64, 16], b one [n, 16].
+// - from_shared_transposed: the same, but b is [16, n].
+// - from_registers: a is in registers, b is [16, n] and read transposed.
+// - by_rows: a is in registers, b is [n, 16].
 template <class T, int n>
 struct Wgmma;
 
-// The operands of an instruction cannot be a loop. The sums come first, so that what follows them is numbered by n.
-// `r`: what kind of registers they are.
+// The operands of an instruction cannot come from a loop. The sums come first, so the numbers of what follows depend on
+// n. `r` is the register constraint.
 #define SLUICE_EIGHT_SUMS(r, i) \
   r(d[i]), r(d[i + 1]), r(d[i + 2]), r(d[i + 3]), r(d[i + 4]), r(d[i + 5]), r(d[i + 6]), r(d[i + 7])
 #define SLUICE_SUMS_8(r) r(d[0]), r(d[1]), r(d[2]), r(d[3])
@@ -45,8 +47,8 @@ struct Wgmma;
   SLUICE_NAMES_64                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// o0 to o5: the numbers of the operands after n / 2 sums.
-// `transposed`: how b is read, an operand of the instruction.
+// o0 to o5 are the numbers of the operands after n / 2 sums.
+// `transposed` says how b is read, an operand of the instruction.
 #define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, o5, transposed)                                    \
   template <int accumulate = 1>                                                                                     \
   __device__ static void name(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b) {                                \
@@ -80,9 +82,9 @@ SLUICE_WGMMA(32, 16, 17, 18, 19, 20, 21)
 SLUICE_WGMMA(64, 32, 33, 34, 35, 36, 37)
 SLUICE_WGMMA(128, 64, 65, 66, 67, 68, 69)
 
-// The same of 8-bit floats (E4M3), 32 of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32], both of rows of 128 bytes
-// that are exchanged as above; `by_rows` with a in registers, of whose row g + 8 h lane l holds elements 4 t to 4 t +
-// 3, and 16 more, in a[h] and a[2 + h].
+// The same for 8-bit floats (E4M3), 32 elements of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32]. Rows have 128
+// bytes and are swizzled as above. by_rows takes a from registers: of row g + 8 h, lane l holds elements 4 t to 4 t + 3
+// in a[h] and those 16 further on in a[2 + h].
 #define SLUICE_WGMMA_FP8(n, o0, o1, o2, o3, o4, o5)                                                            \
   template <>                                                                                                  \
   struct Wgmma<__nv_fp8_e4m3, n> {                                                                             \
@@ -108,7 +110,7 @@ SLUICE_WGMMA_FP8(64, 32, 33, 34, 35, 36, 37)
 SLUICE_WGMMA_FP8(128, 64, 65, 66, 67, 68, 69)
 #undef SLUICE_WGMMA_FP8
 
-// And of int8, with sums of int32.
+// The same for int8, with sums of int32.
 #define SLUICE_WGMMA_INT8(n, o0, o1, o2, o3, o4, o5)                                                                \
   template <>                                                                                                       \
   struct Wgmma<int8_t, n> {                                                                                         \
@@ -137,29 +139,29 @@ SLUICE_WGMMA_INT8(32, 16, 17, 18, 19, 20, 21)
 #undef SLUICE_SUMS_64
 #undef SLUICE_SUMS_128
 
-// Before products whose registers others wrote; after the products of one group; until all but `Pending` groups of them
-// are done.
+// wgmma_arrive() comes before matmuls whose registers other instructions wrote. wgmma_commit() ends a group of matmuls.
+// wgmma_wait() waits until at most `Pending` groups are unfinished.
 __device__ inline void wgmma_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Pending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// The compiler moves no use of these registers across this point, and none of what makes them: they are written by
-// products that were waited for, or read by those to come.
+// Keeps the compiler from moving uses or definitions of these registers across this point: finished matmuls wrote them,
+// or later ones read them.
 template <int count>
-__device__ inline void hold(float (&registers)[count]) {
+__device__ inline void wgmma_fence_operands(float (&registers)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
 template <class Integer, int count>
-__device__ inline void hold(Integer (&registers)[count]) {
+__device__ inline void wgmma_fence_operands(Integer (&registers)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// Barriers of `arrivals` threads (or copies) in shared memory, 8 bytes each; phases alternate between 0 and 1.
+// Barriers of `arrivals` threads (or copies) in shared memory, 8 bytes each. Phases alternate between 0 and 1.
 __device__ inline void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -169,21 +171,22 @@ __device__ inline void arrive(uint32_t barrier) {
 __device__ inline void arrive(uint32_t barrier, int times) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times) : "memory");
 }
-// Arrives for this thread when all of its asynchronous copies so far are done.
+// Arrives for this thread when all its asynchronous copies so far have finished.
 __device__ inline void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and lets the phase end only when `bytes` more of bulk copies have come.
+// Arrives, and lets the phase end only when bulk copies have brought `bytes` more bytes.
 __device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// `bytes` to shared memory at once, a multiple of 16 as both addresses are, by one thread; counted by a barrier.
+// Copies `bytes` bytes to shared memory, counted by a barrier. Called by one thread. `bytes` and both addresses are
+// multiples of 16.
 __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// Until the phase of this parity is complete.
+// Waits until the phase of this parity is complete.
 __device__ inline void wait_barrier(uint32_t barrier, int parity) {
   asm volatile(
       "{ .reg .pred done;\n"
@@ -193,7 +196,7 @@ __device__ inline void wait_barrier(uint32_t barrier, int parity) {
       : "memory");
 }
 
-// Is it?
+// Whether the phase of this parity is complete.
 __device__ inline bool barrier_passed(uint32_t barrier, int parity) {
   int passed;
   asm volatile(
@@ -206,10 +209,11 @@ __device__ inline bool barrier_passed(uint32_t barrier, int parity) {
   return passed != 0;
 }
 
-// What this thread wrote to shared memory, or saw written, is seen by products of warp groups from here on.
-__device__ inline void wgmma_fence_operand() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Makes what this thread wrote to shared memory, or saw written, visible to later wgmma instructions and bulk copies.
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Waits at barrier `id`, 1 to 15, until `threads` threads have come to it; comes to it and goes on.
+// sync_threads() waits at named barrier `id`, 1 to 15, until `threads` threads have arrived. arrive_threads() arrives
+// without waiting.
 __device__ inline void sync_threads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

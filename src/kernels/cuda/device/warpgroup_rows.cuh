@@ -1,5 +1,6 @@
-// What the prefill kernels of warp groups share: a block's tile of 128 packed rows, of which one warp group copies keys
-// and values into shared memory and two compute 64 rows each (attention_warpgroup.cu, attention_warpgroup_fp8.cu).
+// What the warp-specialized prefill kernels share (attention/warpgroup.cu, attention/warpgroup_fp8.cu). A block has a
+// tile of 128 packed rows. One producer warp group copies keys and values into shared memory; two consumer warp groups
+// compute 64 rows each.
 #pragma once
 
 #include <climits>
@@ -10,26 +11,26 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kGroupThreads = 128;  // of a warp group
+inline constexpr int kGroupThreads = 128;  // threads of a warp group
 inline constexpr int kConsumers = 2;
 inline constexpr int kPrefillThreads = (1 + kConsumers) * kGroupThreads;
 inline constexpr int kGroupRows = 64;       // packed rows of a consumer
-inline constexpr uint32_t kRowBytes = 128;  // of a matrix in shared memory
+inline constexpr uint32_t kRowBytes = 128;  // bytes of a matrix row in shared memory
 static_assert(kConsumers * kGroupRows == kPrefillTileRows && kPrefillThreads <= kMostPrefillWarps * kWarp);
 
-// Numbers of barriers of threads, one for each consumer from these on.
+// Ids of named barriers; each consumer has one from these numbers on.
 inline constexpr int kQueriesThere = 1, kTurn = kQueriesThere + kConsumers;
 
-// Where pack `pack` of row `row` lies in a matrix whose panels are `panel_bytes` long.
+// Offset of pack `pack` of row `row` in a matrix whose panels are `panel_bytes` long.
 __device__ inline uint32_t pack_at(int row, int pack, uint32_t panel_bytes) {
   return pack / 8 * panel_bytes + row * kRowBytes + ((pack ^ row) & 7) * 16;
 }
 
-// What a block works on.
+// The tile that a block works on.
 struct Block {
   int sequence, kv_head, first_row;
   int first_token, rows, kv_len;
-  int begin, end;  // keys that any row sees
+  int begin, end;  // the keys that any row sees
 };
 
 __device__ inline Block block_of(const AttentionParams& p, const PrefillTile& tile) {
@@ -43,8 +44,8 @@ __device__ inline Block block_of(const AttentionParams& p, const PrefillTile& ti
   return b;
 }
 
-// A block's tiles of `keys` keys as a thread of the producer copies them, from the last to the first: a quarter by each
-// warp, a lane of which looks up a group of `group` keys. Tiles are counted in that order.
+// The tiles of `keys` keys that the producer copies for a block, seen by one thread. Tiles are numbered from the last
+// keys to the first. Each warp copies a quarter of a tile; each lane looks up a group of `group` keys.
 template <int keys>
 class CopiedTiles {
  public:
@@ -62,16 +63,16 @@ class CopiedTiles {
   }
 
   __device__ int count() const { return count_; }
-  // Of the warp's part: in a tile, and of tile i in the sequence.
+  // The first key of the warp's part: in a tile, and in the sequence for tile i.
   __device__ static int warp_key() { return static_cast<int>(threadIdx.x) / kWarp * kWarpKeys; }
   __device__ int first_key(int i) const { return (last_ - i) * keys + warp_key(); }
-  // Where there is such a tile.
+  // Looks up tile i if there is one.
   __device__ void look_up(int i) {
     if (i < count_) {
       place_.look_up(p_, table_, first_key(i) + group_key_, b_.begin, b_.end, group_);
     }
   }
-  // Of the tile that was looked up.
+  // The vector that was looked up last.
   __device__ int vector() const { return place_.vector(p_, b_.kv_head); }
 
  private:
@@ -83,7 +84,7 @@ class CopiedTiles {
   GroupPlace place_;
 };
 
-// A thread of a consumer: lane l of warp w holds, with g = l / 4 and t = l % 4, scores of rows 16 w + g and 8 more.
+// A thread of a consumer. With g = l / 4 and t = l % 4, lane l of warp w has scores of rows 16 w + g and 16 w + g + 8.
 struct ConsumerLane {
   __device__ static int consumer() { return static_cast<int>(threadIdx.x) / kGroupThreads - 1; }
   __device__ static int thread() { return static_cast<int>(threadIdx.x) % kGroupThreads; }
@@ -97,7 +98,7 @@ __device__ inline PackedRow consumer_row(const AttentionParams& p, const Block& 
   return packed_row(p, b.kv_head, b.first_row + consumer * kGroupRows + row, b.rows, b.kv_len);
 }
 
-// The two rows of a consumer's lane, which know the keys that both of them see: most tiles are among those.
+// The two rows of a consumer's lane. They store which keys both of them see, as most tiles lie within those.
 class PrefillRows : public SoftmaxRows {
  public:
   __device__ PrefillRows(const AttentionParams& p, const Block& b, int consumer)
@@ -118,16 +119,16 @@ class PrefillRows : public SoftmaxRows {
 
  private:
   int first_seen_ = 0, last_seen_ = INT_MAX;
-  float unit_;  // not found anew for every tile
+  float unit_;  // stored, so that it is not computed for every tile
 };
 
-// The queries of a block's rows, in packs of eight elements; `vectors`: packs are aligned.
+// The queries of a block's rows, in packs of eight elements. `vectors`: packs are aligned.
 template <class Q, bool vectors>
 class BlockQueries {
  public:
   __device__ BlockQueries(const AttentionParams& p, const Block& b, const Q* all) : p_(p), b_(b), all_(all) {}
 
-  // Zeros where there are none. Loads do not wait for one another: something is read there, too.
+  // Loads zeros where there is no query. The load itself is unconditional, so that loads do not wait for one another.
   __device__ void load(const PackedRow& row, int pack, float (&q)[8]) const {
     const bool there = row.position >= 0 && pack < p_.head_dim / 8;
     const int64_t at = (b_.first_token + row.token) * p_.q_stride + int64_t{row.head} * p_.head_dim + pack * 8;
@@ -148,7 +149,7 @@ class BlockQueries {
   const Q* all_;
 };
 
-// Calls f with the queries.
+// Calls f with the block's queries.
 template <class F>
 __device__ inline void with_block_queries(const AttentionParams& p, const Block& b, F&& f) {
   with_queries(p, [&]<class Q>(const Q* all) {
@@ -160,25 +161,25 @@ __device__ inline void with_block_queries(const AttentionParams& p, const Block&
   });
 }
 
-// What becomes of the rows of a lane that are there: write(h, factor, first) with row h, what its mixed values are
-// multiplied by and the element of the results that it begins with.
+// Calls write(h, factor, first) for each row h of the lane that exists. `factor` is what its mixed values are
+// multiplied by; `first` is the index of its first result element.
 template <class Rows, class Write>
 __device__ inline void each_result_row(const AttentionParams& p, const Block& b, const Rows& rows, Write&& write) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float factor = result_factor(p, rows, h);  // by all lanes
+    const float factor = result_factor(p, rows, h);  // a warp-wide operation, so all lanes call it
     if (rows.position[h] < 0) continue;
     const int token = b.first_token + rows.position[h] - (b.kv_len - b.rows);
     write(h, factor, token * p.out_stride + int64_t{rows.head[h]} * p.value_dim);
   }
 }
 
-// A warp is done with a stage.
+// The warp has finished reading a stage.
 __device__ inline void release(uint32_t barrier) {
   if (threadIdx.x % kWarp == 0) arrive(barrier);
 }
 
-// Consumers take turns, at their products or at their exponentials.
+// The consumers take turns at their matmuls or at their exponentials.
 __device__ inline void give_first_turn() {
   if (ConsumerLane::consumer() == 1) arrive_threads(kTurn, kConsumers * kGroupThreads);
 }

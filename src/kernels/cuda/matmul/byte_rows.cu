@@ -1,4 +1,5 @@
-// Inputs of products of bytes (matmul_bytes.h): integers of 15 bits, as a high and a low one of 8. Bound by latency.
+// Rounds the inputs of int8 matmuls (bytes.h) to integers of 15 bits, each a high and a low byte. One block of 512
+// threads per row. Bound by latency.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/tile_rows.cuh"
@@ -18,8 +19,8 @@ struct Rows {
   bool aligned;
 };
 
-// Sixteen inputs as the high and the low bytes of their numbers, of every four in the order 0, 2, 1, 3. Returns the sum
-// of the numbers.
+// Rounds sixteen inputs to integers and packs their high and low bytes, every four in the order 0, 2, 1, 3. Returns the
+// sum of the integers.
 __device__ int to_bytes(const float4 (&x)[4], float inverse, uint32_t (&high)[4], uint32_t (&low)[4]) {
   int sum = 0;
 #pragma unroll
@@ -37,7 +38,7 @@ __device__ int to_bytes(const float4 (&x)[4], float inverse, uint32_t (&high)[4]
   return sum;
 }
 
-// A block per row. Inputs beyond k are zeros; a row with one that is no number has a scale that is none.
+// One block per row. Inputs beyond k are zeros. A row with an infinity or NaN gets the scale NaN.
 __global__ void __launch_bounds__(kThreads) byte_rows(const __grid_constant__ Rows a) {
   __shared__ float scratch[kWarp + 1];
   wait_for_earlier();
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) byte_rows(const __grid_constant__ Ro
   if (threadIdx.x == 0) a.to.scales[place] = finite ? largest / kLargestByteNumber : NAN;
   const float inverse = finite && largest > 0.0f ? kLargestByteNumber / largest : 0.0f;
   const int packs_of_set = kPairBytes / kPackInputs / a.sets;
-  for (int first = 0; first < a.packs; first += kThreads) {  // whole warps
+  for (int first = 0; first < a.packs; first += kThreads) {  // whole warps take part
     const int pack = first + static_cast<int>(threadIdx.x), at = pack % (kPairBytes / kPackInputs);
     float4 v[4];
     pack_of(pack, v);
@@ -92,7 +93,7 @@ void round_to_bytes(const Launch& l, const ByteInputs& to, int sets, const Matmu
                .matrices = p.matrices,
                .sets = sets,
                .aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0};
-  launch_pdl(l, "rows of bytes", byte_rows, dim3(static_cast<unsigned>(p.x.rows())), kThreads, 0, a);
+  launch_pdl(l, "rounding to int8", byte_rows, dim3(static_cast<unsigned>(p.x.rows())), kThreads, 0, a);
 }
 
 }  // namespace sluice::cuda

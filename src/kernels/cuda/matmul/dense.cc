@@ -1,11 +1,11 @@
-// Products of many rows by cuBLASLt, which is opened when it is first needed: the program starts where it is not
-// installed, and the streaming kernels then take all rows.
+// Matmuls of many rows by cuBLASLt. The library is opened when it is first needed. Where it is not installed the
+// program still starts, and the streaming kernels take all rows.
 //
-// In cuBLAS's column-major terms out^T [n, rows] = weight^T [n, k] * x^T [k, rows], with the weight's rows as columns.
+// In cuBLAS's column-major terms, out^T [n, rows] = weight^T [n, k] * x^T [k, rows], with the weight's rows as columns.
 //
-// Weights and inputs of 8-bit floats are multiplied as they are, with a scale per row of each, or per 128 elements of
-// one. The tensor cores add products of 8-bit floats with fewer bits than fp32 has; with scales per 128 elements their
-// sums are taken to fp32 after every 128, else after more (CUBLASLT_MATMUL_DESC_FAST_ACCUM).
+// Weights and inputs of 8-bit floats are multiplied as they are, with a scale per row or per 128 elements of a row. The
+// tensor cores add up products of 8-bit floats with fewer bits than fp32 has. With scales per 128 elements the sums are
+// added in fp32 after every 128 elements, else after more (CUBLASLT_MATMUL_DESC_FAST_ACCUM).
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -23,7 +23,7 @@
 namespace sluice::cuda {
 namespace {
 
-// The functions of the library that are used.
+// The library functions that are used.
 struct Library {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
@@ -39,7 +39,7 @@ struct Library {
   bool open() {
     void* library = dlopen("libcublasLt.so." SLUICE_CUBLASLT_MAJOR, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      log::warning("{}: matrix products of many rows will be slower", dlerror());
+      log::warning("cannot load cuBLASLt ({}): matmuls of many rows will be slower", dlerror());
       return false;
     }
     return load(library, "cublasLtCreate", create) && load(library, "cublasLtDestroy", destroy) &&
@@ -60,7 +60,7 @@ struct Library {
   }
 };
 
-// Null when it cannot be used here.
+// Null if the library cannot be used here.
 const Library* functions() {
   static Library loaded;
   static const bool opened = loaded.open();
@@ -68,13 +68,13 @@ const Library* functions() {
 }
 
 void check(cublasStatus_t status, const char* what) {
-  CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {}: status {}", what, static_cast<int>(status));
+  CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed with status {}", what, static_cast<int>(status));
 }
 
 // How operands of 8-bit floats are scaled.
-enum class Scaling { kNone, kGather, kGroups };
+enum class Scaling { kNone, kPerRow, kPerGroup };
 
-// What decides which kernel is best.
+// Everything that cuBLASLt's choice of a kernel depends on.
 struct Problem {
   DType type, out_type;
   int64_t n, rows, k, weight_stride, x_stride, out_stride;  // in elements
@@ -97,7 +97,7 @@ struct Plan {
   bool possible = false;
 };
 
-// Of addresses that are so many bytes apart.
+// The alignment of p and of addresses that are `step` bytes apart.
 uint32_t alignment(const void* p, int64_t step = 0) {
   const auto bits = reinterpret_cast<uintptr_t>(p) | static_cast<uintptr_t>(step);
   return static_cast<uint32_t>(bits == 0 ? 256 : std::min<uintptr_t>(256, bits & -bits));
@@ -123,19 +123,20 @@ void repeat(const Library& lib, cublasLtMatrixLayout_t layout, int32_t matrices,
 
 Plan make_plan(const Library& lib, cublasLtHandle_t handle, const Problem& p, size_t workspace) {
   Plan plan;
-  check(lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");  // no tf32
+  // CUBLAS_COMPUTE_32F does not use tf32.
+  check(lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description");
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
     check(lib.desc_set(plan.desc, attribute, &value, sizeof value), "attribute");
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   if (p.scaling != Scaling::kNone) {
-    const int32_t mode = p.scaling == Scaling::kGather ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+    const int32_t mode = p.scaling == Scaling::kPerRow ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
                                                        : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
-    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kGather});
-    // Kernels are chosen by there being scales, not by where they are.
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.scaling == Scaling::kPerRow});
+    // The choice of kernels depends on there being scales, not on where they are.
     alignas(256) static std::byte anywhere[256];
     const void* somewhere = anywhere;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere);
@@ -167,11 +168,12 @@ Plan make_plan(const Library& lib, cublasLtHandle_t handle, const Problem& p, si
   return plan;
 }
 
-constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's advice for Hopper
+constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's recommendation for Hopper
 
 }  // namespace
 
-// One per queue: launches write their pointers into the plans. The library is opened when it is first needed.
+// The state of cuBLASLt that a queue keeps. Launches write their pointers into the plans, so that no two queues may
+// share one. The library is opened when it is first needed.
 class DenseLibrary {
  public:
   DenseLibrary() = default;
@@ -209,11 +211,11 @@ std::shared_ptr<DenseLibrary> make_dense_library() { return std::make_shared<Den
 
 namespace {
 
-// What a product reads beside its weights.
+// What a matmul reads besides its weights.
 struct Operands {
   const void* x = nullptr;
   const float *bias = nullptr, *weight_scales = nullptr, *x_scales = nullptr;
-  std::byte* scratch = nullptr;  // kScratch
+  std::byte* scratch = nullptr;  // kScratch bytes
 };
 
 void launch_plan(const Plan& plan, const Launch& l, const MatmulProblem& p, const Operands& o, bool accumulate) {
@@ -227,14 +229,14 @@ void launch_plan(const Plan& plan, const Launch& l, const MatmulProblem& p, cons
   const float one = 1.0f, keep = accumulate ? 1.0f : 0.0f;
   check(lib.matmul(l.dense->handle(), plan.desc, &one, p.weight, plan.weight, o.x, plan.x, &keep, p.out.data, plan.out,
                    p.out.data, plan.out, &plan.algorithm, o.scratch, kScratch, l.stream),
-        "product");
+        "matmul");
 }
 
-constexpr size_t whole_lines(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }
+constexpr size_t padded_bytes(int64_t bytes) { return (static_cast<size_t>(bytes) + 255) / 256 * 256; }
 
 Scaling scaling_of(ops::InputRounding rounding) {
   using enum ops::InputRounding;
-  return rounding == kFp8PerRow ? Scaling::kGather : rounding == kFp8PerGroup ? Scaling::kGroups : Scaling::kNone;
+  return rounding == kFp8PerRow ? Scaling::kPerRow : rounding == kFp8PerGroup ? Scaling::kPerGroup : Scaling::kNone;
 }
 
 Problem fp8_problem(int64_t n, int64_t rows, int64_t k, DType out_type, int64_t out_stride, Scaling scaling) {
@@ -258,7 +260,7 @@ bool matmul_dense(const Launch& l, const MatmulProblem& p) {
   const int64_t k = rounds ? padded_k(p.k) : p.k;
   if (!rounds && (alignment(p.x.data) < 16 || p.x.row_stride * p.type->block_bytes % 16 != 0)) return false;
   if (p.type == &kFloat32 && k != padded_k(k)) return false;
-  const size_t x_bytes = rounds ? whole_lines(rows * k * p.type->block_bytes) : 0;
+  const size_t x_bytes = rounds ? padded_bytes(rows * k * p.type->block_bytes) : 0;
   if (x_bytes + kScratch > l.workspace_bytes) return false;
   const Plan* plan = l.dense->plan_of({.type = p.type,
                                        .out_type = p.out.dtype,
@@ -280,7 +282,7 @@ bool matmul_dense(const Launch& l, const MatmulProblem& p) {
 
 namespace {
 
-// Rows of inputs, rounded for all heads at once, and multiplied by the matrices of the heads.
+// Rounds the inputs of all heads at once and multiplies them by the matrices of the heads.
 bool matmul_head_rows(const Launch& l, const MatmulProblem& p) {
   const int64_t width = padded_k(p.x.shape[1]), element = p.type->block_bytes, rows = p.x.rows();
   const Plan* plan = l.dense->plan_of({.type = p.type,
@@ -299,7 +301,7 @@ bool matmul_head_rows(const Launch& l, const MatmulProblem& p) {
                                        .out_step = p.out_columns});
   if (plan == nullptr) return false;
   round_rows(l, l.workspace, p.type, p.x);
-  std::byte* scratch = l.workspace + whole_lines(rows * width * element);
+  std::byte* scratch = l.workspace + padded_bytes(rows * width * element);
   launch_plan(*plan, l, p, {.x = l.workspace, .scratch = scratch}, false);
   return true;
 }
@@ -324,20 +326,21 @@ bool matmul_dense_heads(const Launch& l, const MatmulProblem& p) {
 
 namespace {
 
-// Products of experts, without cuBLASLt: of few rows, too, which panels would widen at half of memory's speed.
+// Matmuls of experts, without cuBLASLt. Few rows are taken, too: the panel kernels widen these weights at half of the
+// memory's speed.
 bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows();
-  const size_t x_bytes = whole_lines(rows * p.k);
+  const size_t x_bytes = padded_bytes(rows * p.k);
   if (p.rounding != ops::InputRounding::kFp8PerRow || p.bias != nullptr || p.x.dtype != &kFloat32) return false;
   if (alignment(p.x.data) < 16 || p.x.row_stride % 4 != 0) return false;
-  if (!takes_fp8_rows(l, p) || x_bytes + whole_lines(rows * 4) > l.workspace_bytes) return false;
+  if (!takes_fp8_rows(l, p) || x_bytes + padded_bytes(rows * 4) > l.workspace_bytes) return false;
   auto* scales = reinterpret_cast<float*>(l.workspace + x_bytes);
   round_to_fp8(l, l.workspace, scales, p.x, false, p.x_rows);
   matmul_fp8_rows(l, p, l.workspace, scales);
   return true;
 }
 
-// Where cuBLASLt, which does not cut k for such scales, would leave half of the device idle.
+// Whether cuBLASLt, which does not split k for such scales, would leave half of the device idle.
 bool is_narrow(const Launch& l, const MatmulProblem& p) {
   constexpr int64_t kTile = 128;
   return pieces(p.n, kTile) * pieces(p.x.rows(), kTile) * 2 <= l.sm_count;
@@ -350,14 +353,14 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
   const Scaling scaling = scaling_of(p.rounding);
   const int64_t rows = p.x.rows(), k = p.k;
   if (scaling == Scaling::kNone || rows < kFp8Rows || p.matrices != 1) return false;
-  const bool rounds = p.x.dtype != &kFloat8E4M3, groups = scaling == Scaling::kGroups;
+  const bool rounds = p.x.dtype != &kFloat8E4M3, groups = scaling == Scaling::kPerGroup;
   if (!l.dense->usable() || alignment(p.out.data) < 16 || (rounds && alignment(p.x.data) < 16)) return false;
   if (rounds && p.x.row_stride % 4 != 0) return false;
   const Plan* plan = l.dense->plan_of(fp8_problem(p.n, rows, k, p.out.dtype, p.out.row_stride, scaling));
   const int64_t scales = groups ? k / quant::Fp8::kElements : 1;  // of a row
-  const size_t x_bytes = rounds ? whole_lines(rows * k) : 0,
-               x_scale_bytes = rounds ? whole_lines(rows * scales * 4) : 0;
-  const size_t weight_scale_bytes = groups ? whole_lines(p.n * scales * 4) : 0;
+  const size_t x_bytes = rounds ? padded_bytes(rows * k) : 0,
+               x_scale_bytes = rounds ? padded_bytes(rows * scales * 4) : 0;
+  const size_t weight_scale_bytes = groups ? padded_bytes(p.n * scales * 4) : 0;
   const size_t before = x_bytes + x_scale_bytes + weight_scale_bytes;
   if (plan == nullptr || before + kScratch > l.workspace_bytes) return false;
   auto* x_scales = reinterpret_cast<float*>(l.workspace + x_bytes);
@@ -372,7 +375,7 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
     return true;
   }
   if (groups) gather_fp8_scales(l, weight_scales, p.weight, p.n, k);
-  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // there is no such epilogue for fp32 biases
+  if (p.bias != nullptr) add_bias(l, p.out, p.bias, p.accumulate);  // cuBLASLt has no such epilogue for fp32 biases
   MatmulProblem scaled = p;
   scaled.accumulate = p.accumulate || p.bias != nullptr;
   launch_plan(

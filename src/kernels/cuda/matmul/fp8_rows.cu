@@ -1,5 +1,6 @@
-// Rows rounded to 8-bit floats for products with weights of 8-bit floats, and the order those want scales in. Bound by
-// memory traffic: x once, a quarter of it out.
+// Rounds rows to 8-bit floats for matmuls with weights of 8-bit floats, and gathers scales in the order of those
+// matmuls. One block per row, or one warp per group of 128. Bound by memory traffic: reads x once and writes a quarter
+// of it.
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int kGroup = quant::Fp8::kElements;  // 128: four elements for every lane of a warp
 
-// A block per row. Up to kHeld quads of a thread stay in registers; longer rows are read again.
+// One block per row. Up to kHeld quads of a thread stay in registers; longer rows are read again.
 template <class T>
 __global__ void round_rows_kernel(uint32_t* to, float* scales, const T* x, const int32_t* x_rows, int64_t x_stride,
                                   int quads) {
@@ -45,7 +46,7 @@ __global__ void round_rows_kernel(uint32_t* to, float* scales, const T* x, const
   }
 }
 
-// A warp per group of 128.
+// One warp per group of 128.
 template <class T>
 __global__ void round_groups_kernel(uint32_t* to, float* scales, const T* x, int64_t x_stride, int groups, int rows) {
   wait_for_earlier();
@@ -87,17 +88,20 @@ void round_any(const Launch& l, std::byte* to, float* scales, const Tensor& x, b
 }  // namespace
 
 void round_to_fp8(const Launch& l, std::byte* to, float* scales, const Tensor& x, bool groups, const int32_t* x_rows) {
-  CHECK(x_rows == nullptr || !groups, "rows by their numbers with scales of groups");
-  CHECK(x.shape[1] % kGroup == 0 && x.row_stride % 4 == 0, "rows of {}, {} apart", x.shape[1], x.row_stride);
+  CHECK(x_rows == nullptr || !groups, "rounding to fp8: x_rows cannot be combined with scales per group");
+  CHECK(x.shape[1] % kGroup == 0 && x.row_stride % 4 == 0,
+        "rounding to fp8: rows of {} elements with stride {} (expected multiples of 128 and 4)", x.shape[1],
+        x.row_stride);
   if (x.dtype == &kFloat32) return round_any<float>(l, to, scales, x, groups, x_rows);
-  CHECK(x.dtype == &kBFloat16, "no kernel to round {} to fp8", x.dtype->name);
+  CHECK(x.dtype == &kBFloat16, "rounding to fp8: {} is not supported (expected one of: float32, bfloat16)",
+        x.dtype->name);
   round_any<__nv_bfloat16>(l, to, scales, x, groups, x_rows);
 }
 
 void gather_fp8_scales(const Launch& l, float* to, const std::byte* weight, int64_t n, int64_t k) {
   constexpr int kThreads = 256;
-  launch_pdl(l, "scales", gather_scales_kernel, dim3(blocks_for(l, n * (k / kGroup), kThreads)), kThreads, 0, to,
-             weight, fp8_row_bytes(k), k, static_cast<int>(n));
+  launch_pdl(l, "gathering fp8 scales", gather_scales_kernel, dim3(blocks_for(l, n * (k / kGroup), kThreads)), kThreads,
+             0, to, weight, fp8_row_bytes(k), k, static_cast<int>(n));
 }
 
 }  // namespace sluice::cuda

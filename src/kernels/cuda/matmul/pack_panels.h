@@ -1,4 +1,4 @@
-// Packing of quantized rows into the panels of panels.h, in host memory. Instantiated by panel_kernels.cc.
+// Packs quantized rows into the panels of panel_layout.h, in host memory. Instantiated by panel_kernels.cc.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,22 +14,22 @@
 
 namespace sluice::cuda {
 
-// Words of the four lanes of a row's group of eight, lane t's in element t. (Vectors of the compiler's: what these are
-// on the machine is its choice.)
+// Words of the four lanes of a row's group of eight, lane t's in element t. (A compiler vector, which the compiler maps
+// to the machine's instructions.)
 using FourWords = uint32_t __attribute__((vector_size(16)));
 
-// Inputs of a row that are packed at a time: whole blocks of every format, and little enough of a panel that the rows
-// which follow find it in the first cache.
+// Inputs of a row that are packed at a time: whole blocks of every format, and so little of a panel that the following
+// rows find it in L1.
 inline constexpr int64_t kPackedInputs = 256;
 
-// A row into its place in a panel whose memory is zero where the row belongs.
+// Packs a row into its place in a panel. The memory of that place must be zero.
 template <class Codec>
 class RowPacker {
  public:
   RowPacker(std::byte* panel, int64_t k, int output)
-      : panel_(panel), lines_(panel_lines(k)), g_(output % kPairsOfRows), r_(output / kPairsOfRows) {}
+      : panel_(panel), slices_(panel_slices(k)), g_(output % kPairsOfRows), r_(output / kPairsOfRows) {}
 
-  // Inputs [begin, end), of which `begin` is a multiple of kPackedInputs and `end`, too, but for that of the row.
+  // Packs inputs [begin, end). `begin` is a multiple of kPackedInputs, and so is `end` unless it is the end of the row.
   void pack(const typename Codec::Block* blocks, int64_t begin, int64_t end) {
     const int64_t parts = end / kPart;
     for (int64_t part = begin / kPart; part < parts; part += 2) {
@@ -50,7 +50,7 @@ class RowPacker {
   static constexpr quant::Integers kFormat = kPanelFormat<Form>;
   static constexpr PanelLayout kLayout = panel_layout<Form>();
   static constexpr int64_t kPart = 32;  // weights of quant::Words
-  static constexpr int kSteps = kPanelLine / kPanelStep;
+  static constexpr int kSteps = kPanelSlice / kPanelStep;
 
   static quant::RecordScales scales_of(const typename Codec::Block& block) {
     if constexpr (std::is_same_v<Codec, quant::NVFP4>) {
@@ -75,7 +75,7 @@ class RowPacker {
     words |= bits;
     std::memcpy(panel_ + at, &words, sizeof words);
   }
-  // `count` words of each lane, lane after lane.
+  // Adds `count` words of each lane, lane after lane.
   template <int count>
   void add_lanes(int64_t at, const FourWords (&words)[count]) {
     static_assert(count == 1 || count == 2 || count == 4);
@@ -107,19 +107,19 @@ class RowPacker {
     std::memcpy(&second, words + 4, sizeof second);
   }
 
-  // What leaves zeros where a row ends within a line.
+  // A value that leaves zeros where a row ends within a slice.
   static FourWords unused() { return FourWords{} + (kFormat.low == 8 ? quant::every_byte(0x80) : 0); }
 
-  // Two bits and one bit of each of four weights: pairs r and 2 + r at `unit` bits each, seconds 16 bits above.
+  // Spreads `unit` bits of each of four weights: pairs r and 2 + r at `unit` bits each, seconds 16 bits above.
   FourWords spread(FourWords four, int unit) const {
     return ((four & 0xff) | (four >> 8 & 0xff) << 16 | (four >> 16 & 0xff) << (2 * unit) |
             (four >> 24) << (16 + 2 * unit))
            << (unit * r_);
   }
 
-  // The weights of a line: of each step, lane t's are those of inputs 4 t to 4 t + 3 of it, one per byte.
-  void place(int64_t line, const FourWords (&steps)[kSteps]) {
-    const int64_t at = line * kLayout.line_bytes();
+  // Places the weights of a slice. For each step, lane t's bytes are those of inputs 4 t to 4 t + 3.
+  void place(int64_t slice, const FourWords (&steps)[kSteps]) {
+    const int64_t at = slice * kLayout.slice_bytes();
     if constexpr (kFp4Panels<Form>) {
       FourWords words[kSteps];
       for (int i = 0; i < kSteps; i += 2) place_fp4(steps[i], steps[i + 1], words[i], words[i + 1]);
@@ -160,13 +160,13 @@ class RowPacker {
     }
   }
 
-  // Two bits of each weight, from bit `shift` on.
+  // Adds two bits of each weight, from bit `shift` on.
   void add_twos(int64_t at, const FourWords (&steps)[kSteps], int shift) {
     const auto bits = [&](int step) { return spread(steps[step] >> shift & quant::every_byte(3), 2); };
     add_lanes(at, {bits(0) | bits(1) << 8, bits(2) | bits(3) << 8});
   }
 
-  // The words of two steps of FP4.
+  // Makes the words of two steps of FP4.
   void place_fp4(FourWords first, FourWords second, FourWords& word, FourWords& next) const {
     const FourWords ends[2] = {fp4_pairs(first >> 16), fp4_pairs(second >> 16)};
     static_assert(Fp4Words::turn(0) == 0);
@@ -192,59 +192,62 @@ class RowPacker {
     return x >> by | x << (32 - by);
   }
 
-  // Of block `i` of the row.
+  // Places the scales of block `i` of the row.
   void place_scales(int64_t i, const quant::RecordScales& s) {
     using quant::Scales;
-    const auto record = [&](int64_t line) {
-      return kLayout.scales_at(lines_) + (line / kLayout.scale_lines * kPairsOfRows + g_) * kLayout.scale_words * 4;
+    const auto scale_block = [&](int64_t slice) {
+      return kLayout.scales_at(slices_) + (slice / kLayout.scale_slices * kPairsOfRows + g_) * kLayout.scale_words * 4;
     };
-    const int half = static_cast<int>(i % 2);  // of the line, for blocks of 32
+    const int half = static_cast<int>(i % 2);  // half of the slice, for blocks of 32
     const uint32_t both = s.halves[0] | static_cast<uint32_t>(s.halves[1]) << 16;
     if constexpr (kFormat.scales == Scales::kHalf) {
-      add(record(i / 2) + r_ * 4, static_cast<uint32_t>(s.halves[0]) << (16 * half));
+      add(scale_block(i / 2) + r_ * 4, static_cast<uint32_t>(s.halves[0]) << (16 * half));
     } else if constexpr (kFormat.scales == Scales::kHalfMin) {
-      add(record(i / 2) + (2 * r_ + half) * 4, both);
+      add(scale_block(i / 2) + (2 * r_ + half) * 4, both);
     } else if constexpr (kFormat.scales == Scales::kExponent) {
       if (s.halves[0] >= 0xfe) {
-        throw Error(ErrorCode::kCorruptFile, fmt::format("scales of type {} that are NaN or 2^127", Codec::kType.name));
+        throw Error(
+            ErrorCode::kCorruptFile,
+            fmt::format("weights of type {}: a scale is NaN or 2^127, which is not supported", Codec::kType.name));
       }
-      add(record(i / 2), static_cast<uint32_t>(s.halves[0] + 1) << (8 * (2 * r_ + half)));
+      add(scale_block(i / 2), static_cast<uint32_t>(s.halves[0] + 1) << (8 * (2 * r_ + half)));
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
-      static_assert(Codec::kElements == kPanelLine);
-      add(record(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));
-      const int64_t row = kLayout.supers_at(lines_) + (g_ * kLayout.super_words + r_) * 4;
+      static_assert(Codec::kElements == kPanelSlice);
+      add(scale_block(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));
+      const int64_t row = kLayout.super_scales_at(slices_) + (g_ * kLayout.super_scale_words + r_) * 4;
       if (i == 0) add(row, both);
-      CHECK(word_at(row) == both, "a row of {} with several scales of a tensor", Codec::kType.name);
+      CHECK(word_at(row) == both, "weights of type {}: a row has several scales of the tensor", Codec::kType.name);
     } else if constexpr (kFormat.scales == Scales::kGroup || kFormat.scales == Scales::kFloat) {
       constexpr int kSubs = kLayout.scale_words / 2;
-      add(record(i * Codec::kElements / kPanelLine) + (kSubs * r_ + (kSubs == 2 ? half : 0)) * 4, both);
+      add(scale_block(i * Codec::kElements / kPanelSlice) + (kSubs * r_ + (kSubs == 2 ? half : 0)) * 4, both);
     } else {
-      constexpr int kSubs = kPanelLine / kFormat.sub_block;
+      constexpr int kSubs = kPanelSlice / kFormat.sub_block;
       constexpr int kKinds = kFormat.mins() ? 2 : 1;
-      for (int line = 0; line < kLinesOfSuper; ++line) {
+      for (int slice = 0; slice < kSlicesOfSuperScale; ++slice) {
         for (int kind = 0; kind < kKinds; ++kind) {
           for (int sub = 0; sub < kSubs; ++sub) {
             const int byte = (kind * 2 + r_) * kSubs + sub;
-            add(record(i * kLinesOfSuper + line) + byte / 4 * 4,
-                static_cast<uint32_t>(s.multipliers[kind][line * kSubs + sub]) << (8 * (byte % 4)));
+            add(scale_block(i * kSlicesOfSuperScale + slice) + byte / 4 * 4,
+                static_cast<uint32_t>(s.multipliers[kind][slice * kSubs + sub]) << (8 * (byte % 4)));
           }
         }
       }
-      const int64_t super = kLayout.supers_at(lines_) + (i * kPairsOfRows + g_) * kLayout.super_words * 4;
+      const int64_t super_scale =
+          kLayout.super_scales_at(slices_) + (i * kPairsOfRows + g_) * kLayout.super_scale_words * 4;
       if constexpr (kFormat.mins()) {
-        add(super + r_ * 4, both);
+        add(super_scale + r_ * 4, both);
       } else {
-        add(super, static_cast<uint32_t>(s.halves[0]) << (16 * r_));
+        add(super_scale, static_cast<uint32_t>(s.halves[0]) << (16 * r_));
       }
     }
   }
 
   std::byte* panel_;
-  const int64_t lines_;
+  const int64_t slices_;
   const int g_, r_;
 };
 
-// Rows of blocks into their places in such a panel; null: none.
+// Packs rows of blocks into their places in a panel; null: no such row.
 template <class Codec>
 void pack_rows(const std::array<const typename Codec::Block*, kPanelOutputs>& rows, int64_t k, std::byte* panel) {
   static_assert(kPackedInputs % Codec::kElements == 0);

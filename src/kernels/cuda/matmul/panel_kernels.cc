@@ -1,5 +1,5 @@
-// Quantized types on the device: packing, the table of what there is for each of them, and products of many rows by
-// unpacking.
+// Quantized types on the device: packing, the table of kernels for each type, and matmuls of many rows by unpacking the
+// weights.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace sluice::cuda {
 namespace {
 
 template <class Codec>
-using Rows = std::array<const typename Codec::Block*, kPanelOutputs>;  // of a panel; null: none
+using Rows = std::array<const typename Codec::Block*, kPanelOutputs>;  // of a panel; null: no such row
 
 template <class Codec>
 void pack_panel(const Rows<Codec>& rows, int64_t k, std::byte* panel) {
@@ -38,11 +38,11 @@ void pack_panel<quant::Fp8>(const Rows<quant::Fp8>& rows, int64_t k, std::byte* 
       std::memcpy(row + k + i * static_cast<int64_t>(sizeof(float)), &blocks[i].scale, sizeof(float));
     }
   }
-  // The kernels take this code for 480.
-  if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3 that are NaN");
+  // The kernels read this code as 480.
+  if (!numbers) throw Error(ErrorCode::kCorruptFile, "weights of type fp8_e4m3: a weight is NaN");
 }
 
-// Rows of `from`, of one panel, as blocks of `into`'s type.
+// Rows of `from` for one panel, as blocks of type `type`.
 class BlockRows {
  public:
   BlockRows(const Tensor& from, DType type, int64_t k)
@@ -50,12 +50,12 @@ class BlockRows {
     if (from.dtype == type) return;
     if (from.dtype->decode == nullptr || type->encode == nullptr) {
       throw Error(ErrorCode::kUnsupportedModel,
-                  fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
+                  fmt::format("weights of type {} cannot be converted to {}", from.dtype->name, type->name));
     }
     row_bytes_ = values_.size() / static_cast<size_t>(type->block_size) * static_cast<size_t>(type->block_bytes);
     blocks_.resize(kPanelOutputs * row_bytes_);
   }
-  // Row i, for output `output` of the panel.
+  // Row i, which becomes output `output` of the panel.
   const std::byte* row(int64_t i, int output) {
     const std::byte* source = from_.data + i * from_.row_stride / from_.dtype->block_size * from_.dtype->block_bytes;
     if (from_.dtype == type_) return source;
@@ -81,13 +81,13 @@ size_t packed_bytes(int64_t n, int64_t k) {
   return static_cast<size_t>(panels * panel_bytes<Form>(k) + tail);
 }
 
-// Panel by panel. The first and the last may hold rows that were packed before: they come back from the device first.
+// Packs panel by panel. The first and the last panel may hold rows that were packed before; those are read back first.
 template <class Codec>
 void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   const int64_t k = into.k, last = row + from.rows();
-  CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n, "rows from {} of {} into [{}, {}]",
-        row, from.shape.str(), into.n, k);
-  CHECK(k % Codec::kElements == 0, "{} inputs in blocks of {}", k, Codec::kElements);
+  CHECK(from.shape.rank() == 2 && from.shape[1] == k && row >= 0 && last <= into.n,
+        "packing rows from {} on of shape {} into a matrix [{}, {}]", row, from.shape.str(), into.n, k);
+  CHECK(k % Codec::kElements == 0, "packing: {} inputs are not a multiple of the block size {}", k, Codec::kElements);
   if (from.rows() == 0) return;
   const int64_t begin = row / kPanelOutputs, end = pieces(last, kPanelOutputs);
   const auto bytes = static_cast<size_t>(panel_bytes<typename PanelsOf<Codec>::Type>(k));
@@ -123,7 +123,8 @@ void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor&
        row_scales.size() * sizeof(float));
 }
 
-// Whether tiles of few rows are multiplied as bytes (matmul_bytes.cuh), and scales are for how many inputs.
+// The fewest rows for which tiles are faster. It depends on whether few rows are multiplied as int8 (bytes.cuh) and on
+// how many inputs share a scale.
 template <class Form>
 constexpr int64_t least_tiled_rows(int64_t few_sets, int64_t four_sets, int64_t other) {
   if constexpr (kPanelFormat<Form>.low != 0 && !std::is_same_v<Form, quant::NF4> && !kFp4Panels<Form>) {
@@ -155,12 +156,12 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
   return found;
 }
 
-// Rows from which unpacking the weights for cuBLASLt took less time on an H200, for most of the matrices of an 8B model
-// (docs/performance-cuda-kernels.md).
+// The fewest rows for which unpacking the weights for cuBLASLt took less time on an H200, for most matrices of an 8B
+// model (docs/performance-cuda-kernels.md).
 constexpr int64_t kUnpackedRows = 64;
-// The same of matrices of heads.
+// The same for matrices of heads.
 constexpr int64_t kUnpackedRowsOfHeads = 16;
-// Rows up to which tiles are taken instead; of matrices of no more elements than kSmallMatrix fewer.
+// The most rows for which tiles are used instead; fewer for matrices of at most kSmallMatrix elements.
 constexpr int64_t kMostTiledRows = 512, kMostTiledRowsSmall = 128, kSmallMatrix = int64_t{4096} * 4096;
 
 bool wants_tiles(const Launch& l, const PanelKernels& kernels, const MatmulProblem& p) {
@@ -172,7 +173,7 @@ bool wants_tiles(const Launch& l, const PanelKernels& kernels, const MatmulProbl
   return p.matrices == 1 && rows >= kernels.tiled_rows && rows <= most;
 }
 
-// Matrix `m` of a product with several.
+// Matrix `m` of a matmul with several.
 MatmulProblem matrix_of(const MatmulProblem& p, int m, int64_t matrix_bytes) {
   MatmulProblem one = p;
   one.weight += m * matrix_bytes;
@@ -184,12 +185,13 @@ MatmulProblem matrix_of(const MatmulProblem& p, int m, int64_t matrix_bytes) {
   return one;
 }
 
-// The product with weights unpacked to `type`, a part of the outputs at a time; false if `multiply` refuses.
+// Multiplies with weights unpacked to `type`, some of the outputs at a time. False if `multiply` refuses.
 template <class F>
 bool matmul_unpacked(const Launch& l, const MatmulProblem& p, const PanelKernels& kernels, DType type, F&& multiply) {
   const int64_t row_bytes = padded_k(p.k) * type->block_bytes;
   const int64_t most = static_cast<int64_t>(kUnpackedBytes) / row_bytes / kPanelOutputs * kPanelOutputs;
-  CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes, "workspace of {} for {} inputs", l.workspace_bytes, p.k);
+  CHECK(most > 0 && l.workspace_bytes >= kUnpackedBytes,
+        "unpacking weights: a workspace of {} bytes is too small for {} inputs", l.workspace_bytes, p.k);
   Launch rest = l;
   rest.workspace += kUnpackedBytes;
   rest.workspace_bytes -= kUnpackedBytes;
@@ -207,7 +209,7 @@ bool matmul_unpacked(const Launch& l, const MatmulProblem& p, const PanelKernels
   return true;
 }
 
-// The products of heads with weights unpacked to bf16, as many heads at a time as there is room for.
+// Multiplies heads with weights unpacked to bf16, as many heads at a time as there is room for.
 bool matmul_heads_by_unpacking(const Launch& l, const MatmulProblem& p, const PanelKernels& kernels) {
   const int64_t matrix_bytes = p.weight_rows * padded_k(p.k) * kBFloat16.block_bytes;
   const auto most = static_cast<int>(static_cast<int64_t>(kUnpackedBytes) / matrix_bytes);

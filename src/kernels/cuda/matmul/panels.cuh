@@ -1,23 +1,27 @@
-// Products of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every line of a
-// panel goes through shared memory into registers, becomes an operand of small integers there, and the sums of inputs
-// that share a scale are multiplied by it in fp32: weights are exact, inputs are rounded to bf16.
+// Matmuls of few rows with quantized weights, a template over the codecs of device/panel_codec.cuh. Every K-slice of a
+// panel goes through shared memory into registers and becomes an operand of small integers. The sums of inputs that
+// share a scale are multiplied by it in fp32. So weights are exact; inputs are rounded to bf16. Bound by memory
+// bandwidth, or by decoding where a format takes many instructions. Measured on one H200 (4.64 TB/s): [28672, 4096]
+// with 1 row takes 32.6 us in q8_0 (3.8 TB/s) and 23.6 us in int4_g128.
 //
-// Blocks stay: each puts its inputs into shared memory once, as the b operands of the lanes, and walks over panels,
-// asking for the lines of the next one while it multiplies this one's. Its 8 warps share a panel's lines in turn, or
-// teams of fewer warps have a panel each, as it divides the panels more evenly among the blocks; their sums meet in
-// shared memory in the order of the warps. Of experts, those that have rows get equal numbers of blocks. Where the
-// inputs of all rows do not fit, blocks take a part of k each and a second kernel adds up what they found; or, of
-// several matrices, a block goes through k part by part. Offsets and minima need the sums of the inputs, which are
-// there beside the inputs. Weights are asked for before the kernels that write the inputs have ended.
+// Blocks have 8 warps and are persistent: one wave of blocks walks over all panels. Each block puts its inputs into
+// shared memory once, in operand order. It loads the slices of the next panel while it multiplies the current one. The
+// 8 warps share the slices of a panel in turn, or teams of fewer warps have a panel each, whichever divides the panels
+// more evenly among the blocks. The sums of a team are added in shared memory in the order of the warps. Experts that
+// have rows get equal numbers of blocks.
+//
+// Where the inputs of all rows do not fit, each block takes a part of k, and a second kernel adds up the parts. With
+// several matrices a block goes through k part by part instead. Offsets and minima need the sums of the inputs, which
+// lie beside the inputs. The first weights are loaded before the kernels that write the inputs have ended (PDL).
 #pragma once
 
 #include <bit>
 
-#include "kernels/cuda/device/line_ring.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"
+#include "kernels/cuda/device/slice_ring.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/matmul/panel_layout.h"
@@ -35,49 +39,50 @@ struct Arguments {
   float* out;
   const float* bias;
   const int32_t *starts, *x_rows;
-  float* partial;                                    // [parts of k, rows, n] instead of out, or null
+  float* partial;                                    // [parts of k, rows, n], written instead of out; or null
   int64_t weight_step, bias_step, x_step, out_step;  // from a matrix to the next one; weights in bytes
   int64_t x_stride, out_stride, panel_bytes;
-  int rows, n, k, lines, matrices;
-  int part_lines;   // lines of a block's part of k
-  int chunk_lines;  // lines whose inputs fit into shared memory, a multiple of kWarps
+  int rows, n, k, slices, matrices;
+  int part_slices;   // slices of a block's part of k
+  int chunk_slices;  // slices whose inputs fit into shared memory, a multiple of kWarps
   bool accumulate, x_aligned;
 };
 
 constexpr float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(127 + exponent) << 23); }
 
-// Bytes from a row of inputs to the next one in shared memory: eight lanes' loads of 16 bytes meet all banks.
-__host__ __device__ constexpr int x_pitch(int lines) { return lines * kPanelLine * 2 + 64; }
+// Bytes from a row of inputs to the next one in shared memory, chosen so that eight lanes' loads of 16 bytes meet all
+// banks.
+__host__ __device__ constexpr int x_pitch(int slices) { return slices * kPanelSlice * 2 + 64; }
 
-// Ahead: lines of a warp on their way. Blocks: of a multiprocessor.
+// Ahead: slices of a warp in flight. Blocks: blocks per SM.
 template <int RowTiles, int Ahead, int Blocks>
 struct Tiling {
   static constexpr int tiles = RowTiles, rows = RowTiles * 8, ahead = Ahead, blocks = Blocks;
-  static constexpr int buffers = RowTiles == 1 ? 2 : 1;  // of sums, in turn
+  static constexpr int buffers = RowTiles == 1 ? 2 : 1;  // of sums, used in turn
   static constexpr int sums_pitch = rows + 1;            // floats per output
   static constexpr int sums = kWarps * kPanelOutputs * sums_pitch;
 };
 
-// Floats of the sums of inputs of a line: for every scale, the rows.
+// Floats for the sums of inputs per slice: one for every scale and row.
 template <class Codec, class Tile>
 constexpr int x_sums() {
-  return Codec::kShifted ? kPanelLine / Codec::kFold * Tile::rows : 0;
+  return Codec::kShifted ? kPanelSlice / Codec::kFold * Tile::rows : 0;
 }
 
-// What a block has of a matrix: panels in groups, one for each of its teams of 1 << team_log2 warps.
+// A block's share of a matrix: panels in groups, one panel for each of its teams of 1 << team_log2 warps.
 struct Share {
-  int number, parts;      // of all shares of the matrix
-  int team_log2, groups;  // of the whole matrix
+  int number, parts;      // among all shares of the matrix
+  int team_log2, groups;  // groups of the whole matrix
 
-  // The teams for which the slowest share takes least time. By whole warps.
+  // Chooses the teams for which the slowest share takes least time. Called by whole warps.
   __device__ Share(const Arguments& a, int number_, int parts_) : number(number_), parts(parts_) {
-    constexpr int kLinesBeside = 2;  // what a group takes beside its lines
+    constexpr int kSlicesOfOverhead = 2;  // the overhead of a group, in slices
     const int panels = (a.n + kPanelOutputs - 1) / kPanelOutputs;
-    const int log2 = min(static_cast<int>(threadIdx.x % 32), kWarpsLog2);  // a lane for each choice
+    const int log2 = min(static_cast<int>(threadIdx.x % 32), kWarpsLog2);  // each lane tries one choice
     const int rounds = (groups_of(panels, log2) + parts - 1) / parts;
-    const unsigned lines = rounds * (((a.part_lines - 1) >> log2) + 1 + kLinesBeside);
+    const unsigned slices = rounds * (((a.part_slices - 1) >> log2) + 1 + kSlicesOfOverhead);
     static_assert(kWarpsLog2 < 4);
-    team_log2 = kWarpsLog2 - static_cast<int>(__reduce_min_sync(~0u, lines * 4 + kWarpsLog2 - log2) & 3);
+    team_log2 = kWarpsLog2 - static_cast<int>(__reduce_min_sync(~0u, slices * 4 + kWarpsLog2 - log2) & 3);
     groups = groups_of(panels, team_log2);
   }
 
@@ -88,7 +93,7 @@ struct Share {
 template <class Codec, class Tile>
 class Streamer {
  public:
-  using Ring = LineRing<Codec, Tile::ahead>;
+  using Ring = SliceRing<Codec, Tile::ahead>;
 
   __device__ Streamer(const Arguments& a, std::byte* shared, int matrix, const Share& share)
       : a_(a),
@@ -96,36 +101,36 @@ class Streamer {
         share_(share),
         sums_out_(reinterpret_cast<float*>(shared + kWarps * Ring::kBytes)),
         x_sums_(sums_out_ + Tile::buffers * Tile::sums),
-        x_(reinterpret_cast<std::byte*>(x_sums_ + x_sums<Codec, Tile>() * a.chunk_lines)),
+        x_(reinterpret_cast<std::byte*>(x_sums_ + x_sums<Codec, Tile>() * a.chunk_slices)),
         lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
         team_(1 << share.team_log2),
-        begin_(blockIdx.z * a.part_lines),
-        end_(min(begin_ + a.part_lines, a.lines)),
+        begin_(blockIdx.z * a.part_slices),
+        end_(min(begin_ + a.part_slices, a.slices)),
         own_(begin_ + warp_ % team_),
         codec_(a.weight, a.k, lane_),
         ring_(shared_address(shared) + warp_ * Ring::kBytes) {}
 
-  // Asks for this warp's first lines, which are multiplied by `passes` tiles of rows.
+  // Starts to load this warp's first slices, which are multiplied by `passes` tiles of rows.
   __device__ void begin(int passes) {
     go_to(share_.number);
     left_ = own_ < end_ && share_.number < share_.groups ? passes : 0;
 #pragma unroll 1
-    for (int i = 0; i < Ring::kSlots; ++i) ask();
+    for (int i = 0; i < Ring::kSlots; ++i) prefetch();
   }
 
-  // Inputs of the lines of a chunk to shared memory: per row, per two steps of a line, lane t's four of either step,
-  // and the sums that share a scale. Zeros beyond the last input.
+  // Stores the inputs of a chunk's slices in shared memory: for every row and two steps of a slice, lane t's four
+  // inputs of either step, and the sums of inputs that share a scale. Zeros beyond the last input.
   __device__ void stage(int first_row, int count, int chunk) {
-    constexpr int kBatch = 4, kStep = kWarps * 32;  // quads of a thread in flight, and from one to the next
-    const int lines = min(a_.chunk_lines, (end_ - chunk + 1) / 2 * 2);  // for whole warps: they add up
-    const int quads = lines * (kPanelLine / 4), thread = threadIdx.x, slot = Codec::slot(thread % 16);
-    const float* all_x = a_.x + matrix_ * a_.x_step + chunk * kPanelLine;
-    const int k = min(a_.k, end_ * kPanelLine) - chunk * kPanelLine;  // from the chunk on
-    // A thread's quads are whole lines apart: they have the same place in each.
-    std::byte* to = x_ + thread / 16 * (kPanelLine * 2) + slot / 8 * 64 + slot % 4 * 16 + slot / 4 % 2 * 8;
+    constexpr int kBatch = 4, kStep = kWarps * 32;  // quads that a thread has in flight; quads from one to the next
+    const int slices = min(a_.chunk_slices, (end_ - chunk + 1) / 2 * 2);  // even: whole warps take part
+    const int quads = slices * (kPanelSlice / 4), thread = threadIdx.x, slot = Codec::slot(thread % 16);
+    const float* all_x = a_.x + matrix_ * a_.x_step + chunk * kPanelSlice;
+    const int k = min(a_.k, end_ * kPanelSlice) - chunk * kPanelSlice;  // inputs from the chunk on
+    // A thread's quads are whole slices apart and so have the same place in each slice.
+    std::byte* to = x_ + thread / 16 * (kPanelSlice * 2) + slot / 8 * 64 + slot % 4 * 16 + slot / 4 % 2 * 8;
     float* sums = x_sums_ + thread / kSumLanes * Tile::rows;
-    for (int row = 0; row < count; ++row, to += x_pitch(a_.chunk_lines), ++sums) {
+    for (int row = 0; row < count; ++row, to += x_pitch(a_.chunk_slices), ++sums) {
       const float* x = all_x + row_of_x(a_.x_rows, first_row + row) * a_.x_stride;
       for (int i = thread; i < quads; i += kBatch * kStep) {
         float4 v[kBatch];
@@ -135,16 +140,16 @@ class Streamer {
         }
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
-          const int lines_on = (i - thread) / 16 + j * (kStep / 16);
+          const int slices_on = (i - thread) / 16 + j * (kStep / 16);
           if (i + j * kStep >= quads) break;
           if constexpr (Codec::kLowered != 0) {
             v[j].x *= kRaised, v[j].y *= kRaised, v[j].z *= kRaised, v[j].w *= kRaised;
           }
           const uint2 packed = {pack2<__nv_bfloat16>(v[j].x, v[j].y), pack2<__nv_bfloat16>(v[j].z, v[j].w)};
-          *reinterpret_cast<uint2*>(to + lines_on * (kPanelLine * 2)) = packed;
+          *reinterpret_cast<uint2*>(to + slices_on * (kPanelSlice * 2)) = packed;
           if constexpr (Codec::kShifted) {
             const float sum = warp_sum<kSumLanes>(bf16_sum(packed.x) + bf16_sum(packed.y));
-            if (lane_ % kSumLanes == 0) sums[lines_on * (16 / kSumLanes) * Tile::rows] = sum;
+            if (lane_ % kSumLanes == 0) sums[slices_on * (16 / kSumLanes) * Tile::rows] = sum;
           }
         }
       }
@@ -152,7 +157,7 @@ class Streamer {
     __syncthreads();
   }
 
-  // The sums of `count` rows and a group of panels, the next ones of begin().
+  // Computes the sums of `count` rows and the next group of panels since begin().
   __device__ void run(int first_row, int count, bool staged) {
 #pragma unroll
     for (int r = 0; r < Tile::tiles; ++r) {
@@ -162,21 +167,21 @@ class Streamer {
     const std::byte* x[Tile::tiles];
 #pragma unroll
     for (int r = 0; r < Tile::tiles; ++r) {
-      x[r] = x_ + min(r * 8 + lane_ / 4, count - 1) * x_pitch(a_.chunk_lines) + lane_ % 4 * 16;
+      x[r] = x_ + min(r * 8 + lane_ / 4, count - 1) * x_pitch(a_.chunk_slices) + lane_ % 4 * 16;
     }
-    int line = own_;
-    for (int chunk = begin_; chunk < end_; chunk += a_.chunk_lines) {
+    int slice = own_;
+    for (int chunk = begin_; chunk < end_; chunk += a_.chunk_slices) {
       if (!staged) {
         __syncthreads();
         stage(first_row, count, chunk);
       }
-      const int chunk_end = min(chunk + a_.chunk_lines, end_);
+      const int chunk_end = min(chunk + a_.chunk_slices, end_);
 #pragma unroll 1
-      for (; line < chunk_end; line += team_) {
-        typename Codec::Line weights;
+      for (; slice < chunk_end; slice += team_) {
+        typename Codec::Slice weights;
         ring_.take(weights);
-        ask();
-        multiply(weights, x, line - chunk);
+        prefetch();
+        multiply(weights, x, slice - chunk);
       }
     }
   }
@@ -209,34 +214,34 @@ class Streamer {
   }
 
  private:
-  static constexpr int kSumLanes = Codec::kFold / 4;  // whose quads share a scale
-  // Where weights are lowered, inputs (of up to 2^63) are raised half of the way, so that no sum is too small for fp32;
-  // sums take the rest of it.
+  static constexpr int kSumLanes = Codec::kFold / 4;  // lanes whose quads share a scale
+  // Where weights are lowered, inputs (of up to 2^63) are raised by half of that, so that no sum is too small for fp32.
+  // The sums are raised by the rest.
   static constexpr float kRaised = 0x1p64f, kLifted = power_of_two(Codec::kLowered - 64);
 
   static __device__ float bf16_sum(uint32_t pair) {
     return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
   }
 
-  // Four of k inputs, zeros beyond.
+  // Loads four of k inputs, zeros beyond k.
   __device__ float4 input(const float* x, int at, int k) const {
     if (a_.x_aligned && at + 4 <= k) return *reinterpret_cast<const float4*>(x + at);
     return {at < k ? x[at] : 0.0f, at + 1 < k ? x[at + 1] : 0.0f, at + 2 < k ? x[at + 2] : 0.0f,
             at + 3 < k ? x[at + 3] : 0.0f};
   }
 
-  // Asks for the next line.
-  __device__ void ask() {
-    if (left_ == 0) return ring_.ask_for_none();
-    ring_.ask(codec_, asked_line_);
-    asked_line_ += team_;
-    if (asked_line_ < end_) return;
-    int group = asked_group_ + share_.parts;
+  // Starts to load the next slice.
+  __device__ void prefetch() {
+    if (left_ == 0) return ring_.prefetch_none();
+    ring_.prefetch(codec_, prefetched_slice_);
+    prefetched_slice_ += team_;
+    if (prefetched_slice_ < end_) return;
+    int group = prefetched_group_ + share_.parts;
     if (group >= share_.groups) group = share_.number, --left_;
     go_to(group);
   }
   __device__ void go_to(int group) {
-    asked_group_ = group, asked_line_ = own_;
+    prefetched_group_ = group, prefetched_slice_ = own_;
     const int panel = (group << (kWarpsLog2 - share_.team_log2)) + (warp_ >> share_.team_log2);
     codec_ = Codec(a_.weight + matrix_ * a_.weight_step + min(panel, (a_.n - 1) / kPanelOutputs) * a_.panel_bytes, a_.k,
                    lane_);
@@ -252,22 +257,22 @@ class Streamer {
     to = a_.accumulate ? to + sum : sum;
   }
 
-  // `at`: the line's place in the chunk.
-  __device__ void multiply(const typename Codec::Line& line, const std::byte* const (&x)[Tile::tiles], int at) {
-    constexpr int kSteps = Codec::kFold / kPanelStep;  // that share scales
+  // `at`: the slice's index in the chunk.
+  __device__ void multiply(const typename Codec::Slice& slice, const std::byte* const (&x)[Tile::tiles], int at) {
+    constexpr int kSteps = Codec::kFold / kPanelStep;  // steps that share scales
     float part[Tile::tiles][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint4 b[Tile::tiles];
 #pragma unroll
       for (int r = 0; r < Tile::tiles; ++r) {
-        b[r] = *reinterpret_cast<const uint4*>(x[r] + at * (kPanelLine * 2) + half * 64);
+        b[r] = *reinterpret_cast<const uint4*>(x[r] + at * (kPanelSlice * 2) + half * 64);
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = half * 2 + i;
         uint32_t a[4];
-        Codec::lowered(line, step, a);
+        Codec::lowered(slice, step, a);
 #pragma unroll
         for (int r = 0; r < Tile::tiles; ++r) {
           const uint32_t b0 = i == 0 ? b[r].x : b[r].z, b1 = i == 0 ? b[r].y : b[r].w;
@@ -277,21 +282,22 @@ class Streamer {
             mma<__nv_bfloat16>(part[r], a[0], a[1], a[2], a[3], b0, b1);
           }
         }
-        if (step % kSteps == kSteps - 1) add_scaled(line, step / kSteps, part, at);
+        if (step % kSteps == kSteps - 1) add_scaled(slice, step / kSteps, part, at);
       }
     }
   }
 
-  __device__ void add_scaled(const typename Codec::Line& line, int fold, const float (&part)[Tile::tiles][4], int at) {
+  __device__ void add_scaled(const typename Codec::Slice& slice, int fold, const float (&part)[Tile::tiles][4],
+                             int at) {
     float2 x_sum[Tile::tiles];
     if constexpr (Codec::kShifted) {
-      const float* from = x_sums_ + (at * (kPanelLine / Codec::kFold) + fold) * Tile::rows + lane_ % 4 * 2;
+      const float* from = x_sums_ + (at * (kPanelSlice / Codec::kFold) + fold) * Tile::rows + lane_ % 4 * 2;
 #pragma unroll
       for (int r = 0; r < Tile::tiles; ++r) x_sum[r] = *reinterpret_cast<const float2*>(from + r * 8);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Factors f = Codec::factors(line, half, fold);
+      const Factors f = Codec::factors(slice, half, fold);
       const float shift = f.minimum - f.scale * f.base;
 #pragma unroll
       for (int r = 0; r < Tile::tiles; ++r) {
@@ -311,14 +317,14 @@ class Streamer {
   const Share share_;
   float *const sums_out_, *const x_sums_;
   std::byte* const x_;
-  const int lane_, warp_, team_, begin_, end_, own_;  // own_: this warp's first line
-  Codec codec_;                                       // of the panel that is asked for
+  const int lane_, warp_, team_, begin_, end_, own_;  // own_: this warp's first slice
+  Codec codec_;                                       // for the panel that is loaded
   Ring ring_;
-  int asked_line_ = 0, asked_group_ = 0, left_ = 0;
+  int prefetched_slice_ = 0, prefetched_group_ = 0, left_ = 0;
   float sums_[Tile::tiles][4];
 };
 
-// Blocks: (shares of a matrix, matrices, parts of k); of experts, (shares of all of them, 1, parts of k).
+// Grid: (shares of a matrix, matrices, parts of k); for experts (shares of all of them, 1, parts of k).
 template <class Codec, class Tile>
 __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(16) std::byte shared[];
@@ -340,12 +346,12 @@ __global__ void __launch_bounds__(kWarps * 32, Tile::blocks) stream_panels(const
   streamer.begin((tile.count + Tile::rows - 1) / Tile::rows);
   if (a.starts == nullptr) wait_for_earlier();
   const int begin = tile.row, end = tile.row + tile.count;
-  const bool whole = a.part_lines <= a.chunk_lines;
+  const bool whole = a.part_slices <= a.chunk_slices;
   for (int row = begin, turn = 0; row < end; row += Tile::rows) {
     const int count = min(Tile::rows, end - row);
     if (whole) {
       __syncthreads();
-      streamer.stage(row, count, static_cast<int>(blockIdx.z) * a.part_lines);
+      streamer.stage(row, count, static_cast<int>(blockIdx.z) * a.part_slices);
     }
     for (int group = share.number; group < share.groups; group += share.parts, ++turn) {
       streamer.run(row, count, whole);
@@ -369,22 +375,22 @@ inline __global__ void add_parts(const __grid_constant__ Arguments a, int parts)
 
 template <class Codec, class Tile>
 void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
-  const int most_shared = shared_of_block(l) / 2 - (3 << 10);  // of a block: two run on a multiprocessor
+  const int most_shared = shared_of_block(l) / 2 - (3 << 10);  // per block, as two blocks share an SM
   constexpr int kSums = Tile::buffers * Tile::sums * static_cast<int>(sizeof(float));
-  constexpr int kRings = kWarps * static_cast<int>(LineRing<Codec, Tile::ahead>::kBytes);
-  const auto shared_bytes = [&](int rows, int lines) {
-    return rows * x_pitch(lines) + kRings + kSums + lines * x_sums<Codec, Tile>() * static_cast<int>(sizeof(float));
+  constexpr int kRings = kWarps * static_cast<int>(SliceRing<Codec, Tile::ahead>::kBytes);
+  const auto shared_bytes = [&](int rows, int slices) {
+    return rows * x_pitch(slices) + kRings + kSums + slices * x_sums<Codec, Tile>() * static_cast<int>(sizeof(float));
   };
-  const int rows = std::min(a.rows, Tile::rows), all = (a.lines + kWarps - 1) / kWarps * kWarps;
-  a.chunk_lines = all;
-  while (a.chunk_lines > kWarps && shared_bytes(rows, a.chunk_lines) > most_shared) a.chunk_lines -= kWarps;
-  int parts = (all + a.chunk_lines - 1) / a.chunk_lines;
+  const int rows = std::min(a.rows, Tile::rows), all = (a.slices + kWarps - 1) / kWarps * kWarps;
+  a.chunk_slices = all;
+  while (a.chunk_slices > kWarps && shared_bytes(rows, a.chunk_slices) > most_shared) a.chunk_slices -= kWarps;
+  int parts = (all + a.chunk_slices - 1) / a.chunk_slices;
   const size_t partial_bytes = static_cast<size_t>(parts) * static_cast<size_t>(a.rows * int64_t{a.n}) * sizeof(float);
   if (parts > 1 && p.matrices == 1 && partial_bytes <= l.workspace_bytes) {
-    a.part_lines = a.chunk_lines;
+    a.part_slices = a.chunk_slices;
     a.partial = reinterpret_cast<float*>(l.workspace);
   } else {
-    a.part_lines = all;
+    a.part_slices = all;
     parts = 1;
   }
   const int shared = shared_bytes(rows, a.chunk_lines);
@@ -397,22 +403,22 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
   const unsigned blocks = p.starts == nullptr ? static_cast<unsigned>(std::min(panels, at_once))
                                               : std::max(static_cast<unsigned>(at_once),
                                                          most_row_tiles(true, p.matrices, a.rows, Tile::rows));
-  launch_pdl(l, "product with panels", stream_panels<Codec, Tile>,
+  launch_pdl(l, "matmul with panels", stream_panels<Codec, Tile>,
              dim3(blocks, static_cast<unsigned>(matrices), static_cast<unsigned>(parts)), kWarps * 32,
              static_cast<size_t>(shared), a);
   if (parts == 1) return;
   constexpr int kThreads = 256;
   const dim3 all_outputs(static_cast<unsigned>(pieces(int64_t{a.rows} * a.n, kThreads)));
-  launch_pdl(l, "sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
+  launch_pdl(l, "matmul with panels: sum of parts", add_parts, all_outputs, kThreads, 0, a, parts);
 }
 
-// A panel's rows, scaled.
+// Unpacks panels into rows, with scales applied.
 template <class T>
 struct Unpacked {
   T* to;
   const std::byte* weight;  // the first panel
   int64_t panel_bytes, stride;
-  int outputs, k, lines;
+  int outputs, k, slices;
 };
 
 __device__ inline void store_four(float* to, const float (&values)[4]) {
@@ -433,13 +439,13 @@ __device__ inline void store_eight(__nv_bfloat16* to, const float (&a)[4], const
 
 // A lane's four weights of output g + 8 r in a step.
 template <class Codec>
-__device__ void unpack_step(const Codec& codec, const typename Codec::Line& line, int step, int r, float (&to)[4]) {
+__device__ void unpack_step(const Codec& codec, const typename Codec::Slice& slice, int step, int r, float (&to)[4]) {
   if constexpr (Codec::kRounded) {
-    codec.exact(line, step, r, to);
+    codec.exact(slice, step, r, to);
   } else {
     uint32_t operand[4];
-    Codec::weights(line, step, operand);
-    const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
+    Codec::weights(slice, step, operand);
+    const Factors f = Codec::factors(slice, r, step * kPanelStep / Codec::kFold);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t pair = operand[r + i / 2 * 2];
@@ -449,26 +455,26 @@ __device__ void unpack_step(const Codec& codec, const typename Codec::Line& line
   }
 }
 
-// A block per panel.
+// One block per panel.
 template <class Codec, class T>
 __global__ void __launch_bounds__(kWarps * 32) unpack_panels(const __grid_constant__ Unpacked<T> a) {
   const int lane = threadIdx.x % 32, t = lane % 4;
   const Codec codec(a.weight, a.k, lane);
-  for (int number = threadIdx.x / 32; number < a.lines; number += kWarps) {
-    typename Codec::Line line;
-    codec.load(line, blockIdx.x * a.panel_bytes, number);
+  for (int number = threadIdx.x / 32; number < a.slices; number += kWarps) {
+    typename Codec::Slice slice;
+    codec.load(slice, blockIdx.x * a.panel_bytes, number);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int output = static_cast<int>(blockIdx.x) * kPanelOutputs + r * kPairsOfRows + lane / 4;
-      T* row = a.to + output * a.stride + int64_t{number} * kPanelLine;
-      float values[kPanelLine / kPanelStep][4];
+      T* row = a.to + output * a.stride + int64_t{number} * kPanelSlice;
+      float values[kPanelSlice / kPanelStep][4];
 #pragma unroll
-      for (int step = 0; step < kPanelLine / kPanelStep; ++step) {
-        unpack_step(codec, line, step, r, values[step]);
+      for (int step = 0; step < kPanelSlice / kPanelStep; ++step) {
+        unpack_step(codec, slice, step, r, values[step]);
       }
       if (output >= a.outputs) continue;
 #pragma unroll
-      for (int step = 0; step < kPanelLine / kPanelStep; step += 2) {
+      for (int step = 0; step < kPanelSlice / kPanelStep; step += 2) {
         T *first = row + 4 * Codec::quad(step, t), *second = row + 4 * Codec::quad(step + 1, t);
         if constexpr (Codec::quad(1, 0) == Codec::quad(0, 0) + 1) {
           store_eight(first, values[step], values[step + 1]);
@@ -488,7 +494,7 @@ void unpack(const Launch& l, std::byte* to, const std::byte* weight, int64_t byt
                       .stride = padded_k(k),
                       .outputs = static_cast<int>(count),
                       .k = static_cast<int>(k),
-                      .lines = static_cast<int>(panel_lines(k))};
+                      .slices = static_cast<int>(panel_slices(k))};
   unpack_panels<Codec, T><<<static_cast<unsigned>(pieces(count, kPanelOutputs)), kWarps * 32, 0, l.stream>>>(a);
   check_launch("unpacking weights");
 }
@@ -515,23 +521,23 @@ inline panels::Arguments panel_arguments(const MatmulProblem& p, int64_t bytes) 
       .rows = static_cast<int>(p.x.rows()),
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
-      .lines = static_cast<int>(panel_lines(p.k)),
+      .slices = static_cast<int>(panel_slices(p.k)),
       .matrices = p.matrices,
-      .part_lines = 0,
-      .chunk_lines = 0,
+      .part_slices = 0,
+      .chunk_slices = 0,
       .accumulate = p.accumulate,
       .x_aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0 && p.x_columns % 4 == 0};
 }
 
-// Defined here for the instances that matmul_panels_*.cu make: Format is a type of src/quant.
+// Defined here for the instances in panels_*.cu. Format is a type of src/quant.
 template <class Format>
 void matmul_panels(const Launch& l, const MatmulProblem& p) {
   using Codec = PanelCodec<Format>;
   if (p.x.rows() == 0) return;
   const panels::Arguments a = panel_arguments(p, panel_bytes<Format>(p.k));
-  // Rows a matrix is likely to have.
+  // The number of rows that a matrix is likely to have.
   const int64_t likely = p.starts != nullptr ? pieces(2 * p.x.rows(), p.matrices) : p.x.rows();
-  constexpr int kAhead = panel_bytes<Format>(4 * kPanelLine) > 2600 ? 2 : 3;  // about as many bytes for every format
+  constexpr int kAhead = panel_bytes<Format>(4 * kPanelSlice) > 2600 ? 2 : 3;  // about as many bytes for every format
   if (likely <= 8) return panels::launch<Codec, panels::Tiling<1, kAhead, 3>>(l, p, a);
   panels::launch<Codec, panels::Tiling<4, 2, 2>>(l, p, a);
 }
@@ -543,7 +549,8 @@ void unpack_panels(const Launch& l, std::byte* to, DType type, const std::byte* 
   const int64_t bytes = panel_bytes<Format>(k);
   weight += begin / kPanelOutputs * bytes;
   if (type == &kFloat32) return panels::unpack<Codec, float>(l, to, weight, bytes, count, k);
-  CHECK(type == &kBFloat16, "weights unpacked to {}", type->name);
+  CHECK(type == &kBFloat16, "unpacking weights to {} is not supported (expected one of: float32, bfloat16)",
+        type->name);
   panels::unpack<Codec, __nv_bfloat16>(l, to, weight, bytes, count, k);
 }
 

@@ -1,4 +1,4 @@
-// Products with what quantized checkpoints hold.
+// Matmuls of few rows with the integer groups and 8-bit floats of quantized checkpoints.
 #include "kernels/cuda/matmul/panels.cuh"
 
 namespace sluice::cuda {

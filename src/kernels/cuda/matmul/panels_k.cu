@@ -1,4 +1,4 @@
-// Products with the K formats.
+// Matmuls of few rows with the K formats of GGUF.
 #include "kernels/cuda/matmul/panels.cuh"
 
 namespace sluice::cuda {

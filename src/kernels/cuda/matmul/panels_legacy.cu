@@ -1,4 +1,4 @@
-// Products with ggml's first formats.
+// Matmuls of few rows with the first formats of GGUF (Q4_0 to Q8_0).
 #include "kernels/cuda/matmul/panels.cuh"
 
 namespace sluice::cuda {

@@ -1,4 +1,4 @@
-// Products with formats of levels.
+// Matmuls of few rows with formats whose codes select levels.
 #include "kernels/cuda/matmul/panels.cuh"
 
 namespace sluice::cuda {

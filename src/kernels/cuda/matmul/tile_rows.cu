@@ -1,4 +1,5 @@
-// Inputs of products of many rows in the form that tiles read (matmul_tiles.h). Bound by memory traffic.
+// Rounds the inputs of matmuls of many rows to the layout that tiles read (tiles.h). A thread writes 32 bytes of a
+// K-slice of a row. Bound by memory traffic.
 #include <algorithm>
 
 #include "kernels/cuda/device/numeric.cuh"
@@ -14,19 +15,19 @@ struct TileRows {
   const float* x;
   const int32_t *starts, *x_rows;
   int64_t x_stride, to_rows;
-  int rows, k, lines, matrices;
+  int rows, k, slices, matrices;
   bool aligned;
   TileOrder order;
 };
 
-// A thread makes the two packs of a step of a line of a row; zeros beyond k.
+// A thread writes the two packs of a step of a slice of a row, with zeros beyond k.
 template <class T>
 __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
   wait_for_earlier();
-  const int64_t count = int64_t{a.rows} * a.lines * 4, step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t count = int64_t{a.rows} * a.slices * 4, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const int part = static_cast<int>(i % 4);
-    const auto line = static_cast<int>(i / 4 % a.lines), row = static_cast<int>(i / 4 / a.lines);
+    const auto slice = static_cast<int>(i / 4 % a.slices), row = static_cast<int>(i / 4 / a.slices);
     const int64_t place = place_of_row(a.starts, a.matrices, row);
     const float* x = a.x + row_of_x(a.x_rows, row) * a.x_stride;
     const int quad = part == 0   ? a.order.quad[0]
@@ -36,11 +37,11 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
     uint32_t first[4], second[4];
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      const int at = line * static_cast<int>(kLineElements) + 4 * (quad + t * a.order.next);
+      const int at = slice * static_cast<int>(kSliceElements) + 4 * (quad + t * a.order.next);
       const float4 v = inputs_at(x, at, a.k, a.aligned);
       first[t] = pack2<T>(v.x, v.y), second[t] = pack2<T>(v.z, v.w);
     }
-    std::byte* to = a.to + (line * a.to_rows + place) * kTileRowBytes;
+    std::byte* to = a.to + (slice * a.to_rows + place) * kTileRowBytes;
     const int exchange = static_cast<int>(place % 8);
     *reinterpret_cast<uint4*>(to + ((2 * part) ^ exchange) * 16) = {first[0], first[1], first[2], first[3]};
     *reinterpret_cast<uint4*>(to + ((2 * part + 1) ^ exchange) * 16) = {second[0], second[1], second[2], second[3]};
@@ -50,7 +51,7 @@ __global__ void tile_rows_kernel(const __grid_constant__ TileRows a) {
 }  // namespace
 
 void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder& order, const MatmulProblem& p) {
-  const int64_t rows = p.x.rows(), lines = padded_k(p.k) / kLineElements;
+  const int64_t rows = p.x.rows(), slices = padded_k(p.k) / kSliceElements;
   const TileRows a{.to = to,
                    .x = p.x.f32(),
                    .starts = p.starts,
@@ -59,17 +60,17 @@ void round_to_tiles(const Launch& l, std::byte* to, DType type, const TileOrder&
                    .to_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0),
                    .rows = static_cast<int>(rows),
                    .k = static_cast<int>(p.k),
-                   .lines = static_cast<int>(lines),
+                   .slices = static_cast<int>(slices),
                    .matrices = p.matrices,
                    .aligned = reinterpret_cast<uintptr_t>(p.x.data) % 16 == 0 && p.x.row_stride % 4 == 0,
                    .order = order};
   constexpr int kThreads = 256;
-  const dim3 grid(blocks_for(l, rows * lines * 4, kThreads));
+  const dim3 grid(blocks_for(l, rows * slices * 4, kThreads));
   if (type == &kBFloat16) {
-    launch_pdl(l, "rows for tiles", tile_rows_kernel<__nv_bfloat16>, grid, kThreads, 0, a);
+    launch_pdl(l, "rounding for tiles", tile_rows_kernel<__nv_bfloat16>, grid, kThreads, 0, a);
   } else {
-    CHECK(type == &kFloat16, "no kernel to round to {}", type->name);
-    launch_pdl(l, "rows for tiles", tile_rows_kernel<__half>, grid, kThreads, 0, a);
+    CHECK(type == &kFloat16, "rounding rows to {} is not supported (expected one of: bfloat16, float16)", type->name);
+    launch_pdl(l, "rounding for tiles", tile_rows_kernel<__half>, grid, kThreads, 0, a);
   }
 }
 

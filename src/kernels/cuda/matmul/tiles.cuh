@@ -1,19 +1,22 @@
-// Products of many rows with weights of any type, one matrix or one per expert: a template over what reads the weights
-// (the codecs of device/panel_codec.cuh, or PlainWeights for those of 16 bits). Tiles are 128 outputs by up to 256
-// rows: out^T = weight * x^T.
+// Matmuls of many rows with weights of any type, with one matrix or one per expert. A template over what reads the
+// weights: the codecs of device/panel_codec.cuh, or PlainWeights for 16 bits. Tiles are 128 outputs by up to 256 rows:
+// out^T = weight * x^T. A block of 256 threads computes one tile or its part of k. Bound by tensor-core and
+// weight-decoding rates for many rows, by reading the weights for few. Measured on one H200: 128 int4_g128
+// experts [1536, 2048] with 512 rows each take 1265 us, 326 TFLOP/s.
 //
-// Every warp takes lines of 64 weights of 16 outputs, out of a ring in shared memory that it has bulk copies fill
-// (panel_ring.cuh) or, of rows instead of panels and on other devices, from device memory into registers some lines
-// ahead. It makes of them the a operand of the tensor cores: scaled and rounded to 16 bits, once for all rows of the
-// tile; or, for few rows, whole numbers and levels as they are, and the sums over inputs that share a scale are scaled.
-// The inputs were rounded before (tile_rows.cu) and lie as the tensor cores want them, a line of all rows of a tile in
-// one piece. On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp
-// groups multiply 64 outputs each; where there are few tiles, the blocks of a cluster take a part of k each and add up
-// their sums, in order, out of each other's shared memory. On other devices eight warps multiply 16 outputs each by
-// mma.sync.
+// Every warp reads K-slices of 64 weights of 16 outputs. Panels come from a ring in shared memory that the warp fills
+// by bulk copies (panel_ring.cuh). Row-major weights, and all weights on older devices, are loaded from device memory
+// into registers some slices ahead. The warp turns them into the a operand of the tensor cores. For many rows weights
+// are scaled and rounded to 16 bits, once for all rows of the tile. For few rows integers and levels are used as they
+// are, and the sums over inputs that share a scale are scaled.
 //
-// Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts' from where
-// their rows begin. The grid has as many as there may be; those that have none end at once.
+// The inputs were rounded before (tile_rows.cu) and lie in operand order: a slice of all rows of a tile is contiguous.
+// On compute capability 9.0 (sm_90a) bulk copies bring them into stages of shared memory, and two warp groups multiply
+// 64 outputs each. Where there are few tiles, the blocks of a cluster take a part of k each. They add up their sums, in
+// order, from each other's shared memory. On other devices eight warps multiply 16 outputs each by mma.sync.
+//
+// Rows of experts are cut into tiles on the device: block (i, j, t) finds the t-th tile of all experts from where their
+// rows begin. The grid has as many tiles as there may be; blocks without a tile end at once.
 #pragma once
 
 #include <algorithm>
@@ -35,24 +38,25 @@ namespace sluice::cuda {
 
 namespace tiles {
 
-inline constexpr int kThreads = 256;                                                  // two warp groups
-inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;  // of a block
+inline constexpr int kThreads = 256;  // two warp groups
+// of a block
+inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;
 static_assert(kOutputs == kTileOutputs);
-inline constexpr int kSteps = kPanelLine / kPanelStep;
+inline constexpr int kSteps = kPanelSlice / kPanelStep;
 #ifdef SLUICE_SM90A
 inline constexpr bool kWarpgroups = true;
 #else
 inline constexpr bool kWarpgroups = false;
 #endif
 
-// Weights of 16 bits, rows of whole lines. A lane loads 16 bytes of 32 inputs at a time.
+// Row-major weights of 16 bits, padded to whole K-slices. A lane loads 16 bytes of 32 inputs at a time.
 template <class T>
 class PlainWeights {
  public:
-  static constexpr int kFold = kPanelLine;
+  static constexpr int kFold = kPanelSlice;
   static constexpr bool kShifted = false;
-  struct Line {
-    uint4 packs[2][2];  // of outputs g and g + 8, in two halves
+  struct Slice {
+    uint4 packs[2][2];  // outputs g and g + 8, in two halves of 32 inputs
   };
 
   __device__ PlainWeights(const std::byte* weight, int64_t k, int lane) {
@@ -60,17 +64,17 @@ class PlainWeights {
     rows_[0] = weight + lane / 4 * pitch + lane % 4 * 16;
     rows_[1] = rows_[0] + kPairsOfRows * pitch;
   }
-  __device__ void load(Line& to, int64_t panel, int line) const {
+  __device__ void load(Slice& to, int64_t panel, int slice) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        to.packs[r][half] = load_streaming(rows_[r] + panel + line * kTileRowBytes + half * 64);
+        to.packs[r][half] = load_streaming(rows_[r] + panel + slice * kTileRowBytes + half * 64);
       }
     }
   }
-  static __device__ void weights(const Line& line, int step, uint32_t (&a)[4]) {
-    const uint4 &low = line.packs[0][step / 2], &high = line.packs[1][step / 2];
+  static __device__ void weights(const Slice& slice, int step, uint32_t (&a)[4]) {
+    const uint4 &low = slice.packs[0][step / 2], &high = slice.packs[1][step / 2];
     a[0] = step % 2 == 0 ? low.x : low.z, a[1] = step % 2 == 0 ? high.x : high.z;
     a[2] = step % 2 == 0 ? low.y : low.w, a[3] = step % 2 == 0 ? high.y : high.w;
   }
@@ -80,7 +84,7 @@ class PlainWeights {
   const std::byte* rows_[2];
 };
 
-// The 16 bits that weights become.
+// The 16-bit type that weights become.
 template <class Codec>
 struct Operand {
   using Type = __nv_bfloat16;
@@ -94,18 +98,18 @@ struct Operand<PlainWeights<T>> {
 
 struct Arguments {
   const std::byte* weight;
-  const std::byte* x;  // see tile_rows.cu
+  const std::byte* x;  // as tile_rows.cu writes it
   float* out;
   const float* bias;
   const int32_t* starts;
   int64_t weight_step, bias_step, panel_bytes;  // from a matrix to the next one; weights in bytes
   int64_t x_rows, out_stride;
-  int matrices, rows, n, k, lines;
+  int matrices, rows, n, k, slices;
   bool accumulate, quads;  // quads: results may be written four at a time
-  uint32_t zero = 0;       // that the compiler does not know
+  uint32_t zero = 0;       // always 0, but the compiler does not know it
 };
 
-// x: rounded inputs, x_rows of them.
+// x: rounded inputs, x_rows rows of them.
 inline Arguments arguments(const MatmulProblem& p, const std::byte* x, int64_t x_rows, int64_t panel_bytes) {
   return {.weight = p.weight,
           .x = x,
@@ -121,24 +125,24 @@ inline Arguments arguments(const MatmulProblem& p, const std::byte* x, int64_t x
           .rows = static_cast<int>(p.x.rows()),
           .n = static_cast<int>(p.n),
           .k = static_cast<int>(p.k),
-          .lines = static_cast<int>(panel_lines(p.k)),
+          .slices = static_cast<int>(panel_slices(p.k)),
           .accumulate = p.accumulate,
           .quads = reinterpret_cast<uintptr_t>(p.out.data) % 16 == 0 && p.out.row_stride % 4 == 0 && p.n % 4 == 0};
 }
 
-// Where the tile's inputs lie.
+// The row where the tile's inputs begin.
 __device__ inline int64_t tile_place_of(const RowTile& tile) {
   return tile_place(tile.start, tile.matrix) + tile.row - tile.start;
 }
 
-// The a operand of a step: weights as they count.
+// The a operand of a step, with scales applied.
 template <class Codec>
-__device__ void operand(const typename Codec::Line& line, int step, uint32_t (&to)[4]) {
-  Codec::weights(line, step, to);
+__device__ void operand(const typename Codec::Slice& slice, int step, uint32_t (&to)[4]) {
+  Codec::weights(slice, step, to);
   if constexpr (Operand<Codec>::kScaled) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const Factors f = Codec::factors(line, r, step * kPanelStep / Codec::kFold);
+      const Factors f = Codec::factors(slice, r, step * kPanelStep / Codec::kFold);
       const float shift = Codec::kShifted ? f.minimum - f.scale * f.base : 0.0f;
 #pragma unroll
       for (int p = r; p < 4; p += 2) {
@@ -149,55 +153,56 @@ __device__ void operand(const typename Codec::Line& line, int step, uint32_t (&t
   }
 }
 
-// Sums of up to this many rows are scaled: that takes a multiplication per sum and set of inputs that share a scale,
-// and registers, where scaling weights takes some seven instructions each.
+// The most rows for which sums are scaled instead of weights. Scaling sums takes a multiplication per sum and set of
+// inputs that share a scale, and registers. Scaling weights takes about seven instructions each.
 template <class Codec>
 constexpr int most_scaled_rows() {
   if constexpr (Operand<Codec>::kScaled) {
     constexpr bool kFewRegisters = !std::is_same_v<Codec, PanelCodec<quant::Fp8>>;
-    if (!Codec::kMinima && Codec::kFold >= kPanelLine / 2) return Codec::kFold == kPanelLine && kFewRegisters ? 64 : 32;
+    if (!Codec::kMinima && Codec::kFold >= kPanelSlice / 2)
+      return Codec::kFold == kPanelSlice && kFewRegisters ? 64 : 32;
   }
   return 0;
 }
 
-// Of outputs g and g + 8, for each set of inputs of a line that share them: scales, and what operands are above the
-// weights, twice, in bf16.
+// For outputs g and g + 8 and each set of inputs of a slice that share them: the scales, and the difference between
+// operands and weights, twice, in bf16.
 template <class Codec>
-struct LineFactors {
-  static constexpr int kSets = kPanelLine / Codec::kFold;
+struct SliceFactors {
+  static constexpr int kSets = kPanelSlice / Codec::kFold;
   float scales[kSets][2];
   uint32_t bases[kSets][2];
 
-  __device__ void take(const typename Codec::Line& line) {
+  __device__ void take(const typename Codec::Slice& slice) {
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const Factors f = Codec::factors(line, r, set);
+        const Factors f = Codec::factors(slice, r, set);
         scales[set][r] = f.scale, bases[set][r] = pack2<__nv_bfloat16>(f.base, f.base);
       }
     }
   }
 };
 
-// The operands of a line but for their last instruction: the tensor cores' registers may not be written before their
-// products are done, and the compiler takes back what is ahead of them where it sees that it could write them at once.
-// Scaled, or as they are and exact, since all of them are integers of up to 8 bits or levels.
+// Makes the operands of a slice but for their last instruction, which finish() adds. The operand registers may not be
+// written before the matmuls that read them have finished, and the compiler would move this work behind that wait if it
+// could write them at once. Operands are scaled, or exact: integers of up to 8 bits or levels.
 template <class Codec, bool scaled>
-__device__ void prepare(const typename Codec::Line& line, uint32_t (&to)[kSteps][4]) {
+__device__ void prepare(const typename Codec::Slice& slice, uint32_t (&to)[kSteps][4]) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     if constexpr (scaled) {
-      operand<Codec>(line, step, to[step]);
+      operand<Codec>(slice, step, to[step]);
     } else {
-      Codec::weights(line, step, to[step]);
+      Codec::weights(slice, step, to[step]);
     }
   }
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) hold(to[step]);
+  for (int step = 0; step < kSteps; ++step) wgmma_fence_operands(to[step]);
 }
 template <class Codec, bool scaled>
-__device__ void finish(const uint32_t (&from)[kSteps][4], const LineFactors<Codec>& factors, uint32_t zero,
+__device__ void finish(const uint32_t (&from)[kSteps][4], const SliceFactors<Codec>& factors, uint32_t zero,
                        uint32_t (&to)[kSteps][4]) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -213,56 +218,57 @@ __device__ void finish(const uint32_t (&from)[kSteps][4], const LineFactors<Code
   }
 }
 
-// This warp's panel of the first matrix; of warps beyond the last one that.
+// Offset of this warp's panel in the first matrix. Warps beyond the last panel repeat it.
 __device__ inline int64_t own_panel(const Arguments& a) {
   const int panel = static_cast<int>(blockIdx.x) * kPanels + static_cast<int>(threadIdx.x) / kWarp;
   return min(panel, (a.n - 1) / kPanelOutputs) * a.panel_bytes;
 }
 
-// A warp's lines of a panel on their way to registers.
-template <class Codec, int lines>
-class RegisterLines {
+// Loads a warp's slices of a panel ahead, into registers.
+template <class Codec, int slices>
+class RegisterSlices {
  public:
-  static constexpr int kLines = lines;       // in flight
-  static constexpr int kLinesOfScales = 1;   // that share them
-  static constexpr uint32_t kWarpBytes = 0;  // of shared memory
+  static constexpr int kSlices = slices;     // in flight
+  static constexpr int kSlicesOfScales = 1;  // slices that share scales
+  static constexpr uint32_t kWarpBytes = 0;  // bytes of shared memory
 
-  __device__ RegisterLines(const Arguments& a, const Part& part, uint32_t = 0)
+  __device__ RegisterSlices(const Arguments& a, const Part& part, uint32_t = 0)
       : codec_(a.weight, a.k, static_cast<int>(threadIdx.x) % kWarp), part_(part), panel_(own_panel(a)) {}
 
   __device__ void begin(int64_t matrix_bytes) {
     panel_ += matrix_bytes;
 #pragma unroll
-    for (int i = 0; i < kLines; ++i) {
+    for (int i = 0; i < kSlices; ++i) {
       if (i < part_.count) codec_.load(ring_[i], panel_, part_.begin + i);
     }
   }
-  // use(line) of line `number` of the part, number % kLines being i; asks for the one that takes its place.
+  // Calls use(slice) for slice `number` of the part, where number % kSlices is i, then loads the slice that takes its
+  // place.
   template <class F>
   __device__ void take(int number, int i, F&& use) {
     use(ring_[i]);
-    if (number + kLines < part_.count) codec_.load(ring_[i], panel_, part_.begin + number + kLines);
+    if (number + kSlices < part_.count) codec_.load(ring_[i], panel_, part_.begin + number + kSlices);
   }
 
  private:
   const Codec codec_;
   const Part part_;
   int64_t panel_;
-  typename Codec::Line ring_[kLines];
+  typename Codec::Slice ring_[kSlices];
 };
 
-// The same by way of shared memory.
+// Loads a warp's slices of a panel ahead, through shared memory.
 template <class Codec>
-class SharedLines {
+class SharedSlices {
  public:
   static constexpr uint32_t kRingBytes = 8 << 10;
   using Ring = PanelRing<Codec, kRingBytes>;
-  static constexpr int kLines = Ring::kLines, kLinesOfScales = std::min(Codec::kLayout.scale_lines, kLines);
+  static constexpr int kSlices = Ring::kSlices, kSlicesOfScales = std::min(Codec::kLayout.scale_slices, kSlices);
   static constexpr uint32_t kWarpBytes = kRingBytes + Ring::kBarrierBytes;
 
-  // `memory`: of the block's warps, a multiple of 128.
-  __device__ SharedLines(const Arguments& a, const Part& part, uint32_t memory)
-      : ring_(memory + warp() * kRingBytes, memory + kPanels * kRingBytes + warp() * Ring::kBarrierBytes, a.lines,
+  // `memory`: shared memory of the block's warps, a multiple of 128.
+  __device__ SharedSlices(const Arguments& a, const Part& part, uint32_t memory)
+      : ring_(memory + warp() * kRingBytes, memory + kPanels * kRingBytes + warp() * Ring::kBarrierBytes, a.slices,
               part),
         panel_(a.weight + own_panel(a)),
         count_(part.count) {}
@@ -270,13 +276,13 @@ class SharedLines {
   __device__ void begin(int64_t matrix_bytes) { ring_.begin(panel_ + matrix_bytes); }
   template <class F>
   __device__ void take(int number, int i, F&& use) {
-    typename Codec::Line line;
-    read(line, i);
-    use(line);
-    if (i == kLines - 1 && number + 1 < count_) go_on();
+    typename Codec::Slice slice;
+    read(slice, i);
+    use(slice);
+    if (i == kSlices - 1 && number + 1 < count_) go_on();
   }
-  // The same in two parts: line i of the present ones; all of them were used.
-  __device__ void read(typename Codec::Line& to, int i) const { ring_.read(to, i); }
+  // take() in two parts: reads slice i of the current stage; frees the stage after all its slices were used.
+  __device__ void read(typename Codec::Slice& to, int i) const { ring_.read(to, i); }
   __device__ void go_on() { ring_.go_on(); }
 
  private:
@@ -287,17 +293,17 @@ class SharedLines {
   const int count_;
 };
 
-// Lines in flight in registers: about as many bytes for every type.
+// The loader for a codec. In registers, about as many bytes are in flight for every type.
 template <class Codec>
-struct LinesOf {
-  using Type = RegisterLines<Codec, sizeof(typename Codec::Line) <= 32 ? 4 : 2>;
+struct SlicesOf {
+  using Type = RegisterSlices<Codec, sizeof(typename Codec::Slice) <= 32 ? 4 : 2>;
 };
 template <class Format>
-requires(!std::is_same_v<Format, quant::Fp8>) struct LinesOf<PanelCodec<Format>> {
-  using Type = SharedLines<PanelCodec<Format>>;
+requires(!std::is_same_v<Format, quant::Fp8>) struct SlicesOf<PanelCodec<Format>> {
+  using Type = SharedSlices<PanelCodec<Format>>;
 };
 
-// Four results of a row from `output` on, as many of them as there are.
+// Writes four results of a row from `output` on, or as many of them as exist.
 __device__ inline void put(const Arguments& a, const RowTile& tile, int row, int output, const float4& sum) {
   float v[4] = {sum.x, sum.y, sum.z, sum.w};
   const int count = min(4, a.n - output);
@@ -318,8 +324,8 @@ __device__ inline void put(const Arguments& a, const RowTile& tile, int row, int
   }
 }
 
-// Leaves sums c of 16 outputs and 8 rows, as mma lays them out (device/tensor_core.cuh), in shared memory: `to` is
-// where those of the first output and row go.
+// Stores the sums c of 16 outputs and 8 rows in shared memory, from the layout of mma (device/tensor_core.cuh). `to` is
+// where the sum of the first output and row goes.
 __device__ inline void store_sums(uint32_t to, const float* c) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -328,8 +334,8 @@ __device__ inline void store_sums(uint32_t to, const float* c) {
   }
 }
 
-// Of `blocks` blocks that share a tile this is number `block`; the rows are dealt out to their warps, a lane has four
-// outputs. sum(row, output): four of them, those of all blocks together.
+// Writes the rows of a tile that `blocks` blocks share, as block number `block`. Rows are dealt out to the blocks'
+// warps; a lane has four outputs. sum(row, output) returns four sums over all blocks.
 template <class F>
 __device__ void write(const Arguments& a, const RowTile& tile, int blocks, int block, F&& sum) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, four = static_cast<int>(threadIdx.x) % kWarp * 4;
@@ -340,26 +346,25 @@ __device__ void write(const Arguments& a, const RowTile& tile, int blocks, int b
   }
 }
 
-// Shared memory of a block: stages of the inputs, in whose place sums lie later, and the weights' rings.
-template <int rows, class Lines>
+// The shared memory of a block: stages of the inputs, which the sums later replace, and the rings of the weights.
+template <int rows, class Slices>
 struct Layout {
   static constexpr uint32_t kStagesBytes = (rows > 64 ? 5 : 6) * rows * kTileRowBytes;
   static constexpr int kMostStages = 16;
   using Sums = TileSums<rows>;
   static_assert(Sums::kBytes <= kStagesBytes);
-  static constexpr uint32_t kBarriersAt = kStagesBytes, kLinesAt = kBarriersAt + kMostStages * 2 * 8;
-  static constexpr uint32_t kBytes = kLinesAt + kPanels * Lines::kWarpBytes;
+  static constexpr uint32_t kBarriersAt = kStagesBytes, kRingsAt = kBarriersAt + kMostStages * 2 * 8;
+  static constexpr uint32_t kBytes = kRingsAt + kPanels * Slices::kWarpBytes;
   uint32_t base;
 
   __device__ uint32_t full(int stage) const { return base + kBarriersAt + stage * 2 * 8; }
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
-  __device__ uint32_t lines() const { return base + kLinesAt; }
+  __device__ uint32_t slices() const { return base + kRingsAt; }
   __device__ Sums sums() const { return {base}; }
 };
 
-// The inputs of `used` rows on their way to shared memory: rows of 128 bytes, a stage for each step of k, or `planes`
-// such rows one after the other. The warps take turns in asking for a stage when all of them are done with what was
-// there, some steps ago.
+// Copies the inputs of `used` rows to shared memory: one stage per step of k, which holds `planes` planes of rows of
+// 128 bytes. The warps take turns in refilling a stage after all warps have read it, some steps ago.
 template <int used, int planes, class Shared>
 class InputStages {
  public:
@@ -368,7 +373,7 @@ class InputStages {
   static constexpr int kStages = std::min<int>(Shared::kStagesBytes / kStageBytes, Shared::kMostStages), kLag = 2;
   static_assert(kLag < kStages);
 
-  // Steps begin .. begin + steps - 1 of the tile's rows; step_rows: from a step to the next one.
+  // Covers steps begin .. begin + steps - 1 of the tile's rows. step_rows: rows from a step to the next one.
   __device__ InputStages(const Shared& shared, const std::byte* x, int64_t step_rows, const RowTile& tile, int begin,
                          int steps, int64_t plane_bytes = 0)
       : shared_(shared),
@@ -382,7 +387,7 @@ class InputStages {
     if (threadIdx.x != 0) return;
     for (int step = 0; step < min(steps_, kStages); ++step) copy(step, step);
   }
-  // Before step `now` is multiplied.
+  // Called before step `now` is multiplied.
   __device__ void go_on(int now) const {
     const int next = now - kLag + kStages;
     if (now % kPanels != static_cast<int>(threadIdx.x) / kWarp || now < kLag || next >= steps_) return;
@@ -411,11 +416,11 @@ class InputStages {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Sums of a warp group's 64 outputs and n rows, at the end: in place of the stages, as TileSums has them. By all
-// threads of the block. sums[4 * i + 2 * h + c] of lane l of warp w, with g = l / 4 and t = l % 4, is that of output 16
-// w + g + 8 h of the group's and row first + 8 i + 2 t + c.
+// Stores the sums of a warp group's 64 outputs and n rows where the stages were, in the layout of TileSums. Called by
+// all threads of the block at the end. With g = l / 4 and t = l % 4, sums[4 * i + 2 * h + c] of lane l of warp w
+// belongs to output 16 w + g + 8 h of the group and row first + 8 i + 2 t + c.
 template <int n, class Shared>
-__device__ void leave_sums(const Shared& shared, const float (&sums)[n / 2], int first) {
+__device__ void store_group_sums(const Shared& shared, const float (&sums)[n / 2], int first) {
 #pragma unroll
   for (int i = 0; i < n / 8; ++i) {
     store_sums(shared.sums().at(first + i * 8, static_cast<int>(threadIdx.x) / kWarp * 16), &sums[4 * i]);
@@ -424,22 +429,22 @@ __device__ void leave_sums(const Shared& shared, const float (&sums)[n / 2], int
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Multiplies `used` rows of a tile, by 128 at most at a time, and leaves the sums. While the tensor cores multiply a
-// line, the next one's operands are made.
-template <int used, class Codec, class Lines, class Shared>
-__device__ void multiply(Lines& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
+// Multiplies `used` rows of a tile, at most 128 at a time, and stores the sums. The operands of the next slice are made
+// while the tensor cores multiply the current one.
+template <int used, class Codec, class Slices, class Shared>
+__device__ void multiply(Slices& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
                          const Shared& shared) {
   using Inputs = InputStages<used, 1, Shared>;
-  using Factors = LineFactors<Codec>;
+  using Factors = SliceFactors<Codec>;
   constexpr int kStages = Inputs::kStages, kAtOnce = used < 128 ? used : 128, kMatmuls = used / kAtOnce;
   constexpr bool kScalesSums = used <= most_scaled_rows<Codec>();
-  constexpr int kLinesOfSums = Lines::kLinesOfScales;
-  static_assert(Lines::kLines % kLinesOfSums == 0);
-  using MatmulProblem = Wgmma<typename Operand<Codec>::Type, kAtOnce>;
+  constexpr int kSlicesOfSums = Slices::kSlicesOfScales;
+  static_assert(Slices::kSlices % kSlicesOfSums == 0);
+  using Mma = Wgmma<typename Operand<Codec>::Type, kAtOnce>;
   const Inputs inputs(shared, arguments.x, arguments.x_rows, tile, part.begin, part.count);
   inputs.begin();
   const bool first_lane = threadIdx.x % kWarp == 0;
-  float sums[kMatmuls][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: of lines that share scales
+  float sums[kMatmuls][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: sums of the slices that share scales
   Factors factors{}, next{};
 #pragma unroll
   for (int j = 0; j < kMatmuls; ++j) {
@@ -454,7 +459,7 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
   const auto add_parts = [&] {
 #pragma unroll
     for (int set = 0; set < Factors::kSets; ++set) {
-      hold(parts[set]);
+      wgmma_fence_operands(parts[set]);
 #pragma unroll
       for (int i = 0; i < kAtOnce / 2; ++i) {
         sums[0][i] = fmaf(factors.scales[set][i / 2 % 2], parts[set][i], sums[0][i]);
@@ -464,21 +469,21 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
   uint32_t made[kSteps][4], a[kSteps][4];
   const uint64_t stages = matrix(inputs.stage(0));
   int stage = 0, round = 0, last_stage = 0;
-  for (int line = 0; line < part.count; line += Lines::kLines) {
+  for (int slice = 0; slice < part.count; slice += Slices::kSlices) {
 #pragma unroll
-    for (int i = 0; i < Lines::kLines; ++i) {
-      const int now = line + i;
+    for (int i = 0; i < Slices::kSlices; ++i) {
+      const int now = slice + i;
       if (now >= part.count) break;
-      weights.take(now, i, [&](const typename Codec::Line& taken) {
+      weights.take(now, i, [&](const typename Codec::Slice& taken) {
         prepare<Codec, !kScalesSums>(taken, made);
         if constexpr (kScalesSums) {
-          if (i % kLinesOfSums == 0) next.take(taken);
+          if (i % kSlicesOfSums == 0) next.take(taken);
         }
       });
       wgmma_wait<0>();
       if (now > 0 && first_lane) arrive(shared.empty(last_stage));
       if constexpr (kScalesSums) {
-        if (i % kLinesOfSums == 0) {
+        if (i % kSlicesOfSums == 0) {
           add_parts();
           factors = next;
         }
@@ -494,13 +499,13 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
           const uint64_t x = stages + (stage * Inputs::kStageBytes + j * kAtOnce * kTileRowBytes + step * 32) / 16;
           if constexpr (kScalesSums) {
             constexpr int kStepsOfSet = kSteps / Factors::kSets;
-            if (i % kLinesOfSums == 0 && step % kStepsOfSet == 0) {
-              MatmulProblem::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
+            if (i % kSlicesOfSums == 0 && step % kStepsOfSet == 0) {
+              Mma::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
             } else {
-              MatmulProblem::by_rows(parts[step / kStepsOfSet], a[step], x);
+              Mma::by_rows(parts[step / kStepsOfSet], a[step], x);
             }
           } else {
-            MatmulProblem::by_rows(sums[j], a[step], x);
+            Mma::by_rows(sums[j], a[step], x);
           }
         }
       }
@@ -512,30 +517,30 @@ __device__ void multiply(Lines& weights, const Arguments& arguments, const RowTi
   wgmma_wait<0>();
   if constexpr (kScalesSums) add_parts();
 #pragma unroll
-  for (int j = 0; j < kMatmuls; ++j) hold(sums[j]);
-  __syncthreads();  // nobody needs the stages any more
+  for (int j = 0; j < kMatmuls; ++j) wgmma_fence_operands(sums[j]);
+  __syncthreads();  // no warp reads the stages any more
 #pragma unroll
-  for (int j = 0; j < kMatmuls; ++j) leave_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
+  for (int j = 0; j < kMatmuls; ++j) store_group_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
 }
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// What a block does with its tile of up to `rows` rows: multiply(lines, tile, part, shared) leaves the sums.
-template <class Lines, int rows, class F>
+// What a block does with its tile of up to `rows` rows. multiply(slices, tile, part, shared) stores the sums.
+template <class Slices, int rows, class F>
 __device__ void with_tile(const Arguments& a, F&& multiply) {
   extern __shared__ __align__(1024) uint4 memory[];
-  using Shared = Layout<std::max(rows, 64), Lines>;
+  using Shared = Layout<std::max(rows, 64), Slices>;
   const Shared shared{shared_address(memory)};
-  const Part part = part_of(a.lines, Lines::kLines);
+  const Part part = part_of(a.slices, Slices::kSlices);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shared::kMostStages; ++stage) {
       init_barrier(shared.full(stage), 1);
       init_barrier(shared.empty(stage), kThreads / kWarp);
     }
   }
-  wgmma_fence_operand();
+  fence_proxy_async();
   __syncthreads();
-  Lines weights(a, part, shared.lines());
+  Slices weights(a, part, shared.slices());
   if (a.starts == nullptr) weights.begin(0);
   wait_for_earlier();
   const RowTile tile = find_row_tile(a.starts, a.matrices, a.rows, static_cast<int>(blockIdx.z), rows);
@@ -546,15 +551,16 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
   const int blocks_of_tile = static_cast<int>(gridDim.y);
   write(a, tile, blocks_of_tile, static_cast<int>(blockIdx.y),
         [&](int row, int output) { return shared.sums().of_blocks(blocks_of_tile, row, output); });
-  sync_cluster();  // others may still read these sums
+  sync_cluster();  // other blocks may still read these sums
 }
 #endif
 
-// Blocks: (128 outputs, parts of k, tiles of rows), a cluster for the parts. Tiles that are half full cost half.
+// Grid: (128 outputs, parts of k, tiles of rows); the parts of k form a cluster. Tiles that are at most half full cost
+// half.
 template <class Codec, int rows, int together>
 __global__ void __launch_bounds__(kThreads, together) matmul_tiles(const __grid_constant__ Arguments a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  with_tile<typename LinesOf<Codec>::Type, rows>(
+  with_tile<typename SlicesOf<Codec>::Type, rows>(
       a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
         if (rows <= 64 && tile.count <= 16) {
           if constexpr (rows <= 64) multiply<16, Codec>(weights, a, tile, part, shared);
@@ -567,7 +573,7 @@ __global__ void __launch_bounds__(kThreads, together) matmul_tiles(const __grid_
 #endif
 }
 
-// The same by mma.sync, with all of k.
+// The matmul by mma.sync, without splitting k.
 inline constexpr int kSyncRows = 128, kSyncStages = 4;
 inline constexpr uint32_t kSyncStage = kSyncRows * kTileRowBytes;
 inline constexpr uint32_t kSyncBytes = std::max(kSyncStages * kSyncStage, kSyncRows* kSumPitch);
@@ -577,39 +583,40 @@ __global__ void __launch_bounds__(kThreads, 1) multiply_tiles_sync(const __grid_
   extern __shared__ __align__(1024) uint4 memory[];
   constexpr int kAhead = 2;
   const uint32_t shared = shared_address(memory);
-  const Part part{0, a.lines};
-  RegisterLines<Codec, kAhead> weights(a, part);
+  const Part part{0, a.slices};
+  RegisterSlices<Codec, kAhead> weights(a, part);
   wait_for_earlier();
   const RowTile tile = find_row_tile(a.starts, a.matrices, a.rows, static_cast<int>(blockIdx.z), kSyncRows);
   if (tile.count == 0) return;
   weights.begin(tile.matrix * a.weight_step);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int packs = (tile.count + 7) / 8 * 8 * static_cast<int>(kTileRowBytes) / 16;
-  const auto copy = [&](int line) {
-    if (line < a.lines) {
-      const std::byte* from = a.x + (line * a.x_rows + tile_place_of(tile)) * kTileRowBytes;
+  const auto copy = [&](int slice) {
+    if (slice < a.slices) {
+      const std::byte* from = a.x + (slice * a.x_rows + tile_place_of(tile)) * kTileRowBytes;
       for (int i = thread; i < packs; i += kThreads) {
-        copy_async(shared + line % kSyncStages * kSyncStage + i * 16, from + i * 16);
+        copy_async(shared + slice % kSyncStages * kSyncStage + i * 16, from + i * 16);
       }
     }
     commit_copies();
   };
-  for (int line = 0; line < kSyncStages - 1; ++line) copy(line);
+  for (int slice = 0; slice < kSyncStages - 1; ++slice) copy(slice);
   float sums[kSyncRows / 8][4] = {};
-  // Of 16 rows: eight and their low and high inputs, then the other eight.
+  // The rows and packs that a lane addresses: the first eight rows with their low and high inputs, then the other
+  // eight.
   const int b_row = lane % 8 + lane / 16 * 8, b_pack = lane / 8 % 2;
-  for (int line = 0; line < a.lines; line += kAhead) {
+  for (int slice = 0; slice < a.slices; slice += kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int now = line + i;
-      if (now >= a.lines) break;
+      const int now = slice + i;
+      if (now >= a.slices) break;
       uint32_t w[kSteps][4];
-      weights.take(now, i, [&](const typename Codec::Line& taken) {
+      weights.take(now, i, [&](const typename Codec::Slice& taken) {
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) operand<Codec>(taken, step, w[step]);
       });
       wait_for_copies<kSyncStages - 2>();
-      __syncthreads();  // everybody's copies are there, and nobody needs the stage before this one
+      __syncthreads();  // all copies of the stage have arrived, and no warp reads the stage before it
       copy(now + kSyncStages - 1);
       const uint32_t x = shared + now % kSyncStages * kSyncStage + b_row * static_cast<int>(kTileRowBytes);
 #pragma unroll
@@ -641,14 +648,14 @@ void launch_sync(const Launch& l, const Arguments& a) {
   limit.raise(l.device, multiply_tiles_sync<Codec>, kSyncBytes);
   const dim3 grid(static_cast<unsigned>(pieces(a.n, kOutputs)), 1,
                   most_row_tiles(a.starts != nullptr, a.matrices, a.rows, kSyncRows));
-  launch_pdl(l, "product of many rows", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
+  launch_pdl(l, "matmul by tiles", multiply_tiles_sync<Codec>, grid, kThreads, kSyncBytes, a);
 }
 
 #ifdef SLUICE_SM90A
-// Of a kernel over tiles of `rows` rows, `together` blocks of which run on a multiprocessor.
-template <auto kernel, class Lines, int rows, int together, class A>
+// Launches a kernel over tiles of `rows` rows; `together` of its blocks fit on an SM.
+template <auto kernel, class Slices, int rows, int together, class A>
 void launch(const Launch& l, const A& a) {
-  constexpr int kBytes = Layout<std::max(rows, 64), Lines>::kBytes;
+  constexpr int kBytes = Layout<std::max(rows, 64), Slices>::kBytes;
   static_assert(together * (kBytes + (1 << 10)) <= 228 << 10);
   static SharedMemoryLimit limit;
   limit.raise(l.device, kernel, kBytes);
@@ -657,7 +664,7 @@ void launch(const Launch& l, const A& a) {
   constexpr int kFixed = 8 / Lines::kLines;
   const auto outputs = static_cast<unsigned>(pieces(a.n, kOutputs));
   const unsigned tiles = most_row_tiles(a.starts != nullptr, a.matrices, a.rows, rows);
-  const auto steps = static_cast<int>(pieces(a.lines, Lines::kLines));
+  const auto steps = static_cast<int>(pieces(a.slices, Slices::kSlices));
   const int blocks =
       a.starts != nullptr ? 1 : capacity.best(int64_t{outputs} * tiles, steps, kMostClusterBlocks, kFixed);
   cudaLaunchAttribute attributes[2]{};
@@ -672,22 +679,22 @@ void launch(const Launch& l, const A& a) {
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "product of many rows");
+  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "matmul by tiles");
 }
 #endif
 
 }  // namespace tiles
 
-// Defined here for the instances that matmul_tiles_*.cu make: Codec reads weights whose panels are `panel_bytes` long.
-// False where it cannot be done; nothing is done then.
+// Defined here for the instances in tiles_*.cu. Codec reads weights whose panels are `panel_bytes` long. Returns false,
+// having done nothing, if it cannot.
 template <class Codec>
 bool matmul_by_tiles(const Launch& l, const MatmulProblem& p, int64_t panel_bytes) {
   using Type = typename tiles::Operand<Codec>::Type;
-  const int64_t rows = p.x.rows(), lines = panel_lines(p.k);
+  const int64_t rows = p.x.rows(), slices = panel_slices(p.k);
   const int64_t x_rows = tile_rows(rows, p.starts != nullptr ? p.matrices : 0);
   const bool warpgroups = l.compute_capability == 90 && tiles::kWarpgroups;
   if (p.starts == nullptr && (p.matrices != 1 || !warpgroups)) return false;
-  if (static_cast<size_t>(lines * x_rows * kTileRowBytes) > l.workspace_bytes) return false;
+  if (static_cast<size_t>(slices * x_rows * kTileRowBytes) > l.workspace_bytes) return false;
   if (rows == 0) return true;
   TileOrder order{.quad = {}, .next = Codec::quad(0, 1) - Codec::quad(0, 0)};
   for (int step = 0; step < tiles::kSteps; ++step) order.quad[step] = Codec::quad(step, 0);
@@ -700,9 +707,9 @@ bool matmul_by_tiles(const Launch& l, const MatmulProblem& p, int64_t panel_byte
 #ifdef SLUICE_SM90A
   const int64_t likely = p.starts != nullptr ? rows / p.matrices : rows;  // rows of a matrix
   if (likely <= 64) {
-    tiles::launch<tiles::matmul_tiles<Codec, 64, 2>, typename tiles::LinesOf<Codec>::Type, 64, 2>(l, a);
+    tiles::launch<tiles::matmul_tiles<Codec, 64, 2>, typename tiles::SlicesOf<Codec>::Type, 64, 2>(l, a);
   } else {
-    tiles::launch<tiles::matmul_tiles<Codec, 256, 1>, typename tiles::LinesOf<Codec>::Type, 256, 1>(l, a);
+    tiles::launch<tiles::matmul_tiles<Codec, 256, 1>, typename tiles::SlicesOf<Codec>::Type, 256, 1>(l, a);
   }
 #endif
   return true;

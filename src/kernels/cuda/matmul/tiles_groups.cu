@@ -1,4 +1,4 @@
-// Products of many rows with what quantized checkpoints hold.
+// Matmuls of many rows with the integer groups and 8-bit floats of quantized checkpoints.
 #include "kernels/cuda/matmul/bytes.cuh"
 
 namespace sluice::cuda {

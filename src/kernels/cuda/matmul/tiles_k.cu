@@ -1,4 +1,4 @@
-// Products of many rows with the K formats.
+// Matmuls of many rows with the K formats of GGUF.
 #include "kernels/cuda/matmul/bytes.cuh"
 
 namespace sluice::cuda {

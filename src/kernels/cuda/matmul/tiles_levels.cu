@@ -1,4 +1,4 @@
-// Products of many rows with formats of levels.
+// Matmuls of many rows with formats whose codes select levels.
 #include "kernels/cuda/matmul/bytes.cuh"
 
 namespace sluice::cuda {

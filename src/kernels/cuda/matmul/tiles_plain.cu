@@ -1,4 +1,4 @@
-// Products of many rows with weights of 16 bits.
+// Matmuls of many rows with weights of 16 bits.
 #include "kernels/cuda/matmul/tiles.cuh"
 
 namespace sluice::cuda {

@@ -1,5 +1,5 @@
-// Which instructions of a decode step wait for all blocks, what they pass on, and what they write. Nothing here needs a
-// device.
+// Tests which instructions of a decode step wait at a grid barrier, what they pass on through Exchanges, and what they
+// write to memory. Needs no device.
 #include "kernels/cuda/decode_kernel/dependencies.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ Instruction blank(Kind kind) {
   return in;
 }
 
-// A run of ops over tensors of one row, as DecodeKernelBuilder records it.
+// A run of ops over tensors of one row, as DecodeKernelBuilder captures it.
 class Captured {
  public:
   std::vector<float> x = rows(kHidden), normed = x, qkv = rows(kQkv), mixed = x, gate_up = rows(2 * kInner),
@@ -31,14 +31,14 @@ class Captured {
 
   void embed() {
     Instruction in = blank(Kind::kGather);
-    in.rows = {.out = x.data(),
-               .table = table_.data(),
-               .ids = nullptr,
-               .out_stride = kHidden,
-               .table_stride = kHidden,
-               .rows = 1,
-               .columns = kHidden,
-               .bytes = 2};
+    in.gather = {.out = x.data(),
+                 .table = table_.data(),
+                 .ids = nullptr,
+                 .out_stride = kHidden,
+                 .table_stride = kHidden,
+                 .rows = 1,
+                 .columns = kHidden,
+                 .bytes = 2};
     ops.push_back(in);
   }
   void norm(std::vector<float>& out, std::vector<float>& from, int groups = 1) {
@@ -53,7 +53,7 @@ class Captured {
                .columns = static_cast<int>(from.size()) / groups,
                .eps = 1e-5f,
                .offset = 0,
-               .in_fours = true};
+               .in_packs = true};
     ops.push_back(in);
   }
   MatmulInstruction& matmul(std::vector<float>& out, std::vector<float>& from, bool accumulate = false) {
@@ -104,17 +104,17 @@ std::vector<int> grid_barriers(const DecodeKernelPlan& plan) {
   return all;
 }
 
-TEST(Dependencies, LayersPassTheirResultsOnWithoutMeetings) {
+TEST(Dependencies, LayersPassResultsOnWithoutGridBarriers) {
   Captured run;
   run.embed();
   for (int i = 0; i < 3; ++i) run.layer();
   const DecodeKernelPlan plan = resolve_dependencies(run.ops);
-  // The last norm may be read after the kernel, so that it stays what it is; all others are a part of their product.
+  // The last norm may be read after the kernel, so it remains an instruction; all others are fused into their matmul.
   EXPECT_THAT(kinds(plan), ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
                                        Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
                                        Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
                                        Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kMatmul));
-  // After the embedding, and round the last norm.
+  // Barriers come after the embedding and around the last norm.
   EXPECT_THAT(grid_barriers(plan), ElementsAre(1, 15, 16));
   for (size_t i = 2; i < 14; ++i) {
     const Instruction& in = plan.instructions[i];
@@ -135,21 +135,21 @@ TEST(Dependencies, ResidualsStayWithTheirBlocks) {
   }
 }
 
-TEST(Dependencies, OthersMeetBeforeTheyTouchAResidual) {
+TEST(Dependencies, OthersNeedAGridBarrierBeforeTheyTouchAResidual) {
   Captured run;
   run.embed();
   run.layer();
-  run.matmul(run.x, run.mixed);  // written anew
+  run.matmul(run.x, run.mixed);  // overwrites x
   run.matmul(run.x, run.gated, true);
   const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
-  // ..., down, put, the new x, put, what is added to it
+  // ..., down, put, the new x, put, the matmul that adds to it
   const size_t last = all.size() - 1;
   ASSERT_TRUE(all[last].matmul.accumulate);
   EXPECT_TRUE(all[last].grid_barrier || all[last - 1].grid_barrier);
   EXPECT_TRUE(all[last - 2].grid_barrier || all[last - 3].grid_barrier);
 }
 
-TEST(Dependencies, WeightsOfANormAreAppliedByWhoPutsItsInput) {
+TEST(Dependencies, NormWeightsAreAppliedWhereTheInputIsWritten) {
   Captured run;
   run.embed();
   run.layer(), run.layer();
@@ -178,14 +178,14 @@ TEST(Dependencies, OnlyWhatIsReadIsWritten) {
   EXPECT_FALSE(all[3].attention.keeps_out);
   EXPECT_FALSE(all[5].matmul.keeps_gated);
   ASSERT_EQ(all[7].kind, Kind::kMatmul);
-  EXPECT_TRUE(all[7].matmul.keeps_out) << "somebody may read the last qkv after the kernel";
+  EXPECT_TRUE(all[7].matmul.keeps_out) << "the last qkv may be read after the kernel";
   // ..., down, the head's norm, put, head
   const Instruction& down = all[all.size() - 4];
   ASSERT_EQ(down.kind, Kind::kMatmul);
   EXPECT_TRUE(down.matmul.keeps_out) << "the last norm reads x";
 }
 
-TEST(Dependencies, NormsOfHeadsNeedTheirVectorsWritten) {
+TEST(Dependencies, HeadNormsNeedTheirVectorsWritten) {
   Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
@@ -203,7 +203,7 @@ TEST(Dependencies, NormsOfHeadsNeedTheirVectorsWritten) {
   EXPECT_FALSE(all[5].grid_barrier) << "what the attention gives is passed on";
 }
 
-TEST(Dependencies, AnInputOfTwoProductsIsNormalizedForBoth) {
+TEST(Dependencies, AnInputOfTwoMatmulsIsNormalizedForBoth) {
   Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {

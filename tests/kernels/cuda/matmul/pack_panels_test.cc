@@ -1,4 +1,5 @@
-// Rows of quantized weights in panels, read as panels.h says that they lie, weight by weight.
+// Packs rows of quantized weights into panels and reads them back weight by weight, by the layout that panel_layout.h
+// documents.
 #include "kernels/cuda/matmul/pack_panels.h"
 
 #include <gtest/gtest.h>
@@ -20,15 +21,15 @@ float half(uint32_t pair, int i) { return quant::half_to_float(static_cast<uint1
 template <class Form>
 class Panel {
  public:
-  explicit Panel(int64_t k) : lines_(panel_lines(k)), bytes_(static_cast<size_t>(panel_bytes<Form>(k))) {}
+  explicit Panel(int64_t k) : slices_(panel_slices(k)), bytes_(static_cast<size_t>(panel_bytes<Form>(k))) {}
 
   std::byte* data() { return bytes_.data(); }
 
   float weight(int output, int64_t input) const {
-    const int64_t line = input / kPanelLine;
-    const int at = static_cast<int>(input % kPanelLine), g = output % kPairsOfRows, r = output / kPairsOfRows;
+    const int64_t slice = input / kPanelSlice;
+    const int at = static_cast<int>(input % kPanelSlice), g = output % kPairsOfRows, r = output / kPairsOfRows;
     const int step = at / kPanelStep, t = at % kPanelStep / 4, second = at % 2, pair = at % 4 / 2 * 2 + r;
-    return scale(line, g, r, at / kFormat.sub_block) * level(code(line, g * 4 + t, step, pair, second));
+    return scale(slice, g, r, at / kFormat.sub_block) * level(code(slice, g * 4 + t, step, pair, second));
   }
 
  private:
@@ -37,8 +38,8 @@ class Panel {
 
   uint32_t word(int64_t at) const { return quant::load_u32(reinterpret_cast<const uint8_t*>(bytes_.data() + at)); }
 
-  uint32_t code(int64_t line, int lane, int step, int pair, int second) const {
-    const int64_t at = line * kLayout.line_bytes();
+  uint32_t code(int64_t slice, int lane, int step, int pair, int second) const {
+    const int64_t at = slice * kLayout.slice_bytes();
     if constexpr (kFormat.low == 2) {
       return word(at + lane * 8 + step / 2 * 4) >> (2 * (4 * (step % 2) + pair) + 16 * second) & 3;
     } else if constexpr (kFp4Panels<Form>) {
@@ -58,25 +59,26 @@ class Panel {
     if constexpr (kFp4Panels<Form>) return quant::kFp4Levels[code];
     return static_cast<float>(static_cast<int>(code) - kFormat.offset);
   }
-  float scale(int64_t line, int g, int r, int sub) const {
-    const int64_t scales = kLayout.scales_at(lines_) + (line * kPairsOfRows + g) * kLayout.scale_words * 4;
-    const int64_t supers =
-        kLayout.supers_at(lines_) + (line / kLayout.super_lines * kPairsOfRows + g) * kLayout.super_words * 4;
+  float scale(int64_t slice, int g, int r, int sub) const {
+    const int64_t scales = kLayout.scales_at(slices_) + (slice * kPairsOfRows + g) * kLayout.scale_words * 4;
+    const int64_t super_scales =
+        kLayout.super_scales_at(slices_) +
+        (slice / kLayout.super_scale_slices * kPairsOfRows + g) * kLayout.super_scale_words * 4;
     if constexpr (kFormat.scales == Scales::kFloat) {
       return std::bit_cast<float>(word(scales + r * 4));
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
       const auto bits = static_cast<uint8_t>(word(scales + r * 4) >> (8 * sub));
-      return (bits == 0x7f ? 480.0f : quant::Fp8::value(bits)) / 2 * std::bit_cast<float>(word(supers + r * 4));
+      return (bits == 0x7f ? 480.0f : quant::Fp8::value(bits)) / 2 * std::bit_cast<float>(word(super_scales + r * 4));
     } else if constexpr (kFormat.scales == Scales::kExponent) {
       return std::ldexp(0.25f, static_cast<int>(word(scales) >> (8 * (2 * r + sub)) & 255) - 127);
     } else {
       static_assert(kFormat.scales == Scales::kSuper);
-      const int byte = r * (kPanelLine / kFormat.sub_block) + sub;
-      return half(word(supers), r) * static_cast<float>(static_cast<int8_t>(word(scales) >> (8 * byte)));
+      const int byte = r * (kPanelSlice / kFormat.sub_block) + sub;
+      return half(word(super_scales), r) * static_cast<float>(static_cast<int8_t>(word(scales) >> (8 * byte)));
     }
   }
 
-  int64_t lines_;
+  int64_t slices_;
   std::vector<std::byte> bytes_;
 };
 
@@ -109,8 +111,8 @@ using Formats =
 TYPED_TEST_SUITE(PackPanelsTest, Formats);
 
 TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
-  // More than is packed at a time, and of small blocks half a line at the end.
-  constexpr int64_t kBlocks = TypeParam::kElements < kPanelLine ? 13 : 5, k = kBlocks * TypeParam::kElements;
+  // k is more than is packed at a time; formats of small blocks end with half a K-slice.
+  constexpr int64_t kBlocks = TypeParam::kElements < kPanelSlice ? 13 : 5, k = kBlocks * TypeParam::kElements;
   static_assert(k > kPackedInputs);
   Panel<typename PanelsOf<TypeParam>::Type> panel(k);
   std::vector<std::vector<typename TypeParam::Block>> data;
@@ -120,7 +122,7 @@ TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
     std::vector<float>& values = expected.emplace_back(static_cast<size_t>(k));
     to_float(&TypeParam::kType, reinterpret_cast<const std::byte*>(row.data()), values.data(), values.size());
   }
-  for (const bool late : {false, true}) {  // rows that come with others, and those that are packed to them
+  for (const bool late : {false, true}) {  // rows that are packed together, then rows that are added to a panel
     std::array<const typename TypeParam::Block*, kPanelOutputs> rows{};
     for (size_t output = 0; output < kPanelOutputs; ++output) {
       if ((output % 5 == 3) == late) rows[output] = data[output].data();

@@ -1,6 +1,7 @@
-// Results that the blocks of a running kernel pass to each other without waiting for all of them: every word lies
-// beside a tag, in one store of eight bytes, every quad in one of sixteen, and who reads them looks again until the tag
-// is the one of the step that it wants. (PTX ISA, memory consistency model: vectors are no single accesses, b128 is.)
+// Results that the blocks of a running kernel pass to each other without a grid barrier. Every word is stored with a
+// tag in one store of eight bytes, and every quad in one store of sixteen bytes. A reader loads again until the tag is
+// that of the step that it wants. (PTX ISA, memory consistency model: vector accesses are not single accesses, but b128
+// is one.)
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,13 @@
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/device/numeric.cuh"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
 __device__ inline void put_word(uint2* to, uint32_t word, uint32_t tag) {
   asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(word), "r"(tag) : "memory");
 }
 
-// Four elements of 16 bits, and the sum of the squares of what they were rounded from.
+// Four elements of 16 bits and the sum of the squares of their unrounded values.
 struct Quad {
   uint32_t low, high;
   float squares;
@@ -28,7 +29,7 @@ __device__ inline void put_quad(uint2* to, const Quad& q) {
       "r"(q.low), "r"(q.high), "r"(__float_as_uint(q.squares)), "r"(q.tag)
       : "memory");
 }
-__device__ inline Quad look_at_quad(const uint2* from) {
+__device__ inline Quad load_quad(const uint2* from) {
   Quad q;
   uint32_t squares;
   asm volatile(
@@ -43,27 +44,27 @@ __device__ inline Quad look_at_quad(const uint2* from) {
 __device__ inline Quad wait_for_quad(const uint2* from, Quad q, uint32_t tag) {
   while (q.tag != tag) {
     __nanosleep(20);
-    q = look_at_quad(from);
+    q = load_quad(from);
   }
   return q;
 }
 
-// A word with its tag, as it is now,
-__device__ inline uint2 look_at_word(const uint2* from) {
+// Loads a word with its tag, whether or not it is there yet.
+__device__ inline uint2 load_word(const uint2* from) {
   uint2 v;
   asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
   return v;
 }
-// and when it is there.
+// Waits until the word is there. `v` is what load_word() returned.
 __device__ inline uint32_t wait_for_word(const uint2* from, uint2 v, uint32_t tag) {
   while (v.y != tag) {
     __nanosleep(20);
-    v = look_at_word(from);
+    v = load_word(from);
   }
   return v.x;
 }
 
-// Two elements of 16 bits as they are stored in a word.
+// Unpacks two 16-bit elements from a word.
 template <class T>
 __device__ inline float2 unpack2(uint32_t pair);
 template <>
@@ -75,4 +76,4 @@ __device__ inline float2 unpack2<__half>(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent

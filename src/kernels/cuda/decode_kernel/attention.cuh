@@ -1,37 +1,38 @@
-// Attention of one row per sequence inside a program (decode_kernel.cuh), where what counts is how soon the result is
-// there: a unit, the keys of a chunk for one kv head, is a block's. Keys and values come through the ring as weights
-// do, kDecodeKeys of each in a stage, before the queries. A warp takes stages of its own: scores of queries by keys,
-// then the values by their weights, both products of the tensor cores, of which the second takes what the first gives
-// as it lies in the registers (Dao 2023, arXiv:2307.08691). Warps' results meet in shared memory at the end of the
-// unit, those of chunks in device memory.
+// Attention of one query row per sequence inside the persistent decode kernel (decode_kernel/kernel.cuh), where latency
+// matters most. A unit is the keys of one chunk for one kv head and belongs to one block. Keys and values come through
+// the ring, as weights do, kDecodeKeys of each per stage, and before the queries arrive. Each warp takes stages of its
+// own. It multiplies queries by keys and then weights by values on the tensor cores; the second matmul takes its
+// operand from the registers as the first one leaves it (Dao 2023, arXiv:2307.08691). The warps' results are merged in
+// shared memory at the end of the unit, those of chunks in device memory.
 #pragma once
 
 #include "kernels/cuda/attention/decode_plan.h"
 #include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/decode_kernel/exchange.cuh"
 #include "kernels/cuda/device/attention_tile.cuh"
-#include "kernels/cuda/device/exchange.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/team.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
-// Chunks begin at multiples of kCutKeys and are kShortestCut keys at least, where there are so many: a few stages more
-// take less time than adding up two results.
+// Chunks begin at multiples of kCutKeys and have at least kShortestCut keys, if there are that many. A few more stages
+// take less time than merging two results.
 inline constexpr int kCutKeys = 128, kShortestCut = 256;
 
-// A block's unit of attention, the keys of a chunk for one kv head of a sequence, and all of it that does not depend on
-// the layer: found once at the begin of a launch.
+// A block's unit of attention: the keys of a chunk for one kv head of a sequence, with everything that does not depend
+// on the layer. Found once at the start of a launch.
 struct UnitPlace {
-  int kv_head, pair, chunk, chunks;  // chunks: of the sequence; 0: the block has no unit
+  int kv_head, pair, chunk, chunks;  // chunks: number of chunks of the sequence; 0: the block has no unit
   int begin, end, kv_len, token, first_block, blocks, first_visible;
-  int64_t vector, table;  // of the cache, for the last position; where the sequence's blocks begin
-  int32_t ids[kWarp];     // the first ones of its blocks
+  int64_t vector, table;  // vector: index of the last position's vector in the cache; table: where the sequence's block
+                          // table begins
+  int32_t ids[kWarp];     // the first cache blocks of the chunk
   alignas(16) float cos_sin[kMostHeadDim];
 };
 
-// By one warp.
+// Finds the unit's place. Called by one warp.
 __device__ inline void find_place(const AttentionInstruction& a, int unit, UnitPlace& to) {
   const AttentionParams& p = a.params;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -62,31 +63,31 @@ __device__ inline void find_place(const AttentionInstruction& a, int unit, UnitP
   for (int i = lane; i < a.rotation.rotary; i += kWarp) to.cos_sin[i] = __ldg(cos_sin + i);
 }
 
-// The stages of the ring that are a warp group's: every kMathGroups-th.
+// The stages of the ring that belong to a warp group: every kMathGroups-th.
 struct OwnStages {
   RingPlace place;
-  int next;  // counted from the begin of the panel, or of the keys, that are next
+  int next;  // the next stage, counted from the start of the current panel or key range
 };
 
-// Shared memory of a unit.
+// The shared memory of a unit.
 template <class T, int dim>
 struct AttentionScratch {
-  static constexpr int kPitch = dim + 8, kMixedPitch = dim + 4;  // off each other's banks
+  static constexpr int kPitch = dim + 8, kMixedPitch = dim + 4;  // pitches avoid bank conflicts
   alignas(16) T queries[kQueries][kPitch];
-  alignas(16) T new_key[dim], new_value[dim];                                // of the last position
-  float squares[kQueries + 2][2];                                            // of halves of vectors
-  alignas(16) float tops[kQueries][kMathWarps], sums[kQueries][kMathWarps];  // tops in powers of two
+  alignas(16) T new_key[dim], new_value[dim];  // key and value of the last position
+  float squares[kQueries + 2][2];              // sums of squares of the halves of each vector
+  alignas(16) float tops[kQueries][kMathWarps], sums[kQueries][kMathWarps];  // tops are exponents of two
   int last;
   alignas(16) float mixed[kQueries][kMathWarps][kMixedPitch];
 
-  // For so many queries.
+  // The bytes needed for this many queries.
   static constexpr int bytes(int queries) {
     return static_cast<int>(sizeof(AttentionScratch) - sizeof(float) * kMixedPitch * kMathWarps * (kQueries - queries));
   }
 };
 
-// Scores of a head with keys that are eight apart, each with the one behind it. A function of its own: few models need
-// it.
+// Adjusts the scores of a head: two pairs of neighbouring keys, the pairs eight keys apart. Not inlined, as few models
+// need it.
 static __device__ __noinline__ float4 adjusted_scores(const AttentionParams& p, float4 v, int head, int key, int last) {
   float scores[4] = {v.x, v.y, v.z, v.w};
   const int heads[2] = {head, head}, position[2] = {last, last};
@@ -95,12 +96,13 @@ static __device__ __noinline__ float4 adjusted_scores(const AttentionParams& p, 
   return {scores[0], scores[1], scores[2], scores[3]};
 }
 
-// A warp's part of a unit: every kMathWarps-th stage, two of them at a time if that is all there is. A stage has boxes
-// of 128 bytes of all its keys, then those of the values, packs of 16 bytes exchanged as CU_TENSOR_MAP_SWIZZLE_128B
-// does. A lane has scores of query g with keys 2 t and 2 t + 1, and with those eight keys on.
+// A warp's part of a unit: every kMathWarps-th stage, or two stages at once if the unit has no more than that. A stage
+// holds tiles of 128 bytes of all its keys, then those of the values, with packs of 16 bytes swizzled as by
+// CU_TENSOR_MAP_SWIZZLE_128B. A lane has the scores of query g with keys 2 t and 2 t + 1 and with those eight keys
+// further on.
 //
-// All of it is a chain of a few hundred instructions that begins when the vectors come, so what does not depend on them
-// is looked up before, and there are few branches.
+// The whole is a chain of a few hundred dependent instructions that begins when the vectors arrive. So everything that
+// does not depend on the vectors is loaded before, and there are few branches.
 template <class T, int dim>
 class ChunkAttention {
  public:
@@ -126,7 +128,7 @@ class ChunkAttention {
     wait_for_stages();
   }
 
-  // Where the value of the last position goes: to its stage if that is one of the first ones.
+  // Where the value of the last position is stored: in its stage if that is one of the first ones.
   __device__ uint32_t new_value(int column) const {
     if (stages_ > together_) return shared_address(scratch_.new_value + column);
     const RingPlace last = at_.moved(stages_ - 1);
@@ -135,10 +137,11 @@ class ChunkAttention {
            pack_at(end_ - 1 - begin_ - (stages_ - 1) * kDecodeKeys, column / 8) + column % 8 * 2;
   }
 
-  // Adds the keys and values of the stages at hand.
+  // Attends to the keys and values of the stages at hand.
   __device__ void add() {
-    float scores[kOwn][2][4] = {};                                     // of eight keys each
-    const int last = last_ - begin_ - (first_ + warp_) * kDecodeKeys;  // among the first stage's keys
+    float scores[kOwn][2][4] = {};                                     // eight keys each
+    const int last = last_ - begin_ - (first_ + warp_) * kDecodeKeys;  // index of the last position, counted from the
+                                                                       // first stage's keys
     const T* new_key = scratch_.new_key + t() * 8;
     const T* query = scratch_.queries[min(g(), group_ - 1)] + t() * 8;
 #pragma unroll
@@ -147,7 +150,7 @@ class ChunkAttention {
       const auto* key = reinterpret_cast<const std::byte*>(new_key + i * 32);
 #pragma unroll
       for (int s = 0; s < kOwn; ++s) {
-        const int row = last - s * kMathWarps * kDecodeKeys - g();  // 0 or 8: the new key's
+        const int row = last - s * kMathWarps * kDecodeKeys - g();  // 0 or 8: this row is the new key
         const std::byte* keys = stages_at_[s] + pack_at(g(), i * 4 + t());
         const uint4 a = *reinterpret_cast<const uint4*>(row == 0 ? key : keys);
         const uint4 b = *reinterpret_cast<const uint4*>(row == 8 ? key : keys + 8 * 128);
@@ -197,7 +200,7 @@ class ChunkAttention {
   }
 
   __device__ bool at_last() const { return first_ + count() == stages_; }
-  // The stages at hand are free.
+  // Frees the stages at hand.
   __device__ void free() {
     const int done = count();
     for (int s = warp_; s < done; s += kMathWarps) {
@@ -210,8 +213,8 @@ class ChunkAttention {
     wait_for_stages();
   }
 
-  // This warp's results to shared memory.
-  __device__ void leave() const {
+  // Stores this warp's results in shared memory.
+  __device__ void store_results() const {
     float sum = sum_ + __shfl_xor_sync(kFullWarp, sum_, 1);
     sum += __shfl_xor_sync(kFullWarp, sum, 2);
     if (t() == 0) scratch_.tops[g()][warp_] = top_, scratch_.sums[g()][warp_] = sum;
@@ -225,19 +228,19 @@ class ChunkAttention {
     }
   }
 
-  // Behind the last stage.
+  // The ring place after the last stage.
   __device__ const RingPlace& place() const { return at_; }
   __device__ int stages() const { return stages_; }
 
  private:
   static constexpr int kSteps = dim / 32, kTmaTileBytes = kDecodeKeys * 128;
-  // Stages at hand: of a warp, and of all. Of longer units one of each warp.
+  // Stages at hand: per warp, and of all warps together. Longer units have one per warp.
   static constexpr int kOwn = 2, kMostTogether = kOwn * kMathWarps;
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int g() { return lane() / 4; }
   __device__ static int t() { return lane() % 4; }
-  // Pack i of a vector in its boxes.
+  // Where pack i of a vector lies in its tiles.
   __device__ static int pack_at(int row, int i) { return i / 8 * kTmaTileBytes + row * 128 + ((i ^ row) & 7) * 16; }
   __device__ int count() const { return min(together_, stages_ - first_); }
 
@@ -254,7 +257,7 @@ class ChunkAttention {
     }
   }
 
-  // Adds the values of a stage, in which the last position is at `last`.
+  // Adds the values of a stage. `last` is the index of the last position in it.
   __device__ void mix(std::byte* stage, const float (&weights)[4], int last) {
     const bool ends = last < kDecodeKeys;
     if (ends && stages_ > together_ && lane() < dim / 8) {
@@ -262,12 +265,12 @@ class ChunkAttention {
           *reinterpret_cast<const uint4*>(scratch_.new_value + lane() * 8);
     }
     __syncwarp();
-    // Behind the last key there may be no numbers.
+    // Memory behind the last key may hold NaN.
     const int behind = ends ? last : kDecodeKeys;
     const auto kept = [&](int key) { return (key <= behind ? 0xffffu : 0) | (key < behind ? 0xffff0000u : 0); };
     const uint32_t low = kept(2 * t()), high = kept(2 * t() + 8);
     const uint32_t b0 = pack2<T>(weights[0], weights[1]), b1 = pack2<T>(weights[2], weights[3]);
-    // Lane l asks for the first or the last eight columns of key l % 8 + l / 16 * 8.
+    // Lane l loads the first or the last eight columns of key l % 8 + l / 16 * 8.
     const int key = lane() % 8 + lane() / 16 * 8;
     const uint32_t from = shared_address(stage) + values_at_ + key * 128, pack = (lane() / 8 % 2) ^ (lane() % 8);
 #pragma unroll
@@ -280,38 +283,38 @@ class ChunkAttention {
 
   const AttentionParams& params_;
   Scratch& scratch_;
-  RingPlace at_;  // of the first stage of those at hand
+  RingPlace at_;  // the first of the stages at hand
   std::byte* const ring_;
   const int warp_ = static_cast<int>(threadIdx.x) / kWarp;
-  const int values_at_;  // in a stage
+  const int values_at_;  // offset of the values in a stage
   const int group_, first_head_, begin_, end_, last_, first_visible_, stages_, together_;
   const bool plain_;
   const float unit_;
-  int first_ = 0;  // of the stages at hand
+  int first_ = 0;  // index of the first stage at hand
   std::byte* stages_at_[kOwn];
-  float top_ = -INFINITY, sum_ = 0.0f;  // of query g; the sum of this lane's keys
-  float mixed_[dim / 16][4] = {};       // columns g and g + 8 of 16, of queries 2 t and 2 t + 1
+  float top_ = -INFINITY, sum_ = 0.0f;  // the running maximum of query g; the sum over this lane's keys
+  float mixed_[dim / 16][4] = {};       // columns g and g + 8 of every 16, for queries 2 t and 2 t + 1
 };
 
-// What mixed values of a head are multiplied by in the end. sink: -inf if there is none.
+// What the mixed values of a head are multiplied by at the end. sink: -inf if there is none.
 __device__ inline float final_factor(float top, float sum, float sink) {
   if (sink == -INFINITY) return 1.0f / sum;
   const float highest = fmaxf(top, sink), keep = exp2_fast(top - highest);
   return keep / (sum * keep + exp2_fast(sink - highest));
 }
 
-// Four columns of a head's result to memory.
+// Writes four columns of a head's result to memory.
 __device__ inline void keep_result(const AttentionParams& p, int token, int head, int at, const float4& v) {
   const int64_t to = token * p.out_stride + int64_t{head} * p.value_dim + at;
   put_result(p, to, v.x), put_result(p, to + 1, v.y), put_result(p, to + 2, v.z), put_result(p, to + 3, v.w);
 }
 
-// Results of chunks become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
+// A merged result of chunks: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
 struct PartialResult {
   float top = -INFINITY, sum = 0.0f;
   float4 values = {0.0f, 0.0f, 0.0f, 0.0f};
 
-  // Of a part whose top is lower by what makes this factor.
+  // Adds a part whose weights have to be multiplied by `factor` to be relative to this top.
   __device__ void add(float factor, float other_sum, const float4& v) {
     sum = fmaf(other_sum, factor, sum);
     values = {fmaf(v.x, factor, values.x), fmaf(v.y, factor, values.y), fmaf(v.z, factor, values.z),
@@ -333,7 +336,7 @@ __device__ inline const float* table_of(const RopeInstruction& a, int row) {
   return a.rotary > 0 ? a.cos_sin + __ldg(a.positions + row) * a.cos_sin_stride : nullptr;
 }
 
-// Key and value of a row, for one kv head, to the cache.
+// Writes key and value of a row to the cache, for one kv head.
 template <class T>
 __device__ void store_key(const RopeInstruction& a, int row, int kv_head, const Team& team) {
   const Rotation rotation = rotation_of(a);
@@ -352,12 +355,13 @@ __device__ void store_key(const RopeInstruction& a, int row, int kv_head, const 
   }
 }
 
-// Queries of a unit and, at its end, key and value of the last position, as the product before gives them: pairs of
-// elements that are rotated together, or not at all, those of the key behind the queries', the value's behind those.
+// The queries of a unit and, in the last chunk, key and value of the last position, as the matmul before computes them.
+// They are held as pairs of elements that are rotated together, or not at all. The key follows the queries, and the
+// value follows the key.
 template <class T, int dim>
 class Vectors {
  public:
-  // Asks for them.
+  // Starts to load the vectors.
   __device__ Vectors(const AttentionInstruction& a, const UnitPlace& place, AttentionScratch<T, dim>& scratch,
                      uint32_t tag)
       : words_(a.in.words != nullptr ? a.in.words + place.token * a.in.stride : nullptr),
@@ -368,7 +372,7 @@ class Vectors {
     const RopeInstruction& r = a.rotation;
     const int half = r.rotary / 2;
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       Pair& pair = pairs_[i];
       const int vector = vector_of(i), index = index_of(i);
       if (vector >= all_) continue;
@@ -393,33 +397,33 @@ class Vectors {
       pair.column = first, pair.at = head * columns + first;
       if (words_ != nullptr) {
         pair.at += is_value ? a.v_at : is_key ? a.k_at : a.q_at;
-        pair.asked[0] = look_at_word(words_ + pair.at), pair.asked[1] = look_at_word(words_ + pair.at + pair.second);
+        pair.loaded[0] = load_word(words_ + pair.at), pair.loaded[1] = load_word(words_ + pair.at + pair.second);
       } else {
         const float* from = is_value ? r.v + place.token * r.v_stride
                             : is_key ? r.k + place.token * r.k_stride
                                      : static_cast<const float*>(p.q) + place.token * p.q_stride;
-        pair.asked[0].x = __float_as_uint(__ldcg(from + pair.at));
-        pair.asked[1].x = __float_as_uint(__ldcg(from + pair.at + pair.second));
+        pair.loaded[0].x = __float_as_uint(__ldcg(from + pair.at));
+        pair.loaded[1].x = __float_as_uint(__ldcg(from + pair.at + pair.second));
       }
     }
   }
 
-  // The value of the last position may go where `attention` has its stage.
+  // Lets the value of the last position go directly to the stage where `attention` reads it.
   __device__ void place_value(const ChunkAttention<T, dim>& attention) {
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       if (pairs_[i].column >= 0 && vector_of(i) > group_) pairs_[i].to = attention.new_value(pairs_[i].column);
     }
   }
-  // To shared memory, normalized and rotated.
+  // Normalizes and rotates the vectors and stores them in shared memory.
   __device__ void take(const AttentionInstruction& a, AttentionScratch<T, dim>& scratch, const Team& team) {
     const bool normalizes = a.norms.q_weight != nullptr;
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       Pair& pair = pairs_[i];
       if (pair.column >= 0 && words_ != nullptr) {
-        pair.asked[0].x = wait_for_word(words_ + pair.at, pair.asked[0], tag_);
-        pair.asked[1].x = wait_for_word(words_ + pair.at + pair.second, pair.asked[1], tag_);
+        pair.loaded[0].x = wait_for_word(words_ + pair.at, pair.loaded[0], tag_);
+        pair.loaded[1].x = wait_for_word(words_ + pair.at + pair.second, pair.loaded[1], tag_);
       }
       if (!normalizes) continue;
       const float2 v = pair.values();
@@ -428,7 +432,7 @@ class Vectors {
     }
     if (normalizes) team.sync();
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       Pair& pair = pairs_[i];
       if (pair.column < 0) continue;
       float2 v = pair.values();
@@ -446,11 +450,11 @@ class Vectors {
     }
     team.sync();
   }
-  // The new key and value also to the cache.
+  // Also writes the new key and value to the cache.
   __device__ void store(const AttentionInstruction& a, const UnitPlace& place) const {
     const RopeInstruction& r = a.rotation;
 #pragma unroll
-    for (int i = 0; i < kAsked; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const Pair& pair = pairs_[i];
       if (pair.column < 0 || vector_of(i) < group_) continue;
       const bool is_value = vector_of(i) > group_;
@@ -461,19 +465,19 @@ class Vectors {
   }
 
  private:
-  static constexpr int kThreads = kMathWarps * kWarp, kAsked = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
+  static constexpr int kThreads = kMathWarps * kWarp, kPairs = ((kQueries + 2) * dim / 2 + kThreads - 1) / kThreads;
   struct Pair {
-    int column = -1;             // of the vector, the pair's first; -1: there is no such pair
-    int at = 0, second = 1;      // where it is, and how much farther the second one
-    uint32_t to = 0;             // in shared memory
+    int column = -1;             // the pair's first column in its vector; -1: there is no such pair
+    int at = 0, second = 1;      // the pair's offset, and the distance to its second element
+    uint32_t to = 0;             // shared-memory address
     float2 turn = {1.0f, 0.0f};  // cosine, sine
-    float2 factors;              // of a norm
-    uint2 asked[2] = {};
+    float2 factors;              // norm weights
+    uint2 loaded[2] = {};
     uint32_t result = 0;
 
-    __device__ float2 values() const { return {__uint_as_float(asked[0].x), __uint_as_float(asked[1].x)}; }
+    __device__ float2 values() const { return {__uint_as_float(loaded[0].x), __uint_as_float(loaded[1].x)}; }
   };
-  // A warp's pairs are all of one vector.
+  // The pairs of a warp all belong to one vector.
   static_assert(dim / 2 == kWarp || dim / 2 == 2 * kWarp);
   __device__ static int half_of(int i) { return index_of(i) / kWarp; }
   __device__ static int vector_of(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) / (dim / 2); }
@@ -482,10 +486,10 @@ class Vectors {
   const uint2* const words_;
   const uint32_t tag_;
   const int group_, all_;
-  Pair pairs_[kAsked];
+  Pair pairs_[kPairs];
 };
 
-// The warps' results of a unit become one: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
+// Merges the warps' results of a unit: thread i has the values 4 (i % 32) .. + 3 of query i / 32.
 template <class T, int dim>
 __device__ PartialResult merge_warps(const AttentionScratch<T, dim>& scratch, int query, int at) {
   float tops[kMathWarps];
@@ -503,7 +507,8 @@ __device__ PartialResult merge_warps(const AttentionScratch<T, dim>& scratch, in
   return result;
 }
 
-// Results of chunks go to their slots; who comes last adds up all of them. False: this block did not.
+// Stores the results of a chunk in its slot; the last block to arrive merges all of them. Returns false if this block
+// was not the last.
 template <int dim>
 __device__ bool merge_chunks(const AttentionInstruction& a, const UnitPlace& place, bool own, int query, int at,
                              PartialResult& result, int& last, const Team& team) {
@@ -515,7 +520,7 @@ __device__ bool merge_chunks(const AttentionInstruction& a, const UnitPlace& pla
   }
   team.sync();
   if (threadIdx.x == 0) {
-    uint32_t before;  // zero again after the last one
+    uint32_t before;  // the counter wraps to zero after the last block
     asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before)
                  : "l"(a.arrivals + pair), "r"(chunks - 1)
@@ -552,7 +557,7 @@ __device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, d
     attention.next();
     attention.add();
   }
-  attention.leave();
+  attention.store_results();
   team.sync();
   PartialResult result;
   bool writes = has_result;
@@ -566,7 +571,7 @@ __device__ void attend_unit(const AttentionInstruction& a, AttentionScratch<T, d
     if (a.keeps_out) keep_result(p, place.token, head, at, v);
   }
   vectors.store(a, place);
-  wgmma_fence_operand();  // where the value was written copies write next
+  fence_proxy_async();  // TMA copies overwrite the place where the value was stored
   attention.free();
   own.next = (own.next + attention.stages()) % kMathGroups;
   own.place = attention.place().moved(own.next);
@@ -587,4 +592,4 @@ __device__ void attend(const AttentionInstruction& a, std::byte* scratch, std::b
   }
 }
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent

@@ -1,30 +1,32 @@
-// How a program (decode_kernel.cuh) multiplies weights: stages of a ring in shared memory, the copies that fill them,
-// the inputs beside them, and the product of a stage, which is one warp group's.
+// How the persistent decode kernel (decode_kernel/kernel.cuh) multiplies weights: stages of a ring in shared memory,
+// the copies that fill them, the layout of the inputs, and the matmul of one stage by one warp group.
 //
-// A type of weights has
-//   kLines        of a stage
-//   kBytes        of a stage
-//   kPaddedLines  inputs are zeros up to a multiple of so many
-//   kByWarpGroup  whether inputs are read by products of warp groups
-//   Source        where a product's weights lie, in registers: what is behind a pointer would be read again for every
-//                 stage
-//   fill()        the copies of a stage, by one lane
-//   bytes()       of the inputs
-//   leave()       four inputs to where products look for them, by whole warps: lane l has a quad behind lane l - 1's
-//   Panel<rows>   sums of a panel of 16 outputs, for so many rows of inputs or fewer. Of four warps; each warp
-//     begin()     begins with its quarter of stage `index` of the row, in one of kSets sets of registers. More sets are
-//                 more code, and a loop that is long is slow to execute
-//     end()       adds the products of a set, behind which `pending` ones were begun; then the stage is free
-//     leave()     leaves what its quarters came to at sums[output * pitch + row]
+// A weight type has
+//   kSlices         K-slices per stage
+//   kBytes          bytes per stage
+//   kPaddedSlices   inputs are padded with zeros to a multiple of this many K-slices
+//   kByWarpGroup    whether wgmma reads the inputs
+//   Source          where a matmul's weights lie, in registers: values behind a pointer would be loaded again for
+//                   every stage
+//   fill()          issues the copies of a stage; called by one lane
+//   bytes()         the size of the inputs
+//   store_inputs()  stores four inputs where the matmul reads them; called by whole warps, lane l with the quad after
+//                   lane l - 1's
+//   Panel<rows>     the sums of a panel of 16 outputs for up to `rows` input rows, held by four warps. Each warp
+//     begin()       starts its quarter of stage `index` of the panel, in one of kSets sets of registers. More sets are
+//                   more code, and a long loop runs slowly
+//     end()         adds the results of a set, after which `pending` others were begun; the stage is then free
+//     store_sums()  stores its sums at sums[output * pitch + row]
 //
-// Of rows, a stage holds kPieces pieces of 128 bytes of 16 outputs each, a piece of all outputs after the other, packs
-// of 16 bytes exchanged within 128 so that eight rows of a column lie in different banks (CU_TENSOR_MAP_SWIZZLE_128B).
-// That is a matrix of 64 rows to a warp group, and each piece wants other inputs: all rows are multiplied by the inputs
-// of all pieces, which are the matrix's columns, and a warp takes the columns of the piece that it has.
+// A stage of row-major weights holds kPieces pieces of 128 bytes of 16 outputs each. Pieces follow one another: first
+// one piece of all 16 outputs, then the next. Packs of 16 bytes are swizzled within 128 bytes so that eight rows of a
+// column lie in different banks (CU_TENSOR_MAP_SWIZZLE_128B). To a warp group, a stage is a matrix of 64 rows. Each
+// piece needs other inputs: all rows are multiplied by the inputs of all pieces, which are the columns of the other
+// matrix. Each warp then takes the columns that belong to its piece.
 #pragma once
 
 #include "kernels/cuda/decode_kernel/builder.h"
-#include "kernels/cuda/device/exchange.cuh"
+#include "kernels/cuda/decode_kernel/exchange.cuh"
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -32,34 +34,34 @@
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
-namespace sluice::cuda::step {
+namespace sluice::cuda::persistent {
 
 inline constexpr int kPieces = 4, kPieceBytes = kPanelOutputs * 128;
 static_assert(kPieces == kWarpgroupWarps && kPieces * kPanelOutputs == 64);
 
-// The inputs of a product in shared memory, at a multiple of 1024.
+// The inputs of a matmul in shared memory, at a multiple of 1024.
 struct Inputs {
   std::byte* data;
-  int rows, lines;
+  int rows, slices;
 };
 
 __device__ inline void prefetch_maps(const TensorMaps* maps, bool both) {
   if (maps == nullptr) return;
-  prefetch_map(maps->rows);
-  if (both) prefetch_map(maps->beside);
+  prefetch_map(maps->weights_or_keys);
+  if (both) prefetch_map(maps->scales_or_values);
 }
 
-// Inputs of products of warp groups: eight rows of 128 bytes, packs exchanged as those of the weights are, for every
-// `lines` lines of inputs and row.
+// Bytes of the input matrices for wgmma. Every `slices_of_matrix` K-slices of a row of x become a matrix of eight rows
+// of 128 bytes, whose packs are swizzled like those of the weights.
 inline constexpr int kInputMatrix = 1024;
-__host__ __device__ constexpr int matrices_bytes(int rows, int lines, int lines_of_matrix) {
-  return (lines + lines_of_matrix - 1) / lines_of_matrix * rows * kInputMatrix;
+__host__ __device__ constexpr int matrices_bytes(int rows, int slices, int slices_of_matrix) {
+  return (slices + slices_of_matrix - 1) / slices_of_matrix * rows * kInputMatrix;
 }
 __device__ inline std::byte* in_matrix(const Inputs& in, int matrix, int row, int matrix_row, int pack) {
   return in.data + (matrix * in.rows + row) * kInputMatrix + matrix_row * 128 + ((pack ^ matrix_row) & 7) * 16;
 }
 
-// Begins d (+)= a stage, 64 rows of 128 bytes, times the matrix of inputs of each of these rows.
+// Begins d (+)= stage * inputs: the stage is 64 rows of 128 bytes; each row of x has an input matrix.
 template <class T, int rows>
 __device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* stage, const Inputs& in, int input_matrix,
                                       int accumulate) {
@@ -67,7 +69,7 @@ __device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* sta
   const uint64_t b = matrix(shared_address(in.data) + input_matrix * in.rows * kInputMatrix);
   wgmma_arrive();
 #pragma unroll
-  for (int step = 0; step < 4; ++step) {  // of 32 bytes
+  for (int step = 0; step < 4; ++step) {  // 32 bytes each
     Wgmma<T, 8 * rows>::from_shared(d, a + 2 * step, b + 2 * step, step == 0 ? accumulate : 1);
   }
   wgmma_commit();
@@ -75,11 +77,11 @@ __device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* sta
 
 __device__ inline int group_warp() { return static_cast<int>(threadIdx.x) / kWarp % kWarpgroupWarps; }
 
-// Plain weights of 16 bits: a piece is a line. The inputs of eight lines are a matrix, those of two stages. A stage is
-// of the same half of its matrix as all that its warp group has of a panel.
+// Plain weights of 16 bits: a piece is one K-slice. The inputs of eight slices, or two stages, form one matrix. All
+// stages of a panel that one warp group multiplies belong to the same half of their matrix.
 template <class T>
 struct PlainWeights {
-  static constexpr int kLines = kPieces, kBytes = kPieces * kPieceBytes, kPaddedLines = 2 * kPieces;
+  static constexpr int kSlices = kPieces, kBytes = kPieces * kPieceBytes, kPaddedSlices = 2 * kPieces;
   static constexpr bool kByWarpGroup = true;
 
   struct Source {
@@ -89,21 +91,21 @@ struct PlainWeights {
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_tma_tile(to, from.maps->rows, 0, panel * kPanelOutputs, first, barrier, policy);
+    copy_tma_tile(to, from.maps->weights_or_keys, 0, panel * kPanelOutputs, first, barrier, policy);
   }
 
-  static constexpr int bytes(int rows, int lines) { return matrices_bytes(rows, lines, kPaddedLines); }
+  static constexpr int bytes(int rows, int slices) { return matrices_bytes(rows, slices, kPaddedSlices); }
 
-  static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
-    const int line = quad / 16;
-    std::byte* to = in_matrix(in, line / kPaddedLines, row, line % kPaddedLines, quad % 16 / 2) + quad % 2 * 8;
+  static __device__ void store_inputs(const Inputs& in, int row, int quad, const float4& v) {
+    const int slice = quad / 16;
+    std::byte* to = in_matrix(in, slice / kPaddedSlices, row, slice % kPaddedSlices, quad % 16 / 2) + quad % 2 * 8;
     *reinterpret_cast<uint2*>(to) = {pack2<T>(v.x, v.y), pack2<T>(v.z, v.w)};
   }
 
   template <int rows>
   class Panel {
    public:
-    static constexpr int kSets = 2;  // which have their sums in common
+    static constexpr int kSets = 2;  // both sets add to the same sums
     template <int set>
     __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
       half_ = index % 2;
@@ -112,9 +114,9 @@ struct PlainWeights {
     template <int set, int pending>
     __device__ void end() {
       wgmma_wait<pending>();
-      if (pending == 0) hold(d_);
+      if (pending == 0) wgmma_fence_operands(d_);
     }
-    __device__ void leave(float* sums, int pitch) const {
+    __device__ void store_sums(float* sums, int pitch) const {
       const int lane = static_cast<int>(threadIdx.x) % kWarp, column = half_ * kPieces + group_warp();
       if (lane % 4 != column / 2) return;
 #pragma unroll
@@ -129,12 +131,12 @@ struct PlainWeights {
   };
 };
 
-// Quantized weights have scales for 128 inputs, and so have their inputs, which take the form that makes a weight an
-// operand with the fewest instructions.
-inline constexpr int kScaled = 128, kLinesOfScaled = kScaled / kPanelLine, kQuadsOfScaled = kScaled / 4;
+// Quantized weights have one scale per 128 inputs, and so have the inputs. Inputs take the form for which a weight
+// becomes an operand in the fewest instructions.
+inline constexpr int kScaled = 128, kSlicesOfScaled = kScaled / kPanelSlice, kQuadsOfScaled = kScaled / 4;
 static_assert(kQuadsOfScaled == kWarp);
 
-// The largest magnitude of a warp's quads, as bits: those of a NaN are above all others.
+// The largest magnitude of a warp's quads, as bits. The bits of a NaN are above all others.
 __device__ inline uint32_t largest_bits(const float4& v) {
   const auto bits = [](float x) { return __float_as_uint(x) & 0x7fffffffu; };
   return __reduce_max_sync(kFullWarp, max(max(bits(v.x), bits(v.y)), max(bits(v.z), bits(v.w))));
@@ -144,17 +146,17 @@ inline constexpr uint32_t kInfinityBits = 0x7f800000u, kNanBits = 0x7fffffffu;
 template <class Format>
 struct QuantizedWeights;
 
-// Rows of 8-bit floats: a piece is two lines and has one scale for each output. The scales follow the pieces,
-// [outputs, kPieces]. Inputs are two planes of 8-bit floats, the second of which has what rounding left of the first:
-// eight bits, as bf16 has them. The largest of 128 is from 2^7 on and below 2^8 in the first plane. The inputs of a
-// stage are a matrix: row 2 i is the first plane of piece i.
+// Rows of 8-bit floats: a piece is two K-slices and has one scale per output. The scales follow the pieces, [outputs,
+// kPieces]. Inputs are two planes of 8-bit floats; the second holds the rounding error of the first. Together they have
+// eight significant bits, like bf16. In the first plane the largest of 128 inputs lies in [2^7, 2^8). The inputs of a
+// stage form a matrix in which row 2 i is the first plane of piece i.
 template <>
 struct QuantizedWeights<quant::Fp8> {
-  static constexpr int kLines = kPieces * kLinesOfScaled, kPaddedLines = kLines;
+  static constexpr int kSlices = kPieces * kSlicesOfScaled, kPaddedSlices = kSlices;
   static constexpr int kWeights = kPieces * kPieceBytes;
   static constexpr int kBytes = kWeights + kPieces * kPanelOutputs * static_cast<int>(sizeof(float));
   static constexpr bool kByWarpGroup = true;
-  static constexpr float kBelow = 32.0f;  // the second plane is so much larger than what it stands for
+  static constexpr float kBelow = 32.0f;  // the second plane is stored multiplied by this
   static_assert(quant::Fp8::kElements == kScaled);
 
   struct Source {
@@ -164,16 +166,17 @@ struct QuantizedWeights<quant::Fp8> {
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
     expect_bytes(barrier, kBytes);
-    copy_tma_tile(to, from.maps->rows, 0, panel * kPanelOutputs, first / kLinesOfScaled, barrier, policy);
-    copy_tma_tile(to + kWeights, from.maps->beside, first / kLinesOfScaled, panel * kPanelOutputs, barrier, policy);
+    copy_tma_tile(to, from.maps->weights_or_keys, 0, panel * kPanelOutputs, first / kSlicesOfScaled, barrier, policy);
+    copy_tma_tile(to + kWeights, from.maps->scales_or_values, first / kSlicesOfScaled, panel * kPanelOutputs, barrier,
+                  policy);
   }
 
-  static constexpr int bytes(int rows, int lines) {
-    return matrices_bytes(rows, lines, kLines) +
-           (lines + kLines - 1) / kLines * kPieces * kMostDecodeKernelRows * static_cast<int>(sizeof(float));
+  static constexpr int bytes(int rows, int slices) {
+    return matrices_bytes(rows, slices, kSlices) +
+           (slices + kSlices - 1) / kSlices * kPieces * kMostDecodeKernelRows * static_cast<int>(sizeof(float));
   }
 
-  static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
+  static __device__ void store_inputs(const Inputs& in, int row, int quad, const float4& v) {
     const Fp8Scale power = fp8_power(__uint_as_float(largest_bits(v)));
     const float up = power.inverse;
     const uint32_t first = pack_fp8(v, up);
@@ -205,15 +208,15 @@ struct QuantizedWeights<quant::Fp8> {
     template <int set, int pending>
     __device__ void end() {
       wgmma_wait<pending>();
-      hold(d_[set]);
+      wgmma_fence_operands(d_[set]);
 #pragma unroll
       for (int i = 0; i < 2 * rows; ++i) {
-        const float matmul = fmaf(d_[set][2 * i + 1], 1.0f / kBelow, d_[set][2 * i]);
-        sums_[i] = fmaf(scales_[set][i % 2] * of_x_[set][i / 2], matmul, sums_[i]);
+        const float dot = fmaf(d_[set][2 * i + 1], 1.0f / kBelow, d_[set][2 * i]);
+        sums_[i] = fmaf(scales_[set][i % 2] * of_x_[set][i / 2], dot, sums_[i]);
       }
     }
-    // Other lanes than these have products of a piece with another one's inputs.
-    __device__ void leave(float* sums, int pitch) const {
+    // The other lanes hold results of a piece with another piece's inputs.
+    __device__ void store_sums(float* sums, int pitch) const {
       if (lane() % 4 != group_warp()) return;
 #pragma unroll
       for (int i = 0; i < 2 * rows; ++i) sums[(lane() / 4 + i % 2 * 8) * pitch + i / 2] = sums_[i];
@@ -227,61 +230,63 @@ struct QuantizedWeights<quant::Fp8> {
 
  private:
   static __device__ float* scales_of(const Inputs& in) {
-    return reinterpret_cast<float*>(in.data + matrices_bytes(in.rows, in.lines, kLines));
+    return reinterpret_cast<float*>(in.data + matrices_bytes(in.rows, in.slices, kSlices));
   }
 };
 
-// Panels of int4 in groups of 128 (panels.h). Weights become bytes, two instructions for eight of them, and inputs
-// integers of 14 bits in two planes of int8: 128 high + low. Row i of the inputs is columns 2 i and 2 i + 1 of the
-// product, whose sums are exact. Of a byte the low half is a weight of output g, the high half one of output g + 8,
-// which stays where it is: sixteen times the weight.
+// Packed panels of int4 in groups of 128 (panel_layout.h). Weights become bytes, two instructions for eight of them.
+// Inputs become 14-bit integers in two planes of int8: 128 high + low. Row i of the inputs is columns 2 i and 2 i + 1
+// of the matmul, whose sums are exact. In each byte the low nibble is a weight of output g. The high nibble is a weight
+// of output g + 8, which is not shifted and so counts sixteen times.
 template <>
 struct QuantizedWeights<quant::Int4G128> {
   static constexpr PanelLayout kLayout = panel_layout<quant::Int4G128>();
-  static constexpr int kLines = 16, kPaddedLines = kLinesOfScaled, kQuarter = kLines / kWarpgroupWarps;
+  static constexpr int kSlices = 16, kPaddedSlices = kSlicesOfScaled, kQuarter = kSlices / kWarpgroupWarps;
   static constexpr bool kByWarpGroup = false;
-  static constexpr int kLineBytes = static_cast<int>(kLayout.line_bytes());
+  static constexpr int kSliceBytes = static_cast<int>(kLayout.slice_bytes());
   static constexpr int kScaleBytes = kLayout.scale_words * kPairsOfRows * 4;
-  static constexpr int kScalesAt = kLines * kLineBytes;
-  static constexpr int kBytes = kScalesAt + kLines / kLinesOfScaled * kScaleBytes;
-  static constexpr uint32_t kBits = 12;  // the largest input of 128 is above 2^12, below 2^13
-  static_assert(kLayout.low == 4 && kLayout.high == 0 && kLayout.super_words == 0);
-  static_assert(kLayout.scale_words == 2 && kLayout.scale_lines == kLinesOfScaled);
+  static constexpr int kScalesAt = kSlices * kSliceBytes;
+  static constexpr int kBytes = kScalesAt + kSlices / kSlicesOfScaled * kScaleBytes;
+  static constexpr uint32_t kBits = 12;  // the largest of 128 inputs lies in (2^12, 2^13)
+  static_assert(kLayout.low == 4 && kLayout.high == 0 && kLayout.super_scale_words == 0);
+  static_assert(kLayout.scale_words == 2 && kLayout.scale_slices == kSlicesOfScaled);
 
   struct Source {
     const std::byte* panels;
     int64_t pitch, scales_at;
-    int lines;
-    __device__ explicit Source(const MatmulInstruction& p) : panels(p.panels), pitch(p.pitch), lines(p.lines) {
+    int slices;
+    __device__ explicit Source(const MatmulInstruction& p) : panels(p.panels), pitch(p.pitch), slices(p.slices) {
       constexpr PanelLayout layout = kLayout;
-      scales_at = layout.scales_at(lines);
+      scales_at = layout.scales_at(slices);
     }
   };
   static __device__ void fill(const Source& from, int panel, int first, uint32_t to, uint32_t barrier,
                               uint64_t policy) {
-    const int lines = min(kLines, from.lines - first), scales = lines / kLinesOfScaled * kScaleBytes;
+    const int slices = min(kSlices, from.slices - first), scales = slices / kSlicesOfScaled * kScaleBytes;
     const std::byte* begin = from.panels + panel * from.pitch;
-    expect_bytes(barrier, lines * kLineBytes + scales);
-    copy_bulk(to, begin + first * kLineBytes, lines * kLineBytes, barrier, policy);
-    copy_bulk(to + kScalesAt, begin + from.scales_at + first / kLinesOfScaled * kScaleBytes, scales, barrier, policy);
+    expect_bytes(barrier, slices * kSliceBytes + scales);
+    copy_bulk(to, begin + first * kSliceBytes, slices * kSliceBytes, barrier, policy);
+    copy_bulk(to + kScalesAt, begin + from.scales_at + first / kSlicesOfScaled * kScaleBytes, scales, barrier, policy);
   }
 
-  struct Scaled {  // of 128 inputs of a row
+  struct Scaled {  // the scale and the sum of 128 inputs of a row
     float scale;
     int sum;
   };
   static __device__ Scaled* scaled_of(const Inputs& in) {
-    return reinterpret_cast<Scaled*>(in.data + 2 * in.rows * pitch(in.lines));
+    return reinterpret_cast<Scaled*>(in.data + 2 * in.rows * pitch(in.slices));
   }
 
-  // Of a plane, from one to the next. Lines are even, so that planes lie off each other's banks.
-  static constexpr __host__ __device__ int pitch(int lines) { return lines * kPanelLine + 64; }
-  static constexpr int bytes(int rows, int lines) {
-    return 2 * rows * pitch(lines) + lines / kLinesOfScaled * kMostDecodeKernelRows * static_cast<int>(sizeof(Scaled));
+  // Bytes from one plane to the next. The number of K-slices is even, so planes begin in different banks.
+  static constexpr __host__ __device__ int pitch(int slices) { return slices * kPanelSlice + 64; }
+  static constexpr int bytes(int rows, int slices) {
+    return 2 * rows * pitch(slices) +
+           slices / kSlicesOfScaled * kMostDecodeKernelRows * static_cast<int>(sizeof(Scaled));
   }
 
-  // Lane t's fours of a line's steps lie side by side, first and third before second and fourth, as nibbles do.
-  static __device__ void leave(const Inputs& in, int row, int quad, const float4& v) {
+  // Lane t's quads of the steps of a K-slice lie side by side. In a quad, inputs 0 and 2 come before 1 and 3, as the
+  // nibbles do.
+  static __device__ void store_inputs(const Inputs& in, int row, int quad, const float4& v) {
     const uint32_t largest = largest_bits(v), exponent = largest & kInfinityBits;
     const bool any = exponent > kBits << 23;
     const float up = any ? __uint_as_float(((254 + kBits) << 23) - exponent) : 0.0f;
@@ -291,9 +296,9 @@ struct QuantizedWeights<quant::Int4G128> {
       return __byte_perm(__byte_perm(q[0] >> shift, q[1] >> shift, 0x0040),
                          __byte_perm(q[2] >> shift, q[3] >> shift, 0x0040), 0x5410);
     };
-    std::byte* to = in.data + 2 * row * pitch(in.lines) + quad / 16 * kPanelLine + quad % 4 * 16 + quad / 4 % 4 * 4;
+    std::byte* to = in.data + 2 * row * pitch(in.slices) + quad / 16 * kPanelSlice + quad % 4 * 16 + quad / 4 % 4 * 4;
     *reinterpret_cast<uint32_t*>(to) = bytes(7);
-    *reinterpret_cast<uint32_t*>(to + pitch(in.lines)) = bytes(0) & 0x7f7f7f7fu;
+    *reinterpret_cast<uint32_t*>(to + pitch(in.slices)) = bytes(0) & 0x7f7f7f7fu;
     const int sum = __reduce_add_sync(kFullWarp, q[0] + q[1] + q[2] + q[3]);
     if (quad % kQuadsOfScaled == 0) {
       const uint32_t scale = largest < kInfinityBits ? (any ? exponent - (kBits << 23) : 0) : kNanBits;
@@ -308,19 +313,19 @@ struct QuantizedWeights<quant::Int4G128> {
     template <int set>
     __device__ void begin(const std::byte* stage, int index, const Inputs& in) {
       const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = group_warp() * kQuarter;
-      const int first = index * kLines + begin, x_row = min(lane / 4, 2 * in.rows - 1);
-      const std::byte* weights = stage + begin * kLineBytes + lane * 16;
-      const std::byte* scales = stage + kScalesAt + begin / kLinesOfScaled * kScaleBytes + lane / 4 * 8;
-      const std::byte* x = in.data + x_row * pitch(in.lines) + first * kPanelLine + lane % 4 * 16;
+      const int first = index * kSlices + begin, x_row = min(lane / 4, 2 * in.rows - 1);
+      const std::byte* weights = stage + begin * kSliceBytes + lane * 16;
+      const std::byte* scales = stage + kScalesAt + begin / kSlicesOfScaled * kScaleBytes + lane / 4 * 8;
+      const std::byte* x = in.data + x_row * pitch(in.slices) + first * kPanelSlice + lane % 4 * 16;
       const Scaled* scaled =
-          scaled_of(in) + first / kLinesOfScaled * kMostDecodeKernelRows + min(lane % 4, in.rows - 1);
+          scaled_of(in) + first / kSlicesOfScaled * kMostDecodeKernelRows + min(lane % 4, in.rows - 1);
       Set& s = set_;
 #pragma unroll
       for (int i = 0; i < kQuarter; ++i) {
-        s.a[i] = *reinterpret_cast<const uint4*>(weights + i * kLineBytes);
-        s.b[i] = *reinterpret_cast<const uint4*>(x + i * kPanelLine);
+        s.a[i] = *reinterpret_cast<const uint4*>(weights + i * kSliceBytes);
+        s.b[i] = *reinterpret_cast<const uint4*>(x + i * kPanelSlice);
       }
-      const int groups = (in.lines - first) / kLinesOfScaled;  // what is multiplied beyond them counts nothing
+      const int groups = (in.slices - first) / kSlicesOfScaled;  // groups beyond these are multiplied by zero
 #pragma unroll
       for (int c = 0; c < kCount; ++c) {
         const bool is_one = c < groups;
@@ -334,15 +339,15 @@ struct QuantizedWeights<quant::Int4G128> {
       const Set& s = set_;
       int part[kCount][4] = {};
 #pragma unroll
-      for (int i = 0; i < kLinesOfScaled; ++i) {
+      for (int i = 0; i < kSlicesOfScaled; ++i) {
 #pragma unroll
         for (int c = 0; c < kCount; ++c) {
-          const uint4 &w = s.a[c * kLinesOfScaled + i], &y = s.b[c * kLinesOfScaled + i];
+          const uint4 &w = s.a[c * kSlicesOfScaled + i], &y = s.b[c * kSlicesOfScaled + i];
           mma_int8(part[c], w.x & kLow, w.x & kHigh, w.y & kLow, w.y & kHigh, y.x, y.y);
         }
 #pragma unroll
         for (int c = 0; c < kCount; ++c) {
-          const uint4 &w = s.a[c * kLinesOfScaled + i], &y = s.b[c * kLinesOfScaled + i];
+          const uint4 &w = s.a[c * kSlicesOfScaled + i], &y = s.b[c * kSlicesOfScaled + i];
           mma_int8(part[c], w.z & kLow, w.z & kHigh, w.w & kLow, w.w & kHigh, y.z, y.w);
         }
       }
@@ -358,7 +363,7 @@ struct QuantizedWeights<quant::Int4G128> {
         }
       }
     }
-    __device__ void leave(float* sums, int sums_pitch) const {
+    __device__ void store_sums(float* sums, int sums_pitch) const {
       const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % 4;
       if (row >= rows) return;
       sums[lane / 4 * sums_pitch + row] = sums_[0];
@@ -366,7 +371,7 @@ struct QuantizedWeights<quant::Int4G128> {
     }
 
    private:
-    static constexpr int kCount = kQuarter / kLinesOfScaled;
+    static constexpr int kCount = kQuarter / kSlicesOfScaled;
     struct Set {
       uint4 a[kQuarter], b[kQuarter];
       Scaled of_x[kCount];
@@ -378,7 +383,7 @@ struct QuantizedWeights<quant::Int4G128> {
   };
 };
 
-struct NoWeights {};  // of the kernel without a quantized type
+struct NoWeights {};  // stands for "no quantized type"
 
 template <class Format>
 struct WeightsOf {
@@ -389,4 +394,4 @@ struct WeightsOf<void> {
   using Type = NoWeights;
 };
 
-}  // namespace sluice::cuda::step
+}  // namespace sluice::cuda::persistent
