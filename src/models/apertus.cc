@@ -31,7 +31,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "apertus", .architectures = {"ApertusForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "apertus",
+    .architectures = {"ApertusForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"post_norm", "false"},
+            {"qk_norm", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -42,7 +42,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "bloom", .architectures = {"BloomForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "bloom",
+    .architectures = {"BloomForCausalLM"},
+    .build = build,
+    .ignored = {{"bias_dropout_fusion"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -69,7 +69,14 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 }
 
 const ModelFamily family{
-    .name = "chatglm", .architectures = {"ChatGLMModel", "ChatGLMForConditionalGeneration"}, .build = build};
+    .name = "chatglm",
+    .architectures = {"ChatGLMModel", "ChatGLMForConditionalGeneration"},
+    .build = build,
+    .ignored =
+        {
+            {"num_hidden_layers"},  // num_layers is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -28,7 +28,17 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "ernie4_5_moe", .architectures = {"Ernie4_5_MoeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "ernie4_5_moe",
+    .architectures = {"Ernie4_5_MoeForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"moe_capacity"},
+            {"moe_gate", "\"topk\""},
+            {"moe_use_aux_free", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

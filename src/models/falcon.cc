@@ -57,7 +57,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "falcon", .architectures = {"FalconForCausalLM", "RWForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "falcon",
+    .architectures = {"FalconForCausalLM", "RWForCausalLM"},
+    .build = build,
+    .ignored = {{"apply_residual_connection_post_layernorm", "false"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

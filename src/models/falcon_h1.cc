@@ -72,7 +72,15 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "falcon_h1", .architectures = {"FalconH1ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "falcon_h1",
+    .architectures = {"FalconH1ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"mamba_use_mlp", "true"}, {"mlp_expansion_factor"},  // intermediate_size is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

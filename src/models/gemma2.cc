@@ -12,7 +12,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gemma2", .architectures = {"Gemma2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "gemma2",
+    .architectures = {"Gemma2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"hidden_act"},           // hidden_activation is read instead
+            {"sliding_window_size"},  // sliding_window is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

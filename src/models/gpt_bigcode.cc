@@ -22,7 +22,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gpt_bigcode", .architectures = {"GPTBigCodeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "gpt_bigcode",
+    .architectures = {"GPTBigCodeForCausalLM"},
+    .build = build,
+    .ignored = {{"pad_key_length"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -49,7 +49,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gptj", .architectures = {"GPTJForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "gptj",
+    .architectures = {"GPTJForCausalLM"},
+    .build = build,
+    .ignored = {{"rotary", "true"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -52,7 +52,36 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "hunyuan_v1_moe", .architectures = {"HunYuanMoEV1ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "hunyuan_v1_moe",
+    .architectures = {"HunYuanMoEV1ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"attention_head_dim"},
+            {"cla_share_factor"},
+            {"dense_list"},
+            {"group_limited_greedy", "false"},
+            {"image_token_id"},
+            {"moe_drop_tokens"},
+            {"moe_layer_num_skipped", "0"},
+            {"moe_random_routing_dropped_token", "false"},
+            {"n_group", "false"},
+            {"norm_topk_prob", "true"},
+            {"norm_type", "\"rms\""},
+            {"num_media_embeds"},
+            {"position_embedding_xdrope", "false"},
+            {"routed_scaling_factor", "false"},
+            {"skip_cls_token"},
+            {"topk_group", "false"},
+            {"use_cla", "false"},
+            {"use_mixed_mlp_moe", "true"},
+            {"use_mla", "false"},
+            {"use_qk_norm", "true"},
+            {"use_recompute"},
+            {"use_rotary_pos_emb", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -44,7 +44,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "hy_v3", .architectures = {"HYV3ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "hy_v3",
+    .architectures = {"HYV3ForCausalLM"},
+    .build = build,
+    .ignored = {{"use_grouped_mm"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -14,7 +14,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 const ModelFamily family{
     .name = "llama",
     .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM", "AquilaModel", "AquilaForCausalLM", "XverseForCausalLM"},
-    .build = build};
+    .build = build,
+    .ignored = {{"activation", "\"swiglu\""}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

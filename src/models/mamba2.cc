@@ -25,7 +25,15 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "mamba2", .architectures = {"Mamba2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "mamba2",
+    .architectures = {"Mamba2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"intermediate_size"},  // expand is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

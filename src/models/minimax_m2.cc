@@ -30,7 +30,27 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "minimax_m2", .architectures = {"MiniMaxM2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "minimax_m2",
+    .architectures = {"MiniMaxM2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"layernorm_full_attention_beta", "1.0"},
+            {"layernorm_linear_attention_beta", "1.0"},
+            {"layernorm_mlp_beta", "1.0"},
+            {"mlp_intermediate_size"},  // the width of shared experts, which the family does not have
+            {"mtp_transformer_layers"},
+            {"num_mtp_modules"},
+            {"qk_norm_type", "\"per_layer\""},
+            {"scoring_func", "\"sigmoid\""},
+            {"shared_intermediate_size", "0"},
+            {"shared_moe_mode"},
+            {"use_mtp"},
+            {"use_qk_norm", "true"},
+            {"use_routing_bias", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -171,7 +171,21 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "nemotron_h", .architectures = {"NemotronHForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "nemotron_h",
+    .architectures = {"NemotronHForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"attention_head_dim"},
+            {"norm_eps"},  // layer_norm_epsilon is read instead
+            {"num_query_groups"},
+            {"partial_rotary_factor"},  // the family rotates nothing
+            {"rms_norm_eps"},
+            {"rope_theta"},
+            {"time_step_rank"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -43,7 +43,16 @@ std::unique_ptr<Model> build_vl(const Config& config, LoadContext& context, int 
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "qwen3_moe", .architectures = {"Qwen3MoeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "qwen3_moe",
+    .architectures = {"Qwen3MoeForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"shared_expert_intermediate_size", "0"},
+            {"use_qk_norm", "true"},
+        },
+};
 const ModelFamily vl{.name = "qwen3_vl_moe_text", .architectures = {"Qwen3VLMoeTextForCausalLM"}, .build = build_vl};
 const Registry<ModelFamily> registered{family}, registered_vl{vl};
 

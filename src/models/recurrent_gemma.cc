@@ -54,7 +54,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "recurrent_gemma", .architectures = {"RecurrentGemmaForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "recurrent_gemma",
+    .architectures = {"RecurrentGemmaForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"_block_types"},
+            {"embeddings_scale_by_sqrt_dim", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

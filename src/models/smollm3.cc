@@ -21,7 +21,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "smollm3", .architectures = {"SmolLM3ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "smollm3",
+    .architectures = {"SmolLM3ForCausalLM"},
+    .build = build,
+    .ignored = {{"max_window_layers"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

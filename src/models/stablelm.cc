@@ -21,7 +21,15 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 }
 
 const ModelFamily family{
-    .name = "stablelm", .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"}, .build = build};
+    .name = "stablelm",
+    .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"num_heads"},
+            {"rotary_scaling_factor", "1.0"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

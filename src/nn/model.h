@@ -1,4 +1,4 @@
-// What the engine sees of a model, and the registry of families. A family is one file in src/models (style G9).
+// The engine's view of a model, and the registry of model families. A family is one file in src/models.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 #include "base/registry.h"
 #include "nn/attention/kv_cache.h"
 #include "nn/batch.h"
+#include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/weights.h"
 #include "nn/recurrent/state_cache.h"
 #include "ops/ops.h"
@@ -49,7 +50,8 @@ struct ModelFamily {
   // Builds the model for texts of up to max_len tokens (0: its own limit). Dry or for real, see LoadContext.
   // LoadContext::task says what for; a task that a family does not have is refused.
   std::unique_ptr<Model> (*build)(const Config& config, LoadContext& context, int max_len);
-  bool encoder = false;  // does not generate
+  bool encoder = false;               // does not generate
+  std::vector<IgnoredKey> ignored{};  // keys of this family's published configurations that build() does not read
 };
 
 // The family that claims config.json's architectures. One that claims "NameForCausalLM" claims "NameModel" and
