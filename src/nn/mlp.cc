@@ -1,4 +1,4 @@
-// Feed-forward layers on the op table.
+// The MLP on the op table.
 #include "nn/mlp.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ std::vector<Linear::Part> in_parts(const MlpSpec& s) {
   return parts;
 }
 
-// The one value of a tensor of shape [1] or [].
+// Returns the value of a tensor of shape [1] or [].
 float scalar(const Weights& w, const char* name, const Shape& shape) {
   const std::vector<float> values = w.vector(name, shape);
   return values.empty() ? 0.0f : values[0];

@@ -235,7 +235,7 @@ TEST_F(PackedFileTest, ThatHasNoRoomIsRefusedAndLeavesNothing) {
 TEST_F(PackedFileTest, InAFolderThatCannotBeIsRefused) {
   PackedFileSpec s = spec();
   s.folder = folder_.write("file", "text") + "/cache";
-  expect_refused(s, "its folder cannot be made");
+  expect_refused(s, "cannot create its folder");
 }
 
 TEST_F(PackedFileTest, OfAProgramWithoutBuildIdIsRefused) {
