@@ -1,4 +1,4 @@
-// Apertus: Llama's graph with norms of queries and keys and a plain MLP of xIELU (arXiv:2509.14233).
+// Apertus: Llama's graph with query and key norms and a plain xIELU MLP (arXiv:2509.14233).
 #include <cmath>
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Command R7B and A: Command R with sliding windows; only those layers are rotated (arXiv:2504.00698).
+// Command R7B and A: Command R with sliding windows; only sliding layers are rotated (arXiv:2504.00698).
 #include "models/cohere.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Gemma 2: norms before and after both halves, soft caps, a window in every other layer (arXiv:2408.00118).
+// Gemma 2: norms before and after both sublayers, soft caps, a window in every other layer (arXiv:2408.00118).
 #include "models/gemma.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Hunyuan A13B: norms of queries and keys after the rotation, experts and one for all rows.
+// Hunyuan A13B: norms of queries and keys after the rotation, routed experts and one shared expert.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// A number, or a list with one for every layer.
+// Reads a number, or a list with one number per layer.
 std::vector<int> read_per_layer(const Config& config, const char* key, int layers) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array()) return std::vector<int>(static_cast<size_t>(layers), config.get(key, 1));
@@ -18,7 +18,7 @@ std::vector<int> read_per_layer(const Config& config, const char* key, int layer
   return list;
 }
 
-// A number, or a list with the same for every layer, as published files have it.
+// Reads a number, or a list that repeats it for every layer, as in published files.
 int read_uniform(const Config& config, const char* key, int fallback) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array()) return config.get(key, fallback);
@@ -39,12 +39,13 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (int i = 0; i < s.depth(); ++i) {
     s.layers[i].moe = true;
     s.layers[i].top_k = read_positive(config, "moe_topk", top_k[i]);
-    if (top_k[i] > m.experts) config.refuse("moe_topk", fmt::format("{} of {} experts", top_k[i], m.experts));
+    if (top_k[i] > m.experts)
+      config.refuse("moe_topk", fmt::format("{} is more than the {} experts", top_k[i], m.experts));
   }
   if (read_uniform(config, "moe_intermediate_size", m.inner) != m.inner) {
-    config.refuse("moe_intermediate_size", "is not intermediate_size");
+    config.refuse("moe_intermediate_size", "must equal intermediate_size");
   }
-  if (read_uniform(config, "num_shared_expert", 1) != 1) config.refuse("num_shared_expert", "is not 1");
+  if (read_uniform(config, "num_shared_expert", 1) != 1) config.refuse("num_shared_expert", "must be 1");
   s.moe.normalize = true;
   s.moe.router = "gate.wg";
   s.moe.shared = "shared_mlp";

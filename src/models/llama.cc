@@ -1,4 +1,4 @@
-// Llama 1 to 3 and the many checkpoints of the same graph under its name.
+// Llama 1 to 3, and the many checkpoints with the same graph that use its name.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Nemotron-4 and Minitron: LayerNorms that scale by one plus their weight, a plain MLP of squared ReLU.
+// Nemotron-4 and Minitron: LayerNorms that multiply by one plus their weight; a plain squared-ReLU MLP.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Qwen 3.5, the text models: Qwen3-Next's layers with plain projections, dense or with experts.
+// Qwen 3.5, the text models: Qwen3-Next's layers with separate projections, dense or with experts.
 #include "models/qwen3_next.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// StableLM: Llama's graph with LayerNorms, a quarter of every head rotated, in parallel if asked for.
+// StableLM: Llama's graph with LayerNorms; rotates a quarter of each head; parallel blocks if configured.
 #include "nn/decoder_config.h"
 
 namespace sluice {

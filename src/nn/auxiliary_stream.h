@@ -25,10 +25,10 @@ class AuxiliaryStream {
   // Makes the step's tensors from its embeddings [tokens, hidden].
   virtual Tensors begin(ops::Ctx& c, const BatchView& batch, const Tensor& x) = 0;
   // Change a layer's input and its result in place.
-  virtual void before_layer(ops::Ctx& c, int layer, const Tensors& side, const Tensor& x) const = 0;
-  virtual void after_layer(ops::Ctx& c, int layer, const Tensors& side, const Tensor& x) const = 0;
+  virtual void before_layer(ops::Ctx& c, int layer, const Tensors& auxiliary, const Tensor& x) const = 0;
+  virtual void after_layer(ops::Ctx& c, int layer, const Tensors& auxiliary, const Tensor& x) const = 0;
   // Changes the sample rows of the last layer's result in place, before the final norm.
-  virtual void end(ops::Ctx& c, const BatchView& batch, const Tensors& side, const Tensor& rows) const = 0;
+  virtual void end(ops::Ctx& c, const BatchView& batch, const Tensors& auxiliary, const Tensor& rows) const = 0;
 };
 
 // `body` is the prefix of the decoder's tensors ("model").

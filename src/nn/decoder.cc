@@ -147,8 +147,8 @@ class DecoderLm final : public Model {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c.arena, batch));
     const Tensor x = embed(c, batch);
-    AuxiliaryStream::Tensors side;
-    if (auxiliary_stream_ != nullptr) side = auxiliary_stream_->begin(c, batch, x);
+    AuxiliaryStream::Tensors auxiliary;
+    if (auxiliary_stream_ != nullptr) auxiliary = auxiliary_stream_->begin(c, batch, x);
     for (int i = 0; i < spec_.depth(); ++i) {
       const Layer& layer = layers_[i];
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
@@ -156,15 +156,15 @@ class DecoderLm final : public Model {
                                 .rope = rope(spec_.layers[i].rope),
                                 .query_rope = rope(spec_.layers[i].query_rope),
                                 .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
-                                .side = side,
+                                .auxiliary = auxiliary,
                                 .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
-      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, side, x);
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
       run_layer(c, layer, spec_.layers[i], step, x);
-      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, side, x);
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, auxiliary, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
-    if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, side, rows);
+    if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, auxiliary, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_.outputs() == 0) return rows;
     const Tensor logits = head_(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);

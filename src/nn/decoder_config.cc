@@ -22,7 +22,7 @@ void ignore_tensors(LoadContext& context, std::string_view prefix) {
 }
 
 int read_positive(const Config& config, const char* key, int value) {
-  if (value < 1) config.refuse(key, fmt::format("{} is not positive", value));
+  if (value < 1) config.refuse(key, fmt::format("must be positive, not {}", value));
   return value;
 }
 
@@ -93,11 +93,10 @@ void read_attention_bias(const Config& config, DecoderSpec& spec, bool out, bool
 
 std::vector<bool> read_windows(const Config& config, DecoderSpec& spec, int window,
                                const std::function<bool(int layer)>& by_default) {
-  if (window < 0) config.refuse("sliding_window", "is negative");
+  if (window < 0) config.refuse("sliding_window", "must not be negative");
   const auto kinds = config.get("layer_types", std::vector<std::string>{});
   if (!kinds.empty() && kinds.size() != spec.layers.size()) {
-    config.refuse("layer_types",
-                  fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
+    config.refuse("layer_types", fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
   }
   std::vector<bool> sliding(spec.layers.size());
   for (int i = 0; i < spec.depth(); ++i) {
@@ -136,7 +135,7 @@ void read_exaone_windows(const Config& config, DecoderSpec& spec) {
 
 void read_one_window(const Config& config, DecoderSpec& spec, double fallback) {
   const int window = static_cast<int>(read_or_off(config, "sliding_window", fallback));
-  if (window < 0) config.refuse("sliding_window", "is negative");
+  if (window < 0) config.refuse("sliding_window", "must not be negative");
   for (LayerSpec& layer : spec.layers) layer.window = window;
 }
 
@@ -208,8 +207,7 @@ void read_mlp_layer_types(const Config& config, DecoderSpec& spec) {
   const auto kinds = config.get("mlp_layer_types", std::vector<std::string>{});
   if (kinds.empty()) return;
   if (kinds.size() != spec.layers.size()) {
-    config.refuse("mlp_layer_types",
-                  fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
+    config.refuse("mlp_layer_types", fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
   }
   for (int i = 0; i < spec.depth(); ++i) {
     if (kinds[i] != "dense" && kinds[i] != "sparse") {

@@ -57,7 +57,7 @@ void llama3_frequencies(const RopeSpec& s, std::vector<double>& freq) {
 
 double required(const Config& rope, const char* key) {
   const double value = rope.at<double>(key);
-  if (!(value > 0)) rope.refuse(key, fmt::format("{} is not positive", value));
+  if (!(value > 0)) rope.refuse(key, fmt::format("must be positive, not {}", value));
   return value;
 }
 
@@ -117,11 +117,11 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta) {
     config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
   }
-  if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("{} is not above 1", s.theta));
+  if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("must be above 1, not {}", s.theta));
   s.type = rope.get("rope_type", rope.get("type", std::string("default")));
   const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", defaults.partial));
   if (!(partial > 0 && partial <= 1))
-    config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
+    config.refuse("partial_rotary_factor", fmt::format("must be in (0, 1], not {}", partial));
   s.rotary_dim = static_cast<int>(head_dim * partial);
   if (s.type == "proportional") {
     s.angles = s.rotary_dim / 2;
@@ -140,7 +140,7 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   const char* const original = "original_max_position_embeddings";
   const bool has_original = rope.has(original) || config.has(original);
   s.original_max_positions = config.get(original, rope.get(original, max_positions));
-  if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
+  if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "must be positive");
 
   if (defaults.temperature) {
     s.temperature = rope.get("llama_4_scaling_beta", 0.0);
