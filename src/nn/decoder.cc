@@ -286,8 +286,9 @@ class DecoderLm final : public Model {
       if (spec_.normed_residual) {
         mlp_in = sublayer_input(c, names.mlp_norm, layer.mlp_norm, x, &kFloat32);
       } else if (!names.mlp_norm.empty() && !spec_.sum_norms) {
-        const bool plain = layer.feed_forward == nullptr && !kind.moe;
-        const DType type = plain ? input_type(layer.mlp) : &kFloat32;
+        const DType type = layer.feed_forward != nullptr ? input_type(*layer.feed_forward)
+                           : kind.moe                    ? &kFloat32
+                                                         : input_type(layer.mlp);
         if (mixer_in.data == x.data) {
           mlp_in = layer.mlp_norm(c, x, type);
         } else {

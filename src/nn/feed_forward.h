@@ -14,7 +14,8 @@ class FeedForward {
   virtual ~FeedForward() = default;
   // out = or += feed_forward(x); both [tokens, hidden].
   virtual void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const = 0;
-  virtual int64_t floats_per_token() const = 0;  // arena floats
+  virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // type of x; see ops::input_type
+  virtual int64_t floats_per_token() const = 0;                                   // arena floats
 };
 
 // Builds the feed-forward part of a layer whose tensors are below `layer` ("model.layers.0").

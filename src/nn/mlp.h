@@ -1,4 +1,6 @@
 // The feed-forward sublayer of a block: gated (act(gate(x)) * up(x), Shazeer 2020, arXiv:2002.05202) or plain.
+// gate_scale, gate_cutoff and sub_norm serve one family each; they act between the two projections, so a family that
+// kept them would have to copy the layer.
 #pragma once
 
 #include <optional>
@@ -15,7 +17,6 @@ struct MlpSpec {
   bool bias = false;        // both projections have a bias
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
-  bool xielu = false;                  // activation learned per layer (tensors act_fn.*); replaces `activation`
   float gate_scale = 1.0f;             // multiplies the gate before its activation
   std::optional<float> gate_cutoff{};  // applies ops::gaussian_top_k to the gate before its activation
   bool sub_norm = false;               // norms the input of the output projection (tensor "ffn_sub_norm")
@@ -38,7 +39,6 @@ class Mlp {
   MlpSpec spec_;
   Linear in_, out_;
   Norm sub_norm_;
-  ops::Xielu xielu_;
 };
 
 }  // namespace sluice

@@ -1,5 +1,7 @@
 // Grouped-query attention over the paged KV cache, in every variant that the families in src/models use. AttentionSpec
 // is data: one table of sizes and kinds per model, no code per family.
+// Fields that one family alone sets (value_scale, chunk, sub_norm, norm_per_head_tensors) act inside the layer, so a
+// family that kept them would have to copy it.
 #pragma once
 
 #include <string>

@@ -1,6 +1,8 @@
 // Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends every row to its top k of many MLPs. Rows
 // are sorted by expert and multiplied with the matrices of all experts in one op per projection. Results are added in
 // ascending order of the experts, so a row's sum does not depend on the other rows of the batch.
+// Fields that one family alone sets (glu_alpha, glu_limit, scaled_inputs, expert_scale) act between the layer's ops, so
+// a family that kept them would have to copy the layer.
 #pragma once
 
 #include <string>
