@@ -1,4 +1,4 @@
-// Cuts a template into tokens; jinja2's lexer with trim_blocks and lstrip_blocks.
+// Splits a template into tokens, like jinja2's lexer with trim_blocks and lstrip_blocks.
 #pragma once
 
 #include <cstdint>
