@@ -1,4 +1,4 @@
-// Attention over caches of every type, and over latent ones.
+// Times attention over caches of every type, including latent caches.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -13,11 +13,11 @@ namespace {
 
 struct AttentionShape {
   DType type = &kBFloat16;
-  std::vector<int> keys;  // of each sequence
-  int rows = 1;           // of each sequence
+  std::vector<int> keys;  // keys of each sequence
+  int rows = 1;           // rows of each sequence
   bool check = true;
   int heads = 32, kv_heads = 8, dim = 128, block_size = 16;
-  bool warpgroups = true;  // false: what devices before 9.0 run
+  bool warpgroups = true;  // false: the path of devices before compute capability 9.0
   DType queries = &kFloat32;
   int value_dim = 0;  // > 0: values are the first columns of the keys
 };
@@ -31,7 +31,7 @@ void bench_attention(const AttentionShape& s) {
   const int64_t cache = blocks * s.kv_heads * s.block_size * s.dim;
   const bool latent = s.value_dim > 0;
   const int value_dim = latent ? s.value_dim : s.dim;
-  // Of int8, the codes of bytes at random, with scales that make numbers of about one.
+  // int8 caches: random codes, with scales that give values of about one.
   const bool scaled = type == &kInt8;
   const Random k(scaled ? &kFloat8E4M3 : type, cache, 1.0f, 3),
       v(scaled ? &kFloat8E4M3 : type, latent ? 1 : cache, 1.0f, 4);

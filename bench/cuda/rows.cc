@@ -1,4 +1,4 @@
-// What goes through rows once: copies, norms, gates, rotations.
+// Times ops that read each row once: copies, norms, gates, rotations.
 #include <fmt/core.h>
 
 #include <numeric>

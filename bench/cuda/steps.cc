@@ -1,4 +1,4 @@
-// Decode steps.
+// Times decode steps.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -16,11 +16,11 @@ namespace {
 
 struct StepShape {
   const char* name;
-  int hidden, kv, inner, dim, layers, vocab;  // kv: of all heads together; vocab 0: without the head
+  int hidden, kv, inner, dim, layers, vocab;  // kv: width of all kv heads together; vocab 0: no head
 };
 
-// Decode steps of some layers of a model, recorded: as a program of one kernel and as launches of their own, with the
-// share of the ceiling that reading the weights would take.
+// Decode steps of some layers of a model, captured as a CUDA graph: as one persistent decode kernel, and as separate
+// launches. Also prints the time of reading the weights at full bandwidth as a share.
 class Steps {
  public:
   Steps(const StepShape& shape, DType type, int rows, int keys) : shape_(shape), type_(type), rows_(rows), keys_(keys) {
@@ -76,8 +76,8 @@ class Steps {
   };
 
   int blocks() const { return (keys_ + kBlock - 1) / kBlock; }
-  // Zeros would be read and multiplied with less power, at a higher clock than a model's weights. Of all types these
-  // are numbers: the bytes of bf16 of about 0.01, in either order.
+  // Random values. Zeros would take less power and run at a higher clock than a model's weights. The bytes are bf16
+  // values of about 0.01 in either byte order, so they are finite numbers in every type.
   void fill_at_random(Buffer& weights) {
     static const std::vector<uint32_t> numbers = [] {
       std::mt19937 random(11);

@@ -35,7 +35,7 @@ double seconds(const std::function<void()>& body) {
 
 double seconds_per_call(int calls, const std::function<void(int)>& body) {
   cudaStream_t stream = launch().stream;
-  for (int i = 0; i < calls; ++i) body(i);  // libraries choose, shared memory is allowed
+  for (int i = 0; i < calls; ++i) body(i);  // warm-up: libraries choose kernels, and shared memory limits are raised
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t graph_runner = nullptr;
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "capture");

@@ -1,4 +1,4 @@
-// What the parts of cuda_bench share: device memory of random values, times of launches, errors.
+// Shared by the parts of cuda_bench: device memory with random values, launch timing, errors.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,12 @@
 
 namespace sluice::cuda {
 
-inline constexpr size_t kRotated = size_t{512} << 20;  // bytes of weights walked through, several times the L2 cache
+// bytes of weights that calls rotate through; several times the L2 cache
+inline constexpr size_t kRotated = size_t{512} << 20;
 
 inline const Launch& launch() { return DeviceContext::get().launch(); }
 
-// Device memory of random values: normal, scaled, in any plain type; a block of them, repeated.
+// Device memory with random values: scaled normal, in any plain type. One random block is repeated.
 class Random {
  public:
   Random(DType type, int64_t count, float scale = 1.0f, unsigned seed = 1)
@@ -39,7 +40,7 @@ class Random {
   Buffer memory_;
 };
 
-// Indices on the device.
+// Indices in device memory.
 struct Device {
   Buffer memory;
   explicit Device(const std::vector<int32_t>& values) : memory(values.size() * 4, device_memory()) {
@@ -48,11 +49,11 @@ struct Device {
   const int32_t* data() const { return reinterpret_cast<const int32_t*>(memory.data()); }
 };
 
-// Median seconds of what body() puts on the stream.
+// Median seconds of the work that body() puts on the stream.
 double seconds(const std::function<void()>& body);
-// Median seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a graph.
+// Median seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a CUDA graph.
 double seconds_per_call(int calls, const std::function<void(int)>& body);
-// ||a - b|| / ||b||, and infinity where anything is not a number.
+// ||a - b|| / ||b||; infinity if any element is NaN.
 double relative_error(const Tensor& a, const Tensor& b);
 
 }  // namespace sluice::cuda

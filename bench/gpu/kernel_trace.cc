@@ -1,10 +1,11 @@
-// Tells where a CUDA program's device time goes: kernels and copies by name with their times and the idle time before
-// each, as CUPTI records them. An injection library:
+// Shows where a CUDA program's device time goes: kernels and copies by name, with their times and the idle time before
+// each, as recorded by CUPTI. This is an injection library:
 //   g++ -O2 -std=c++20 -shared -fPIC -o kernel_trace.so kernel_trace.cc -I$CUDA/include -L$CUDA/lib64 -lcupti
 //   CUDA_INJECTION64_PATH=$PWD/kernel_trace.so KERNEL_TRACE_LAST_MS=200 sluice bench latency ...
-// Of the last KERNEL_TRACE_LAST_MS milliseconds of device work (default: all), when the program ends, on stderr; with
-// KERNEL_TRACE_EVENTS=N, the last N of these one by one as well, with their begin. KERNEL_TRACE_SKIP_MS leaves out what
-// comes after all that: the last so many milliseconds.
+// Prints to stderr when the program ends:
+// - a summary of the last KERNEL_TRACE_LAST_MS milliseconds of device work (default: all);
+// - with KERNEL_TRACE_EVENTS=N, also the last N events one by one with their start times.
+// KERNEL_TRACE_SKIP_MS first drops that many milliseconds at the end.
 #include <cupti.h>
 
 #include <algorithm>

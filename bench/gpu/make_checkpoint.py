@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of random weights in a published shape: what speed is measured on.
+"""Writes a checkpoint with random weights in the shape of a published model, to measure speed.
 
 usage: make_checkpoint.py SHAPE FOLDER TOKENIZER_FOLDER [--layers N]
 
-Weights are bfloat16, normal with a spread of 0.02, norms are one; gpt-oss's experts are random MXFP4. --layers makes
-fewer layers than the published model has. The tokenizer is copied; random token ids do not need it. Needs torch; uses
-its GPU where there is one. A folder below /dev/shm is written and read at memory speed.
+Weights are bfloat16, normally distributed with deviation 0.02; norms are one; gpt-oss's experts are random MXFP4.
+--layers writes fewer layers than the published model has. The tokenizer is copied, although random token ids do not
+need it. Needs torch and uses a GPU if there is one. A folder below /dev/shm is written and read at memory speed.
 """
 import argparse
 import json
@@ -33,7 +33,8 @@ SHAPES = {
                 "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
                 "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
                 "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 151936,
-                "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "use_sliding_window": False},
+                "tie_word_embeddings": False, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+                 "use_sliding_window": False},
     # gpt-oss-20b
     "gpt-oss-20b": {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880,
                     "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
@@ -46,7 +47,8 @@ SHAPES = {
                     "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
                         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}},
 }
-BF16, BYTES = "BF16", "U8"  # of 16 bits, random; bytes, random codes; a name that ends in "scales" has powers of two
+# BF16: random 16-bit values; BYTES: random codes, or powers of two if the name ends in "scales"
+BF16, BYTES = "BF16", "U8"
 
 
 def attention(config, at):

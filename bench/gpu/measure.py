@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Measures sluice on a GPU: one table, a row a case, with the floor of each (bytes / bandwidth).
+"""Measures sluice on a GPU. Prints a table with one row per case and its lower bound (bytes / bandwidth).
 
 usage: measure.py SLUICE TOKENIZER_FOLDER [--work /dev/shm] [--transformers] [--only SUBSTRING]
 
-Of a batch, the time between tokens stands for TPOT, which has the prefill of the batch's later sequences in it.
-Checkpoints are random weights of published shapes (make_checkpoint.py). --transformers adds the same 8B model in Hugging
-Face transformers (static cache, compiled) for one sequence. Full output of every case goes to WORK/measure.jsonl.
+For batches the table shows the median time between tokens, because TPOT includes the prefill of the batch's later
+sequences. Checkpoints have random weights in published shapes (make_checkpoint.py). --transformers adds the same 8B
+model in Hugging Face transformers (static cache, compiled) for one sequence. The full output of every case goes to
+WORK/measure.jsonl.
 """
 import argparse
 import json
@@ -17,18 +18,19 @@ from pathlib import Path
 BANDWIDTH = 4.64e12  # bytes/s, read only, measured on one H200
 HERE = Path(__file__).parent
 
-# Weights, activations and cache in 8-bit floats, as TensorRT-LLM's published figures have them.
+# 8-bit weights, activations and cache, as in TensorRT-LLM's published figures.
 FP8 = "--quantization fp8 --kv-cache-dtype fp8"
 
-# Saturation is measured with several times as many requests as run at once, so that beginning and end, when fewer run,
-# weigh little: the published figures have 1000 to 30000 requests.
+# Saturated cases use several times as many requests as run at once. The start and end, when fewer run, then weigh
+# little; published figures use 1000 to 30000 requests.
 
 # name, checkpoint, arguments of sluice bench, streamed bytes per decode step of one sequence
 CASES = [
     ("8B bf16, 1 sequence", "8b", "latency --input-len 128 --output-len 256 --iterations 3", 15.0e9),
     ("8B bf16, 1 x 1k", "8b", "latency --input-len 1024 --output-len 256 --iterations 3", 15.0e9 + 1.2e3 * 131072),
     ("8B fp8, 1 sequence", "8b", "latency --quantization fp8 --input-len 128 --output-len 256 --iterations 3", 8.0e9),
-    ("8B int4, 1 sequence", "8b", "latency --quantization int4_g128 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
+    ("8B int4, 1 sequence", "8b",
+     "latency --quantization int4_g128 --input-len 128 --output-len 256 --iterations 3", 4.2e9),
     ("1B bf16, 1 sequence", "1b", "latency --input-len 128 --output-len 256 --iterations 3", 2.47e9),
     ("8B int4, 16 x 1k", "8b",
      "latency --quantization int4_g128 --input-len 1024 --output-len 256 --iterations 1 --batch-size 16",
@@ -45,31 +47,35 @@ CASES = [
     ("8B fp8, 128/128", "8b", f"throughput {FP8} --input-len 128 --output-len 128 --num-prompts 4096", None),
     ("8B fp8, 128/2048", "8b", f"throughput {FP8} --input-len 128 --output-len 2048 --num-prompts 512", None),
     ("8B fp8, 1000/1000", "8b", f"throughput {FP8} --input-len 1000 --output-len 1000 --num-prompts 2048", None),
-    ("8B fp8, 2048/2048", "8b", f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 896 --max-num-seqs 448", None),
+    ("8B fp8, 2048/2048", "8b",
+     f"throughput {FP8} --input-len 2048 --output-len 2048 --num-prompts 896 --max-num-seqs 448", None),
     ("8B fp8, 20000/2000", "8b",
      f"throughput {FP8} --input-len 20000 --output-len 2000 --num-prompts 80 --max-num-seqs 80 --max-model-len 22528 "
      "--max-num-batched-tokens 16384", None),
     ("30B-A3B bf16, 1 sequence", "30b-a3b", "latency --input-len 128 --output-len 200 --iterations 3", 6.05e9),
-    ("30B-A3B fp8, 1 sequence", "30b-a3b", "latency --quantization fp8 --input-len 128 --output-len 200 --iterations 3", 3.3e9),
-    ("30B-A3B bf16, 32 x 1k", "30b-a3b", "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
+    ("30B-A3B fp8, 1 sequence", "30b-a3b",
+     "latency --quantization fp8 --input-len 128 --output-len 200 --iterations 3", 3.3e9),
+    ("30B-A3B bf16, 32 x 1k", "30b-a3b",
+     "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
     ("30B-A3B fp8, 32 x 1k", "30b-a3b",
      "latency --quantization fp8 --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
     ("30B-A3B bf16, prefill 8k", "30b-a3b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
     ("gpt-oss-20b, 1 sequence", "gpt-oss-20b", "latency --input-len 128 --output-len 200 --iterations 3", 3.7e9),
-    ("gpt-oss-20b, 32 x 1k", "gpt-oss-20b", "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
+    ("gpt-oss-20b, 32 x 1k", "gpt-oss-20b",
+     "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
     ("gpt-oss-20b, prefill 8k", "gpt-oss-20b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
 
-# Weights that a token is multiplied with beside the head, and layers that attend to the whole text.
+# Weights that each token is multiplied with, without the head, and the number of layers that attend to the whole text.
 PREFILL = {"8B": (7.0e9, 32), "30B-A3B": (2.7e9, 48), "gpt-oss-20b": (3.0e9, 12)}
 
 
 def row(name, result, bytes_per_step):
     tpot = result["tpot_ms"]["p50"]
     if result.get("batch_size", 1) > 1:
-        tpot = result["itl_ms"]["p50"]  # a step, without the prefill of the sequences that began later
+        tpot = result["itl_ms"]["p50"]  # one step, without the prefill of sequences that began later
     cells = [name, f'{result["ttft_ms"]["p50"]:.1f}', f"{tpot:.2f}"]
     if "goodput" in result:
         p99 = f'TTFT p99 {result["ttft_ms"]["p99"]:.1f}, TPOT p99 {result["tpot_ms"]["p99"]:.2f}'
@@ -78,7 +84,7 @@ def row(name, result, bytes_per_step):
         return cells + [f'{result["output_tokens_per_second"]:.0f}', ""]
     per_second = result["batch_size"] * 1000 / tpot
     share = f"{bytes_per_step / BANDWIDTH / (tpot / 1000):.0%}" if bytes_per_step else ""
-    if name.endswith("prefill 8k"):  # and causal attention, of 4096 columns in each of these models
+    if name.endswith("prefill 8k"):  # plus causal attention, with 4096 columns in each of these models
         weights, layers = PREFILL[name.split()[0].rstrip(",")]
         operations = 8000 * 2 * weights + layers * 2 * 8000 * 8000 * 4096
         return cells + ["", f'{operations / (result["ttft_ms"]["p50"] / 1000) / 1e12:.0f} TFLOP/s']

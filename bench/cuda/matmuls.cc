@@ -1,4 +1,4 @@
-// Products: of plain and quantized weights, of experts, of heads.
+// Times matmuls with plain and quantized weights, with experts and with heads.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace sluice::cuda {
 namespace {
 
-// By a whole matrix.
+// A matmul with a whole matrix.
 MatmulProblem matmul_of(DType type, const std::byte* weight, const Tensor& x, const Tensor& out) {
   return {.out = out, .x = x, .type = type, .weight = weight, .n = out.shape[1], .k = x.shape[1]};
 }
@@ -56,7 +56,7 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
   }
 }
 
-// Of NVFP4, which is only read, any blocks with scales of about one and a scale of the tensor.
+// NVFP4 has no quantizer here: returns random blocks with scales of about one and one tensor scale.
 std::vector<std::byte> random_blocks(DType type, int64_t count) {
   std::mt19937 random(1);
   if (type == &quant::ScaledNVFP4::kType) {
@@ -77,12 +77,12 @@ std::vector<std::byte> random_blocks(DType type, int64_t count) {
   return blocks;
 }
 
-// Random weights of a quantized type, `copies` of the same matrix.
+// Random weights of a quantized type, in `copies` copies of the same matrix.
 Buffer quantized_weights(DType type, int64_t n, int64_t k, int copies) {
   const PanelKernels& kernels = *panel_kernels(type);
   const size_t bytes = kernels.packed_bytes(n, k);
   Buffer weights(static_cast<size_t>(copies) * bytes, device_memory());
-  constexpr int64_t kGather = 64;  // repeated
+  constexpr int64_t kGather = 64;  // repeated to the needed size
   std::vector<std::byte> blocks = random_blocks(type, kGather * k);
   ThreadPool pool(4, false);
   const ops::Weight into{.dtype = type, .n = n, .k = k, .data = weights.data()};
@@ -95,7 +95,7 @@ Buffer quantized_weights(DType type, int64_t n, int64_t k, int copies) {
   return weights;
 }
 
-// Quantized weights; errors are against the same weights unpacked, in fp32.
+// Times quantized weights. Errors are relative to the same weights unpacked to fp32.
 void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t>& row_counts) {
   const PanelKernels& kernels = *panel_kernels(type);
   const auto bytes = static_cast<int64_t>(kernels.packed_bytes(n, k));
@@ -128,7 +128,7 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
     const double s = seconds_per_call(calls, [&](int i) { done &= matmul_by_unpacking(launch(), matmul(i, out)); });
     if (done) report("unpack", s);
     if (type != &quant::Fp8::kType) continue;
-    // With the rounding of the inputs: what is chosen, cuBLASLt, and scales of groups.
+    // For each rounding of the inputs: the chosen kernel, cuBLASLt, and group scales.
     using enum ops::InputRounding;
     for (const auto& [name, rounding, capability] :
          {std::tuple{"fp8", kFp8PerRow, 90}, {"fp8lib", kFp8PerRow, 89}, {"fp8/128", kFp8PerGroup, 90}}) {
@@ -152,8 +152,8 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
   }
 }
 
-// Products with the matrices of `experts` experts, of which every token takes `top_k`: the kernel of few rows and
-// tiles. A call walks through matrices that no cache holds.
+// Times matmuls with the matrices of `experts` experts, of which every token takes `top_k`: the few-row kernel and
+// tiles. Successive calls use matrices that no cache holds.
 void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, const std::vector<int64_t>& token_counts) {
   const PanelKernels* panels = panel_kernels(type);
   const int64_t all = experts * ops::stacked_outputs(n);
