@@ -103,7 +103,7 @@ def main():
     parser.add_argument("options", nargs="*", help="for `sluice serve`, after --")
     args = parser.parse_args()
     with serving.Server("--dtype", "float32", *args.options) as server:
-        asyncio.run(run(server, argparse.Namespace(**{**vars(args), "seconds": 2}), args.seed))  # warm
+        asyncio.run(run(server, argparse.Namespace(**{**vars(args), "seconds": 2}), args.seed))  # warm-up
         server.wait_idle()
         memory, begin = [server.resident_bytes()], time.monotonic()
         counts, failures = collections.Counter(), []

@@ -78,7 +78,7 @@ def test_logprobs(client, model):
         assert len(token.top_logprobs) == 3
         values = [t.logprob for t in token.top_logprobs]
         assert values == sorted(values, reverse=True) and values[0] <= 0
-        assert token.logprob == pytest.approx(values[0], abs=1e-6)  # greedy takes the most likely
+        assert token.logprob == pytest.approx(values[0], abs=1e-6)  # greedy sampling takes the most likely token
     streamed = ask(client, model, STORY, max_tokens=8, logprobs=True, top_logprobs=3, stream=True)
     tokens = [t for c in streamed if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
     assert [t.token for t in tokens] == [t.token for t in content]

@@ -55,7 +55,7 @@ def test_echo_scores_the_prompt(client, model):
     count = len(scored.logprobs.tokens)
     assert more.logprobs.token_logprobs[1:count] == pytest.approx(scored.logprobs.token_logprobs[1:], abs=1e-4)
     assert more.logprobs.text_offset[count] == len(prompt)
-    # Teacher forcing: generated tokens score the same when they are a prompt.
+    # Generated tokens must have the same scores when they are given as a prompt (teacher forcing).
     again = complete(client, model, more.text, echo=True, logprobs=0, max_tokens=0).choices[0]
     if again.logprobs.tokens == more.logprobs.tokens:
         assert again.logprobs.token_logprobs[1:] == pytest.approx(more.logprobs.token_logprobs[1:], abs=1e-3)

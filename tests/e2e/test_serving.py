@@ -80,7 +80,7 @@ def test_overload():
         threads = [threading.Thread(target=ask) for _ in range(12)]
         for thread in threads:
             thread.start()
-        while not statuses:  # while the queue is full, the server is still healthy
+        while not statuses:  # the server must stay healthy while its queue is full
             assert httpx.get(server.url + "/health").status_code == 200
         for thread in threads:
             thread.join()
@@ -163,7 +163,7 @@ def test_sigterm_drains():
                     assert refused.json()["error"]["code"] == "server_is_overloaded"
                     assert "retry-after" in refused.headers and refused.headers["connection"] == "close"
             except httpx.TransportError:
-                break  # it was done that fast
+                break  # it already finished
         reader.join()
         assert events[-1] == "data: [DONE]" and seen <= {200, 503}
         assert server.wait() == 0

@@ -23,7 +23,7 @@ def module(name, **members):
     for key, value in members.items():
         value.__module__, value.__qualname__ = name, key
         setattr(made, key, value)
-    sys.modules[name] = made  # pickle looks names up
+    sys.modules[name] = made  # pickle imports by module name
     return made
 
 
@@ -94,7 +94,7 @@ def state_dict(tensors):
     state, storages = collections.OrderedDict(), []
     for i, (name, (shape, data)) in enumerate(tensors.items()):
         strides = strides_of(shape)
-        if name.endswith("layers.0.self_attn.k_proj.weight"):  # one tensor as .t() leaves it
+        if name.endswith("layers.0.self_attn.k_proj.weight"):  # one tensor is stored transposed, as .t() leaves it
             data, strides = transposed(data, *shape), (1, shape[0])
         storages.append(Storage(str(i), torch.BFloat16Storage, data, 2))
         state[name] = Tensor(storages[-1], 0, tuple(shape), strides)

@@ -100,7 +100,7 @@ def recurrent(arch, name, w, c, s):
         layer, part = name.split(".")[2], name.split(".mixer.")[1]
         if part in NEMOTRON_EXPERTS:
             return [(f"blk.{layer}.{NEMOTRON_EXPERTS[part]}", w)]
-        if part.startswith("experts."):  # as if they were others', which are put together
+        if part.startswith("experts."):  # treated like experts, which are merged into one tensor
             return [(f"model.layers.{layer}.mlp.{part}", w)]
     if name.endswith((".A_log", ".D")) and w.ndim == 1 and c["architectures"][0] not in (
             "MambaForCausalLM", "FalconMambaForCausalLM", "JambaForCausalLM"):

@@ -39,7 +39,7 @@ ARCHS = {
 }
 PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
           "deepseek"}
-RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"}  # norms without means whose key has another name
+RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"}  # RMS norms whose epsilon has another key
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "nemotron"}
 
 

@@ -14,7 +14,7 @@ for n in names:
     for at in half.get(n, []):
         h = (rng.standard_normal(count) * 0.02).astype(np.float16); h[0] = np.float16(3e-7)
         b[:, at:at+2] = h.view(np.uint8).reshape(count, 2)
-    if n == "IQ1_M":  # a finite half: exponent of the spread-out scale below 31
+    if n == "IQ1_M":  # a finite fp16 scale: its exponent, spread over the words, must be below 31
         b[:, 48+7] = (b[:, 48+7] & 0x0f) | 0x20
     if n == "MXFP4": b[:, 0] = rng.integers(110, 135, count); b[0, 0] = 0; b[1, 0] = 1
     with np.errstate(all="ignore"):
