@@ -1,4 +1,4 @@
-"""sluice bench serve against an engine of its own and against a server."""
+"""Tests `sluice bench serve` with its own engine and against a server."""
 
 import json
 import subprocess
@@ -52,7 +52,8 @@ def test_mistakes_are_named(server):
 
 def test_the_cost_of_deterministic_rows_is_printed():
     args = ["--input-len", "8", "--output-len", "4", "--iterations", "1", "--deterministic", "--backend", "reference"]
-    done = subprocess.run([str(serving.binary()), "bench", "latency", *args], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(serving.binary()), "bench", "latency", *args], capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 0, done.stderr
     cost = json.loads(done.stdout.strip().splitlines()[-1])["deterministic_cost"]
     assert cost == {"beside": "reference", "ttft": 1.0, "tpot": 1.0}

@@ -1,4 +1,4 @@
-"""The process as a whole: keys, metrics, overload, cancellation, signals, many streams."""
+"""Tests the server process as a whole: keys, metrics, overload, cancellation, signals, many streams."""
 
 import asyncio
 import json
@@ -114,7 +114,7 @@ def test_concurrent_streams(server, model, goldens):
 
 
 def test_goldens_in_the_default_type(goldens):
-    """bf16 may choose the other of two equally likely tokens once in a while."""
+    """In bf16, the other of two almost equally likely tokens may be chosen occasionally."""
     with Server() as server:
 
         def equal(answers):
@@ -140,7 +140,8 @@ def test_goldens_in_the_default_type(goldens):
 
 
 def read_stream(server, events, **more):
-    with httpx.stream("POST", server.url + "/v1/chat/completions", json=stream_body(server.name, **more), timeout=60) as response:
+    body = stream_body(server.name, **more)
+    with httpx.stream("POST", server.url + "/v1/chat/completions", json=body, timeout=60) as response:
         for line in response.iter_lines():
             if line:
                 events.append(line)

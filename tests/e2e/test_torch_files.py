@@ -1,5 +1,5 @@
-"""Files of torch.save through the program: made with Python's own pickle and zipfile in torch's layout, as torch is not
-needed for that. The same weights as safetensors must give the same logits, and hostile files must run nothing."""
+"""Tests the program with torch.save files. Python's pickle and zipfile write them in torch's layout, so torch is not
+needed. They must give the same logits as the same weights in safetensors, and hostile files must not run any code."""
 
 import collections
 import io
@@ -85,7 +85,7 @@ def strides_of(shape):
 
 
 def transposed(data, rows, columns):
-    """bf16 [rows, columns] in the order of its columns."""
+    """Returns bf16 [rows, columns] in column-major order."""
     values = [data[i : i + 2] for i in range(0, len(data), 2)]
     return b"".join(values[r * columns + c] for c in range(columns) for r in range(rows))
 
