@@ -12,7 +12,7 @@ namespace {
 struct DifferentialSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;  // even numbers of heads; heads i and i + heads / 2 are a pair
   bool bias = false;
-  float eps = 0;       // of the norm of a pair's result
+  float eps = 0;       // epsilon of the norm of a pair's result
   double initial = 0;  // share of the second head at the start of training
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }

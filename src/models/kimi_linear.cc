@@ -32,7 +32,7 @@ Config with_usual_names(const Config& config) {
 }
 
 // Reads the kinds of layers: "layer_types", or lists of layer numbers from 1, or latent attention in every fourth
-// layer.
+// layer except the first.
 std::vector<std::string> read_kinds(const Config& config, const Config& own, int depth) {
   std::vector<std::string> kinds;
   for (int i = 0; i < depth; ++i) kinds.emplace_back(i > 0 && i % 4 == 0 ? "full_attention" : "linear_attention");

@@ -114,7 +114,7 @@ class Embedding {
   Embedding(const Tensor& table, Buffer memory) : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table) {}
   Tensor operator()(ops::Ctx& c, const ops::Indices& ids) const;  // [tokens, hidden] fp32
   void into(ops::Ctx& c, const Tensor& out, const ops::Indices& ids) const { ops::embed(c, out, table_, ids); }
-  Embedding rows_from(int64_t first) const;  // the same table without the rows before `first`
+  Embedding rows_from(int64_t first) const;  // this table without the rows before `first`
 
  private:
   std::shared_ptr<const Buffer> memory_;  // owns the table; null: the table is elsewhere

@@ -25,7 +25,7 @@ enum class TokenKind : uint8_t {
 struct Token {
   TokenKind kind;
   uint32_t line;
-  std::string text;  // of a string: unescaped; of a number: without underscores
+  std::string text;  // strings are unescaped; numbers have no underscores
 };
 
 // Throws Error(kInvalidRequest) that names the line.

@@ -52,7 +52,7 @@ Batch make_batch(const LoadPlan& plan, int block_size, int sequences, int rows, 
 
 struct Step {
   double seconds;                // median time of a step
-  std::vector<ops::OpTime> ops;  // average times in one step; `fastest` is the minimum of all steps
+  std::vector<ops::OpTime> ops;  // average times per step; `best` is the fastest call of all steps
 };
 
 Step measure(LoadedModel& loaded, ops::Ctx& ctx, const Batch& batch, int steps) {

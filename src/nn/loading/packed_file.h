@@ -45,7 +45,7 @@ class PackedFile {
   // Call after the last weight of a file that was not filled. Writes the file to disk and gives it its name. Throws
   // PackedFileError; the weights must not be used then.
   void finish();
-  // Reads the whole file into memory. Each group of threads reads the part that it will use.
+  // Reads the whole file into memory. The threads of each part of the pool read that part's share.
   void read_ahead(ThreadPool& pool) const;
 
   const std::string& path() const { return path_; }

@@ -53,7 +53,7 @@ class Loader {
   }
 
   void stacked_parameters() {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files and MXFP4
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files and in MXFP4
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
     plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
@@ -64,7 +64,7 @@ class Loader {
   }
 
   void flat() {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files
     plan(context_.dtype, context_.dtype);
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
@@ -77,7 +77,7 @@ class Loader {
   }
 
   void transposed(bool in_turn) {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files and MXFP4
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files and in MXFP4
     plan(context_.dtype, context_.dtype);
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
