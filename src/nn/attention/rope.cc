@@ -163,7 +163,7 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
     s.factor = required(rope, "factor");
     s.low_freq_factor = required(rope, "low_freq_factor");
     s.high_freq_factor = required(rope, "high_freq_factor");
-    if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", "is not above low_freq_factor");
+    if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", "must be above low_freq_factor");
   } else if (s.type == "longrope") {
     read_longrope(rope, s, has_original, max_positions);
   } else if (s.type != "default") {
