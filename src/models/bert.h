@@ -1,4 +1,4 @@
-// Shared by BERT and its relatives.
+// Code shared by BERT and its relatives.
 #pragma once
 
 #include <string>

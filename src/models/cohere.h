@@ -1,4 +1,4 @@
-// Shared by Command R and its successors.
+// Code shared by Command R and its successors.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by DeepSeek's models and the families derived from them.
+// Code shared by DeepSeek's models and the families derived from them.
 #pragma once
 
 #include "nn/decoder_config.h"

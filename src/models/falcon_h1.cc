@@ -78,7 +78,8 @@ const ModelFamily family{
     .build = build,
     .ignored =
         {
-            {"mamba_use_mlp", "true"}, {"mlp_expansion_factor"},  // intermediate_size is read instead
+            {"mamba_use_mlp", "true"},
+            {"mlp_expansion_factor"},  // mlp_expansion_factor: intermediate_size is read instead
         },
 };
 const Registry<ModelFamily> registered{family};

@@ -1,4 +1,4 @@
-// Shared by the generations of Gemma.
+// Code shared by the generations of Gemma.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by GPT-2 and models derived from it.
+// Code shared by GPT-2 and models derived from it.
 #pragma once
 
 #include "nn/decoder_config.h"

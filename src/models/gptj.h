@@ -1,4 +1,4 @@
-// Shared by GPT-J and CodeGen.
+// Code shared by GPT-J and CodeGen.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by Hunyuan's dense and mixture-of-experts models.
+// Code shared by Hunyuan's dense and mixture-of-experts models.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by LFM2's dense and mixture-of-experts models.
+// Code shared by LFM2's dense and mixture-of-experts models.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by the generations of MiniCPM.
+// Code shared by the generations of MiniCPM.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by Mixtral and its relatives.
+// Code shared by Mixtral and its relatives.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Shared by Phi and Persimmon.
+// Code shared by Phi and Persimmon.
 #pragma once
 
 #include "nn/decoder_config.h"

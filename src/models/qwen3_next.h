@@ -1,4 +1,4 @@
-// Shared by Qwen's hybrids of gated delta nets and gated attention.
+// Code shared by Qwen's hybrids of gated delta nets and gated attention.
 #pragma once
 
 #include "nn/decoder_config.h"
