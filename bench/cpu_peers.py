@@ -1,14 +1,15 @@
-"""Sluice beside llama.cpp on the same weights, same cores, one run: the table of docs/performance-cpu.md with ratios.
+"""Compares Sluice with llama.cpp on the same weights and cores; prints the table of docs/performance-cpu.md.
 
-usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0] [--sluice build/release/bin/sluice]
+usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0]
+                                 [--sluice build/release/bin/sluice]
 
-Needs numpy, gguf and llama-cpp-python (built from source for this machine), and the random 1.1 B Llama that `sluice bench
-cpu` makes under build/bench-models. This script rewrites it as GGUF and lets llama.cpp quantize that, every matrix alike;
-both programs read that file. They take turns, one run each; a run times forward passes without sampling: one of 512 rows,
-then steps of 1 to 32 sequences. "HTTP 32" is Sluice's server with 32 clients that stream at once (32 / their median time
-between tokens) beside llama.cpp's bare steps of 32 sequences. Printed are medians of the runs and their ratios. Three types should take less than ten
-minutes on two quiet cores, once the files are made. With --cpu-time both use one thread and its CPU clock: steady on a busy
-machine, but for what memory other programs read.
+Needs numpy, gguf and llama-cpp-python (built from source for this machine), and the random 1.1 B Llama that `sluice
+bench cpu` creates under build/bench-models. This script converts it to GGUF and lets llama.cpp quantize all matrices to
+one type. Both programs read that file and take turns. Each run times forward passes without sampling: one of 512 rows,
+then steps of 1 to 32 sequences. "HTTP 32" is Sluice's server with 32 streaming clients (32 / their median time between
+tokens), beside llama.cpp's bare steps of 32 sequences. Prints the medians of the runs and their ratios. Three types
+take less than ten minutes on two idle cores once the files exist. With --cpu-time both programs use one thread and its
+CPU clock, which is steady on a busy machine except for memory bandwidth that other programs use.
 """
 import argparse
 import json
@@ -45,7 +46,8 @@ def gguf_name(name):
 
 
 def write_gguf(folder, path):
-    """The checkpoint as BF16 GGUF. Its values are random, so the order of rows that llama.cpp rotates does not matter."""
+    """Writes the checkpoint as BF16 GGUF. Its values are random, so llama.cpp's order of rotated rows does not
+    matter."""
     import gguf
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -60,7 +62,8 @@ def write_gguf(folder, path):
     vocab = config["vocab_size"]
     writer.add_vocab_size(vocab)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] + [f"w{i}" for i in range(vocab - 259)])
+    writer.add_token_list(["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)] +
+                          [f"w{i}" for i in range(vocab - 259)])
     writer.add_token_scores([0.0] * vocab)
     writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (vocab - 259))
     file = np.memmap(folder / "model.safetensors", mode="r")
@@ -73,7 +76,8 @@ def write_gguf(folder, path):
         if bits.ndim == 1:
             writer.add_tensor(gguf_name(name), (bits.astype(np.uint32) << 16).view(np.float32))
         else:
-            writer.add_tensor(gguf_name(name), np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            writer.add_tensor(gguf_name(name), np.ascontiguousarray(bits).view(np.uint8),
+                              raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -81,7 +85,7 @@ def write_gguf(folder, path):
 
 
 def made(path, make):
-    """The file, made by make(path) when it is not there; one that was not finished keeps another name."""
+    """Returns the file; calls make(path) if it is missing. An unfinished file keeps a temporary name."""
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")
         make(unfinished)
@@ -100,18 +104,19 @@ def gguf_of(folder, type_name):
         params.ftype = getattr(llama, FTYPES[type_name])
         params.pure = True
         if llama.llama_model_quantize(str(full).encode(), str(path).encode(), params) != 0:
-            sys.exit(f"llama.cpp did not quantize to {type_name}")
+            sys.exit(f"llama.cpp cannot quantize to {type_name}")
 
     return made(folder.parent / f"random-1b-{type_name}.gguf", quantize)
 
 
 class LlamaCpp:
-    """One model in llama.cpp; rates are tokens per second."""
+    """One model in llama.cpp. Rates are in tokens per second."""
 
     def __init__(self, path, threads, clock):
         import llama_cpp as llama
         self.llama, self.clock = llama, clock
-        self.silence = llama.llama_log_callback(lambda level, text, data: None)  # kept: the library holds a pointer to it
+        # the library keeps a pointer to it, so it must stay alive
+        self.silence = llama.llama_log_callback(lambda level, text, data: None)
         llama.llama_log_set(self.silence, None)
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
@@ -127,7 +132,7 @@ class LlamaCpp:
         self.llama.llama_model_free(self.model)
 
     def decode(self, rows):
-        """Seconds of one forward pass; rows: (position, sequence, wants logits)"""
+        """Returns the seconds of one forward pass. `rows`: (position, sequence, wants logits)."""
         batch = self.llama.llama_batch_init(len(rows), 0, 1)
         batch.n_tokens = len(rows)
         for i, (position, sequence, logits) in enumerate(rows):
@@ -145,7 +150,7 @@ class LlamaCpp:
         self.llama.llama_memory_clear(self.llama.llama_get_memory(self.context), True)
 
     def rates(self):
-        self.decode([(0, 0, True)])  # warm
+        self.decode([(0, 0, True)])  # warm-up
         self.clear()
         rates = [PROMPT / self.decode([(p, 0, p + 1 == PROMPT) for p in range(PROMPT)])]
         self.clear()
@@ -162,7 +167,8 @@ class LlamaCpp:
 
 
 def sluice_rates(sluice, path, threads):
-    command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", str(PROMPT), "--context", str(CONTEXT),
+    command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", str(PROMPT),
+               "--context", str(CONTEXT),
                "--max-model-len", str(PROMPT), "--steps", str(STEPS), "--batch-size", ",".join(map(str, BATCHES))]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -170,12 +176,13 @@ def sluice_rates(sluice, path, threads):
 
 
 def sluice_http_rate(sluice, path, threads):
-    """Tokens per second of max(BATCHES) streams from a server of its own."""
+    """Tokens per second of max(BATCHES) streams from a server started for this purpose."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url, streams = f"http://127.0.0.1:{port}", max(BATCHES)
-    server = subprocess.Popen([sluice, "serve", str(path), "--host", "127.0.0.1", "--port", str(port), "--threads", str(threads),
+    server = subprocess.Popen([sluice, "serve", str(path), "--host", "127.0.0.1", "--port", str(port),
+                               "--threads", str(threads),
                                "--max-model-len", str(PROMPT)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(600):
@@ -184,9 +191,10 @@ def sluice_http_rate(sluice, path, threads):
                 break
             except urllib.error.URLError:
                 if server.poll() is not None:
-                    sys.exit(f"{sluice} serve {path} ended")
+                    sys.exit(f"{sluice} serve {path} ended early")
                 time.sleep(0.1)
-        command = [sluice, "bench", "serve", "--base-url", url, "--num-prompts", str(streams), "--max-concurrency", str(streams),
+        command = [sluice, "bench", "serve", "--base-url", url, "--num-prompts", str(streams),
+                   "--max-concurrency", str(streams),
                    "--input-len", str(CONTEXT), "--output-len", "64"]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
         results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -223,12 +231,14 @@ def main():
             theirs[-1] += [theirs[-1][-1]] * (len(columns) - len(theirs[-1]))
             peer.close()
             print(json.dumps({"type": type_name, "run": run, "load": os.getloadavg()[0], "machine": machine,
-                              "sluice": [round(r, 1) for r in ours[-1]], "llama.cpp": [round(r, 1) for r in theirs[-1]]}),
+                              "sluice": [round(r, 1) for r in ours[-1]],
+                               "llama.cpp": [round(r, 1) for r in theirs[-1]]}),
                   file=sys.stderr, flush=True)
         medians = [[statistics.median(r[i] for r in rows) for i in range(len(columns))] for rows in (ours, theirs)]
         ratios = [a / b for a, b in zip(*medians)]
         for who, row in (("sluice", medians[0]), ("llama.cpp", medians[1]), ("ratio", ratios)):
-            print(f"{type_name + ' ' + who:<22}" + "".join(f"{v:>13.2f}" if who == "ratio" else f"{v:>13.1f}" for v in row), flush=True)
+            cells = "".join(f"{v:>13.2f}" if who == "ratio" else f"{v:>13.1f}" for v in row)
+            print(f"{type_name + ' ' + who:<22}" + cells, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-// Kernels of the CUDA backends at the shapes of an 8B model: time, bandwidth and arithmetic rate against the device's
-// ceilings, and the error of the tensor-core kernels against the exact ones on the same data. Launches are replayed
-// from a graph over rotating weights, so that neither launch gaps nor the L2 cache are measured.
+// cuda_bench: times the CUDA backends' kernels at the shapes of an 8B model. Prints time, bandwidth and arithmetic rate
+// against the device's limits, and the error of the tensor-core kernels against the batch-invariant ones on the same
+// data. Launches are replayed from a CUDA graph over rotating weights, so neither launch gaps nor the L2 cache affect
+// results.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,10 +15,11 @@
 namespace sluice::cuda {
 namespace {
 
-// Without arguments everything; else the parts that are named: plain, quantized (fp8: of these only 8-bit floats;
-// fp4: only NVFP4 and NF4), attention (attention8: over caches of 8 bits, decode8,
-// prefill8: parts of that for 8-bit floats; latent: over latent caches), heads, steps (whole: of whole models), rows;
-// tiles, experts: many rows; experts4, experts8, experts16: of these only MXFP4, 8-bit floats, bf16.
+// Without arguments runs everything, else the named parts:
+// plain; quantized (fp8: only 8-bit floats; fp4: only NVFP4 and NF4);
+// attention (attention8: over 8-bit caches; decode8, prefill8: its parts for 8-bit floats; latent: over latent caches);
+// heads; steps (whole: of whole models); rows;
+// tiles, experts: many rows (experts4, experts8, experts16: only MXFP4, 8-bit floats, bf16).
 int run(const std::vector<std::string_view>& parts) {
   if (device_count() == 0) {
     fmt::print("no CUDA device that these kernels were compiled for\n");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything docs/performance-cpu.md says about CPUs, on one quiet machine in one call of less than ten minutes.
+# Runs every CPU measurement of docs/performance-cpu.md in less than ten minutes on an idle machine.
 # usage: bench/device_cpu.sh FOLDER_OF_BINARIES [PYTHON_WITH_LLAMA_CPP]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,9 +18,11 @@ for backend in cpu-amx cpu-avx512-bf16; do
 done
 echo "== 1.1B, two cores"
 for backend in cpu-amx cpu-avx512-bf16; do
-  two timeout 120 "$bin/sluice" bench cpu --folder "$models" --iterations 1 --threads 2 --backend "$backend" | cut -c1-90
+  two timeout 120 "$bin/sluice" bench cpu --folder "$models" --iterations 1 --threads 2 --backend "$backend" |
+    cut -c1-90
 done
 if [ -n "$python" ]; then
   echo "== beside llama.cpp, two cores"
-  two timeout 200 "$python" bench/cpu_peers.py --runs 3 --threads 2 --folder "$models" --sluice "$bin/sluice" --types q4_0,q8_0
+  two timeout 200 "$python" bench/cpu_peers.py --runs 3 --threads 2 --folder "$models" --sluice "$bin/sluice" \
+    --types q4_0,q8_0
 fi

@@ -1,9 +1,9 @@
-"""Perplexity of the demo model in every type that llama.cpp quantizes to, by Sluice and by llama.cpp on the same file.
+"""Compares the demo model's perplexity in Sluice and llama.cpp for every type that llama.cpp can quantize to.
 
 usage: python bench/gguf_perplexity.py [--sluice build/release/bin/sluice] [--documents 40] [--types q4_0,q4_k_m,...]
 
-Needs numpy, gguf and llama-cpp-python. Files are made under build/bench-models. Prints a table and fails when a pair
-differs by more than half a percent.
+Both programs read the same file. Needs numpy, gguf and llama-cpp-python. Creates files under build/bench-models. Prints
+a table and fails if a pair differs by more than half a percent.
 """
 import argparse
 import ctypes
@@ -18,13 +18,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import make_gguf  # noqa: E402
 
-# llama.cpp's numbers of file types (llama_ftype).
-TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q2_k": 10, "q3_k_m": 12,
+# llama.cpp's file type numbers (llama_ftype).
+TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q2_k": 10,
+         "q3_k_m": 12,
          "q4_k_m": 15, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "iq3_s": 26, "iq3_xxs": 23, "iq2_s": 28,
          "iq2_xs": 20, "iq2_xxs": 19, "iq1_m": 31, "iq1_s": 24, "tq1_0": 36, "tq2_0": 37, "mxfp4": 7, "nvfp4": 7}
-# Written only with an importance matrix: one of ones, which says that all inputs matter alike.
+# llama.cpp writes these only with an importance matrix. An all-ones matrix weighs all inputs equally.
 NEEDS_IMPORTANCE = {"iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s"}
-# Files of q8_0 whose matrices in layers are of another type (ggml_type): file types of llama.cpp have it for experts alone.
+# q8_0 files whose layer matrices have another type (ggml_type); llama.cpp's own file types use it only for experts.
 IN_LAYERS = {"mxfp4": 39, "nvfp4": 40}
 
 
@@ -53,7 +54,8 @@ def llama_perplexity(path, documents):
         batch.n_tokens = n
         L.llama_memory_clear(L.llama_get_memory(context), True)
         assert L.llama_decode(context, batch) == 0
-        rows = np.stack([np.ctypeslib.as_array(L.llama_get_logits_ith(context, i), shape=(size,)) for i in range(n - 1)])
+        rows = np.stack([np.ctypeslib.as_array(L.llama_get_logits_ith(context, i), shape=(size,))
+                             for i in range(n - 1)])
         rows = rows.astype(np.float64)
         top = rows.max(1)
         log_sum = top + np.log(np.exp(rows - top[:, None]).sum(1))
@@ -106,7 +108,7 @@ def main():
     for kind in a.types.split(","):
         path = folder / f"minnow-6m-{kind}.gguf"
         if kind != "f32" and not quantize(source, path, kind):
-            print(f"| {kind} | | | llama.cpp does not write it | |")
+            print(f"| {kind} | | | llama.cpp cannot write it | |")
             continue
         run = subprocess.run([a.sluice, "bench", "perplexity", str(path), "--file",
                               str(folder / "documents.jsonl")], capture_output=True, text=True)

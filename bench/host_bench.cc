@@ -1,9 +1,10 @@
 // host_bench [--model M] [--backend B] [--sequences 1,32,256,512] [--samples greedy,top-p,penalties] [--steps N]
-// [--no-prefix-caching]: what a decode step costs the engine thread, by part, in the order of Engine's own loop
-// (engine/engine.cc): scheduling, indices, launch of the recording, taking results, launching the draw, handing tokens
-// on to the front end, which makes text of them for a sink. The default backend is a device whose ops do nothing; with
-// another one (cuda) the calls of its driver are in the figures, but never the wait for it: before results are taken,
-// the step is waited for outside of the clock.
+// [--no-prefix-caching]
+// Measures what a decode step costs the engine thread, part by part, in the order of Engine's own loop
+// (engine/engine.cc): scheduling, indices, launch of the captured graph, taking results, launching the sampling, and
+// passing tokens to the front end, which detokenizes them for a sink. The default backend is a device whose ops do
+// nothing. With another backend (cuda) the figures include its driver calls but not waiting for the device: each step
+// is waited for outside the timed part before results are taken.
 #include <fmt/core.h>
 #include <sys/mman.h>
 
@@ -31,12 +32,12 @@
 namespace sluice::bench {
 namespace {
 
-// Addresses of a device that nobody reads or writes.
+// Reserves device addresses that nobody reads or writes.
 class NoMemory final : public Memory {
  public:
   NoMemory() {
     void* at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(at != MAP_FAILED, "{} bytes of address space", kBytes);
+    CHECK(at != MAP_FAILED, "cannot reserve {} bytes of address space", kBytes);
     begin_ = static_cast<std::byte*>(at);
   }
   std::byte* allocate(size_t bytes) override {
@@ -62,7 +63,7 @@ void let_do_nothing(void (*&slot)(Args...)) {
   slot = [](Args...) {};
 }
 
-// A token for every row, another one in every step.
+// Writes a token for every row, a different one in every step.
 void sample_something(ops::Queue&, const ops::SampleArgs& args) {
   static uint32_t state = 1;
   const auto vocab = static_cast<uint32_t>(args.logits.shape[1]);
@@ -126,15 +127,15 @@ const ops::Backend backend{
     .name = "no-device", .rank = -10, .devices = [] { return 1; }, .open = open, .can = {.captures = true}};
 const Registry<ops::Backend> registered(backend);
 
-// Of this thread: who else runs on its core is not counted.
+// CPU time of this thread; other work on its core does not count.
 double cpu_us() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-constexpr int kMostTokens = 2048;  // of a sequence
-constexpr double kQuiet = 0.1;     // of the steps, the fastest: machines are shared
+constexpr int kMostTokens = 2048;  // tokens per sequence
+constexpr double kQuiet = 0.1;     // fraction of the steps that is reported, the fastest ones: machines are shared
 
 enum Part { kSchedule, kLaunch, kResults, kSample, kHandOn, kParts };
 
@@ -151,7 +152,7 @@ std::map<std::string, SamplingParams> cases() {
   return {{"greedy", greedy}, {"top-p", top_p}, {"penalties", penalties}};
 }
 
-// The engine of one run, without inbox and thread.
+// The engine of one run, without its inbox and thread.
 class Loop {
  public:
   Loop(LoadedModel& loaded, const EngineOptions& options, const Tokenizer& tokenizer)
@@ -177,7 +178,7 @@ class Loop {
     scheduler_.add(id, std::move(request));
   }
 
-  // One step; adds the microseconds of its parts. Returns how many tokens it computes.
+  // Runs one step and adds the microseconds of its parts. Returns the number of tokens that it computes.
   int step(std::array<double, kParts>& us) {
     wait();
     begin_ = cpu_us();
@@ -207,8 +208,8 @@ class Loop {
     us += now - begin_;
     begin_ = now;
   }
-  // For the step in flight and for the front end, which have more time than the host's part of a step takes: the latter
-  // sleeps again, while this thread keeps its core, as one does that asks a device whether it is done.
+  // Gives the step in flight and the front end more time than the host's part of a step takes. The front end goes to
+  // sleep again; this thread keeps its core, like one that polls a device.
   void wait() {
     loaded_.plan.queue->wait_for(sampled_);
     while (delivered_.load() < posted_) std::this_thread::yield();
@@ -251,7 +252,8 @@ struct Arguments {
   bool no_prefix_caching = false;
 };
 
-// Prompts of 128 to 430 tokens, so that every step some sequences begin a block and some publish one.
+// Prompts of 128 to 430 tokens, so that in every step some sequences begin a block and some commit one to the prefix
+// cache.
 void measure(Loop& loop, const Case& c, int sequences, int steps, int vocab) {
   std::mt19937 random(7);
   for (int i = 0; i < sequences; ++i) {
@@ -284,7 +286,7 @@ void run(const Arguments& a) {
   options.max_model_len = kMostTokens;
   options.enable_prefix_caching = !a.no_prefix_caching;
   const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(options, *plan_load(options, pool).checkpoint);
-  fmt::print("us of a step, the tenth percentile of {}; backend {}\n", a.steps, a.backend);
+  fmt::print("us per step, tenth percentile of {} steps; backend {}\n", a.steps, a.backend);
   for (const char* column :
        {"sequences", "samples", "schedule", "launch", "results", "sample", "hand on", "all", "median"}) {
     fmt::print("{:>9} ", column);

@@ -1,7 +1,7 @@
-// kernels_bench [all|matmul|attention|barrier|TYPE,TYPE] [backend] [threads]: speed of the CPU kernels at the shapes of
-// a 1.1B Llama beside the machine's limits. Weights rotate through more copies than the caches hold, as they do in a
-// model. Best of many runs: other load on the machine only ever makes a kernel look slower; with one thread, times are
-// its CPU's.
+// kernels_bench [all|matmul|attention|barrier|TYPE,TYPE] [backend] [threads]
+// Speed of the CPU kernels at the shapes of a 1.1B Llama, beside the machine's limits. Weights rotate through more
+// copies than the caches hold, as in a model. Reports the best of many runs, because other load only makes a kernel
+// look slower. With one thread, times are CPU time.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using kernels::fastest;
 using Limits = kernels::MachineLimits;
 
-// Measured again before every table: on a shared machine the limits move while the benchmark runs.
+// Measured again before every table: on a shared machine the limits change during the benchmark.
 Limits measure(ThreadPool& pool) {
   const Limits limits = kernels::measure_machine(pool);
   fmt::print(
@@ -54,7 +54,7 @@ struct Owned {
   }
 };
 
-// Operations per second that products with weights of this type could reach here.
+// Operations per second that matmuls with weights of this type can reach on this machine.
 double peak_of(const Limits& limits, const ops::MatmulKernels& kernels, DType type) {
   if (kernels.int8_block > 0) return std::max({limits.amx_int8, limits.int8_dot, limits.fma});
   if (type == &kBFloat16) return std::max({limits.amx_bf16, limits.bf16_dot, limits.fma});
@@ -144,7 +144,7 @@ void attentions(ops::Ctx& ctx) {
   }
 }
 
-// What an op costs for having all threads begin and end together.
+// Measures what an op costs only because all threads start and end together.
 void barrier(ThreadPool& pool) {
   constexpr int kRuns = 1000;
   const double seconds = fastest(1.0, [&] {
@@ -153,7 +153,7 @@ void barrier(ThreadPool& pool) {
   fmt::print("\n{:>9} {:.0f} ns\n", "barrier", seconds / kRuns * 1e9);
 }
 
-// "q4_0,q8_0"; empty when one of them is no type.
+// Parses "q4_0,q8_0"; returns an empty list if a name is not a type.
 std::vector<DType> parse_types(std::string_view names) {
   std::vector<DType> types;
   while (!names.empty()) {

@@ -9,7 +9,7 @@
 
 namespace sluice::bench {
 
-// Reads the options and runs body(); the exit status. Errors go to stderr.
+// Parses the options, runs body() and returns the exit status. Errors go to stderr.
 template <class F>
 int run_program(CLI::App& app, int argc, char** argv, F&& body) {
   CLI11_PARSE(app, argc, argv);

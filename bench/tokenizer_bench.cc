@@ -1,7 +1,7 @@
-// tokenizer_bench TOKENIZER_JSON TEXT_FILE [--runs N] [--ids FILE]: time to load, and speed of encode, decode and
-// streaming in MB of text per second of one thread's CPU, the median of N runs, and of encoding by all CPUs in seconds
-// that pass. --ids writes the ids, one per line.
-// bench/tokenizer_peer.py runs it beside Hugging Face tokenizers.
+// tokenizer_bench TOKENIZER_JSON TEXT_FILE [--runs N] [--ids FILE]
+// Measures the time to load, and the speed of encode, decode and streaming in MB of text per second of one thread's CPU
+// time (median of N runs). Also measures encoding on all CPUs in wall-clock seconds. --ids writes the ids, one per
+// line. bench/tokenizer_peer.py runs it beside Hugging Face tokenizers.
 #include <fmt/core.h>
 #include <time.h>
 
@@ -69,8 +69,8 @@ void run(const Arguments& a) {
   fmt::print("{:.2f} MB, {} tokens: encode {:.1f} MB/s, decode {:.1f} MB/s, streamed {:.1f} MB/s ({:.0f} ns a token)\n",
              megabytes, ids.size(), megabytes / encode, megabytes / decode, megabytes / streaming,
              1e9 * streaming / static_cast<double>(std::max<size_t>(ids.size(), 1)));
-  fmt::print("encoded in passing time: {:.1f} MB/s by one thread, {:.1f} by one on every CPU\n", megabytes / one,
-             megabytes / all);
+  fmt::print("encode in wall-clock time: {:.1f} MB/s with one thread, {:.1f} with one thread per CPU\n",
+             megabytes / one, megabytes / all);
 }
 
 }  // namespace

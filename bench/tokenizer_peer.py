@@ -1,9 +1,10 @@
-"""Sluice's tokenizer beside Hugging Face tokenizers on the same text, one thread each, in turns.
+"""Compares Sluice's tokenizer with Hugging Face tokenizers on the same text, one thread each, in turns.
 
-usage: python bench/tokenizer_peer.py [--bench build/release/bin/tokenizer_bench] [--text FILE] [--runs 5] [TOKENIZER_JSON ...]
+usage: python bench/tokenizer_peer.py [--bench build/release/bin/tokenizer_bench] [--text FILE] [--runs 5]
+                                      [TOKENIZER_JSON ...]
 
-Without a text: 4 MB of the repository's own sources and documents. Without tokenizers: those of tests/goldens/tokenizer.
-Both must give the same ids; printed are medians in MB of text per second of the thread's CPU time.
+The default text is 4 MB of the repository's own sources and documents; the default tokenizers are those in
+tests/goldens/tokenizer. Both libraries must give the same ids. Prints medians in MB of text per second of CPU time.
 """
 import argparse
 import os
@@ -22,7 +23,7 @@ TEXT_BYTES = 4_000_000
 
 
 def sample_text():
-    """Prose and code, always the same for a checkout."""
+    """Returns prose and code; always the same for a checkout."""
     paths = sorted(p for p in ROOT.glob("**/*") if p.suffix in (".md", ".cc", ".h", ".py") and ".venv" not in p.parts)
     text = "\n".join(p.read_text(errors="replace") for p in paths if "build" not in p.parts)
     while len(text) < TEXT_BYTES:
@@ -72,7 +73,8 @@ def main():
             theirs, wanted = huggingface(path, text, args.runs)
             same = ids == wanted
             different += not same
-            print(f"{path.parent.name:<32}{ours:>10.1f}{theirs:>14.1f}{ours / theirs:>8.1f}{'' if same else '  ids differ'}")
+            note = "" if same else "  ids differ"
+            print(f"{path.parent.name:<32}{ours:>10.1f}{theirs:>14.1f}{ours / theirs:>8.1f}{note}")
     return 1 if different else 0
 
 

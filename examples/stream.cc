@@ -1,4 +1,4 @@
-// The engine inside another program: loads a model and streams the answer to a prompt.
+// Example: embeds the engine in a program, loads a model and streams the answer to a prompt.
 //   build/release/bin/example_stream models/minnow-6m "What is 2 + 2?"
 #include <cstdio>
 #include <future>

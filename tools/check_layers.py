@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that a file includes only its own folder of src/ and folders above it in the ladder (docs/architecture.md)."""
+"""Checks that each file in src/ includes only its own folder and earlier folders of the ladder
+(docs/architecture.md)."""
 import pathlib
 import re
 import sys
 
-LADDER = ("base tensor quant hub formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling speculative "
-          "scheduler engine server cli app").split()
-# Stricter than the ladder: these may include nothing but what is named (and include/sluice).
+LADDER = ("base tensor quant hub formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling "
+          "speculative scheduler engine server cli app").split()
+# Stricter than the ladder: these folders may include only the named ones (and include/sluice).
 ONLY = {"server": {"server", "base"}, "nn": set(LADDER[:LADDER.index("nn") + 1]) - {"kernels"},
         "models": set(LADDER[:LADDER.index("models") + 1]) - {"kernels"}}
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -24,14 +25,14 @@ def main():
             continue
         allowed = ONLY.get(folder, set(LADDER[:LADDER.index(folder) + 1]))
         for name in INCLUDE.findall(path.read_text()):
-            target = name.split("/")[0] if "/" in name else folder  # a bare name is made by the build for this folder
+            target = name.split("/")[0] if "/" in name else folder  # the build generates a bare name for this folder
             if target != "sluice" and target not in allowed:
-                errors.append(f"{path.relative_to(ROOT)}: includes {name}, but {folder} may not see {target}")
+                errors.append(f"{path.relative_to(ROOT)}: includes {name}, but {folder} may not include {target}")
     for path in sorted((ROOT / "include").rglob("*.h")):
         for name in INCLUDE.findall(path.read_text()):
             if not name.startswith("sluice/"):
                 errors.append(f"{path.relative_to(ROOT)}: a public header includes {name}")
-    print("\n".join(errors) or "layers: every include points up the ladder")
+    print("\n".join(errors) or "layers: every include follows the ladder")
     return 1 if errors else 0
 
 

@@ -23,7 +23,7 @@ void bench_head_matmuls();
 
 // attention.cc
 void bench_attentions();
-// Caches of these types.
+// Decode over caches of these types.
 void bench_narrow_decode(const std::vector<DType>& types);
 void bench_narrow_prefill(const std::vector<DType>& types);
 // Latent caches of 512 + 64 columns, decoded and prefilled with the head counts of some models.

@@ -1,3 +1,4 @@
+// Device memory with random values, launch timing and error measures for cuda_bench.
 #include "cuda/timing.h"
 
 #include <cmath>

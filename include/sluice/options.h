@@ -1,5 +1,5 @@
-// Every option of the engine and the server, declared once: flags, --help, environment and docs/options.md are made
-// from the visit functions below. Names are vLLM's where the meaning is the same.
+// Every option of the engine and the server, declared once. The visit functions below produce flags, --help,
+// environment variables and docs/options.md. Options that mean the same as vLLM's have vLLM's names.
 #pragma once
 
 #include <cstdint>
@@ -9,124 +9,131 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model{};          // folder, file or hub name (org/name[:revision]) from the local cache
+  std::string model{};          // folder, file or hub name (org/name[:revision]) in the local cache
   std::string tokenizer{};      // folder or tokenizer.json; empty: the model's
   std::string chat_template{};  // path of a Jinja file; empty: the model's
-  // Folder for files of packed weights, which later starts map instead of packing them again; empty: none (CPU only)
+  // Folder for files of packed weights. Later starts map them instead of packing again. Empty: none. CPU only.
   std::string packed_cache{};
-  std::string task = "auto";          // what to load the model for: auto (what it was made for), generate, embed, score
-  bool allow_bin = false;             // read weights in files of torch.save (.bin, .pt, .pth), which hold pickles
+  std::string task = "auto";          // auto (the task it was made for), generate, embed, score
+  bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
-  std::string quantization = "none";  // none, or a block format matrices are quantized to at load: q8_0, q4_0, ...;
-                                      // fp8: fp8_e4m3 and activations in 8-bit floats as well
-  bool quantize_head = false;         // the output head, too
-  // Inputs of products with fp8_e4m3 weights: auto (as the checkpoint or --quantization fp8 says), none, fp8 (8-bit
-  // floats, where the backend multiplies them)
+  std::string quantization = "none";  // none; a block format to quantize matrices to: q8_0, q4_0, ...;
+                                      // fp8: fp8_e4m3 weights and 8-bit activations
+  bool quantize_head = false;         // also quantize the output head
+  // Rounding of inputs of matmuls with fp8_e4m3 weights: auto (as the checkpoint or --quantization fp8 says), none, fp8
+  // (8-bit floats, if the backend can multiply them).
   std::string activation_quantization = "auto";
-  // auto (the compute type), float32, bfloat16, float16, fp8 (E4M3 without scales), int8 (a scale per vector)
+  // auto (the compute type), float32, bfloat16, float16, fp8 = fp8_e4m3 and fp8_e5m2 (no scales), int8 (one scale per
+  // vector).
   std::string kv_cache_dtype = "auto";
-  int max_model_len = 0;              // tokens per sequence; 0: the model's, as far as the memory plan allows
+  int max_model_len = 0;              // tokens per sequence; 0: the model's limit, if the memory plan allows it
   int max_num_seqs = 0;               // sequences in one step; 0: 256 on a CPU, 512 on a GPU
   int max_num_batched_tokens = 0;     // token budget of one step; 0: 512 on a CPU, 8192 on a GPU
   int max_num_queued_reqs = 1024;     // waiting requests; more are refused with 503
-  int64_t max_num_queued_tokens = 0;  // prompt tokens waiting; 0: no limit of its own
+  int64_t max_num_queued_tokens = 0;  // waiting prompt tokens; more are refused with 503; 0: no limit
   int block_size = 16;                // tokens per cache block: 8, 16, 32, 64
-  // 0: a quarter of the free memory of a host, all that is left of a GPU's; at most what max_num_seqs full contexts
-  // need
+  // 0: a quarter of a host's free memory, or the rest of a GPU's memory; in both cases at most what max_num_seqs full
+  // contexts need.
   int64_t kv_cache_memory_bytes = 0;
-  double gpu_memory_utilization = 0.9;  // share of the GPU's memory that may be used, other processes' use included
+  double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
   std::string scheduling_policy = "fcfs";  // fcfs, priority
   int threads = 0;                         // compute threads; 0: every CPU the process may use
-  std::string numa = "auto";               // off, auto, or a number of parts
-  std::string backend{};       // kernels: empty (best for this machine), cpu-amx, ... cpu-avx2, cuda, ... reference
+  std::string numa = "auto";               // off, auto (one part per NUMA node), or a number of parts
+  std::string backend{};       // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference
   int device = 0;              // which device of the backend, counted from 0
-  bool deterministic = false;  // a row's bits do not depend on its batch; costs nothing on a CPU
-  int64_t seed = 0;            // for requests without a seed of their own
+  bool deterministic = false;  // make a row's bits independent of its batch; costs nothing on a CPU
+  int64_t seed = 0;            // for requests without their own seed
 };
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
-  std::vector<std::string> served_model_name{};  // first one is reported; empty: the name of the model's folder
-  std::vector<std::string> api_key{};            // any of them is accepted; also SLUICE_API_KEY and api_key_file
+  std::vector<std::string> served_model_name{};  // the first is reported; empty: the name of the model's folder
+  std::vector<std::string> api_key{};            // accepted keys, besides SLUICE_API_KEY and api_key_file
   std::string api_key_file{};                    // one key per line
-  std::string ssl_certfile{}, ssl_keyfile{};     // PEM; both or none
-  std::vector<std::string> allowed_origins{};    // CORS; empty: no CORS headers at all
+  std::string ssl_certfile{}, ssl_keyfile{};     // PEM files; give both or neither
+  std::vector<std::string> allowed_origins{};    // for CORS; empty: no CORS headers
   int64_t max_body_bytes = 32 << 20;
   int max_header_bytes = 64 << 10;
   int max_connections = 4096;
-  int header_timeout_ms = 10'000;  // to receive a request's header
-  int body_timeout_ms = 30'000;    // without progress of a body, or of a client that reads its answer
+  int header_timeout_ms = 10'000;  // time limit to receive a request's header
+  int body_timeout_ms = 30'000;    // time limit without progress in receiving a body or sending an answer
   int keep_alive_timeout_ms = 75'000;
-  int request_timeout_ms = 0;        // longest life of one request; 0: none
-  int shutdown_timeout_ms = 30'000;  // SIGTERM: how long running requests may take to finish
-  int io_threads = 1;                // HTTP and text processing
-  bool strict = false;               // unknown fields of a request are errors instead of a warning header
+  int request_timeout_ms = 0;        // time limit of a whole request; 0: none
+  int shutdown_timeout_ms = 30'000;  // how long running requests may take to finish after SIGTERM
+  int io_threads = 1;                // threads for HTTP and text processing
+  bool strict = false;               // unknown request fields are errors; false: they cause a warning header
   std::string log_level = "info";    // debug, info, warning, error, off
 };
 
-// v(name, reference, "what it is", {allowed words, if it is a closed set}) for each option.
+// Calls v(name, reference, "what it is", {allowed values, if the set is closed}) for each option.
 template <class V>
 void visit(V&& v, EngineOptions& o) {
-  v("tokenizer", o.tokenizer, "folder or tokenizer.json, if not the model's");
-  v("chat-template", o.chat_template, "Jinja file, if not the model's template");
-  v("allow-bin", o.allow_bin, "read weights in files of torch.save (.bin, .pt, .pth); nothing in them is run");
+  v("tokenizer", o.tokenizer, "folder or tokenizer.json to use instead of the model's tokenizer");
+  v("chat-template", o.chat_template, "Jinja file to use instead of the model's template");
+  v("allow-bin", o.allow_bin, "allow weights in torch.save files (.bin, .pt, .pth); no code in them is executed");
   v("packed-cache", o.packed_cache,
-    "folder that keeps packed weights for later starts, which map them; they may exceed memory (CPU)");
-  v("task", o.task, "what to load the model for; auto: what it was made for", {"auto", "generate", "embed", "score"});
-  v("dtype", o.dtype, "type of weights and compute", {"auto", "float32", "bfloat16", "float16"});
+    "folder for packed weights; later starts map them, and they may exceed memory (CPU only)");
+  v("task", o.task, "task to load the model for (auto: the one it was made for)",
+    {"auto", "generate", "embed", "score"});
+  v("dtype", o.dtype, "type of weights and computation (auto: the checkpoint's)",
+    {"auto", "float32", "bfloat16", "float16"});
   v("quantization", o.quantization,
-    "block format matrices are quantized to at load: none, q8_0, q4_0, q5_1, ...; fp8: fp8_e4m3, activations too");
-  v("quantize-head", o.quantize_head, "the output head, too, which stays in its type otherwise");
+    "block format to quantize matrices to at load: none, q8_0, q4_0, q5_1, ...; fp8: fp8_e4m3 weights and 8-bit "
+    "activations");
+  v("quantize-head", o.quantize_head, "also quantize the output head, which otherwise keeps its type");
   v("activation-quantization", o.activation_quantization,
-    "inputs of products with fp8_e4m3 weights; auto: as the checkpoint or --quantization fp8 says",
+    "rounding of inputs of matmuls with fp8_e4m3 weights (auto: as the checkpoint or --quantization fp8 says)",
     {"auto", "none", "fp8"});
   v("kv-cache-dtype", o.kv_cache_dtype,
-    "type of cached keys and values; fp8 (E4M3), fp8_e5m2: without scales; int8: a scale per vector",
+    "type of cached keys and values; fp8 (E4M3) and fp8_e5m2 have no scales, int8 has one per vector",
     {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8"});
-  v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
-  v("max-num-seqs", o.max_num_seqs, "sequences in one step (0: 256 on a CPU, 512 on a GPU)");
+  v("max-model-len", o.max_model_len, "maximum tokens per sequence, prompt and output together (0: the model's limit)");
+  v("max-num-seqs", o.max_num_seqs, "maximum sequences in one step (0: 256 on a CPU, 512 on a GPU)");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step (0: 512 on a CPU, 8192 on a GPU)");
-  v("max-num-queued-reqs", o.max_num_queued_reqs, "requests waiting before further ones get 503");
+  v("max-num-queued-reqs", o.max_num_queued_reqs, "maximum waiting requests; further ones get status 503");
   v("max-num-queued-tokens", o.max_num_queued_tokens,
-    "prompt tokens waiting before further requests get 503 (0: no limit)");
+    "maximum waiting prompt tokens; further requests get status 503 (0: no limit)");
   v("block-size", o.block_size, "tokens per block of the KV cache", {"8", "16", "32", "64"});
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes,
     "size of the KV cache (0: a quarter of the host's free memory, or the rest of the GPU's)");
-  v("gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory that may be used");
-  v("enable-prefix-caching", o.enable_prefix_caching, "reuse cache blocks of equal prompt prefixes");
+  v("gpu-memory-utilization", o.gpu_memory_utilization,
+    "fraction of the GPU's memory that may be used, including other processes' use");
+  v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
   v("scheduling-policy", o.scheduling_policy, "order of waiting requests", {"fcfs", "priority"});
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
-  v("numa", o.numa, "parts that threads and memory are divided into: off, auto (nodes of memory), or a number");
-  v("backend", o.backend, "kernels (empty: the best for this machine)");
+  v("numa", o.numa,
+    "number of parts that threads and memory are divided into: off, auto (one per NUMA node), or a number");
+  v("backend", o.backend, "kernel backend (empty: the best for this machine)");
   v("device", o.device, "which device of the backend, counted from 0");
   v("deterministic", o.deterministic,
-    "the same bits for a row whatever its batch: always so on a CPU, cuda-exact on a GPU");
-  v("seed", o.seed, "seed for requests that bring none");
+    "make a row's bits independent of its batch: always so on a CPU; selects the batch-invariant backend on a GPU");
+  v("seed", o.seed, "seed for requests without their own");
 }
 
 template <class V>
 void visit(V&& v, ServerOptions& o) {
   v("host", o.host, "address to listen on");
   v("port", o.port, "TCP port (0: any free one)");
-  v("served-model-name", o.served_model_name, "names clients may use; the first is reported");
+  v("served-model-name", o.served_model_name, "model names that clients may use; the first is reported");
   v("api-key", o.api_key, "accepted API keys (prefer --api-key-file or SLUICE_API_KEY)");
   v("api-key-file", o.api_key_file, "file with one API key per line");
   v("ssl-certfile", o.ssl_certfile, "TLS certificate chain (PEM)");
   v("ssl-keyfile", o.ssl_keyfile, "TLS private key (PEM)");
-  v("allowed-origins", o.allowed_origins, "origins that browsers may call from (CORS); none by default");
-  v("max-body-bytes", o.max_body_bytes, "largest request body");
-  v("max-header-bytes", o.max_header_bytes, "largest request header");
-  v("max-connections", o.max_connections, "open connections");
-  v("header-timeout-ms", o.header_timeout_ms, "time to receive a request header");
-  v("body-timeout-ms", o.body_timeout_ms, "time without progress of a body or of a reading client");
-  v("keep-alive-timeout-ms", o.keep_alive_timeout_ms, "time an idle connection is kept");
-  v("request-timeout-ms", o.request_timeout_ms, "longest life of a request (0: no limit)");
-  v("shutdown-timeout-ms", o.shutdown_timeout_ms, "SIGTERM: time for running requests to finish");
+  v("allowed-origins", o.allowed_origins, "origins that browsers may send requests from (CORS); none by default");
+  v("max-body-bytes", o.max_body_bytes, "maximum size of a request body");
+  v("max-header-bytes", o.max_header_bytes, "maximum size of a request header");
+  v("max-connections", o.max_connections, "maximum open connections");
+  v("header-timeout-ms", o.header_timeout_ms, "time limit to receive a request header");
+  v("body-timeout-ms", o.body_timeout_ms,
+    "time limit without progress in receiving a body or in the client's reading of the answer");
+  v("keep-alive-timeout-ms", o.keep_alive_timeout_ms, "how long an idle connection is kept open");
+  v("request-timeout-ms", o.request_timeout_ms, "time limit of a whole request (0: no limit)");
+  v("shutdown-timeout-ms", o.shutdown_timeout_ms, "time for running requests to finish after SIGTERM");
   v("io-threads", o.io_threads, "threads for HTTP and text processing");
-  v("strict", o.strict, "refuse unknown request fields instead of warning");
-  v("log-level", o.log_level, "what is logged", {"debug", "info", "warning", "error", "off"});
+  v("strict", o.strict, "refuse requests with unknown fields instead of warning");
+  v("log-level", o.log_level, "lowest level that is logged", {"debug", "info", "warning", "error", "off"});
 }
 
 }  // namespace sluice

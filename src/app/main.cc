@@ -1,4 +1,4 @@
-// The `sluice` program.
+// The entry point of the `sluice` program: declares the subcommands and runs one of them.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

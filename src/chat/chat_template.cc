@@ -1,4 +1,4 @@
-// Finds the templates of a checkpoint, collects the variables of a rendering and guards them against overrides.
+// Finds a checkpoint's chat templates, collects the variables of a rendering and protects them from overrides.
 #include "chat/chat_template.h"
 
 #include <fmt/core.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot be read", path.string()));
+  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot read the file", path.string()));
   return text;
 }
 
@@ -46,7 +46,7 @@ void read_config_templates(const Json& config, const std::string& file, Sources&
   }
 }
 
-// bos_token and its like; a token is a string or an object with its text in "content".
+// Reads bos_token and similar keys. A token is a string, or an object with its text in "content".
 void read_special_tokens(const Json& config, Json& tokens) {
   for (const auto& [key, value] : config.items()) {
     if (!key.ends_with("_token")) continue;
@@ -76,7 +76,7 @@ void refuse_nested_template(const Json& value) {
   }
 }
 
-// Variables that belong to the request's own fields and to the checkpoint.
+// Refuses variables that belong to the request's own fields or to the checkpoint.
 void check_kwargs(const Json& kwargs) {
   if (kwargs.is_null()) return;
   if (!kwargs.is_object()) {

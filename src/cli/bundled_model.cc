@@ -1,4 +1,4 @@
-// The demo model inside the program: written to the user's cache folder when it is first wanted.
+// The demo model inside the program. Its files are written to the user's cache folder on first use.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ const BundledFile kFiles[] = {
 };
 #undef SLUICE_BUNDLED
 
-// FNV-1a over names and contents: another build's files get another folder.
+// FNV-1a over names and contents, so that another build's files get another folder.
 uint64_t fingerprint() {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&hash](std::string_view bytes) {
@@ -64,7 +64,8 @@ bool complete(const fs::path& folder) {
   return true;
 }
 
-// Into a folder of its own that is renamed when it is whole; of two processes one wins, both find it.
+// Extracts into a temporary folder and renames it when complete. If two processes do so, one wins and both find the
+// result.
 void extract(const fs::path& folder) {
   const fs::path part = fs::path(folder).concat(fmt::format(".part-{}", ::getpid()));
   fs::create_directories(part);
@@ -72,7 +73,7 @@ void extract(const fs::path& folder) {
     std::ofstream out(part / file.name, std::ios::binary);
     out.write(file.begin, static_cast<std::streamsize>(file.content().size()));
     out.close();
-    if (!out) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot be written", (part / file.name).string()));
+    if (!out) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot write the file", (part / file.name).string()));
   }
   std::error_code error;
   fs::rename(part, folder, error);
@@ -88,7 +89,7 @@ std::string bundled_model() {
     fs::create_directories(folder.parent_path());
     extract(folder);
   }
-  if (!complete(folder)) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot be written", folder.string()));
+  if (!complete(folder)) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot write the folder", folder.string()));
   return folder.string();
 }
 

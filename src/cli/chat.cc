@@ -18,10 +18,10 @@ namespace {
 constexpr const char* kHelp =
     "  /system TEXT   set the system message and start over\n"
     "  /clear         forget the conversation\n"
-    "  /retry         another answer to the last question\n"
+    "  /retry         answer the last question again\n"
     "  /save FILE     write the conversation as JSON\n"
-    "  /help          this list\n"
-    "  /quit          leave (or Ctrl-D); Ctrl-C ends an answer\n";
+    "  /help          show this list\n"
+    "  /quit          leave (or Ctrl-D); Ctrl-C stops an answer\n";
 
 struct Arguments {
   EngineOptions engine;
@@ -36,7 +36,7 @@ class Conversation {
     set_system(arguments.system);
   }
 
-  // False when the person wants to leave.
+  // Returns false if the user wants to leave.
   bool handle(const std::string& line) {
     if (line.empty()) return true;
     if (line[0] != '/') {
@@ -80,7 +80,7 @@ class Conversation {
         std::fflush(stdout);
       });
       fmt::print("{}\n", a.finish.reason == FinishReason::kAbort ? " [stopped]" : "");
-      if (a.finish.reason == FinishReason::kLength) fmt::print("[cut: the answer reached its longest length]\n");
+      if (a.finish.reason == FinishReason::kLength) fmt::print("[cut: the answer reached the maximum length]\n");
       if (a.finish.reason == FinishReason::kError) fmt::print("[error: {}]\n", a.finish.message);
       if (arguments_.stats) print_stats(a);
       messages_.push_back({{"role", "assistant"}, {"content", a.text}});
@@ -110,7 +110,7 @@ class Conversation {
     std::ofstream out(file);
     out << messages_.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     out.close();
-    fmt::print("{}\n", out ? "[saved]" : fmt::format("[error: {} cannot be written]", file));
+    fmt::print("{}\n", out ? "[saved]" : fmt::format("[error: cannot write {}]", file));
   }
 
   Engine& engine_;
@@ -124,7 +124,7 @@ int chat(Arguments a) {
   const auto engine = load_engine(a.engine);
   if (!engine->model().has_chat_template) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{} has no chat template: give one with --chat-template", engine->model().name));
+                fmt::format("{} has no chat template; set one with --chat-template", engine->model().name));
   }
   LineEditor editor(state_file("chat_history"));
   fmt::print("{} ({}, context {} tokens). /help lists commands.\n", engine->model().name, engine->model().dtype,

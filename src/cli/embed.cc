@@ -1,4 +1,4 @@
-// sluice embed: vectors or scores of lines of JSON.
+// sluice embed: computes vectors or scores for lines of JSON.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -24,18 +24,18 @@ struct Arguments {
 
 std::string text_of(const Json& row, const char* name) {
   if (!row.contains(name) || !row[name].is_string()) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("'{}' is missing or no string", name));
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("'{}' must be a string", name));
   }
   return row[name].get<std::string>();
 }
 
-// "text", {"text": ...}, or {"query": ..., "document": ...}
+// A line is "text", {"text": ...}, or {"query": ..., "document": ...}.
 PooledText read_line(const Engine& engine, const Arguments& a, const std::string& line) {
   const Json row = parse_json(line);
   if (row.is_object() && row.contains("query")) {
     return engine.encode(text_of(row, "query"), text_of(row, "document"), a.truncate);
   }
-  if (!row.is_string() && !row.is_object()) throw Error(ErrorCode::kInvalidRequest, "neither a string nor an object");
+  if (!row.is_string() && !row.is_object()) throw Error(ErrorCode::kInvalidRequest, "expected a string or an object");
   const ModelInfo& model = engine.model();
   const std::string name = a.prompt_name.empty() ? model.default_prompt : a.prompt_name;
   const auto prompt = model.prompts.find(name);
@@ -57,7 +57,8 @@ int run(Arguments& a) {
   const auto engine = load_engine(a.engine);
   const Task task = engine->model().task;
   if (task == Task::kGenerate) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("{} generates text: try --task embed", engine->model().name));
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("{} generates text (use --task embed to get vectors)", engine->model().name));
   }
   std::deque<std::future<Json>> open;  // answers in the order of the lines
   bool failed = false;
@@ -92,14 +93,14 @@ int run(Arguments& a) {
 std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   add_model(app, a->engine);
-  app.add_option("--dimensions", a->dimensions, "first dimensions of a vector only (0: all)");
-  app.add_option("--prompt-name", a->prompt_name, "which of the model's prompts goes before texts");
-  app.add_option("--truncate", a->truncate, "cut texts to so many tokens (0: longer ones are errors)");
+  app.add_option("--dimensions", a->dimensions, "keep only the first dimensions of each vector (0: all)");
+  app.add_option("--prompt-name", a->prompt_name, "name of the model's prompt that is put before each text");
+  app.add_option("--truncate", a->truncate, "cut texts to this many tokens (0: texts that are too long are errors)");
   add_engine_options(app, a->engine);
   return [a] { return run(*a); };
 }
 
-const Command command{"embed", "vectors or scores of lines of JSON on standard input", declare};
+const Command command{"embed", "compute vectors or scores of lines of JSON on standard input", declare};
 const Registry<Command> registered{command};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A blocking face on the engine.
+// Runs one request on the engine and waits for its end.
 #include "cli/generate.h"
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@ std::atomic<bool> interrupted{false};
 
 void on_interrupt(int) { interrupted.store(true); }
 
-// SIGINT sets the flag while one of these lives.
+// While one of these exists, SIGINT sets a flag instead of ending the program.
 class InterruptGuard {
  public:
   InterruptGuard() {
@@ -87,13 +87,13 @@ SamplingParams SamplingArguments::resolve(const ModelInfo& model) const {
 }
 
 void add_sampling_options(CLI::App& app, SamplingArguments& s) {
-  app.add_option("--temperature", s.temperature, "0 is greedy");
-  app.add_option("--top-p", s.top_p, "smallest set of tokens of that probability");
-  app.add_option("--top-k", s.top_k, "most likely tokens to draw from (0: all)");
-  app.add_option("--min-p", s.min_p, "least probability relative to the most likely token");
-  app.add_option("--repetition-penalty", s.repetition_penalty, "above 1 discourages tokens that occurred");
-  app.add_option("--max-tokens", s.max_tokens, "longest answer");
-  app.add_option("--sampling-seed", s.seed, "for reproducible draws");
+  app.add_option("--temperature", s.temperature, "sampling temperature; 0 is greedy");
+  app.add_option("--top-p", s.top_p, "sample from the smallest set of tokens with this total probability");
+  app.add_option("--top-k", s.top_k, "sample from this many most likely tokens (0: all)");
+  app.add_option("--min-p", s.min_p, "minimum probability relative to the most likely token");
+  app.add_option("--repetition-penalty", s.repetition_penalty, "above 1 discourages tokens that already occurred");
+  app.add_option("--max-tokens", s.max_tokens, "maximum tokens of the answer");
+  app.add_option("--sampling-seed", s.seed, "seed for reproducible sampling");
   app.add_option("--stop", s.stop, "string that ends the answer; may be repeated")->allow_extra_args(false);
 }
 

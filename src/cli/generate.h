@@ -1,4 +1,4 @@
-// One request run to its end on the calling thread, text streamed as it comes; Ctrl-C ends the answer, not the program.
+// Runs one request to its end on the calling thread and streams its text. Ctrl-C ends the answer, not the program.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct Answer {
 
 Answer generate(Engine& engine, Request request, const std::function<void(const std::string&)>& on_text);
 
-// Sampling flags of `run` and `chat`; what is not given comes from the model's own defaults.
+// Sampling flags of `run` and `chat`. The model's own defaults apply to flags that are not given.
 struct SamplingArguments {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k, max_tokens;

@@ -1,4 +1,4 @@
-// sluice inspect: what a checkpoint is and what it would need, without reading its weights.
+// sluice inspect: shows what a checkpoint is and what it needs, without reading its weights.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ void print_tensors(const Checkpoint& checkpoint) {
   }
 }
 
-// "bfloat16 291 tensors, 14.2 GiB", largest share first.
+// Prints e.g. "bfloat16 291 tensors, 14.2 GiB", largest share first.
 void print_types(const Checkpoint& checkpoint) {
   struct Share {
     int tensors = 0;
@@ -60,7 +60,7 @@ void print_plan(const LoadPlan& plan) {
   fmt::print("compute        {}, KV cache {}, kernels {}\n", plan.dtype->name, plan.kv_dtype->name, plan.backend->name);
 }
 
-// Every part is looked at by itself, so that one that is not supported hides no other.
+// Each part is inspected separately, so that an unsupported one does not hide the others.
 int inspect(EngineOptions options, bool tensors) {
   make_local(options);
   std::vector<std::string> problems;
@@ -78,7 +78,7 @@ int inspect(EngineOptions options, bool tensors) {
     for (const std::string& name : checkpoint->config.get("architectures", std::vector<std::string>{})) {
       names += (names.empty() ? "" : ", ") + name;
     }
-    fmt::print("architecture   {}\n", names.empty() ? "not said" : names);
+    fmt::print("architecture   {}\n", names.empty() ? "not stated" : names);
   });
   print_types(*checkpoint);
   std::optional<LoadPlan> plan;
@@ -91,7 +91,7 @@ int inspect(EngineOptions options, bool tensors) {
     const auto tokenizer = load_tokenizer(options, *checkpoint);
     const int beyond = plan ? std::max(0, tokenizer->vocab_size() - plan->shape.vocab) : 0;
     fmt::print("tokenizer      {}, {} tokens{}\n", tokenizer->kind(), tokenizer->vocab_size(),
-               beyond > 0 ? fmt::format(", the last {} of which the model does not have", beyond) : "");
+               beyond > 0 ? fmt::format(", the last {} of which are not in the model", beyond) : "");
   });
   attempt([&] {
     const auto chat_template = load_chat_template(options, *checkpoint);

@@ -1,4 +1,4 @@
-// The loop of the checking tools.
+// The loop of the commands that filter lines of JSON.
 #include "cli/json_lines.h"
 
 #include <fmt/core.h>

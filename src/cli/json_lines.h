@@ -1,4 +1,4 @@
-// Filters over lines of JSON: a value a line in, a value a line out.
+// Filters lines of JSON: one value per line in, one value per line out.
 #pragma once
 
 #include <functional>
@@ -7,9 +7,8 @@
 
 namespace sluice::cli {
 
-// Answers every line of standard input on standard output; a line that is no JSON or makes `answer` throw an Error
-// gives
-// {"error": ...}. Returns the exit status: 1 when any line did.
+// Answers every line of standard input on standard output. For a line that is not JSON, or for which `answer` throws an
+// Error, prints {"error": ...}. Returns the exit status: 1 if any line failed.
 int filter_json_lines(const std::function<Json(const Json& line)>& answer);
 
 }  // namespace sluice::cli

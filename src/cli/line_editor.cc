@@ -1,4 +1,4 @@
-// libedit (BSD) behind read().
+// Implements LineEditor with libedit (BSD).
 #include "cli/line_editor.h"
 
 #include <histedit.h>

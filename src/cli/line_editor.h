@@ -1,4 +1,4 @@
-// Lines from a person: libedit with history on a terminal, plain lines from a pipe.
+// Reads lines from the user: libedit with history on a terminal, plain lines from a pipe.
 #pragma once
 
 #include <memory>
@@ -9,19 +9,19 @@ namespace sluice::cli {
 
 class LineEditor {
  public:
-  // History is kept in `history_file` between runs, when it can be written; empty: not at all.
+  // Keeps history in `history_file` between runs if it can be written; empty: no history file.
   explicit LineEditor(const std::string& history_file);
   ~LineEditor();
 
-  // The next line without its end; nullopt at the end of input (Ctrl-D). Ctrl-C gives an empty line.
+  // Returns the next line without its end; nullopt at the end of input (Ctrl-D). Ctrl-C returns an empty line.
   std::optional<std::string> read(const std::string& prompt);
 
  private:
   struct Terminal;
-  std::unique_ptr<Terminal> terminal_;  // null when standard input is no terminal
+  std::unique_ptr<Terminal> terminal_;  // null if standard input is not a terminal
 };
 
-// $XDG_STATE_HOME/sluice/NAME (default ~/.local/state), its folder made; empty when there is no home.
+// Returns $XDG_STATE_HOME/sluice/NAME (default ~/.local/state) and creates its folder; empty if there is no home.
 std::string state_file(const std::string& name);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// See load_engine.h.
+// Loads a model and reports progress; see load_engine.h.
 #include "cli/load_engine.h"
 
 #include <fmt/core.h>
@@ -23,14 +23,14 @@ class LoadProgress {
 
   void operator()(double share) {
     const Clock::time_point now = Clock::now();
-    if (share >= 1) clear();  // what is logged from here on has a line of its own
+    if (share >= 1) clear();  // later log lines start on their own line
     if (share >= 1 || now < next_) return;
     const int percent = static_cast<int>(100 * share);
     if (terminal_) {
-      fmt::print(stderr, "\r[{}] {:3} % of the weights", bar(share), percent);
+      fmt::print(stderr, "\r[{}] {:3} % of the weights loaded", bar(share), percent);
       shown_ = true, next_ = now + std::chrono::milliseconds(100);
     } else {
-      log::info("{} % of the weights are loaded", percent);
+      log::info("{} % of the weights loaded", percent);
       next_ = now + kLine;
     }
   }

@@ -1,4 +1,4 @@
-// A model for a command, with a line that says how far it is.
+// Loads a model for a command and shows the progress.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace sluice::cli {
 
-// Engine::load. What takes longer than a moment shows a bar on a terminal, and elsewhere a line in the log every ten
+// Calls Engine::load. If it takes longer than a moment, shows a bar on a terminal, or otherwise logs a line every ten
 // seconds. Throws Error.
 std::unique_ptr<Engine> load_engine(const EngineOptions& options);
 
-// As many # of so many places as the share says, from 0 to 1.
+// A bar of `places` characters, filled with # up to `share` (0 to 1).
 std::string bar(double share, int places = 30);
 
 }  // namespace sluice::cli

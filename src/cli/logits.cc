@@ -1,4 +1,4 @@
-// sluice logits: the raw logits of a token sequence, or its vector or scores, for comparison with other
+// sluice logits: writes the raw logits of a token sequence, or its vector or scores, for comparison with other
 // implementations.
 #include <fmt/core.h>
 
@@ -38,7 +38,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
     }
     ids.push_back(static_cast<int32_t>(id));
   }
-  if (ids.empty()) throw Error(ErrorCode::kInvalidRequest, "--ids: no token ids");
+  if (ids.empty()) throw Error(ErrorCode::kInvalidRequest, "--ids: needs at least one token id");
   return ids;
 }
 
@@ -49,17 +49,19 @@ int logits(Arguments a) {
   a.chunk = std::clamp(a.chunk > 0 ? a.chunk : length, 1, 512);
   a.engine.max_model_len = length;
   a.engine.max_num_batched_tokens = a.chunk;
-  a.engine.max_num_seqs = a.chunk;  // every position's logits are wanted
+  a.engine.max_num_seqs = a.chunk;  // every position's logits are needed
   ThreadPool pool(a.engine.threads);
   LoadedModel loaded = load_model(a.engine, pool);
   const int vocab = loaded.plan.shape.vocab;
   for (const int32_t id : ids) {
     if (id >= vocab)
-      throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} is not below the vocabulary's {}", id, vocab));
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} must be below the vocabulary size {}", id, vocab));
   }
   Runner runner(loaded);
   const bool pooled = loaded.plan.task != Task::kGenerate;
-  if (pooled && a.chunk < length) throw Error(ErrorCode::kInvalidRequest, "--chunk: texts of this model come whole");
+  if (pooled && a.chunk < length)
+    throw Error(ErrorCode::kInvalidRequest,
+                "--chunk: must be at least the number of ids for this model, which takes texts in one step");
   const int rows = pooled ? 1 : length, width = pooled ? loaded.plan.shape.width : vocab;
   std::vector<float> all(static_cast<size_t>(rows) * static_cast<size_t>(width));
   for_each_logits(runner, loaded.plan, a.engine.block_size, ids, a.chunk,
@@ -77,8 +79,8 @@ std::function<int()> declare(CLI::App& app) {
   add_model(app, a->engine);
   add_engine_options(app, a->engine);
   app.add_option("--ids", a->ids, "token ids, separated by spaces")->required();
-  app.add_option("--chunk", a->chunk, "tokens per step (0: all at once, at most 512)");
-  app.add_option("-o,--output", a->output, "safetensors file to write")->required();
+  app.add_option("--chunk", a->chunk, "tokens per step (0: all in one step, at most 512)");
+  app.add_option("-o,--output", a->output, "safetensors file to write to")->required();
   return [a] { return logits(*a); };
 }
 

@@ -1,4 +1,4 @@
-// From the option structs to flags, environment variables and documentation.
+// Turns the option structs into flags, environment variables and documentation.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

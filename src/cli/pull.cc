@@ -1,4 +1,4 @@
-// sluice pull: a model from the hub into the cache; and what every command does with a model's name.
+// sluice pull: downloads a model from the hub into the cache. Also resolves model names for the other commands.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ class ProgressBar {
   using Clock = std::chrono::steady_clock;
   bool begun_ = false;
   Clock::time_point begin_, shown_;
-  uint64_t found_ = 0;  // bytes that were there before
+  uint64_t found_ = 0;  // bytes that were already there
 };
 
 DownloadOptions download_options(bool allow_bin) {
@@ -55,8 +55,9 @@ struct Arguments {
 int pull(const Arguments& a) {
   const auto name = HubName::parse(a.model);
   if (!name) {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("'{}' is not the name of a model on the hub (org/name[:revision or GGUF type])", a.model));
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("'{}' is not a model name on the hub (expected org/name[:revision or GGUF type])", a.model));
   }
   download_model(*name, download_options(a.allow_bin));
   fmt::print("{}\n", resolve_model_path(a.model));
@@ -68,7 +69,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("model", a->model, "org/name, org/name:revision, or org/name:Q4_K_M for a GGUF file of that type")
       ->required()
       ->type_name("MODEL");
-  app.add_flag("--allow-bin", a->allow_bin, "take files of torch.save when there are no safetensors");
+  app.add_flag("--allow-bin", a->allow_bin, "download torch.save files if there are no safetensors");
   return [a] { return pull(*a); };
 }
 

@@ -1,4 +1,4 @@
-// sluice run: one prompt, or a file of requests in OpenAI's batch format.
+// sluice run: answers one prompt, or a file of requests in OpenAI's batch format.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ int run_prompt(Engine& engine, const Arguments& a) {
   return answer.finish.reason == FinishReason::kAbort ? 130 : 0;
 }
 
-// Runs the lines of a batch file, keeping a bounded number in the engine, and writes results as they finish.
+// Runs the lines of a batch file. Keeps a bounded number of requests in the engine and writes results as they finish.
 class BatchRun {
  public:
   BatchRun(Engine& engine, const Arguments& a, int in_flight)
@@ -51,13 +51,13 @@ class BatchRun {
         in_flight_limit_(in_flight),
         input_(a.input),
         part_(a.output + ".part") {
-    if (!input_) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be opened", a.input));
+    if (!input_) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot open the file", a.input));
     out_.open(part_, std::ios::binary | std::ios::trunc);
-    if (!out_) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be written", part_));
+    if (!out_) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot write the file", part_));
     total_bytes_ = std::filesystem::file_size(a.input);
   }
 
-  // Returns the number of failed requests. The output appears under its name only when it is whole.
+  // Returns the number of failed requests. The output file gets its name only when it is complete.
   int run(const std::string& output) {
     int number = 0;
     for (std::string line; std::getline(input_, line);) {
@@ -69,7 +69,7 @@ class BatchRun {
     wake_.wait(lock, [this] { return open_ == 0; });
     progress(true);
     out_.close();
-    if (!out_) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot be written", part_));
+    if (!out_) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot write the file", part_));
     std::filesystem::rename(part_, output);
     return failed_;
   }
@@ -82,9 +82,9 @@ class BatchRun {
       row = parse_json(line);
       id = field(row, "custom_id");
       path = field(row, "url");
-      if (field(row, "method") != "POST") throw Error(ErrorCode::kInvalidRequest, "'method' is not POST");
+      if (field(row, "method") != "POST") throw Error(ErrorCode::kInvalidRequest, "'method' must be POST");
       if (!row.contains("body") || !row["body"].is_object())
-        throw Error(ErrorCode::kInvalidRequest, "'body' is not an object");
+        throw Error(ErrorCode::kInvalidRequest, "'body' must be an object");
     } catch (const Error& e) {
       const Json error = {{"code", "invalid_request"}, {"message", fmt::format("line {}: {}", number, e.what())}};
       std::unique_lock lock(mutex_);
@@ -108,12 +108,12 @@ class BatchRun {
 
   static std::string field(const Json& row, const char* name) {
     if (!row.is_object() || !row.contains(name) || !row[name].is_string()) {
-      throw Error(ErrorCode::kInvalidRequest, fmt::format("'{}' is missing or no string", name));
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("'{}' must be a string", name));
     }
     return row[name].get<std::string>();
   }
 
-  // With the mutex held.
+  // Call with the mutex held.
   void finish(int number, const std::string& id, const Json& response, const Json& error) {
     const bool ok = error.is_null() && response["status_code"] == 200;
     failed_ += ok ? 0 : 1;
@@ -128,7 +128,7 @@ class BatchRun {
     wake_.notify_all();
   }
 
-  // A bar on standard error when that is a terminal; by the share of the file that was read and is done.
+  // Shows a bar on standard error if that is a terminal. The bar is the fraction of the file that was read and is done.
   void progress(bool end) {
     if (::isatty(STDERR_FILENO) == 0) return;
     const double read =
@@ -157,14 +157,15 @@ int run(Arguments a) {
     a.words.pop_back();
   }
   if (!a.words.empty()) a.engine.model = a.words.front();
-  if (a.words.size() > 1) throw Error(ErrorCode::kInvalidRequest, "with --input, give only a model");
+  if (a.words.size() > 1) throw Error(ErrorCode::kInvalidRequest, "--input: only a model may be given besides it");
   if (a.input.empty() == a.prompt.empty())
     throw Error(ErrorCode::kInvalidRequest, "give either a prompt or --input FILE");
-  if (a.input.empty() != a.output.empty()) throw Error(ErrorCode::kInvalidRequest, "--input and --output go together");
+  if (a.input.empty() != a.output.empty())
+    throw Error(ErrorCode::kInvalidRequest, "--input and --output must be given together");
   make_local(a.engine);
   const auto engine = load_engine(a.engine);
   if (!a.prompt.empty()) return run_prompt(*engine, a);
-  // Twice the batch keeps the engine full while results are written, and stays within its queue.
+  // Twice the batch size keeps the engine full while results are written, and fits into its queue.
   const int in_flight =
       std::min(2 * (a.engine.max_num_seqs > 0 ? a.engine.max_num_seqs : 512), a.engine.max_num_queued_reqs);
   const int failed = BatchRun(*engine, a, in_flight).run(a.output);
@@ -178,12 +179,12 @@ std::function<int()> declare(CLI::App& app) {
                  "MODEL PROMPT, or PROMPT for the bundled demo model; with --input, only MODEL")
       ->expected(0, 2)
       ->type_name("[MODEL] [PROMPT]");
-  app.add_option("--input", a->input, "requests in OpenAI's batch format, a line each");
-  app.add_option("--output", a->output, "results in OpenAI's batch format");
-  app.add_option("--served-model-name", a->served_model_name, "model names that requests of --input may use")
+  app.add_option("--input", a->input, "file of requests in OpenAI's batch format, one per line");
+  app.add_option("--output", a->output, "file for the results in OpenAI's batch format");
+  app.add_option("--served-model-name", a->served_model_name, "model names that requests in --input may use")
       ->allow_extra_args(false)
       ->delimiter(',');
-  app.add_flag("--raw", a->raw, "take the prompt as it is, without the chat template");
+  app.add_flag("--raw", a->raw, "use the prompt as it is, without the chat template");
   add_engine_options(app, a->engine);
   add_sampling_options(app, a->sampling);
   return [a] { return run(*a); };

@@ -49,7 +49,7 @@ std::function<int()> declare(CLI::App& app) {
   return [a] { return serve(*a); };
 }
 
-const Command command{"serve", "serve a model over HTTP with OpenAI's API", declare};
+const Command command{"serve", "serve a model over HTTP with an OpenAI-compatible API", declare};
 const Registry<Command> registered{command};
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A blocking client of the completions API that notes when the pieces of an answer come. One connection per request.
+// A blocking client of the completions API that records when the pieces of an answer arrive. Uses one connection per
+// request.
 #include <fmt/core.h>
 
 #include <boost/asio/connect.hpp>
@@ -20,7 +21,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using boost::asio::ip::tcp;
 
-// Sends a request and hands over the body as it comes. Returns the status. Throws boost::system::system_error.
+// Sends a request and passes on the body as it arrives. Returns the status. Throws boost::system::system_error.
 int exchange(const RemoteModel& model, http::verb verb, const std::string& target, const std::string& body,
              const std::function<void(std::string_view)>& on_body) {
   boost::asio::io_context io;
@@ -52,13 +53,13 @@ int exchange(const RemoteModel& model, http::verb verb, const std::string& targe
   return static_cast<int>(parser.get().result_int());
 }
 
-// What went wrong, without where in the library.
+// The error's text without the library's source location.
 std::string message_of(const std::exception& e) {
   const auto* system = dynamic_cast<const boost::system::system_error*>(&e);
   return system != nullptr ? system->code().message() : e.what();
 }
 
-// Cuts a stream of server-sent events into the data of each.
+// Splits a stream of server-sent events into the data of each event.
 class EventLines {
  public:
   void add(std::string_view bytes, const std::function<void(std::string_view data)>& on_data) {
@@ -79,7 +80,7 @@ class EventLines {
   std::string pending_;
 };
 
-// A chunk of a streamed completion.
+// Reads a chunk of a streamed completion.
 void read_chunk(std::string_view data, ServedRequest::Clock::time_point now, ServedRequest& request) {
   if (data == "[DONE]") return;
   const Json chunk = parse_json(data);
@@ -91,7 +92,7 @@ void read_chunk(std::string_view data, ServedRequest::Clock::time_point now, Ser
     request.prompt_tokens = chunk.at("usage").value("prompt_tokens", 0);
     request.output_tokens = chunk.at("usage").value("completion_tokens", 0);
   }
-  // Tokens whose text is not complete yet may come without any; only the last chunk has neither.
+  // Tokens whose text is not complete yet may come in a chunk without text; only the last chunk has no choices at all.
   if (!chunk.contains("choices") || chunk.at("choices").empty()) return;
   const Json& choice = chunk.at("choices").at(0);
   if (choice.value("text", std::string()).empty() && choice.contains("finish_reason") &&
@@ -140,7 +141,7 @@ void stream_completion(const RemoteModel& model, const std::vector<int>& prompt,
       lines.add(b, [&](std::string_view data) { read_chunk(data, now, request); });
     });
     if (status != 200) request.error = fmt::format("status {}: {}", status, whole.substr(0, 500));
-    if (status == 200 && request.error.empty() && request.output_tokens == 0) request.error = "an answer without usage";
+    if (status == 200 && request.error.empty() && request.output_tokens == 0) request.error = "the answer has no usage";
   } catch (const std::exception& e) {
     request.error = message_of(e);
   }

@@ -1,4 +1,4 @@
-// sluice template: conversations to prompt text, line by line.
+// sluice template: renders conversations to prompt text, line by line.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ struct Arguments {
   bool jsonl = false;
 };
 
-// "2026-01-15" or "2026-01-15T12:30:00", local time.
+// Parses "2026-01-15" or "2026-01-15T12:30:00" as local time.
 std::chrono::system_clock::time_point parse_time(const std::string& text) {
   std::tm tm{};
   tm.tm_isdst = -1;
@@ -31,7 +31,8 @@ std::chrono::system_clock::time_point parse_time(const std::string& text) {
   if (end != nullptr && (*end == 'T' || *end == ' ')) end = strptime(end + 1, "%H:%M:%S", &tm);
   if (end != nullptr && *end == 'Z' && end[1] == '\0') return std::chrono::system_clock::from_time_t(timegm(&tm));
   if (end == nullptr || *end != '\0') {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("--now: '{}' is not a time such as 2026-01-15T12:30:00", text));
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--now: invalid time '{}' (expected e.g. 2026-01-15 or 2026-01-15T12:30:00)", text));
   }
   return std::chrono::system_clock::from_time_t(std::mktime(&tm));
 }
@@ -40,11 +41,11 @@ ChatTemplate open_template(std::string place) {
   place = local_text(place);
   if (std::filesystem::is_directory(place)) {
     std::optional<ChatTemplate> found = ChatTemplate::from_folder(place);
-    if (!found) throw Error(ErrorCode::kNotFound, fmt::format("{}: no chat template there", place));
+    if (!found) throw Error(ErrorCode::kNotFound, fmt::format("{}: has no chat template", place));
     return std::move(*found);
   }
   std::ifstream in(place, std::ios::binary);
-  if (!in) throw Error(ErrorCode::kNotFound, fmt::format("{}: cannot be opened", place));
+  if (!in) throw Error(ErrorCode::kNotFound, fmt::format("{}: cannot open the file", place));
   std::ostringstream source;
   source << in.rdbuf();
   return ChatTemplate::from_source(source.str(), Json::object());
@@ -53,7 +54,7 @@ ChatTemplate open_template(std::string place) {
 int render(const Arguments& a) {
   const ChatTemplate chat_template = open_template(a.model);
   const auto now = a.now.empty() ? std::chrono::system_clock::now() : parse_time(a.now);
-  if (!a.jsonl) throw Error(ErrorCode::kInvalidRequest, "give --jsonl, and conversations on standard input");
+  if (!a.jsonl) throw Error(ErrorCode::kInvalidRequest, "give --jsonl and write conversations to standard input");
   return filter_json_lines([&](const Json& line) -> Json {
     return {{"text", chat_template.render_variables(line, now)}};
   });
@@ -66,7 +67,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_flag(
       "--jsonl", a->jsonl,
       "lines of template variables in ({\"messages\": ..., ...}), lines {\"text\": ...} or {\"error\": ...} out");
-  app.add_option("--now", a->now, "time that strftime_now tells (default: the real one)")->type_name("ISO-TIME");
+  app.add_option("--now", a->now, "time that strftime_now returns (default: the current time)")->type_name("ISO-TIME");
   return [a] { return render(*a); };
 }
 

@@ -1,4 +1,4 @@
-// sluice tokenize: text to ids and back, line by line.
+// sluice tokenize: converts text to ids and back, line by line.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -64,15 +64,15 @@ std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   app.add_option("model", a->model, "model folder or tokenizer file; without one, the bundled demo model")
       ->type_name("MODEL_OR_FILE");
-  app.add_option("--text", a->text, "one text");
+  app.add_option("--text", a->text, "text to tokenize");
   app.add_flag("--jsonl", a->jsonl,
                "lines {\"text\": ...} on standard input, lines {\"ids\": ..., \"tokens\": ...} out");
-  app.add_flag("--no-special", a->no_special, "add no special tokens; with --decode, leave them out of the text");
+  app.add_flag("--no-special", a->no_special, "do not add special tokens; with --decode, omit them from the text");
   app.add_flag("--decode", a->decode, "lines {\"ids\": [...]} in, lines {\"text\": ...} out");
   return [a] { return tokenize(*a); };
 }
 
-const Command command{"tokenize", "turn text into token ids, or back", declare};
+const Command command{"tokenize", "convert text to token ids, or back", declare};
 const Registry<Command> registered{command};
 
 }  // namespace

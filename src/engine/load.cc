@@ -90,7 +90,9 @@ void check_all_used(const Config& config, const LoadContext& context) {
     problems = e.what();
   }
   std::string names;
-  for (const std::string& key : unsettled(config, find_family(config).name)) names += (names.empty() ? "" : ", ") + key;
+  for (const std::string& key : unknown_config_keys(config, find_family(config).ignored)) {
+    names += (names.empty() ? "" : ", ") + key;
+  }
   if (!names.empty()) {
     problems += fmt::format("{}{}: {} not understood for this architecture", problems.empty() ? "" : "\n",
                             config.origin(), names);

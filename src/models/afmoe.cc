@@ -1,5 +1,5 @@
-// AFMoE (Trinity): gated attention, rotated only in sliding layers, norms before and after both halves, experts chosen
-// by corrected sigmoids.
+// AFMoE (Trinity): gated attention, rotated only in sliding layers; norms before and after both sublayers; experts
+// chosen by sigmoid scores with corrections.
 #include <cmath>
 
 #include "nn/decoder_config.h"
@@ -21,11 +21,11 @@ void read_routing(const Config& config, DecoderSpec& s) {
   m.shared_inner = inner * config.get("num_shared_experts", 2);
   const int dense = config.get("num_dense_layers", 1);
   for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense;
-  // Of the configurations that came with code of their own.
-  if (config.get("score_func", std::string("sigmoid")) != "sigmoid") config.refuse("score_func", "is not sigmoid");
+  // These keys occur in configurations that were published with their own code.
+  if (config.get("score_func", std::string("sigmoid")) != "sigmoid") config.refuse("score_func", "must be sigmoid");
   if (!config.get("route_norm", true)) config.refuse("route_norm", "false is not supported");
   for (const char* key : {"n_group", "topk_group", "num_expert_groups", "num_limited_groups"}) {
-    if (config.get(key, 1) != 1) config.refuse(key, "is not 1");
+    if (config.get(key, 1) != 1) config.refuse(key, "must be 1");
   }
   for (const char* key : {"load_balance_coeff", "use_grouped_mm"}) config.ignore(key);
 }

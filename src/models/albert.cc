@@ -20,7 +20,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const int groups = read_positive(config, "num_hidden_groups", config.get("num_hidden_groups", 1));
   const int inner = read_positive(config, "inner_group_num", config.get("inner_group_num", 1));
   const int depth = static_cast<int>(s.layers.size());
-  if (groups > depth) config.refuse("num_hidden_groups", fmt::format("{} for {} layers", groups, depth));
+  if (groups > depth) config.refuse("num_hidden_groups", fmt::format("{} is more than the {} layers", groups, depth));
   s.layers.clear();
   for (int i = 0; i < depth; ++i) {
     const int group = static_cast<int>(i / (static_cast<double>(depth) / groups));
@@ -32,7 +32,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                          .outputs = s.hidden,
                          .activation = ops::Activation::kTanh};
   for (const char* key : {"net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"}) {
-    config.ignore(key);  // of configurations that TensorFlow wrote; no code reads them
+    config.ignore(key);  // only in configurations written for TensorFlow; no code reads them
   }
   return encoder_for_task(std::move(s), context, max_len, ops::Pooling::kFirst, {pooler, {.name = "classifier"}},
                           {"pooler.", "albert.pooler.", "predictions.", "sop_classifier."});

@@ -1,4 +1,4 @@
-// Arcee AFM: Llama's graph with a plain MLP of squared ReLU.
+// Arcee AFM: Llama's graph with a plain squared-ReLU MLP.
 #include "nn/decoder_config.h"
 
 namespace sluice {

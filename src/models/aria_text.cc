@@ -1,4 +1,4 @@
-// Aria's decoder (arXiv:2410.05993): Llama's graph with experts, and one for all rows beside them.
+// Aria's decoder (arXiv:2410.05993): Llama's graph with routed experts and one shared expert.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -9,7 +9,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_attention_bias(config, s, true);
   if (config.get("mlp_bias", false)) config.refuse("mlp_bias", "true is not supported: experts have none");
   read_experts(config, s, "moe_num_experts", "moe_topk", s.mlp.inner);
-  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.normalize = true;  // softmax over the chosen experts
   s.moe.shared_inner = s.mlp.inner * config.get("moe_num_shared_experts", 2);
   s.moe.layout = ExpertLayout::kTransposedHalves;
   s.moe.router = "router";

@@ -1,4 +1,4 @@
-// A.X K1 (SK Telecom): DeepSeek-V3 with a norm of what the experts add.
+// A.X K1 (SK Telecom): DeepSeek-V3 with a norm of the experts' result.
 #include <fmt/core.h>
 
 #include "models/deepseek.h"
@@ -9,7 +9,7 @@ namespace {
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = latent_llama_like(config, "axk1");
   for (const auto& [key, wanted] : {std::pair{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}}) {
-    if (config.get(key, std::string(wanted)) != wanted) config.refuse(key, fmt::format("is not {}", wanted));
+    if (config.get(key, std::string(wanted)) != wanted) config.refuse(key, fmt::format("must be {}", wanted));
   }
   read_deepseek_experts(config, s, true, {.default_shared = 1, .default_dense = 1, .default_scale = 2.5f});
   if (!config.has("mlp_layer_types") && config.has("first_k_dense_replace")) read_deepseek_layers(config, s);

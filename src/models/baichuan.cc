@@ -1,12 +1,12 @@
-// Baichuan 1 and 2 (arXiv:2309.10305): Llama's graph with one projection for queries, keys and values; the larger
-// models have ALiBi instead of a rotation, those of the second generation a head of unit rows.
+// Baichuan 1 and 2 (arXiv:2309.10305): Llama's graph with one fused projection for queries, keys and values. The larger
+// models use ALiBi instead of a rotation. The second generation's head has unit rows.
 #include "nn/decoder_config.h"
 
 namespace sluice {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  // Nothing else in config.json tells the 13B models' positions than the name of their length.
+  // config.json tells the 13B models' ALiBi only by the name of the key for their length.
   const bool alibi = !config.has("max_position_embeddings");
   const int length = config.get("model_max_length", 4096);
   DecoderSpec s = llama_like(config, "baichuan");
@@ -19,7 +19,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
     s.ropes.clear();
     s.attention.alibi_slopes = alibi_slopes(s.attention.heads);
   }
-  constexpr int kSecondVocab = 125696;  // nor is there a key for the head
+  constexpr int kSecondVocab = 125696;  // the unit-row head has no key either; this vocabulary identifies it
   s.unit_head = s.vocab == kSecondVocab;
   config.ignore("z_loss_weight");  // training only
   return decoder_lm(std::move(s), context, max_len);

@@ -1,5 +1,6 @@
-// Bailing MoE: Ling, Ring and Ming of inclusionAI. The first generation chooses experts by softmax (arXiv:2503.05139),
-// the second by corrected sigmoids in the best groups, with norms of queries and keys (arXiv:2510.22115).
+// Bailing MoE: Ling, Ring and Ming of inclusionAI. The first generation chooses experts by softmax (arXiv:2503.05139).
+// The second chooses them by sigmoid scores with corrections in the best groups, and norms queries and keys
+// (arXiv:2510.22115).
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -7,10 +8,10 @@ namespace {
 
 void refuse_other(const Config& config, const char* key, const std::string& wanted) {
   const auto value = config.get(key, wanted);
-  if (value != wanted) config.refuse(key, "'" + value + "' is not " + wanted);
+  if (value != wanted) config.refuse(key, "must be " + wanted + ", not '" + value + "'");
 }
 
-// All but the experts' scores.
+// Reads everything except the experts' scores.
 DecoderSpec bailing_like(const Config& config, std::string family) {
   DecoderSpec s = llama_like(config, std::move(family));
   const bool bias = config.get("use_bias", false);
@@ -28,7 +29,7 @@ DecoderSpec bailing_like(const Config& config, std::string family) {
   if (!config.get("use_rmsnorm", true)) config.refuse("use_rmsnorm", "false is not supported");
   if (config.get("norm_softmax", false)) config.refuse("norm_softmax", "true is not supported");
   if (config.get("use_sliding_window", false)) config.refuse("use_sliding_window", "true is not supported");
-  // Of windows that are off, of layers that predict further tokens, of dropout and precision in the reference.
+  // These keys belong to windows that are off, multi-token-prediction layers, dropout, and precision in the reference.
   for (const char* key : {"sliding_window", "max_window_layers", "mtp_loss_scaling_factor", "output_dropout",
                           "embedding_dropout", "router_dtype", "rotary_dim", "rotary_type"}) {
     config.ignore(key);
@@ -38,7 +39,7 @@ DecoderSpec bailing_like(const Config& config, std::string family) {
 
 void finish_experts(const Config& config, DecoderSpec& s, int inner) {
   const int shared = config.get("num_shared_experts", 0);
-  if (shared < 0) config.refuse("num_shared_experts", "is negative");
+  if (shared < 0) config.refuse("num_shared_experts", "must not be negative");
   const int width = config.get("moe_shared_expert_intermediate_size", inner);
   s.moe.shared_inner = shared * width;
 }

@@ -1,4 +1,4 @@
-// Bamba: Mamba 2 with a few attention layers, half of whose heads' dimensions are rotated.
+// Bamba: Mamba 2 with a few attention layers that rotate half of each head's dimensions.
 #include <fmt/core.h>
 
 #include "models/mamba.h"
@@ -12,13 +12,14 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.bias = config.get("mlp_bias", false);
   const int rotated = config.get("attn_rotary_emb", s.ropes[0].rotary_dim);
   if (rotated != s.ropes[0].rotary_dim) {
-    config.refuse("attn_rotary_emb", fmt::format("{} contradicts partial_rotary_factor: {} of {}", rotated,
+    config.refuse("attn_rotary_emb", fmt::format("{} contradicts partial_rotary_factor ({} of {})", rotated,
                                                  s.ropes[0].rotary_dim, s.attention.head_dim));
   }
   const Mamba2Spec mamba = read_mamba2(config, s, kBambaKeys);
   for (LayerSpec& layer : s.layers) layer.mixer = mixer_of<Mamba2>("mamba", mamba);
   for (const int i : config.get("attn_layer_indices", std::vector<int>{})) {
-    if (i < 0 || i >= s.depth()) config.refuse("attn_layer_indices", fmt::format("{} of {} layers", i, s.depth()));
+    if (i < 0 || i >= s.depth())
+      config.refuse("attn_layer_indices", fmt::format("layer {} does not exist in a model of {} layers", i, s.depth()));
     s.layers[i].mixer = nullptr;
   }
   s.names.norm = "final_layernorm";

@@ -1,4 +1,4 @@
-// BERT (arXiv:1810.04805) and what shares its graph to the letter.
+// BERT (arXiv:1810.04805) and families with exactly the same graph.
 #include "models/bert.h"
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@ EncoderSpec bert_like(const Config& c, const LoadContext& context, std::string f
   s.hidden = sizes.hidden;
   s.max_positions = sizes.max_positions;
   s.types = c.get("type_vocab_size", 2);
-  if (s.types < 0) c.refuse("type_vocab_size", "is negative");
+  if (s.types < 0) c.refuse("type_vocab_size", "must not be negative");
   s.norm = {.kind = NormSpec::Kind::kLayer, .eps = static_cast<float>(c.get("layer_norm_eps", 1e-12)), .bias = true};
   s.attention = sizes.attention;
   s.attention.qkv_bias = s.attention.out_bias = true;

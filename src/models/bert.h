@@ -1,4 +1,4 @@
-// What BERT and its relatives share.
+// Code shared by BERT and its relatives.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace sluice {
 
-// BERT's graph, sizes, names and configuration keys; its body is below `prefix` or at the top of the checkpoint.
+// BERT's graph, sizes, names and configuration keys. Its body is below `prefix` or at the top of the checkpoint.
 EncoderSpec bert_like(const Config& config, const LoadContext& context, std::string family, const std::string& prefix);
 
-// RoBERTa's: positions begin behind those that stood for padding, one more than pad_token_id.
+// RoBERTa: bert_like, but the first token has position pad_token_id + 1, after the positions reserved for padding.
 EncoderSpec roberta_like(const Config& config, const LoadContext& context, std::string family,
                          const std::string& prefix);
 
-// The head of RoBERTa and of those that took it over: a dense layer and the labels, names from the top.
+// The classification head of RoBERTa and its relatives: a dense layer, then the labels. Names are from the top of the
+// checkpoint.
 std::vector<DenseSpec> roberta_head(int hidden, ops::Activation activation);
 
-// Wo, Wqkv: one matrix of queries, keys and values, in this order.
+// Fuses queries, keys and values, in this order, into one matrix `qkv`; names the output projection `out`.
 void use_fused_qkv(EncoderSpec& spec, std::string qkv, std::string out, bool bias);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// BitNet b1.58: Llama's graph with norms inside both halves and squared ReLU (arXiv:2504.12285).
+// BitNet b1.58: Llama's graph with a norm inside both sublayers and squared ReLU (arXiv:2504.12285).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -13,7 +13,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                               .inner = nullptr,
                               .max_positions = "seq_length"});
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads"})
-    config.ignore(key);  // n_* go first
+    config.ignore(key);  // the n_* spelling takes precedence
   s.normed_residual = config.get("apply_residual_connection_post_layernorm", false);
   s.norm = read_layer_norm(config, "layer_norm_epsilon");
   s.tied_head = config.get("tie_word_embeddings", true);
@@ -34,7 +34,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
              .layers = "h",
              .norm = "ln_f",
              .attention = "self_attention"};
-  // How the training code computed the same thing.
+  // These keys choose between equivalent computations in the training code.
   for (const char* key : {"slow_but_exact", "offset_alibi", "masked_softmax_fusion", "bias_dropout_fusion",
                           "attention_softmax_in_fp32", "skip_bias_add", "skip_bias_add_qkv", "n_inner"}) {
     config.ignore(key);
@@ -42,7 +42,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "bloom", .architectures = {"BloomForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "bloom",
+    .architectures = {"BloomForCausalLM"},
+    .build = build,
+    .ignored = {{"bias_dropout_fusion"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

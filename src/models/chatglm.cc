@@ -1,5 +1,5 @@
-// ChatGLM 2 and 3 and GLM-4 9B as first published (arXiv:2406.12793): half of every head rotated in neighbouring pairs,
-// few kv heads, fused projections.
+// ChatGLM 2 and 3, and GLM-4 9B as first published (arXiv:2406.12793): rotates half of each head in adjacent pairs; few
+// kv heads; fused projections.
 #include <cmath>
 
 #include "nn/decoder_config.h"
@@ -24,9 +24,9 @@ void read_attention(const Config& config, DecoderSpec& s) {
   a.interleaved_rope = true;
   RopeSpec rope;
   rope.rotary_dim = a.head_dim / 2;
-  if (a.head_dim % 4 != 0) config.refuse("kv_channels", "is no multiple of 4");
+  if (a.head_dim % 4 != 0) config.refuse("kv_channels", "must be a multiple of 4");
   const double ratio = config.get("rope_ratio", 1.0);
-  if (!(ratio > 0)) config.refuse("rope_ratio", "is not positive");
+  if (!(ratio > 0)) config.refuse("rope_ratio", "must be positive");
   rope.theta = 10000.0 * ratio;
   s.ropes = {rope};
 }
@@ -59,7 +59,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
              .norm = "encoder.final_layernorm",
              .head = "transformer.output_layer",
              .attention = "self_attention"};
-  // Precision and fusion in the first implementation, and the vocabulary before it was padded.
+  // These keys set precision and fusion in the first implementation, or the vocabulary size before padding.
   for (const char* key : {"apply_query_key_layer_scaling", "attention_softmax_in_fp32", "bias_dropout_fusion",
                           "fp32_residual_connection", "prefix_projection", "vocab_size"}) {
     config.ignore(key);
@@ -69,7 +69,14 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 }
 
 const ModelFamily family{
-    .name = "chatglm", .architectures = {"ChatGLMModel", "ChatGLMForConditionalGeneration"}, .build = build};
+    .name = "chatglm",
+    .architectures = {"ChatGLMModel", "ChatGLMForConditionalGeneration"},
+    .build = build,
+    .ignored =
+        {
+            {"num_hidden_layers"},  // num_layers is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Command R: one LayerNorm for attention and MLP in parallel, rotations of neighbouring pairs.
+// Command R: one LayerNorm for parallel attention and MLP; rotates adjacent pairs.
 #include "models/cohere.h"
 
 namespace sluice {
@@ -11,7 +11,7 @@ DecoderSpec cohere_like(const Config& config, std::string family, double theta) 
   s.parallel = true;
   s.names.mlp_norm = "";
   s.logit_scale = config.get("logit_scale", 0.0625f);
-  if (!(s.logit_scale > 0)) config.refuse("logit_scale", "is not positive");
+  if (!(s.logit_scale > 0)) config.refuse("logit_scale", "must be positive");
   return s;
 }
 

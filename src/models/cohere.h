@@ -1,4 +1,4 @@
-// What Command R and its successors share.
+// Code shared by Command R and its successors.
 #pragma once
 
 #include "nn/decoder_config.h"

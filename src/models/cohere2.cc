@@ -1,4 +1,4 @@
-// Command R7B and A: Command R with sliding windows; only those layers are rotated (arXiv:2504.00698).
+// Command R7B and A: Command R with sliding windows; only sliding layers are rotated (arXiv:2504.00698).
 #include "models/cohere.h"
 
 namespace sluice {
@@ -13,7 +13,22 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "cohere2", .architectures = {"Cohere2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "cohere2",
+    .architectures = {"Cohere2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"layer_switch"},  // sliding_window_pattern is read instead
+            {"order_of_interleaved_layers", "\"local_attn_first\""},
+            {"position_embedding_type", "\"rope_gptj\""},
+            {"rotary_pct", "1.0"},
+            {"use_embedding_sharding"},
+            {"use_gated_activation", "true"},
+            {"use_parallel_block", "true"},
+            {"use_parallel_embedding"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

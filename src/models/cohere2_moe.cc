@@ -4,7 +4,8 @@
 namespace sluice {
 namespace {
 
-// Windows, and which layers are rotated: those with one, and dense ones where no dense layer has one by its pattern.
+// Reads windows and rotations. Layers with a window are rotated, and so are dense layers if the pattern gives no dense
+// layer a window.
 void read_layers(const Config& config, DecoderSpec& s) {
   const int dense = config.get("first_k_dense_replace", 0);
   for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense;
@@ -31,16 +32,16 @@ void read_routing(const Config& config, DecoderSpec& s) {
   read_experts(config, s, "num_experts", "num_experts_per_tok", s.mlp.inner);
   const auto score = config.get("expert_selection_fn", std::string("softmax"));
   if (score != "softmax" && score != "sigmoid") {
-    config.refuse("expert_selection_fn", "'" + score + "' is neither softmax nor sigmoid");
+    config.refuse("expert_selection_fn", "unknown value '" + score + "' (expected softmax or sigmoid)");
   }
   const bool normalize = config.get("norm_topk_prob", true);
   if (score == "sigmoid") s.moe.score = ops::Routing::Score::kSigmoid;
-  s.moe.normalize = score == "softmax" || normalize;  // a softmax over the chosen ones
+  s.moe.normalize = score == "softmax" || normalize;  // softmax over the chosen experts
   const int shared = config.get("num_shared_experts", 0);
-  if (shared < 0) config.refuse("num_shared_experts", "is negative");
+  if (shared < 0) config.refuse("num_shared_experts", "must not be negative");
   const auto strategy = config.get("shared_expert_combination_strategy", std::string("average"));
   if (strategy != "average" && strategy != "sum") {
-    config.refuse("shared_expert_combination_strategy", "'" + strategy + "' is neither average nor sum");
+    config.refuse("shared_expert_combination_strategy", "unknown value '" + strategy + "' (expected average or sum)");
   }
   s.moe.shared_inner = shared * s.mlp.inner;
   if (shared == 0 || strategy == "sum") return;

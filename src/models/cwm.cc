@@ -1,4 +1,4 @@
-// Code World Model (arXiv:2510.02387): Llama 3's graph with a window in three of four layers.
+// Code World Model (arXiv:2510.02387): Llama 3's graph with a sliding window in three of four layers.
 #include "nn/decoder_config.h"
 
 namespace sluice {

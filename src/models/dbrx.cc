@@ -1,4 +1,4 @@
-// DBRX: LayerNorms without bias, clamped projections, experts stored one below the other.
+// DBRX: LayerNorms without bias, clamped projections, all experts of a layer stacked in one tensor.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -20,11 +20,11 @@ void read_ffn(const Config& config, DecoderSpec& s) {
   const Config activation = config.object("ffn_act_fn");
   s.mlp.activation = read_activation(activation, "name", "silu");
   refuse_unread(activation);
-  if (config.get("hidden_size", s.hidden) != s.hidden) config.refuse("hidden_size", "differs from d_model");
+  if (config.get("hidden_size", s.hidden) != s.hidden) config.refuse("hidden_size", "must equal d_model");
   const int inner = read_positive(config, "ffn_hidden_size", config.get("ffn_hidden_size", 3584));
   read_experts(config, s, "moe_num_experts", "moe_top_k", inner);
   const double norm = config.get("moe_normalize_expert_weights", 0.0);
-  if (norm != 0.0 && norm != 1.0) config.refuse("moe_normalize_expert_weights", "is not 1 or null");
+  if (norm != 0.0 && norm != 1.0) config.refuse("moe_normalize_expert_weights", "must be 1 or null");
   s.moe.normalize = norm == 1.0;
   s.moe.layout = ExpertLayout::kFlat;
   s.moe.router = "router.layer";

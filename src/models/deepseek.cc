@@ -1,4 +1,4 @@
-// DeepSeek MoE, the first generation (arXiv:2401.06066): Llama's attention, experts chosen by softmax, shared ones.
+// DeepSeek MoE, first generation (arXiv:2401.06066): Llama's attention, experts chosen by softmax, shared experts.
 #include "models/deepseek.h"
 
 namespace sluice {
@@ -10,7 +10,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1407));
   read_experts(config, s, "n_routed_experts", "num_experts_per_tok", inner);
   const auto scoring = config.get("scoring_func", std::string("softmax"));
-  if (scoring != "softmax") config.refuse("scoring_func", "'" + scoring + "' is not softmax");
+  if (scoring != "softmax") config.refuse("scoring_func", "must be softmax, not '" + scoring + "'");
   s.moe.normalize = config.get("norm_topk_prob", false);
   s.moe.shared_inner = inner * config.get("n_shared_experts", 0);
   read_deepseek_layers(config, s);

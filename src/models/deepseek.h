@@ -1,4 +1,4 @@
-// What DeepSeek's models and those made after them share.
+// Code shared by DeepSeek's models and the families derived from them.
 #pragma once
 
 #include "nn/decoder_config.h"
@@ -12,12 +12,12 @@ struct LatentDefaults {
   int nope_dim = 128, rope_dim = 64;
   int value_dim = 128;  // 0: hidden_size / num_attention_heads
   bool interleaved_rope = true;
-  bool rope_is_part = false;  // partial_rotary_factor is of nope_dim and rope_dim together
+  bool rope_is_part = false;  // partial_rotary_factor refers to nope_dim + rope_dim
   RopeDefaults rope{};
 };
-// Sizes, norm, activation, head, and latent attention in all layers (nn/attention/latent_attention.h).
+// Reads sizes, norm, activation and head; gives all layers latent attention (nn/attention/latent_attention.h).
 DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {});
-// The layers with experts: moe_layer_freq, from first_k_dense_replace on.
+// Chooses the layers with experts: every moe_layer_freq-th, from first_k_dense_replace on.
 void read_deepseek_layers(const Config& config, DecoderSpec& spec);
 
 }  // namespace sluice

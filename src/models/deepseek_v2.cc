@@ -1,4 +1,4 @@
-// DeepSeek-V2 (arXiv:2405.04434): latent attention, experts chosen by softmax among all or in the best groups.
+// DeepSeek-V2 (arXiv:2405.04434): latent attention; experts chosen by softmax, among all or in the best groups.
 #include <cmath>
 
 #include "models/deepseek.h"
@@ -17,21 +17,21 @@ DecoderSpec latent_llama_like(const Config& config, std::string family, const La
   LatentAttentionSpec a;
   a.heads = s.attention.heads;
   a.q_rank = static_cast<int>(read_or_off(config, "q_lora_rank", d.q_rank));
-  if (a.q_rank < 0) config.refuse("q_lora_rank", "is negative");
+  if (a.q_rank < 0) config.refuse("q_lora_rank", "must not be negative");
   a.kv_rank = size("kv_lora_rank", d.kv_rank);
   a.nope_dim = size("qk_nope_head_dim", d.nope_dim);
   a.rope_dim = size("qk_rope_head_dim", d.rope_dim);
   a.value_dim = size("v_head_dim", d.value_dim > 0 ? d.value_dim : s.attention.head_dim);
   a.bias = config.get("attention_bias", false);
   a.interleaved_rope = config.get("rope_interleave", d.interleaved_rope);
-  // Follow from the others, and transformers writes them; every head has keys and values of its own.
+  // These follow from other keys; transformers writes them anyway. Every head has its own keys and values.
   for (const char* key : {"head_dim", "qk_head_dim", "num_key_value_heads"}) config.ignore(key);
   const int head_dim = (d.rope_is_part ? a.nope_dim : 0) + a.rope_dim;
   RopeDefaults rope_defaults = d.rope;
   if (d.rope_is_part) rope_defaults.partial = static_cast<double>(a.rope_dim) / head_dim;
   const RopeSpec rope = read_rope(config, head_dim, s.max_positions, rope_defaults);
   if (rope.rotary_dim != a.rope_dim) {
-    config.refuse("partial_rotary_factor", "rotates a part of qk_rope_head_dim, which is rotated as a whole");
+    config.refuse("partial_rotary_factor", "rotates a part of qk_rope_head_dim; only rotating all of it is supported");
   }
   a.scale = static_cast<float>(rope.score_scale / std::sqrt(static_cast<double>(a.nope_dim + a.rope_dim)));
   s.ropes = {rope};
@@ -47,7 +47,7 @@ void read_deepseek_layers(const Config& config, DecoderSpec& s) {
   const int dense = config.get("first_k_dense_replace", 0);
   const int every = read_positive(config, "moe_layer_freq", config.get("moe_layer_freq", 1));
   for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense && i % every == 0;
-  // Of the training's loss, and of how it was spread over machines.
+  // These keys concern the training loss and its distribution over machines.
   for (const char* key : {"aux_loss_alpha", "seq_aux", "ep_size"}) config.ignore(key);
 }
 
@@ -55,7 +55,7 @@ namespace {
 
 void read_routing(const Config& config, MoeSpec& m) {
   const auto scoring = config.get("scoring_func", std::string("softmax"));
-  if (scoring != "softmax") config.refuse("scoring_func", "'" + scoring + "' is not softmax");
+  if (scoring != "softmax") config.refuse("scoring_func", "must be softmax, not '" + scoring + "'");
   const auto method = config.get("topk_method", std::string("greedy"));
   if (method == "group_limited_greedy") {
     read_expert_groups(config, m);
@@ -63,9 +63,10 @@ void read_routing(const Config& config, MoeSpec& m) {
   } else if (method == "greedy" || method == "gready") {  // DeepSeek-V2-Lite's spelling
     for (const char* key : {"n_group", "topk_group"}) config.ignore(key);
   } else {
-    config.refuse("topk_method", "'" + method + "' is neither greedy nor group_limited_greedy");
+    config.refuse("topk_method", "unknown value '" + method + "' (expected greedy or group_limited_greedy)");
   }
-  if (config.get("norm_topk_prob", false)) config.refuse("norm_topk_prob", "true: implementations disagree on it");
+  if (config.get("norm_topk_prob", false))
+    config.refuse("norm_topk_prob", "true is not supported: implementations disagree on it");
   m.scale = config.get("routed_scaling_factor", 1.0f);
 }
 

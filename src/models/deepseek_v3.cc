@@ -1,5 +1,5 @@
-// DeepSeek-V3 and R1 (arXiv:2412.19437), Kimi K2 and Moonlight under the same architecture: latent attention, experts
-// chosen by corrected sigmoids in the best groups.
+// DeepSeek-V3 and R1 (arXiv:2412.19437), and Kimi K2 and Moonlight under the same architecture: latent attention;
+// experts chosen by sigmoid scores with corrections in the best groups.
 #include "models/deepseek.h"
 
 namespace sluice {
@@ -9,7 +9,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = latent_llama_like(config, "deepseek_v3");
   const auto only = [&](const char* key, const std::string& wanted) {
     const auto value = config.get(key, wanted);
-    if (value != wanted) config.refuse(key, "'" + value + "' is not " + wanted);
+    if (value != wanted) config.refuse(key, "must be " + wanted + ", not '" + value + "'");
   };
   only("scoring_func", "sigmoid");
   only("topk_method", "noaux_tc");

@@ -1,6 +1,6 @@
 // DeepSeek-V3.2 (arXiv:2512.02556) and GLM-5: DeepSeek-V3 whose layers see only the index_topk tokens that an indexer
-// chooses. As long as a text has no more than these, all of them are seen; contexts end there, and indexers are left
-// out.
+// chooses. A text of at most that many tokens is seen in full. Contexts are limited to that length, and indexers are
+// not loaded.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 void end_where_choosing_begins(const Config& config, LoadContext& context, DecoderSpec& s) {
   const int chosen = read_positive(config, "index_topk", config.get("index_topk", 2048));
   if (s.max_positions > chosen && context.dry) {
-    log::warning("{}: sparse attention is not supported: contexts end at {} tokens (index_topk)", config.origin(),
-                 chosen);
+    log::warning("{}: sparse attention is not supported; the context is limited to {} tokens (index_topk)",
+                 config.origin(), chosen);
   }
   s.max_positions = std::min(s.max_positions, chosen);
   for (int i = 0; i < s.depth(); ++i) {
@@ -26,7 +26,8 @@ void end_where_choosing_begins(const Config& config, LoadContext& context, Decod
     config.ignore(key);
   }
   for (const std::string& kind : config.get("layer_types", std::vector<std::string>{})) {
-    if (kind != "indexed_attention") config.refuse("layer_types", fmt::format("'{}' is not indexed_attention", kind));
+    if (kind != "indexed_attention")
+      config.refuse("layer_types", fmt::format("unknown type '{}' (expected indexed_attention)", kind));
   }
 }
 
@@ -36,7 +37,7 @@ std::unique_ptr<Model> build_as(const char* name, double norm_eps, const Config&
   if (s.mlp.bias = config.get("mlp_bias", false); s.mlp.bias) config.refuse("mlp_bias", "true is not supported");
   const auto only = [&](const char* key, const std::string& wanted) {
     const auto value = config.get(key, wanted);
-    if (value != wanted) config.refuse(key, "'" + value + "' is not " + wanted);
+    if (value != wanted) config.refuse(key, "must be " + wanted + ", not '" + value + "'");
   };
   only("scoring_func", "sigmoid");
   only("topk_method", "noaux_tc");

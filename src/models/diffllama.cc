@@ -1,5 +1,5 @@
-// DiffLlama: Llama whose heads come in pairs, and what the second of a pair attends to is taken from what the first
-// does (differential attention: Ye et al. 2024, arXiv:2410.05258).
+// DiffLlama: Llama with differential attention (Ye et al. 2024, arXiv:2410.05258). Heads come in pairs, and a share of
+// the second head's result is subtracted from the first's.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -10,16 +10,16 @@ namespace sluice {
 namespace {
 
 struct DifferentialSpec {
-  int heads = 0, kv_heads = 0, head_dim = 0;  // even numbers of heads: the pairs are i and i + heads / 2
+  int heads = 0, kv_heads = 0, head_dim = 0;  // even numbers of heads; heads i and i + heads / 2 are a pair
   bool bias = false;
-  float eps = 0;       // of the norm of a pair's result
-  double initial = 0;  // what the second's share was when training began
+  float eps = 0;       // epsilon of the norm of a pair's result
+  double initial = 0;  // share of the second head at the start of training
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
 };
 
-// The values of a pair of kv heads side by side, for all pairs.
+// The values of both kv heads of a pair side by side, for all pairs.
 std::vector<RowRange> paired_rows(const DifferentialSpec& s) {
   const int64_t dim = s.head_dim, half = s.kv_heads / 2;
   std::vector<RowRange> rows;
@@ -30,7 +30,7 @@ std::vector<RowRange> paired_rows(const DifferentialSpec& s) {
   return rows;
 }
 
-// Both heads of a pair read the values of both kv heads, therefore these are cached for either.
+// Both heads of a pair read the values of both kv heads, so the cache stores them for each.
 class DifferentialAttention final : public TokenMixer {
  public:
   DifferentialAttention(const Weights& w, const DifferentialSpec& s, int hidden)
@@ -100,15 +100,15 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const AttentionSpec& a = s.attention;
   DifferentialSpec d{
       .heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .bias = a.qkv_bias, .eps = s.norm.eps};
-  if (d.heads % 2 != 0) config.refuse("num_attention_heads", fmt::format("{} is odd", d.heads));
-  if (d.kv_heads % 2 != 0) config.refuse("num_key_value_heads", fmt::format("{} is odd", d.kv_heads));
+  if (d.heads % 2 != 0) config.refuse("num_attention_heads", fmt::format("must be even, not {}", d.heads));
+  if (d.kv_heads % 2 != 0) config.refuse("num_key_value_heads", fmt::format("must be even, not {}", d.kv_heads));
   for (int i = 0; i < s.depth(); ++i) {
     d.initial = 0.8 - 0.6 * std::exp(-0.3 * i);
     s.layers[i].mixer = [d](const Weights& w, int hidden) {
       return std::make_unique<DifferentialAttention>(w / "self_attn", d, hidden);
     };
   }
-  config.ignore("lambda_std_dev");  // of training's beginning
+  config.ignore("lambda_std_dev");  // only initializes training
   return decoder_lm(std::move(s), context, max_len);
 }
 

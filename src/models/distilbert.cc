@@ -1,4 +1,4 @@
-// DistilBERT (arXiv:1910.01108): BERT without token types, with names and configuration keys of its own.
+// DistilBERT (arXiv:1910.01108): BERT without token types, under its own names and configuration keys.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -36,7 +36,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.names.attention_norm = "sa_layer_norm";
   s.names.mlp_norm = "output_layer_norm";
   for (int i = 0; i < sizes.depth(); ++i) s.layers.push_back({.name = fmt::format("transformer.layer.{}", i)});
-  config.ignore("sinusoidal_pos_embds");  // how the table began; it is stored either way
+  config.ignore("sinusoidal_pos_embds");  // how the table was initialized; it is stored either way
   const DenseSpec dense{.name = "pre_classifier", .outputs = s.hidden, .activation = ops::Activation::kRelu};
   return encoder_for_task(std::move(s), context, max_len, ops::Pooling::kFirst, {dense, {.name = "classifier"}},
                           {"vocab_transform.", "vocab_layer_norm.", "vocab_projector."});

@@ -15,7 +15,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "dots1", .architectures = {"Dots1ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "dots1",
+    .architectures = {"Dots1ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"moe_layer_freq", "1"},
+            {"scoring_func", "\"noaux_tc\""},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// ERNIE 4.5, dense: Llama's graph with rotations of neighbouring pairs.
+// ERNIE 4.5, dense: Llama's graph, rotating adjacent pairs.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -22,13 +22,23 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (int i = 0; i < s.depth(); ++i) {
     s.layers[i].moe = (i + 1) % interval == 0 && i >= first && (last < 0 || i <= last);
   }
-  // Layers that predict further tokens: results are the same without them.
+  // Multi-token-prediction layers: results are the same without them.
   config.ignore("num_nextn_predict_layers");
   ignore_tensors(context, "model.mtp_");
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "ernie4_5_moe", .architectures = {"Ernie4_5_MoeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "ernie4_5_moe",
+    .architectures = {"Ernie4_5_MoeForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"moe_capacity"},
+            {"moe_gate", "\"topk\""},
+            {"moe_use_aux_free", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

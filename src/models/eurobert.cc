@@ -1,4 +1,4 @@
-// EuroBERT (arXiv:2503.05500): Llama's graph without causality.
+// EuroBERT (arXiv:2503.05500): Llama's graph with bidirectional attention.
 #include "nn/decoder_config.h"
 #include "sluice/error.h"
 

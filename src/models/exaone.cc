@@ -1,4 +1,4 @@
-// EXAONE 3 and 3.5 (arXiv:2412.04862): Llama's graph under names of its own.
+// EXAONE 3 and 3.5 (arXiv:2412.04862): Llama's graph under its own names.
 #include "models/gpt2.h"
 
 namespace sluice {
@@ -10,7 +10,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.activation = read_activation(config, "activation_function", "silu");
   s.tied_head = config.get("tie_word_embeddings", false);
   if (config.get("head_dim", s.attention.head_dim) != s.attention.head_dim) {
-    config.refuse("head_dim", "is not hidden_size / num_attention_heads");
+    config.refuse("head_dim", "must be hidden_size / num_attention_heads");
   }
   s.ropes = {read_rope(config, s.attention.head_dim, s.max_positions)};
   s.attention.out = "out_proj";

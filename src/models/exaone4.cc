@@ -1,4 +1,4 @@
-// EXAONE 4: norms of what the halves of a block add, and of queries and keys; rotation in sliding layers only.
+// EXAONE 4: norms of the sublayers' results and of queries and keys; rotates only sliding layers.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// K-EXAONE: EXAONE 4's attention behind norms, DeepSeek-V3's experts (arXiv:2601.01739).
+// K-EXAONE: EXAONE 4's attention with norms before it, and DeepSeek-V3's experts (arXiv:2601.01739).
 #include "nn/decoder_config.h"
 
 namespace sluice {

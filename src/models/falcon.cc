@@ -1,4 +1,4 @@
-// Falcon: three layouts of the fused projection, rope or ALiBi, in parallel or not (arXiv:2311.16867).
+// Falcon: three layouts of the fused projection, RoPE or ALiBi, parallel or sequential blocks (arXiv:2311.16867).
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -23,7 +23,8 @@ void read_attention(const Config& config, DecoderSpec& s, bool modern) {
     return;
   }
   s.positions = Positions::kAlibi;
-  // The reference keeps slopes in bfloat16, and adds them, scaled like the scores, to scores and mask alike: twice.
+  // The reference keeps slopes in bfloat16. It adds ALiBi, scaled like the scores, both to the scores and to the mask:
+  // twice in all.
   for (float slope : alibi_slopes(a.heads)) a.alibi_slopes.push_back(2 * a.scale * bf16_to_float(float_to_bf16(slope)));
   for (const char* key : {"rope_parameters", "rope_theta", "rope_scaling"}) config.ignore(key);
 }
@@ -57,7 +58,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "falcon", .architectures = {"FalconForCausalLM", "RWForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "falcon",
+    .architectures = {"FalconForCausalLM", "RWForCausalLM"},
+    .build = build,
+    .ignored = {{"apply_residual_connection_post_layernorm", "false"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Falcon-H1: every layer is Mamba 2 beside attention, with multipliers on everything (arXiv:2507.22448).
+// Falcon-H1: every layer runs Mamba 2 beside attention; multipliers scale every projection (arXiv:2507.22448).
 #include <fmt/core.h>
 
 #include "models/mamba.h"
@@ -9,15 +9,15 @@ namespace {
 
 float read_multiplier(const Config& config, const char* key) {
   const float value = config.get(key, 1.0f);
-  if (!(value > 0)) config.refuse(key, fmt::format("{} is not positive", value));
+  if (!(value > 0)) config.refuse(key, fmt::format("must be positive, not {}", value));
   return value;
 }
 
 std::vector<float> read_multipliers(const Config& config, const char* key, size_t count) {
   const std::vector<double> values = config.get(key, std::vector<double>(count, 1.0));
-  if (values.size() != count) config.refuse(key, fmt::format("has {} values, needs {}", values.size(), count));
+  if (values.size() != count) config.refuse(key, fmt::format("has {} values, expected {}", values.size(), count));
   for (const double value : values) {
-    if (!(value > 0)) config.refuse(key, fmt::format("{} is not positive", value));
+    if (!(value > 0)) config.refuse(key, fmt::format("must be positive, not {}", value));
   }
   return {values.begin(), values.end()};
 }
@@ -29,7 +29,7 @@ Mamba2Spec read_state_space(const Config& config, const DecoderSpec& s) {
   m.out_bias = config.get("projectors_bias", false);
   m.norm = config.get("mamba_rms_norm", false);
   m.norm_before_gate = m.norm && config.get("mamba_norm_before_gate", true);
-  config.ignore("mamba_norm_before_gate");  // without a norm
+  config.ignore("mamba_norm_before_gate");  // there is no norm
   m.norm_groups = m.groups;
   const float in = read_multiplier(config, "ssm_in_multiplier");
   if (in != 1.0f && m.in_bias) config.refuse("ssm_in_multiplier", "is not supported with mamba_proj_bias");
@@ -48,7 +48,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.gate_scale = mlp[0];
   const Mamba2Spec mamba = read_state_space(config, s);
   const float mamba_scale = read_multiplier(config, "ssm_out_multiplier");
-  // What multiplies the input of attention multiplies queries, keys and values.
+  // The multiplier of attention's input applies to queries, keys and values.
   const float in = read_multiplier(config, "attention_in_multiplier");
   if (in != 1.0f && s.attention.qkv_bias) {
     config.refuse("attention_in_multiplier", "is not supported with attention_bias");
@@ -72,7 +72,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "falcon_h1", .architectures = {"FalconH1ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "falcon_h1",
+    .architectures = {"FalconH1ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"mamba_use_mlp", "true"},
+            {"mlp_expansion_factor"},  // mlp_expansion_factor: intermediate_size is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Falcon Mamba: Mamba with norms of the steps and of the state's projections (arXiv:2410.05355).
+// Falcon Mamba: Mamba with norms of the step sizes and of the state projections (arXiv:2410.05355).
 #include "models/mamba.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Gemma: scaled embeddings, norms that scale by one plus their weight, GELU (arXiv:2403.08295).
+// Gemma: scaled embeddings, norms that multiply by one plus their weight, GELU (arXiv:2403.08295).
 #include "models/gemma.h"
 
 #include <fmt/core.h>
@@ -37,13 +37,16 @@ float gemma_factor(const LoadContext& context, double value) {
 void share_gemma_kv(const Config& config, LoadContext& context, DecoderSpec& s, const std::vector<bool>& sliding,
                     int fallback) {
   const int shared = config.get("num_kv_shared_layers", fallback), first = s.depth() - shared;
-  if (shared < 0 || first < 1) config.refuse("num_kv_shared_layers", fmt::format("{} of {}", shared, s.depth()));
+  if (shared < 0 || first < 1)
+    config.refuse("num_kv_shared_layers", fmt::format("{} is not possible with {} layers", shared, s.depth()));
   for (int i = first; i < s.depth(); ++i) {
     int from = first - 1;
     while (from >= 0 && sliding[from] != sliding[i]) --from;
-    if (from < 0) config.refuse("num_kv_shared_layers", fmt::format("leaves layer {} none of its kind to share", i));
+    if (from < 0)
+      config.refuse("num_kv_shared_layers",
+                    fmt::format("leaves no layer of the same kind whose cache layer {} could share", i));
     s.layers[i].kv_from = from;
-    for (const char* name : {"k_proj", "v_proj", "k_norm", "v_norm"}) {  // stored, and not used
+    for (const char* name : {"k_proj", "v_proj", "k_norm", "v_norm"}) {  // stored but not used
       ignore_tensors(context, fmt::format("{}.{}.{}.self_attn.{}.", s.names.body, s.names.layers, i, name));
     }
   }
@@ -54,7 +57,7 @@ void use_gemma2_blocks(const Config& config, DecoderSpec& s, double soft_cap, do
   s.names.mlp_norm = "pre_feedforward_layernorm";
   s.names.mlp_post_norm = "post_feedforward_layernorm";
   const double scalar = config.get("query_pre_attn_scalar", 256.0);
-  if (!(scalar > 0)) config.refuse("query_pre_attn_scalar", "is not positive");
+  if (!(scalar > 0)) config.refuse("query_pre_attn_scalar", "must be positive");
   s.attention.scale = static_cast<float>(1.0 / std::sqrt(scalar));
   s.attention.soft_cap = static_cast<float>(read_or_off(config, "attn_logit_softcapping", soft_cap));
   s.logit_soft_cap = static_cast<float>(read_or_off(config, "final_logit_softcapping", logit_soft_cap));

@@ -1,4 +1,4 @@
-// Gemma 2: norms before and after both halves, soft caps, a window in every other layer (arXiv:2408.00118).
+// Gemma 2: norms before and after both sublayers, soft caps, a window in every other layer (arXiv:2408.00118).
 #include "models/gemma.h"
 
 namespace sluice {
@@ -12,7 +12,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gemma2", .architectures = {"Gemma2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "gemma2",
+    .architectures = {"Gemma2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"hidden_act"},           // hidden_activation is read instead
+            {"sliding_window_size"},  // sliding_window is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

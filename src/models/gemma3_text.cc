@@ -1,4 +1,4 @@
-// Gemma 3, text: Gemma 2 with norms of queries and keys in place of caps, and a rotation per kind of layer
+// Gemma 3, text: Gemma 2 with query and key norms instead of soft caps, and one rotation per kind of layer
 // (arXiv:2503.19786).
 #include "models/gemma.h"
 
@@ -9,11 +9,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = gemma_like(config, context, "gemma3_text", "hidden_activation",
                              {.theta = 1000000.0, .layer_type = "full_attention"});
   use_gemma2_blocks(config, s, 0.0, 0.0);
-  s.attention.soft_cap = 0.0f;  // the reference leaves attn_logit_softcapping alone
+  s.attention.soft_cap = 0.0f;  // the reference ignores attn_logit_softcapping
   s.attention.qk_norm = QkNorm::kHead;
   s.attention.qk_norm_spec = s.norm;
   int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
-  if (!s.attention.causal) window = window / 2 + 1;  // EmbeddingGemma (arXiv:2509.20354): half of it to each side
+  // EmbeddingGemma (arXiv:2509.20354): half of the window to each side
+  if (!s.attention.causal) window = window / 2 + 1;
   config.ignore("_sliding_window_pattern");
   const int pattern = read_positive(config, "sliding_window_pattern", config.get("sliding_window_pattern", 6));
   const auto sliding = read_windows(config, s, window, [=](int layer) { return (layer + 1) % pattern != 0; });

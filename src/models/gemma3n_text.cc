@@ -1,6 +1,6 @@
-// Gemma 3n, text: several copies of the residual stream, of which a layer runs on one and predicts and corrects the
-// others (AltUp: Baykal et al. 2023, arXiv:2301.13310), a low-rank branch beside attention (Laurel: Menghani et al.
-// 2024, arXiv:2411.07501), inputs for each layer, sparse gates, and keys and values that layers share.
+// Gemma 3n, text. AltUp (Baykal et al. 2023, arXiv:2301.13310) keeps several copies of the residual stream: a layer
+// runs on one, and predicts and corrects the others. Laurel (Menghani et al. 2024, arXiv:2411.07501) is a low-rank
+// branch beside attention. Layers also have per-layer inputs, sparse gates, and shared keys and values.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -12,16 +12,17 @@
 namespace sluice {
 namespace {
 
-constexpr float kSmallestSquare = 1e-5f;  // rows are not scaled up beyond what makes this their mean square
+// smallest mean square that a row is scaled with, so tiny rows are not blown up
+constexpr float kSmallestSquare = 1e-5f;
 
 struct AltupSpec {
   int streams = 4;
-  int active = 0;  // the one that layers run on
+  int active = 0;  // the stream that layers run on
   NormSpec norm{};
 };
 
-// Every stream of a layer, [tokens * streams, hidden] in the order of the tokens, is kept twice: as the layer found
-// them and as it predicts and corrects them.
+// Keeps all streams of a layer [tokens * streams, hidden], token by token, twice: as the layer found them, and as it
+// predicts and corrects them.
 class AltUp final : public AuxiliaryStream {
  public:
   AltUp(const Weights& body, const DecoderSpec& s, const AltupSpec& spec, const PerLayerInputSpec& inputs)
@@ -65,9 +66,9 @@ class AltUp final : public AuxiliaryStream {
     return {found, made, inputs_.of(c, batch, x)};
   }
 
-  void before_layer(ops::Ctx& c, int layer, const Tensors& side, const Tensor& x) const override {
+  void before_layer(ops::Ctx& c, int layer, const Tensors& auxiliary, const Tensor& x) const override {
     Arena::Scope scope(c.arena);
-    const Tensor found = side[layer % 2], made = side[(layer + 1) % 2];
+    const Tensor found = auxiliary[layer % 2], made = auxiliary[(layer + 1) % 2];
     const Tensor weights = layers_[layer].predict(c, routed(c, layer, stream(found, spec_.active)));
     for (int i = 0; i < spec_.streams; ++i) {
       const Tensor to = stream(made, i);
@@ -80,22 +81,22 @@ class AltUp final : public AuxiliaryStream {
     ops::copy(c, x, stream(made, spec_.active));
   }
 
-  void after_layer(ops::Ctx& c, int layer, const Tensors& side, const Tensor& x) const override {
+  void after_layer(ops::Ctx& c, int layer, const Tensors& auxiliary, const Tensor& x) const override {
     Arena::Scope scope(c.arena);
-    const Tensor made = side[(layer + 1) % 2];
+    const Tensor made = auxiliary[(layer + 1) % 2];
     const Tensor weights = layers_[layer].correct(c, routed(c, layer, x));
-    ops::add(c, x, stream(made, spec_.active), -1.0f);  // what the layer has changed
+    ops::add(c, x, stream(made, spec_.active), -1.0f);  // leaves what the layer changed
     for (int i = 0; i < spec_.streams; ++i) {
       const Tensor to = stream(made, i);
       ops::combine(c, {.out = to, .x = x, .weights = weights.slice_columns(i, 1), .places = {}, .accumulate = true});
       ops::add(c, to, x);
     }
-    const Tensor added = inputs_.added(c, layer, side[2], stream(made, spec_.active));
+    const Tensor added = inputs_.added(c, layer, auxiliary[2], stream(made, spec_.active));
     for (int i = 1; i < spec_.streams; ++i) ops::add(c, stream(made, i), added);
   }
 
-  void end(ops::Ctx& c, const BatchView& batch, const Tensors& side, const Tensor& rows) const override {
-    const Tensor made = side[layers_.size() % 2];
+  void end(ops::Ctx& c, const BatchView& batch, const Tensors& auxiliary, const Tensor& rows) const override {
+    const Tensor made = auxiliary[layers_.size() % 2];
     const auto sampled = [&](int i, const Tensor& to) { ops::gather_rows(c, to, stream(made, i), batch.sample_rows); };
     sampled(0, rows);
     Arena::Scope scope(c.arena);
@@ -113,7 +114,7 @@ class AltUp final : public AuxiliaryStream {
 
  private:
   struct Layer {
-    Norm norm;  // its weight divided by the hidden size
+    Norm norm;  // its weight is divided by the hidden size
     Linear router, predict, correct;
   };
 
@@ -124,7 +125,7 @@ class AltUp final : public AuxiliaryStream {
     one.row_stride = spec_.streams * all.row_stride;
     return one;
   }
-  // What a row says of how streams are mixed: [tokens, streams].
+  // How a row mixes the streams: [tokens, streams].
   Tensor routed(ops::Ctx& c, int layer, const Tensor& x) const {
     const Tensor modes = layers_[layer].router(c, layers_[layer].norm(c, x));
     ops::unary(c, modes, ops::Activation::kTanh);
@@ -134,7 +135,7 @@ class AltUp final : public AuxiliaryStream {
   AltupSpec spec_;
   int64_t hidden_;
   PerLayerInputs inputs_;
-  std::vector<Linear> in_, out_;  // of the streams but the first
+  std::vector<Linear> in_, out_;  // one per stream except the first
   std::vector<Layer> layers_;
 };
 
@@ -176,7 +177,7 @@ class LaurelAttention final : public TokenMixer {
   int64_t hidden_;
 };
 
-// The standard normal distribution's quantile, by bisection of its cumulative function.
+// The quantile of the standard normal distribution, by bisection of its cumulative function.
 double normal_quantile(double p) {
   double low = -40, high = 40;
   for (int i = 0; i < 200; ++i) {
@@ -186,7 +187,7 @@ double normal_quantile(double p) {
   return (low + high) / 2;
 }
 
-// The width of each layer's MLP, and what part of its gates is zero.
+// Reads each layer's MLP width and the fraction of its gates that is zeroed.
 void read_mlps(const Config& config, DecoderSpec& s) {
   const Json* sizes = config.find("intermediate_size");
   const auto depth = static_cast<size_t>(s.depth());
@@ -203,7 +204,7 @@ void read_mlps(const Config& config, DecoderSpec& s) {
   for (size_t i = 0; i < depth; ++i) {
     MlpSpec mlp = s.mlp;
     mlp.inner = read_positive(config, "intermediate_size", inner[i]);
-    if (!(sparsity[i] >= 0 && sparsity[i] < 1)) config.refuse("activation_sparsity_pattern", "is not in [0, 1)");
+    if (!(sparsity[i] >= 0 && sparsity[i] < 1)) config.refuse("activation_sparsity_pattern", "must be in [0, 1)");
     if (sparsity[i] > 0) mlp.gate_cutoff = static_cast<float>(normal_quantile(sparsity[i]));
     s.layers[i].mlp = mlp;
   }
@@ -240,7 +241,8 @@ void read_streams(const Config& config, LoadContext& context, DecoderSpec& s) {
   AltupSpec altup;
   altup.streams = read_positive(config, "altup_num_inputs", config.get("altup_num_inputs", 4));
   altup.active = config.get("altup_active_idx", 0);
-  if (altup.active < 0 || altup.active >= altup.streams) config.refuse("altup_active_idx", "is no stream");
+  if (altup.active < 0 || altup.active >= altup.streams)
+    config.refuse("altup_active_idx", "must be in [0, altup_num_inputs)");
   altup.norm = s.norm;
   config.ignore("altup_coef_clip");  // training only
   PerLayerInputSpec p;

@@ -1,5 +1,5 @@
-// Gemma 4, text: Gemma 3 with wider heads in layers that see everything, inputs for each layer, and keys and values
-// that layers share.
+// Gemma 4, text: Gemma 3 with wider heads in full-attention layers, per-layer inputs, and keys and values that layers
+// share.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// What a layer adds for its own inputs, and a factor of all it has made.
+// Adds a layer's per-layer inputs and scales its whole result.
 class LayerInputs final : public AuxiliaryStream {
  public:
   LayerInputs(const Weights& body, const DecoderSpec& s, const PerLayerInputSpec& spec) : has_inputs_(spec.width > 0) {
@@ -31,9 +31,9 @@ class LayerInputs final : public AuxiliaryStream {
     return has_inputs_ ? Tensors{inputs_.of(c, batch, x)} : Tensors{};
   }
   void before_layer(ops::Ctx&, int, const Tensors&, const Tensor&) const override {}
-  void after_layer(ops::Ctx& c, int layer, const Tensors& side, const Tensor& x) const override {
+  void after_layer(ops::Ctx& c, int layer, const Tensors& auxiliary, const Tensor& x) const override {
     Arena::Scope scope(c.arena);
-    if (has_inputs_) ops::add(c, x, inputs_.added(c, layer, side[0], x));
+    if (has_inputs_) ops::add(c, x, inputs_.added(c, layer, auxiliary[0], x));
     if (scales_[layer] != 1.0f) ops::map(c, x, ops::Map::kScale, scales_[layer]);
   }
   void end(ops::Ctx&, const BatchView&, const Tensors&, const Tensor&) const override {}
@@ -44,7 +44,7 @@ class LayerInputs final : public AuxiliaryStream {
   std::vector<float> scales_;
 };
 
-// An MLP beside experts, each between norms of its own. The router has its own norm of the residual, too.
+// An MLP beside experts, each with its own norms before and after it. The router has its own norm of the residual too.
 class MlpBesideExperts final : public FeedForward {
  public:
   MlpBesideExperts(const Weights& w, const MlpSpec& mlp, const MoeSpec& moe, const NormSpec& norm, int hidden)
@@ -113,7 +113,8 @@ void read_experts_beside_mlp(const Config& config, DecoderSpec& s) {
   }
 }
 
-// Sizes of a layer's heads where they differ: "per_layer_config" by index, or before it, one set for full attention.
+// Reads the head sizes of a layer where they differ: from "per_layer_config" by index, or, in the older spelling, one
+// set for full-attention layers.
 void read_heads(const Config& config, int layer, bool sliding, AttentionSpec& a) {
   if (config.has("per_layer_config")) {
     const Config own = config.object("per_layer_config").object(std::to_string(layer));
@@ -127,7 +128,7 @@ void read_heads(const Config& config, int layer, bool sliding, AttentionSpec& a)
       a.kv_heads = read_positive(config, "num_global_key_value_heads", kv_heads);
   }
   if (a.heads % a.kv_heads != 0) {
-    config.refuse("num_attention_heads", fmt::format("{} is no multiple of {} kv heads", a.heads, a.kv_heads));
+    config.refuse("num_attention_heads", fmt::format("{} must be a multiple of {} kv heads", a.heads, a.kv_heads));
   }
 }
 
@@ -142,7 +143,7 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
   if (sees != "vision") config.refuse("use_bidirectional_attention", "'" + sees + "' cannot generate");
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 512));
   auto sliding = read_windows(config, s, window, [](int layer) { return (layer + 1) % 6 != 0; });
-  if (sliding.back()) {  // the reference makes the last one see everything
+  if (sliding.back()) {  // the reference gives the last layer full attention
     sliding.back() = false;
     s.layers.back().window = 0;
   }
@@ -157,7 +158,8 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
     if (keys_are_values && !sliding[i]) own.qkv[2] = own.qkv[1];
     int& expected = sliding[i] ? a.head_dim : full_head_dim;
     if (expected == 0) expected = own.head_dim;
-    if (own.head_dim != expected) config.refuse("per_layer_config", "has layers of one kind with different heads");
+    if (own.head_dim != expected)
+      config.refuse("per_layer_config", "gives layers of one kind different heads, which is not supported");
     s.layers[i].rope = sliding[i] ? 0 : 1;
     s.layers[i].mixer = [own](const Weights& w, int hidden) {
       return std::make_unique<Attention>(w / "self_attn", own, hidden);
@@ -170,7 +172,7 @@ void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& 
   PerLayerInputSpec p;
   p.layers = s.depth();
   p.width = config.get("hidden_size_per_layer_input", 256);
-  if (p.width < 0) config.refuse("hidden_size_per_layer_input", "is negative");
+  if (p.width < 0) config.refuse("hidden_size_per_layer_input", "must not be negative");
   const char* vocab = "vocab_size_per_layer_input";
   p.vocab = read_positive(config, vocab, config.get(vocab, 262144));
   p.clips = p.vocab < s.vocab;

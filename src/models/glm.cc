@@ -1,4 +1,4 @@
-// GLM-4 9B in transformers' own format: half of every head is rotated, in neighbouring pairs.
+// GLM-4 9B in transformers' own format: rotates half of each head in adjacent pairs.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// GLM-4-0414: GLM with norms before and after both halves of a block.
+// GLM-4-0414: GLM with norms before and after both sublayers of a block.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// GLM-4.5 and 4.6: DeepSeek-V3's experts, half of every head rotated (arXiv:2508.06471).
+// GLM-4.5 and 4.6: DeepSeek-V3's experts; rotates half of each head (arXiv:2508.06471).
 #include "nn/decoder_config.h"
 
 namespace sluice {

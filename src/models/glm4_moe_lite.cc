@@ -11,10 +11,11 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   if (kinds.empty()) {
     s.layers.front().moe = false;
   } else if (kinds.size() != s.layers.size()) {
-    config.refuse("mlp_layer_types", "has not one entry per layer");
+    config.refuse("mlp_layer_types", "must have one entry per layer");
   }
   for (size_t i = 0; i < kinds.size(); ++i) {
-    if (kinds[i] != "dense" && kinds[i] != "sparse") config.refuse("mlp_layer_types", "is neither dense nor sparse");
+    if (kinds[i] != "dense" && kinds[i] != "sparse")
+      config.refuse("mlp_layer_types", "must list only dense and sparse");
     s.layers[i].moe = kinds[i] == "sparse";
   }
   ignore_prediction_layers(config, context, s);

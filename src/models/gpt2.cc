@@ -33,7 +33,7 @@ void read_gpt2_attention(const Config& config, DecoderSpec& s) {
   s.attention.out = "c_proj";
   s.attention.qkv_bias = s.attention.out_bias = true;
   if (!config.get("scale_attn_weights", true)) s.attention.scale = 1.0f;
-  // The size of an older cache, and heads for classification.
+  // These keys concern an older cache's size and classification heads.
   for (const char* key : {"n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
                           "summary_type", "summary_use_proj"}) {
     config.ignore(key);
@@ -49,7 +49,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   if (config.get("scale_attn_by_inverse_layer_idx", false)) {
     for (int i = 0; i < s.depth(); ++i) s.layers[i].attention_scale = 1.0f / static_cast<float>(i + 1);
   }
-  config.ignore("reorder_and_upcast_attn");  // the order of a product
+  config.ignore("reorder_and_upcast_attn");  // only the order of a matmul
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -1,4 +1,4 @@
-// What GPT-2 and the models made after it share.
+// Code shared by GPT-2 and models derived from it.
 #pragma once
 
 #include "nn/decoder_config.h"
@@ -14,11 +14,11 @@ inline constexpr SizeKeys kGpt2Keys{.hidden = "n_embd",
                                     .max_positions = "n_positions",
                                     .default_max_positions = 1024};
 
-// Tensors below "transformer", as the papers' code called them.
+// Tensor names below "transformer", as in the original code.
 DecoderNames gpt2_names();
-// Sizes, learned positions, LayerNorms, a plain MLP with biases, GPT-2's names.
+// Reads sizes, learned positions, LayerNorms and a plain MLP with biases; uses GPT-2's names.
 DecoderSpec gpt2_like(const Config& config, std::string family, const SizeKeys& keys, const char* activation);
-// One matrix for queries, keys and values, "scale_attn_weights", and keys without influence here.
+// Uses one matrix for queries, keys and values, reads "scale_attn_weights", and ignores keys without influence.
 void read_gpt2_attention(const Config& config, DecoderSpec& spec);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// StarCoder 1 and SantaCoder: GPT-2 with one key and value for all heads (arXiv:2305.06161).
+// StarCoder 1 and SantaCoder: GPT-2 with one kv head for all heads (arXiv:2305.06161).
 #include "models/gpt2.h"
 
 namespace sluice {
@@ -14,7 +14,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
     config.refuse("num_key_value_heads", "contradicts multi_query");
   }
   if (!multi_query) a.qkv_rows = grouped_qkv_rows(a);
-  // Precision and memory of the reference.
+  // These keys set the precision and memory use of the reference.
   for (const char* key : {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner",
                           "validate_runner_input", "pre_allocate_kv_cache", "max_sequence_length", "max_batch_size"}) {
     config.ignore(key);
@@ -22,7 +22,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gpt_bigcode", .architectures = {"GPTBigCodeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "gpt_bigcode",
+    .architectures = {"GPTBigCodeForCausalLM"},
+    .build = build,
+    .ignored = {{"pad_key_length"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,5 +1,4 @@
-// GPT-NeoX and Pythia: LayerNorms, a quarter of every head rotated, in parallel unless told otherwise
-// (arXiv:2204.06745).
+// GPT-NeoX and Pythia: LayerNorms; rotates a quarter of each head; parallel blocks by default (arXiv:2204.06745).
 #include "nn/decoder_config.h"
 
 namespace sluice {

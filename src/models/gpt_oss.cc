@@ -1,5 +1,5 @@
 // gpt-oss (OpenAI 2025, arXiv:2508.10925): attention sinks, a window in every other layer, experts with biases and a
-// clamped gate; published with the experts in MXFP4.
+// clamped gate. Published with the experts in MXFP4.
 #include <cmath>
 
 #include "nn/decoder_config.h"
@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// What the configuration of transformers says when config.json has no rotation.
+// The default of transformers' configuration if config.json has no rotation.
 RopeSpec default_rope(int head_dim) {
   RopeSpec rope{.type = "yarn", .theta = 150000.0, .rotary_dim = head_dim, .factor = 32.0, .truncate = false};
   rope.attention_factor = 0.1 * std::log(rope.factor) + 1.0;
@@ -23,7 +23,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 128));
   read_windows(config, s, window, [](int layer) { return layer % 2 == 0; });
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
-  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.normalize = true;  // softmax over the chosen experts
   s.moe.router = "router";
   s.moe.router_bias = true;
   s.moe.layout = ExpertLayout::kTransposed;
@@ -32,8 +32,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.bias = ExpertBias::kEach;
   s.moe.glu_alpha = config.get("swiglu_alpha", 1.702f);
   s.moe.glu_limit = config.get("swiglu_limit", 7.0f);
-  if (!(s.moe.glu_limit > 0)) config.refuse("swiglu_limit", "is not positive");
-  // Said twice in the published files.
+  if (!(s.moe.glu_limit > 0)) config.refuse("swiglu_limit", "must be positive");
+  // Published files contain both keys.
   if (config.get("experts_per_token", s.moe.top_k) != s.moe.top_k) {
     config.refuse("experts_per_token", "contradicts num_experts_per_tok");
   }

@@ -1,4 +1,4 @@
-// GPT-J: one LayerNorm for attention and MLP in parallel, a part of every head rotated in neighbouring pairs.
+// GPT-J: one LayerNorm for parallel attention and MLP; rotates a part of each head in adjacent pairs.
 #include "models/gptj.h"
 
 #include <fmt/core.h>
@@ -23,7 +23,8 @@ DecoderSpec gptj_like(const Config& config, std::string family) {
   RopeSpec rope;
   rope.rotary_dim = config.get("rotary_dim", 64);
   if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > s.attention.head_dim) {
-    config.refuse("rotary_dim", fmt::format("{} of heads of {}", rope.rotary_dim, s.attention.head_dim));
+    config.refuse("rotary_dim",
+                  fmt::format("{} is not possible with heads of {} dimensions", rope.rotary_dim, s.attention.head_dim));
   }
   s.ropes = {rope};
   s.attention.interleaved_rope = true;
@@ -37,7 +38,7 @@ DecoderSpec gptj_like(const Config& config, std::string family) {
   s.names.mlp_norm = "";
   for (const char* key : {"n_ctx", "scale_attn_weights", "summary_activation", "summary_first_dropout",
                           "summary_proj_to_labels", "summary_type", "summary_use_proj"}) {
-    config.ignore(key);  // what no forward pass reads
+    config.ignore(key);  // not read in inference
   }
   return s;
 }
@@ -49,7 +50,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gptj", .architectures = {"GPTJForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "gptj",
+    .architectures = {"GPTJForCausalLM"},
+    .build = build,
+    .ignored = {{"rotary", "true"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What GPT-J and CodeGen share.
+// Code shared by GPT-J and CodeGen.
 #pragma once
 
 #include "nn/decoder_config.h"

@@ -1,4 +1,4 @@
-// Granite 3, dense: Llama's graph with multipliers on embedding, scores, residuals and logits.
+// Granite 3, dense: Llama's graph with multipliers for embedding, scores, residuals and logits.
 #include "models/granite.h"
 
 namespace sluice {
@@ -10,8 +10,8 @@ DecoderSpec granite_like(const Config& config, std::string family, const LlamaDe
   s.embedding_scale = config.get("embedding_multiplier", 1.0f);
   s.residual_scale = config.get("residual_multiplier", 1.0f);
   const float logits_scaling = config.get("logits_scaling", 1.0f);
-  if (!(logits_scaling > 0)) config.refuse("logits_scaling", "is not positive");
-  if (!(s.embedding_scale > 0)) config.refuse("embedding_multiplier", "is not positive");
+  if (!(logits_scaling > 0)) config.refuse("logits_scaling", "must be positive");
+  if (!(s.embedding_scale > 0)) config.refuse("embedding_multiplier", "must be positive");
   s.logit_scale = 1.0f / logits_scaling;
   return s;
 }

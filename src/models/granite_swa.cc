@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// A frequency for each layer, 0 for no rotation.
+// Reads one frequency per layer; 0 means no rotation.
 void read_layer_ropes(const Config& config, DecoderSpec& s) {
   const auto thetas = config.get("layer_rope_theta", std::vector<double>{});
   if (thetas.empty()) return;
@@ -20,7 +20,7 @@ void read_layer_ropes(const Config& config, DecoderSpec& s) {
   for (int i = 0; i < s.depth(); ++i) {
     s.layers[i].rope = -1;
     if (thetas[i] == 0) continue;
-    if (!(thetas[i] > 1)) config.refuse("layer_rope_theta", fmt::format("{} is not above 1", thetas[i]));
+    if (!(thetas[i] > 1)) config.refuse("layer_rope_theta", fmt::format("must be above 1, not {}", thetas[i]));
     const auto same = std::ranges::find(s.ropes, thetas[i], &RopeSpec::theta);
     s.layers[i].rope = static_cast<int>(same - s.ropes.begin());
     if (same != s.ropes.end()) continue;
@@ -52,7 +52,7 @@ std::unique_ptr<Model> build_experts(const Config& config, LoadContext& context,
   s.moe.gate = "experts.gate_up_proj";
   s.moe.down = "experts.down_proj";
   const int shared = config.get("shared_intermediate_size", 0);
-  if (shared < 0) config.refuse("shared_intermediate_size", "is negative");
+  if (shared < 0) config.refuse("shared_intermediate_size", "must not be negative");
   if (shared > 0) add_granite_shared_mlp(s, shared);
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -5,7 +5,7 @@ namespace sluice {
 
 void read_granite_experts(const Config& config, DecoderSpec& s) {
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
-  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.normalize = true;  // softmax over the chosen experts
   s.moe.layout = ExpertLayout::kStacked;
   s.moe.router = "router.layer";
   s.moe.gate = "input_linear";
@@ -15,7 +15,7 @@ void read_granite_experts(const Config& config, DecoderSpec& s) {
 
 void add_granite_shared_mlp(DecoderSpec& s, int inner) {
   for (std::string* name : {&s.moe.router, &s.moe.gate, &s.moe.down}) *name = s.names.mlp + "." + *name;
-  s.names.mlp = "";  // experts and shared MLP lie beside each other
+  s.names.mlp = "";  // experts and shared MLP are siblings in the layer
   s.moe.shared_inner = inner;
   s.moe.shared = "shared_mlp";
   s.moe.shared_in = {"input_linear"};

@@ -1,4 +1,4 @@
-// Granite 4: Mamba 2 and attention in turn, experts beside a shared MLP or the MLP alone.
+// Granite 4: Mamba 2 and attention layers, with experts and a shared MLP, or only the MLP.
 #include <fmt/core.h>
 
 #include "models/granite.h"
@@ -10,7 +10,8 @@ namespace {
 void read_positions(const Config& config, DecoderSpec& s) {
   const auto kind = config.get("position_embedding_type", std::string("nope"));
   if (kind == "rope") return;
-  if (kind != "nope") config.refuse("position_embedding_type", fmt::format("'{}' is neither rope nor nope", kind));
+  if (kind != "nope")
+    config.refuse("position_embedding_type", fmt::format("unknown value '{}' (expected rope or nope)", kind));
   for (LayerSpec& layer : s.layers) layer.rope = -1;
 }
 

@@ -1,4 +1,4 @@
-// Granite with experts and an MLP for all rows beside them.
+// Granite with experts and a shared MLP for all rows.
 #include "models/granite.h"
 
 namespace sluice {
@@ -8,7 +8,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = granite_like(config, "granitemoeshared");
   read_granite_experts(config, s);
   const int shared = config.get("shared_intermediate_size", 0);
-  if (shared < 0) config.refuse("shared_intermediate_size", "is negative");
+  if (shared < 0) config.refuse("shared_intermediate_size", "must not be negative");
   if (shared > 0) add_granite_shared_mlp(s, shared);
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -1,4 +1,4 @@
-// Helium: Llama's graph with rotations of neighbouring pairs.
+// Helium: Llama's graph, rotating adjacent pairs.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// What Hunyuan's dense models and those with experts share.
+// Code shared by Hunyuan's dense and mixture-of-experts models.
 #pragma once
 
 #include "nn/decoder_config.h"

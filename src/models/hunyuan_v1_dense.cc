@@ -19,7 +19,23 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(hunyuan_like(config, "hunyuan_v1_dense"), context, max_len);
 }
 
-const ModelFamily family{.name = "hunyuan_v1_dense", .architectures = {"HunYuanDenseV1ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "hunyuan_v1_dense",
+    .architectures = {"HunYuanDenseV1ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"attention_head_dim"},
+            {"cla_share_factor"},
+            {"dense_list"},
+            {"norm_type", "\"rms\""},
+            {"routed_scaling_factor"},
+            {"use_cla", "false"},
+            {"use_qk_norm", "true"},
+            {"use_recompute"},
+            {"use_rotary_pos_emb", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

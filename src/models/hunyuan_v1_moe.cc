@@ -1,4 +1,4 @@
-// Hunyuan A13B: norms of queries and keys after the rotation, experts and one for all rows.
+// Hunyuan A13B: norms of queries and keys after the rotation, routed experts and one shared expert.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// A number, or a list with one for every layer.
+// Reads a number, or a list with one number per layer.
 std::vector<int> read_per_layer(const Config& config, const char* key, int layers) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array()) return std::vector<int>(static_cast<size_t>(layers), config.get(key, 1));
@@ -18,7 +18,7 @@ std::vector<int> read_per_layer(const Config& config, const char* key, int layer
   return list;
 }
 
-// A number, or a list with the same for every layer, as published files have it.
+// Reads a number, or a list that repeats it for every layer, as in published files.
 int read_uniform(const Config& config, const char* key, int fallback) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array()) return config.get(key, fallback);
@@ -39,12 +39,13 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (int i = 0; i < s.depth(); ++i) {
     s.layers[i].moe = true;
     s.layers[i].top_k = read_positive(config, "moe_topk", top_k[i]);
-    if (top_k[i] > m.experts) config.refuse("moe_topk", fmt::format("{} of {} experts", top_k[i], m.experts));
+    if (top_k[i] > m.experts)
+      config.refuse("moe_topk", fmt::format("{} is more than the {} experts", top_k[i], m.experts));
   }
   if (read_uniform(config, "moe_intermediate_size", m.inner) != m.inner) {
-    config.refuse("moe_intermediate_size", "is not intermediate_size");
+    config.refuse("moe_intermediate_size", "must equal intermediate_size");
   }
-  if (read_uniform(config, "num_shared_expert", 1) != 1) config.refuse("num_shared_expert", "is not 1");
+  if (read_uniform(config, "num_shared_expert", 1) != 1) config.refuse("num_shared_expert", "must be 1");
   s.moe.normalize = true;
   s.moe.router = "gate.wg";
   s.moe.shared = "shared_mlp";
@@ -52,7 +53,36 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "hunyuan_v1_moe", .architectures = {"HunYuanMoEV1ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "hunyuan_v1_moe",
+    .architectures = {"HunYuanMoEV1ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"attention_head_dim"},
+            {"cla_share_factor"},
+            {"dense_list"},
+            {"group_limited_greedy", "false"},
+            {"image_token_id"},
+            {"moe_drop_tokens"},
+            {"moe_layer_num_skipped", "0"},
+            {"moe_random_routing_dropped_token", "false"},
+            {"n_group", "false"},
+            {"norm_topk_prob", "true"},
+            {"norm_type", "\"rms\""},
+            {"num_media_embeds"},
+            {"position_embedding_xdrope", "false"},
+            {"routed_scaling_factor", "false"},
+            {"skip_cls_token"},
+            {"topk_group", "false"},
+            {"use_cla", "false"},
+            {"use_mixed_mlp_moe", "true"},
+            {"use_mla", "false"},
+            {"use_qk_norm", "true"},
+            {"use_recompute"},
+            {"use_rotary_pos_emb", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,10 +1,10 @@
-// Hunyuan 3 (Hy3): norms of queries and keys, experts by corrected sigmoids beside one for all rows.
+// Hunyuan 3 (Hy3): norms of queries and keys; experts chosen by sigmoid scores with corrections; one shared expert.
 #include "nn/decoder_config.h"
 
 namespace sluice {
 namespace {
 
-// Switches of the published configuration, of which the released models have one setting.
+// Refuses settings that no released model uses.
 void read_switches(const Config& config, const MoeSpec& m) {
   for (const char* key : {"qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"}) {
     if (!config.get(key, true)) config.refuse(key, "false is not supported");
@@ -12,7 +12,7 @@ void read_switches(const Config& config, const MoeSpec& m) {
   if (config.get("expert_hidden_dim", m.inner) != m.inner) {
     config.refuse("expert_hidden_dim", "contradicts moe_intermediate_size");
   }
-  // In which precision the reference adds up; here it is fp32.
+  // These keys set the precision of sums in the reference; Sluice uses fp32.
   for (const char* key : {"enable_moe_fp32_combine", "enable_attention_fp32_softmax", "enable_lm_head_fp32"}) {
     config.ignore(key);
   }
@@ -44,7 +44,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "hy_v3", .architectures = {"HYV3ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "hy_v3",
+    .architectures = {"HYV3ForCausalLM"},
+    .build = build,
+    .ignored = {{"use_grouped_mm"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

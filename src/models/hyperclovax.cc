@@ -1,4 +1,4 @@
-// HyperCLOVA X: Llama's graph with Granite's multipliers and norms of what a block's halves add.
+// HyperCLOVA X: Llama's graph with Granite's multipliers and norms of the sublayers' results.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -12,8 +12,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.embedding_scale = config.get("embedding_multiplier", 1.0f);
   s.residual_scale = config.get("residual_multiplier", 1.0f);
   s.logit_scale = config.get("logits_scaling", 1.0f);
-  if (!(s.embedding_scale > 0)) config.refuse("embedding_multiplier", "is not positive");
-  if (!(s.logit_scale > 0)) config.refuse("logits_scaling", "is not positive");
+  if (!(s.embedding_scale > 0)) config.refuse("embedding_multiplier", "must be positive");
+  if (!(s.logit_scale > 0)) config.refuse("logits_scaling", "must be positive");
   if (config.get("use_post_norm", true)) {
     s.names.attention_post_norm = "post_norm1";
     s.names.mlp_post_norm = "post_norm2";

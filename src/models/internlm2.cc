@@ -1,4 +1,5 @@
-// InternLM 2 and 2.5 (arXiv:2403.17297): Llama's graph, the projections of one kv head's group stored together.
+// InternLM 2 and 2.5 (arXiv:2403.17297): Llama's graph; a fused projection stores the rows of each kv head's group
+// together.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,16 +1,16 @@
-// Jamba: Mamba with an attention layer now and then, experts in some of the layers (arXiv:2403.19887).
+// Jamba: Mamba with some attention layers, and experts in some layers (arXiv:2403.19887).
 #include "models/mamba.h"
 
 namespace sluice {
 namespace {
 
-// Whether layer i is one of every `period`, counted from `offset`.
+// Tells whether layer i is one of every `period` layers, counted from `offset`.
 struct Every {
   int period, offset;
   Every(const Config& config, const char* period_key, const char* offset_key, int default_period, int default_offset)
       : period(read_positive(config, period_key, config.get(period_key, default_period))),
         offset(config.get(offset_key, default_offset)) {
-    if (offset < 0 || offset >= period) config.refuse(offset_key, "is not within the period");
+    if (offset < 0 || offset >= period) config.refuse(offset_key, "must be in [0, period)");
   }
   bool operator()(int i) const { return i % period == offset; }
 };
@@ -39,7 +39,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
     read_experts(config, s, "num_experts", "num_experts_per_tok", s.mlp.inner);
     s.moe.router = "router";
   }
-  config.ignore("num_experts_per_tok");  // of a single expert
+  config.ignore("num_experts_per_tok");  // meaningless with a single expert
   const Every attention(config, "attn_layer_period", "attn_layer_offset", 8, 4);
   const Every sparse(config, "expert_layer_period", "expert_layer_offset", 2, 1);
   const MambaSpec mamba = read_layer(config, s);

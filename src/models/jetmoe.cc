@@ -1,5 +1,5 @@
-// JetMoE (arXiv:2404.07413): experts twice. In attention they hold the projections of queries and results, and all of
-// them share the keys and values.
+// JetMoE (arXiv:2404.07413): experts in attention and in the MLP. Attention experts hold the projections of queries and
+// results; all of them share the keys and values.
 #include <algorithm>
 #include <cmath>
 
@@ -48,7 +48,7 @@ class MixtureOfAttention final : public TokenMixer {
     const Tensor heads_by_place = c.arena.take(&kFloat32, {places, width});
     queries_.experts(c, heads_by_place, by_place, choice.starts);
 
-    // [tokens, top_k * width]: a token's experts side by side.
+    // [tokens, top_k * width]: the chosen experts of a token side by side.
     const Tensor q = c.arena.take(&kFloat32, {x.rows(), top_k * width}), mixed = c.arena.take(&kFloat32, q.shape);
     const Tensor q_entries(q.data, &kFloat32, {places, width}), mixed_entries(mixed.data, &kFloat32, {places, width});
     ops::gather_rows(c, q_entries, heads_by_place, choice.places);
@@ -60,7 +60,7 @@ class MixtureOfAttention final : public TokenMixer {
   }
 
  private:
-  // Every choice's heads by themselves: they meet the kv heads in the same order.
+  // Attends separately for each choice, because the heads of each choice meet the kv heads in the same order.
   void attend(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& kv, const Tensor& mixed) const {
     const int64_t width = spec_.width();
     ops::rope_store(c, {.q = q,
@@ -89,11 +89,11 @@ class MixtureOfAttention final : public TokenMixer {
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s =
       read_sizes(config, "jetmoe", {.heads = "num_key_value_heads", .kv_heads = nullptr, .heads_divide_hidden = false});
-  s.final_norm = NormSpec{.eps = config.get("rms_norm_eps", 1e-6f)};  // of the layers' norms it says nothing
+  s.final_norm = NormSpec{.eps = config.get("rms_norm_eps", 1e-6f)};  // does not apply to the layers' norms
   s.tied_head = config.get("tie_word_embeddings", true);
   s.mlp.activation = read_activation(config, "activation_function", "silu");
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", s.mlp.inner);
-  s.moe.normalize = true;  // a softmax over the chosen ones
+  s.moe.normalize = true;  // softmax over the chosen experts
   s.moe.router = "router.layer";
   s.moe.layout = ExpertLayout::kStacked;
   s.moe.gate = "input_linear";
@@ -103,7 +103,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   MixtureSpec m{.experts = s.moe.experts, .routing = s.moe, .kv_heads = s.attention.kv_heads};
   m.head_dim = read_positive(config, "kv_channels", config.get("kv_channels", 128));
   if (config.get("num_attention_heads", m.kv_heads * s.moe.top_k) != m.kv_heads * s.moe.top_k) {
-    config.refuse("num_attention_heads", "is not num_key_value_heads * num_experts_per_tok");
+    config.refuse("num_attention_heads", "must equal num_key_value_heads * num_experts_per_tok");
   }
   s.ropes = {read_rope(config, m.head_dim, s.max_positions)};
   for (LayerSpec& layer : s.layers) {

@@ -1,4 +1,4 @@
-// Jina Embeddings 3 (arXiv:2409.10173) without its adapters, as transformers stores it: XLM-RoBERTa with rotations.
+// Jina Embeddings 3 (arXiv:2409.10173) without its adapters, as stored by transformers: XLM-RoBERTa with rotations.
 #include <fmt/core.h>
 
 #include "models/bert.h"

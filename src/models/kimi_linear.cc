@@ -1,4 +1,4 @@
-// Kimi Linear (arXiv:2510.26692): delta attention with a latent attention now and then, which is not rotated, and
+// Kimi Linear (arXiv:2510.26692): delta attention with some latent-attention layers, which are not rotated, and
 // DeepSeek-V3's experts.
 #include <fmt/core.h>
 
@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// The names of published checkpoints, and those that DeepSeek's models have for the same.
+// Key names in published checkpoints, each with DeepSeek's name for the same setting.
 constexpr std::pair<const char*, const char*> kAliases[] = {{"model_max_length", "max_position_embeddings"},
                                                             {"moe_renormalize", "norm_topk_prob"},
                                                             {"num_expert_group", "n_group"},
@@ -27,11 +27,12 @@ Config with_usual_names(const Config& config) {
     values[usual] = values[own];
     values.erase(own);
   }
-  for (const auto& [key, value] : config.values().items()) config.ignore(key);  // the copy is asked what nobody read
+  for (const auto& [key, value] : config.values().items()) config.ignore(key);  // unread keys are reported for the copy
   return Config(std::move(values), config.origin());
 }
 
-// Kinds of layers: "layer_types", or lists of their numbers from 1, or every fourth but the first.
+// Reads the kinds of layers: "layer_types", or lists of layer numbers from 1, or latent attention in every fourth
+// layer except the first.
 std::vector<std::string> read_kinds(const Config& config, const Config& own, int depth) {
   std::vector<std::string> kinds;
   for (int i = 0; i < depth; ++i) kinds.emplace_back(i > 0 && i % 4 == 0 ? "full_attention" : "linear_attention");
@@ -41,12 +42,13 @@ std::vector<std::string> read_kinds(const Config& config, const Config& own, int
     for (const auto& [list, kind] : {std::pair{&full, "full_attention"}, {&delta, "linear_attention"}}) {
       for (const int layer : *list) {
         if (layer < 1 || layer > depth || !kinds[layer - 1].empty()) {
-          own.refuse("full_attn_layers", fmt::format("and kda_layers do not divide {} layers: {}", depth, layer));
+          own.refuse("full_attn_layers",
+                     fmt::format("and kda_layers must name each of {} layers once; wrong layer: {}", depth, layer));
         }
         kinds[layer - 1] = kind;
       }
     }
-    if (std::ranges::count(kinds, "") > 0) own.refuse("full_attn_layers", "and kda_layers leave layers out");
+    if (std::ranges::count(kinds, "") > 0) own.refuse("full_attn_layers", "and kda_layers must name every layer");
   }
   return config.get("layer_types", kinds);
 }
@@ -65,16 +67,17 @@ DeltaSpec read_delta(const Config& config, const Config& own, const DecoderSpec&
   d.activation = s.mlp.activation;
   d.norm_eps = s.norm.eps;
   if (d.conv_width > ops::kMaxConvWidth) {
-    config.refuse("linear_conv_kernel_dim", fmt::format("{} is above {}", d.conv_width, ops::kMaxConvWidth));
+    config.refuse("linear_conv_kernel_dim",
+                  fmt::format("must be at most {1}, not {0}", d.conv_width, ops::kMaxConvWidth));
   }
   return d;
 }
 
 void read_routing(const Config& config, DecoderSpec& s) {
   const auto scoring = config.get("moe_router_activation_func", std::string("sigmoid"));
-  if (scoring != "sigmoid") config.refuse("moe_router_activation_func", "'" + scoring + "' is not sigmoid");
-  if (config.get("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq", "is not 1");
-  config.ignore("use_grouped_topk");  // as n_group says
+  if (scoring != "sigmoid") config.refuse("moe_router_activation_func", "must be sigmoid, not '" + scoring + "'");
+  if (config.get("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq", "must be 1");
+  config.ignore("use_grouped_topk");  // n_group says the same
   read_deepseek_experts(config, s, true,
                         {.experts = "num_experts", .default_shared = 1, .default_dense = 1, .default_scale = 2.446f});
   read_mlp_layer_types(config, s);

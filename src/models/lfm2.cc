@@ -11,14 +11,15 @@
 namespace sluice {
 namespace {
 
-// "layer_types", or the attention layers' numbers in "full_attn_idxs".
+// Reads the attention layers from "layer_types", or by number from "full_attn_idxs".
 std::vector<bool> read_attention_layers(const Config& config, int layers) {
   std::vector<bool> attends(static_cast<size_t>(layers));
   const auto indices = config.get("full_attn_idxs", std::vector<int>{});
   if (!config.has("layer_types")) {
     if (!config.has("full_attn_idxs")) attends.assign(attends.size(), true);
     for (const int i : indices) {
-      if (i < 0 || i >= layers) config.refuse("full_attn_idxs", fmt::format("{} of {} layers", i, layers));
+      if (i < 0 || i >= layers)
+        config.refuse("full_attn_idxs", fmt::format("layer {} does not exist in a model of {} layers", i, layers));
       attends[i] = true;
     }
     return attends;
@@ -30,7 +31,7 @@ std::vector<bool> read_attention_layers(const Config& config, int layers) {
   for (int i = 0; i < layers; ++i) {
     attends[i] = kinds[i] == "full_attention";
     if (!attends[i] && kinds[i] != "conv") {
-      config.refuse("layer_types", fmt::format("'{}' is neither conv nor full_attention", kinds[i]));
+      config.refuse("layer_types", fmt::format("unknown type '{}' (expected conv or full_attention)", kinds[i]));
     }
   }
   return attends;
@@ -84,12 +85,12 @@ int adjusted(const Config& config, int inner) {
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = lfm2_like(config, "lfm2");
   s.mlp.inner = read_positive(config, "intermediate_size", adjusted(config, s.mlp.inner));
-  // The original code's names for sizes that must agree, and how it was initialized.
+  // The original code's names for sizes that must agree, and keys about initialization.
   for (const char* key : {"block_dim", "conv_dim", "conv_dim_out"}) {
-    if (config.get(key, s.hidden) != s.hidden) config.refuse(key, "is not hidden_size");
+    if (config.get(key, s.hidden) != s.hidden) config.refuse(key, "must equal hidden_size");
   }
   if (config.get("num_heads", s.attention.heads) != s.attention.heads) {
-    config.refuse("num_heads", "is not num_attention_heads");
+    config.refuse("num_heads", "must equal num_attention_heads");
   }
   if (!config.get("use_pos_enc", true)) config.refuse("use_pos_enc", "only true is supported");
   if (!config.get("block_use_swiglu", true)) config.refuse("block_use_swiglu", "only true is supported");

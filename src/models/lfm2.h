@@ -1,11 +1,11 @@
-// What LFM2's dense and mixture-of-experts models share.
+// Code shared by LFM2's dense and mixture-of-experts models.
 #pragma once
 
 #include "nn/decoder_config.h"
 
 namespace sluice {
 
-// Sizes, attention, short convolutions, names; the MLP is the family's.
+// Reads sizes, attention, short convolutions and names. The family adds its MLP.
 DecoderSpec lfm2_like(const Config& config, std::string family);
 
 }  // namespace sluice

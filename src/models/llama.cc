@@ -1,4 +1,4 @@
-// Llama 1 to 3 and the many checkpoints of the same graph under its name.
+// Llama 1 to 3, and the many checkpoints with the same graph that use its name.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -14,7 +14,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 const ModelFamily family{
     .name = "llama",
     .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM", "AquilaModel", "AquilaForCausalLM", "XverseForCausalLM"},
-    .build = build};
+    .build = build,
+    .ignored = {{"activation", "\"swiglu\""}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Llama 4, text: attention in chunks but in every fourth layer, which is not rotated and scales its queries by their
-// position; an expert for each row beside a shared one.
+// Llama 4, text: attention within chunks, except in every fourth layer. Those layers are not rotated and scale queries
+// by position. Each row takes one routed expert and a shared one.
 #include <fmt/core.h>
 
 #include "base/json.h"
@@ -8,13 +8,13 @@
 namespace sluice {
 namespace {
 
-// A truth value that some checkpoints spell as a number.
+// Reads a boolean that some checkpoints store as a number.
 bool read_flag(const Config& config, const char* key, bool fallback) {
   const Json* value = config.find(key);
   return value != nullptr && value->is_number() ? *value != 0 : config.get(key, fallback);
 }
 
-// Layers that are rotated attend within chunks; the others see everything.
+// Rotated layers attend within chunks; the others see the whole text.
 void read_layers(const Config& config, DecoderSpec& s) {
   const int interval = read_positive(config, "no_rope_layer_interval", config.get("no_rope_layer_interval", 4));
   std::vector<int> rotated;
@@ -29,14 +29,14 @@ void read_layers(const Config& config, DecoderSpec& s) {
     }
   }
   const int chunk = static_cast<int>(read_or_off(config, "attention_chunk_size", 8192));
-  if (chunk < 0) config.refuse("attention_chunk_size", "is negative");
+  if (chunk < 0) config.refuse("attention_chunk_size", "must not be negative");
   RopeSpec temperature;
   temperature.type = "none";
   temperature.rotary_dim = s.attention.head_dim;
   temperature.temperature = config.get("attn_scale", 0.1);
   temperature.temperature_period = config.get("floor_scale", 8192.0);
   temperature.temperature_shift = 1;
-  if (!(temperature.temperature_period > 0)) config.refuse("floor_scale", "is not positive");
+  if (!(temperature.temperature_period > 0)) config.refuse("floor_scale", "must be positive");
   const bool tuned = read_flag(config, "attn_temperature_tuning", true) && temperature.temperature != 0;
   if (tuned) s.ropes.push_back(temperature);
   AttentionSpec normed = s.attention;
@@ -46,7 +46,8 @@ void read_layers(const Config& config, DecoderSpec& s) {
   }
   for (int i = 0; i < s.depth(); ++i) {
     if (kinds[i] != "chunked_attention" && kinds[i] != "full_attention") {
-      config.refuse("layer_types", fmt::format("'{}' is neither full_attention nor chunked_attention", kinds[i]));
+      config.refuse("layer_types",
+                    fmt::format("unknown type '{}' (expected full_attention or chunked_attention)", kinds[i]));
     }
     LayerSpec& layer = s.layers[i];
     AttentionSpec attention = rotated[i] != 0 ? normed : s.attention;
@@ -60,7 +61,7 @@ void read_layers(const Config& config, DecoderSpec& s) {
 }
 
 void read_mlp(const Config& config, DecoderSpec& s) {
-  const int inner = s.mlp.inner;  // of experts; dense layers have their own
+  const int inner = s.mlp.inner;  // width of the experts; dense layers have their own
   read_experts(config, s, "num_local_experts", "num_experts_per_tok", inner);
   s.mlp.inner = read_positive(config, "intermediate_size_mlp", config.get("intermediate_size_mlp", 16384));
   s.names.mlp = "feed_forward";
@@ -78,7 +79,8 @@ void read_mlp(const Config& config, DecoderSpec& s) {
   if (config.has("moe_layers")) sparse = config.at<std::vector<int>>("moe_layers");
   for (LayerSpec& layer : s.layers) layer.moe = false;
   for (const int i : sparse) {
-    if (i < 0 || i >= s.depth()) config.refuse("moe_layers", fmt::format("{} of {} layers", i, s.depth()));
+    if (i < 0 || i >= s.depth())
+      config.refuse("moe_layers", fmt::format("layer {} does not exist in a model of {} layers", i, s.depth()));
     s.layers[i].moe = true;
   }
   for (const char* key : {"router_jitter_noise", "for_llm_compressor"}) config.ignore(key);

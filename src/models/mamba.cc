@@ -21,7 +21,7 @@ DecoderSpec mamba_like(const Config& config, std::string family, bool tied_head)
   s.names.norm = "norm_f";
   s.names.attention_norm = "norm";
   for (LayerSpec& layer : s.layers) layer.sublayers = Sublayers::kTokenMixer;
-  // How weights are initialized and which kernels are taken.
+  // These keys concern initialization and the choice of kernels.
   for (const char* key : {"residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "time_step_init_scheme",
                           "time_step_max", "time_step_min", "time_step_scale", "use_associative_scan", "use_mambapy"}) {
     config.ignore(key);
@@ -68,7 +68,7 @@ Mamba2Spec read_mamba2(const Config& config, const DecoderSpec& spec, const Mamb
   const bool automatic = head_dim == nullptr || (head_dim->is_string() && *head_dim == "auto");
   m.head_dim = automatic ? inner / m.heads : positive(keys.head_dim, 0);
   if (int64_t{m.heads} * m.head_dim != inner) {
-    config.refuse(keys.heads, fmt::format("{} heads of {} are not {} = {} * hidden_size", m.heads, m.head_dim, inner,
+    config.refuse(keys.heads, fmt::format("{} heads of {} must equal {} = {} * hidden_size", m.heads, m.head_dim, inner,
                                           keys.inner != nullptr ? keys.inner : keys.expand));
   }
   m.groups = positive(keys.groups, keys.default_groups);
@@ -81,10 +81,10 @@ Mamba2Spec read_mamba2(const Config& config, const DecoderSpec& spec, const Mamb
   m.activation = read_activation(config, keys.activation, "silu");
   m.norm_eps = spec.norm.eps;
   const auto limit = config.get("time_step_limit", std::vector<double>{m.dt_low, m.dt_high});
-  if (limit.size() != 2 || !(limit[0] <= limit[1])) config.refuse("time_step_limit", "is not a range [low, high]");
+  if (limit.size() != 2 || !(limit[0] <= limit[1])) config.refuse("time_step_limit", "must be a range [low, high]");
   m.dt_low = static_cast<float>(limit[0]);
   m.dt_high = static_cast<float>(limit[1]);
-  for (const char* key : {"chunk_size", "mamba_chunk_size"}) config.ignore(key);  // how the reference cuts its work
+  for (const char* key : {"chunk_size", "mamba_chunk_size"}) config.ignore(key);  // how the reference splits its work
   return m;
 }
 
@@ -97,7 +97,7 @@ std::vector<bool> read_recurrent_layers(const Config& config, const std::vector<
   for (const std::string& kind : kinds) {
     recurrent.push_back(kind == "linear_attention" || kind == "mamba");
     if (!recurrent.back() && kind != "full_attention" && kind != "attention") {
-      config.refuse(key, fmt::format("'{}' is neither linear_attention nor full_attention", kind));
+      config.refuse(key, fmt::format("unknown type '{}' (expected linear_attention or full_attention)", kind));
     }
   }
   return recurrent;
@@ -109,7 +109,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = mamba_like(config, "mamba", true);
   const MambaSpec mamba = read_mamba(config, s);
   for (LayerSpec& layer : s.layers) layer.mixer = mixer_of<Mamba>("mixer", mamba);
-  // The names the original code had for the same things, which conversions kept.
+  // The original code's names for the same settings, which conversions kept.
   for (const char* key : {"d_inner", "d_model", "fused_add_norm", "n_layer", "numb_hidden_layers",
                           "pad_vocab_size_multiple", "rms_norm", "ssm_cfg"}) {
     config.ignore(key);

@@ -20,12 +20,21 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = mamba_like(config, "mamba2", false);
   const Mamba2Spec mamba = read_mamba2(config, s, kKeys);
   for (LayerSpec& layer : s.layers) layer.mixer = mixer_of<Mamba2>("mixer", mamba);
-  // Heads have steps of their own; the norm comes after the gate whatever the files say (as in the reference).
+  // Heads have their own step sizes. The norm always comes after the gate, whatever the files say (as in the
+  // reference).
   for (const char* key : {"time_step_rank", "norm_before_gate", "rms_norm"}) config.ignore(key);
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "mamba2", .architectures = {"Mamba2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "mamba2",
+    .architectures = {"Mamba2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"intermediate_size"},  // expand is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

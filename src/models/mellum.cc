@@ -1,4 +1,4 @@
-// Mellum 2 (JetBrains): Qwen 3 with experts, and rotations of their own for layers with a window.
+// Mellum 2 (JetBrains): Qwen 3 with experts, and a separate rotation for layers with a window.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -18,7 +18,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.normalize = config.get("norm_topk_prob", true);
   read_mlp_layer_types(config, s);
   for (int i = 0; i < s.depth(); ++i) s.layers[i].rope = sliding[i] ? 1 : 0;
-  // A layer behind the last one that predicts further tokens; results are the same without it.
+  // Multi-token-prediction layers after the last one; results are the same without them.
   for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers", "mtp_layer_types", "mtp_mlp_layer_types"}) {
     config.ignore(key);
   }

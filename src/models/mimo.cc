@@ -1,4 +1,4 @@
-// MiMo 7B (Xiaomi, arXiv:2505.07608): Qwen 2's graph with layers that predict further tokens, which are left out.
+// MiMo 7B (Xiaomi, arXiv:2505.07608): Qwen 2's graph. Its multi-token-prediction layers are not loaded.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
-// MiMo V2 Flash (Xiaomi): keys wider than values, windows with attention sinks and keys of their own number, experts by
-// corrected sigmoids (arXiv:2601.02780).
+// MiMo V2 Flash (Xiaomi, arXiv:2601.02780): keys wider than values; layers with a window have attention sinks and their
+// own number of kv heads; experts chosen by sigmoid scores with corrections.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -9,13 +9,13 @@
 namespace sluice {
 namespace {
 
-// Layers with a window: "layer_types", or the published spelling, a list of ones.
+// Reads the layers with a window: "layer_types", or the published spelling, a list with 1 for them.
 std::vector<bool> read_sliding(const Config& config, DecoderSpec& s) {
   const auto pattern = config.get("hybrid_layer_pattern", std::vector<int>{});
   if (!pattern.empty() && pattern.size() != s.layers.size()) {
     config.refuse("hybrid_layer_pattern", fmt::format("has {} entries for {} layers", pattern.size(), s.depth()));
   }
-  // The published files count only the tokens before a row's own under one name, all of them under the other.
+  // In published files, one key counts only the tokens before a row's own; the other counts all.
   const int before = config.get("sliding_window_size", 0);
   const int window = before > 0 ? before + 1 : config.get("sliding_window", 129);
   config.ignore("sliding_window");
@@ -25,12 +25,12 @@ std::vector<bool> read_sliding(const Config& config, DecoderSpec& s) {
   });
 }
 
-// What the published files say of layers with a window, where they differ; transformers' own say it by rules.
+// Reads the published keys for layers with a window where they differ. transformers derives the same from rules.
 AttentionSpec sliding_attention(const Config& config, const AttentionSpec& full) {
   AttentionSpec a = full;
   const auto same = [&](const char* key, int value) {
     if (config.get(key, value) != value)
-      config.refuse(key, fmt::format("is not {}, as in layers without a window", value));
+      config.refuse(key, fmt::format("must be {}, as in layers without a window", value));
   };
   same("swa_num_attention_heads", full.heads);
   same("swa_head_dim", full.head_dim);
@@ -41,7 +41,8 @@ AttentionSpec sliding_attention(const Config& config, const AttentionSpec& full)
     config.refuse("swa_num_key_value_heads", fmt::format("{} does not divide {} heads", a.kv_heads, a.heads));
   }
   a.sinks = config.get("add_swa_attention_sink_bias", true);
-  if (config.get("add_full_attention_sink_bias", false)) config.refuse("add_full_attention_sink_bias", "is true");
+  if (config.get("add_full_attention_sink_bias", false))
+    config.refuse("add_full_attention_sink_bias", "true is not supported");
   return a;
 }
 
@@ -60,7 +61,7 @@ void read_layers(const Config& config, DecoderSpec& s) {
 
 void read_routing(const Config& config, DecoderSpec& s) {
   read_deepseek_experts(config, s, true, {.default_dense = 1});
-  // The published spelling of mlp_layer_types, under a name that is a number elsewhere.
+  // The published spelling of mlp_layer_types, under a key that is a number in other families.
   const auto sparse = config.get("moe_layer_freq", std::vector<int>{});
   if (!sparse.empty() && sparse.size() != s.layers.size()) {
     config.refuse("moe_layer_freq", fmt::format("has {} entries for {} layers", sparse.size(), s.depth()));
@@ -68,13 +69,13 @@ void read_routing(const Config& config, DecoderSpec& s) {
   for (size_t i = 0; i < sparse.size(); ++i) s.layers[i].moe = sparse[i] != 0;
   read_mlp_layer_types(config, s);
   const auto only = [&](const char* key, const std::string& wanted) {
-    if (config.get(key, wanted) != wanted) config.refuse(key, "is not " + wanted);
+    if (config.get(key, wanted) != wanted) config.refuse(key, "must be " + wanted);
   };
   only("scoring_func", "sigmoid");
   only("topk_method", "noaux_tc");
 }
 
-// Without rope_parameters layers with a window differ by "swa_rope_theta" alone.
+// Without rope_parameters, layers with a window differ only in "swa_rope_theta".
 std::vector<RopeSpec> read_ropes(const Config& config, const DecoderSpec& s) {
   const auto of = [&](const char* layer_type) {
     return read_rope(config, s.attention.head_dim, s.max_positions,
@@ -83,7 +84,7 @@ std::vector<RopeSpec> read_ropes(const Config& config, const DecoderSpec& s) {
   std::vector<RopeSpec> ropes{of("full_attention"), of("sliding_attention")};
   if (config.has("rope_parameters")) return ropes;
   ropes[1].theta = config.get("swa_rope_theta", 10000.0);
-  if (!(ropes[1].theta > 1)) config.refuse("swa_rope_theta", "is not above 1");
+  if (!(ropes[1].theta > 1)) config.refuse("swa_rope_theta", "must be above 1");
   return ropes;
 }
 

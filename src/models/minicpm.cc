@@ -1,4 +1,4 @@
-// MiniCPM (arXiv:2404.06395): Llama's graph with factors on embedding, residuals and logits.
+// MiniCPM (arXiv:2404.06395): Llama's graph with factors for embedding, residuals and logits.
 #include "models/minicpm.h"
 
 #include <cmath>
@@ -7,10 +7,10 @@ namespace sluice {
 
 void read_minicpm_scales(const Config& config, DecoderSpec& s, const MiniCpmScales& d) {
   s.embedding_scale = config.get("scale_emb", d.embedding);
-  if (!(s.embedding_scale > 0)) config.refuse("scale_emb", "is not positive");
+  if (!(s.embedding_scale > 0)) config.refuse("scale_emb", "must be positive");
   s.residual_scale = config.get("scale_depth", d.depth) / std::sqrt(static_cast<float>(s.depth()));
   const float base = config.get("dim_model_base", d.base);
-  if (!(base > 0)) config.refuse("dim_model_base", "is not positive");
+  if (!(base > 0)) config.refuse("dim_model_base", "must be positive");
   s.logit_scale = base / static_cast<float>(s.hidden);
   config.ignore("mup_denominator");  // training only
 }

@@ -1,11 +1,11 @@
-// What the generations of MiniCPM share.
+// Code shared by the generations of MiniCPM.
 #pragma once
 
 #include "nn/decoder_config.h"
 
 namespace sluice {
 
-// The factors of embedding, residuals and logits, each with the family's default.
+// The factors for embedding, residuals and logits, with the family's defaults.
 struct MiniCpmScales {
   float embedding = 1.0f;
   float depth = 1.0f;

@@ -1,4 +1,4 @@
-// MiniCPM 3: latent attention, halves of heads rotated, factors on embedding, residuals and logits.
+// MiniCPM 3: latent attention that rotates part of each head; factors for embedding, residuals and logits.
 #include <cmath>
 
 #include "base/json.h"
@@ -19,7 +19,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                                      .value_dim = 0,
                                      .interleaved_rope = false});
   s.mlp.bias = config.get("mlp_bias", false);
-  // A factor that is null does nothing.
+  // Reads a factor; null means that it has no effect.
   const auto factor = [&](const char* key, double absent, double null) {
     return static_cast<float>(config.values().contains(key) && !config.has(key) ? null : absent);
   };

@@ -1,5 +1,5 @@
-// MiniMax-01: lightning attention with a softmax layer now and then, experts, norms that replace the residual stream
-// (arXiv:2501.08313).
+// MiniMax-01: lightning attention with some softmax-attention layers, experts, and norms that replace the residual
+// stream (arXiv:2501.08313).
 #include <fmt/core.h>
 
 #include <cmath>
@@ -13,12 +13,12 @@ namespace {
 
 float read_factor(const Config& config, const char* key) {
   const float value = config.get(key, 1.0f);
-  if (!(value > 0)) config.refuse(key, fmt::format("{} is not positive", value));
+  if (!(value > 0)) config.refuse(key, fmt::format("must be positive, not {}", value));
   return value;
 }
 
-// The reference stores what its blocks of work multiply by beside the weights. It follows from the sizes, so that only
-// checkpoints where it does are understood.
+// The reference stores the decay factors of its work blocks beside the weights. They follow from the sizes; checkpoints
+// with other factors are refused.
 class StoredDecays {
  public:
   StoredDecays(const Weights& w, const std::vector<float>& rates, int block)
@@ -33,7 +33,7 @@ class StoredDecays {
   }
 
  private:
-  // expected(rate of the head, index within the head)
+  // Checks each value against expected(rate of the head, index within the head).
   template <class F>
   void check(const char* name, const Shape& shape, F&& expected) {
     if (!w_.has(name)) return;
@@ -42,12 +42,13 @@ class StoredDecays {
     const int64_t each = shape.elements() / heads_;
     std::vector<float> values(static_cast<size_t>(shape.elements()));
     to_float(entry->dtype, entry->data, values.data(), values.size());
-    constexpr double kRounding = 0.01;  // of 16-bit types
+    constexpr double kRounding = 0.01;  // tolerance for 16-bit types
     for (size_t i = 0; i < values.size(); ++i) {
       const auto index = static_cast<int64_t>(i);
       if (std::abs(values[i] - expected(rates_[index / each], index % each)) <= kRounding) continue;
       w_.context().problems.push_back(fmt::format(
-          "tensor '{}' is not what the sizes make it: attention that decays otherwise is not supported", entry->name));
+          "tensor '{}' does not match the decays that follow from the sizes; other decays are not supported",
+          entry->name));
       return;
     }
   }
@@ -76,7 +77,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const Blend linear{read_factor(config, "linear_attn_alpha_factor"), read_factor(config, "linear_attn_beta_factor")};
   const Blend mlp{read_factor(config, "mlp_alpha_factor"), read_factor(config, "mlp_beta_factor")};
   const AttentionSpec& a = s.attention;
-  const int block = read_positive(config, "block_size", config.get("block_size", 256));  // of the reference's work
+  // size of the reference's work blocks
+  const int block = read_positive(config, "block_size", config.get("block_size", 256));
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
     layer.mixer_blend = recurrent[i] ? linear : full;

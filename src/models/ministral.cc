@@ -1,4 +1,4 @@
-// Ministral: Mistral with windows per layer.
+// Ministral: Mistral with a window per layer.
 #include "nn/decoder_config.h"
 
 namespace sluice {

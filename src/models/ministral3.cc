@@ -1,4 +1,4 @@
-// Ministral 3: Mistral whose queries grow with their position (arXiv:2601.08584).
+// Ministral 3: Mistral whose queries are scaled by a factor that grows with the position (arXiv:2601.08584).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,10 +1,11 @@
-// Mistral 4 (Small 4): DeepSeek's latent attention with queries that grow with their position, experts by softmax.
+// Mistral 4 (Small 4): DeepSeek's latent attention, queries scaled by a factor that grows with the position, and
+// experts chosen by softmax.
 #include "models/deepseek.h"
 
 namespace sluice {
 namespace {
 
-// What scales whole queries by their position: a rotation of the queries alone that turns nothing.
+// Moves the position scaling of whole queries into a rotation of the queries alone that turns nothing.
 RopeSpec take_temperature(RopeSpec& rope) {
   RopeSpec temperature;
   temperature.type = "none";

@@ -1,5 +1,5 @@
-// ModernBERT (arXiv:2412.13663): norms before the halves of a block, rotations, a gated MLP, and windows to both sides
-// in two of three layers.
+// ModernBERT (arXiv:2412.13663): norms before the sublayers, rotations, a gated MLP, and two-sided windows in two of
+// three layers.
 #include <fmt/core.h>
 
 #include "models/bert.h"
@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Sliding layers have their own base, in either spelling of the configuration.
+// Sliding layers have their own rotation base, in either spelling of the configuration.
 RopeSpec layer_rope(const Config& config, const EncoderSpec& s, const char* layer_type, const char* key, double theta) {
   return read_rope(config, s.attention.head_dim, s.max_positions,
                    {.theta = config.get(key, theta), .layer_type = layer_type});
@@ -15,9 +15,9 @@ RopeSpec layer_rope(const Config& config, const EncoderSpec& s, const char* laye
 
 void read_layers(const Config& config, EncoderSpec& s, int depth) {
   const int every = read_positive(config, "global_attn_every_n_layers", config.get("global_attn_every_n_layers", 3));
-  // Half of it to each side, and a row's own.
+  // The key counts both sides; the window counts one side and the row itself.
   const int window = read_positive(config, "local_attention", config.get("local_attention", 128)) / 2 + 1;
-  DecoderSpec layers;  // for what reads windows
+  DecoderSpec layers;  // only to call the function that reads windows
   layers.layers.resize(static_cast<size_t>(depth));
   const std::vector<bool> local = read_windows(config, layers, window, [=](int i) { return i % every != 0; });
   for (int i = 0; i < depth; ++i) {
@@ -62,9 +62,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                         .norm = s.norm};
   const auto pooling = config.get("classifier_pooling", std::string("cls"));
   if (pooling != "cls" && pooling != "mean") {
-    config.refuse("classifier_pooling", fmt::format("'{}' is neither cls nor mean", pooling));
+    config.refuse("classifier_pooling", fmt::format("unknown value '{}' (expected cls or mean)", pooling));
   }
-  // Of training, of the head that predicts masked words, of other kernels, and left from other classes.
+  // These keys concern training, the masked-word head, other kernels, or come from other classes.
   for (const char* key : {"decoder_bias", "layer_norm_eps", "position_embedding_type", "sparse_prediction",
                           "sparse_pred_ignore_index", "initializer_cutoff_factor", "deterministic_flash_attn",
                           "reference_compile", "repad_logits_with_grad", "cls_token_id"}) {

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Slopes over the next power of two, every second one first.
+// ALiBi slopes for the next power of two: every second one first.
 std::vector<float> mpt_slopes(int heads) {
   int power = 1;
   while (power < heads) power *= 2;
@@ -28,13 +28,13 @@ void read_attention(const Config& config, AttentionSpec& a) {
   only("prefix_lm", false);
   only("attn_uses_sequence_id", false);
   if (config.get("attn_type", std::string("multihead_attention")) != "multihead_attention") {
-    config.refuse("attn_type", "is not multihead_attention");
+    config.refuse("attn_type", "must be multihead_attention");
   }
   a.clip = config.get("clip_qkv", 0.0f);
   a.scale = config.get("softmax_scale", a.scale);
   a.alibi_slopes = mpt_slopes(a.heads);
-  // The reference has ALiBi with slopes from 2^-8 on whatever the file says. Without ALiBi there would be a table of
-  // positions among the tensors, which nobody asks for here.
+  // The reference always uses ALiBi with slopes from 2^-8, whatever the file says. A model without ALiBi would have a
+  // position table, which would be reported as an unused tensor.
   for (const char* key : {"alibi", "alibi_bias_max", "attn_impl"}) config.ignore(key);
   refuse_unread(config);
 }
@@ -55,7 +55,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_attention(config.object("attn_config"), s.attention);
   s.attention.qkv = {"Wqkv"};
   s.attention.out = "out_proj";
-  s.mlp.inner = 4 * s.hidden;  // whatever "expansion_ratio" says
+  s.mlp.inner = 4 * s.hidden;  // the reference ignores "expansion_ratio"
   s.mlp.activation = ops::Activation::kGelu;
   s.mlp.gated = false;
   s.mlp.in = {"up_proj"};
@@ -67,7 +67,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
              .mlp = "ffn",
              .attention_norm = "norm_1",
              .mlp_norm = "norm_2"};
-  // Initialisation, and switches of the training code that the reference does not read either.
+  // These keys concern initialization, or are switches of the training code that the reference ignores too.
   for (const char* key : {"expansion_ratio", "init_device", "init_config", "verbose", "norm_type", "learned_pos_emb",
                           "embedding_fraction"}) {
     config.ignore(key);

@@ -1,5 +1,5 @@
-// nanochat: norms without weights, also of the embeddings; rotation backward and before the norms of queries and keys;
-// squared ReLU (github.com/karpathy/nanochat).
+// nanochat (github.com/karpathy/nanochat): norms without weights, also on the embeddings; rotates backward, before the
+// norms of queries and keys; squared ReLU.
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Nemotron-4 and Minitron: LayerNorms that scale by one plus their weight, a plain MLP of squared ReLU.
+// Nemotron-4 and Minitron: LayerNorms that multiply by one plus their weight; a plain squared-ReLU MLP.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -18,7 +18,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "nemotron", .architectures = {"NemotronForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "nemotron",
+    .architectures = {"NemotronForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"kv_channels"},   // head_dim is read instead
+            {"rope_percent"},  // partial_rotary_factor is read instead
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

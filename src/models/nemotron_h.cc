@@ -1,4 +1,4 @@
-// Nemotron-H: layers of one half each, Mamba 2, attention or an MLP (arXiv:2504.03624).
+// Nemotron-H: layers with one sublayer each: Mamba 2, attention or an MLP (arXiv:2504.03624).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ constexpr Mamba2Keys kKeys{.heads = "mamba_num_heads",
                            .default_groups = 8,
                            .default_state = 128};
 
-// Kinds of layers by "layers_block_type", or by "hybrid_override_pattern": a letter for each.
+// Reads the kinds of layers from "layers_block_type", or from "hybrid_override_pattern", which has one letter per
+// layer.
 std::vector<std::string> read_kinds(const Config& config) {
   if (config.has("layers_block_type")) {
     config.ignore("hybrid_override_pattern");
@@ -35,7 +36,9 @@ std::vector<std::string> read_kinds(const Config& config) {
                        : letter == '-' ? "mlp"
                        : letter == 'E' ? "moe"
                                        : nullptr;
-    if (kind == nullptr) config.refuse("hybrid_override_pattern", fmt::format("'{}' is none of M, *, - and E", letter));
+    if (kind == nullptr)
+      config.refuse("hybrid_override_pattern",
+                    fmt::format("unknown letter '{}' (expected one of: M, *, -, E)", letter));
     kinds.emplace_back(kind);
   }
   return kinds;
@@ -52,7 +55,8 @@ void read_layers(const Config& config, DecoderSpec& s, const Mamba2Spec& mamba) 
     } else if (kind == "mamba" || kind == "linear_attention") {
       layer.mixer = mixer_of<Mamba2>("mixer", mamba);
     } else if (kind != "attention" && kind != "full_attention") {
-      config.refuse("layers_block_type", fmt::format("'{}' is none of mamba, attention, mlp and moe", kind));
+      config.refuse("layers_block_type",
+                    fmt::format("unknown type '{}' (expected one of: mamba, attention, mlp, moe)", kind));
     }
     s.layers.push_back(std::move(layer));
   }
@@ -61,8 +65,8 @@ void read_layers(const Config& config, DecoderSpec& s, const Mamba2Spec& mamba) 
   }
 }
 
-// Experts of a narrower stream: a projection before them and one behind their sum. The router and the shared expert see
-// the whole one (Nemotron 3, arXiv:2512.20856).
+// Experts that work on a narrower stream: a projection before them and one after their sum. The router and the shared
+// expert see the full width (Nemotron 3, arXiv:2512.20856).
 class LatentExperts final : public FeedForward {
  public:
   LatentExperts(const Weights& w, MoeSpec spec, int latent, int hidden)
@@ -107,7 +111,7 @@ class LatentExperts final : public FeedForward {
   Moe experts_;
 };
 
-// DeepSeek-V3's routing, experts without gates, a shared expert of its own width.
+// Reads DeepSeek-V3's routing with ungated experts and a shared expert of its own width.
 void read_moe(const Config& config, DecoderSpec& s) {
   const bool used = std::any_of(s.layers.begin(), s.layers.end(), [](const LayerSpec& layer) { return layer.moe; });
   if (used) {
@@ -116,7 +120,8 @@ void read_moe(const Config& config, DecoderSpec& s) {
     s.layers = std::move(layers);
     s.moe.gated = false;
     s.moe.shared_in = {"up_proj"};
-    s.moe.shared_inner = config.get("moe_shared_expert_intermediate_size", 7688);  // however many they were
+    // total width, whatever the number of shared experts
+    s.moe.shared_inner = config.get("moe_shared_expert_intermediate_size", 7688);
     s.moe.shared_bias = s.mlp.bias;
     if (config.has("moe_latent_size")) {
       const int latent = read_positive(config, "moe_latent_size", config.at<int>("moe_latent_size"));
@@ -131,7 +136,7 @@ void read_moe(const Config& config, DecoderSpec& s) {
   for (const char* key : {"moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size",
                           "moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts",
                           "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "topk_group"}) {
-    config.ignore(key);  // of models without experts
+    config.ignore(key);  // read only by models with experts
   }
 }
 
@@ -145,12 +150,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.in = {"up_proj"};
   s.mlp.bias = config.get("mlp_bias", false);
   s.mlp.activation = read_activation(config, "mlp_hidden_act", "relu2");
-  // The reference has a head of its own whatever the file says.
+  // The reference always has a separate head, whatever the file says.
   s.tied_head = config.get("tie_word_embeddings", false) && !context.checkpoint.tensors().contains("lm_head.weight");
   Mamba2Spec mamba = read_mamba2(config, s, kKeys);
   mamba.norm_groups = mamba.groups;
-  // The reference keeps steps from below this, which elsewhere is how they are initialized, and leaves
-  // time_step_limit alone.
+  // The reference clamps step sizes to at least time_step_min, which elsewhere only initializes them, and ignores
+  // time_step_limit.
   mamba.dt_low = config.get("time_step_min", 0.001f);
   mamba.dt_high = std::numeric_limits<float>::infinity();
   read_layers(config, s, mamba);
@@ -161,7 +166,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.names.attention = s.names.mlp = "mixer";
   s.names.attention_norm = s.names.mlp_norm = "norm";
   ignore_tensors(context, "mtp.");
-  // The reference has no windows and reads "use_bias" alone; other biases would be tensors that nobody asks for.
+  // The reference has no windows and reads only "use_bias". Other biases would be reported as unused tensors.
   for (const char* key : {"attention_bias", "mamba_proj_bias", "sliding_window", "mtp_layers_block_type",
                           "mtp_hybrid_override_pattern", "num_nextn_predict_layers", "num_logits_to_keep",
                           "mamba_ssm_cache_dtype", "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
@@ -171,7 +176,21 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "nemotron_h", .architectures = {"NemotronHForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "nemotron_h",
+    .architectures = {"NemotronHForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"attention_head_dim"},
+            {"norm_eps"},  // layer_norm_epsilon is read instead
+            {"num_query_groups"},
+            {"partial_rotary_factor"},  // the family rotates nothing
+            {"rms_norm_eps"},
+            {"rope_theta"},
+            {"time_step_rank"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

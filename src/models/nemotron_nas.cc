@@ -1,4 +1,4 @@
-// Llama Nemotron Super and Ultra (DeciLM): Llama with layers that a search cut down, each in its own way
+// Llama Nemotron Super and Ultra (DeciLM): Llama whose layers were individually pruned by architecture search
 // (arXiv:2411.19146).
 #include <fmt/core.h>
 
@@ -8,16 +8,16 @@
 namespace sluice {
 namespace {
 
-// Blocks' settings lie in an array of objects; this is one of them with a name for errors.
-Config block_of(const Config& config, const Json& blocks, size_t i, const char* half) {
-  const std::string origin = fmt::format("{}: block_configs[{}].{}", config.origin(), i, half);
-  if (!blocks[i].is_object() || !blocks[i].contains(half) || !blocks[i][half].is_object()) {
-    config.refuse("block_configs", fmt::format("[{}] has no object '{}'", i, half));
+// Returns the settings of block i's sublayer from the array of objects, with a name for errors.
+Config block_of(const Config& config, const Json& blocks, size_t i, const char* sublayer) {
+  const std::string origin = fmt::format("{}: block_configs[{}].{}", config.origin(), i, sublayer);
+  if (!blocks[i].is_object() || !blocks[i].contains(sublayer) || !blocks[i][sublayer].is_object()) {
+    config.refuse("block_configs", fmt::format("entry {} has no object '{}'", i, sublayer));
   }
-  return Config(blocks[i][half], origin);
+  return Config(blocks[i][sublayer], origin);
 }
 
-// What the search could have put in a half's place and no published model has.
+// Refuses replacements of a sublayer that the search allows but no published model uses.
 void refuse_replacements(const Config& block, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const Json* value = block.find(key);
@@ -25,7 +25,7 @@ void refuse_replacements(const Config& block, std::initializer_list<const char*>
   }
 }
 
-// A width as a share of the hidden size: two thirds of it, rounded up to a multiple of 256.
+// Converts a multiple of the hidden size to a width: two thirds of it, rounded up to a multiple of 256.
 int width_of(double ffn_mult, int hidden) {
   const int inner = static_cast<int>(2 * ffn_mult * hidden / 3);
   return (inner + 255) / 256 * 256;
@@ -54,7 +54,7 @@ void read_mlp(const Config& block, const MlpSpec& whole, int hidden, LayerSpec& 
   refuse_replacements(block, {"replace_with_linear", "sparsify"});
   if (block.get("no_op", false)) {
     for (const char* key : {"ffn_mult", "intermediate_size", "hidden_act"}) block.ignore(key);
-    if (layer.sublayers == Sublayers::kMlp) block.refuse("no_op", "is true of both halves of the layer");
+    if (layer.sublayers == Sublayers::kMlp) block.refuse("no_op", "is true for both sublayers of the layer");
     layer.sublayers = Sublayers::kTokenMixer;
     return refuse_unread(block);
   }
@@ -68,7 +68,7 @@ void read_mlp(const Config& block, const MlpSpec& whole, int hidden, LayerSpec& 
 }
 
 std::unique_ptr<Model> build(const Config& published, LoadContext& context, int max_len) {
-  // The sizes that blocks have of their own are null, or absent, in the whole.
+  // Sizes that each block sets are null or absent at the top level.
   Json values = published.values();
   values.erase("num_key_value_heads");
   if (!values.contains("intermediate_size") || values["intermediate_size"].is_null()) values["intermediate_size"] = 1;
@@ -79,7 +79,7 @@ std::unique_ptr<Model> build(const Config& published, LoadContext& context, int 
   s.mlp.bias = config.get("mlp_bias", false);
   const Json* blocks = config.find("block_configs");
   if (blocks == nullptr || !blocks->is_array() || blocks->size() != s.layers.size()) {
-    config.refuse("block_configs", fmt::format("is no list of {} objects", s.layers.size()));
+    config.refuse("block_configs", fmt::format("must be a list of {} objects", s.layers.size()));
   }
   for (size_t i = 0; i < s.layers.size(); ++i) {
     read_attention(block_of(config, *blocks, i, "attention"), s.attention, s.layers[i]);

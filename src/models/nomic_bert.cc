@@ -1,5 +1,5 @@
-// Nomic BERT (arXiv:2402.01613): BERT with rotations, a gated MLP and no biases; configured in the keys of transformers
-// or in those of GPT-2, which the published checkpoints use.
+// Nomic BERT (arXiv:2402.01613): BERT with rotations, a gated MLP and no biases. Reads the keys of transformers, or
+// GPT-2's keys, which the published checkpoints use.
 #include <fmt/core.h>
 
 #include "models/bert.h"
@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Settings of the published configuration with one supported value each.
+// Refuses published settings that have only one supported value.
 void refuse_variants(const Config& config) {
   const auto only = [&](const char* key, auto value) {
     if (config.get(key, value) != value) config.refuse(key, fmt::format("only {} is supported", value));
@@ -22,7 +22,7 @@ void refuse_variants(const Config& config) {
   only("mlp_fc1_bias", false);
   only("mlp_fc2_bias", false);
   only("num_experts", 0);
-  // Scales of the base beyond max_trained_positions are of the length alone; texts are limited to that length.
+  // Rotations are rescaled only beyond max_trained_positions; texts are limited to that length.
   for (const char* key : {"rotary_scaling_factor",
                           "rotary_emb_scale_base",
                           "rotary_emb_base",

@@ -1,4 +1,4 @@
-// OLMo: Llama's graph with LayerNorms that have no weights, and clamped projections (arXiv:2402.00838).
+// OLMo: Llama's graph with LayerNorms without weights, and clamped projections (arXiv:2402.00838).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// OLMo 2: norms of what the halves of a block add, and of whole projections (arXiv:2501.00656).
+// OLMo 2: norms of the sublayers' results and of whole projections (arXiv:2501.00656).
 #include "nn/decoder_config.h"
 
 namespace sluice {

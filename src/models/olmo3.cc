@@ -1,4 +1,4 @@
-// OLMo 3: OLMo 2 with sliding windows in three layers of four, which have a rotation of their own.
+// OLMo 3: OLMo 2 with sliding windows in three of four layers; sliding layers have their own rotation.
 #include "nn/decoder_config.h"
 
 namespace sluice {

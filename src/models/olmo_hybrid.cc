@@ -1,4 +1,4 @@
-// OLMo Hybrid: OLMo 3's attention, normed behind its halves, and gated delta nets, normed before theirs.
+// OLMo Hybrid: OLMo 3's attention with norms after its sublayers, and gated delta nets with norms before theirs.
 #include <fmt/core.h>
 
 #include "models/mamba.h"
@@ -28,7 +28,7 @@ DeltaNetSpec read_delta_net(const Config& config, const DecoderSpec& s) {
   return d;
 }
 
-// The name a layer's norm is stored under: the first checkpoints and transformers' own have different ones.
+// Returns the stored name of a layer's norm; the first checkpoints and transformers' own use different names.
 std::string stored_name(const LoadContext& context, const DecoderSpec& s, int layer, const char* name,
                         const char* other) {
   const std::string full = fmt::format("{}.{}.{}.{}.weight", s.names.body, s.names.layers, layer, other);
@@ -46,7 +46,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   if (kinds.size() < 4) kinds.back() = "full_attention";
   kinds = config.get("layer_types", kinds);
   const std::vector<bool> recurrent = read_recurrent_layers(config, kinds, "layer_types", s.depth());
-  // No frequency in the file, no rotation.
+  // Without a frequency in the file there is no rotation.
   const bool rotated = config.has("rope_theta") || config.object("rope_parameters").has("rope_theta");
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
@@ -65,7 +65,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   }
   for (const char* key :
        {"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"}) {
-    config.ignore(key);  // how weights are initialized
+    config.ignore(key);  // concerns initialization
   }
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -1,4 +1,4 @@
-// OLMoE: OLMo's norms of whole projections before experts (arXiv:2409.02060).
+// OLMoE: OLMo's norms of whole projections, and experts (arXiv:2409.02060).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const int width = read_positive(config, "word_embed_proj_dim", config.get("word_embed_proj_dim", s.hidden));
   if (width != s.hidden) s.embedding_dim = width;
   if (width != s.hidden && context.task != Task::kGenerate) {
-    config.refuse("word_embed_proj_dim", "other than hidden_size can only generate");
+    config.refuse("word_embed_proj_dim", "must equal hidden_size for tasks other than generation");
   }
   const bool affine = config.get("layer_norm_elementwise_affine", true);
   s.norm = {.kind = NormSpec::Kind::kLayer, .eps = 1e-5f, .weight = affine, .bias = affine};

@@ -1,4 +1,4 @@
-// Persimmon: LayerNorms, also of queries and keys, a plain MLP of squared ReLU, half of every head rotated.
+// Persimmon: LayerNorms, also of queries and keys; a plain squared-ReLU MLP; rotates half of each head.
 #include "models/phi.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Phi 1 to 2: one LayerNorm for attention and MLP in parallel, half of every head rotated, biases everywhere.
+// Phi 1 to 2: one LayerNorm for parallel attention and MLP; rotates half of each head; biases everywhere.
 #include "models/phi.h"
 
 namespace sluice {

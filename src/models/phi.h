@@ -1,11 +1,11 @@
-// What Phi and Persimmon share.
+// Code shared by Phi and Persimmon.
 #pragma once
 
 #include "nn/decoder_config.h"
 
 namespace sluice {
 
-// LayerNorms, also of queries and keys where "qk_layernorm" says so, half of every head rotated, a plain MLP, biases.
+// LayerNorms, also of queries and keys if "qk_layernorm" says so; rotates half of each head; a plain MLP; biases.
 DecoderSpec phi_like(const Config& config, std::string family, const SizeKeys& keys, bool qk_norm,
                      const char* activation);
 

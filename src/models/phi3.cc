@@ -12,7 +12,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "phi3", .architectures = {"Phi3ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "phi3",
+    .architectures = {"Phi3ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"full_attn_mod", "1"},
+            {"interpolate_factor", "1"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

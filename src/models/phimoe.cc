@@ -1,5 +1,5 @@
-// Phi-3.5 MoE (arXiv:2404.14219): LayerNorms, two experts chosen one after the other, each by its share among the
-// close.
+// Phi-3.5 MoE (arXiv:2404.14219): LayerNorms. Two experts are chosen one after the other, each weighted by its share
+// among scores close to it.
 #include "models/mixtral.h"
 
 namespace sluice {
@@ -13,7 +13,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.moe.score = ops::Routing::Score::kSparseMixer;
   s.moe.normalize = false;
   s.moe.jitter = config.get("router_jitter_noise", 0.01f);
-  if (s.moe.top_k != 2) config.refuse("num_experts_per_tok", "is not 2, which is all this routing knows");
+  if (s.moe.top_k != 2) config.refuse("num_experts_per_tok", "must be 2 for this routing");
   config.ignore("input_jitter_noise");  // training only
   return decoder_lm(std::move(s), context, max_len);
 }

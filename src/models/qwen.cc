@@ -1,5 +1,6 @@
-// Qwen, the first generation (arXiv:2309.16609): Llama's graph under names of its own. Beyond the length it was trained
-// with the authors' code stretches the rotation and scales scores by the text's length; contexts end there.
+// Qwen, the first generation (arXiv:2309.16609): Llama's graph under its own names. Beyond the training length, the
+// authors' code stretches the rotation and scales scores with the text's length. Contexts are limited to the training
+// length.
 #include <algorithm>
 
 #include "models/gpt2.h"
@@ -11,7 +12,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   DecoderSpec s = read_sizes(config, "qwen", {.kv_heads = nullptr, .default_max_positions = 8192});
   AttentionSpec& a = s.attention;
   if (config.get("kv_channels", a.head_dim) != a.head_dim) {
-    config.refuse("kv_channels", "is not hidden_size / num_attention_heads");
+    config.refuse("kv_channels", "must be hidden_size / num_attention_heads");
   }
   s.max_positions =
       std::min(s.max_positions, read_positive(config, "seq_length", config.get("seq_length", s.max_positions)));
@@ -24,11 +25,11 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   a.qkv = {"c_attn"};
   a.qkv_bias = true;
   a.out = "c_proj";
-  s.mlp.inner /= 2;  // of both halves together
+  s.mlp.inner /= 2;  // the key counts gate and up together
   s.mlp.in = {"w2", "w1"};
   s.mlp.out = "c_proj";
   s.names = gpt2_names();
-  // Of longer texts than these, and of how the reference computes and caches.
+  // These keys concern longer texts, or how the reference computes and caches.
   for (const char* key : {"use_dynamic_ntk", "use_logn_attn", "bf16", "fp16", "fp32", "onnx_safe", "softmax_in_fp32",
                           "use_cache_quantization", "use_cache_kernel"}) {
     config.ignore(key);

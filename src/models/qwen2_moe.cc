@@ -1,4 +1,4 @@
-// Qwen 1.5 and 2 MoE: Qwen 2 with experts, and one for all rows that a sigmoid scales.
+// Qwen 1.5 and 2 MoE: Qwen 2 with routed experts, and a shared expert scaled by a sigmoid.
 #include "nn/decoder_config.h"
 
 namespace sluice {

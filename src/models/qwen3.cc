@@ -1,4 +1,4 @@
-// Qwen 3, dense: Qwen 2 with norms of queries and keys in place of the biases (arXiv:2505.09388).
+// Qwen 3, dense: Qwen 2 with query and key norms instead of biases (arXiv:2505.09388).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Qwen 3.5, the text models: Qwen3-Next's layers with plain projections, dense or with experts.
+// Qwen 3.5, the text models: Qwen3-Next's layers with separate projections, dense or with experts.
 #include "models/qwen3_next.h"
 
 namespace sluice {
@@ -14,8 +14,12 @@ std::unique_ptr<Model> build_moe(const Config& config, LoadContext& context, int
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily dense{.name = "qwen3_5", .architectures = {"Qwen3_5ForCausalLM"}, .build = build};
-const ModelFamily experts{.name = "qwen3_5_moe", .architectures = {"Qwen3_5MoeForCausalLM"}, .build = build_moe};
+const std::vector<IgnoredKey> kIgnored{
+    {"attn_output_gate", "true"}, {"mamba_ssm_dtype"}, {"mtp_num_hidden_layers"}, {"mtp_use_dedicated_embeddings"}};
+const ModelFamily dense{
+    .name = "qwen3_5", .architectures = {"Qwen3_5ForCausalLM"}, .build = build, .ignored = kIgnored};
+const ModelFamily experts{
+    .name = "qwen3_5_moe", .architectures = {"Qwen3_5MoeForCausalLM"}, .build = build_moe, .ignored = kIgnored};
 const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{dense}, Registry<ModelFamily>{experts}};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Qwen 3 with experts (arXiv:2505.09388), alone and inside of Qwen 3 VL.
+// Qwen 3 with experts (arXiv:2505.09388), on its own and inside Qwen 3 VL.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -8,7 +8,7 @@ DecoderSpec qwen3_moe_like(const Config& config, bool normalize) {
   DecoderSpec s = llama_like(config, "qwen3_moe");
   read_attention_bias(config, s, true);
   s.attention.qk_norm = QkNorm::kHead;
-  // Unlike its relatives', one window for all layers.
+  // Unlike in its relatives, all layers have one window.
   if (config.get("use_sliding_window", false)) {
     read_one_window(config, s, 4096);
   } else {
@@ -27,8 +27,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(qwen3_moe_like(config, false), context, max_len);
 }
 
-// Of Qwen 3 VL: experts of a layer in one tensor, [inputs, outputs] as published, the other way round as transformers
-// writes them today.
+// For Qwen 3 VL: all experts of a layer are in one tensor, [inputs, outputs] as published, transposed as transformers
+// writes it today.
 std::unique_ptr<Model> build_vl(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = qwen3_moe_like(config, true);
   MoeSpec& m = s.moe;
@@ -43,7 +43,16 @@ std::unique_ptr<Model> build_vl(const Config& config, LoadContext& context, int 
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "qwen3_moe", .architectures = {"Qwen3MoeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "qwen3_moe",
+    .architectures = {"Qwen3MoeForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"shared_expert_intermediate_size", "0"},
+            {"use_qk_norm", "true"},
+        },
+};
 const ModelFamily vl{.name = "qwen3_vl_moe_text", .architectures = {"Qwen3VLMoeTextForCausalLM"}, .build = build_vl};
 const Registry<ModelFamily> registered{family}, registered_vl{vl};
 

@@ -1,4 +1,4 @@
-// Qwen3-Next: three gated delta nets for every gated attention, experts.
+// Qwen3-Next: three gated delta nets for every gated attention layer, and experts.
 #include "models/qwen3_next.h"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// What Qwen's hybrids of gated delta nets and gated attention share.
+// Code shared by Qwen's hybrids of gated delta nets and gated attention.
 #pragma once
 
 #include "nn/decoder_config.h"
@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-// Llama's graph with Qwen 3's attention, gated, and delta nets in the layers that "layer_types" names.
+// Llama's graph with Qwen 3's attention plus a gate, and delta nets in the layers that "layer_types" names.
 DecoderSpec qwen3_next_like(const Config& config, LoadContext& context, std::string family, DeltaNetLayout layout);
-// Experts beside a shared one behind a gate.
+// Adds routed experts, and a shared expert behind a gate.
 void read_qwen3_next_experts(const Config& config, DecoderSpec& spec, bool normalize);
 
 }  // namespace sluice

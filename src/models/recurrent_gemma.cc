@@ -17,7 +17,7 @@ void read_layers(const Config& config, DecoderSpec& s, const GriffinSpec& griffi
     if (kind == "recurrent") {
       s.layers[i].mixer = mixer_of<Griffin>("temporal_block", griffin);
     } else if (kind != "attention") {
-      config.refuse("block_types", fmt::format("'{}' is neither recurrent nor attention", kind));
+      config.refuse("block_types", fmt::format("unknown type '{}' (expected recurrent or attention)", kind));
     }
   }
 }
@@ -32,9 +32,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_attention_bias(config, s, false);
   s.attention.out_bias = true;
   s.mlp.bias = true;
-  if (s.mlp.inner % 2 != 0) config.refuse("intermediate_size", "is odd: gate and up projections have half of it each");
+  if (s.mlp.inner % 2 != 0)
+    config.refuse("intermediate_size", "must be even: gate and up projections have half of it each");
   s.mlp.inner /= 2;
-  // The reference keeps the factor in bf16 whatever the type of the weights.
+  // The reference keeps the factor in bf16, whatever the type of the weights.
   s.embedding_scale = bf16_to_float(float_to_bf16(std::sqrt(static_cast<float>(s.hidden))));
   s.logit_soft_cap = static_cast<float>(read_or_off(config, "logits_soft_cap", 30.0));
   const int window = config.get("attention_window_size", 2048);
@@ -43,7 +44,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                       .heads = s.attention.heads,
                       .conv_width = read_conv_width(config, "conv1d_width", 4),
                       .activation = s.mlp.activation};
-  if (griffin.width % griffin.heads != 0) config.refuse("lru_width", "is not a multiple of num_attention_heads");
+  if (griffin.width % griffin.heads != 0) config.refuse("lru_width", "must be a multiple of num_attention_heads");
   read_layers(config, s, griffin);
   s.names.norm = "final_norm";
   s.names.attention = "temporal_block";
@@ -54,7 +55,16 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "recurrent_gemma", .architectures = {"RecurrentGemmaForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "recurrent_gemma",
+    .architectures = {"RecurrentGemmaForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"_block_types"},
+            {"embeddings_scale_by_sqrt_dim", "true"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -9,11 +9,11 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_attention_bias(config, s, true);
   s.mlp.bias = config.get("mlp_bias", false);
   const int interval = read_positive(config, "no_rope_layer_interval", config.get("no_rope_layer_interval", 4));
-  auto rotated = config.get("no_rope_layers", std::vector<int>{});  // 1: the layer does have rope
+  auto rotated = config.get("no_rope_layers", std::vector<int>{});  // 1 means that the layer is rotated
   if (rotated.empty()) {
     for (int i = 0; i < s.depth(); ++i) rotated.push_back((i + 1) % interval != 0);
   }
-  if (rotated.size() != s.layers.size()) config.refuse("no_rope_layers", "has not one entry per layer");
+  if (rotated.size() != s.layers.size()) config.refuse("no_rope_layers", "must have one entry per layer");
   for (int i = 0; i < s.depth(); ++i) s.layers[i].rope = rotated[i] != 0 ? 0 : -1;
   const bool use_window = config.get("use_sliding_window", false);
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 0));
@@ -21,7 +21,12 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "smollm3", .architectures = {"SmolLM3ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "smollm3",
+    .architectures = {"SmolLM3ForCausalLM"},
+    .build = build,
+    .ignored = {{"max_window_layers"}},
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Solar Open: Llama's attention, DeepSeek-V3's experts in all layers (arXiv:2601.07022).
+// Solar Open: Llama's attention, with DeepSeek-V3's experts in all layers (arXiv:2601.07022).
 #include "nn/decoder_config.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// StableLM: Llama's graph with LayerNorms, a quarter of every head rotated, in parallel if asked for.
+// StableLM: Llama's graph with LayerNorms; rotates a quarter of each head; parallel blocks if configured.
 #include "nn/decoder_config.h"
 
 namespace sluice {
@@ -21,7 +21,15 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 }
 
 const ModelFamily family{
-    .name = "stablelm", .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"}, .build = build};
+    .name = "stablelm",
+    .architectures = {"StableLmForCausalLM", "StableLMEpochForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"num_heads"},
+            {"rotary_scaling_factor", "1.0"},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

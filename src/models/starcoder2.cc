@@ -15,7 +15,17 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "starcoder2", .architectures = {"Starcoder2ForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "starcoder2",
+    .architectures = {"Starcoder2ForCausalLM"},
+    .build = build,
+    .ignored =
+        {
+            {"layer_norm_eps"},  // norm_epsilon is read instead
+            {"mlp_type", "\"default\""},
+            {"norm_type", "\"layer_norm\""},
+        },
+};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// VaultGemma: Gemma 2 without the norms of what is added (arXiv:2510.15001).
+// VaultGemma: Gemma 2 without norms of the sublayers' results (arXiv:2510.15001).
 #include "models/gemma.h"
 
 namespace sluice {

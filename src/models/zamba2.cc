@@ -1,5 +1,5 @@
-// Zamba 2: Mamba 2 in every layer, in front of some of them one of a few transformer blocks that layers share, which
-// sees the embeddings beside the residual stream (arXiv:2411.15242).
+// Zamba 2: Mamba 2 in every layer. Some layers also run one of a few shared transformer blocks first, which sees the
+// embeddings beside the residual stream (arXiv:2411.15242).
 #include <fmt/core.h>
 
 #include <cmath>
@@ -22,14 +22,14 @@ constexpr Mamba2Keys kKeys{.heads = "n_mamba_heads",
                            .default_state = 64};
 
 struct BlockSpec {
-  AttentionSpec attention{};  // of twice the hidden size
+  AttentionSpec attention{};  // works on twice the hidden size
   MlpSpec mlp{};
   NormSpec norm{};
   int adapter_rank = 0;
-  bool attention_adapters = false;  // of queries, keys and values; the MLP always has one
+  bool attention_adapters = false;  // for queries, keys and values; the MLP always has one
 };
 
-// The embeddings of a step, as the right half of what blocks see.
+// The auxiliary stream: the step's embeddings as the right half of the blocks' input.
 class EmbeddingsBeside final : public AuxiliaryStream {
  public:
   explicit EmbeddingsBeside(int hidden) : hidden_(hidden) {}
@@ -48,7 +48,7 @@ class EmbeddingsBeside final : public AuxiliaryStream {
   int64_t hidden_;
 };
 
-// What a block's layers share.
+// The weights that the layers of a block share.
 struct SharedBlock {
   Norm norm, mlp_norm;
   Linear q, k, v, out, gate_up, down;
@@ -66,7 +66,7 @@ struct SharedBlock {
   }
 };
 
-// What a layer adds to a projection of its block.
+// A layer's own low-rank addition to a projection of its block.
 class Adapter {
  public:
   Adapter() = default;
@@ -82,10 +82,10 @@ class Adapter {
   Linear down_, up_;
 };
 
-// A block, then Mamba 2 on the sum of its result and the stream.
+// Runs a shared block, then Mamba 2 on the sum of its result and the stream.
 class HybridLayer final : public TokenMixer {
  public:
-  // `index` counts the hybrid layers; `block` is where the tensors of its block are.
+  // `index` counts the hybrid layers; `block` is the prefix of the block's tensors.
   HybridLayer(const Weights& w, const Weights& block, std::shared_ptr<const SharedBlock> shared, const BlockSpec& s,
               const Mamba2Spec& mamba, int index, int hidden)
       : spec_(s),
@@ -109,7 +109,7 @@ class HybridLayer final : public TokenMixer {
 
   void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override {
-    const Tensor both = step.side[0];
+    const Tensor both = step.auxiliary[0];
     ops::copy(c, both.slice_columns(0, hidden_), x);
     const Tensor sum = c.arena.take(&kFloat32, x.shape);
     {
@@ -182,7 +182,7 @@ BlockSpec read_block(const Config& config, DecoderSpec& s) {
   b.attention.scale = 1.0f / std::sqrt(static_cast<float>(b.attention.head_dim) / 2);
   for (const auto& [key, value] :
        {std::pair{"attention_hidden_size", 2 * s.hidden}, {"attention_head_dim", b.attention.head_dim}}) {
-    if (config.get(key, value) != value) config.refuse(key, fmt::format("is not {}", value));
+    if (config.get(key, value) != value) config.refuse(key, fmt::format("must be {}", value));
   }
   b.mlp = s.mlp;
   b.mlp.bias = config.get("add_bias_linear", false);
@@ -204,7 +204,7 @@ Mamba2Spec read_layer(const Config& config, const DecoderSpec& s) {
   return m;
 }
 
-// Layers by "layers_block_type": "linear_attention" (or "mamba") and "hybrid".
+// Reads the kinds of layers from "layers_block_type": "linear_attention" (or "mamba") and "hybrid".
 void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
   const Mamba2Spec mamba = read_layer(config, s);
   const BlockSpec block = read_block(config, s);
@@ -214,14 +214,15 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
     config.refuse("layers_block_type", fmt::format("has {} entries for {} layers", kinds.size(), s.layers.size()));
   }
   const auto shared = std::make_shared<std::map<std::string, std::shared_ptr<const SharedBlock>>>();
-  std::vector<std::string> homes;  // of the blocks' tensors: where each is first
+  std::vector<std::string> homes;  // prefix of each block's tensors: its first layer
   int index = 0;
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
     layer.sublayers = Sublayers::kTokenMixer;
     if (kinds[i] != "hybrid") {
       if (kinds[i] != "linear_attention" && kinds[i] != "mamba") {
-        config.refuse("layers_block_type", fmt::format("'{}' is neither linear_attention nor hybrid", kinds[i]));
+        config.refuse("layers_block_type",
+                      fmt::format("unknown type '{}' (expected linear_attention or hybrid)", kinds[i]));
       }
       layer.mixer = mixer_of<Mamba2>("mamba", mamba);
       continue;
@@ -230,7 +231,7 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
     if (index < blocks) {
       homes.push_back(own);
     } else {
-      ignore_tensors(context, own + ".");  // copies
+      ignore_tensors(context, own + ".");  // copies of the shared tensors
     }
     layer.names = s.names;
     layer.names->attention_norm = "";
@@ -260,7 +261,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.auxiliary_stream = [](const Weights&, const DecoderSpec& spec) {
     return std::make_unique<EmbeddingsBeside>(spec.hidden);
   };
-  // What follows from others, how weights are initialized, and which kernels are taken.
+  // These keys follow from others, or concern initialization and the choice of kernels.
   for (const char* key : {"kv_channels", "num_query_groups", "hybrid_layer_ids", "time_step_max", "time_step_floor",
                           "use_mamba_kernels", "use_mem_eff_path", "num_logits_to_keep", "layer_types"}) {
     config.ignore(key);

@@ -1,4 +1,4 @@
-// Block numbers of callers without a block pool.
+// Spreads block numbers over groups, for callers without a block pool.
 #include "nn/batch.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
-// The flat batch: what one step computes. A prefill chunk, a decode step and the verification of a draft are the same
-// thing with other lengths; nothing of the engine's features is a mode of the model.
+// The flat batch: what one step computes. A prefill chunk, a decode step and the verification of a draft differ only in
+// their lengths. No feature of the engine is a mode of the model.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,12 @@
 
 namespace sluice {
 
-// Layers that see equally far share their blocks' numbers: a group has a block table and a list of slots of its own in
-// every batch. See KvLayout (nn/attention/kv_cache.h).
+// Layers with equal windows share block numbers. Each such group has its own block table and slot list in every batch.
+// See KvLayout (nn/attention/kv_cache.h).
 struct BlockGroup {
-  int window = 0;         // > 0: nothing that is so many tokens or more before a token is ever read for it
-  int ids_per_block = 1;  // the layers' tensors count blocks in smaller units: block b of the pool is b * ids_per_block
+  int window = 0;  // > 0: a token never reads positions this many tokens or more before it
+  // The layers' tensors use smaller blocks: pool block b begins at their block b * ids_per_block.
+  int ids_per_block = 1;
 };
 
 struct BlockCopy {
@@ -28,22 +29,22 @@ struct StateCopy {
 };
 
 struct Batch {
-  std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
-  std::vector<int32_t> from_sample;  // [tokens] or empty: which draw of the step before gives the token, which the host
-                                     // does not know yet; -1: it is in `tokens`
-  std::vector<int32_t> positions;    // [tokens] of each token in its sequence
-  std::vector<int32_t> types;        // [tokens] of models that have token types (ModelShape::token_types)
-  std::vector<int32_t> slots;        // [groups, tokens] where its keys and values go: block * block_size + offset
-  std::vector<int32_t> query_start;  // [sequences + 1] rows of each sequence
+  std::vector<int32_t> tokens;  // [tokens] ids, sequence after sequence
+  // [tokens] or empty: index of the previous step's sampled token to use as input; -1: use `tokens`
+  std::vector<int32_t> from_sample;
+  std::vector<int32_t> positions;  // [tokens] position of each token in its sequence
+  std::vector<int32_t> types;      // [tokens] token types, for models that have them (ModelShape::token_types)
+  std::vector<int32_t> slots;      // [groups, tokens] where the token's keys and values go: block * block_size + offset
+  std::vector<int32_t> query_start;  // [sequences + 1] first row of each sequence, then the end
   std::vector<int32_t> kv_len;       // [sequences] tokens in the cache after this step
-  std::vector<int32_t> prompt_len;   // [sequences] tokens of the prompt: rope scalings that depend on the text's length
+  std::vector<int32_t> prompt_len;   // [sequences] length of the prompt, for rope scalings that depend on it
   std::vector<int32_t> block_table;  // [groups, sequences, block_table_stride] block ids, -1 beyond the end
   int block_table_stride = 0;
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
-  std::vector<BlockCopy> copies;     // copy-on-write, by the pool's numbers: done before the step
-  // Of models with recurrent layers. A sequence whose first token is at position 0 begins with a state of zeros,
-  // whatever its slot holds.
-  std::vector<int32_t> state_slots;     // [sequences] where the state is, read and written
+  std::vector<BlockCopy> copies;     // copy-on-write, in pool block numbers; done before the step
+  // For models with recurrent layers. A sequence whose first token is at position 0 starts from a zero state, whatever
+  // its slot holds.
+  std::vector<int32_t> state_slots;     // [sequences] slot where the state is read and written
   std::vector<StateCopy> state_copies;  // done before the step, in order
 
   int sequences() const { return static_cast<int>(kv_len.size()); }
@@ -51,11 +52,11 @@ struct Batch {
   bool empty() const { return tokens.empty(); }
 };
 
-// A batch made for one group, for all of `groups`: what was block b becomes the row of pool blocks b * groups and
-// after. For callers without a block pool, who count blocks as they like.
+// Turns a batch made for one group into one for all of `groups`. Block b becomes the row of pool blocks that starts at
+// b * groups. For callers without a block pool, who number blocks as they like.
 void spread_over(Batch& batch, std::span<const BlockGroup> groups, int block_size);
 
-// What a model sees of a batch: its indices, in the host's memory and perhaps on the device (engine/step_inputs.h).
+// A model's view of a batch: its indices in host memory and perhaps on the device (engine/step_inputs.h).
 struct BatchView {
   BatchView() = default;
   BatchView(const Batch& b)
@@ -78,7 +79,7 @@ struct BatchView {
 
   int sequences() const { return static_cast<int>(kv_len.size()); }
   int size() const { return static_cast<int>(tokens.size()); }
-  // Of one group.
+  // The part that belongs to one group.
   ops::Indices slots_of(int group) const { return slots.part(tokens.size() * group, tokens.size()); }
   ops::Indices block_table_of(int group) const {
     const size_t entries = kv_len.size() * block_table_stride;

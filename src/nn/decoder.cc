@@ -1,4 +1,4 @@
-// The decoder on the op table.
+// The decoder: loads its layers and runs them through the op table.
 #include "nn/decoder.h"
 
 #include <fmt/core.h>
@@ -23,7 +23,7 @@ MoeSpec moe_of(const DecoderSpec& s, const LayerSpec& layer) {
   return moe;
 }
 
-// The attention of DecoderSpec, unless the layer has a mixer of its own.
+// Makes DecoderSpec's attention, unless the layer has its own token mixer.
 std::unique_ptr<TokenMixer> make_mixer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) {
   if (layer.sublayers == Sublayers::kMlp) return nullptr;
   if (layer.mixer) return layer.mixer(w, s.hidden);
@@ -35,12 +35,12 @@ std::unique_ptr<TokenMixer> make_mixer(const Weights& w, const DecoderSpec& s, c
 
 struct Layer {
   Norm mixer_norm, mixer_post_norm, mlp_norm, mlp_post_norm;
-  std::unique_ptr<TokenMixer> mixer;  // null: the layer is only an MLP
-  Mlp mlp;                            // one of these, if any
+  std::unique_ptr<TokenMixer> mixer;  // null: the layer has only an MLP
+  Mlp mlp;                            // at most one of these is set
   Moe moe;
   std::unique_ptr<FeedForward> feed_forward;
-  int kv = -1;     // index of its keys and values in the cache, if it has any
-  int state = -1;  // the same of its state
+  int kv = -1;     // index of the layer's keys and values in the cache; -1: none
+  int state = -1;  // index of the layer's state in the cache; -1: none
 
   Layer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) : mixer(make_mixer(w, s, layer)) {
     const DecoderNames& names = s.names_of(layer);
@@ -61,7 +61,8 @@ struct Layer {
   }
 };
 
-// Sines, then cosines, of geometric frequencies (Vaswani et al. 2017, arXiv:1706.03762, as fairseq lays them out).
+// Fills rows with sines, then cosines, of geometric frequencies (Vaswani et al. 2017, arXiv:1706.03762, in fairseq's
+// order).
 void fill_sinusoids(const Tensor& table) {
   const int64_t half = table.shape[1] / 2;
   for (int64_t p = 0; p < table.rows(); ++p) {
@@ -89,7 +90,8 @@ class DecoderLm final : public Model {
               .kv = {},
               .state = {},
               .rope_class = {}};
-    // Every class counts the scalings that a prompt is long enough for, so that sums of them differ as well.
+    // Each class counts the scalings whose threshold the prompt's length passes, so the sums of different classes
+    // differ too.
     shape_.rope_class = [ropes = spec_.ropes](int prompt_len) {
       int sum = 0;
       for (const RopeSpec& rope : ropes) sum += rope_class(rope, prompt_len);
@@ -122,7 +124,8 @@ class DecoderLm final : public Model {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
     head_ = Linear(w, {head}, embedding_dim(), spec_.head_bias);
-    if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");  // some store the copy
+    // some checkpoints store the copy
+    if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
   }
 
   const ModelShape& shape() const override { return shape_; }
@@ -135,7 +138,7 @@ class DecoderLm final : public Model {
     int64_t floats = tokens * per_token + rows * per_row;
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
-    constexpr int64_t kTensors = 24;  // alive at once; each may waste up to 64 bytes
+    constexpr int64_t kTensors = 24;  // tensors alive at once; each may waste up to 64 bytes
     const size_t carried = auxiliary_stream_ != nullptr ? auxiliary_stream_->tensors() : 0;
     return floats * sizeof(float) + (kTensors + carried + ropes_.size()) * 64;
   }
@@ -144,8 +147,8 @@ class DecoderLm final : public Model {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = embed(c, batch);
-    AuxiliaryStream::Tensors side;
-    if (auxiliary_stream_ != nullptr) side = auxiliary_stream_->begin(c, batch, x);
+    AuxiliaryStream::Tensors auxiliary;
+    if (auxiliary_stream_ != nullptr) auxiliary = auxiliary_stream_->begin(c, batch, x);
     for (int i = 0; i < spec_.depth(); ++i) {
       const Layer& layer = layers_[i];
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
@@ -153,15 +156,15 @@ class DecoderLm final : public Model {
                                 .rope = rope(spec_.layers[i].rope),
                                 .query_rope = rope(spec_.layers[i].query_rope),
                                 .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
-                                .side = side,
+                                .auxiliary = auxiliary,
                                 .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
-      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, side, x);
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
       run_layer(c, layer, spec_.layers[i], step, x);
-      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, side, x);
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, auxiliary, x);
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
-    if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, side, rows);
+    if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, auxiliary, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_.outputs() == 0) return rows;
     const Tensor logits = head_(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
@@ -173,7 +176,7 @@ class DecoderLm final : public Model {
  private:
   int64_t embedding_dim() const { return spec_.embedding_dim > 0 ? spec_.embedding_dim : spec_.hidden; }
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
-  // Whether what a half of a block computes must be seen by itself before it is added.
+  // True if a sublayer's result must be computed on its own before it is added.
   bool separate(const std::string& post_norm, const Blend& blend) const {
     return !post_norm.empty() || spec_.residual_scale != 1.0f || spec_.normed_residual || blend.kept != 1.0f ||
            blend.added != 1.0f;
@@ -238,8 +241,7 @@ class DecoderLm final : public Model {
     return x;
   }
 
-  // x = kept * x + added * scale * post_norm(sublayer(x)), where sublayer(out, accumulate) computes out = or += its
-  // part.
+  // x = kept * x + added * scale * post_norm(sublayer(x)); sublayer(out, accumulate) computes out = or += its result.
   template <class Sublayer>
   void add_sublayer(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
                     Sublayer&& sublayer) const {
@@ -263,13 +265,13 @@ class DecoderLm final : public Model {
     const DecoderNames& names = spec_.names_of(kind);
     Arena::Scope of_layer(c.arena);
     const bool mixes = layer.mixer != nullptr;
-    // An input that only one product sees is written in the type that it takes.
+    // If only one matmul reads an input, the input is written in the type that the matmul takes.
     const auto input_type = [&](const auto& sublayer) {
       return spec_.parallel ? &kFloat32 : sublayer.input_type(c, x.rows());
     };
     const Tensor mixer_in =
         !mixes ? x : sublayer_input(c, names.attention_norm, layer.mixer_norm, x, input_type(*layer.mixer));
-    // In parallel, both inputs are of the residual before either half is added.
+    // In parallel blocks both inputs are made from the residual before either result is added.
     Tensor mlp_in = mixer_in;
     if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
     if (mixes) {
@@ -284,8 +286,9 @@ class DecoderLm final : public Model {
       if (spec_.normed_residual) {
         mlp_in = sublayer_input(c, names.mlp_norm, layer.mlp_norm, x, &kFloat32);
       } else if (!names.mlp_norm.empty() && !spec_.sum_norms) {
-        const bool plain = layer.feed_forward == nullptr && !kind.moe;
-        const DType type = plain ? input_type(layer.mlp) : &kFloat32;
+        const DType type = layer.feed_forward != nullptr ? input_type(*layer.feed_forward)
+                           : kind.moe                    ? &kFloat32
+                                                         : input_type(layer.mlp);
         if (mixer_in.data == x.data) {
           mlp_in = layer.mlp_norm(c, x, type);
         } else {
@@ -303,7 +306,7 @@ class DecoderLm final : public Model {
     if (spec_.sum_norms) layer.mlp_norm.in_place(c, x);
   }
 
-  // Arena floats of run_layer per token.
+  // Arena floats that run_layer takes per token.
   int64_t floats_of_layer() const {
     int64_t most = 0;
     for (int i = 0; i < spec_.depth(); ++i) most = std::max(most, floats_of_layer(layers_[i], spec_.layers[i]));

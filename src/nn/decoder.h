@@ -1,6 +1,6 @@
-// The decoder that most families are: embedding, blocks of a mixer (causal attention as a rule) and an MLP, a final
-// norm and a head (Llama: Touvron et al. 2023, arXiv:2302.13971). A family fills in DecoderSpec; a field enters the
-// spec when two families need it or when a line of data saves a family code of its own.
+// The decoder that most families share: embedding, blocks of a token mixer (usually causal attention) and an MLP, a
+// final norm and a head (Llama: Touvron et al. 2023, arXiv:2302.13971). A family fills in DecoderSpec. A field enters
+// the spec when two families need it, or when one line of data saves a family its own layer code.
 #pragma once
 
 #include <memory>
@@ -19,48 +19,49 @@
 
 namespace sluice {
 
-// A layer mixes tokens, then feeds every one of them forward; in some families it only does one of these.
+// A layer has two sublayers: the token mixer, which mixes the tokens of a sequence, and the MLP, which treats each
+// token separately. Some families have layers with only one of them.
 enum class Sublayers { kBoth, kTokenMixer, kMlp };
 
-// How a half's result joins the residual stream: x = kept * x + added * half(x).
+// How a sublayer's result joins the residual stream: x = kept * x + added * sublayer(x).
 struct Blend {
   float kept = 1.0f;
   float added = 1.0f;
 };
 
-// Where tensors are. An empty norm name: that norm does not exist.
+// Tensor names. An empty norm name means that the norm does not exist.
 struct DecoderNames {
   std::string body = "model";
-  std::string embedding = "embed_tokens";  // below body
+  std::string embedding = "embed_tokens";  // below `body`
   std::string embedding_norm{};
-  std::string position_table{};  // below body; learned positions
+  std::string position_table{};  // below `body`; learned positions
   std::string layers = "layers";
   std::string norm = "norm";
   std::string head = "lm_head";
   // Below a layer:
-  std::string attention = "self_attn";             // a mixer of LayerSpec finds its own tensors
-  std::string mlp = "mlp";                         // or experts
-  std::string attention_norm = "input_layernorm";  // of the mixer's input
-  std::string attention_post_norm{};               // of its result, before it is added
+  std::string attention = "self_attn";             // LayerSpec::mixer ignores this and finds its own tensors
+  std::string mlp = "mlp";                         // the MLP or the experts
+  std::string attention_norm = "input_layernorm";  // norm of the token mixer's input
+  std::string attention_post_norm{};               // norm of the token mixer's result, before it is added
   std::string mlp_norm = "post_attention_layernorm";
   std::string mlp_post_norm{};
 };
 
-// What differs from layer to layer.
+// Settings that differ between layers.
 struct LayerSpec {
   int window = 0;                // sliding window in tokens, 0 for all
-  int rope = 0;                  // index into DecoderSpec::ropes if there are any, -1 for no rotation
-  int query_rope = -1;           // the same of the queries where they have their own, -1 for that of the keys
-  int kv_from = -1;              // an earlier layer, whose keys and values the mixer reads; -1: its own
-  float attention_scale = 1.0f;  // times AttentionSpec::scale
-  bool moe = false;              // experts in place of the MLP
-  int top_k = 0;                 // > 0: in place of MoeSpec::top_k
+  int rope = 0;                  // index into DecoderSpec::ropes; -1: no rotation; ignored if `ropes` is empty
+  int query_rope = -1;           // index of the queries' own rotation; -1: the same as for keys
+  int kv_from = -1;              // earlier layer whose keys and values the mixer reads; -1: the layer's own
+  float attention_scale = 1.0f;  // multiplies AttentionSpec::scale
+  bool moe = false;              // experts instead of the MLP
+  int top_k = 0;                 // > 0: replaces MoeSpec::top_k
   Sublayers sublayers = Sublayers::kBoth;
   Blend mixer_blend{}, mlp_blend{};
-  MakeTokenMixer mixer{};               // in place of DecoderSpec::attention
-  std::optional<MlpSpec> mlp{};         // in place of DecoderSpec::mlp
-  MakeFeedForward feed_forward{};       // in place of that
-  std::optional<DecoderNames> names{};  // below the layer, in place of DecoderSpec::names
+  MakeTokenMixer mixer{};               // replaces DecoderSpec::attention
+  std::optional<MlpSpec> mlp{};         // replaces DecoderSpec::mlp
+  MakeFeedForward feed_forward{};       // replaces the MLP and the experts
+  std::optional<DecoderNames> names{};  // names below the layer; replaces DecoderSpec::names
 };
 
 enum class Positions { kRope, kLearned, kSinusoidal, kAlibi };
@@ -71,27 +72,29 @@ struct DecoderSpec {
   int hidden = 0;
   int max_positions = 0;
   NormSpec norm{};
-  std::optional<NormSpec> final_norm{};  // behind the last layer, in place of that
+  std::optional<NormSpec> final_norm{};  // norm after the last layer; empty: `norm`
   AttentionSpec attention{};
   MlpSpec mlp{};
   MoeSpec moe{};
   std::vector<LayerSpec> layers{};
-  // Attention and MLP read the same residual and are added together (GPT-J). Without an MLP norm they share one.
+  // Attention and MLP read the same residual, and their results are added together (GPT-J). Without an MLP norm they
+  // share one norm.
   bool parallel = false;
-  // A half's norm is of its sum with the residual: x = norm(x + half(x)) (the first transformers).
+  // Post-norm: each sublayer norms its sum with the residual, x = norm(x + sublayer(x)) (the original transformer).
   bool sum_norms = false;
-  bool normed_residual =
-      false;               // a half's norm replaces the residual stream: x = kept * norm(x) + added * half(norm(x))
-  int embedding_dim = 0;   // > 0: width of embedding and head, with projections (project_in, project_out) between
+  // A sublayer's norm replaces the residual stream: x = kept * norm(x) + added * sublayer(norm(x)).
+  bool normed_residual = false;
+  // > 0: width of embedding and head; projections (project_in, project_out) connect it to `hidden`
+  int embedding_dim = 0;
   bool tied_head = false;  // the head is the embedding table
   bool head_bias = false;
-  bool unit_head = false;  // rows of the head are scaled to length one
+  bool unit_head = false;  // rows of the head are scaled to unit length
   float embedding_scale = 1.0f;
-  float residual_scale = 1.0f;  // of what a block's halves add
+  float residual_scale = 1.0f;  // multiplies the results of a block's sublayers
   float logit_scale = 1.0f;
-  float logit_soft_cap = 0.0f;  // > 0
+  float logit_soft_cap = 0.0f;  // > 0: soft cap on the logits
   Positions positions = Positions::kRope;
-  int position_offset = 0;  // learned, sinusoidal: row of the table for the first token
+  int position_offset = 0;  // learned or sinusoidal positions: table row of the first token
   std::vector<RopeSpec> ropes{};
   DecoderNames names{};
   MakeAuxiliaryStream auxiliary_stream{};  // may be null

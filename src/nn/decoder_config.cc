@@ -1,4 +1,4 @@
-// Keys of config.json that many families share.
+// Reads the keys of config.json that many families share.
 #include "nn/decoder_config.h"
 
 #include <fmt/core.h>
@@ -12,7 +12,7 @@ namespace sluice {
 void refuse_unread(const Config& config) {
   config.ignore("model_type");
   const std::vector<std::string> unread = config.unread();
-  if (!unread.empty()) config.refuse(unread.front(), "is not understood");
+  if (!unread.empty()) config.refuse(unread.front(), "is not supported");
 }
 
 void ignore_tensors(LoadContext& context, std::string_view prefix) {
@@ -22,14 +22,14 @@ void ignore_tensors(LoadContext& context, std::string_view prefix) {
 }
 
 int read_positive(const Config& config, const char* key, int value) {
-  if (value < 1) config.refuse(key, fmt::format("{} is not positive", value));
+  if (value < 1) config.refuse(key, fmt::format("must be positive, not {}", value));
   return value;
 }
 
 ops::Activation read_activation(const Config& config, const char* key, const char* fallback) {
   const auto name = config.get(key, std::string(fallback));
   const std::optional<ops::Activation> activation = ops::parse_activation(name);
-  if (!activation) config.refuse(key, fmt::format("'{}' is no activation that is known", name));
+  if (!activation) config.refuse(key, fmt::format("unknown activation '{}'", name));
   return *activation;
 }
 
@@ -93,7 +93,7 @@ void read_attention_bias(const Config& config, DecoderSpec& spec, bool out, bool
 
 std::vector<bool> read_windows(const Config& config, DecoderSpec& spec, int window,
                                const std::function<bool(int layer)>& by_default) {
-  if (window < 0) config.refuse("sliding_window", "is negative");
+  if (window < 0) config.refuse("sliding_window", "must not be negative");
   const auto kinds = config.get("layer_types", std::vector<std::string>{});
   if (!kinds.empty() && kinds.size() != spec.layers.size()) {
     config.refuse("layer_types", fmt::format("has {} entries for {} layers", kinds.size(), spec.layers.size()));
@@ -103,7 +103,8 @@ std::vector<bool> read_windows(const Config& config, DecoderSpec& spec, int wind
     sliding[i] = window > 0 && by_default(i);
     if (!kinds.empty()) {
       if (kinds[i] != "full_attention" && kinds[i] != "sliding_attention") {
-        config.refuse("layer_types", fmt::format("'{}' is neither full_attention nor sliding_attention", kinds[i]));
+        config.refuse("layer_types",
+                      fmt::format("unknown type '{}' (expected full_attention or sliding_attention)", kinds[i]));
       }
       sliding[i] = kinds[i] == "sliding_attention";
       if (sliding[i] && window == 0)
@@ -124,7 +125,7 @@ void read_qwen_windows(const Config& config, DecoderSpec& spec, int max_window_l
 void read_exaone_windows(const Config& config, DecoderSpec& spec) {
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
   const bool given = config.has("layer_types");
-  // Checkpoints spell the pattern as "LLLG" as well; with layer_types it says nothing new.
+  // Some checkpoints also spell the pattern as "LLLG"; if layer_types is given, the pattern adds nothing.
   const int pattern = given ? 0 : config.get("sliding_window_pattern", 4);
   if (given) config.ignore("sliding_window_pattern");
   const auto sliding =
@@ -134,7 +135,7 @@ void read_exaone_windows(const Config& config, DecoderSpec& spec) {
 
 void read_one_window(const Config& config, DecoderSpec& spec, double fallback) {
   const int window = static_cast<int>(read_or_off(config, "sliding_window", fallback));
-  if (window < 0) config.refuse("sliding_window", "is negative");
+  if (window < 0) config.refuse("sliding_window", "must not be negative");
   for (LayerSpec& layer : spec.layers) layer.window = window;
 }
 
@@ -160,7 +161,7 @@ void read_experts(const Config& config, DecoderSpec& spec, const char* experts_k
   MoeSpec& m = spec.moe;
   m.experts = read_positive(config, experts_key, config.at<int>(experts_key));
   m.top_k = read_positive(config, top_k_key, config.at<int>(top_k_key));
-  if (m.top_k > m.experts) config.refuse(top_k_key, fmt::format("{} of {} experts", m.top_k, m.experts));
+  if (m.top_k > m.experts) config.refuse(top_k_key, fmt::format("{} is more than the {} experts", m.top_k, m.experts));
   m.inner = inner;
   m.activation = spec.mlp.activation;
   for (LayerSpec& layer : spec.layers) layer.moe = true;
@@ -179,9 +180,10 @@ void read_expert_groups(const Config& config, MoeSpec& m) {
   m.top_groups = read_positive(config, "topk_group", config.get("topk_group", 1));
   if (m.experts % m.groups != 0)
     config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
-  if (m.top_groups > m.groups) config.refuse("topk_group", fmt::format("{} of {} groups", m.top_groups, m.groups));
+  if (m.top_groups > m.groups)
+    config.refuse("topk_group", fmt::format("{} is more than the {} groups", m.top_groups, m.groups));
   if (m.top_k > m.experts / m.groups * m.top_groups) {
-    config.refuse("topk_group", fmt::format("{} groups have no {} experts to choose", m.top_groups, m.top_k));
+    config.refuse("topk_group", fmt::format("{} groups have fewer than {} experts", m.top_groups, m.top_k));
   }
 }
 
@@ -209,7 +211,7 @@ void read_mlp_layer_types(const Config& config, DecoderSpec& spec) {
   }
   for (int i = 0; i < spec.depth(); ++i) {
     if (kinds[i] != "dense" && kinds[i] != "sparse") {
-      config.refuse("mlp_layer_types", fmt::format("'{}' is neither dense nor sparse", kinds[i]));
+      config.refuse("mlp_layer_types", fmt::format("unknown type '{}' (expected dense or sparse)", kinds[i]));
     }
     spec.layers[i].moe = kinds[i] == "sparse";
   }

@@ -1,4 +1,4 @@
-// The encoder on the op table.
+// The encoder: loads its layers and runs them through the op table.
 #include "nn/encoder.h"
 
 #include <fmt/core.h>
@@ -12,10 +12,10 @@
 namespace sluice {
 namespace {
 
-constexpr int kFarthest = 128;  // distances beyond are in one bucket
+constexpr int kFarthest = 128;  // all larger distances share one bucket
 
-// The bucket of a key at that distance from its query: exact near by, then on a logarithmic scale; half of the buckets
-// are for keys that follow.
+// Returns the bucket of a key at `distance` from its query. Small distances have a bucket each, larger ones share
+// buckets on a logarithmic scale. Half of the buckets are for keys after the query.
 int bucket_of(int distance, int buckets) {
   const int half = buckets / 2, exact = half / 2, away = std::abs(distance);
   const int side = distance > 0 ? half : 0;
@@ -25,7 +25,7 @@ int bucket_of(int distance, int buckets) {
   return side + std::min(half - 1, exact + static_cast<int>(far * static_cast<float>(half - exact)));
 }
 
-// [heads, 2 * kFarthest + 1] of a table [buckets, heads].
+// Expands a table [buckets, heads] to [heads, 2 * kFarthest + 1].
 std::vector<float> bias_by_distance(const std::vector<float>& table, int buckets, int heads) {
   std::vector<float> bias;
   for (int head = 0; head < heads && !table.empty(); ++head) {
@@ -92,10 +92,10 @@ class Encoder final : public Model {
   size_t activation_bytes(int tokens, int rows) const override {
     const int64_t normed = spec_.placement == NormPlacement::kBefore ? spec_.hidden : 0;
     const int64_t block = normed + std::max(blocks_[0].attention.floats_per_token(), Mlp::floats_per_token(spec_.mlp));
-    const int64_t embeddings = int64_t{width()} * (spec_.names.projection.empty() ? 1 : 2);  // beside x
+    const int64_t embeddings = int64_t{width()} * (spec_.names.projection.empty() ? 1 : 2);  // besides x
     int64_t floats = tokens * (spec_.hidden + std::max(block, embeddings)) + int64_t{rows} * spec_.hidden;
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
-    constexpr int64_t kTensors = 16;  // alive at once; each may waste up to 64 bytes
+    constexpr int64_t kTensors = 16;  // tensors alive at once; each may waste up to 64 bytes
     return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
@@ -180,7 +180,7 @@ class Encoder final : public Model {
   Norm embedding_norm_, final_norm_;
   Linear projection_;
   std::vector<Block> blocks_;
-  std::vector<int> block_of_;  // of each layer
+  std::vector<int> block_of_;  // block of each layer
   std::vector<Rope> ropes_;
 };
 
@@ -199,12 +199,12 @@ std::unique_ptr<Model> encoder_for_task(EncoderSpec spec, LoadContext& context, 
                                         std::vector<DenseSpec> head, const std::vector<std::string>& unused) {
   if (context.task == Task::kGenerate) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{}: {} is an encoder and does not generate text: --task embed or --task score",
+                fmt::format("{}: {} is an encoder and does not generate text (use --task embed or --task score)",
                             context.checkpoint.folder, spec.family));
   }
   const int hidden = spec.hidden;
   const Weights top(context);
-  context.checkpoint.config.ignore("tie_word_embeddings");  // of a head that is not loaded
+  context.checkpoint.config.ignore("tie_word_embeddings");  // concerns a head that is not loaded
   std::unique_ptr<Model> body = encoder(std::move(spec), context, max_len);
   if (context.task == Task::kScore) {
     head.back().outputs = read_labels(context.checkpoint.config);
@@ -213,7 +213,7 @@ std::unique_ptr<Model> encoder_for_task(EncoderSpec spec, LoadContext& context, 
   }
   for (const auto& [name, entry] : context.checkpoint.tensors()) {
     const auto below = [&name = name](const std::string& prefix) { return name.starts_with(prefix); };
-    const bool counts = name.ends_with("embeddings.position_ids");  // 0, 1, 2, ... of old checkpoints
+    const bool counts = name.ends_with("embeddings.position_ids");  // 0, 1, 2, ... in old checkpoints
     if (counts || std::any_of(unused.begin(), unused.end(), below)) context.used.insert(name);
   }
   return body;

@@ -1,5 +1,5 @@
-// The encoder that BERT and its relatives are: embeddings of words, positions and token types, blocks of attention over
-// the whole text and an MLP (BERT: Devlin et al. 2018, arXiv:1810.04805). A family fills in EncoderSpec.
+// The encoder that BERT and its relatives share: embeddings of words, positions and token types, then blocks of
+// bidirectional attention and an MLP (BERT: Devlin et al. 2018, arXiv:1810.04805). A family fills in EncoderSpec.
 #pragma once
 
 #include <memory>
@@ -14,24 +14,24 @@
 
 namespace sluice {
 
-// Where norms are in a block: x = norm(x + half(x)), or x += half(norm(x)).
+// Where a block's norms are: kAfter is x = norm(x + sublayer(x)), kBefore is x += sublayer(norm(x)).
 enum class NormPlacement { kAfter, kBefore };
 
 struct EncoderLayerSpec {
-  std::string name{};      // below body; layers of equal name share their weights
-  int window = 0;          // > 0: a row sees only positions less than that far away
-  int rope = 0;            // index into EncoderSpec::ropes, if there are any
-  bool first_norm = true;  // kBefore: of the attention's input
+  std::string name{};      // below body; layers with equal names share their weights
+  int window = 0;          // > 0: a row sees only positions less than this far away
+  int rope = 0;            // index into EncoderSpec::ropes; ignored if that is empty
+  bool first_norm = true;  // kBefore: norm of the attention's input
 };
 
-// Where tensors are. An empty name: there is no such part.
+// Tensor names. An empty name means that the part does not exist.
 struct EncoderNames {
-  std::string body{};  // the checkpoint's own, see below_body()
+  std::string body{};  // prefix of all tensors; see below_body()
   std::string words = "embeddings.word_embeddings";
   std::string positions = "embeddings.position_embeddings";
   std::string types = "embeddings.token_type_embeddings";
   std::string embedding_norm = "embeddings.LayerNorm";
-  std::string projection{};      // from the embeddings' width to the hidden one
+  std::string projection{};      // projection from embedding_width to hidden
   std::string attention_norm{};  // below a layer
   std::string mlp_norm{};        // below a layer
   std::string final_norm{};      // kBefore
@@ -41,31 +41,32 @@ struct EncoderSpec {
   std::string family{};
   int vocab = 0;
   int hidden = 0;
-  int embedding_width = 0;  // with a projection
+  int embedding_width = 0;  // width of the embeddings; used if there is a projection
   int max_positions = 0;
-  int position_offset = 0;  // row of the table of positions for the first token
-  int types = 0;            // token types
+  int position_offset = 0;  // position table row of the first token
+  int types = 0;            // number of token types
   NormPlacement placement = NormPlacement::kAfter;
   NormSpec norm{};
-  AttentionSpec attention{};  // not causal; tensor names are below a layer, as are the MLP's
+  AttentionSpec attention{};  // not causal; its tensor names, like the MLP's, are below a layer
   MlpSpec mlp{};
   std::vector<EncoderLayerSpec> layers{};
   std::vector<RopeSpec> ropes{};
   EncoderNames names{};
-  // A table of biases by buckets of distances, for all layers (T5: Raffel et al. 2019, arXiv:1910.10683); empty: none.
+  // Table of biases by bucket of distance, shared by all layers (T5: Raffel et al. 2019, arXiv:1910.10683); empty:
+  // none.
   std::string relative_bias{};  // tensor [buckets, heads], below body
   int relative_buckets = 0;
 };
 
-// The hidden states of every row.
+// Builds a model that returns the hidden states of every row.
 std::unique_ptr<Model> encoder(EncoderSpec spec, LoadContext& context, int max_len);
 
-// `prefix` when the checkpoint stores the bare model below it, else nothing: both are published.
+// Returns `prefix` if the checkpoint stores the bare model below it, else an empty string. Both kinds are published.
 std::string below_body(const LoadContext& context, const std::string& prefix, const std::string& tensor);
 
-// What a family does with its spec: the hidden states for Task::kEmbed, and for kScore the labels' scores by `head`
-// (names from the top of the checkpoint), whose last layer gets its outputs from the configuration. Tensors below
-// `unused` belong to pretraining heads and poolers, and are left alone.
+// Builds the model for context.task: hidden states for Task::kEmbed, label scores for kScore. `head` lists the dense
+// layers of the classifier, with names from the top of the checkpoint; its last layer gets its outputs from the
+// configuration. Tensors below `unused` belong to pretraining heads and poolers and are ignored.
 std::unique_ptr<Model> encoder_for_task(EncoderSpec spec, LoadContext& context, int max_len, ops::Pooling pooling,
                                         std::vector<DenseSpec> head, const std::vector<std::string>& unused);
 

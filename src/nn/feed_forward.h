@@ -1,4 +1,4 @@
-// What feeds every row forward by itself in a layer, where it is neither an MLP nor experts (nn/mlp.h, nn/moe/moe.h).
+// A feed-forward layer that is neither an MLP nor experts (nn/mlp.h, nn/moe/moe.h). It treats each row separately.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,13 @@ namespace sluice {
 class FeedForward {
  public:
   virtual ~FeedForward() = default;
-  // out = or += what it makes of x; both [tokens, hidden].
+  // out = or += feed_forward(x); both [tokens, hidden].
   virtual void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const = 0;
-  virtual int64_t floats_per_token() const = 0;  // of the arena
+  virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // type of x; see ops::input_type
+  virtual int64_t floats_per_token() const = 0;                                   // arena floats
 };
 
-// Builds that of a layer whose tensors are below `layer` ("model.layers.0").
+// Builds the feed-forward part of a layer whose tensors are below `layer` ("model.layers.0").
 using MakeFeedForward = std::function<std::unique_ptr<FeedForward>(const Weights& layer, int hidden)>;
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Linear, norms, embedding.
+// Loads and runs Linear, norms and embeddings.
 #include "nn/layers.h"
 
 #include <fmt/core.h>
@@ -32,7 +32,7 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   const auto kernels = context.ops.matmul.find(dtype);
   if (kernels == context.ops.matmul.end()) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("no matrix multiplication for weights of type {} on this backend", dtype->name));
+                fmt::format("this backend has no matmul for weights of type {}", dtype->name));
   }
   view_ = {.dtype = dtype, .n = outputs, .k = inputs, .inputs = rounding};
   const size_t bytes = kernels->second.packed_bytes(outputs, inputs);
@@ -53,15 +53,15 @@ void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix)
 
 namespace {
 
-// Rows of the checkpoint in the order of the outputs. Without data: a dry run, or a tensor that is missing.
+// Rows of the checkpoint in output order. Has no data in a dry run or if the tensor is missing.
 struct Source {
   Tensor rows;
-  DType stored = nullptr;            // the type they are packed in
-  bool row_scales = true;            // fp8_e4m3: a scale per row
-  bool unit = false;                 // scaled to length one
-  bool scaled = false;               // columns are scaled by
+  DType stored = nullptr;            // type that the rows are packed in
+  bool row_scales = true;            // fp8_e4m3: one scale per row
+  bool unit = false;                 // rows are scaled to unit length
+  bool scaled = false;               // columns are scaled by input_scale
   std::vector<float> input_scale{};  // [inputs], empty in a dry run
-  std::shared_ptr<Buffer> memory{};  // of rows that had to be computed or transposed
+  std::shared_ptr<Buffer> memory{};  // owns rows that were computed or transposed
 };
 
 void scale_to_unit(float* row, int64_t columns) {
@@ -71,7 +71,7 @@ void scale_to_unit(float* row, int64_t columns) {
   for (int64_t j = 0; j < columns; ++j) row[j] *= scale;
 }
 
-// Packs rows that are not as they are stored, a few at a time.
+// Packs rows that must be changed first, a few at a time.
 void pack_scaled_rows(LoadContext& context, PackedWeight& into, int64_t row, const Source& source) {
   const Tensor& matrix = source.rows;
   if (matrix.data == nullptr || !context.packs()) return;
@@ -91,7 +91,7 @@ void pack_scaled_rows(LoadContext& context, PackedWeight& into, int64_t row, con
   }
 }
 
-// The rows a part asks for; of a matrix that lies the other way round, transposed and as fp32.
+// Returns the rows that a part asks for. A transposed matrix is turned around and converted to fp32.
 std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& part, const TensorEntry* entry,
                                int64_t inputs, const std::vector<RowRange>& ranges,
                                const std::vector<float>& input_scale) {
@@ -130,14 +130,14 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
   return out;
 }
 
-// What products may do to the inputs of such sources: the scales of fp8_e4m3 say how they can be multiplied.
+// How a matmul may round the inputs for these sources. For fp8_e4m3 this depends on their scales.
 ops::InputRounding rounding_of(const LoadContext& context, std::span<const Source> sources) {
   if (!context.fp8_activations || sources[0].stored != &quant::Fp8::kType) return ops::InputRounding::kNone;
   const bool row_scales = std::ranges::all_of(sources, [](const Source& source) { return source.row_scales; });
   return row_scales ? ops::InputRounding::kFp8PerRow : ops::InputRounding::kFp8PerGroup;
 }
 
-// One weight of sources that are stored in the same type.
+// Packs sources of one stored type into one weight.
 PackedWeight pack_all(LoadContext& context, std::span<const Source> sources, int64_t inputs) {
   int64_t outputs = 0, row = 0;
   for (const Source& source : sources) outputs += source.rows.rows();
@@ -244,10 +244,10 @@ Tensor Norm::operator()(ops::Ctx& c, const Tensor& x, DType type) const {
 
 namespace {
 
-// Rows of `from` on the host, in the type of `to` in `memory`.
+// Copies rows of `from` on the host to `memory`, converted to the type of `to`.
 void copy_table(Memory& memory, const Tensor& to, const Tensor& from) {
   if (from.dtype == to.dtype && from.dense()) return memory.copy(to.data, from.data, to.bytes());
-  constexpr int64_t kRows = 256;  // at a time
+  constexpr int64_t kRows = 256;  // rows at a time
   const auto columns = static_cast<size_t>(from.shape[1]), row_bytes = columns * to.dtype->block_bytes;
   std::vector<float> values(columns);
   std::vector<std::byte> rows(kRows * row_bytes);
@@ -272,7 +272,7 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
     context.mapped_bytes += entry->bytes;
     return;
   }
-  // Devices look up plain types only.
+  // Devices look up only plain types.
   const DType type = table_.dtype->block_size == 1 ? table_.dtype : context.dtype;
   Tensor copy(nullptr, type, table_.shape);
   context.weight_bytes += copy.bytes();

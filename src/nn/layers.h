@@ -1,4 +1,5 @@
-// The layers every decoder is made of. The member list is the weight list (style G10).
+// The layers that decoders and encoders are built from: Linear, Norm, Embedding. A layer loads its weights when it is
+// constructed, so its members list its weights.
 #pragma once
 
 #include <memory>
@@ -17,42 +18,42 @@ struct RowRange {
   int64_t count = 0;
 };
 
-// A matrix [outputs, inputs] in the layout the device multiplies best, and its memory.
+// A matrix [outputs, inputs] packed in the layout that the device's matmul wants. Owns its memory.
 class PackedWeight {
  public:
   PackedWeight() = default;
-  // Plans it in type `dtype`, which the backend must have kernels for; pack() fills it.
+  // Plans a matrix of type `dtype`, for which the backend must have kernels; pack() fills it.
   PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs,
                ops::InputRounding rounding = ops::InputRounding::kNone);
-  // Outputs from `row` on. Nothing happens unless context.packs(), or without data (a tensor that is missing).
+  // Packs outputs from `row` on. Does nothing unless context.packs(), or if the matrix has no data (a missing tensor).
   void pack(LoadContext& context, int64_t row, const Tensor& matrix);
   const ops::Weight& view() const { return view_; }
 
  private:
   Buffer storage_;
-  std::shared_ptr<PackedFile> file_;  // that has it, instead
+  std::shared_ptr<PackedFile> file_;  // the file that holds the matrix instead; may be null
   ops::Weight view_;
 };
 
-// y = x W^T + b. Several projections of the same input are fused into one matrix, outputs in the order given; where
-// their types differ, into one for each run of equal types.
+// y = x W^T + b. Several projections of one input are fused into one matrix, with outputs in the given order. If their
+// types differ, each run of equal types becomes one matrix.
 class Linear {
  public:
   struct Part {
     std::string name;  // "q_proj": tensors q_proj.weight [outputs, inputs] and q_proj.bias [outputs]
     int64_t outputs = 0;
-    std::vector<RowRange> rows{};  // the tensor's rows in the order of the outputs; empty: as they are
+    std::vector<RowRange> rows{};  // rows of the tensor in output order; empty: as stored
     bool transposed = false;       // the tensor is [inputs, outputs], as GPT-2's Conv1D stores it
-    bool unit_rows = false;        // rows are scaled to length one
+    bool unit_rows = false;        // rows are scaled to unit length
     std::string input_scale{};     // tensor [inputs] that scales the columns; empty: none
-    std::string bias{};            // "lm_head": the bias is lm_head.bias; empty: beside the weight
-    bool keep_type = false;        // LoadContext::quantization is not for it
+    std::string bias{};            // "lm_head": the bias is lm_head.bias; empty: NAME.bias
+    bool keep_type = false;        // LoadContext::quantization does not apply
   };
   Linear() = default;
   Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
 
   Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new [tokens, outputs] from the arena
-  // The types this would take x in and may give its results in, see ops::input_type and ops::output_type.
+  // The types in which this takes x and may give its results; see ops::input_type and ops::output_type.
   DType input_type(const ops::Ctx& c, int64_t rows) const;
   DType output_type(const ops::Ctx& c, int64_t rows) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
@@ -60,7 +61,7 @@ class Linear {
 
  private:
   struct Segment {
-    int64_t first = 0;  // output
+    int64_t first = 0;  // first output
     PackedWeight weight;
   };
   int64_t outputs_ = 0;
@@ -68,7 +69,7 @@ class Linear {
   Vector bias_;
 };
 
-// matrix^T as fp32 in `memory`.
+// Returns the transposed matrix as fp32 in `memory`.
 Tensor transpose(const Tensor& matrix, Buffer& memory);
 
 // RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) or LayerNorm (Ba et al. 2016, arXiv:1607.06450).
@@ -77,22 +78,22 @@ struct NormSpec {
   Kind kind = Kind::kRms;
   float eps = 1e-6f;
   bool weight = true;
-  bool bias = false;    // kLayer
+  bool bias = false;    // used by kLayer
   float offset = 0.0f;  // added to the stored weight
 };
 
 class Norm {
  public:
   Norm() = default;
-  // Tensors NAME.weight and NAME.bias [size], as far as the spec has them.
+  // Reads tensors NAME.weight and NAME.bias [size], as far as the spec has them.
   Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec);
   Norm(const LoadContext& context, std::span<const float> weight, const NormSpec& spec)
       : spec_(spec), weight_(context, weight) {}
-  // New tensor of x's shape; of a type that some product takes, see ops::input_type.
+  // Returns a new tensor of x's shape. `type` must be one that a matmul takes; see ops::input_type.
   Tensor operator()(ops::Ctx& c, const Tensor& x, DType type = &kFloat32) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x) const;
   void in_place(ops::Ctx& c, const Tensor& x) const { into(c, x, x); }
-  // As ops::rope_store takes it; without weights if that is another kind of norm.
+  // The norm in the form that ops::rope_store takes. Without weights unless it is an RMSNorm.
   ops::HeadNorm of_heads() const {
     return spec_.kind == NormSpec::Kind::kRms ? ops::HeadNorm{weight_.data(), spec_.eps} : ops::HeadNorm{};
   }
@@ -102,10 +103,10 @@ class Norm {
   Vector weight_, bias_;
 };
 
-// [tokens, heads * dim] as [tokens, heads, dim], of which norms take each vector by itself.
+// Views [tokens, heads * dim] as [tokens, heads, dim], so that norms treat each head separately.
 Tensor by_heads(const Tensor& x, int heads);
 
-// A table of vectors: the mapped file's where ops read the host's memory, else a copy.
+// A table of vectors. Uses the mapped file in place if ops can read host memory, else a copy.
 class Embedding {
  public:
   Embedding() = default;
@@ -113,10 +114,10 @@ class Embedding {
   Embedding(const Tensor& table, Buffer memory) : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table) {}
   Tensor operator()(ops::Ctx& c, const ops::Indices& ids) const;  // [tokens, hidden] fp32
   void into(ops::Ctx& c, const Tensor& out, const ops::Indices& ids) const { ops::embed(c, out, table_, ids); }
-  Embedding rows_from(int64_t first) const;  // the same table without the rows before `first`
+  Embedding rows_from(int64_t first) const;  // this table without the rows before `first`
 
  private:
-  std::shared_ptr<const Buffer> memory_;  // of the table; null: it lies elsewhere
+  std::shared_ptr<const Buffer> memory_;  // owns the table; null: the table is elsewhere
   Tensor table_;
 };
 

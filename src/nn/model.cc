@@ -1,4 +1,4 @@
-// Which family claims a configuration.
+// Finds the family that claims a configuration.
 #include "nn/model.h"
 
 #include <fmt/core.h>
@@ -12,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-// "Qwen3" of "Qwen3ForSequenceClassification"; empty for names of other kinds.
+// "Qwen3" for "Qwen3ForSequenceClassification"; empty for other kinds of names.
 std::string_view bare_name(std::string_view architecture) {
   for (const std::string_view suffix : {"ForSequenceClassification", "ForTextEmbedding", "Model"}) {
     if (architecture.ends_with(suffix)) return architecture.substr(0, architecture.size() - suffix.size());
@@ -38,7 +38,8 @@ Task native_task(const ModelFamily& family, const Config& config) {
   const std::string name = first_architecture(config);
   if (name.ends_with("ForSequenceClassification")) return Task::kScore;
   if (family.encoder) return Task::kEmbed;
-  const bool listed = std::ranges::find(family.architectures, name) != family.architectures.end();  // "ChatGLMModel"
+  // e.g. "ChatGLMModel"
+  const bool listed = std::ranges::find(family.architectures, name) != family.architectures.end();
   return listed || bare_name(name).empty() ? Task::kGenerate : Task::kEmbed;
 }
 
@@ -59,7 +60,7 @@ const ModelFamily& find_family(const Config& config) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture);
     }
   }
-  if (wanted.empty()) config.refuse("architectures", "is missing: it names the model's architecture");
+  if (wanted.empty()) config.refuse("architectures", "is missing; it must name the model's architecture");
   config.refuse("architectures", fmt::format("'{}' is not supported; supported: {}", wanted.front(), known));
 }
 

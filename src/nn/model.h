@@ -1,4 +1,4 @@
-// What the engine sees of a model, and the registry of families. A family is one file in src/models (style G9).
+// The engine's view of a model, and the registry of model families. A family is one file in src/models.
 #pragma once
 
 #include <functional>
@@ -10,23 +10,26 @@
 #include "base/registry.h"
 #include "nn/attention/kv_cache.h"
 #include "nn/batch.h"
+#include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/weights.h"
 #include "nn/recurrent/state_cache.h"
 #include "ops/ops.h"
 
 namespace sluice {
 
-// Facts the engine plans with; known from the configuration alone.
+// Facts that the engine plans with. They follow from the configuration alone.
 struct ModelShape {
   std::string family;
-  int vocab = 0;               // ids below are valid; width of the logits
-  int width = 0;               // columns of what forward() returns
-  bool token_types = false;    // reads Batch::types
-  int max_positions = 0;       // longest sequence the model is made for
-  bool capturable = false;     // forward() calls the same ops for all batches of equal sizes (ops::Backend::record)
-  std::vector<KvShape> kv;     // per layer that caches keys and values
-  std::vector<int64_t> state;  // per recurrent layer: fp32 values per sequence
-  // Prompts of different class cache different keys for equal tokens (nn/attention/rope.h): they must not share blocks.
+  int vocab = 0;             // valid ids are below this; width of the logits
+  int width = 0;             // columns of what forward() returns
+  bool token_types = false;  // the model reads Batch::types
+  int max_positions = 0;     // longest sequence that the model supports
+  // forward() calls the same ops for all batches of equal sizes, so a CUDA graph of it can be replayed
+  bool capturable = false;
+  std::vector<KvShape> kv;     // one per layer that caches keys and values
+  std::vector<int64_t> state;  // one per recurrent layer: fp32 values per sequence
+  // Prompts of different classes cache different keys for equal tokens (nn/attention/rope.h), so they must not share
+  // blocks.
   std::function<int(int prompt_len)> rope_class;
 };
 
@@ -34,30 +37,32 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
-  // Bytes of arena that forward() needs for a step of that many tokens and logit rows.
+  // Bytes of arena that forward() needs for a step of `tokens` tokens and `rows` logit rows.
   virtual size_t activation_bytes(int tokens, int rows) const = 0;
-  // fp32 in the arena, valid until its next reset: for Task::kGenerate logits [batch.sample_rows, vocab], else what
-  // the last layer makes of the sample rows, [batch.sample_rows, hidden], or a vector of each sequence, [sequences,
-  // width] (nn/pooled.h). Writes the step's keys, values and states into the caches. Throws nothing; numbers may be NaN
-  // when weights are.
+  // Runs a step and returns fp32 in the arena, valid until the arena's next reset. For Task::kGenerate: logits
+  // [batch.sample_rows, vocab]. Otherwise: the last layer's output for the sample rows [batch.sample_rows, hidden], or
+  // one vector per sequence [sequences, width] (nn/pooled.h). Writes the step's keys, values and states into the
+  // caches. Does not throw; results may be NaN if weights are.
   virtual Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) = 0;
 };
 
 struct ModelFamily {
-  std::string_view name;                        // "llama"
-  std::vector<std::string_view> architectures;  // config.json's architectures: "LlamaForCausalLM"
-  // Builds the model for texts of up to max_len tokens (0: its own limit). Dry or for real, see LoadContext.
-  // LoadContext::task says what for; a task that a family does not have is refused.
+  std::string_view name;                        // e.g. "llama"
+  std::vector<std::string_view> architectures;  // values of "architectures" in config.json, e.g. "LlamaForCausalLM"
+  // Builds the model for texts of up to max_len tokens (0: the model's own limit), dry or for real (see LoadContext).
+  // LoadContext::task says what the model is for; a task that the family does not support is refused.
   std::unique_ptr<Model> (*build)(const Config& config, LoadContext& context, int max_len);
-  bool encoder = false;  // does not generate
+  bool encoder = false;               // does not generate text
+  std::vector<IgnoredKey> ignored{};  // keys of this family's published configurations that build() does not read
 };
 
-// The family that claims config.json's architectures. One that claims "NameForCausalLM" claims "NameModel" and
-// "NameForSequenceClassification", too. Throws Error(kUnsupportedModel) naming them.
+// Finds the family that claims config.json's architectures. A family that claims "NameForCausalLM" also claims
+// "NameModel" and "NameForSequenceClassification". Throws Error(kUnsupportedModel) that lists the supported
+// architectures.
 const ModelFamily& find_family(const Config& config);
-// What a model of that family and those architectures is made for.
+// The task that a model of this family with this configuration is made for.
 Task native_task(const ModelFamily& family, const Config& config);
-// The number of labels of a sequence-classification head, as transformers counts them.
+// The number of labels of a sequence-classification head, counted as in transformers.
 int read_labels(const Config& config);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Table, projections and gates.
+// Computes per-layer inputs: table, projections and gates.
 #include "nn/per_layer_inputs.h"
 
 #include <cmath>

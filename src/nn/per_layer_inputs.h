@@ -1,5 +1,5 @@
-// Inputs that every layer gets of its own (Gemma 3n, Gemma 4): from a token's id by a table, and from its embedding by
-// a projection. A layer gates them by what it has made, projects them back and norms them.
+// Per-layer inputs (Gemma 3n, Gemma 4). Each layer gets its own vector per token, from a table by token id and from the
+// token's embedding by a projection. A layer gates the vector with its result, projects it back and norms it.
 #pragma once
 
 #include <string>
@@ -12,29 +12,30 @@ namespace sluice {
 
 struct PerLayerInputSpec {
   int layers = 0;
-  int width = 0;       // of one layer's inputs
-  int vocab = 0;       // rows of the table; ids beyond it count as 0
-  bool clips = false;  // whether there are such ids
+  int width = 0;       // width of one layer's inputs
+  int vocab = 0;       // rows of the table; larger ids count as 0
+  bool clips = false;  // true if such larger ids exist
   float table_scale = 1.0f;
-  float sum_scale = 1.0f;  // of table and projection
+  float sum_scale = 1.0f;  // multiplies the sum of table and projection
   ops::Activation activation = ops::Activation::kGeluTanh;
   NormSpec norm{};
-  std::string layer_path;     // of the layers below the body: "layers"
-  std::string input_scale{};  // below a layer: scales what gates the inputs; empty: none
+  std::string layer_path;     // prefix of the layers below the body: "layers"
+  std::string input_scale{};  // tensor below a layer that scales the gate's input; empty: none
 };
 
 class PerLayerInputs {
  public:
   PerLayerInputs() = default;
   PerLayerInputs(const Weights& body, const PerLayerInputSpec& spec, int hidden);
-  // All layers' inputs [tokens, layers * width] of tokens with embeddings x.
+  // Computes the inputs of all layers [tokens, layers * width] for tokens with embeddings x.
   Tensor of(ops::Ctx& c, const BatchView& batch, const Tensor& x);
-  // What layer `i` adds for having made x: new [tokens, hidden].
+  // What layer `i` adds after computing x: new [tokens, hidden].
   Tensor added(ops::Ctx& c, int i, const Tensor& inputs, const Tensor& x) const;
 
-  bool capturable() const { return !spec_.clips; }  // clipped ids are made on the host, in every step
-  int64_t floats_kept() const { return int64_t{spec_.layers} * spec_.width; }  // per token, by of()
-  int64_t floats_taken() const { return std::max(floats_kept(), int64_t{spec_.width} + hidden_); }  // at once, besides
+  bool capturable() const { return !spec_.clips; }  // clipped ids are computed on the host in every step
+  int64_t floats_kept() const { return int64_t{spec_.layers} * spec_.width; }  // arena floats per token that of() keeps
+  // further arena floats taken at once
+  int64_t floats_taken() const { return std::max(floats_kept(), int64_t{spec_.width} + hidden_); }
 
  private:
   struct Layer {
@@ -47,7 +48,7 @@ class PerLayerInputs {
   Linear projection_;
   Norm norm_;
   std::vector<Layer> layers_;
-  std::vector<int32_t> ids_;  // of the step, as far as the table goes
+  std::vector<int32_t> ids_;  // the step's ids, clipped to the table
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Pooling and dense layers on top of a body.
+// Pools a body's hidden states and applies dense layers.
 #include "nn/pooled.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class PooledModel final : public Model {
 
   Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
     const Tensor rows = body_->forward(c, batch, kv, states);
-    CHECK(rows.rows() == batch.size(), "{} sample rows of {}", rows.rows(), batch.size());
+    CHECK(rows.rows() == batch.size(), "{} sample rows for {} tokens", rows.rows(), batch.size());
     Tensor x = c.arena.take(&kFloat32, {batch.sequences(), rows.shape[1]});
     ops::pooling(c, {.out = x, .x = rows, .query_start = batch.query_start, .pooling = pooler_.pooling});
     for (const Dense& dense : pooler_.dense) x = dense(c, x);

@@ -1,5 +1,5 @@
-// A model that gives one vector of each sequence: a body's last hidden states, pooled, then dense layers. Embedding
-// models and sequence-classification heads are the same thing with other layers.
+// A model that gives one vector per sequence: pools a body's last hidden states, then applies dense layers. Embedding
+// models and sequence classifiers differ only in these layers.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct DenseSpec {
   int outputs = 0;
   bool bias = true;
   ops::Activation activation = ops::Activation::kIdentity;
-  std::string norm_name{};  // of a norm after the activation; empty: none
+  std::string norm_name{};  // norm after the activation; empty: none
   NormSpec norm{};
 };
 
@@ -33,7 +33,7 @@ class Dense {
   Norm norm_;
 };
 
-// Layers one after the other, the first one of `inputs` columns.
+// Builds layers that run one after the other; the first has `inputs` columns.
 std::vector<Dense> dense_layers(const Weights& w, int inputs, const std::vector<DenseSpec>& specs);
 
 struct Pooler {
@@ -41,7 +41,8 @@ struct Pooler {
   std::vector<Dense> dense{};
 };
 
-// `body` was built for a task other than kGenerate. Every row of a batch must be a sample row: sequences come whole.
+// `body` must be built for a task other than kGenerate. Every row of a batch must be a sample row, because each
+// sequence is computed in one step.
 std::unique_ptr<Model> pooled_model(std::unique_ptr<Model> body, Pooler pooler);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Planning and packing of stacked matrices, and the two ops on them.
+// Plans and packs stacked matrices, and calls the two ops on them.
 #include "nn/stacked_linear.h"
 
 #include "quant/groups.h"
@@ -7,7 +7,7 @@ namespace sluice {
 
 namespace {
 
-// Matrices that become fp8_e4m3 here have a scale per row.
+// Matrices that are quantized to fp8_e4m3 here have one scale per row.
 ops::InputRounding rounding_of(const LoadContext& context, DType type, int64_t inputs) {
   const bool becomes = type != &quant::Fp8::kType && context.matrix_type(type, inputs) == &quant::Fp8::kType;
   return context.fp8_activations && becomes ? ops::InputRounding::kFp8PerRow : ops::InputRounding::kNone;

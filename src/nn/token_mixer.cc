@@ -1,4 +1,4 @@
-// What recurrences share when they load.
+// Helpers that recurrent layers share when they load.
 #include "nn/token_mixer.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What mixes the tokens of a sequence in a layer: attention over cached keys, or a recurrence with a state of fixed
-// size. The decoder knows no more of it than this; which one a layer has is data (LayerSpec::mixer).
+// The token mixer of a layer mixes the tokens of a sequence: attention over cached keys, or a recurrence with a state
+// of fixed size. The decoder sees only this interface; LayerSpec::mixer chooses the implementation.
 #pragma once
 
 #include <functional>
@@ -15,16 +15,16 @@
 
 namespace sluice {
 
-// What a step gives a mixer.
+// What a step passes to a token mixer.
 struct TokenMixerStep {
   const BatchView& batch;
   const Rope::Rows* rope = nullptr;        // null: no rotation
-  const Rope::Rows* query_rope = nullptr;  // of the queries, where it is not that of the keys
-  const KvCache::Layer* kv = nullptr;      // the layer's keys and values, where kv_shape() asks for them, or another's
-  std::span<const Tensor> side{};          // what the decoder's side stream carries
-  Tensor state{};                          // [slots, state_values()] fp32, rows strided, by Batch::state_slots
+  const Rope::Rows* query_rope = nullptr;  // rotation of the queries, if it differs from the keys'
+  const KvCache::Layer* kv = nullptr;  // keys and values of this layer if kv_shape() asks for them, or of another layer
+  std::span<const Tensor> auxiliary{};  // the decoder's auxiliary stream
+  Tensor state{};                       // [slots, state_values()] fp32, strided rows, indexed by Batch::state_slots
 
-  // Attention of the step's queries over the layer's cache; heads, scale and masks are the caller's to add.
+  // Attention of the step's queries over the layer's cache. The caller adds heads, scale and masks.
   ops::AttentionArgs attention(const Tensor& out, const Tensor& q) const {
     ops::AttentionArgs args;
     args.out = out, args.q = q;
@@ -34,7 +34,7 @@ struct TokenMixerStep {
     return args;
   }
 
-  // Where the layer's keys and values go and are.
+  // Where the layer's keys and values are read and written.
   ops::Indices slots() const { return batch.slots_of(kv->group); }
   ops::Indices block_table() const { return batch.block_table_of(kv->group); }
   ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
@@ -46,18 +46,18 @@ class TokenMixer {
   // out = or += mix(x); both [tokens, hidden]. Writes the step's keys, values and states.
   virtual void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const = 0;
-  virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // of x, see ops::input_type
-  virtual int64_t floats_per_token() const = 0;                                   // of the arena
+  virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // type of x; see ops::input_type
+  virtual int64_t floats_per_token() const = 0;                                   // arena floats
   virtual std::optional<KvShape> kv_shape() const { return std::nullopt; }
   virtual int64_t state_values() const { return 0; }  // fp32, per sequence
 };
 
-// Builds the mixer of a layer whose tensors are below `layer` ("model.layers.0").
+// Builds the token mixer of a layer whose tensors are below `layer` ("model.layers.0").
 using MakeTokenMixer = std::function<std::unique_ptr<TokenMixer>(const Weights& layer, int hidden)>;
 
-// [columns, rows] of a small matrix [rows, columns]; nothing of nothing (a dry run).
+// Transposes a small matrix [rows, columns] to [columns, rows]. Returns an empty vector for an empty one (a dry run).
 std::vector<float> transposed(const std::vector<float>& matrix, int64_t rows);
-// Decays as recurrences store them, A_log: -e^x of every value.
+// Converts decays from the stored form A_log: -e^x of each value.
 std::vector<float> decay_rates(std::vector<float> logs);
 
 }  // namespace sluice

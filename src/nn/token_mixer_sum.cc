@@ -1,4 +1,4 @@
-// One mixer after the other.
+// Runs several token mixers and adds their results.
 #include "nn/token_mixer_sum.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Several mixers of one input, side by side: out = sum of scale * mix(x). Falcon-H1's layers are Mamba 2 beside
+// Several token mixers of one input, side by side: out = sum of scale * mix(x). Falcon-H1's layers run Mamba 2 beside
 // attention.
 #pragma once
 
@@ -15,7 +15,7 @@ class TokenMixerSum final : public TokenMixer {
     std::unique_ptr<TokenMixer> mixer;
     float scale = 1.0f;
   };
-  // At most one of them caches keys and values, and at most one keeps a state: a layer has room for one of each.
+  // At most one part caches keys and values, and at most one keeps a state: a layer has room for one of each.
   TokenMixerSum(std::vector<Part> parts, int hidden);
   void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;

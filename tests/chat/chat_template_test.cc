@@ -1,4 +1,4 @@
-// Chat templates: folders, special tokens, guarded variables, and the goldens of 28 public templates.
+// Tests of chat templates: folders, special tokens, protected variables, and goldens of 28 public templates.
 #include "chat/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ std::string read_text(const fs::path& path) {
   return text.str();
 }
 
-// 2026-01-15 12:00 local time, the day the goldens were made for.
+// 2026-01-15 12:00 local time, the time that the goldens were made for.
 std::chrono::system_clock::time_point golden_time() {
   std::tm day{};
   day.tm_year = 2026 - 1900;
@@ -38,7 +38,7 @@ std::chrono::system_clock::time_point golden_time() {
   return std::chrono::system_clock::from_time_t(std::mktime(&day));
 }
 
-// The arguments of a golden row as the input of a chat template.
+// Converts the arguments of a golden row to the input of a chat template.
 ChatInput input_of(const Json& args) {
   ChatInput input;
   input.kwargs = Json::object();
@@ -66,7 +66,7 @@ Json special_tokens_of(const Json& args) {
   return tokens;
 }
 
-// A folder of files that goes with the test.
+// A folder of files that is deleted with the test.
 class ChatTemplateFolder : public ::testing::Test {
  protected:
   ChatTemplateFolder() : path_(fs::temp_directory_path() / fs::path("sluice_chat_" + std::to_string(::getpid()))) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills tests/goldens/jinja_cases.jsonl with what jinja2 renders, set up as Hugging Face transformers does.
+"""Writes tests/goldens/jinja_cases.jsonl: the output of jinja2, configured as in Hugging Face transformers.
 
 The first line holds the variables. Each other line is a case: {"template": ...} plus "text" (what jinja2 renders) or
 "error": true. A case with "refused" says why Sluice ends in an error where jinja2 does not; it is left alone. To add a

@@ -14,7 +14,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def server():
-    """The demo model in float32: greedy answers must be the reference's to the letter."""
+    """The demo model in float32: greedy answers must equal the reference's exactly."""
     with serving.Server("--dtype", "float32") as running:
         yield running
         assert running.process.poll() is None, "the server died:\n" + "".join(running.lines[-20:])

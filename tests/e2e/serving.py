@@ -1,4 +1,4 @@
-"""A `sluice serve` process for tests: started on a free port, stopped for sure."""
+"""A `sluice serve` process for tests: started on a free port and always stopped."""
 
 import os
 import pathlib
@@ -19,12 +19,12 @@ READY = re.compile(r"sluice: serving (?P<name>\S+) on (?P<url>https?://\S+)")
 def binary() -> pathlib.Path:
     path = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build" / "release" / "bin" / "sluice"))
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist: build it (./dev build) or set SLUICE_BIN")
+        raise FileNotFoundError(f"{path} does not exist; build it (./dev build) or set SLUICE_BIN")
     return path
 
 
 class Server:
-    """with Server("--max-num-seqs", "4") as server: server.client().chat..."""
+    """Usage: with Server("--max-num-seqs", "4") as server: server.client().chat..."""
 
     def __init__(self, *args: str, env: dict | None = None, model: pathlib.Path = MODEL, ready_s: float = 120):
         command = [str(binary()), "serve", str(model), "--port", "0", *args]
@@ -57,7 +57,7 @@ class Server:
         return openai.AsyncOpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, http_client=http)
 
     def metrics(self) -> dict[str, float]:
-        """Samples by name with labels, and by bare name (the sum over labels)."""
+        """Returns samples by name with labels, and by bare name (the sum over labels)."""
         out: dict[str, float] = {}
         for line in httpx.get(self.url + "/metrics").text.splitlines():
             if line.startswith("#"):
@@ -70,7 +70,7 @@ class Server:
         return out
 
     def wait_idle(self, timeout_s: float = 10) -> dict[str, float]:
-        """Waits until nothing runs or waits; returns the metrics then."""
+        """Waits until no request runs or waits; then returns the metrics."""
         end = time.monotonic() + timeout_s
         while True:
             metrics = self.metrics()

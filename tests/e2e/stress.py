@@ -1,10 +1,11 @@
-"""Many streams at once, a third of them cut by their clients at random points; the others must be right to the letter.
+"""Stress test: runs many streams at once. Clients cut a third of them at random points; the others must be exactly
+right.
 
   ./dev bench stress [--streams 200] [--seconds 30] [--rounds 3]
 
-The right text of each prompt is computed first, alone. Afterwards nothing may run or wait, no cache block may be in
-use. Memory is printed after every round: the first ones still touch cache blocks for the first time, the last one may
-grow by --flat-mib at most. Exits with 1 on any failure.
+The expected text of each prompt is computed first, alone. Afterwards no request may run or wait, and no cache block may
+be in use. Memory is printed after every round. The first rounds touch cache blocks for the first time; the last one may
+grow by at most --flat-mib. Exits with 1 on any failure.
 """
 
 import argparse
@@ -40,7 +41,7 @@ class Failure(Exception):
 
 
 async def stream(http, url, body, cut_after=None):
-    """The text of a whole stream; None when it was cut after some events."""
+    """Returns the text of a whole stream; None if it was cut after some events."""
     text, done, events = [], False, 0
     async with http.stream("POST", url, json=body) as response:
         if response.status_code != 200:
@@ -103,7 +104,7 @@ def main():
     parser.add_argument("options", nargs="*", help="for `sluice serve`, after --")
     args = parser.parse_args()
     with serving.Server("--dtype", "float32", *args.options) as server:
-        asyncio.run(run(server, argparse.Namespace(**{**vars(args), "seconds": 2}), args.seed))  # warm
+        asyncio.run(run(server, argparse.Namespace(**{**vars(args), "seconds": 2}), args.seed))  # warm-up
         server.wait_idle()
         memory, begin = [server.resident_bytes()], time.monotonic()
         counts, failures = collections.Counter(), []

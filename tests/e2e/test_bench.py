@@ -1,4 +1,4 @@
-"""sluice bench serve against an engine of its own and against a server."""
+"""Tests `sluice bench serve` with its own engine and against a server."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ def check(result):
         p = result[times]
         assert 0 < p["p50"] <= p["p90"] <= p["p99"], times
     assert result["e2e_ms"]["p50"] >= result["ttft_ms"]["p50"]
-    # Twelve arrivals at 40 a second take a quarter of a second, and an answer no less than nothing.
+    # Twelve arrivals at 40 per second take about a quarter of a second; the answers take some time too.
     assert result["seconds"] > 0.05
     assert abs(result["output_tokens_per_second"] * result["seconds"] - 12 * 7) < 0.01
     assert abs(result["total_tokens_per_second"] * result["seconds"] - 12 * 16) < 0.01
@@ -52,7 +52,8 @@ def test_mistakes_are_named(server):
 
 def test_the_cost_of_deterministic_rows_is_printed():
     args = ["--input-len", "8", "--output-len", "4", "--iterations", "1", "--deterministic", "--backend", "reference"]
-    done = subprocess.run([str(serving.binary()), "bench", "latency", *args], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(serving.binary()), "bench", "latency", *args], capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 0, done.stderr
     cost = json.loads(done.stdout.strip().splitlines()[-1])["deterministic_cost"]
     assert cost == {"beside": "reference", "ttft": 1.0, "tpot": 1.0}

@@ -1,4 +1,4 @@
-"""Chat completions over real HTTP with the official client."""
+"""Tests chat completions over real HTTP with the official client."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ def test_logprobs(client, model):
         assert len(token.top_logprobs) == 3
         values = [t.logprob for t in token.top_logprobs]
         assert values == sorted(values, reverse=True) and values[0] <= 0
-        assert token.logprob == pytest.approx(values[0], abs=1e-6)  # greedy takes the most likely
+        assert token.logprob == pytest.approx(values[0], abs=1e-6)  # greedy sampling takes the most likely token
     streamed = ask(client, model, STORY, max_tokens=8, logprobs=True, top_logprobs=3, stream=True)
     tokens = [t for c in streamed if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
     assert [t.token for t in tokens] == [t.token for t in content]
@@ -118,7 +118,8 @@ def test_stop(client, model):
 def test_sampling_parameters_matter(client, model, goldens):
     golden = goldens[0]
     forbidden = {str(golden["greedy_ids"][0]): -100}
-    assert ask(client, model, golden["messages"], logit_bias=forbidden).choices[0].message.content != golden["greedy_text"]
+    answer = ask(client, model, golden["messages"], logit_bias=forbidden).choices[0].message.content
+    assert answer != golden["greedy_text"]
     only = ask(client, model, STORY, max_tokens=5, extra_body={"allowed_token_ids": [220], "ignore_eos": True})
     assert only.usage.completion_tokens == 5 and only.choices[0].message.content.strip() == ""
     narrow = ask(client, model, golden["messages"], temperature=2, extra_body={"top_k": 1})

@@ -1,4 +1,4 @@
-"""Text completions: prompt forms, echo, log probabilities."""
+"""Tests text completions: prompt forms, echo, log probabilities."""
 
 import pytest
 
@@ -17,7 +17,8 @@ def test_prompt_forms(client, model, goldens):
     assert [c.text for c in several.choices] == [text for text in texts for _ in range(2)]
     assert several.usage.prompt_tokens == sum(map(len, ids))
     strings = complete(client, model, ["Once upon a time", "The capital of France is"])
-    alone = [complete(client, model, prompt).choices[0].text for prompt in ("Once upon a time", "The capital of France is")]
+    prompts = ("Once upon a time", "The capital of France is")
+    alone = [complete(client, model, prompt).choices[0].text for prompt in prompts]
     assert [c.text for c in strings.choices] == alone
 
 
@@ -39,7 +40,8 @@ def test_logprobs(client, model):
     scores = choice.logprobs
     assert len(scores.tokens) == len(scores.token_logprobs) == len(scores.top_logprobs) == len(scores.text_offset) == 8
     assert "".join(scores.tokens) == choice.text
-    for token, logprob, top, offset in zip(scores.tokens, scores.token_logprobs, scores.top_logprobs, scores.text_offset):
+    for token, logprob, top, offset in zip(scores.tokens, scores.token_logprobs, scores.top_logprobs,
+                                           scores.text_offset):
         assert top[token] == pytest.approx(logprob, abs=1e-6) and len(top) == 2
         assert choice.text[offset:].startswith(token)
 
@@ -55,7 +57,7 @@ def test_echo_scores_the_prompt(client, model):
     count = len(scored.logprobs.tokens)
     assert more.logprobs.token_logprobs[1:count] == pytest.approx(scored.logprobs.token_logprobs[1:], abs=1e-4)
     assert more.logprobs.text_offset[count] == len(prompt)
-    # Teacher forcing: generated tokens score the same when they are a prompt.
+    # Generated tokens must have the same scores when they are given as a prompt (teacher forcing).
     again = complete(client, model, more.text, echo=True, logprobs=0, max_tokens=0).choices[0]
     if again.logprobs.tokens == more.logprobs.tokens:
         assert again.logprobs.token_logprobs[1:] == pytest.approx(more.logprobs.token_logprobs[1:], abs=1e-3)

@@ -1,4 +1,4 @@
-"""Embeddings with OpenAI's client: the demo model by its last token."""
+"""Tests embeddings with OpenAI's client: the demo model, pooled by its last token."""
 
 import base64
 import json

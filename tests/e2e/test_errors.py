@@ -1,4 +1,4 @@
-"""What the official client makes of refusals: exception class, .param, .code, and no retry for the client's own faults."""
+"""Tests how the official client reports refusals: exception class, .param, .code, and no retry for client errors."""
 
 import openai
 import pytest
@@ -11,7 +11,8 @@ HI = [{"role": "user", "content": "hi"}]
     [
         ({"messages": []}, "messages", "empty_array"),
         ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role", "invalid_value"),
-        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].type", "missing_required_parameter"),
+        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].type",
+         "missing_required_parameter"),
         ({"n": 129}, "n", "integer_above_max_value"),
         ({"temperature": 3}, "temperature", "decimal_above_max_value"),
         ({"temperature": "hot"}, "temperature", "invalid_type"),

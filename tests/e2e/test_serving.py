@@ -1,4 +1,4 @@
-"""The process as a whole: keys, metrics, overload, cancellation, signals, many streams."""
+"""Tests the server process as a whole: keys, metrics, overload, cancellation, signals, many streams."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ def test_overload():
         threads = [threading.Thread(target=ask) for _ in range(12)]
         for thread in threads:
             thread.start()
-        while not statuses:  # while the queue is full, the server is still healthy
+        while not statuses:  # the server must stay healthy while its queue is full
             assert httpx.get(server.url + "/health").status_code == 200
         for thread in threads:
             thread.join()
@@ -114,7 +114,7 @@ def test_concurrent_streams(server, model, goldens):
 
 
 def test_goldens_in_the_default_type(goldens):
-    """bf16 may choose the other of two equally likely tokens once in a while."""
+    """In bf16, the other of two almost equally likely tokens may be chosen occasionally."""
     with Server() as server:
 
         def equal(answers):
@@ -140,7 +140,8 @@ def test_goldens_in_the_default_type(goldens):
 
 
 def read_stream(server, events, **more):
-    with httpx.stream("POST", server.url + "/v1/chat/completions", json=stream_body(server.name, **more), timeout=60) as response:
+    body = stream_body(server.name, **more)
+    with httpx.stream("POST", server.url + "/v1/chat/completions", json=body, timeout=60) as response:
         for line in response.iter_lines():
             if line:
                 events.append(line)
@@ -163,7 +164,7 @@ def test_sigterm_drains():
                     assert refused.json()["error"]["code"] == "server_is_overloaded"
                     assert "retry-after" in refused.headers and refused.headers["connection"] == "close"
             except httpx.TransportError:
-                break  # it was done that fast
+                break  # it already finished
         reader.join()
         assert events[-1] == "data: [DONE]" and seen <= {200, 503}
         assert server.wait() == 0

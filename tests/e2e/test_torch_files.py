@@ -1,5 +1,5 @@
-"""Files of torch.save through the program: made with Python's own pickle and zipfile in torch's layout, as torch is not
-needed for that. The same weights as safetensors must give the same logits, and hostile files must run nothing."""
+"""Tests the program with torch.save files. Python's pickle and zipfile write them in torch's layout, so torch is not
+needed. They must give the same logits as the same weights in safetensors, and hostile files must not run any code."""
 
 import collections
 import io
@@ -23,7 +23,7 @@ def module(name, **members):
     for key, value in members.items():
         value.__module__, value.__qualname__ = name, key
         setattr(made, key, value)
-    sys.modules[name] = made  # pickle looks names up
+    sys.modules[name] = made  # pickle imports by module name
     return made
 
 
@@ -85,7 +85,7 @@ def strides_of(shape):
 
 
 def transposed(data, rows, columns):
-    """bf16 [rows, columns] in the order of its columns."""
+    """Returns bf16 [rows, columns] in column-major order."""
     values = [data[i : i + 2] for i in range(0, len(data), 2)]
     return b"".join(values[r * columns + c] for c in range(columns) for r in range(rows))
 
@@ -94,7 +94,7 @@ def state_dict(tensors):
     state, storages = collections.OrderedDict(), []
     for i, (name, (shape, data)) in enumerate(tensors.items()):
         strides = strides_of(shape)
-        if name.endswith("layers.0.self_attn.k_proj.weight"):  # one tensor as .t() leaves it
+        if name.endswith("layers.0.self_attn.k_proj.weight"):  # one tensor is stored transposed, as .t() leaves it
             data, strides = transposed(data, *shape), (1, shape[0])
         storages.append(Storage(str(i), torch.BFloat16Storage, data, 2))
         state[name] = Tensor(storages[-1], 0, tuple(shape), strides)

@@ -1,4 +1,5 @@
-// Fields and messages of API requests from arbitrary JSON: an ApiError that names something, or fields in their ranges.
+// Fuzzes request fields and messages with arbitrary JSON: the result is an ApiError that names a field, or fields
+// within their ranges.
 #include "base/check.h"
 #include "server/errors.h"
 #include "server/messages.h"

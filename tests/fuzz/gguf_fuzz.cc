@@ -1,5 +1,5 @@
-// read_gguf, and what reads its metadata, on arbitrary files: an Error, or tensors that lie within the file. The input
-// is tried as it is, and behind a valid magic and version.
+// Fuzzes read_gguf and the readers of its metadata with arbitrary files: the result is an Error, or tensors within the
+// file. Each input is tried as it is, and after a valid magic number and version.
 #include <string>
 
 #include "base/check.h"

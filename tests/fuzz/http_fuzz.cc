@@ -1,4 +1,5 @@
-// The HTTP parser on arbitrary bytes: however they are cut, the same verdict and the same request, within the limits.
+// Fuzzes the HTTP parser with arbitrary bytes. However the bytes are split, it must give the same verdict and request
+// within the limits.
 #include "base/check.h"
 #include "server/http/parser.h"
 
@@ -10,7 +11,7 @@ using sluice::server::HttpParser;
 constexpr HttpLimits kLimits{
     .request_line_bytes = 256, .header_bytes = 1024, .header_count = 16, .body_bytes = 512, .chunk_line_bytes = 128};
 
-// Feeds pieces of a length; returns how many bytes were left.
+// Feeds the text in pieces of length `piece`; returns how many bytes were left.
 size_t feed(HttpParser& parser, std::string_view text, size_t piece) {
   std::string input;
   while (!text.empty() && parser.state() != HttpParser::State::kRefused) {

@@ -1,4 +1,4 @@
-// Template sources from strangers: parsed, and rendered under small limits.
+// Fuzzes Jinja with untrusted templates: parses and renders them under small limits.
 #include "base/check.h"
 #include "chat/jinja/jinja.h"
 #include "chat/jinja/text.h"

@@ -1,4 +1,5 @@
-// parse_json on arbitrary text: an Error or a value that survives being written and read again.
+// Fuzzes parse_json with arbitrary text: the result is an Error, or a value that stays equal when written and parsed
+// again.
 #include "base/check.h"
 #include "base/json.h"
 #include "sluice/error.h"

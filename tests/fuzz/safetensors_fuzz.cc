@@ -1,5 +1,6 @@
-// read_safetensors on arbitrary files: an Error, or entries that cover the data exactly. The input is tried as a whole
-// file, and as a header up to the first newline with the data after it, so that mutations need not guess a length.
+// Fuzzes read_safetensors with arbitrary files: the result is an Error, or entries that cover the data exactly. Each
+// input is tried as a whole file, and as a header up to the first newline followed by the data, so that mutations need
+// not guess a length.
 #include <cstring>
 #include <string>
 

@@ -1,4 +1,4 @@
-// A SentencePiece model from a stranger: an Error, or a vocabulary that encodes and decodes.
+// Fuzzes SentencePiece models: the result is an Error, or a vocabulary that can encode and decode.
 #include "base/check.h"
 #include "sluice/error.h"
 #include "tokenizer/files/sentencepiece.h"

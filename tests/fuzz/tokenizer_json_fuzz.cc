@@ -1,4 +1,4 @@
-// Tokenizer::from_json on arbitrary text: an Error, or a tokenizer that encodes and decodes without harm.
+// Fuzzes Tokenizer::from_json with arbitrary text: the result is an Error, or a tokenizer that can encode and decode.
 #include "base/check.h"
 #include "base/log.h"
 #include "sluice/error.h"

@@ -1,5 +1,6 @@
-// read_torch_file on arbitrary files: an Error, or tensors whose bytes can be read. The input is tried as a whole file,
-// and as the pickle of an archive with one storage, so that mutations need not guess offsets and checksums.
+// Fuzzes read_torch_file with arbitrary files: the result is an Error, or tensors whose bytes can be read. Each input
+// is tried as a whole file, and as the pickle of an archive with one storage, so that mutations need not guess offsets
+// and checksums.
 #include "base/check.h"
 #include "formats/torch/torch_file.h"
 #include "formats/torch_archive.h"

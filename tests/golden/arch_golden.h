@@ -1,5 +1,5 @@
-// An architecture of tests/goldens/arch: a checkpoint with the weights that its golden was made with, and what
-// transformers computed from them in fp32.
+// An architecture of tests/goldens/arch: a checkpoint with the golden's weights, and the fp32 results that transformers
+// computed from them.
 #pragma once
 
 #include <filesystem>

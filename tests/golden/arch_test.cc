@@ -1,5 +1,5 @@
-// Every architecture of tests/goldens/arch against Hugging Face transformers' fp32 logits and greedy tokens, on the
-// scalar reference and on this machine's best kernels: in one piece, in chunks of five, token by token, and beside
+// Compares every architecture of tests/goldens/arch with Hugging Face transformers' fp32 logits and greedy tokens, on
+// the scalar reference and on this machine's best kernels: in one piece, in chunks of five, token by token, and beside
 // other sequences in batches of mixed lengths. Prints a table of the errors at the end.
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// Worst errors by architecture and way of computing, over all backends; printed when all is done.
+// The largest error per architecture and way of computing, over all backends; printed after all tests.
 class Table : public ::testing::Environment {
  public:
   void note(const std::string& name, const std::string& way, double error) {
@@ -46,7 +46,7 @@ class Table : public ::testing::Environment {
   std::map<std::string, std::map<std::string, double>> rows_;
 };
 
-Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // gtest owns it
+Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // owned by gtest
 
 class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
@@ -102,7 +102,7 @@ TEST_P(Arch, LogitsTokenByToken) {
   expect_logits(1, 1);
 }
 
-// Three texts at once, each in pieces of one to seven tokens, so that prefill and decode meet in every combination.
+// Three texts at once, each in pieces of one to seven tokens, so that prefill and decode are combined in many ways.
 TEST_P(Arch, LogitsInABatchOfMixedLengths) {
   struct Text {
     std::vector<int32_t> tokens;
@@ -133,7 +133,7 @@ TEST_P(Arch, LogitsInABatchOfMixedLengths) {
       for (int position = text.done; position < text.done + piece; ++position) {
         batch.tokens.push_back(text.tokens[position]);
         batch.positions.push_back(position);
-        batch.slots.push_back((position / size * count + i) * size + position % size);  // blocks take turns
+        batch.slots.push_back((position / size * count + i) * size + position % size);  // the texts' blocks alternate
         batch.sample_rows.push_back(static_cast<int>(rows.size()));
         rows.emplace_back(i, position);
       }

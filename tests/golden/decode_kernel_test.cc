@@ -1,8 +1,11 @@
-// Decode steps in bfloat16 on a GPU, where those of few sequences are programs of one kernel: every architecture of
-// tests/goldens/arch token by token, with programs and with launches, against transformers' fp32 logits. Rounding to
-// bfloat16 makes errors that no bound fits which holds for all architectures, so those of programs are held to those of
-// launches: of the worst row, or of the best one where there are experts, since a row whose scores of two experts are
-// nearly equal goes to either of them (in cohere2_moe-2 4e-5 are between them), and all rows behind see it.
+// Tests decode steps in bfloat16 on a GPU, where steps of few sequences run as one persistent decode kernel. Computes
+// every architecture of tests/goldens/arch token by token, with that kernel and with separate launches, and compares
+// with transformers' fp32 logits.
+//
+// No bound on the bfloat16 rounding error holds for all architectures, so the decode kernel's errors are compared with
+// those of separate launches. The worst row is compared; with experts the best row, because a row whose two experts'
+// scores are nearly equal may go to either one (in cohere2_moe-2 they differ by 4e-5), and all later rows see the
+// difference.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +22,7 @@ namespace {
 
 class Programs : public ::testing::TestWithParam<std::string> {};
 
-// Of the rows of the first text.
+// Errors of the rows of the first text.
 struct Errors {
   double best, worst;
 };

@@ -1,5 +1,5 @@
-// Encoders, decoder embedders and sequence-classification heads of tests/goldens/embedding against transformers' fp32
-// hidden states and logits, on the scalar reference and on this machine's best kernels: texts alone and all in one
+// Compares encoders, decoder embedders and sequence classifiers of tests/goldens/embedding with transformers' fp32
+// hidden states and logits, on the scalar reference and on this machine's best kernels: each text alone, and all in one
 // step. Prints a table of the errors at the end.
 #include <gtest/gtest.h>
 
@@ -38,13 +38,13 @@ class Table : public ::testing::Environment {
   std::map<std::string, double> rows_;
 };
 
-Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // gtest owns it
+Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // owned by gtest
 
 struct Text {
   std::vector<int32_t> ids, types;
 };
 
-// Texts as whole sequences, one after the other.
+// A batch of whole sequences, one per text.
 Batch batch_of(const std::vector<Text>& texts) {
   Batch batch;
   batch.query_start = {0};

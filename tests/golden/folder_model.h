@@ -1,4 +1,4 @@
-// A small model that a test writes into a folder, and the logits of a text from there.
+// A small model that a test writes to a folder, and the logits of a text computed from it.
 #pragma once
 
 #include <span>
@@ -20,10 +20,10 @@ inline void write_model(const testing::TempFolder& folder, const Json& config,
 
 struct TextLogits {
   std::vector<float> values;  // [tokens, vocabulary]
-  size_t weight_bytes = 0;    // of the model in memory
+  size_t weight_bytes = 0;    // memory of the model's weights
 };
 
-// In float32, in steps of 16 tokens; throws what load_model throws.
+// Computes logits in float32, in steps of 16 tokens. Throws what load_model throws.
 inline TextLogits logits_of(const testing::TempFolder& folder, std::span<const int32_t> ids,
                             const char* activation_quantization = "none", const char* backend = "",
                             const std::string& packed_cache = {}) {

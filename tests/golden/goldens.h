@@ -1,4 +1,4 @@
-// What tests against folders of goldens share: their names, and how close is close.
+// Shared by tests against folders of goldens: the goldens' names and the error bound.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-inline constexpr double kTolerance = 2e-4;  // of relative_error
+inline constexpr double kTolerance = 2e-4;  // bound on relative_error
 
 inline std::vector<std::string> golden_names(const std::filesystem::path& folder) {
   std::vector<std::string> names;
@@ -24,7 +24,7 @@ inline std::vector<std::string> golden_names(const std::filesystem::path& folder
   return names;
 }
 
-// The scalar reference, this machine's best kernels, and the exact kernels of a GPU where there is one.
+// The scalar reference, this machine's best kernels, and a GPU's batch-invariant kernels if there is a GPU.
 inline std::vector<std::string> golden_backends() {
   std::vector<std::string> names{"reference", ""};
   const ops::Backend* exact = Registry<ops::Backend>::find("cuda-exact");
@@ -32,14 +32,14 @@ inline std::vector<std::string> golden_backends() {
   return names;
 }
 
-// For the names of tests.
+// Makes a valid test name.
 inline std::string test_name(const std::string& golden, const std::string& backend) {
   std::string name = golden + "_" + (backend.empty() ? "best" : backend);
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
 
-// Largest |a - b|, relative to the largest |b|; infinite when there is a NaN.
+// Largest |a - b| relative to the largest |b|; infinite if there is a NaN.
 inline double relative_error(const float* a, const float* b, int64_t n) {
   double worst = 0, scale = 0;
   for (int64_t i = 0; i < n; ++i) {

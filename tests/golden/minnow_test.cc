@@ -1,5 +1,5 @@
-// The demo models against Hugging Face transformers: logits, the 26 greedy answers, perplexity, chat template and
-// tokenizer in one go.
+// Compares the demo models with Hugging Face transformers: logits, the 26 greedy answers, perplexity, chat template and
+// tokenizer together.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,7 +66,7 @@ TEST_P(Minnow, LogitsInFloat32) {
   EXPECT_GT(samples, 0);
 }
 
-// How many of the greedy answers come out letter for letter, all asked at once or one by one.
+// Returns how many of the greedy answers are exactly equal, when asked all at once or one by one.
 int equal_answers(const EngineOptions& o, const std::string& file, bool at_once) {
   const auto engine = Engine::load(o);
   testing::Collector collector(*engine);
@@ -135,7 +135,7 @@ TEST_P(Minnow, Perplexity) {
   EXPECT_NEAR(perplexity(options(GetParam(), "bfloat16")) / want, 1.0, 0.01);
 }
 
-// Weights of 8 bits, and on a GPU activations and cache as well.
+// 8-bit weights; on a GPU also 8-bit activations and cache.
 TEST_P(Minnow, PerplexityInFp8) {
   if (kSanitized) GTEST_SKIP() << "takes minutes under a sanitizer";
   const Json reference = read_json_file(kGoldens + "reference.json");
@@ -147,7 +147,7 @@ TEST_P(Minnow, PerplexityInFp8) {
   EXPECT_NEAR(ratio, 1.0, 0.005);
 }
 
-// Keys and values of 8 bits, everything else in bf16.
+// 8-bit keys and values; everything else in bf16.
 TEST_P(Minnow, PerplexityWithNarrowCaches) {
   if (kSanitized) GTEST_SKIP() << "takes minutes under a sanitizer";
   EngineOptions o = options(GetParam(), "bfloat16");

@@ -1,5 +1,6 @@
-// --packed-cache: the first load writes, the second maps, and both compute the same bits as weights in memory. For
-// every architecture of tests/goldens/arch, so that nothing that packs is forgotten: mapped weights cannot be written.
+// Tests --packed-cache: the first load writes the file, the second maps it, and both compute the same bits as weights
+// in memory. Runs for every architecture of tests/goldens/arch, so that every layer that packs is covered; writing to
+// mapped weights would crash.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// `in_file`: are the weights to be in a file?
+// `in_file`: whether the weights must be in a file.
 std::vector<float> logits_of(const EngineOptions& options, std::span<const int32_t> ids, ThreadPool& pool,
                              bool in_file) {
   LoadedModel loaded = load_model(options, pool);
@@ -79,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(All, PackedCache, ::testing::ValuesIn(golden_names(arch
 
 class PackedCacheOfLlama : public PackedCache {};
 
-// Weights that changed are packed again, even where the file's size and time are as they were.
+// Changed weights are packed again, even if the file's size and time are unchanged.
 TEST_P(PackedCacheOfLlama, OtherWeightsAreNoHit) {
   const std::vector<int32_t> ids = golden_.ids("ids_0");
   const std::vector<float> before = logits_of(options_, ids, pool_, true);
@@ -91,7 +92,7 @@ TEST_P(PackedCacheOfLlama, OtherWeightsAreNoHit) {
     uint64_t header = 0;
     std::memcpy(&header, bytes.data(), sizeof header);
     for (size_t i = sizeof header + header + 1; i < bytes.size(); i += 2) bytes[i] = static_cast<char>(bytes[i] ^ 0x80);
-    std::ofstream(weights, std::ios::binary) << bytes;  // every bf16 number with the other sign
+    std::ofstream(weights, std::ios::binary) << bytes;  // flips the sign of every bf16 value
   }
   fs::last_write_time(weights, time);
   const std::vector<float> after = logits_of(options_, ids, pool_, true);
@@ -109,7 +110,7 @@ TEST_P(PackedCacheOfLlama, TouchedFileIsNoHit) {
   EXPECT_EQ(files_in(options_.packed_cache).size(), 2u);
 }
 
-// A copy elsewhere, with its times, is the same model.
+// A copy in another folder with the same file times is the same model.
 TEST_P(PackedCacheOfLlama, PathsDoNotMatter) {
   const std::vector<int32_t> ids = golden_.ids("ids_0");
   logits_of(options_, ids, pool_, true);
@@ -138,7 +139,7 @@ TEST_P(PackedCacheOfLlama, AFolderThatCannotBeIsNoObstacle) {
   EXPECT_TRUE(same_bits(logits_of(options_, ids, pool_, false), logits_of(in_memory(), ids, pool_, false)));
 }
 
-// The load begins anew then, with a plan of its own; what the first one warned of is not said again.
+// The load then starts over with a new plan. Warnings of the first attempt are not repeated.
 TEST_P(PackedCacheOfLlama, AFolderThatCannotBeIsWarnedOfOnce) {
   const auto count = [](const std::string& text, const std::string& what) {
     int n = 0;

@@ -1,5 +1,5 @@
-// Checkpoints of other quantizers: a small model quantized here, by the plain definition of each format, gives the
-// logits of the same model with the weights that its integers and scales stand for.
+// Tests checkpoints of other quantizers. A small model is quantized here by the plain definition of each format. It
+// must give the logits of the same model with the weights that its integers and scales represent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ struct Matrix {
   float& at(int64_t o, int64_t i) { return values[static_cast<size_t>(o * k + i)]; }
 };
 
-// Integers of a matrix whose inputs are of the groups `group_of`.
+// The quantized integers of a matrix; `group_of` maps inputs to groups.
 struct Integers {
   int64_t groups = 0;
   std::vector<int> q;             // [n, k]
@@ -63,7 +63,7 @@ struct Integers {
   std::vector<int32_t> group_of;  // [k]
 };
 
-// Rounds the matrix to the integers and replaces it by what they stand for.
+// Rounds the matrix to integers and replaces it by the values that they represent.
 Integers quantize(Matrix& m, int bits, int64_t group, bool symmetric, DType scale_type,
                   std::vector<int32_t> group_of = {}) {
   Integers out{.groups = m.k / group, .q = {}, .scale = {}, .zero = {}, .group_of = std::move(group_of)};
@@ -94,7 +94,7 @@ Integers quantize(Matrix& m, int bits, int64_t group, bool symmetric, DType scal
 }
 
 using Field = std::function<int(int64_t row, int64_t column)>;
-// [rows, columns] numbers, so many bits each, packed along the columns; `order` says which place of a word each of its
+// Packs [rows, columns] numbers of `bits` bits along the columns; `order` says which position in a word each of its
 // columns takes.
 std::vector<int32_t> packed_columns(int64_t rows, int64_t columns, int bits, const Field& field,
                                     const std::vector<int>& order = {}) {
@@ -131,7 +131,7 @@ std::vector<float> turned(const std::vector<float>& values, int64_t rows, int64_
   return out;
 }
 
-// Stores a matrix in a format, under NAME.something, and replaces it by what is stored.
+// Stores a matrix in a format under NAME.something, and replaces it by the stored values.
 using Writer = std::function<void(Tensors&, const std::string& name, Matrix&)>;
 
 Writer gptq(int bits, int64_t group, bool symmetric, int zero_offset, bool disorder = false) {
@@ -184,7 +184,7 @@ void int8(Tensors& to, const std::string& name, Matrix& m) {
   put_floats(to, name + ".weight_scale", &kFloat32, {m.n, 1}, q.scale);
 }
 
-// Scales of blocks of so many outputs and inputs; 0: all of them.
+// One scale per block of this many outputs and inputs; 0: all of them.
 Writer fp8(int64_t block_outputs, int64_t block_inputs, const std::string& scale_name, const Shape& scale_shape = {}) {
   return [=](Tensors& to, const std::string& name, Matrix& m) {
     const int64_t outputs = block_outputs > 0 ? block_outputs : m.n, inputs = block_inputs > 0 ? block_inputs : m.k;
@@ -209,8 +209,8 @@ Writer fp8(int64_t block_outputs, int64_t block_inputs, const std::string& scale
   };
 }
 
-// bitsandbytes: places of levels in blocks of `block` numbers of the whole matrix, the scales themselves quantized in
-// blocks of 256 if `nested`.
+// bitsandbytes: indices of levels, in blocks of `block` numbers of the whole matrix. If `nested`, the scales are
+// quantized in blocks of 256.
 Writer levels(const std::string& kind, const std::array<float, 16>& levels, int64_t block, bool nested) {
   return [=](Tensors& to, const std::string& name, Matrix& m) {
     const auto count = static_cast<int64_t>(m.values.size()), blocks = (count + block - 1) / block;
@@ -267,7 +267,8 @@ void llm_int8(Tensors& to, const std::string& name, Matrix& m) {
   put(to, name + ".weight_format", &kUInt8, {}, std::vector<uint8_t>{0});
 }
 
-// 4-bit floats with the scale of a group: 16 inputs and E4M3 behind a scale of the tensor, or 32 and powers of two.
+// 4-bit floats with one scale per group: groups of 16 inputs with E4M3 scales and a tensor scale, or groups of 32 with
+// powers of two.
 Writer fp4(const std::string& weight, bool nvidia, const std::string& whole_name, bool divides) {
   return [=](Tensors& to, const std::string& name, Matrix& m) {
     const int64_t group = nvidia ? 16 : 32;
@@ -315,7 +316,7 @@ Json config() {
           {"dtype", "float32"}};
 }
 
-// The model's tensors in either form.
+// The model's tensors in both forms.
 struct Pair {
   Tensors quantized, plain;
 };
@@ -368,7 +369,7 @@ TextLogits some_logits(const TempFolder& folder, const char* activation_quantiza
   return logits_of(folder, ids, activation_quantization, backend, packed_cache);
 }
 
-// The largest difference over the largest magnitude.
+// The largest difference relative to the largest magnitude.
 double relative_error(const TextLogits& got, const TextLogits& want) {
   EXPECT_EQ(got.values.size(), want.values.size());
   double worst = 0, largest = 0;
@@ -380,8 +381,8 @@ double relative_error(const TextLogits& got, const TextLogits& want) {
   return worst / largest;
 }
 
-// Weights are read exactly, and multiplied with inputs that kernels may round to int8. `smaller`: how much less memory
-// than fp32 the weights take at least.
+// Weights must be read exactly; matmuls may round their inputs to int8. `smaller`: by how much the weights must at
+// least be smaller than fp32.
 void expect_equal(const Json& quantization, const Writer& writer, double smaller) {
   SCOPED_TRACE(dump_json(quantization));
   Pair tensors = make_tensors(writer);
@@ -441,7 +442,7 @@ TEST(Quantized, BitsAndBytes) {
   expect_equal(four, levels("nf4", quant::kNf4Levels, 64, true), 2);
   expect_equal(four, levels("nf4", quant::kNf4Levels, 128, false), 2);
   expect_equal(four, levels("nf4", quant::kNf4Levels, 4096, false), 2);
-  expect_equal(four, levels("nf4", quant::kNf4Levels, 96, true), 0.9);  // blocks across rows
+  expect_equal(four, levels("nf4", quant::kNf4Levels, 96, true), 0.9);  // blocks that span rows
   constexpr std::array<float, 16> kFp4 = {0.0f,  0.0052f,  0.6667f,  1.0f,  0.3333f,  0.5f,  0.1667f,  0.25f,
                                           -0.0f, -0.0052f, -0.6667f, -1.0f, -0.3333f, -0.5f, -0.1667f, -0.25f};
   expect_equal(four, levels("fp4", kFp4, 64, true), 0.9);
@@ -466,7 +467,7 @@ TEST(Quantized, OtherFloats) {
   expect_equal(quark("fp4"), fp4(".weight", false, "", false), 2);
 }
 
-// What NVIDIA's tool leaves beside config.json counts where that says nothing.
+// The file that NVIDIA's tool writes beside config.json is used if config.json has no such configuration.
 TEST(Quantized, ConfigurationInAFileOfItsOwn) {
   Pair tensors = make_tensors(fp4(".weight", true, ".weight_scale_2", false));
   const TempFolder quantized, plain;
@@ -505,8 +506,8 @@ TEST(Quantized, CompressedTensors) {
   expect_equal(compressed("mxfp4-pack-quantized", "float", 4, "group"), fp4(".weight_packed", false, "", false), 2);
 }
 
-// Inputs of 8-bit floats where the checkpoint means them and the device multiplies them: an error of two percent or so
-// in each product, and none where they are ruled out.
+// Inputs are rounded to 8-bit floats if the checkpoint says so and the device can multiply them. That costs an error of
+// about two percent per matmul, and none if it is disabled.
 TEST(Quantized, Fp8Activations) {
   const auto dynamic = [](const char* strategy) {
     Json json = compressed("float-quantized", "float", 8, strategy);
@@ -592,7 +593,7 @@ TEST(Quantized, RefusesByNameWhatItDoesNotKnow) {
               HasSubstr("model.layers.0.mlp.down_proj.weight_scale"));
 }
 
-// Options that no matrix tells of, each method with one it does not know.
+// Unknown options of each method that no tensor shows.
 TEST(Quantized, RefusesOptionsOfEveryMethodByName) {
   using ::testing::AllOf;
   using ::testing::HasSubstr;
@@ -644,7 +645,7 @@ TEST(Quantized, RefusesOptionsOfEveryMethodByName) {
   }
 }
 
-// Tensors that do not go together: the one that is wrong, or missing, is named.
+// Tensors that do not fit together: the error names the wrong or missing one.
 TEST(Quantized, RefusesTensorsThatDoNotFitByName) {
   using ::testing::HasSubstr;
   const std::string name = "model.layers.0.mlp.up_proj";

@@ -1,5 +1,6 @@
-// Families that transformers does not know, or knows under another name, and whose graph is that of one with a golden:
-// the golden's weights under the family's names, fused and scaled as it stores them, give the golden's logits.
+// Tests families that transformers does not have, or has under another name, and whose graph equals that of a family
+// with a golden. The golden's weights under the family's names, fused and scaled as it stores them, must give the
+// golden's logits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +22,7 @@ struct Matrix {
   std::vector<float> values;
 };
 
-// Tensors by name, with what a family does to them.
+// Tensors by name, with the changes that families make.
 struct Model {
   Json config;
   std::map<std::string, Matrix> tensors;
@@ -33,7 +34,7 @@ struct Model {
     config[to] = config.at(from);
     config.erase(from);
   }
-  // Replaces a part of all names that have it.
+  // Replaces `from` in all names that contain it.
   void rename(const std::string& from, const std::string& to) {
     std::map<std::string, Matrix> renamed;
     for (auto& [name, matrix] : tensors) {
@@ -49,7 +50,7 @@ struct Model {
       for (float& v : matrix.values) v *= by;
     }
   }
-  // In every layer, q, k and v become one tensor: chunks of rows [tensor, first row, rows] one below the other.
+  // Fuses q, k and v of every layer into one tensor: chunks of rows [tensor, first row, rows] one below the other.
   struct Chunk {
     char tensor;
     int64_t row, rows;
@@ -94,7 +95,7 @@ void write(Model& model, const testing::TempFolder& folder) {
   write_model(folder, model.config, tensors);
 }
 
-// Loads what `change` makes of the golden and compares all logits; `column` scales what is expected of a token.
+// Loads the golden after `change` and compares all logits; `column` scales the expected value of a token.
 void expect_golden(
     const std::string& name, const std::function<void(Model&)>& change,
     const std::function<float(int64_t token)>& column = [](int64_t) { return 1.0f; }) {
@@ -111,7 +112,7 @@ void expect_golden(
   const auto* ids = reinterpret_cast<const int32_t*>(expected.at("ids_1").data);
   const Tensor want = expected.at("logits_1").view();
   const TextLogits got = logits_of(folder, {ids, static_cast<size_t>(want.rows())});
-  const int64_t vocab = static_cast<int64_t>(got.values.size()) / want.rows();  // perhaps more than the golden's
+  const int64_t vocab = static_cast<int64_t>(got.values.size()) / want.rows();  // may be more than the golden's
   for (int64_t position = 0; position < want.rows(); ++position) {
     double worst = 0, largest = 0;
     for (int64_t i = 0; i < want.shape[1]; ++i) {
@@ -153,7 +154,7 @@ TEST(Renamed, InternLm3HasBiasesOfQwen2) {
   });
 }
 
-// Every query head with a copy of its key and value.
+// Every query head gets a copy of its key and value.
 std::vector<Model::Chunk> multi_head_chunks(const Model& m) {
   const int64_t dim = m.config.at("head_dim"), heads = m.config.at("num_attention_heads");
   const int64_t group = heads / m.config.at("num_key_value_heads").get<int64_t>();
@@ -172,7 +173,7 @@ void make_baichuan(Model& m) {
 
 TEST(Renamed, BaichuanPacksItsProjections) { expect_golden("llama", make_baichuan); }
 
-// The vocabulary of the second generation is what tells its head: tokens beyond the golden's are zero.
+// The second generation's head is recognized by its vocabulary size; logits beyond the golden's tokens are zero.
 TEST(Renamed, Baichuan2HasAHeadOfUnitRows) {
   std::vector<float> lengths;
   expect_golden(
@@ -296,7 +297,7 @@ TEST(Renamed, Glm4MoeLiteIsDeepseekV3) {
   });
 }
 
-// The text part of a model of images, in both layouts that transformers has written, beside tensors of its other parts.
+// The text part of an image model, in both layouts that transformers has written, beside tensors of its other parts.
 TEST(Renamed, TextInsideOfOtherModels) {
   const auto wrap = [](Model& m, const char* architecture, const std::string& body, const std::string& head) {
     m.config.erase("architectures");
@@ -359,7 +360,7 @@ TEST(Renamed, LlamaAndMistralUnderOtherNames) {
   expect_golden("mistral", named("GritLM"));
 }
 
-// StableLM before transformers knew it.
+// StableLM as published before transformers supported it.
 TEST(Renamed, StableLmEpochSpellsTwoKeysOtherwise) {
   expect_golden("stablelm", [](Model& m) {
     const Json rope = m.config.at("rope_parameters");
@@ -373,14 +374,14 @@ TEST(Renamed, StableLmEpochSpellsTwoKeysOtherwise) {
   });
 }
 
-// Decoders in objects of other names, and behind other prefixes.
+// Decoders in configuration objects of other names, with other prefixes.
 TEST(Renamed, TextInsideOfOtherWrappers) {
   const auto inside = [](const char* place, const char* architecture, const char* body, const char* head) {
     return [=](Model& m) {
       Json text = m.config, whole = {{"architectures", {architecture}}, {"vision_config", {{"depth", 1}}}};
       whole[Json::json_pointer(place)] = std::move(text);
       m.config = std::move(whole);
-      m.rename("model.", body);  // first: heads may get a name with it
+      m.rename("model.", body);  // first, because heads may get a name that contains it
       m.rename("lm_head.", head);
       m.tensors["vision_model.encoder.weight"] = {.shape = {1, 2}, .values = {1, 2}};
     };
@@ -400,7 +401,7 @@ TEST(Renamed, TextInsideOfOtherWrappers) {
   });
 }
 
-// What is said of heads twice, and not the same: the stored one counts.
+// Two keys contradict each other about the head: the stored head is used.
 TEST(Renamed, AStoredHeadIsUsedWhereTheConfigurationContradictsItself) {
   expect_golden("qwen2", [](Model& m) {
     m.config = {{"architectures", {"LlavaForConditionalGeneration"}}, {"text_config", m.config}};
@@ -414,7 +415,7 @@ struct Published {
   Json more;
 };
 
-// Keys of published files that say nothing, or what the family has anyway.
+// Keys of published files that have no effect, or repeat what the family does anyway.
 TEST(Renamed, PublishedConfigurationsCarryMoreThanTheModel) {
   const Published files[] = {
       {"cohere2", Json{{"cache_implementation", "hybrid"},

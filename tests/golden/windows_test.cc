@@ -1,6 +1,6 @@
-// Models whose layers see unequally far, run as the engine runs them: scheduler, block pool and kernels together.
-// Blocks that slid out of a window are given back and taken by others, sequences are preempted and go on from cached
-// prefixes; every token must be the one that the model gives to the whole text at once.
+// Tests models whose layers have different windows, run as in the engine: scheduler, block pool and kernels together.
+// Blocks that slide out of a window are reused by others, and preempted sequences continue from cached prefixes. Every
+// token must be the one that the model gives for the whole text at once.
 #include <gtest/gtest.h>
 
 #include <fmt/core.h>
@@ -43,11 +43,11 @@ class Windows : public ::testing::TestWithParam<std::string> {
     o.block_size = plan.block_size;
     o.groups = plan.kv.groups;
     o.state_slots = plan.state_slots;
-    o.blocks = peak_blocks(kLongest, o.block_size, o.groups, o.max_num_batched_tokens);  // of one sequence
+    o.blocks = peak_blocks(kLongest, o.block_size, o.groups, o.max_num_batched_tokens);  // for one sequence
     return o;
   }
 
-  // Greedy answers, some requests arriving while others run.
+  // Returns greedy answers; some requests arrive while others run.
   std::vector<std::vector<TokenId>> answers(Scheduler& scheduler, const std::vector<Request>& requests) {
     std::vector<std::vector<TokenId>> texts;
     Sampler sampler(pool_);
@@ -119,7 +119,7 @@ TEST_P(Windows, EveryTokenIsThatOfTheWholeTextAtOnce) {
   }
 }
 
-// Whatever memory there is: a plan has blocks enough for its longest sequence, or there is none.
+// Whatever the memory: a plan has enough blocks for its longest sequence, or there is no plan.
 TEST(WindowsPlan, OneSequenceAlwaysFits) {
   for (const char* name : {"mistral", "gemma3_text", "gpt_oss", "gemma4_text-shared"}) {
     const testing::TempFolder folder;

@@ -1,4 +1,4 @@
-// A checkpoint that asks for something unknown, contradicts itself or lacks a tensor is refused by name.
+// Tests that checkpoints are refused by name if they ask for something unknown, contradict themselves or lack a tensor.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +20,7 @@ struct Change {
   std::function<void(Json& rows)> tensors = [](Json&) {};
 };
 
-// The model of a checkpoint, and what its loading leaves behind.
+// A checkpoint's model, and what loading it leaves behind.
 struct Loaded {
   explicit Loaded(const std::string& folder, bool dry = true)
       : checkpoint(open_checkpoint(folder)),
@@ -34,7 +34,7 @@ struct Loaded {
   std::unique_ptr<Model> model;
 };
 
-// What the loader says about a golden after the change; empty when it loads.
+// Returns the loader's error for a golden after the change; empty if it loads.
 std::string error_of(const Change& change, const char* name = "llama", bool dry = true) {
   const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
   const testing::TempFolder source, folder;
@@ -119,7 +119,7 @@ TEST(ModelErrors, OlderRopeKeysMeanTheSame) {
 
 TEST(ModelErrors, OptionsNobodyImplementsAreNamed) {
   expect_error(set("use_bidirectional_attention", true), "use_bidirectional_attention", "gemma3_text");
-  expect_error(set("hidden_act", "silu"), "act_fn.alpha_n", "apertus");  // which is left over
+  expect_error(set("hidden_act", "silu"), "act_fn.alpha_n", "apertus");  // left over, because silu has no parameters
   expect_error(set("rotary_dim", 7), "rotary_dim", "gptj");
   expect_error({.config =
                     [](Json& config) {
@@ -139,7 +139,7 @@ TEST(ModelErrors, ExpertsAreChecked) {
 
 TEST(ModelErrors, LatentAttentionAndItsExpertsAreChecked) {
   expect_error(set("topk_method", "greedy"), "topk_method", "deepseek_v3");
-  expect_error(set("num_experts_per_tok", 5), "topk_group", "deepseek_v3");  // two groups of two
+  expect_error(set("num_experts_per_tok", 5), "topk_group", "deepseek_v3");  // two groups of two experts each
   expect_error(set("norm_topk_prob", true), "norm_topk_prob", "deepseek_v2");
   expect_error(set("topk_method", "noaux_tc"), "topk_method", "deepseek_v2");
   expect_error(set("kv_lora_rank", 0), "kv_lora_rank", "deepseek_v2");
@@ -170,7 +170,7 @@ TEST(ModelErrors, RecurrentLayersAreChecked) {
   expect_error(set("mlp_beta_factor", 0), "mlp_beta_factor", "minimax");
 }
 
-// MiniMax's files may hold what follows from the sizes; attention that decays otherwise would be another model.
+// MiniMax's files may contain decays that follow from the sizes; other decays would be another model.
 TEST(ModelErrors, StoredDecaysMustFollowFromTheSizes) {
   const auto with_slopes = [](const std::vector<double>& slopes) {
     return Change{.tensors = [=](Json& rows) {
@@ -203,7 +203,7 @@ TEST(ModelErrors, OlderNamesOfRecurrentLayersMeanTheSame) {
             "");
 }
 
-// Keys that published files have and those of transformers 5 have not.
+// Keys of published files that transformers 5 no longer writes.
 TEST(ModelErrors, KeysOfPublishedFilesAreUnderstood) {
   const auto with = [](const Json& keys) {
     return Change{.config = [=](Json& config) {

@@ -1,4 +1,4 @@
-// Certificates made on the spot, for servers of tests.
+// Creates TLS certificates for test servers.
 #pragma once
 
 #include <fmt/core.h>
@@ -12,7 +12,7 @@
 
 namespace sluice::testing {
 
-// A key and a certificate for an address that vouches for itself for an hour, as PEM files.
+// Writes a key and a self-signed certificate for an address, valid for one hour, as PEM files.
 inline void write_authority(const std::string& certificate_file, const std::string& key_file, const char* address) {
   EVP_PKEY* key = EVP_EC_gen("P-256");
   X509* certificate = X509_new();

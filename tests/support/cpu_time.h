@@ -1,11 +1,11 @@
-// The processor time that work takes: what else the machine does hardly counts.
+// Measures the CPU time of work, so that other load on the machine hardly counts.
 #pragma once
 
 #include <time.h>
 
 namespace sluice {
 
-// Seconds of this thread on its CPU.
+// CPU seconds of this thread.
 template <class Work>
 double cpu_seconds(Work&& work) {
   const auto now = [] {

@@ -1,8 +1,9 @@
-// Checkpoints of tests/goldens/arch: the weights are not stored but follow from a hash of each tensor's name.
+// Checkpoints of tests/goldens/arch. Weights are not stored; they follow from a hash of each tensor's name.
 //
-// Element i of tensor NAME is bf16(mean + std * ((s - 131070) * 2.6429e-5f)), rounded to nearest even, computed in fp32
-// as written, where z = mix(fnv1a64(NAME) + i + 0x9E3779B97F4A7C15) modulo 2^64 (mix is the finalizer of splitmix64)
-// and s is the sum of z's four 16-bit lanes. A row with "values" gives a small tensor in full, rounded to bf16, too.
+// Element i of tensor NAME is bf16(mean + std * ((s - 131070) * 2.6429e-5f)), rounded to nearest even and computed in
+// fp32 as written. Here z = mix(fnv1a64(NAME) + i + 0x9E3779B97F4A7C15) modulo 2^64 (mix is the finalizer of
+// splitmix64), and s is the sum of z's four 16-bit lanes. A row with "values" gives a small tensor in full, also
+// rounded to bf16.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ inline uint64_t splitmix64_mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// One row of weights.json: {"name", "shape", "mean", "std"} or {"name", "shape", "values"}; bf16 bits.
+// The bf16 bits of one row of weights.json: {"name", "shape", "mean", "std"} or {"name", "shape", "values"}.
 inline std::vector<uint16_t> hashed_weights(const Json& row) {
   std::vector<uint16_t> bits;
   if (row.contains("values")) {

@@ -1,4 +1,4 @@
-// The memory this process takes, for tests that bound it.
+// Measures this process's memory, for tests that bound it.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace sluice::testing {
 
-// How far the resident memory has risen above where it stood at construction, at its highest.
+// How far the resident memory has risen above its size at construction, at most.
 class PeakMemory {
  public:
   PeakMemory() {
-    std::ofstream("/proc/self/clear_refs") << "5";  // resets the high-water mark
+    std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
     start_ = status_bytes("VmRSS:");
   }
   size_t growth_bytes() const {

@@ -1,4 +1,4 @@
-// A folder for one test, gone with all that is in it when the test ends.
+// A folder for one test, deleted with its contents when the test ends.
 #pragma once
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ class TempFolder {
   const std::filesystem::path& path() const { return path_; }
   std::string operator/(std::string_view name) const { return (path_ / name).string(); }
 
-  // Writes a file (and the folders it lies in); returns its path.
+  // Writes a file and creates its folders; returns its path.
   std::string write(std::string_view name, std::string_view content) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());

@@ -1,11 +1,11 @@
-"""Logits of GGUF files made of the goldens of tests/goldens/arch, vectors and scores of those of tests/goldens/embedding:
-Sluice's and llama.cpp's against the goldens.
+"""Compares Sluice and llama.cpp with the goldens on GGUF files made from them: logits for tests/goldens/arch, vectors
+and scores for tests/goldens/embedding.
 
 usage: compare_gguf.py [--sluice build/release/bin/sluice] [NAME...]
 
-Prints the largest error of each, relative to the largest logit of its row; fails when Sluice's is above 1e-3. Needs numpy
-and gguf; llama.cpp's column needs llama-cpp-python. hashed_weights.py is imported from the folder that SLUICE_GOLDENS
-names, beside "goldens": tools/.
+Prints the largest error of each program, relative to the largest logit of its row. Fails if Sluice's error is above
+1e-3. Needs numpy and gguf; llama.cpp's column needs llama-cpp-python. Imports hashed_weights.py from tools/, a sibling
+of the folder that SLUICE_GOLDENS names.
 """
 import argparse
 import json
@@ -109,7 +109,7 @@ def main():
             try:
                 make_gguf.write(work, path, vocab=False)
             except (AssertionError, SystemExit) as e:
-                print(f"{folder.name:20} not converted: {e}")
+                print(f"{folder.name:20} cannot be converted: {e}")
                 continue
             golden = read_any(folder / "golden.safetensors")
             text = next((i for i in "012" if not golden.get(f"types_{i}", np.zeros(1)).any()), None)

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter does to recurrent layers, latent attention, experts and encoders; used by make_gguf.py."""
+"""Converts recurrent layers, latent attention, experts and encoders as llama.cpp does; used by make_gguf.py."""
 import re
 import statistics
 
@@ -24,14 +24,14 @@ RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron
 
 
 def architecture(arch, c):
-    """Of two for one architecture there, the one that has experts."""
+    """GGUF has two names for some architectures; returns the one with experts if the model has them."""
     kinds = c.get("layers_block_type") or c.get("hybrid_override_pattern") or []
     return "nemotron_h_moe" if arch == "nemotron_h" and ("moe" in kinds or "E" in kinds) else arch
 
 
 
 def attends(arch, c, s):
-    """Which layers have attention."""
+    """Returns which layers have attention."""
     kinds = c.first("layer_types", "layers_block_type")
     if arch == "jamba":
         return [i % c["attn_layer_period"] == c["attn_layer_offset"] for i in range(s.layers)]
@@ -49,7 +49,7 @@ def attends(arch, c, s):
 
 
 def lfm2_width(c):
-    """LFM2's MLPs are narrower than the configuration says, unless it says that they are not."""
+    """Returns the width of LFM2's MLPs: narrower than the configured size, unless auto-adjustment is off."""
     if c["architectures"][0] != "Lfm2ForCausalLM" or not c.get("block_auto_adjust_ff_dim", True):
         return None
     width = int(2 * c.first("block_ff_dim", "intermediate_size") / 3)
@@ -61,13 +61,13 @@ def lfm2_width(c):
 
 
 def mamba2_sizes(c):
-    """Heads, groups and state of Mamba 2's layers."""
+    """Writes heads, groups and state of Mamba 2's layers."""
     return (c.first("mamba_n_heads", "mamba_num_heads", "num_heads"), c.first("mamba_n_groups", "n_groups"),
             c.first("mamba_d_state", "ssm_state_size", "state_size"))
 
 
 def falcon_h1(name, w, c):
-    """Multipliers go into the weights."""
+    """Folds multipliers into the weights."""
     mlp, into = c["mlp_multipliers"], c["attention_in_multiplier"]
     factors = {"down_proj": mlp[1], "gate_proj": mlp[0], "k_proj": c["key_multiplier"] * into, "q_proj": into,
                "v_proj": into, "o_proj": c["attention_out_multiplier"], "out_proj": c["ssm_out_multiplier"],
@@ -100,7 +100,7 @@ def recurrent(arch, name, w, c, s):
         layer, part = name.split(".")[2], name.split(".mixer.")[1]
         if part in NEMOTRON_EXPERTS:
             return [(f"blk.{layer}.{NEMOTRON_EXPERTS[part]}", w)]
-        if part.startswith("experts."):  # as if they were others', which are put together
+        if part.startswith("experts."):  # treated like experts, which are merged into one tensor
             return [(f"model.layers.{layer}.mlp.{part}", w)]
     if name.endswith((".A_log", ".D")) and w.ndim == 1 and c["architectures"][0] not in (
             "MambaForCausalLM", "FalconMambaForCausalLM", "JambaForCausalLM"):
@@ -155,7 +155,7 @@ def kimi(name, w, c, s):
 
 
 def value_heads_in_turn(name, w, c):
-    """Value heads key head by key head to those of key head 0, 1, ..., 0, 1, ..."""
+    """Reorders value heads from grouped by key head to alternating key heads 0, 1, ..., 0, 1, ..."""
     groups, heads = c["linear_num_key_heads"], c["linear_num_value_heads"]
     keys, dim = 2 * groups * c["linear_key_head_dim"], c["linear_value_head_dim"]
     if name.endswith(".out_proj.weight"):
@@ -225,7 +225,7 @@ XIELU = ("alpha_n", "alpha_p", "beta", "eps")
 
 
 def apertus(name, w, c):
-    """The numbers of its activations go into the metadata."""
+    """Moves the activations' parameters into the metadata."""
     part = name.split(".")[-1]
     if part not in XIELU:
         return None
@@ -242,7 +242,7 @@ def dbrx(name, w, c):
 
 
 def encoder(arch, name, w, c):
-    """Bodies lose their prefix, heads become "cls"; positions of RoBERTa begin at 0."""
+    """Renames encoder tensors: bodies lose their prefix, heads become "cls". RoBERTa's positions then begin at 0."""
     if name.endswith("position_ids"):
         return []
     for prefix in ("bert.", "roberta.", "model."):
@@ -280,7 +280,7 @@ def moe_statics(name, w):
 
 
 def convert(arch, name, w, c, s):
-    """What a tensor becomes: pairs of a name, still Hugging Face's or already GGUF's, and values; None for itself."""
+    """Returns what a tensor becomes: pairs of a name (Hugging Face's or GGUF's) and values; None: unchanged."""
     if arch in ENCODERS:
         return encoder(arch, name, w, c)
     if arch == "gemma4":
@@ -346,7 +346,7 @@ LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, 
 
 
 def refuse_unsayable(arch, c, s):
-    """Options that the format has no place for, or that llama.cpp's graph does not know."""
+    """Refuses options that the format cannot store or that llama.cpp's graph does not know."""
     rope = c.first("rope_parameters", "rope_scaling", default={}) or {}
     limit = c.get("time_step_limit") or [0.0, "infinity"]
     kinds = c.get("layer_types") or []
@@ -383,7 +383,7 @@ def refuse_unsayable(arch, c, s):
             (arch == "kimi-linear" and not c.get("moe_renormalize", True), "moe_renormalize"),
             (c.get("mixer_rms_eps", c.get("layer_norm_epsilon")) != c.get("layer_norm_epsilon"), "mixer_rms_eps")):
         if unsayable:
-            raise SystemExit(f"{what} has no place in the file")
+            raise SystemExit(f"{what} cannot be stored in GGUF")
 
 
 def nemotron_experts_metadata(w, c):
@@ -418,7 +418,7 @@ def kimi_metadata(w, c):
 
 
 def metadata(w, arch, c, s):
-    """Beyond what make_gguf.py writes for all architectures, and in place of some of it."""
+    """Writes metadata beyond, or instead of, what make_gguf.py writes for all architectures."""
     refuse_unsayable(arch, c, s)
     kv = attends(arch, c, s)
     if kv:

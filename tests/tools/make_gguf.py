@@ -2,8 +2,8 @@
 
 usage: make_gguf.py FOLDER OUT.gguf [--type f32|f16|bf16|q8_0|...] [--no-vocab]
 
-Knows the architectures of the table below; tensor names are those of the package gguf. Only numpy and gguf are needed.
-A block type is written by gguf's own quantizers for matrices whose rows are whole blocks; the rest stays float32.
+Supports the architectures of the table below; tensor names come from the package gguf. Needs only numpy and gguf. For a
+block type, gguf's quantizers convert matrices whose rows are whole blocks; other tensors stay float32.
 """
 import argparse
 import json
@@ -39,7 +39,7 @@ ARCHS = {
 }
 PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
           "deepseek"}
-RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"}  # norms without means whose key has another name
+RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"}  # RMS norms whose epsilon has another key
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "nemotron"}
 
 
@@ -74,7 +74,7 @@ def pair_rows(w, heads):
 
 
 def ungroup(w, heads, kv_heads):
-    """Rows by kv head (its queries, its key, its value) to all queries, all keys, all values."""
+    """Reorders rows from kv-head groups (queries, key, value) to all queries, all keys, all values."""
     dim = w.shape[0] // (heads + 2 * kv_heads)
     g = w.reshape(kv_heads, heads // kv_heads + 2, dim, *w.shape[1:])
     rest = w.shape[1:]
@@ -98,7 +98,7 @@ class Sizes:
 
 
 def convert(arch, tensors, c, s):
-    """(name, values) in GGUF's names and order."""
+    """Yields (name, values) with GGUF's names and in its order."""
     names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), s.layers)
     experts, norms, streams = {}, {}, {}
     everything = []
@@ -192,7 +192,7 @@ def rope(w, arch, c, s):
         w.add_tensor("rope_factors_long.weight", np.float32(params["long_factor"]))
         w.add_tensor("rope_factors_short.weight", np.float32(params["short_factor"]))
     elif kind not in ("default", "proportional"):
-        raise SystemExit(f"rope type {kind} is not converted")
+        raise SystemExit(f"rope type {kind} cannot be converted")
 
 
 def metadata(w, arch, c, s):
@@ -288,7 +288,7 @@ def write(folder, out, kind="f32", vocab=True):
     c = Config(json.loads((folder / "config.json").read_text()))
     arch = gguf_special.architecture(ARCHS[c["architectures"][0]], c)
     if arch == "llama" and c.get("hidden_act", "silu") != "silu":
-        raise SystemExit(f"hidden_act {c['hidden_act']} has no place in the file")
+        raise SystemExit(f"hidden_act {c['hidden_act']} cannot be stored in GGUF")
     s = Sizes(c)
     w = gguf.GGUFWriter(str(out), arch)
     metadata(w, arch, c, s)

@@ -1,4 +1,4 @@
-// Operators of numbers and sequences, as Python has them.
+// Python's operators on numbers and sequences.
 #include "chat/jinja/ops.h"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// The syntax tree of a template. Immutable after parsing and shared by all renderings.
+// The syntax tree of a template. Immutable after parsing; all renderings share it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Expr;
 struct Stmt;
 using ExprPtr = std::unique_ptr<Expr>;
 using Block = std::vector<Stmt>;
-using NameId = uint32_t;  // position in Program::names
+using NameId = uint32_t;  // index into Program::names
 
 struct Keyword {
   std::string name;
@@ -33,7 +33,7 @@ enum class UnaryOp : uint8_t { kNot, kNegate, kPlus };
 
 struct ConstantExpr {
   uint32_t index;
-};  // position in Program::constants
+};  // index into Program::constants
 struct NameExpr {
   NameId id;
 };
@@ -58,7 +58,7 @@ struct CallExpr {
   ExprPtr callee;
   Arguments arguments;
 };
-// Null `input`: the text of the enclosing filter or set block. Null `filter`: unknown name, an error when evaluated.
+// Null `input`: the text of the enclosing filter or set block. Null `filter`: unknown name; evaluating it is an error.
 struct FilterExpr {
   ExprPtr input;
   std::string name;
@@ -75,7 +75,7 @@ struct UnaryExpr {
   UnaryOp op;
   ExprPtr operand;
 };
-// Operators of one precedence, applied from the left.
+// Operators of equal precedence, applied from left to right.
 struct BinaryExpr {
   ExprPtr first;
   std::vector<std::pair<BinaryOp, ExprPtr>> rest;
@@ -86,7 +86,7 @@ struct ConcatExpr {
 struct LogicExpr {
   bool all;
   std::vector<ExprPtr> operands;
-};  // all: and, else or
+};  // `all`: and; otherwise or
 struct CompareExpr {
   ExprPtr first;
   std::vector<std::pair<CompareOp, ExprPtr>> rest;
@@ -97,13 +97,13 @@ struct ConditionalExpr {
 
 struct Expr {
   uint32_t line;
-  uint32_t depth;  // levels of expressions below, itself included
+  uint32_t depth;  // depth of the expression, itself included
   std::variant<ConstantExpr, NameExpr, ListExpr, DictExpr, AttributeExpr, ItemExpr, SliceExpr, CallExpr, FilterExpr,
                TestExpr, UnaryExpr, BinaryExpr, ConcatExpr, LogicExpr, CompareExpr, ConditionalExpr>
       node;
 };
 
-// What an assignment assigns to.
+// The target of an assignment.
 struct Target;
 struct NameTarget {
   NameId id;
@@ -170,7 +170,7 @@ struct FilterStmt {
 struct WithStmt {
   std::vector<std::pair<Target, ExprPtr>> variables;
   Block body;
-};  // also generation, without variables
+};  // also the generation tag, which has no variables
 struct BreakStmt {};
 struct ContinueStmt {};
 
@@ -187,7 +187,7 @@ struct Program {
   Block body;
   std::vector<std::string> names;
   std::vector<Constant> constants;
-  // Names with a meaning of their own.
+  // Names with a special meaning.
   NameId loop, caller, varargs, kwargs;
 };
 

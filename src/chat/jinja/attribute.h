@@ -12,7 +12,7 @@ namespace sluice::jinja {
 
 class AttributePath {
  public:
-  // `attribute`: a path, an index, or null for the item itself. `fallback` replaces what is undefined on the way.
+  // `attribute` is a path, an index, or null for the item itself. `fallback` replaces undefined values on the path.
   AttributePath(Runtime& rt, const Value* attribute, const Value* fallback = nullptr);
   Value operator()(Runtime& rt, Value item) const;
 
@@ -21,7 +21,7 @@ class AttributePath {
   std::optional<Value> fallback_;
 };
 
-// The key that sort and its like compare: lower case for strings unless `case_sensitive`.
+// The key that sort and similar filters compare: strings are lowercased unless `case_sensitive`.
 Value fold_case(Runtime& rt, Value value, bool case_sensitive);
 
 }  // namespace sluice::jinja

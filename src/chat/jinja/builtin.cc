@@ -1,4 +1,4 @@
-// Binding of arguments, lookup of filters, and the global functions.
+// Binds arguments, looks up filters and defines the global functions.
 #include "chat/jinja/builtin.h"
 
 #include <fmt/core.h>
@@ -109,7 +109,7 @@ Args bind(Runtime& rt, const Builtin& builtin, const CallArguments& arguments) {
       } else if (!positional_only && (slot = arguments.find(name))) {
         ++named_used;
       } else if (!optional) {
-        rt.fail(fmt::format("{}() misses its argument '{}'", builtin.name, name));
+        rt.fail(fmt::format("{}() is missing its argument '{}'", builtin.name, name));
       }
       ++parameters;
     }

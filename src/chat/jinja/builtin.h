@@ -1,4 +1,4 @@
-// Filters, tests, functions and methods: tables of name, signature and function.
+// Filters, tests, functions and methods. Each table lists name, signature and function.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace sluice::jinja {
 
 class Runtime;
 
-// The arguments of a call as written: f(1, x=2).
+// The arguments of a call as written, e.g. f(1, x=2).
 struct CallArguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
@@ -31,13 +31,13 @@ class Args {
  public:
   static constexpr size_t kMaxParameters = 6;
 
-  // Null when the argument was left out.
+  // Null if the argument was left out.
   const Value* find(size_t i) const { return slots_[i]; }
-  // Null also when it is None.
+  // Null if the argument was left out or is None.
   const Value* given(size_t i) const { return slots_[i] && !slots_[i]->is(Kind::kNone) ? slots_[i] : nullptr; }
   const Value& operator[](size_t i) const { return *slots_[i]; }
-  std::span<const Value> rest() const { return rest_; }                                // of "*"
-  const std::vector<std::pair<std::string, Value>>& named() const { return *named_; }  // of "**"
+  std::span<const Value> rest() const { return rest_; }                                // collected by "*"
+  const std::vector<std::pair<std::string, Value>>& named() const { return *named_; }  // collected by "**"
 
  private:
   friend Args bind(Runtime&, const Builtin&, const CallArguments&);
@@ -48,22 +48,22 @@ class Args {
 
 struct Builtin {
   std::string_view name;
-  // Parameters after the value itself, separated by spaces: "old new count=" (count is optional). "*" and "**" take
-  // further positional and named arguments; a leading "/" forbids naming the parameters.
+  // Parameters after the value itself, separated by spaces: "old new count=" ("=" marks an optional one). "*" and "**"
+  // take further positional and named arguments. A leading "/" forbids naming the parameters.
   std::string_view signature;
-  // `self`: the filtered or tested value, or the one a method belongs to.
+  // `self` is the filtered or tested value, or the value that a method belongs to.
   Value (*call)(Runtime& rt, const Value& self, const Args& args);
 };
 
-// Throws Error when the arguments do not fit the signature. The result points into `arguments`.
+// Throws Error if the arguments do not fit the signature. The result points into `arguments`.
 Args bind(Runtime& rt, const Builtin& builtin, const CallArguments& arguments);
 
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_global(std::string_view name);
 
-// A method of the value's type; null when there is none of that name. Methods that would change the value, as Python
-// has them, are found by is_forbidden.
+// Returns the method of the value's type; null if there is none of that name. is_forbidden finds methods that Python
+// has but that would change the value.
 const Builtin* find_method(const Value& value, std::string_view name);
 bool is_forbidden(const Value& value, std::string_view name);
 
@@ -74,7 +74,7 @@ inline const Builtin* find_in(std::span<const Builtin> table, std::string_view n
   return nullptr;
 }
 
-// The parts of the tables, one per file.
+// The parts of the tables; each file defines one.
 std::span<const Builtin> text_filters();
 std::span<const Builtin> layout_filters();
 std::span<const Builtin> number_filters();

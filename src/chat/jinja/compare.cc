@@ -1,4 +1,4 @@
-// Truth, equality, order and membership, as Python has them.
+// Python's truth, equality, order and membership.
 #include "chat/jinja/ops.h"
 
 #include <fmt/core.h>
@@ -120,7 +120,7 @@ bool less(Runtime& rt, const Value& a, const Value& b) {
   require_defined(rt, a);
   require_defined(rt, b);
   if (a.is_number() && b.is_number()) return a.exact() < b.exact();
-  if (a.is(Kind::kString) && b.is(Kind::kString)) {  // the order of UTF-8 is the order of code points
+  if (a.is(Kind::kString) && b.is(Kind::kString)) {  // UTF-8 byte order equals code point order
     rt.spend_look(std::min(a.text().size(), b.text().size()));
     return a.text() < b.text();
   }
@@ -150,7 +150,7 @@ bool compare(Runtime& rt, CompareOp op, const Value& a, const Value& b) {
     default:
       break;
   }
-  if (a.is_number() && b.is_number()) {  // NaN: neither less nor equal
+  if (a.is_number() && b.is_number()) {  // NaN is neither less nor equal
     const long double x = a.exact();
     const long double y = b.exact();
     return op == CompareOp::kLt ? x < y : op == CompareOp::kLe ? x <= y : op == CompareOp::kGt ? x > y : x >= y;

@@ -1,4 +1,4 @@
-// Evaluation of expressions and calls.
+// Evaluates expressions and calls.
 #include <fmt/core.h>
 
 #include "chat/jinja/interpreter.h"
@@ -82,7 +82,7 @@ Value Interpreter::evaluate_call(const CallExpr& node, const Value* caller) {
     if (caller) out.named.emplace_back("caller", *caller);
     return out;
   };
-  // Methods are called without making a value of them first.
+  // Call methods directly, without creating a bound-method value.
   if (const auto* attribute = std::get_if<AttributeExpr>(&node.callee->node)) {
     const Value object = evaluate(*attribute->object);
     if (const Builtin* method = find_method(object, attribute->name)) return apply(*method, object, arguments());

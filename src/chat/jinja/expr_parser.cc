@@ -1,4 +1,4 @@
-// Recursive descent over the expressions of jinja2 3.1.
+// Recursive-descent parser for the expressions of jinja2 3.1.
 #include "chat/jinja/expr_parser.h"
 
 #include <cstdlib>
@@ -99,7 +99,7 @@ ExprPtr ExprParser::parse_expression() {
     ExprPtr test = parse_or();
     ExprPtr otherwise;
     if (skip_name("else")) otherwise = parse_expression();
-    unknown_.resize(unknown_before);  // may stand in a branch that is not taken
+    unknown_.resize(unknown_before);  // the unknown name may be in a branch that is never taken
     const uint32_t depth = std::max({depth_of(value), depth_of(test), depth_of(otherwise)});
     value = make(at_line, depth, ConditionalExpr{std::move(test), std::move(value), std::move(otherwise)});
     at_line = line();

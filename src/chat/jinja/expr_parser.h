@@ -1,4 +1,4 @@
-// Tokens and expressions; Parser (jinja_parser.cc) adds the statements.
+// Parses tokens into expressions; Parser (parser.cc) adds the statements.
 #pragma once
 
 #include <fmt/core.h>
@@ -19,14 +19,14 @@
 
 namespace sluice::jinja {
 
-inline constexpr int kMaxNesting = 100;         // brackets, tags and prefix operators inside each other
-inline constexpr uint32_t kMaxExprDepth = 250;  // levels of an expression, chains of attributes and filters included
+inline constexpr int kMaxNesting = 100;         // nested brackets, tags and prefix operators
+inline constexpr uint32_t kMaxExprDepth = 250;  // levels of an expression, including chains of attributes and filters
 
 class ExprParser {
  protected:
   explicit ExprParser(std::string_view source) : tokens_(tokenize(source)), program_(std::make_unique<Program>()) {}
 
-  // What the body of a macro mentions of the variables that it gets only when it mentions them.
+  // Which special variables a macro's body mentions. A macro gets them only if it mentions them.
   struct MacroContext {
     bool caller = false, varargs = false, kwargs = false;
     bool stored_caller = false, stored_varargs = false, stored_kwargs = false;
@@ -98,22 +98,21 @@ class ExprParser {
     ExprParser& parser_;
   };
 
-  // Nodes.
+  // Node construction.
   NameId name_id(const std::string& name);
   static uint32_t depth_of(const ExprPtr& expr);
   static uint32_t depth_of(const std::vector<ExprPtr>& exprs);
   static uint32_t depth_of(const Arguments& arguments);
   template <class Op>
   static uint32_t depth_of(const std::vector<std::pair<Op, ExprPtr>>& rest);
-  // `below`: depth of the deepest operand.
+  // `below` is the depth of the deepest operand.
   template <class Node>
   ExprPtr make(uint32_t at_line, uint32_t below, Node node) const;
   ExprPtr constant(uint32_t at_line, Constant value);
   ExprPtr load_name(uint32_t at_line, const std::string& name);
   NameId store_name(const std::string& name);
 
-  // Expressions.
-  // Expressions separated by commas make a tuple.
+  // Expressions. Expressions separated by commas form a tuple.
   ExprPtr parse_tuple(bool with_conditional = true, std::string_view end_name = "", bool in_parentheses = false);
   ExprPtr parse_expression();
   template <class Next>
@@ -143,7 +142,7 @@ class ExprParser {
   void note_unknown(const Builtin* found, std::string_view what, const std::string& name, uint32_t at_line);
   ExprPtr parse_filters(ExprPtr value);
   ExprPtr parse_filter(ExprPtr value);
-  // A test's single argument may stand without parentheses.
+  // A test with one argument may omit the parentheses.
   bool bare_argument_follows() const;
   ExprPtr parse_test(ExprPtr value);
 
@@ -152,11 +151,11 @@ class ExprParser {
   std::unique_ptr<Program> program_;
   std::unordered_map<std::string, NameId> ids_;
   int nesting_ = 0;
-  int for_depth_ = 0;  // for statements around
-  int breakable_ = 0;  // loops that break and continue would end
-  int soft_ = 0;       // if statements around
+  int for_depth_ = 0;  // enclosing for statements
+  int breakable_ = 0;  // enclosing loops that break and continue can end
+  int soft_ = 0;       // enclosing if statements
   std::vector<MacroContext> macros_;
-  std::vector<bool*> loops_;  // ForStmt::uses_loop of the bodies around
+  std::vector<bool*> loops_;  // ForStmt::uses_loop of the enclosing bodies
   std::vector<Unknown> unknown_;
 };
 

@@ -1,4 +1,4 @@
-// Filters that lay text out: indent, truncate, wordwrap, tojson.
+// Filters that lay out text: indent, truncate, wordwrap, tojson.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ bool is_word_punctuation(char32_t c) {
          (c < 0x80 && std::string_view("!\"'&.,?").find(static_cast<char>(c)) != std::string_view::npos);
 }
 
-// Cuts a line into the pieces that stay together: runs of blanks, words, parts of hyphenated words, dashes.
+// Splits a line into unbreakable pieces: runs of blanks, words, parts of hyphenated words, dashes.
 class WordSplitter {
  public:
   WordSplitter(std::string_view line, bool hyphens) : hyphens_(hyphens) {
@@ -91,13 +91,13 @@ class WordSplitter {
     while (i < codes_.size() && codes_[i] == '-') ++i;
     return i;
   }
-  // -{2,} between a word and a word character
+  // Matches -{2,} between a word and a word character.
   bool dash_starts(size_t i) const {
     if (i == 0 || !is_word_punctuation(codes_[i - 1])) return false;
     const size_t end = skip_dashes(i);
     return end - i >= 2 && at_is(end, text::is_word);
   }
-  // A hyphen inside a word, behind which the word may be cut.
+  // True at a hyphen inside a word after which the word may be broken.
   bool hyphen_cuts(size_t i) const {
     if (codes_[i] != '-' || i < 2) return false;
     const bool before = is_letter(codes_[i - 2]) ? is_letter(codes_[i - 1])
@@ -150,7 +150,7 @@ std::u32string_view break_word(std::vector<std::u32string_view>& pieces, size_t 
   return word.substr(0, end);
 }
 
-// One paragraph to lines.
+// Wraps one paragraph into lines.
 std::vector<std::u32string> wrap(Runtime& rt, std::vector<std::u32string_view> pieces, const WrapOptions& options) {
   std::reverse(pieces.begin(), pieces.end());
   std::vector<std::u32string> lines;

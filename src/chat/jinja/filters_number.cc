@@ -1,4 +1,4 @@
-// Filters that make or change numbers.
+// Filters that create or change numbers.
 #include <fmt/core.h>
 
 #include <charconv>
@@ -11,8 +11,8 @@
 namespace sluice::jinja {
 namespace {
 
-// The text of a number with the digits of all scripts as ASCII and without underscores between digits; nullopt where
-// Python's int() and float() refuse them.
+// Returns a number's text with the digits of all scripts as ASCII, and without underscores between digits. Returns
+// nullopt where Python's int() and float() fail.
 std::optional<std::string> plain_digits(std::string_view s) {
   std::string ascii;
   for (size_t at = 0; at < s.size();) {
@@ -32,7 +32,7 @@ std::optional<std::string> plain_digits(std::string_view s) {
   return out;
 }
 
-// int(text, base) of Python; nullopt for what is no integer.
+// Python's int(text, base); nullopt if the text is not an integer.
 std::optional<Value> parse_int(Runtime& rt, std::string_view text, int64_t base) {
   text = text::strip(text);
   if (text.size() > 4096) return std::nullopt;
@@ -110,7 +110,7 @@ Value absolute(Runtime& rt, const Value& value, const Args&) {
   rt.fail(fmt::format("bad operand type for abs(): '{}'", type_name(value)));
 }
 
-// round() of Python: half to even on the exact value.
+// Python's round(): half to even, on the exact value.
 Value round_common(Runtime& rt, const Value& value, int64_t precision) {
   if (value.is_integer()) {
     if (precision >= 0) return rt.integer(value.wide());
@@ -151,7 +151,7 @@ Value file_size(Runtime& rt, const Value& value, const Args& args) {
   std::optional<double> bytes;
   if (value.is(Kind::kString)) bytes = parse_float(value.text());
   if (value.is_number()) bytes = value.as_float();
-  if (!bytes) rt.fail(fmt::format("filesizeformat: {} is no number", type_name(value)));
+  if (!bytes) rt.fail(fmt::format("filesizeformat: {} is not a number", type_name(value)));
   const double base = binary_units ? 1024 : 1000;
   if (*bytes == 1) return rt.string("1 Byte");
   if (*bytes < base) return rt.string(fmt::format("{:.0f} Bytes", std::trunc(*bytes)));

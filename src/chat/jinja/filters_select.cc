@@ -7,7 +7,7 @@
 namespace sluice::jinja {
 namespace {
 
-// The arguments behind the first `skip` positional ones.
+// Returns the arguments after the first `skip` positional ones.
 CallArguments rest_of(const Args& args, size_t skip) {
   CallArguments out;
   const auto rest = args.rest().subspan(skip);

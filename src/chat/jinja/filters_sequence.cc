@@ -1,4 +1,4 @@
-// Filters over sequences and mappings: order, groups, sums, ends.
+// Filters over sequences and mappings: sort, group, sum, first and last.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ namespace {
 
 bool flag(const Args& args, size_t i) { return args.find(i) && truthy(args[i]); }
 
-// Stable order of `items` by their keys, as sorted() of Python.
+// Returns the stable order of `items` by their keys, like Python's sorted().
 std::vector<size_t> sorted_order(Runtime& rt, const std::vector<Value>& keys, bool reverse) {
   std::vector<size_t> order(keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -67,7 +67,7 @@ std::vector<Value> pick(const std::vector<Value>& items, const std::vector<size_
 }
 
 Value sort(Runtime& rt, const Value& value, const Args& args) {
-  std::vector<AttributePath> paths;  // "a,b" sorts by several
+  std::vector<AttributePath> paths;  // "a,b" sorts by two attributes
   if (args.given(2) && args[2].is(Kind::kString)) {
     for (const auto name : text::split(args[2].text(), ",", -1, Args::kMaxParameters * 16)) {
       const Value attribute = rt.string(name);
@@ -115,7 +115,7 @@ Value group_by(Runtime& rt, const Value& value, const Args& args) {
     size_t end = begin;
     while (end < order.size() && equal(rt, keys[order[begin]], keys[order[end]]))
       members.push_back(items[order[end++]]);
-    if (end == begin) members.push_back(items[order[end++]]);  // a key unequal to itself
+    if (end == begin) members.push_back(items[order[end++]]);  // a key that is unequal to itself (NaN)
     groups.push_back(rt.tuple({names[order[begin]], rt.list(std::move(members))}, /*group=*/true));
     begin = end;
   }
@@ -254,7 +254,7 @@ Value batch(Runtime& rt, const Value& value, const Args& args) {
       [&rt, size, cursor = Cursor(rt, value), fill = args.given(1) ? args[1] : Value()](Value& out) mutable {
         std::vector<Value> row;
         Value item;
-        // A size below one never fills a row, so that everything lands in one.
+        // A size below one never fills a row, so everything goes into one row.
         while ((size < 1 || static_cast<int64_t>(row.size()) < size) && cursor.next(item))
           row.push_back(std::move(item));
         if (row.empty()) return false;

@@ -10,7 +10,7 @@
 namespace sluice::jinja {
 namespace {
 
-// The text of any value; a string stays itself with its mark.
+// Returns the text of any value; a string is returned unchanged with its safe mark.
 Value soft_str(Runtime& rt, const Value& value) {
   return value.is(Kind::kString) ? value : rt.string(to_str(rt, value));
 }
@@ -23,7 +23,7 @@ Value change(Runtime& rt, const Value& value, const Args&) {
   return rt.string(kChange(text.text()), text.is_safe());
 }
 
-// Words begin after white space, hyphens and opening brackets.
+// Words begin after whitespace, hyphens and opening brackets.
 std::string title_words(std::string_view s) {
   std::string out;
   const auto splits = [](char32_t c) {
@@ -173,7 +173,7 @@ Value xml_attributes(Runtime& rt, const Value& value, const Args& args) {
   return rt.string(std::move(out));
 }
 
-// Removes what lies between `open` and the next `close`, from the left, until one of them is missing.
+// Removes each span from `open` to the next `close`, from left to right, until one of them is missing.
 std::string without_spans(std::string_view s, std::string_view open, std::string_view close) {
   std::string out;
   size_t from = 0;
@@ -187,7 +187,8 @@ std::string without_spans(std::string_view s, std::string_view open, std::string
   return out += s.substr(from);
 }
 
-// Numeric references and the five names of XML; other names are refused, since a wrong guess would be silent.
+// Resolves numeric references and the five entities of XML. Other names are errors, because a wrong guess would go
+// unnoticed.
 std::string unescape_html(Runtime& rt, std::string_view s) {
   constexpr std::pair<std::string_view, char> kNames[] = {
       {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};

@@ -76,7 +76,7 @@ std::string integer_digits(uint64_t value, unsigned base, bool upper) {
   return out;
 }
 
-// Groups the digits before the point or exponent. Zeros that fill the width up are grouped as well.
+// Groups the digits before the decimal point or exponent. Zeros that pad to the width are grouped too.
 std::string group_digits(std::string digits, const Spec& spec, size_t size, size_t prefix_length) {
   size_t end = 0;
   while (end < digits.size() && std::isxdigit(static_cast<unsigned char>(digits[end])) &&
@@ -115,7 +115,7 @@ class PercentFormatter {
       rt_.append(out, conversion());
     }
     const bool mapping = values_.is(Kind::kDict) || values_.is(Kind::kList) || values_.is(Kind::kRange) ||
-                         values_.is(Kind::kUndefined);  // for Python these have items, and may stay unused
+                         values_.is(Kind::kUndefined);  // Python treats these as having items, which may stay unused
     const size_t count = values_.is(Kind::kTuple) ? values_.items().size() : mapping ? used_ : 1;
     if (used_ < count) rt_.fail("not all arguments converted during string formatting");
     return out;
@@ -215,7 +215,7 @@ class PercentFormatter {
           text = value.text();
         } else {
           const int64_t code = expect_int(rt_, value, "%c");
-          if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) rt_.fail("%c: no such character");
+          if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) rt_.fail("%c: not a valid character");
           text::append(text, static_cast<char32_t>(code));
         }
         if (text::count(text) != 1) rt_.fail("%c requires int or char");
@@ -529,7 +529,7 @@ class BraceFormatter {
   const std::span<const Value> positional_;
   const Dict& named_;
   const bool safe_;
-  std::optional<bool> numbering_;  // automatic?
+  std::optional<bool> numbering_;  // true: automatic numbering
   size_t next_ = 0;
 };
 

@@ -12,12 +12,12 @@
 
 namespace sluice::jinja {
 
-// The variables of a loop body, macro, with or block; lookups continue in the parent.
+// The variables of a loop body, macro, with or block; lookups continue in the parent scope.
 struct Scope : Mutable {
   explicit Scope(Ref<Scope> parent) : parent(std::move(parent)) {}
   void clear() override { variables.clear(); }
 
-  Ref<Scope> parent;  // null: the variables of the template
+  Ref<Scope> parent;  // null: the template's variables
   std::vector<std::pair<NameId, Value>> variables;
 };
 
@@ -34,19 +34,19 @@ struct Loop : Mutable {
   void clear() override;
 
   bool next(Value& out);
-  bool peek();                  // fills `after`; false at the end
-  int64_t length(Runtime& rt);  // evaluates a generator to its end
+  bool peek();                  // fills `after`; returns false at the end
+  int64_t length(Runtime& rt);  // runs a generator to its end
 
   const ForStmt& stmt;
   Value source;
   Cursor cursor;
-  Ref<Scope> scope;     // around the for statement
-  const int64_t depth;  // of recursion, from 1
+  Ref<Scope> scope;     // scope of the for statement
+  const int64_t depth;  // recursion depth, from 1
   int64_t index0 = -1;
-  std::optional<Value> after;  // taken from the cursor ahead of time
+  std::optional<Value> after;  // read from the cursor in advance
   Value current, before;
-  std::optional<int64_t> counted;  // length, once known
-  std::optional<Value> changed;    // the last arguments of loop.changed, as a tuple
+  std::optional<int64_t> counted;  // length, if known
+  std::optional<Value> changed;    // last arguments of loop.changed(), as a tuple
 };
 
 class Interpreter : public Runtime {
@@ -77,7 +77,7 @@ class Interpreter : public Runtime {
 
   void write(std::string_view text);
   void write_value(const Value& value);
-  // Output of `body` as a text of its own.
+  // Returns the output of `body` as a separate text.
   template <class Body>
   std::string capture(Body&& body);
   template <class Body>
@@ -118,9 +118,10 @@ class Interpreter : public Runtime {
   static constexpr size_t kScopeBytes = 128;
 
   const Program& program_;
-  std::vector<Value> constants_;               // by ConstantExpr::index
-  std::vector<std::optional<Value>> globals_;  // by NameId: variables given and set at the top of the template
-  Ref<Scope> scope_;                           // null at the top
+  std::vector<Value> constants_;  // indexed by ConstantExpr::index
+  // indexed by NameId: variables passed in or set at the template's top level
+  std::vector<std::optional<Value>> globals_;
+  Ref<Scope> scope_;  // null at the top level
   std::string* out_ = nullptr;
   Value filter_input_;  // text of the filter or set block that is being filtered
 };
@@ -129,7 +130,7 @@ template <class Body>
 std::string Interpreter::capture(Body&& body) {
   std::string text;
   std::string* const outer = std::exchange(out_, &text);
-  const size_t waiting = outer->capacity();  // counted while other values grow
+  const size_t waiting = outer->capacity();  // counts as used while other values grow
   heap.charge(waiting);
   body();
   heap.give_back(waiting);

@@ -1,4 +1,4 @@
-// Attributes, items and slices, in the order of jinja2 and within its sandbox.
+// Attributes, items and slices, in jinja2's order and within its sandbox.
 #include "chat/jinja/ops.h"
 
 #include <fmt/core.h>
@@ -63,7 +63,7 @@ Value get_attribute(Runtime& rt, const Value& object, std::string_view name) {
 
 namespace {
 
-// The item at an index that may be negative, for objects that have a length.
+// Returns the item at an index that may be negative, for objects that have a length.
 std::optional<Value> indexed(Runtime& rt, const Value& object, __int128 index) {
   const auto n = length(object);
   if (!n) return std::nullopt;
@@ -117,7 +117,7 @@ struct Bounds {
   int64_t start, step, count;
 };
 
-// The positions a slice selects, as slice.indices() of Python finds them.
+// The positions that a slice selects, as computed by Python's slice.indices().
 Bounds resolve_slice(Runtime& rt, int64_t n, const Value* start, const Value* stop, const Value* step) {
   const auto number = [&](const Value* bound) -> std::optional<__int128> {
     if (!bound || bound->is(Kind::kNone)) return std::nullopt;

@@ -126,7 +126,7 @@ Dict to_dict(Runtime& rt, const Value& source) {
   Cursor cursor(rt, source);
   for (Value pair; cursor.next(pair);) {
     const auto items = to_vector(rt, pair);
-    if (items.size() != 2) rt.fail("a dictionary needs pairs of key and value");
+    if (items.size() != 2) rt.fail("a dictionary needs (key, value) pairs");
     require_hashable(rt, items[0]);
     out.set(items[0], items[1]);
   }

@@ -1,4 +1,4 @@
-// The tojson filter: json.dumps of Python, byte for byte.
+// The tojson filter: the same bytes as Python's json.dumps.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -121,7 +121,7 @@ class JsonWriter {
     for (int shift = 12; shift >= 0; shift -= 4) out += "0123456789abcdef"[unit >> shift & 15];
   }
 
-  // As UTF-16.
+  // Escapes a code point as UTF-16.
   static void append_unicode_escape(std::string& out, char32_t c) {
     if (c < 0x10000) return append_unit(out, c);
     append_unit(out, 0xD800 + ((c - 0x10000) >> 10));
@@ -177,7 +177,7 @@ class JsonWriter {
   Runtime& rt_;
   const bool ascii_, sort_keys_;
   const std::string item_separator_, key_separator_;
-  const std::optional<std::string> indent_;  // of one level; nullopt: everything on one line
+  const std::optional<std::string> indent_;  // indentation of one level; nullopt: everything on one line
   std::string out_;
 };
 
@@ -199,7 +199,7 @@ std::string to_json(Runtime& rt, const Value& value, const Value* ensure_ascii, 
   std::string key_separator = ": ";
   if (separators && !separators->is(Kind::kNone)) {
     const auto pair = to_vector(rt, *separators);
-    if (pair.size() != 2) rt.fail("separators must be a pair");
+    if (pair.size() != 2) rt.fail("separators must be a pair of strings");
     item_separator = expect_text(rt, pair[0], "separator");
     key_separator = expect_text(rt, pair[1], "separator");
   }

@@ -1,4 +1,4 @@
-// Template text to tokens: tags, white space control, comments, raw blocks, literals.
+// Splits template text into tokens: tags, whitespace control, comments, raw blocks, literals.
 #include "chat/jinja/lexer.h"
 
 #include <fmt/core.h>
@@ -15,7 +15,8 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Line ends become \n, and one at the end of the template goes.
+// Converts line ends to
+//  and drops one at the end of the template.
 std::string normalize_lines(std::string_view source, bool drop_last) {
   std::string out;
   out.reserve(source.size());
@@ -63,13 +64,13 @@ class Lexer {
 
   void add(TokenKind kind, std::string text) { tokens_.push_back({kind, line_, std::move(text)}); }
 
-  // Emits the text up to a tag, stripped as the sign after the tag's brace and lstrip_blocks ask.
+  // Emits the text before a tag. The sign after the tag's brace and lstrip_blocks decide how it is stripped.
   void add_text(size_t end, char sign, bool lstrip) {
     std::string_view text = std::string_view(source_).substr(at_, end - at_);
     if (sign == '-') {
       text = text::strip(text, text::kRight);
     } else if (sign != '+' && lstrip) {
-      const size_t line_begin = text.rfind('\n') + 1;  // 0 when there is none
+      const size_t line_begin = text.rfind('\n') + 1;  // 0 if there is no newline
       if ((line_begin > 0 || line_starting_) && line_begin < text.size() &&
           text::strip(text.substr(line_begin)).empty()) {
         text = text.substr(0, line_begin);
@@ -83,7 +84,7 @@ class Lexer {
     return at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : '\0';
   }
 
-  // Matches the closing brace pair at `at` with its sign and what white space it takes along.
+  // Matches the closing braces at `at` with their sign and the whitespace that they consume.
   std::optional<size_t> match_end(std::string_view close, size_t at, bool plus_and_trim) const {
     if (starts_with(close, at)) {
       at += close.size();
@@ -132,10 +133,10 @@ class Lexer {
       return;
     }
     if (at < source_.size()) fail("missing end of comment tag");
-    move_to(at);  // as in jinja2, a tag that ends the template may stay open
+    move_to(at);  // as in jinja2, the last tag of a template may stay open
   }
 
-  // `at` is after "{%": the end of "raw %}", where this is such a tag.
+  // `at` is after "{%". If the tag is a raw tag, returns the end of "raw %}".
   std::optional<size_t> match_raw(size_t at) const {
     at = skip_space(at + (sign_at(at) ? 1 : 0));
     if (!starts_with("raw", at)) return std::nullopt;
@@ -160,7 +161,7 @@ class Lexer {
     if (body < source_.size()) fail("missing end of raw directive");
   }
 
-  // The inside of a tag.
+  // Tokenizes the inside of a tag.
   void code(size_t at, std::string_view close, TokenKind end_kind) {
     move_to(at);
     std::vector<char> open;
@@ -191,7 +192,7 @@ class Lexer {
     }
   }
 
-  // Digits with single underscores between them, from `at`; returns where they end.
+  // Scans digits with single underscores between them, from `at`; returns their end.
   template <class IsDigit>
   size_t digits(size_t at, IsDigit&& accepts) const {
     size_t end = at;
@@ -245,7 +246,7 @@ class Lexer {
         return value < base;
       };
       end = base == 10 ? digits(at_, [](char c) { return c == '0'; }) : digits(at_ + 2, in_base);
-      if (base != 10 && end == at_ + 2) {  // "0x" without digits: the number 0, then a name
+      if (base != 10 && end == at_ + 2) {  // "0x" without digits is the number 0, then a name
         base = 10;
         end = at_ + 1;
       }
@@ -260,7 +261,7 @@ class Lexer {
     move_to(end);
   }
 
-  // Marks and the like, which may follow a letter.
+  // True for characters that may follow a letter in an identifier, such as marks.
   bool continues_identifier(size_t begin, size_t end) const {
     return text::is_identifier(fmt::format("a{}", std::string_view(source_).substr(begin, end - begin)));
   }
@@ -319,7 +320,7 @@ class Lexer {
     move_to(at_ + 1);
   }
 
-  // The escapes of a Python string literal, read as jinja2 reads them.
+  // Resolves the escapes of a Python string literal as jinja2 does.
   std::string unescape(std::string_view s) const {
     std::string out;
     out.reserve(s.size());
@@ -328,7 +329,7 @@ class Lexer {
         out += s[at++];
         continue;
       }
-      ++at;  // the lexer took care that something follows
+      ++at;  // the lexer ensured that a character follows
       const char c = s[at];
       constexpr std::string_view kLetters = "\\'\"abfnrtv";
       constexpr std::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
@@ -348,7 +349,7 @@ class Lexer {
         out += '\\';
         out += c;
         ++at;
-      } else {  // jinja2 escapes other characters before it reads the escapes, so the backslash swallows theirs
+      } else {  // jinja2 escapes other characters before it reads escapes, so the backslash swallows theirs
         const auto code = static_cast<uint32_t>(text::next(s, at));
         out += code < 0x100     ? fmt::format("\\x{:02x}", code)
                : code < 0x10000 ? fmt::format("\\u{:04x}", code)
@@ -369,7 +370,7 @@ class Lexer {
   }
 
   void append_code(std::string& out, uint32_t code) const {
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("a string escape is no character");
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("a string escape is not a valid character");
     text::append(out, code);
   }
 

@@ -1,4 +1,4 @@
-// Cuts a template into tokens; jinja2's lexer with trim_blocks and lstrip_blocks.
+// Splits a template into tokens, like jinja2's lexer with trim_blocks and lstrip_blocks.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class TokenKind : uint8_t {
 struct Token {
   TokenKind kind;
   uint32_t line;
-  std::string text;  // of a string: unescaped; of a number: without underscores
+  std::string text;  // strings are unescaped; numbers have no underscores
 };
 
 // Throws Error(kInvalidRequest) that names the line.

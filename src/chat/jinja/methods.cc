@@ -20,7 +20,8 @@ Value dict_get(Runtime& rt, const Value& self, const Args& args) {
   return args.find(1) ? args[1] : Value();
 }
 
-Value copy(Runtime&, const Value& self, const Args&) { return self; }  // nothing can change it
+// lists and dictionaries are immutable, so no copy is needed
+Value copy(Runtime&, const Value& self, const Args&) { return self; }
 
 Value index_of(Runtime& rt, const Value& self, const Args& args) {
   const std::vector<Value> items = to_vector(rt, self);
@@ -80,7 +81,7 @@ constexpr Builtin kTupleMethods[] = {{"index", "/ value start= stop=", index_of}
 constexpr Builtin kCyclerMethods[] = {{"next", "", cycler_next}, {"reset", "", cycler_reset}};
 constexpr Builtin kLoopMethods[] = {{"cycle", "*", loop_cycle}, {"changed", "*", loop_changed}};
 
-// What the sandbox of jinja2 forbids since it would change the value.
+// Methods that jinja2's sandbox forbids because they would change the value.
 constexpr std::string_view kListMutators[] = {"append", "clear", "pop",    "reverse",
                                               "insert", "sort",  "extend", "remove"};
 constexpr std::string_view kDictMutators[] = {"clear", "pop", "popitem", "setdefault", "update"};

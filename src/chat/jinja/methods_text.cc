@@ -9,7 +9,7 @@
 namespace sluice::jinja {
 namespace {
 
-// Results of a safe string's methods are safe; what is put into one is escaped.
+// Methods of a safe string return safe strings; text inserted into one is escaped.
 Value like(Runtime& rt, const Value& self, std::string_view text) { return rt.string(text, self.is_safe()); }
 Value like(Runtime& rt, const Value& self, std::string text) { return rt.string(std::move(text), self.is_safe()); }
 
@@ -84,8 +84,8 @@ Value partition(Runtime& rt, const Value& self, const Args& args) {
       {like(rt, self, s.substr(0, at)), like(rt, self, separator), like(rt, self, s.substr(at + separator.size()))});
 }
 
-// The part of the string between two optional bounds in code points, and where it begins; nullopt when the first bound
-// lies behind the end.
+// The part of the string between two optional bounds in code points, and its start. nullopt if the first bound is
+// beyond the end.
 struct Window {
   std::string_view text;
   int64_t begin;
@@ -249,7 +249,7 @@ Value expand_tabs(Runtime& rt, const Value& self, const Args& args) {
   return like(rt, self, std::move(out));
 }
 
-// True for a string that is not empty and whose code points all satisfy the property.
+// True for a non-empty string whose code points all have the property.
 template <bool (*kIs)(char32_t), bool kEmpty = false>
 Value all_are(Runtime& rt, const Value& self, const Args&) {
   rt.spend_scan(self.text().size());

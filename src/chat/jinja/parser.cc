@@ -1,4 +1,4 @@
-// Statements and assignment targets, with the tags of loop controls and generation.
+// Parses statements and assignment targets, including loop controls and the generation tag.
 #include "chat/jinja/parser.h"
 
 #include <fmt/core.h>
@@ -28,7 +28,8 @@ class Parser : ExprParser {
   }
 
  private:
-  // Statements up to a tag named in `ends`, whose name is taken and returned; the template's end when there are none.
+  // Parses statements up to a tag named in `ends`, consumes its name and returns it. With empty `ends`, parses up to
+  // the template's end.
   std::string parse_until(Block& body, std::initializer_list<std::string_view> ends) {
     const Nesting nesting(*this);
     while (true) {
@@ -66,7 +67,7 @@ class Parser : ExprParser {
     return out;
   }
 
-  // The rest of a tag and its body.
+  // Parses the rest of a tag and its body.
   std::string parse_body(Block& body, std::initializer_list<std::string_view> ends) {
     skip_op(":");
     expect(TokenKind::kBlockEnd, "end of statement block");
@@ -123,7 +124,7 @@ class Parser : ExprParser {
 
   IfStmt parse_if() {
     IfStmt stmt;
-    ++soft_;  // an unknown filter may stand in a branch that is not taken
+    ++soft_;  // an unknown filter may be in a branch that is never taken
     std::string end;
     do {
       ExprPtr test = parse_tuple(/*with_conditional=*/false);
@@ -231,7 +232,7 @@ class Parser : ExprParser {
     return stmt;
   }
 
-  // Marks the assistant's tokens for training; for rendering it is a scope.
+  // Marks the assistant's tokens for training; when rendering, it is just a scope.
   WithStmt parse_generation() {
     WithStmt stmt;
     const int breakable = std::exchange(breakable_, 0);

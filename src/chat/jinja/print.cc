@@ -1,4 +1,4 @@
-// str() and repr() of values, HTML escapes.
+// Prints values: str(), repr() and HTML escapes.
 #include <fmt/core.h>
 
 #include <charconv>
@@ -39,7 +39,7 @@ std::string integer_text(const Value& value) {
 
 }  // namespace
 
-// The shortest digits that read back as the same number, in Python's layout.
+// The shortest digits that parse back to the same number, in Python's layout.
 std::string float_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";

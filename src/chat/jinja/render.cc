@@ -1,4 +1,4 @@
-// Rendering: variables, statements, loops and output.
+// Renders a template: variables, statements, loops and output.
 #include <fmt/core.h>
 
 #include "chat/jinja/interpreter.h"
@@ -30,7 +30,7 @@ Value Interpreter::from_constant(const Constant& constant) {
 }
 
 std::string Interpreter::run(const Json& variables) {
-  // Only what the template mentions.
+  // Convert only variables that the template mentions.
   for (size_t id = 0; id < program_.names.size(); ++id) {
     const auto variable = variables.find(program_.names[id]);
     if (variable != variables.end()) globals_[id] = from_json(*variable);
@@ -76,7 +76,7 @@ Value Interpreter::from_json(const Json& json) {
 
 void Interpreter::write(std::string_view text) {
   if (out_->size() + text.size() > limits().output_bytes) {
-    fail(fmt::format("the text is longer than {} bytes", limits().output_bytes));
+    fail(fmt::format("the rendered text is longer than {} bytes", limits().output_bytes));
   }
   append(*out_, text);
 }
@@ -148,7 +148,7 @@ void Interpreter::assign(const Target& target, const Value& value) {
   }
 }
 
-// What a for loop's condition passes on: with several variables, a tuple of their values.
+// The value tested by a for loop's condition; with several variables, a tuple of their values.
 Value Interpreter::assigned(const Target& target) {
   const auto* items = std::get_if<TupleTarget>(&target.node);
   if (!items) return load(std::get<NameTarget>(target.node).id);
@@ -212,7 +212,7 @@ Interpreter::Flow Interpreter::run_for(const ForStmt& stmt) {
   return Flow::kNext;
 }
 
-// The items for which the loop's condition holds, tested one at a time as the loop goes on.
+// Yields the items for which the loop's condition holds. Each is tested when the loop reaches it.
 Value Interpreter::filtered_items(const ForStmt& stmt, Value iterable, const Ref<Scope>& outer) {
   return iterator([this, &stmt, outer, cursor = Cursor(*this, std::move(iterable))](Value& out) mutable {
     while (cursor.next(out)) {
@@ -246,7 +246,7 @@ Interpreter::Flow Interpreter::run_loop(const ForStmt& stmt, Value iterable, con
     if (stmt.uses_loop) store(program_.loop, Value(Kind::kLoop, loop));
     assign(stmt.target, item);
     flow = execute(stmt.body);
-    if (flow == Flow::kNext) empty = false;  // as in jinja2, iterations cut short do not count
+    if (flow == Flow::kNext) empty = false;  // as in jinja2, iterations ended by break or continue do not count
     scope_ = outer;
   }
   flow = Flow::kNext;
@@ -285,7 +285,7 @@ Interpreter::Flow Interpreter::run_filter(const FilterStmt& stmt) {
 }
 
 Interpreter::Flow Interpreter::run_with(const WithStmt& stmt) {
-  std::vector<Value> values;  // all before any variable is set
+  std::vector<Value> values;  // evaluated before any variable is set
   for (const auto& [target, value] : stmt.variables) values.push_back(evaluate(*value));
   return in_scope(new_scope(scope_), [&] {
     for (size_t i = 0; i < values.size(); ++i) assign(stmt.variables[i].first, values[i]);

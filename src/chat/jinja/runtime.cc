@@ -1,4 +1,4 @@
-// Limits, errors and new values of a rendering; checks of types.
+// Limits, errors and new values of a rendering; type checks.
 #include "chat/jinja/runtime.h"
 
 #include <fmt/core.h>

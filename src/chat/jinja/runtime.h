@@ -1,4 +1,4 @@
-// State of one rendering that operations on values need: memory, fuel, depth, the current line.
+// The state of one rendering that operations on values need: memory, fuel, depth, the current line.
 #pragma once
 
 #include <chrono>
@@ -19,21 +19,21 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
   virtual ~Runtime() = default;
 
-  // Error(kInvalidRequest) with the line of the template that is being rendered.
+  // Throws Error(kInvalidRequest) with the template line that is being rendered.
   [[noreturn]] void fail(const std::string& message) const;
 
   void spend(uint64_t fuel = 1) {
     if (fuel > fuel_) fail_fuel();
     fuel_ -= fuel;
   }
-  void spend_look(size_t bytes) { spend(bytes / 256); }  // searching and comparing
+  void spend_look(size_t bytes) { spend(bytes / 256); }  // for searching and comparing
   void spend_copy(size_t bytes) { spend(bytes / 64); }
-  void spend_scan(size_t bytes) { spend(bytes / 8); }     // work per character
-  void spend_unicode(size_t bytes) { spend(bytes / 2); }  // tables looked up per character
-  void spend_value() { spend(2); }                        // a new object
+  void spend_scan(size_t bytes) { spend(bytes / 8); }     // for work per character
+  void spend_unicode(size_t bytes) { spend(bytes / 2); }  // for a table lookup per character
+  void spend_value() { spend(2); }                        // for a new object
   uint64_t fuel_left() const { return fuel_; }
 
-  // Guards recursion: one per nested evaluation.
+  // Guards recursion; one object per nested evaluation.
   class Depth {
    public:
     explicit Depth(Runtime& rt) : rt_(rt) {
@@ -55,9 +55,9 @@ class Runtime {
   Value undefined(std::string message);
   Value iterator(std::function<bool(Value&)> advance);
   Value function(const Builtin& builtin, const Value& self);
-  Value integer(__int128 value);  // Error beyond 64 bits
+  Value integer(__int128 value);  // Error if it needs more than 64 bits
 
-  // Appends to a text that is being built, within the memory limit.
+  // Appends to a text under construction, within the memory limit.
   void append(std::string& out, std::string_view text) {
     if (out.size() + text.size() > out.capacity()) heap.expect(2 * (out.size() + text.size()));
     spend_copy(text.size());
@@ -69,9 +69,9 @@ class Runtime {
     return std::string(text);
   }
 
-  // Calls a function, method, macro or loop; Error for what is none of these.
+  // Calls a function, method, macro or loop; Error for other values.
   virtual Value call(const Value& callee, CallArguments arguments) = 0;
-  // Items of kLoop values (loop.index); nullopt when there is no such attribute.
+  // Attributes of kLoop values (loop.index); nullopt if there is no such attribute.
   virtual std::optional<Value> loop_attribute(const Value& loop, std::string_view name) = 0;
 
   Value apply(const Builtin& builtin, const Value& self, const CallArguments& arguments) {
@@ -85,7 +85,7 @@ class Runtime {
 
  protected:
   const Limits& limits() const { return limits_; }
-  // The limits of memory and fuel hold from here on; before, the variables are read.
+  // Starts enforcing the limits of memory and fuel. Variables are converted before this call.
   void begin() {
     heap.limit_growth(limits_.memory_bytes);
     fuel_ = limits_.fuel;

@@ -1,4 +1,5 @@
-// strftime_now: the time of the rendering in the local time zone, as datetime.now().strftime(format) of Python.
+// strftime_now: formats the time of the rendering in the local time zone, like Python's
+// datetime.now().strftime(format).
 #include <chrono>
 #include <ctime>
 
@@ -15,7 +16,7 @@ std::string strftime(Runtime& rt, std::string_view format) {
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(rt.now - seconds).count();
   const std::time_t time = std::chrono::system_clock::to_time_t(seconds);
   std::tm local{};
-  if (!localtime_r(&time, &local)) rt.fail("the time cannot be shown in the local time zone");
+  if (!localtime_r(&time, &local)) rt.fail("cannot convert the time to the local time zone");
 
   std::string out;
   for (size_t at = 0; at < format.size();) {
@@ -27,7 +28,7 @@ std::string strftime(Runtime& rt, std::string_view format) {
     while (end < format.size() && std::string_view("-_0^#EO").find(format[end]) != std::string_view::npos) ++end;
     const std::string directive(format.substr(at, std::min(end + 1, format.size()) - at));
     at += directive.size();
-    // What datetime handles by itself: microseconds, and no time zone for local times.
+    // Python's datetime handles these itself: microseconds, and empty time zones for local times.
     if (directive == "%f") {
       out += fmt::format("{:06}", micros);
     } else if (directive != "%z" && directive != "%Z") {

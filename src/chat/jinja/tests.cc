@@ -41,7 +41,7 @@ Value is_iterable_value(Runtime&, const Value& v, const Args&) { return Value::b
 Value is_escaped(Runtime&, const Value& v, const Args&) { return Value::boolean(v.is_safe()); }
 Value is_same(Runtime&, const Value& v, const Args& args) { return Value::boolean(same_object(v, args[0])); }
 
-// Has a length and items.
+// True if the value has a length and items.
 Value is_sequence(Runtime&, const Value& v, const Args&) {
   return Value::boolean(length(v).has_value() && !v.is(Kind::kView));
 }

@@ -1,4 +1,4 @@
-// Python's str operations on UTF-8 text, on top of utf8proc's character data.
+// Python's str operations on UTF-8 text, using utf8proc's character data.
 #include "chat/jinja/text.h"
 
 #include <utf8proc.h>
@@ -15,7 +15,7 @@ struct Range {
 };
 struct SpecialCase {
   char32_t code;
-  char32_t upper[3], title[3];  // zero-terminated where shorter
+  char32_t upper[3], title[3];  // zero-terminated if shorter
 };
 #include "chat/jinja/unicode.inc"
 
@@ -85,7 +85,7 @@ bool is_case_ignorable(char32_t c) {
 constexpr char32_t kSigma = 0x3A3;
 constexpr size_t kSigmaReach = 64;  // how far to look for cased letters around a sigma; keeps lower() linear
 
-// A capital sigma ending a word becomes the final form.
+// A capital sigma at the end of a word becomes a final sigma.
 char32_t lower_sigma(std::string_view s, size_t begin, size_t end) {
   bool cased_before = false;
   for (size_t at = begin, n = 0; at > 0 && n < kSigmaReach; ++n) {
@@ -119,7 +119,7 @@ bool is_line_break(char32_t c) {
   return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-// Strips code points for which `drop` holds.
+// Strips code points for which `drop` returns true.
 template <class Drop>
 std::string_view strip_if(std::string_view s, Side side, Drop&& drop) {
   size_t begin = 0;
@@ -137,7 +137,7 @@ std::string_view strip_if(std::string_view s, Side side, Drop&& drop) {
   return s.substr(begin, end - begin);
 }
 
-// Occurrences from the end, without overlap: Knuth-Morris-Pratt over the reversed texts.
+// Finds non-overlapping occurrences from the end: Knuth-Morris-Pratt on the reversed texts.
 class ReverseSearch {
  public:
   ReverseSearch(std::string_view s, std::string_view what) : s_(s), what_(what), at_(s.size()), border_(what.size()) {
@@ -164,7 +164,7 @@ class ReverseSearch {
 
   const std::string_view s_, what_;
   size_t at_;
-  std::vector<uint32_t> border_;  // of the reversed `what`: length of the longest border of each prefix
+  std::vector<uint32_t> border_;  // for each prefix of the reversed `what`: length of its longest border
 };
 
 }  // namespace
@@ -242,7 +242,7 @@ bool is_alpha(char32_t c) {
 
 bool is_decimal(char32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 
-// Decimal digits stand in runs from zero to nine.
+// Unicode stores decimal digits in runs from zero to nine.
 int digit_value(char32_t c) {
   char32_t first = c;
   while (is_decimal(first - 1)) --first;

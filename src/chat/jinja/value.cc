@@ -12,7 +12,7 @@
 namespace sluice::jinja {
 namespace {
 
-// Random per process, so that nobody can prepare keys that collide.
+// Random per process, so that attackers cannot prepare colliding keys.
 uint64_t hash_seed() {
   static const uint64_t seed = [] {
     std::random_device device;
@@ -149,7 +149,7 @@ void Dict::set(Value key, Value value) {
 }
 
 void Dict::clear() {
-  std::vector<Item> items = std::move(items_);  // dropped last: deleting a value may come back here
+  std::vector<Item> items = std::move(items_);  // destroyed last: deleting a value may call back into this object
   items_.clear();
   index_.clear();
 }
@@ -167,7 +167,7 @@ Mutable::~Mutable() {
 
 void Heap::expect(size_t bytes) const {
   if (bytes > limit_ || used_ > limit_ - bytes) {
-    throw Error(ErrorCode::kInvalidRequest, "chat template: its values need more memory than allowed");
+    throw Error(ErrorCode::kInvalidRequest, "chat template: its values exceed the memory limit");
   }
 }
 
@@ -176,7 +176,7 @@ void Heap::charge(size_t bytes) {
   used_ += bytes;
 }
 
-// Objects that fall to zero while one is being deleted wait in a list, so that long chains need no stack.
+// Objects whose count drops to zero while another is being deleted wait in a list, so long chains need no stack.
 void Heap::destroy(Object* object) {
   object->next_dead = dead_;
   dead_ = object;

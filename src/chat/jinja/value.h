@@ -1,5 +1,5 @@
-// The values a template computes with: Python's types. Reference counted without atomics, confined to one rendering and
-// charged to its Heap.
+// The values that a template computes with: Python's types. Reference-counted without atomics, confined to one
+// rendering and charged to its Heap.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,13 @@ namespace sluice::jinja {
 
 class Heap;
 
+// Kinds up to kFloat are stored in the Value itself, the others as objects.
 enum class Kind : uint8_t {
   kNone,
   kBool,
   kInt,
   kBig,
-  kFloat,  // held in the Value itself
+  kFloat,
   kUndefined,
   kString,
   kList,
@@ -28,7 +29,7 @@ enum class Kind : uint8_t {
   kDict,
   kView,
   kRange,
-  kIterator,  // objects
+  kIterator,
   kNamespace,
   kLoop,
   kCycler,
@@ -44,7 +45,7 @@ struct Object {
   virtual ~Object() = default;
 
   Heap* heap = nullptr;
-  Object* next_dead = nullptr;  // link of Heap's list of objects to delete
+  Object* next_dead = nullptr;  // link in Heap's list of objects to delete
   size_t bytes = 0;             // charged to the heap
   uint32_t refs = 0;
 };
@@ -117,7 +118,7 @@ class Value {
   bool is_safe() const;  // a string marked as HTML (Markup)
 
   bool as_bool() const { return as_.integer != 0; }
-  // The value of kBool, kInt and kBig.
+  // Value of kBool, kInt and kBig.
   __int128 wide() const {
     return kind_ == Kind::kBig ? static_cast<__int128>(static_cast<uint64_t>(as_.integer)) : as_.integer;
   }
@@ -125,15 +126,15 @@ class Value {
   long double exact() const { return kind_ == Kind::kFloat ? as_.real : static_cast<long double>(wide()); }
   double as_float() const { return kind_ == Kind::kFloat ? as_.real : static_cast<double>(wide()); }
 
-  // The object behind; the caller knows the kind.
+  // The object that the value refers to; the caller knows its kind.
   template <class T>
   T& as() const {
     return *static_cast<T*>(as_.object);
   }
   const Object* address() const { return is_object() ? as_.object : nullptr; }
-  std::string_view text() const;            // of kString
-  const std::vector<Value>& items() const;  // of kList, kTuple
-  const Dict& dict() const;                 // of kDict
+  std::string_view text() const;            // kString only
+  const std::vector<Value>& items() const;  // kList and kTuple only
+  const Dict& dict() const;                 // kDict only
 
  private:
   union Plain {
@@ -147,14 +148,15 @@ class Value {
   Plain as_{.integer = 0};
 };
 
-// Insertion-ordered map with constant-time lookup by any hashable value. Small maps are scanned.
+// Insertion-ordered map with constant-time lookup by any hashable value. Small maps are scanned instead.
 class Dict {
  public:
   using Item = std::pair<Value, Value>;
 
   const std::vector<Item>& items() const { return items_; }
   size_t size() const { return items_.size(); }
-  // Keys are hashable; whoever looks up a key of a template's making asks hashable() of jinja_ops.h first, which pays.
+  // Keys must be hashable. To look up a key that a template made, call hashable() of ops.h first, which spends the
+  // fuel.
   const Value* find(const Value& key) const;
   const Value* find(std::string_view key) const;
   void set(Value key, Value value);
@@ -162,14 +164,14 @@ class Dict {
   void reserve(size_t n) { items_.reserve(n); }
 
  private:
-  static constexpr size_t kScan = 8;  // up to so many items there is no index
+  static constexpr size_t kScan = 8;  // maps of up to this many items have no index
 
   template <class Key>
   const Value* lookup(const Key& key) const;
   void reindex();
 
   std::vector<Item> items_;
-  std::vector<uint32_t> index_;  // open addressing, position + 1 of an item; size a power of two
+  std::vector<uint32_t> index_;  // open addressing; holds item position + 1; size is a power of two
 };
 
 // Equality and hash of dictionary keys: 1, 1.0 and True are one key.
@@ -177,7 +179,7 @@ bool same_key(const Value& a, const Value& b);
 uint64_t hash_value(const Value& value);
 uint64_t hash_text(std::string_view text);
 
-// An object that changes after it is made and so can close a cycle of references; Heap clears them at the end.
+// An object that changes after construction and so can be part of a reference cycle; Heap clears these at the end.
 struct Mutable : Object {
   ~Mutable() override;
   virtual void clear() = 0;
@@ -187,21 +189,21 @@ struct Mutable : Object {
 
 struct UndefinedInfo : Object {
   explicit UndefinedInfo(std::string message) : message(std::move(message)) {}
-  std::string message;  // what to say when it is used
+  std::string message;  // error message if it is used
 };
 
 struct Str : Object {
   Str(std::string text, bool safe) : text(std::move(text)), safe(safe) {}
   const std::string text;
   const bool safe;
-  mutable int64_t length = -1;          // in code points, once counted
-  mutable std::vector<uint32_t> marks;  // byte offset of every kMarkStep-th code point, once needed
+  mutable int64_t length = -1;          // in code points; -1: not counted yet
+  mutable std::vector<uint32_t> marks;  // byte offset of every kMarkStep-th code point; filled on demand
 };
 
 struct Seq : Object {
   Seq(std::vector<Value> items, bool group) : items(std::move(items)), group(group) {}
   const std::vector<Value> items;
-  const bool group;  // a pair of groupby: has the attributes grouper and list
+  const bool group;  // a pair made by groupby; has the attributes grouper and list
 };
 
 struct DictObject : Object {
@@ -259,7 +261,7 @@ struct Function : Object {
   const Value self;
 };
 
-// Owns the memory account of one rendering.
+// Owns the memory accounting of one rendering.
 class Heap {
  public:
   Heap() = default;
@@ -267,16 +269,16 @@ class Heap {
   Heap& operator=(const Heap&) = delete;
   ~Heap() { collect(); }
 
-  // Throws Error when more than the limit would be in use.
+  // Throws Error if the limit would be exceeded.
   void charge(size_t bytes);
   void give_back(size_t bytes) { used_ -= bytes; }
-  // Throws as charge would, charging nothing: to be called before a large temporary is built.
+  // Throws like charge, but charges nothing. Call it before building a large temporary.
   void expect(size_t bytes) const;
   size_t available() const { return limit_ - used_; }
-  // From now on so many bytes may be in use on top of what is in use already.
+  // Allows `bytes` more than are in use now.
   void limit_growth(size_t bytes) { limit_ = used_ + bytes; }
 
-  // `extra`: bytes the object owns outside itself.
+  // `extra`: bytes that the object owns outside itself.
   template <class T, class... A>
   Ref<T> make(size_t extra, A&&... arguments) {
     const size_t bytes = sizeof(T) + extra + kAllocationOverhead;
@@ -288,9 +290,9 @@ class Heap {
     return Ref<T>(object);
   }
 
-  void destroy(Object* object);  // by release() only
+  void destroy(Object* object);  // called only by release()
   void unlink(Mutable& object);
-  void collect();  // clears every mutable object alive
+  void collect();  // clears every mutable object that is alive
 
  private:
   static constexpr size_t kAllocationOverhead = 16;

@@ -1,4 +1,4 @@
-// The `bench` command and what its measurements share.
+// The `bench` command and helpers that its measurements share.
 #include "cli/bench/bench.h"
 
 #include <fmt/core.h>
@@ -40,7 +40,7 @@ std::function<int()> declare(CLI::App& app) {
   return [chosen] { return (*chosen)(); };
 }
 
-const Command command{"bench", "measure latency, throughput or perplexity", declare};
+const Command command{"bench", "measure latency, throughput, perplexity and more", declare};
 const Registry<Command> registered{command};
 
 }  // namespace

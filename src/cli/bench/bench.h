@@ -23,26 +23,27 @@ struct BenchCommand {
   std::function<int()> (*declare)(CLI::App& app);
 };
 
-// One line of JSON on standard output.
+// Prints one line of JSON to standard output.
 void print_result(const Json& result);
 
 struct Percentiles {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0;
 };
-Percentiles percentiles(std::vector<double> values);  // empty: zeros
-Json to_json(const Percentiles& p, double scale);     // rounded to 3 digits after scaling
+Percentiles percentiles(std::vector<double> values);  // zeros if `values` is empty
+Json to_json(const Percentiles& p, double scale);     // multiplied by `scale` and rounded to 3 digits
 Json to_json(const kernels::MachineLimits& limits);   // in units of 10^9 per second
 
-// A load of requests on an engine without HTTP.
+// Describes requests that are run on an engine without HTTP.
 struct LoadArguments {
   EngineOptions engine;
-  std::string prompts;  // file; empty: random
+  std::string prompts;  // file with one prompt per line; empty: random prompts
   int input_len = 128, output_len = 128;
   int num_prompts = 64;
   int batch_size = 1, iterations = 5;
 };
-void add_load_options(CLI::App& app, LoadArguments& arguments);  // MODEL, the engine's options, lengths of requests
-// Loads the model, with a queue that takes as many requests.
+// adds MODEL, the engine's options and the requests' lengths
+void add_load_options(CLI::App& app, LoadArguments& arguments);
+// Loads the model with a queue that holds `requests` requests.
 std::unique_ptr<Engine> load_engine(LoadArguments& arguments, int requests);
 std::vector<Request> make_requests(const LoadArguments& arguments, const Engine& engine, int count);
 Json describe(const LoadArguments& arguments, const Engine& engine);  // what was measured
@@ -50,7 +51,7 @@ Json describe(const LoadArguments& arguments, const Engine& engine);  // what wa
 struct LoadShape {
   int batch_size, input_len, output_len;
 };
-// One result of `sluice bench latency` for each shape, all of one loaded model. Throws Error.
+// Returns one `sluice bench latency` result per shape, all with one loaded model. Throws Error.
 std::vector<Json> measure_latency(LoadArguments arguments, const std::vector<LoadShape>& shapes);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// sluice bench cpu: prefill and decode rates of a random 1.1B Llama in several weight types, one table; makes the
+// sluice bench cpu: one table of prefill and decode rates of a random 1.1B Llama in several weight types. Creates the
 // checkpoint itself.
 #include <fmt/core.h>
 
@@ -43,7 +43,7 @@ std::vector<Named> tensors_of_model() {
   return all;
 }
 
-// bf16 numbers: near one for norms, uniform of deviation 0.02 for matrices.
+// Fills bf16 tensors: near one for norms, uniform with deviation 0.02 for matrices.
 void fill_random(const Tensor& tensor, uint64_t& state) {
   const bool norm = tensor.shape.rank() == 1;
   auto* to = tensor.as<uint16_t>();
@@ -74,7 +74,8 @@ void make_model(const fs::path& folder) {
   std::ofstream out(folder / "config.json");
   out << dump_json(config);
   out.close();
-  if (!out) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot be written", (folder / "config.json").string()));
+  if (!out)
+    throw Error(ErrorCode::kInternal, fmt::format("{}: cannot write the file", (folder / "config.json").string()));
   size_t bytes = 0;
   for (const Named& named : tensors_of_model()) bytes += Tensor(nullptr, &kBFloat16, named.shape).bytes();
   const Buffer memory(bytes);
@@ -106,10 +107,10 @@ int cpu(Arguments a) {
              "of bandw.", "4", "16", "32");
   for (const std::string& type : a.types) {
     a.load.engine.quantization = type == "bfloat16" ? "none" : type;
-    a.load.engine.quantize_head = true;  // llama.cpp is told to, too
+    a.load.engine.quantize_head = true;  // as configured for llama.cpp in the comparison
     const std::vector<Json> r = measure_latency(
         a.load, {{1, kPrompt, kOutput}, {4, kShort, kOutput}, {16, kShort, kOutput}, {32, kShort, kOutput}});
-    const auto number = [&](size_t i, const char* key) { return r[i].value(key, 0.0); };  // shares may be unknown
+    const auto number = [&](size_t i, const char* key) { return r[i].value(key, 0.0); };  // shares may be missing
     fmt::print("{:<10}{:>14.1f}{:>9.0f}%{:>11.1f}{:>10.0f}%", type, number(0, "prefill_tokens_per_second"),
                100 * number(0, "prefill_share_of_peak"), number(0, "decode_tokens_per_second"),
                100 * number(0, "decode_share_of_bandwidth"));
@@ -123,17 +124,18 @@ int cpu(Arguments a) {
 std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   add_engine_options(app, a->load.engine);
-  app.add_option("--folder", a->folder, "where the random checkpoint is, or is made (2.2 GB)")->capture_default_str();
-  app.add_option("--types", a->types, "bfloat16, and block formats to quantize to")
+  app.add_option("--folder", a->folder, "folder of the random checkpoint; created if missing (2.2 GB)")
+      ->capture_default_str();
+  app.add_option("--types", a->types, "weight types: bfloat16 or block formats to quantize to")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--iterations", a->load.iterations, "measured runs")
+  app.add_option("--iterations", a->load.iterations, "number of measured runs")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   return [a] { return cpu(*a); };
 }
 
-const BenchCommand command{"cpu", "a random 1.1B Llama in several weight types: the table of docs/performance-cpu.md",
+const BenchCommand command{"cpu", "rates of a random 1.1B Llama in several weight types, as in docs/performance-cpu.md",
                            declare};
 const Registry<BenchCommand> registered{command};
 

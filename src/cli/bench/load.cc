@@ -1,4 +1,4 @@
-// sluice bench latency and throughput: the engine without HTTP, on random prompts or a file of prompts.
+// sluice bench latency and throughput: measures the engine without HTTP on random prompts or a file of prompts.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Runs requests together and keeps the times of each token.
+// Runs requests together and records the time of each token.
 class Load {
  public:
   explicit Load(Engine& engine) : engine_(engine) {}
@@ -97,11 +97,12 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
   std::vector<std::vector<TokenId>> prompts;
   if (!a.prompts.empty()) {
     std::ifstream in(a.prompts);
-    if (!in) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be opened", a.prompts));
+    if (!in) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot open the file", a.prompts));
     for (std::string line; std::getline(in, line) && static_cast<int>(prompts.size()) < count;) {
       if (!line.empty()) prompts.push_back(engine.tokenize(line));
     }
-    if (prompts.empty()) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: no prompts, one a line", a.prompts));
+    if (prompts.empty())
+      throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: has no prompts (expected one per line)", a.prompts));
   }
   std::mt19937 rng(0);
   std::vector<Request> requests;
@@ -139,11 +140,13 @@ Json describe(const LoadArguments& a, const Engine& engine) {
 void add_load_options(CLI::App& app, LoadArguments& a) {
   add_model(app, a.engine);
   add_engine_options(app, a.engine);
-  app.add_option("--prompts", a.prompts, "file with a prompt a line (default: random token ids)");
-  app.add_option("--input-len", a.input_len, "tokens of a random prompt")
+  app.add_option("--prompts", a.prompts, "file with one prompt per line (default: random token ids)");
+  app.add_option("--input-len", a.input_len, "tokens per random prompt")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--output-len", a.output_len, "tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--output-len", a.output_len, "tokens to generate per request")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
 }
 
 namespace {
@@ -151,7 +154,7 @@ namespace {
 int throughput(LoadArguments a) {
   const auto engine = load_engine(a, a.num_prompts);
   Load load(*engine);
-  load.run(make_requests(a, *engine, 1));  // warm
+  load.run(make_requests(a, *engine, 1));  // warm-up
   const Load::Result r = load.run(make_requests(a, *engine, a.num_prompts));
   Json out = describe(a, *engine);
   out["requests"] = a.num_prompts;
@@ -168,13 +171,13 @@ int throughput(LoadArguments a) {
   return r.failed == 0 ? 0 : 1;
 }
 
-// The machine's ceilings and the model's demands: a step reads every weight once, and multiplies it with every row.
+// The machine's limits and the model's demands: a step reads every weight once and multiplies it with every row.
 struct Roofline {
   kernels::MachineLimits limits;
   double weight_bytes, weights;
   double peak;  // operations per second of the unit that multiplies such weights
 };
-// None where the weights lie on a device.
+// nullopt if the weights are on a device.
 std::optional<Roofline> measure_roofline(const EngineOptions& options) {
   ThreadPool pool(options.threads);
   const LoadPlan plan = plan_load(options, pool);
@@ -188,7 +191,8 @@ std::optional<Roofline> measure_roofline(const EngineOptions& options) {
   return Roofline{m, bytes, bytes / type.block_bytes * type.block_size, peak};
 }
 
-// Achieved shares of them; an upper bound for models with experts, which do not read all of their weights.
+// Adds the achieved fractions of the limits. For models with experts these are upper bounds, because a step does not
+// read all weights.
 void add_shares(Json& out, const Roofline& r, double prefill_rate, double step_seconds) {
   const kernels::MachineLimits& m = r.limits;
   const auto rounded = [](double v) { return std::round(v * 1000) / 1000; };
@@ -204,7 +208,7 @@ void add_shares(Json& out, const Roofline& r, double prefill_rate, double step_s
 Json latency_of(const LoadArguments& a, Engine& engine, const std::optional<Roofline>& roofline) {
   Load load(engine);
   const std::vector<Request> requests = make_requests(a, engine, a.batch_size);
-  load.run(requests);  // warm
+  load.run(requests);  // warm-up
   std::vector<double> seconds, ttft, tpot, itl;
   for (int i = 0; i < a.iterations; ++i) {
     const Load::Result r = load.run(requests);
@@ -232,7 +236,7 @@ Json latency_of(const LoadArguments& a, Engine& engine, const std::optional<Roof
 }  // namespace
 
 std::vector<Json> measure_latency(LoadArguments a, const std::vector<LoadShape>& shapes) {
-  a.engine.enable_prefix_caching = false;  // every iteration computes its prompt
+  a.engine.enable_prefix_caching = false;  // every iteration must compute its prompt
   make_local(a.engine);
   const std::optional<Roofline> roofline = measure_roofline(a.engine);
   int most = 0;
@@ -253,14 +257,14 @@ namespace {
 std::function<int()> declare_throughput(CLI::App& app) {
   auto a = std::make_shared<LoadArguments>();
   add_load_options(app, *a);
-  app.add_option("--num-prompts", a->num_prompts, "requests, all submitted at once")
+  app.add_option("--num-prompts", a->num_prompts, "number of requests, all submitted at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   return [a] { return throughput(*a); };
 }
 
-// What --deterministic costs: medians of `result` over those of the kernels that would be taken without it. Where these
-// are the same, as on every CPU, nothing.
+// What --deterministic costs: the ratio of `result`'s medians to those of the kernels chosen without it. Costs nothing
+// where both choose the same kernels, as on every CPU.
 Json cost_beside_fastest(LoadArguments a, const std::vector<LoadShape>& shapes, const Json& result) {
   a.engine.deterministic = false;
   const std::string fastest(ops::select_backend(a.engine.backend).name);
@@ -278,10 +282,12 @@ Json cost_beside_fastest(LoadArguments a, const std::vector<LoadShape>& shapes, 
 std::function<int()> declare_latency(CLI::App& app) {
   auto a = std::make_shared<LoadArguments>();
   add_load_options(app, *a);
-  app.add_option("--batch-size", a->batch_size, "requests at a time")
+  app.add_option("--batch-size", a->batch_size, "requests per batch")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--iterations", a->iterations, "measured runs")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--iterations", a->iterations, "number of measured runs")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   return [a] {
     const std::vector<LoadShape> shapes = {{a->batch_size, a->input_len, a->output_len}};
     Json result = measure_latency(*a, shapes).front();
@@ -291,9 +297,9 @@ std::function<int()> declare_latency(CLI::App& app) {
   };
 }
 
-const BenchCommand throughput_command{"throughput", "many requests at once: tokens per second, TTFT, TPOT",
+const BenchCommand throughput_command{"throughput", "measure many requests at once: tokens per second, TTFT, TPOT",
                                       declare_throughput};
-const BenchCommand latency_command{"latency", "one batch at a time: latency, TTFT, TPOT", declare_latency};
+const BenchCommand latency_command{"latency", "measure one batch at a time: latency, TTFT, TPOT", declare_latency};
 const Registry<BenchCommand> registered_throughput{throughput_command};
 const Registry<BenchCommand> registered_latency{latency_command};
 

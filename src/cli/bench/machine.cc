@@ -1,5 +1,5 @@
-// sluice bench machine: what this machine's processors can read and compute per second, the ceilings of every other
-// measurement.
+// sluice bench machine: how much this machine's processors can read and compute per second. These are the limits for
+// all other measurements.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
@@ -33,7 +33,7 @@ std::function<int()> declare(CLI::App& app) {
   return [threads] { return machine(*threads); };
 }
 
-const BenchCommand command{"machine", "what the machine can read and compute per second", declare};
+const BenchCommand command{"machine", "measure what the machine can read and compute per second", declare};
 const Registry<BenchCommand> registered{command};
 
 }  // namespace

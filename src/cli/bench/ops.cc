@@ -1,5 +1,5 @@
-// sluice bench ops: a step of a model op by op, without scheduler and sampler: where its time goes, and how much of the
-// machine's bandwidth each op reaches.
+// sluice bench ops: runs a step of a model without scheduler and sampler, and times it op by op. Shows where time goes
+// and what share of the machine's bandwidth each op reaches.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -21,7 +21,7 @@ struct Arguments {
   int context = 128, prompt = 0, steps = 20;
 };
 
-// Sequences of `context` tokens of which the last `rows` are computed; blocks and states in order.
+// A batch of sequences of `context` tokens, whose last `rows` tokens are computed; block and state ids are in order.
 Batch make_batch(const LoadPlan& plan, int block_size, int sequences, int rows, int context) {
   const int blocks = (context + block_size - 1) / block_size;
   if (sequences * blocks * static_cast<int>(plan.kv.groups.size()) > plan.blocks || context > plan.max_model_len ||
@@ -51,8 +51,8 @@ Batch make_batch(const LoadPlan& plan, int block_size, int sequences, int rows, 
 }
 
 struct Step {
-  double seconds;                // median of a step
-  std::vector<ops::OpTime> ops;  // of one step, on average; the best of all
+  double seconds;                // median time of a step
+  std::vector<ops::OpTime> ops;  // average times per step; `best` is the fastest call of all steps
 };
 
 Step measure(LoadedModel& loaded, ops::Ctx& ctx, const Batch& batch, int steps) {
@@ -63,7 +63,7 @@ Step measure(LoadedModel& loaded, ops::Ctx& ctx, const Batch& batch, int steps) 
     loaded.model->forward(ctx, batch, *loaded.kv, *loaded.states);
     seconds.push_back(kernels::now() - begin);
   };
-  run();  // warm
+  run();  // warm-up
   seconds.clear();
   ops::take_times();
   Step step{};
@@ -81,12 +81,12 @@ Step measure(LoadedModel& loaded, ops::Ctx& ctx, const Batch& batch, int steps) 
   return step;
 }
 
-// Two times of every op: the average, and the fastest call, which on a busy machine is the one nobody disturbed. The
-// sum of the latter is what a step would take on a quiet one.
+// Prints two times per op: the average, and the fastest call, which was not disturbed by other processes. The sum of
+// the fastest times is what a step would take on an idle machine.
 void print(const char* phase, const Step& step, int rows, const kernels::MachineLimits& limits) {
   double best = 0;
   for (const ops::OpTime& op : step.ops) best += op.best * static_cast<double>(op.calls);
-  fmt::print("{}, {} rows: {:.0f} us, of fastest ops {:.0f} us\n", phase, rows, step.seconds * 1e6, best * 1e6);
+  fmt::print("{}, {} rows: {:.0f} us, sum of fastest ops {:.0f} us\n", phase, rows, step.seconds * 1e6, best * 1e6);
   fmt::print("  {:<32}{:>6}{:>10}{:>9}{:>9}{:>8}{:>10}\n", "op", "calls", "us/call", "fastest", "of step", "GB/s",
              "of bandw.");
   Json list = Json::array();
@@ -117,7 +117,8 @@ int measure_ops(Arguments a) {
   if (a.prompt > 0) a.engine.max_num_batched_tokens = std::max(a.engine.max_num_batched_tokens, a.prompt);
   const ops::Backend& backend = ops::select_backend(a.engine.backend);
   if (!backend.open(0).memory().host_accessible()) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("ops of backend '{}' are not timed one by one", backend.name));
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("backend '{}' does not support timing ops one by one", backend.name));
   }
   ThreadPool pool(a.engine.threads);
   if (pool.threads() == 1) kernels::use_cpu_time();
@@ -143,17 +144,19 @@ std::function<int()> declare(CLI::App& app) {
   const auto count = [&](const char* name, int& value, const char* what) {
     return app.add_option(name, value, what)->capture_default_str();
   };
-  app.add_option("--batch-size", a->batch_sizes, "sequences of a decode step; a list measures one after the other")
+  app.add_option("--batch-size", a->batch_sizes, "sequences in a decode step; a list is measured one after the other")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  count("--context", a->context, "tokens of each, the new one included")->check(CLI::PositiveNumber);
-  count("--prompt", a->prompt, "rows of a prefill step, measured first (0: none)")->check(CLI::NonNegativeNumber);
-  count("--steps", a->steps, "measured steps")->check(CLI::PositiveNumber);
+  count("--context", a->context, "tokens of each sequence, including the new one")->check(CLI::PositiveNumber);
+  count("--prompt", a->prompt, "rows of a prefill step, which is measured first (0: none)")
+      ->check(CLI::NonNegativeNumber);
+  count("--steps", a->steps, "number of measured steps")->check(CLI::PositiveNumber);
   return [a] { return measure_ops(*a); };
 }
 
-const BenchCommand command{"ops", "a step op by op; with --threads 1 in CPU time, steady on a busy machine", declare};
+const BenchCommand command{
+    "ops", "time a step op by op; --threads 1 measures CPU time, which is steady on a busy machine", declare};
 const Registry<BenchCommand> registered{command};
 
 }  // namespace

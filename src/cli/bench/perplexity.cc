@@ -1,4 +1,4 @@
-// sluice bench perplexity: how well a model predicts a file of documents, for checking kernels and quantization.
+// sluice bench perplexity: how well a model predicts a file of documents, to check kernels and quantization.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -31,7 +31,7 @@ double log_probability(std::span<const float> logits, int32_t id) {
 
 std::vector<std::vector<int32_t>> read_documents(const Arguments& a, const Tokenizer& tokenizer) {
   std::ifstream in(a.file);
-  if (!in) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot be opened", a.file));
+  if (!in) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: cannot open the file", a.file));
   std::vector<std::vector<int32_t>> documents;
   for (std::string line; std::getline(in, line);) {
     const Json row = parse_json(line);
@@ -69,7 +69,7 @@ int perplexity(Arguments a) {
                       ++scored;
                     });
   }
-  if (scored == 0) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: nothing to score", a.file));
+  if (scored == 0) throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: has no tokens to score", a.file));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   print_result({{"perplexity", std::exp(sum / static_cast<double>(scored))},
                 {"documents", documents.size()},
@@ -84,12 +84,12 @@ std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   add_model(app, a->engine);
   add_engine_options(app, a->engine);
-  app.add_option("--file", a->file, "lines {\"text\": ...}; each document is scored by itself")->required();
-  app.add_option("--end", a->end, "appended to every document")->capture_default_str();
+  app.add_option("--file", a->file, "file with lines {\"text\": ...}; each document is scored separately")->required();
+  app.add_option("--end", a->end, "text appended to every document")->capture_default_str();
   return [a] { return perplexity(*a); };
 }
 
-const BenchCommand command{"perplexity", "perplexity over a file of documents", declare};
+const BenchCommand command{"perplexity", "measure perplexity over a file of documents", declare};
 const Registry<BenchCommand> registered{command};
 
 }  // namespace

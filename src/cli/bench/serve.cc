@@ -1,5 +1,5 @@
-// sluice bench serve: requests that come at a rate, to an engine in this process or to a server, and what their clients
-// see. Times between arrivals are exponentially distributed (a Poisson process), or constant.
+// sluice bench serve: sends requests at a given rate to an engine in this process or to a server, and measures what
+// their clients see. Times between arrivals are exponentially distributed (a Poisson process) or constant.
 #include "cli/bench/serve.h"
 
 #include <fmt/core.h>
@@ -36,7 +36,7 @@ struct Arguments {
   int vocabulary = 1000;
 };
 
-// Requests that were sent and are not answered yet.
+// Counts requests that were sent and not answered yet.
 class Open {
  public:
   explicit Open(int most) : most_(most) {}
@@ -62,8 +62,8 @@ class Open {
   int open_ = 0;
 };
 
-// Calls send(i) for every request at its time and waits for all answers: send, or what it starts, calls open.leave().
-// Returns the seconds it took.
+// Calls send(i) for every request at its time and waits for all answers. `send`, or what it starts, must call
+// open.leave(). Returns the seconds it took.
 template <class Send>
 double run_load(const Arguments& a, int requests, Open& open, Send&& send) {
   std::mt19937_64 random(a.seed);
@@ -85,7 +85,7 @@ double serve_engine(const Arguments& a, std::vector<ServedRequest>& served, Json
   LoadArguments load = a.load;
   const auto engine = load_engine(load, load.num_prompts);
   out = describe(load, *engine);
-  // The first request of all pays for what is made at first use.
+  // The first request of all is a warm-up: it pays for what is created at first use.
   const std::vector<Request> requests = make_requests(load, *engine, load.num_prompts + 1);
   Open open(a.max_concurrency);
   const auto send = [&](const Request& request, ServedRequest& to) {
@@ -163,7 +163,7 @@ void ServiceLimits::set(const std::string& limit) {
   if (to == nullptr || value.empty() || *end != '\0' || !(milliseconds > 0)) {
     throw Error(
         ErrorCode::kInvalidRequest,
-        fmt::format("--goodput: '{}' is no limit in milliseconds such as ttft:200, tpot:30 or e2e:5000", limit));
+        fmt::format("--goodput: invalid limit '{}' (expected ttft:MS, tpot:MS or e2e:MS, e.g. ttft:200)", limit));
   }
   *to = milliseconds;
 }
@@ -181,7 +181,7 @@ Json summarize(const std::vector<ServedRequest>& requests, double seconds, const
   for (const ServedRequest& r : requests) {
     if (!r.error.empty() || r.pieces.empty()) {
       ++failed;
-      if (error.empty()) error = r.error.empty() ? "an answer without tokens" : r.error;
+      if (error.empty()) error = r.error.empty() ? "the answer has no tokens" : r.error;
       continue;
     }
     ttft.push_back(r.ttft()), e2e.push_back(r.e2e());
@@ -215,22 +215,24 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--request-rate", a->request_rate, "requests per second; inf: all at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--constant-rate", a->constant_rate, "requests come at equal intervals, not as a Poisson process");
-  app.add_option("--max-concurrency", a->max_concurrency, "requests open at a time; later ones wait (0: no limit)")
+  app.add_flag("--constant-rate", a->constant_rate, "send requests at equal intervals instead of as a Poisson process");
+  app.add_option("--max-concurrency", a->max_concurrency, "maximum open requests; later ones wait (0: no limit)")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--arrival-seed", a->seed, "of the times between requests")->capture_default_str();
-  app.add_option("--goodput", a->goodput, "limits in milliseconds that good requests keep: ttft:200,tpot:30,e2e:5000")
+  app.add_option("--arrival-seed", a->seed, "seed of the times between requests")->capture_default_str();
+  app.add_option("--goodput", a->goodput,
+                 "limits in milliseconds that good requests meet, e.g. ttft:200,tpot:30,e2e:5000")
       ->delimiter(',');
-  app.add_option("--base-url", a->base_url, "http://HOST:PORT of a server with OpenAI's API, instead of MODEL");
-  app.add_option("--remote-api-key", a->api_key, "its key");
-  app.add_option("--remote-vocabulary", a->vocabulary, "ids of the prompts for it are below this")
+  app.add_option("--base-url", a->base_url,
+                 "http://HOST:PORT of an OpenAI-compatible server to measure instead of MODEL");
+  app.add_option("--remote-api-key", a->api_key, "API key of that server");
+  app.add_option("--remote-vocabulary", a->vocabulary, "token ids in prompts for that server are below this")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   return [a] { return serve(*a); };
 }
 
-const BenchCommand command{"serve", "requests at a rate: TTFT, TPOT, time between tokens, goodput", declare};
+const BenchCommand command{"serve", "measure requests at a rate: TTFT, TPOT, time between tokens, goodput", declare};
 const Registry<BenchCommand> registered{command};
 
 }  // namespace

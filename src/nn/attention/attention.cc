@@ -1,4 +1,4 @@
-// Projections, norms of queries and keys, rotation, attention, output projection.
+// Grouped-query attention: projections, query and key norms, rotation, attention, output projection.
 #include "nn/attention/attention.h"
 
 #include <fmt/core.h>
@@ -11,7 +11,7 @@ namespace {
 std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + s.kv_width() + s.v_width(), s.qkv_rows, s.transposed}};
   const bool gate_in_q = s.output_gate && s.gate.empty();
-  std::vector<RowRange> q_rows;  // all queries, then all gates
+  std::vector<RowRange> q_rows;  // all queries first, then all gates
   for (int i = 0; gate_in_q && i < 2 * s.heads; ++i) {
     q_rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
   }
@@ -108,7 +108,7 @@ void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const 
   if (rotation_normalizes(step)) args.q_norm = q_norm_.of_heads(), args.k_norm = k_norm_.of_heads();
   const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
   if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
-  // One after the other: the queries' rotation, the keys', norms, and what is left of the op without rotations.
+  // The unfused path: rotate the queries, rotate and norm the keys, then call the op without rotations.
   const auto rotate = [&](const Tensor& x, const Rope::Rows* rope) {
     if (rope == nullptr) return;
     ops::RopeStoreArgs alone = args;
@@ -159,9 +159,9 @@ void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
   if (spec_.value_norm && !spec_.shared_kv) value_norm_.in_place(c, by_heads(v, spec_.kv_heads));
   if (spec_.clip > 0) ops::map(c, qkv, ops::Map::kClamp, spec_.clip);
   rotate_and_store(c, step, q, k, v);
-  // In 16 bits where nothing but the projection sees it, and that wants them.
+  // Use 16 bits if only the output projection reads the result and it takes 16-bit inputs.
   DType type = spec_.output_gate || spec_.sub_norm ? &kFloat32 : out_.input_type(c, x.rows());
-  if (type == &kFloat8E4M3) type = &kFloat32;  // whose scales are of whole rows
+  if (type == &kFloat8E4M3) type = &kFloat32;  // fp8 has one scale per row, but the op writes a row in pieces
   const Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.out_width());
   ops::AttentionArgs args = step.attention(mixed, q);
   args.heads = spec_.heads, args.scale = spec_.scale;

@@ -1,5 +1,7 @@
-// Grouped-query attention over the paged cache in every variation the families of src/models have: one table of
-// numbers and kinds per model, no code per family.
+// Grouped-query attention over the paged KV cache, in every variant that the families in src/models use. AttentionSpec
+// is data: one table of sizes and kinds per model, no code per family.
+// Fields that one family alone sets (value_scale, chunk, sub_norm, norm_per_head_tensors) act inside the layer, so a
+// family that kept them would have to copy it.
 #pragma once
 
 #include <string>
@@ -10,55 +12,55 @@
 
 namespace sluice {
 
-// What norms the queries and keys have.
+// Which norms are applied to queries and keys.
 enum class QkNorm {
   kNone,
-  kHead,           // every head by itself, one weight for all
-  kHeadAfterRope,  // the same, after the rotation
-  kEachHead,       // every head by itself, a weight for each
-  kProjection,     // all heads of a row together
+  kHead,           // each head is normed separately; all heads share one weight
+  kHeadAfterRope,  // like kHead, but after the rotation
+  kEachHead,       // each head is normed separately with a weight per head
+  kProjection,     // all heads of a row are normed together
 };
 
 struct AttentionSpec {
   int heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
-  int value_dim = 0;         // of a head's values, 0: head_dim
-  float scale = 1.0f;        // of the scores
-  float value_scale = 1.0f;  // of the values
+  int value_dim = 0;         // width of a head's values; 0: head_dim
+  float scale = 1.0f;        // multiplies the scores
+  float value_scale = 1.0f;  // multiplies the values
   bool causal = true;
-  int window = 0;         // > 0: a row sees only positions less than that far away
-  int chunk = 0;          // > 0: only positions of its own chunk, see ops::AttentionArgs
-  float soft_cap = 0.0f;  // > 0: of the scores
+  int window = 0;         // > 0: a row sees only positions less than this far away
+  int chunk = 0;          // > 0: a row sees only positions of its own chunk; see ops::AttentionArgs
+  float soft_cap = 0.0f;  // > 0: soft cap on the scores
   float clip = 0.0f;      // > 0: q, k and v are clamped to [-clip, clip], after norms
   bool qkv_bias = false;
   bool out_bias = false;
   bool interleaved_rope = false;
-  bool transposed = false;   // weights are [inputs, outputs]
-  bool output_gate = false;  // a gate, whose sigmoid scales the heads' results: tensor `gate`, or rows of q_proj after
-                             // each head's query
-  bool value_norm = false;   // every head's values are normed as qk_norm_spec says, without a weight
-  bool shared_kv = false;    // keys and values are those that another layer cached (LayerSpec::kv_from)
-  bool sinks = false;        // a learned logit per head in the softmax's denominator (tensor `sink`)
+  bool transposed = false;  // weights are [inputs, outputs]
+  // the sigmoid of a gate scales the heads' results: tensor `gate`, or rows of q_proj after each head's query
+  bool output_gate = false;
+  bool value_norm = false;  // each head's values are normed by qk_norm_spec without a weight
+  bool shared_kv = false;   // reads keys and values that another layer cached (LayerSpec::kv_from)
+  bool sinks = false;       // a learned logit per head in the softmax's denominator (tensor `sink`)
   QkNorm qk_norm = QkNorm::kNone;
   NormSpec qk_norm_spec{};
-  bool sub_norm = false;  // norm of the heads' results before the output projection (tensor "attn_sub_norm")
+  bool sub_norm = false;  // norms the heads' results before the output projection (tensor "attn_sub_norm")
   NormSpec sub_norm_spec{};
-  std::vector<float> alibi_slopes{};  // [heads] or empty (Press et al. 2021, arXiv:2108.12409)
-  // [heads, 2 * relative_reach + 1] or empty: added to the scores by distance, see ops::AttentionArgs.
+  std::vector<float> alibi_slopes{};  // [heads] or empty; ALiBi (Press et al. 2021, arXiv:2108.12409)
+  // [heads, 2 * relative_reach + 1] or empty: bias added to the scores by distance; see ops::AttentionArgs.
   std::vector<float> relative_bias{};
   int relative_reach = 0;
 
-  // Tensors. One name: a fused projection, whose rows `qkv_rows` lists as all queries, all keys, all values (empty: it
-  // is stored so). Three: q, k and v.
+  // Tensor names. Three names: q, k and v. One name: a fused projection. `qkv_rows` then lists its rows in the order
+  // all queries, all keys, all values; empty: the tensor is stored in that order.
   std::vector<std::string> qkv{"q_proj", "k_proj", "v_proj"};
   std::vector<RowRange> qkv_rows{};
-  std::string gate{};  // [heads * head_dim, hidden]; see output_gate
+  std::string gate{};  // [heads * head_dim, hidden]; used if output_gate
   std::string out = "o_proj";
   std::string q_norm = "q_norm", k_norm = "k_norm";
   std::string sink = "sinks";
-  bool norm_per_head_tensors =
-      false;  // kEachHead: q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
+  // kEachHead: the tensors are q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
+  bool norm_per_head_tensors = false;
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
@@ -67,25 +69,27 @@ struct AttentionSpec {
   int64_t out_width() const { return heads * value_columns(); }
 };
 
-// Rows of a fused projection stored group by group: the queries of one kv head, its key, its value (GPT-NeoX, Falcon).
+// Rows of a fused projection that is stored by group: the queries of one kv head, its key, its value (GPT-NeoX,
+// Falcon).
 std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& spec);
 
-// Slopes of the ALiBi paper for any number of heads: 2^(-8 i / heads) where that is a power of two.
+// ALiBi slopes for any number of heads. For a power of two, slope i is 2^(-8 i / heads).
 std::vector<float> alibi_slopes(int heads);
 
-// Norms of the queries or of the keys, in place on the columns of the fused result.
+// Norms queries or keys in place, on their columns of the fused projection's result.
 class HeadNorm {
  public:
   HeadNorm() = default;
   HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& spec);
   void operator()(ops::Ctx& c, const Tensor& x) const;  // [tokens, heads * head_dim]
-  // As the rotation behind it takes it; without weights where it is none of each head by itself with the same weights.
+  // The norm in the form that a fused rotation takes. Without weights unless each head is normed separately with shared
+  // weights (kHead).
   ops::HeadNorm of_heads() const { return kind_ == QkNorm::kHead ? norms_[0].of_heads() : ops::HeadNorm{}; }
 
  private:
   QkNorm kind_ = QkNorm::kNone;
   int heads_ = 0;
-  std::vector<Norm> norms_;  // one, or one per head
+  std::vector<Norm> norms_;  // one norm, or one per head
 };
 
 class Attention final : public TokenMixer {
@@ -106,10 +110,10 @@ class Attention final : public TokenMixer {
   }
 
  private:
-  // Of queries, keys and values: bf16 only where nothing but their rotation and attention sees them, and where the
-  // cache has no more bits.
+  // The type of queries, keys and values. bf16 only if nothing but rotation and attention reads them and the cache has
+  // no more bits.
   DType rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_t rows) const;
-  // Norms of queries and keys are part of their rotation.
+  // True if the rotation op also applies the norms of queries and keys.
   bool rotation_normalizes(const TokenMixerStep& step) const;
   void rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
                         const Tensor& v) const;

@@ -1,4 +1,5 @@
-// Groups and places, then one buffer, cut into regions: the keys or the values of one place in all blocks.
+// Assigns layers to groups and places, then cuts one buffer into regions. A region holds the keys or the values of one
+// place in all blocks.
 #include "nn/attention/kv_cache.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kMostGroups = 16;  // every step carries a block table for each
+constexpr int64_t kMostGroups = 16;  // each step carries a block table per group
 constexpr size_t kAlign = 128;       // bytes
 
 size_t bytes_of(DType dtype, int64_t elements) {
@@ -23,16 +24,16 @@ KvLayout::Place place_for(const KvShape& l, int block_size) {
   return {.k = rows * l.head_dim, .v = rows * l.value_dim};
 }
 
-// Layers of like window.
+// Layers with equal windows.
 struct Kind {
   std::vector<int> layers;
-  int64_t elements = 0;   // of the keys of a layer in a block, and of the values
-  int64_t per_place = 0;  // layers
+  int64_t elements = 0;   // elements that a layer's keys (or values) take in a block
+  int64_t per_place = 0;  // layers per place
   int64_t places() const { return (static_cast<int64_t>(layers.size()) + per_place - 1) / per_place; }
 };
-using Kinds = std::map<int, Kind, std::greater<>>;  // by window, none as INT_MAX
+using Kinds = std::map<int, Kind, std::greater<>>;  // keyed by window; no window is INT_MAX
 
-// The place into which the layers of every kind fit without a rest; no elements if there is none.
+// A place size that layers of every kind fill without remainder; zero elements if there is none.
 KvLayout::Place common_place(const KvLayout& layout, Kinds& kinds) {
   int64_t most = 0;
   for (auto& [window, kind] : kinds) {
@@ -50,8 +51,8 @@ KvLayout::Place common_place(const KvLayout& layout, Kinds& kinds) {
   return {.k = most, .v = most};
 }
 
-// Places that a sequence of `longest` tokens holds for each block_size of its tokens, on average, with so many places
-// in a block.
+// With `places` places in a block: the average number of places that a sequence of `longest` tokens holds per
+// block_size tokens.
 double places_held(const Kinds& kinds, int64_t places, int longest) {
   double sum = 0;
   for (const auto& [window, kind] : kinds) {
@@ -67,7 +68,8 @@ int64_t groups_with(const Kinds& kinds, int64_t places) {
   return groups;
 }
 
-// Places in a block: the most, for few groups, that cost little more than the best number does.
+// Chooses the number of places in a block. Takes the largest number (fewest groups) that costs little more memory than
+// the best one.
 int64_t choose_places(const Kinds& kinds, int longest) {
   constexpr double kTolerance = 1.05;
   int64_t most = 0;

@@ -1,10 +1,10 @@
-// Projections around attention over latent vectors.
+// Latent attention: the projections around attention over latent vectors.
 #include "nn/attention/latent_attention.h"
 
 namespace sluice {
 namespace {
 
-// The rows of the queries' projection, head by head [nope, rope], as all nope parts, then all rope parts.
+// The query projection stores each head as [nope, rope]; returns its rows as all nope parts, then all rope parts.
 std::vector<RowRange> split_rows(const LatentAttentionSpec& s) {
   const int64_t stride = s.nope_dim + s.rope_dim;
   std::vector<RowRange> rows;
@@ -37,7 +37,7 @@ void LatentAttention::load_kv_b(const Weights& w) {
   const int64_t stride = s.nope_dim + s.value_dim;
   keys_ = StackedLinear(context, context.dtype, s.heads, s.kv_rank, s.nope_dim);
   values_ = StackedLinear(context, context.dtype, s.heads, s.value_dim, s.kv_rank);
-  if (w.has("k_b_proj.weight")) {  // GGUF files have the two parts, that of the keys transposed
+  if (w.has("k_b_proj.weight")) {  // GGUF files store the two parts separately, with the key part transposed
     pack_heads(w, "k_b_proj", keys_, s.kv_rank, s.nope_dim);
     return pack_heads(w, "v_b_proj", values_, s.value_dim, s.kv_rank);
   }
@@ -53,7 +53,7 @@ void LatentAttention::load_kv_b(const Weights& w) {
   }
 }
 
-// Matrices [heads, rows, columns].
+// Packs matrices [heads, rows, columns].
 void LatentAttention::pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows,
                                  int64_t columns) const {
   LoadContext& context = w.context();
@@ -70,9 +70,9 @@ int64_t LatentAttention::floats_per_token() const {
   return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim;
 }
 
-// By their positions: a rotation of no angle, whose cosines are the factors.
+// Scales queries by position. This is a rotation by angle zero whose cosines are the factors.
 void LatentAttention::scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const {
-  const Tensor shape(q.data, &kFloat32, {1, 1, 8, rope.cos_sin.shape[1]});  // of caches that are not touched
+  const Tensor shape(q.data, &kFloat32, {1, 1, 8, rope.cos_sin.shape[1]});  // stands for caches that are not touched
   ops::RopeStoreArgs args;
   args.q = q, args.cos_sin = rope.cos_sin, args.positions = rope.rows;
   args.k_cache = args.v_cache = shape;

@@ -1,7 +1,7 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). Keys and values of all heads are projections of one
-// vector per token; that vector, with the rotated part of the keys, is all that is cached. The projection of the keys
-// is moved to the queries and that of the values to the results, so that attention has a single kv head whose values
-// are the first columns of its keys.
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). The keys and values of all heads are projections of one
+// latent vector per token. Only that vector and the rotated part of the keys are cached. The key projection is applied
+// to the queries and the value projection to the results. Attention therefore has a single kv head, whose values are
+// the first columns of its keys.
 #pragma once
 
 #include "nn/stacked_linear.h"
@@ -11,14 +11,14 @@ namespace sluice {
 
 struct LatentAttentionSpec {
   int heads = 0;
-  int q_rank = 0;   // of the queries' projection in two steps (q_a_proj, q_a_layernorm, q_b_proj); 0: one (q_proj)
+  int q_rank = 0;   // rank of the two-step query projection (q_a_proj, q_a_layernorm, q_b_proj); 0: one step (q_proj)
   int kv_rank = 0;  // width of the latent vector
-  int nope_dim = 0, rope_dim = 0;  // of a query: not rotated, rotated
+  int nope_dim = 0, rope_dim = 0;  // unrotated and rotated dimensions of a query
   int value_dim = 0;
-  float scale = 1.0f;            // of the scores
-  bool bias = false;             // of q_a_proj, kv_a_proj_with_mqa and o_proj
-  bool interleaved_rope = true;  // pairs (2i, 2i + 1)
-  NormSpec norm{};               // of the latent vectors
+  float scale = 1.0f;            // multiplies the scores
+  bool bias = false;             // q_a_proj, kv_a_proj_with_mqa and o_proj have a bias
+  bool interleaved_rope = true;  // rotates pairs (2i, 2i + 1)
+  NormSpec norm{};               // norm of the latent vectors
 };
 
 class LatentAttention final : public TokenMixer {
@@ -37,10 +37,10 @@ class LatentAttention final : public TokenMixer {
   void pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows, int64_t columns) const;
 
   LatentAttentionSpec spec_;
-  Linear q_a_, q_b_;  // q_b_ alone without a rank; its outputs: all heads' parts that are not rotated, then the others
+  Linear q_a_, q_b_;  // q_b_ alone if q_rank is 0; outputs: the unrotated parts of all heads, then the rotated parts
   Norm q_norm_, kv_norm_;
   Linear kv_a_, out_;
-  StackedLinear keys_, values_;  // per head: [kv_rank, nope_dim] and [value_dim, kv_rank]
+  StackedLinear keys_, values_;  // per head [kv_rank, nope_dim] and [value_dim, kv_rank]
 };
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// Rope scalings. Frequencies are rounded to fp32 where the reference keeps them in fp32.
+// Reads rope scalings and computes their tables. Frequencies are rounded to fp32 where the reference keeps them in
+// fp32.
 #include "nn/attention/rope.h"
 
 #include <fmt/core.h>
@@ -56,11 +57,11 @@ void llama3_frequencies(const RopeSpec& s, std::vector<double>& freq) {
 
 double required(const Config& rope, const char* key) {
   const double value = rope.at<double>(key);
-  if (!(value > 0)) rope.refuse(key, fmt::format("{} is not positive", value));
+  if (!(value > 0)) rope.refuse(key, fmt::format("must be positive, not {}", value));
   return value;
 }
 
-// Of the maximal lengths, where a checkpoint gives both and no factor.
+// Ratio of the maximum lengths, for checkpoints that give both lengths and no factor.
 double length_ratio(int max_positions, const RopeSpec& s) {
   return static_cast<double>(max_positions) / s.original_max_positions;
 }
@@ -85,7 +86,7 @@ void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_p
   for (const auto* list : {&s.short_factor, &s.long_factor}) {
     if (static_cast<int>(list->size()) != s.rotary_dim / 2) {
       rope.refuse(list == &s.short_factor ? "short_factor" : "long_factor",
-                  fmt::format("has {} values, needs {}", list->size(), s.rotary_dim / 2));
+                  fmt::format("has {} values, expected {}", list->size(), s.rotary_dim / 2));
     }
   }
   s.factor = rope.get("factor", has_original ? length_ratio(max_positions, s) : 1.0);
@@ -95,7 +96,7 @@ void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_p
   s.attention_factor = rope.get("short_mscale", s.attention_factor);
 }
 
-// The object that describes the rotation, from either spelling.
+// Returns the object that describes the rotation, from either spelling.
 Config rope_object(const Config& config, std::string_view layer_type) {
   const bool modern = config.has("rope_parameters");
   const bool old = config.has("rope_scaling");
@@ -116,29 +117,30 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta) {
     config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
   }
-  if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("{} is not above 1", s.theta));
+  if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("must be above 1, not {}", s.theta));
   s.type = rope.get("rope_type", rope.get("type", std::string("default")));
   const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", defaults.partial));
   if (!(partial > 0 && partial <= 1))
-    config.refuse("partial_rotary_factor", fmt::format("{} is not in (0, 1]", partial));
+    config.refuse("partial_rotary_factor", fmt::format("must be in (0, 1], not {}", partial));
   s.rotary_dim = static_cast<int>(head_dim * partial);
   if (s.type == "proportional") {
     s.angles = s.rotary_dim / 2;
     s.rotary_dim = head_dim;
   }
   if (s.rotary_dim < 2 || s.rotary_dim % 2 != 0) {
-    config.refuse("head_dim", fmt::format("{} rotated dimensions, must be even and at least 2", s.rotary_dim));
+    config.refuse("head_dim", fmt::format("gives {} rotated dimensions, must be even and at least 2", s.rotary_dim));
   }
-  // A text's tokens have one position, whichever part of a head it turns (Qwen's and others' models of images).
+  // In text, a token has one position for all parts of a head. Only images use several (Qwen and other multimodal
+  // models).
   if (s.type == "mrope") s.type = "default";
   for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.ignore(key);
   if (s.type == "su") s.type = "longrope";  // the name Phi-3's first checkpoints used
   rope.ignore("type");
-  // Where both have it, the reference takes the configuration's (Phi-3), not the scaling's.
+  // If both have the key, the reference uses the one in the configuration (Phi-3), not the one in the scaling.
   const char* const original = "original_max_position_embeddings";
   const bool has_original = rope.has(original) || config.has(original);
   s.original_max_positions = config.get(original, rope.get(original, max_positions));
-  if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "is not positive");
+  if (s.original_max_positions < 1) rope.refuse("original_max_position_embeddings", "must be positive");
 
   if (defaults.temperature) {
     s.temperature = rope.get("llama_4_scaling_beta", 0.0);
@@ -146,7 +148,7 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
     rope.ignore("max_position_embeddings");
   }
 
-  if (s.type == "dynamic" && rope.has("alpha")) {  // Hunyuan's: one stretch for all lengths
+  if (s.type == "dynamic" && rope.has("alpha")) {  // Hunyuan: the same stretch for all lengths
     s.theta *= std::pow(required(rope, "alpha"), static_cast<double>(s.rotary_dim) / (s.rotary_dim - 2));
     s.type = "default";
     for (const char* unused : {"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) rope.ignore(unused);
@@ -154,22 +156,25 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
     s.factor = rope.get("factor", 1.0);
   } else if (s.type == "linear" || s.type == "dynamic") {
     s.factor = required(rope, "factor");
-    if (s.type == "dynamic") s.original_max_positions = max_positions;  // which is what the reference stretches
+    if (s.type == "dynamic") s.original_max_positions = max_positions;  // the reference stretches max_positions
   } else if (s.type == "yarn") {
     read_yarn(rope, s, has_original, max_positions);
   } else if (s.type == "llama3") {
     s.factor = required(rope, "factor");
     s.low_freq_factor = required(rope, "low_freq_factor");
     s.high_freq_factor = required(rope, "high_freq_factor");
-    if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", "is not above low_freq_factor");
+    if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", "must be above low_freq_factor");
   } else if (s.type == "longrope") {
     read_longrope(rope, s, has_original, max_positions);
   } else if (s.type != "default") {
-    rope.refuse("rope_type",
-                fmt::format("'{}' is none of default, linear, dynamic, yarn, llama3, longrope, proportional", s.type));
+    rope.refuse(
+        "rope_type",
+        fmt::format(
+            "unknown type '{}' (expected one of: default, linear, dynamic, yarn, llama3, longrope, proportional)",
+            s.type));
   }
   const std::vector<std::string> unread = rope.unread();
-  if (!unread.empty()) rope.refuse(unread.front(), fmt::format("is not understood for rope_type '{}'", s.type));
+  if (!unread.empty()) rope.refuse(unread.front(), fmt::format("is not supported for rope_type '{}'", s.type));
   return s;
 }
 
@@ -220,7 +225,7 @@ void fill_row(const RopeSpec& s, const std::vector<double>& freq, int length, in
   }
   const double direction = s.backward ? -factor : factor;
   for (int i = 0; i < half; ++i) {
-    // The reference multiplies in fp32; at long positions the rounded angle is part of the model.
+    // The reference multiplies in fp32. At long positions the rounded angle is part of the model.
     const float angle = static_cast<float>(freq[i]) * static_cast<float>(position);
     row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * factor);
     row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)) * direction);

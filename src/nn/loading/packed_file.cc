@@ -1,5 +1,5 @@
-// Files, locks and mappings of POSIX. A new file is written under another name, locked as long as somebody works on it:
-// who finds it unlocked has found what a crash left, and begins again.
+// A file of packed weights, with POSIX locks and mappings. A new file is written under a temporary name and stays
+// locked while a process works on it. An unlocked temporary file was left by a crash and is written again.
 #include "nn/loading/packed_file.h"
 
 #include <fcntl.h>
@@ -29,15 +29,15 @@ constexpr size_t kPage = 4096;
 constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'P', 'W'};
 constexpr uint32_t kVersion = 1;
 
-// The first page. `hash` is that of the fields before it.
+// The first page of the file. `hash` covers the fields before it.
 struct Header {
   char magic[8];
   uint32_t version;
   uint32_t weights;
-  uint64_t bytes;   // of the file
-  Sha256 contents;  // of PackedFileSpec::contents
-  Sha256 program;   // of PackedFileSpec::program
-  Sha256 sample;    // of the first page of every weight
+  uint64_t bytes;   // size of the file
+  Sha256 contents;  // hash of PackedFileSpec::contents
+  Sha256 program;   // hash of PackedFileSpec::program
+  Sha256 sample;    // hash of the first page of every weight
   Sha256 hash;
 };
 static_assert(sizeof(Header) <= kPage);
@@ -48,7 +48,7 @@ Sha256 hash_of(const Header& header) {
 
 size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-// Closes when it leaves its scope.
+// Closes the descriptor at the end of its scope.
 class Fd {
  public:
   explicit Fd(int fd) : fd_(fd) {}
@@ -64,7 +64,7 @@ class Fd {
   int fd_;
 };
 
-// Is that still the file of that name?
+// Returns true if `path` still names the open file.
 bool still_named(int fd, const std::string& path) {
   struct stat opened {
   }, named{};
@@ -82,7 +82,8 @@ PackedFile::PackedFile(PackedFileSpec spec) : spec_(std::move(spec)), bytes_(kPa
   constexpr size_t kDigits = 32;
   path_ = (fs::path(spec_.folder) / (hex(sha256(spec_.contents)).substr(0, kDigits) + ".packed")).string();
   unfinished_ = path_ + ".unfinished";
-  if (spec_.program.empty()) fail("this program was linked without a build id, which tells its files from others'", 0);
+  if (spec_.program.empty())
+    fail("this program was linked without a build id, so its files cannot be told from those of other builds", 0);
   if (!map()) begin();
 }
 
@@ -96,18 +97,18 @@ void PackedFile::fail(const std::string& what, int error) const {
                                                           error != 0 ? std::strerror(error) : ""));
 }
 
-// Maps the file that is there, if it is the right one.
+// Maps the existing file if it is the right one.
 bool PackedFile::map() {
   const Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) {
     if (errno == ENOENT || errno == ENOTDIR) return false;
-    fail("cannot be opened", errno);
+    fail("cannot open the file", errno);
   }
   struct stat info {};
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    fail("is no file", 0);
+    fail("is not a regular file", 0);
   } else if (static_cast<size_t>(info.st_size) != bytes_) {
-    refused_ = fmt::format("has {} bytes instead of {}", info.st_size, bytes_);
+    refused_ = fmt::format("has {} bytes, expected {}", info.st_size, bytes_);
   } else {
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.get(), 0);
     if (mapped == MAP_FAILED) fail("mmap", errno);
@@ -119,12 +120,13 @@ bool PackedFile::map() {
   return false;
 }
 
-// Why what is mapped cannot be used; empty: it can.
+// Returns why the mapped file cannot be used; empty if it can.
 std::string PackedFile::refusal() const {
   Header header;
   std::memcpy(&header, data_, sizeof header);
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return "is no file of packed weights";
-  if (header.version != kVersion) return fmt::format("has version {} of the format", header.version);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return "is not a file of packed weights";
+  if (header.version != kVersion)
+    return fmt::format("has version {} of the format, expected {}", header.version, kVersion);
   if (header.hash != hash_of(header)) return "has a damaged header";
   if (header.contents != sha256(spec_.contents) || header.weights != spec_.sizes.size() || header.bytes != bytes_) {
     return "holds other weights";
@@ -134,7 +136,7 @@ std::string PackedFile::refusal() const {
   return "";
 }
 
-// What is cheap to read tells files that were cut, or whose blocks never came to the disk.
+// Hashes what is cheap to read. This detects truncated files and files whose blocks never reached the disk.
 Sha256 PackedFile::sample() const {
   std::string pages;
   for (size_t i = 0; i < offsets_.size(); ++i) {
@@ -143,33 +145,34 @@ Sha256 PackedFile::sample() const {
   return sha256(pages);
 }
 
-// Takes the lock of the unfinished file and makes room for all of it; unless another process finishes it meanwhile.
+// Locks the unfinished file and allocates its full size. Returns without the lock if another process finishes the file
+// meanwhile.
 void PackedFile::begin() {
   std::error_code problem;
   fs::create_directories(spec_.folder, problem);
-  if (problem) fail("its folder cannot be made", problem.value());
+  if (problem) fail("cannot create its folder", problem.value());
   constexpr mode_t kMode = 0644;
   for (;;) {
     Fd file(::open(unfinished_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode));
-    if (file.get() < 0) fail("cannot be made", errno);
+    if (file.get() < 0) fail("cannot create the file", errno);
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) fail("cannot be locked", errno);
+      if (errno != EWOULDBLOCK) fail("cannot lock the file", errno);
       log::info("{}: waiting for another process, which is packing these weights", path_);
       while (::flock(file.get(), LOCK_EX) != 0) {
-        if (errno != EINTR) fail("cannot be locked", errno);
+        if (errno != EINTR) fail("cannot lock the file", errno);
       }
     }
-    if (!still_named(file.get(), unfinished_)) continue;  // finished or given up since it was opened
+    if (!still_named(file.get(), unfinished_)) continue;  // finished or abandoned since it was opened
     fd_ = file.release();
     break;
   }
   try {
-    if (map()) return discard();  // finished since it was looked for
+    if (map()) return discard();  // finished since the last look
     if (!refused_.empty()) log::warning("{} {}; the weights are packed again", path_, refused_);
-    // All blocks now: a page of a mapping that finds no room on the disk would end the process.
-    if (::ftruncate(fd_, 0) != 0) fail("cannot be written", errno);
+    // Allocate all blocks now. Writing to a mapped page without disk space would kill the process.
+    if (::ftruncate(fd_, 0) != 0) fail("cannot write the file", errno);
     if (const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes_)); error != 0) {
-      fail(fmt::format("no room for {} MiB", bytes_ >> 20), error);
+      fail(fmt::format("the disk has no room for {} MiB", bytes_ >> 20), error);
     }
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (mapped == MAP_FAILED) fail("mmap", errno);
@@ -180,7 +183,7 @@ void PackedFile::begin() {
   }
 }
 
-// The unfinished file, if there is one.
+// Deletes the unfinished file, if there is one.
 void PackedFile::discard() noexcept {
   if (fd_ < 0) return;
   ::unlink(unfinished_.c_str());
@@ -189,7 +192,7 @@ void PackedFile::discard() noexcept {
 
 std::byte* PackedFile::next(size_t bytes) {
   CHECK(next_ < offsets_.size() && spec_.sizes[next_] == bytes, "weight {} of {} bytes", next_, bytes);
-  // What was packed before can go to the disk meanwhile.
+  // Start writing the previously packed weights to disk meanwhile.
   if (!filled_ && next_ > 0) {
     ::sync_file_range(fd_, static_cast<off_t>(offsets_[next_ - 1]), static_cast<off_t>(spec_.sizes[next_ - 1]),
                       SYNC_FILE_RANGE_WRITE);
@@ -198,7 +201,7 @@ std::byte* PackedFile::next(size_t bytes) {
 }
 
 void PackedFile::finish() {
-  CHECK(!filled_ && next_ == offsets_.size(), "{} of {} weights", next_, offsets_.size());
+  CHECK(!filled_ && next_ == offsets_.size(), "packed {} of {} weights", next_, offsets_.size());
   const auto start = std::chrono::steady_clock::now();
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
@@ -210,17 +213,18 @@ void PackedFile::finish() {
   header.sample = sample();
   header.hash = hash_of(header);
   std::memcpy(data_, &header, sizeof header);
-  if (::msync(data_, bytes_, MS_SYNC) != 0 || ::fsync(fd_) != 0) fail("cannot be written", errno);
+  if (::msync(data_, bytes_, MS_SYNC) != 0 || ::fsync(fd_) != 0) fail("cannot write the file", errno);
   if (::mprotect(data_, bytes_, PROT_READ) != 0) fail("mprotect", errno);
-  if (::rename(unfinished_.c_str(), path_.c_str()) != 0) fail("cannot be named", errno);
+  if (::rename(unfinished_.c_str(), path_.c_str()) != 0) fail("cannot rename the file", errno);
   ::close(std::exchange(fd_, -1));
   filled_ = true;
   const Fd folder(::open(spec_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0 || ::fsync(folder.get()) != 0) {
-    log::warning("{}: its name may be lost in a crash of the system: {}", path_, std::strerror(errno));
+    log::warning("{}: cannot sync its folder, so a system crash may lose the file's name: {}", path_,
+                 std::strerror(errno));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  log::info("{}: {} MiB of packed weights, {:.1f} s until they were on the disk", path_, bytes_ >> 20, took.count());
+  log::info("{}: {} MiB of packed weights written to disk in {:.1f} s", path_, bytes_ >> 20, took.count());
 }
 
 void PackedFile::read_ahead(ThreadPool& pool) const {
@@ -230,7 +234,7 @@ void PackedFile::read_ahead(ThreadPool& pool) const {
     std::byte* weight = data_ + offsets_[i];
     pool.parallel_for(static_cast<int64_t>((size + kStep - 1) / kStep), 1, [&](int64_t begin, int64_t end) {
       const size_t from = static_cast<size_t>(begin) * kStep, to = std::min(static_cast<size_t>(end) * kStep, size);
-      // Linux before 5.14 does not know the first, and reads pages when they are first touched.
+      // Linux before 5.14 does not have MADV_POPULATE_READ; there pages are read when first touched.
       if (::madvise(weight + from, to - from, MADV_POPULATE_READ) != 0) {
         ::madvise(weight + from, to - from, MADV_WILLNEED);
       }

@@ -1,9 +1,9 @@
-// Packed weights in a file: written when a model is loaded for the first time, mapped by later loads, which then pack
-// nothing and read no matrix of the checkpoint. Mapped weights are pages of the file: processes share them, and the
-// kernel drops them where memory is short and reads them again.
+// Packed weights in a file. The first load of a model writes the file; later loads map it, pack nothing and read no
+// matrix of the checkpoint. Mapped weights are pages of the file: processes share them, and the kernel can drop them
+// under memory pressure and read them again.
 //
-// The file: a page of header (magic, sizes, hashes), then the weights in the order in which the model's constructors
-// ask for them, each on a page of its own. Its name is the hash of what the contents depend on.
+// Layout: one page of header (magic, sizes, hashes), then the weights in the order in which the model's constructors
+// ask for them, each starting on a page. The file's name is a hash of everything its contents depend on.
 #pragma once
 
 #include <cstddef>
@@ -17,39 +17,39 @@
 
 namespace sluice {
 
-// The file cannot be made or written; weights can still be packed into memory.
+// The file cannot be created or written. Weights can still be packed into memory.
 struct PackedFileError : Error {
   using Error::Error;
 };
 
 struct PackedFileSpec {
-  std::string folder;         // made, when it is not there
-  std::string contents;       // everything that the weights depend on but the program
-  std::string program;        // which build packs them: base/build_id.h
-  std::vector<size_t> sizes;  // of the weights, in order
+  std::string folder;         // created if it does not exist
+  std::string contents;       // everything that the weights depend on, except the program
+  std::string program;        // identifies the build that packs them: base/build_id.h
+  std::vector<size_t> sizes;  // bytes of each weight, in order
 };
 
 class PackedFile {
  public:
-  // Maps the file if it is there and whole; else begins a new one, which nobody sees before finish(), and logs why one
-  // that was there is not used. Another process that is writing it is waited for. A file that is there may be
-  // read-only. Throws PackedFileError; no file is left behind then.
+  // Maps the file if it exists and is intact. Otherwise logs why an existing file is not used and begins a new one,
+  // which nobody sees before finish(). Waits for another process that is writing the file. An existing file may be
+  // read-only. Throws PackedFileError and leaves no file behind then.
   explicit PackedFile(PackedFileSpec spec);
-  ~PackedFile();  // what was not finished is deleted
+  ~PackedFile();  // deletes an unfinished file
   PackedFile(const PackedFile&) = delete;
   PackedFile& operator=(const PackedFile&) = delete;
 
-  bool filled() const { return filled_; }  // the weights are there and may only be read
-  // Memory of the next weight, aligned to a page; zeroed unless filled. `bytes` must be what the spec says.
+  bool filled() const { return filled_; }  // the weights are there and read-only
+  // Memory of the next weight, page-aligned; zeroed unless filled. `bytes` must match the spec.
   std::byte* next(size_t bytes);
-  // After the last weight of a file that was not filled: to the disk, and under its name. Throws PackedFileError; the
-  // weights must not be used then.
+  // Call after the last weight of a file that was not filled. Writes the file to disk and gives it its name. Throws
+  // PackedFileError; the weights must not be used then.
   void finish();
-  // Brings all of it into memory, the share of each part of the pool from its threads.
+  // Reads the whole file into memory. The threads of each part of the pool read that part's share.
   void read_ahead(ThreadPool& pool) const;
 
   const std::string& path() const { return path_; }
-  size_t bytes() const { return bytes_; }  // of the file
+  size_t bytes() const { return bytes_; }  // size of the file
 
  private:
   bool map();
@@ -60,13 +60,13 @@ class PackedFile {
   void discard() noexcept;
 
   PackedFileSpec spec_;
-  std::vector<size_t> offsets_;  // of the weights
+  std::vector<size_t> offsets_;  // offset of each weight
   std::string path_, unfinished_;
-  std::string refused_;  // why the file that was there is not used
-  int fd_ = -1;          // of the unfinished file, locked
+  std::string refused_;  // why an existing file is not used
+  int fd_ = -1;          // the unfinished file, locked
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
-  size_t next_ = 0;  // weight
+  size_t next_ = 0;  // index of the next weight
   bool filled_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Named access to a checkpoint's tensors.
+// Looks up a checkpoint's tensors by name and collects problems.
 #include "nn/loading/weights.h"
 
 #include <fmt/core.h>

@@ -1,6 +1,5 @@
-// How layers get their weights: by name, at construction, in one pass that first plans and then loads. The same
-// constructors run twice: dry (shapes checked, bytes counted, nothing read) and for real. What is missing, misshapen or
-// left over is reported in one error.
+// How layers get their weights: by name, at construction. The same constructors run twice: first dry (check shapes,
+// count bytes, read nothing), then for real. All missing, misshapen and unused tensors are reported in one error.
 #pragma once
 
 #include <algorithm>
@@ -21,46 +20,46 @@ namespace sluice {
 
 struct LoadContext {
   const Checkpoint& checkpoint;
-  ops::Queue& queue;  // packs the weights; its device is the model's
+  ops::Queue& queue;  // packs the weights; the model runs on its device
   const ops::Ops& ops = queue.device().ops();
-  DType dtype = nullptr;                              // type matrices of plain types are stored and multiplied in
-  DType quantization = nullptr;                       // block format they are stored in instead; may be null
-  bool quantize_head = false;                         // the output head, too
+  DType dtype = nullptr;                              // type in which matrices of plain types are stored and multiplied
+  DType quantization = nullptr;                       // block format in which they are stored instead; may be null
+  bool quantize_head = false;                         // also quantizes the output head
   bool fp8_activations = false;                       // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
-  Task task = Task::kGenerate;                        // what the model is for, see Model::forward
+  Task task = Task::kGenerate;                        // what the model is for; see Model::forward
   bool dry = false;                                   // plan only
-  bool keep_types = false;                            // plain types, too, stay what they are in the checkpoint
+  bool keep_types = false;                            // plain types also stay as they are in the checkpoint
   Memory& memory = queue.device().memory();           // where weights go
-  std::function<void(size_t done_bytes)> progress{};  // after each tensor; may be null
-  std::shared_ptr<PackedFile> packed{};               // where packed matrices go, or are; null: into memory
+  std::function<void(size_t done_bytes)> progress{};  // called after each tensor; may be null
+  std::shared_ptr<PackedFile> packed{};  // file for packed matrices, to write or already filled; null: pack into memory
 
-  // Filled while building.
+  // Filled by the constructors.
   size_t weight_bytes = 0;             // memory of packed matrices, vectors and tables
-  std::vector<size_t> packed_sizes{};  // of it, of each packed matrix in turn
-  std::string packed_layout{};         // what they are: a line each
+  std::vector<size_t> packed_sizes{};  // bytes of each packed matrix in turn; part of weight_bytes
+  std::string packed_layout{};         // description of the packed matrices, one line each
   size_t mapped_bytes = 0;             // read in place from the file (embedding tables)
-  int64_t widest_matmul = 0;           // inputs of a token, of all experts that it takes
-  int attention_heads = 0;             // the most of any layer
-  int64_t attention_value_dim = 0;     // likewise
+  int64_t widest_matmul = 0;           // most inputs per token of any matmul, counting all experts that a token takes
+  int attention_heads = 0;             // most of any layer
+  int64_t attention_value_dim = 0;     // largest of any layer
   int64_t parameters = 0;
   size_t done_bytes = 0;
   std::set<std::string, std::less<>> used{};
   std::vector<std::string> problems{};
 
-  void note_attention(int heads, int64_t value_dim) {  // of a layer
+  void note_attention(int heads, int64_t value_dim) {  // called for each attention layer
     attention_heads = std::max(attention_heads, heads);
     attention_value_dim = std::max(attention_value_dim, value_dim);
   }
 
-  // Are matrices read and packed? Else they are only counted, or there already.
+  // True if matrices are read and packed. False if they are only counted (dry) or already in the packed file.
   bool packs() const { return !dry && (packed == nullptr || !packed->filled()); }
 
-  // The type a matrix is stored and multiplied in. Block formats stay what they are, as far as the backend has them; of
-  // others, those whose inputs fill whole blocks become the block format that was asked for, unless `keep` is true.
+  // The type a matrix is stored and multiplied in. Block formats stay as they are if the backend supports them. Other
+  // types become `quantization`, if it is set, their inputs fill whole blocks and `keep` is false.
   DType matrix_type(DType in_checkpoint, int64_t inputs, bool keep = false) const;
 
-  // Throws Error(kUnsupportedModel) listing missing, misshapen and unused tensors, if there are any. `ignorable` says
-  // which leftovers are known to be harmless (rotary inverse frequencies in old checkpoints, for example).
+  // Throws Error(kUnsupportedModel) that lists missing, misshapen and unused tensors, if there are any. `ignorable`
+  // returns true for unused tensors that are known to be harmless (e.g. rotary inverse frequencies in old checkpoints).
   void finish(const std::function<bool(std::string_view name)>& ignorable = {}) const;
 };
 
@@ -83,16 +82,16 @@ class Weights {
  public:
   explicit Weights(LoadContext& context, std::string prefix = {}) : context_(&context), prefix_(std::move(prefix)) {}
 
-  Weights operator/(std::string_view name) const;  // an empty name stays here
+  Weights operator/(std::string_view name) const;  // an empty name returns the same prefix
   LoadContext& context() const { return *context_; }
   const std::string& prefix() const { return prefix_; }
   bool has(std::string_view name) const;
 
-  // The tensor, its shape checked; nullptr (and a recorded problem) when it is missing or misshapen, or has no data
-  // (TensorEntry::compute) for a caller that does not ask for such ones.
+  // Returns the tensor after checking its shape. Returns nullptr and records a problem if it is missing or misshapen.
+  // With kWithData, also returns nullptr for a tensor without data (TensorEntry::compute).
   enum class Stored { kWithData, kAnyWay };
   const TensorEntry* tensor(std::string_view name, const Shape& shape, Stored stored = Stored::kWithData) const;
-  // A small tensor as fp32, on the host. Empty in a dry run or when missing.
+  // A small tensor as fp32 on the host. Empty in a dry run or if the tensor is missing.
   std::vector<float> vector(std::string_view name, int64_t n) const { return vector(name, Shape{n}); }
   std::vector<float> vector(std::string_view name, const Shape& shape) const;
 

@@ -1,5 +1,5 @@
-// Layouts of experts. Matrices are packed one expert at a time, so that what must be transposed or decoded takes the
-// memory of one.
+// Loads experts from every layout. Packs one expert at a time, so that transposing or decoding needs memory for only
+// one.
 #include "nn/moe/expert_weights.h"
 
 #include <fmt/core.h>
@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Rows [row, row + count) of a tensor seen as [rows, columns]; without data when there is none.
+// Views a tensor as [rows, columns] and returns rows [row, row + count). Without data if the tensor is missing.
 Tensor rows_of(const TensorEntry* entry, int64_t row, int64_t count, int64_t columns) {
   if (entry == nullptr) return Tensor(nullptr, &kFloat32, {count, columns});
   Tensor matrix = entry->view();
@@ -18,7 +18,7 @@ Tensor rows_of(const TensorEntry* entry, int64_t row, int64_t count, int64_t col
   return matrix.slice_rows(row, count);
 }
 
-// Every second row from `first` on.
+// Returns every second row, starting at `first`.
 Tensor alternate_rows(const Tensor& matrix, int64_t first) {
   Tensor out = matrix.slice_rows(first, matrix.rows() - first);
   out.shape = {(out.rows() + 1) / 2, matrix.shape[1]};
@@ -53,7 +53,7 @@ class Loader {
   }
 
   void stacked_parameters() {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files and MXFP4
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files and in MXFP4
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
     plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
@@ -64,7 +64,7 @@ class Loader {
   }
 
   void flat() {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files
     plan(context_.dtype, context_.dtype);
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
@@ -77,7 +77,7 @@ class Loader {
   }
 
   void transposed(bool in_turn) {
-    if (w_.has(spec_.gate + ".weight")) return stacked();  // of GGUF files and MXFP4
+    if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files and in MXFP4
     plan(context_.dtype, context_.dtype);
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
@@ -96,7 +96,7 @@ class Loader {
   void biases() {
     if (spec_.bias == ExpertBias::kNone) return;
     if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(context_, w_.vector("bias", hidden_));
-    if (w_.has(spec_.gate + ".bias")) {  // of stacked ones
+    if (w_.has(spec_.gate + ".bias")) {  // stacked experts
       in_.set_bias(context_, w_.vector(spec_.gate + ".bias", Shape{spec_.experts, 2 * inner_}));
       return out_.set_bias(context_, w_.vector(spec_.down + ".bias", Shape{spec_.experts, hidden_}));
     }
@@ -117,13 +117,13 @@ class Loader {
     out_ = StackedLinear(context_, out, spec_.experts, hidden_, inner_);
   }
 
-  // One weight holds all experts' matrices of a name: the first one's type is the type of all.
+  // One weight holds the matrices of all experts, so all have the type of the first.
   DType type_of_first(const std::string& name) const {
     const TensorEntry* entry = context_.checkpoint.find((w_ / "experts" / "0" / name).prefix() + "weight");
     return entry != nullptr ? entry->dtype : context_.dtype;
   }
 
-  // Rows of gate and up, in turn.
+  // Packs interleaved rows of gate and up.
   void pack_in_turn(int e, const Tensor& rows) {
     in_.pack(context_, e, 0, alternate_rows(rows, 0));
     in_.pack(context_, e, inner_, alternate_rows(rows, 1));

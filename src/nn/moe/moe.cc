@@ -1,4 +1,4 @@
-// A layer's way through its experts.
+// Routes rows to experts, runs them and adds up the results.
 #include "nn/moe/moe.h"
 
 #include <algorithm>
@@ -66,7 +66,8 @@ void Moe::scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const
   ops::gather_rows(c, weights, Tensor(choice.weights.data, &kFloat32, {places, 1}), choice.entries);
   ops::gather_rows(c, rows, x, choice.rows);
   ops::combine(c, {.out = inputs, .x = rows, .weights = weights, .places = {}});
-  ops::softplus(c, choice.weights, nullptr, 1.0f, 1.0f);  // results are added up as they are: all ones
+  // inputs are already weighted, so the results are summed with weights of one
+  ops::softplus(c, choice.weights, nullptr, 1.0f, 1.0f);
 }
 
 void Moe::scale_weights(ops::Ctx& c, const Choice& choice) const {
@@ -105,7 +106,7 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   } else {
     ops::glu(c, inner, gate_up, spec_.activation);
   }
-  out_.experts(c, mine, inner, choice.starts);  // what they were given is no longer needed
+  out_.experts(c, mine, inner, choice.starts);  // the gathered inputs are no longer needed
   ops::combine(
       c,
       {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate || shared});

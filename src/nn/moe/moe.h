@@ -1,6 +1,8 @@
 // Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends every row to its top k of many MLPs. Rows
-// are sorted by expert, multiplied with the matrices of all experts in one op each, and added up in ascending order of
-// the experts, so that a row's sum does not depend on the other rows of the batch.
+// are sorted by expert and multiplied with the matrices of all experts in one op per projection. Results are added in
+// ascending order of the experts, so a row's sum does not depend on the other rows of the batch.
+// Fields that one family alone sets (glu_alpha, glu_limit, scaled_inputs, expert_scale) act between the layer's ops, so
+// a family that kept them would have to copy the layer.
 #pragma once
 
 #include <string>
@@ -11,54 +13,54 @@
 
 namespace sluice {
 
-// How the experts' matrices lie in the checkpoint.
+// Layout of the experts' matrices in the checkpoint.
 enum class ExpertLayout {
   kSeparate,  // experts.N.gate.weight, experts.N.up.weight [inner, hidden], experts.N.down.weight [hidden, inner]
   kStacked,   // gate.weight [experts, 2 * inner, hidden], gate rows first; down.weight [experts, hidden, inner]
-  kStackedParameters,  // the same as tensors gate and down, not gate.weight and down.weight
-  kFlat,               // gate, up, down [experts * inner, hidden], the last one transposed
+  kStackedParameters,  // like kStacked, but the tensors are named gate and down, without ".weight"
+  kFlat,               // gate, up, down [experts * inner, hidden]; down is transposed
   kTransposedHalves,   // gate [experts, hidden, 2 * inner], gate columns first; down [experts, inner, hidden]
-  kTransposed,         // gate [experts, hidden, 2 * inner], gate and up columns in turn; down [experts, inner, hidden]
+  kTransposed,  // gate [experts, hidden, 2 * inner], gate and up columns interleaved; down [experts, inner, hidden]
 };
 
 enum class ExpertBias {
   kNone,
   kEach,  // gate_bias [experts, 2 * inner], in the order of kTransposed, and down_bias [experts, hidden]
-  kSum,   // bias [hidden] of the sum; weights must add up to one
+  kSum,   // one bias [hidden] for the sum; the routing weights must add up to one
 };
 
 struct MoeSpec : ops::Routing {
   int experts = 0;
   int inner = 0;      // width of an expert
-  bool gated = true;  // as in MlpSpec; without gates only experts in the layout kSeparate are known
+  bool gated = true;  // as in MlpSpec; ungated experts support only the layout kSeparate
   ops::Activation activation = ops::Activation::kSilu;
-  float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: ops::clamped_glu instead
-  std::string correction{};                  // tensor of Routing's corrections; empty: none
+  float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu
+  std::string correction{};                  // tensor of the corrections in ops::Routing; empty: none
   Shape correction_shape{};
   bool router_bias = false;
   ExpertBias bias = ExpertBias::kNone;
-  bool scaled_inputs = false;  // weights scale what experts are given, not their results (Llama 4)
-  int shared_inner = 0;        // > 0: an expert for all rows
-  bool shared_bias = false;    // of its projections
-  bool shared_gate = false;    // which a sigmoid scales (tensor "shared_expert_gate")
+  bool scaled_inputs = false;  // routing weights scale the experts' inputs instead of their results (Llama 4)
+  int shared_inner = 0;        // > 0: width of a shared expert that takes all rows
+  bool shared_bias = false;    // the shared expert's projections have a bias
+  bool shared_gate = false;    // a sigmoid gate scales the shared expert (tensor "shared_expert_gate")
 
   ExpertLayout layout = ExpertLayout::kSeparate;
-  std::string router = "gate";  // empty: logits are given
-  std::string expert_scale{};   // tensor [experts] that scales the weights of what is chosen; empty: none
+  std::string router = "gate";  // empty: the caller passes the logits
+  std::string expert_scale{};   // tensor [experts] that scales the weights of chosen experts; empty: none
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string shared = "shared_experts";
   std::vector<std::string> shared_in{"gate_proj", "up_proj"};
   std::string shared_out = "down_proj";
 };
 
-// What rows choose among experts, and their order by expert.
+// The experts that rows choose, and the rows sorted by expert.
 struct Choice {
-  Tensor experts, weights;               // ops::RouteArgs
-  Tensor entries, rows, places, starts;  // ops::GroupByExpertArgs
+  Tensor experts, weights;               // see ops::RouteArgs
+  Tensor entries, rows, places, starts;  // see ops::GroupByExpertArgs
 
-  // From a router's logits; takes the arena's memory.
+  // Computes the choice from the router's logits, in the arena.
   Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction = nullptr);
-  // Of the arena, per token (`starts` counted as often, though there is one).
+  // Arena floats per token. Counts `starts` per token too, although there is only one.
   static int64_t floats_per_token(const ops::Routing& routing, int experts);
 };
 
@@ -67,12 +69,12 @@ class Moe {
   Moe() = default;
   Moe(const Weights& w, const MoeSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += moe(x)
-  // The same with the router's logits [tokens, experts] from elsewhere.
+  // Like the above, with router logits [tokens, experts] computed elsewhere.
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
-  static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // of the arena
+  static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // arena floats
 
  private:
-  // The rows that each expert is given, by place.
+  // Gathers the input rows of each expert, scaled by their weights, in order of places.
   void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
   void scale_weights(ops::Ctx& c, const Choice& choice) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;

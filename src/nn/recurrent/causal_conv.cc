@@ -1,4 +1,4 @@
-// Loading and running of the convolution.
+// Loads and runs the causal convolution.
 #include "nn/recurrent/causal_conv.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The short convolution over time in front of most recurrences, with its last inputs as its state.
+// The short causal convolution over time before most recurrences. Its state is its last width - 1 inputs.
 #pragma once
 
 #include <string>
@@ -22,13 +22,13 @@ class CausalConv {
   // Tensors NAME.weight [channels, 1, width] and NAME.bias [channels].
   CausalConv(const Weights& w, const std::string& name, const CausalConvSpec& spec)
       : CausalConv(w, {{name, spec.channels}}, spec) {}
-  // The same of several tensors, whose channels lie one after the other.
+  // The same for several tensors whose channels are concatenated.
   struct Part {
     std::string name;
     int64_t channels = 0;
   };
   CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& spec);
-  // New [tokens, channels] from the arena; `state` are the convolution's columns of the step's.
+  // Returns new [tokens, channels] from the arena. `state` is the convolution's columns of the step's state.
   Tensor operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& x, const Tensor& state) const;
 
  private:

@@ -1,10 +1,10 @@
-// How the projections lie in a checkpoint, and what of them the delta rule gets.
+// Gated delta net: unpacks each layout's projections for the delta rule.
 #include "nn/recurrent/delta_net.h"
 
 namespace sluice {
 namespace {
 
-// Rows of a projection stored key head by key head: `parts` are the rows of each part within one.
+// Rows of a projection that is stored by key head. `parts` are the numbers of rows of each part within one key head.
 std::vector<RowRange> by_part(int key_heads, std::initializer_list<int64_t> parts) {
   int64_t stride = 0, at = 0;
   for (const int64_t rows : parts) stride += rows;

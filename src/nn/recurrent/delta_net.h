@@ -1,15 +1,15 @@
-// Gated delta net as Qwen and OLMo build it: one projection to queries, keys, values, gate and the steps' sizes.
+// Gated delta net as built by Qwen and OLMo: one projection to queries, keys, values, gate and step sizes.
 #pragma once
 
 #include "nn/recurrent/delta_rule.h"
 
 namespace sluice {
 
-// How the input projections lie in the checkpoint.
+// Layout of the input projections in the checkpoint.
 enum class DeltaNetLayout {
   kSeparate,    // in_proj_qkv, in_proj_z, in_proj_b, in_proj_a
   kApart,       // q_proj, k_proj, v_proj, g_proj, b_proj, a_proj; q_conv1d, k_conv1d, v_conv1d; o_norm, o_proj
-  kByKeyHeads,  // in_proj_qkvz, in_proj_ba: the rows of one key head and its heads of the values after the other's
+  kByKeyHeads,  // in_proj_qkvz, in_proj_ba: stored by key head, each with the value heads that belong to it
 };
 
 struct DeltaNetSpec : DeltaSpec {
@@ -28,7 +28,7 @@ class DeltaNet final : public TokenMixer {
 
  private:
   DeltaNetSpec spec_;
-  Linear in_, out_;  // in: queries, keys, values, gate, beta, dt
+  Linear in_, out_;  // outputs of in_: queries, keys, values, gate, beta, dt
   DeltaRule rule_;
 };
 

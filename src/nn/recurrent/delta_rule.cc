@@ -1,4 +1,4 @@
-// Convolution, delta rule, norm and gate.
+// The delta rule: convolution, recurrence, norm and gate.
 #include "nn/recurrent/delta_rule.h"
 
 #include <cmath>
@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// x / sqrt(sum of squares + 1e-6) * scale, spelled as an RMSNorm.
+// x / sqrt(sum of squares + 1e-6) * scale, expressed as an RMSNorm.
 Norm unit_length(const LoadContext& context, int dim, float scale) {
   const auto n = static_cast<float>(dim);
   return Norm(context, std::vector<float>(static_cast<size_t>(dim), scale / std::sqrt(n)), {.eps = 1e-6f / n});

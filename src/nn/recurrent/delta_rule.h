@@ -1,5 +1,6 @@
-// What gated delta nets (Yang et al. 2024, arXiv:2412.06464) share behind their input projections: short convolutions
-// of queries, keys and values, the delta rule on queries and keys of unit length, a norm per head, a gate.
+// The part that gated delta nets share after their input projections (Yang et al. 2024, arXiv:2412.06464): short
+// convolutions of queries, keys and values, the delta rule on unit-length queries and keys, a norm per head, and a
+// gate.
 #pragma once
 
 #include "nn/recurrent/causal_conv.h"
@@ -7,14 +8,14 @@
 namespace sluice {
 
 struct DeltaSpec {
-  int heads = 0;      // of the values
-  int key_heads = 0;  // divides heads
+  int heads = 0;      // value heads
+  int key_heads = 0;  // must divide `heads`
   int key_dim = 0;
   int value_dim = 0;
   int conv_width = 4;
-  ops::Activation activation = ops::Activation::kSilu;  // of the convolutions
+  ops::Activation activation = ops::Activation::kSilu;  // activation after the convolutions
   float norm_eps = 1e-6f;
-  float beta_scale = 1.0f;  // 2: steps may turn a key's part of the state around
+  float beta_scale = 1.0f;  // 2: a step may flip the sign of a key's part of the state
 
   int64_t keys() const { return int64_t{key_heads} * key_dim; }
   int64_t values() const { return int64_t{heads} * value_dim; }
@@ -24,19 +25,19 @@ struct DeltaSpec {
 
 class DeltaRule {
  public:
-  // Tensors of the convolutions' parts, and NORM.weight [value_dim]. `a_log` [heads], `dt_bias` [heads] or, where
-  // states decay by the channel of the keys, [heads * key_dim].
+  // Reads the tensors of the convolution's parts and NORM.weight [value_dim]. `a_log` is [heads]. `dt_bias` is [heads],
+  // or [heads * key_dim] if states decay per key channel.
   DeltaRule(const Weights& w, const DeltaSpec& spec, const std::vector<CausalConv::Part>& conv, const char* norm,
             std::vector<float> a_log, const std::vector<float>& dt_bias);
 
   struct Inputs {
     Tensor qkv;   // [tokens, 2 * keys + values]
-    Tensor dt;    // [tokens, as many as dt_bias], before bias and softplus; changed
-    Tensor beta;  // [tokens, heads], before the sigmoid; changed
+    Tensor dt;    // [tokens, size of dt_bias], before bias and softplus; overwritten
+    Tensor beta;  // [tokens, heads], before the sigmoid; overwritten
     Tensor gate;  // [tokens, values], before its activation
     ops::Activation gate_activation;
   };
-  // New [tokens, values] from the arena.
+  // Returns new [tokens, values] from the arena.
   Tensor operator()(ops::Ctx& c, const TokenMixerStep& step, const Inputs& in) const;
 
  private:

@@ -1,4 +1,4 @@
-// Projections, convolution, the unit and its gates.
+// Griffin: projections, convolution, recurrent unit and gates.
 #include "nn/recurrent/griffin.h"
 
 #include <cmath>
@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Tensor NAME_gate_weight [heads, inputs, outputs].
+// Reads tensor NAME_gate_weight [heads, inputs, outputs].
 StackedLinear load_gate(const Weights& w, const std::string& name, int heads, int64_t dim) {
   LoadContext& context = w.context();
   StackedLinear gate(context, context.dtype, heads, dim, dim);
@@ -22,9 +22,9 @@ StackedLinear load_gate(const Weights& w, const std::string& name, int heads, in
   return gate;
 }
 
-// -8 softplus(x)
+// Returns -8 softplus(x) for each parameter.
 std::vector<float> rates(std::vector<float> parameters) {
-  constexpr double kC = 8.0;  // of the paper
+  constexpr double kC = 8.0;  // the constant c of the paper
   for (float& v : parameters) {
     v = static_cast<float>(-kC * (std::max(v, 0.0f) + std::log1p(std::exp(-std::abs(double{v})))));
   }

@@ -1,5 +1,5 @@
-// Griffin's recurrent block: a short convolution and a real-gated linear recurrent unit beside a gate (De et al. 2024,
-// arXiv:2402.19427).
+// Griffin's recurrent block: a short convolution, then a real-gated linear recurrent unit, multiplied by a gate branch
+// (De et al. 2024, arXiv:2402.19427).
 #pragma once
 
 #include "nn/recurrent/causal_conv.h"
@@ -9,9 +9,9 @@ namespace sluice {
 
 struct GriffinSpec {
   int width = 0;
-  int heads = 0;  // the unit's gates see their own head's channels only
+  int heads = 0;  // the unit's gates see only the channels of their own head
   int conv_width = 4;
-  ops::Activation activation = ops::Activation::kGeluTanh;  // of the gate beside
+  ops::Activation activation = ops::Activation::kGeluTanh;  // activation of the gate branch
 
   CausalConvSpec conv() const { return {width, conv_width, true, ops::Activation::kIdentity}; }
 };
@@ -26,7 +26,7 @@ class Griffin final : public TokenMixer {
 
  private:
   GriffinSpec spec_;
-  Linear in_, out_;  // in: x, gate
+  Linear in_, out_;  // outputs of in_: x, gate
   CausalConv conv_;
   StackedLinear input_gate_, recurrent_gate_;
   Vector input_bias_, recurrent_bias_, rate_;  // [width]

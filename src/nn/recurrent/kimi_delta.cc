@@ -1,4 +1,4 @@
-// Projections in one step and in two.
+// Kimi's delta attention: its one-step and two-step projections around the delta rule.
 #include "nn/recurrent/kimi_delta.h"
 
 namespace sluice {

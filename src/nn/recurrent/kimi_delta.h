@@ -1,16 +1,16 @@
-// Kimi's delta attention (Kimi Linear, arXiv:2510.26692): a gated delta net whose states decay by the channel of the
-// keys. Decays and the gate of the result are projected in two narrow steps.
+// Kimi's delta attention (Kimi Linear, arXiv:2510.26692): a gated delta net whose states decay per key channel. The
+// decays and the output gate are projected in two narrow steps.
 #pragma once
 
 #include "nn/recurrent/delta_rule.h"
 
 namespace sluice {
 
-// Tensors q_proj, k_proj, v_proj, q_conv1d, k_conv1d, v_conv1d; f_a_proj, f_b_proj, dt_bias, A_log of the decays;
-// b_proj; g_a_proj, g_b_proj of the gate; o_norm, o_proj.
+// Tensors: q_proj, k_proj, v_proj, q_conv1d, k_conv1d, v_conv1d; f_a_proj, f_b_proj, dt_bias, A_log for the decays;
+// b_proj; g_a_proj, g_b_proj for the gate; o_norm, o_proj.
 class KimiDelta final : public TokenMixer {
  public:
-  // As many heads of keys as of values, equally wide.
+  // Keys must have as many heads as values, of the same width.
   KimiDelta(const Weights& w, const DeltaSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                   bool accumulate) const override;
@@ -21,7 +21,7 @@ class KimiDelta final : public TokenMixer {
 
  private:
   DeltaSpec spec_;
-  Linear in_, decays_, gate_, out_;  // in: queries, keys, values, first steps of decays and gate, beta
+  Linear in_, decays_, gate_, out_;  // outputs of in_: queries, keys, values, first steps of decays and gate, beta
   DeltaRule rule_;
 };
 

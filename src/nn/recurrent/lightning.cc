@@ -1,4 +1,4 @@
-// Projections, linear attention, norm and gate.
+// Lightning attention: projections, linear attention, norm and gate.
 #include "nn/recurrent/lightning.h"
 
 #include <cmath>
@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Stored head by head: its query, its key, its value.
+// The tensor is stored by head: query, key, value.
 std::vector<RowRange> qkv_rows(const LightningSpec& s) {
   std::vector<RowRange> rows;
   for (int part = 0; part < 3; ++part) {

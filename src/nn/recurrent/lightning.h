@@ -10,14 +10,14 @@ namespace sluice {
 struct LightningSpec {
   int heads = 0;
   int head_dim = 0;
-  ops::Activation activation = ops::Activation::kSilu;  // of queries, keys and values
+  ops::Activation activation = ops::Activation::kSilu;  // activation of queries, keys and values
   float norm_eps = 1e-6f;
   std::vector<float> rates{};  // [heads], negative: a step scales the memory by e^rate
 
   int64_t width() const { return int64_t{heads} * head_dim; }
 };
 
-// The rates of layer `layer` of `layers`: slopes of ALiBi, falling to almost nothing in the last layer.
+// The rates of layer `layer` of `layers`: ALiBi slopes, scaled down to almost zero in the last layer.
 std::vector<float> lightning_rates(int heads, int layer, int layers);
 
 class Lightning final : public TokenMixer {

@@ -1,4 +1,4 @@
-// Projections, convolution, scan, gate.
+// Mamba: projections, convolution, scan, gate.
 #include "nn/recurrent/mamba.h"
 
 #include <limits>

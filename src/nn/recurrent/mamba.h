@@ -1,4 +1,4 @@
-// Mamba: a selective scan behind a short convolution, gated (Gu and Dao 2023, arXiv:2312.00752).
+// Mamba: a selective scan after a short convolution, gated (Gu and Dao 2023, arXiv:2312.00752).
 #pragma once
 
 #include "nn/recurrent/causal_conv.h"
@@ -8,13 +8,13 @@ namespace sluice {
 struct MambaSpec {
   int inner = 0;    // channels
   int state = 0;    // values per channel
-  int dt_rank = 0;  // of the steps' projection
+  int dt_rank = 0;  // rank of the step-size projection
   int conv_width = 4;
   bool conv_bias = true;
-  bool bias = false;                                    // of the input and output projections
-  ops::Activation activation = ops::Activation::kSilu;  // of the convolution; the gate's is SiLU
-  bool norms =
-      false;  // of the steps and both projections of the state (tensors dt_layernorm, b_layernorm, c_layernorm)
+  bool bias = false;                                    // the input and output projections have a bias
+  ops::Activation activation = ops::Activation::kSilu;  // activation after the convolution; the gate uses SiLU
+  // Norms the step sizes and both state projections (tensors dt_layernorm, b_layernorm, c_layernorm).
+  bool norms = false;
   NormSpec norm{};
 
   CausalConvSpec conv() const { return {inner, conv_width, conv_bias, activation}; }

@@ -1,4 +1,4 @@
-// Projections, convolution, scan, gate and norm.
+// Mamba 2: projections, convolution, scan, gate and norm.
 #include "nn/recurrent/mamba2.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// Mamba 2: a scan with one decay per head behind a short convolution, gated and normed (Dao and Gu 2024,
+// Mamba 2: a scan with one decay per head after a short convolution, gated and normed (Dao and Gu 2024,
 // arXiv:2405.21060).
 #pragma once
 
@@ -12,18 +12,18 @@ namespace sluice {
 struct Mamba2Spec {
   int heads = 0;
   int head_dim = 0;
-  int groups = 1;  // of heads that share the projections of the state
+  int groups = 1;  // groups of heads that share the state projections
   int state = 0;   // values per channel
   int conv_width = 4;
   bool conv_bias = true;
-  bool in_bias = false, out_bias = false;  // of the projections
-  // Of what the input projection gives: gate, x, b, c, dt (Falcon-H1).
+  bool in_bias = false, out_bias = false;  // the input and output projections have a bias
+  // Scales of the input projection's outputs: gate, x, b, c, dt (Falcon-H1).
   std::array<float, 5> scales{1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
-  ops::Activation activation = ops::Activation::kSilu;                    // of the convolution
-  float dt_low = 0.0f, dt_high = std::numeric_limits<float>::infinity();  // limits of the steps
-  bool norm = true;                                                       // of the result (tensor "norm")
+  ops::Activation activation = ops::Activation::kSilu;                    // activation after the convolution
+  float dt_low = 0.0f, dt_high = std::numeric_limits<float>::infinity();  // limits of the step sizes
+  bool norm = true;                                                       // norms the result (tensor "norm")
   bool norm_before_gate = false;
-  int norm_groups = 1;  // columns are normed in that many groups
+  int norm_groups = 1;  // number of column groups that are normed separately
   float norm_eps = 1e-5f;
 
   int64_t inner() const { return int64_t{heads} * head_dim; }
@@ -46,7 +46,7 @@ class Mamba2 final : public TokenMixer {
   Mamba2Spec spec_;
   Linear in_, out_;
   CausalConv conv_;
-  std::vector<Norm> norms_;  // per group
+  std::vector<Norm> norms_;  // one per group
   Vector a_, d_, dt_bias_;   // [heads]
 };
 

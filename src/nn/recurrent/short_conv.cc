@@ -1,4 +1,4 @@
-// Projections, gate, convolution, gate.
+// LFM2's gated short convolution: projections, gate, convolution, gate.
 #include "nn/recurrent/short_conv.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
-// LFM2's gated short convolution: out_proj(c * conv(b * x)) of three projections b, c, x of the input (Liquid AI 2025,
-// arXiv:2511.23404).
+// LFM2's gated short convolution: out_proj(c * conv(b * x)), where b, c, x are three projections of the input (Liquid
+// AI 2025, arXiv:2511.23404).
 #pragma once
 
 #include "nn/recurrent/causal_conv.h"

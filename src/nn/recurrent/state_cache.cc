@@ -1,10 +1,10 @@
-// One row of the buffer is a slot, so that copying a slot is one copy.
+// State memory. Each row of the buffer is one slot, so copying a slot is one copy.
 #include "nn/recurrent/state_cache.h"
 
 namespace sluice {
 namespace {
 
-constexpr int64_t kAlign = 16;  // values: a layer begins on a cache line
+constexpr int64_t kAlign = 16;  // in values: each layer begins on a cache line
 
 int64_t align(int64_t values) { return (values + kAlign - 1) / kAlign * kAlign; }
 

@@ -1,6 +1,6 @@
-// Memory of recurrent layers: for every slot a fixed number of fp32 values per layer, whatever the sequence's length
-// (the state of a Mamba scan, the last inputs of a convolution). Which slot belongs to whom is decided elsewhere
-// (cache/state_pool.h); this is only where the values lie.
+// Memory of recurrent layers. Every slot has a fixed number of fp32 values per layer, whatever the sequence's length
+// (the state of a Mamba scan, the last inputs of a convolution). cache/state_pool.h decides which sequence owns a slot;
+// this class only says where its values are.
 #pragma once
 
 #include <vector>
@@ -11,13 +11,13 @@ namespace sluice {
 
 class StateCache {
  public:
-  // `layers`: values per sequence of each recurrent layer.
+  // `layers`: for each recurrent layer, values per sequence.
   StateCache(const std::vector<int64_t>& layers, int slots, Memory& memory = host_memory());
 
   static size_t bytes_per_slot(const std::vector<int64_t>& layers);
 
   const Tensor& layer(int i) const { return layers_[i]; }         // [slots, values] fp32, rows strided
-  void copy_slots(ops::Ctx& c, const ops::Indices& pairs) const;  // of all layers, see ops::copy_rows
+  void copy_slots(ops::Ctx& c, const ops::Indices& pairs) const;  // copies the slots of all layers; see ops::copy_rows
 
  private:
   Buffer memory_;

@@ -1,5 +1,5 @@
-// The language: what jinja2 renders for more than a thousand templates (tests/goldens/jinja_cases.jsonl, made by
-// jinja_cases.py), and what depends on types that JSON cannot hold.
+// Tests of the Jinja language: jinja2's output for more than a thousand templates (tests/goldens/jinja_cases.jsonl,
+// made by jinja_cases.py), and behaviour that depends on types that JSON cannot hold.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ TEST(JinjaLanguage, DictionariesOfAnySizeKeepTheirOrder) {
             expected + "False");
 }
 
-// The same tree from many threads, each with its own values (run with TSan).
+// Many threads render the same tree, each with its own values (run with TSan).
 TEST(JinjaLanguage, ATemplateRendersInManyThreads) {
   const Template shared(
       "{% macro m(x) %}<{{ x|upper }}>{% endmacro %}{% for w in words %}{{ m(w) ~ loop.index }}{% endfor %}");

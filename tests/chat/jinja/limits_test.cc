@@ -1,5 +1,5 @@
-// Hostile templates: each ends in an Error (or renders) within 100 ms of processor time and 64 MiB, and none reaches
-// anything outside its variables.
+// Tests of hostile templates. Each must end in an Error (or render) within 100 ms of CPU time and 64 MiB, and none may
+// reach anything outside its variables.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -19,7 +19,7 @@
 #define SLUICE_MEASURES 1
 #endif
 
-constexpr double kMostMs = 200;  // of one core, slow ones included
+constexpr double kMostMs = 200;  // on one core, including slow ones
 
 #if SLUICE_MEASURES
 namespace {
@@ -65,7 +65,7 @@ struct Outcome {
   std::string text, error;
 };
 
-// The memmem of AddressSanitizer looks at all that follows in each call, which makes many matches quadratic.
+// AddressSanitizer's memmem inspects the whole rest of the text in each call, so many matches take quadratic time.
 bool too_slow_here(const std::string& source) {
   return !SLUICE_MEASURES &&
          (source.find("replace") != std::string::npos || source.find("split(") != std::string::npos);
@@ -254,7 +254,7 @@ TEST(JinjaLimits, NumbersAreBounded) {
   }
 }
 
-// Large inputs are not the template's doing: the memory limit counts what it makes of them.
+// Large inputs are not the template's fault: the memory limit counts only what the template makes of them.
 TEST(JinjaLimits, LongConversationsRender) {
   Json messages = Json::array();
   for (int i = 0; i < 2000; ++i)

@@ -1,4 +1,4 @@
-// How layers share the blocks of the cache: groups by window, what they cost, and that nobody's bytes are another's.
+// Tests how layers share the blocks of the cache: groups by window, their cost, and that no two layers share bytes.
 #include "nn/attention/kv_cache.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ std::vector<KvShape> layers_of(int sliding, int window, int full, KvShape one, K
 
 constexpr KvShape kHeads{.kv_heads = 4, .head_dim = 256, .value_dim = 256};
 
-// Gemma 3 with 4 billion parameters: five layers with a window of 1024 tokens to one without.
+// Gemma 3 with 4 billion parameters: five layers with a window of 1024 tokens for each layer without one.
 TEST(KvLayout, FiveSlidingLayersToOneFull) {
   const auto layers = layers_of(29, 1024, 5, kHeads, kHeads);
   const KvLayout together = one_group(layers, &kBFloat16, 16);
@@ -74,7 +74,7 @@ TEST(KvLayout, OneGroupWhereSizesDoNotFit) {
   EXPECT_EQ(groups_by_window(layers_of(10, 512, 2, kHeads, latent), &kBFloat16, 8, 10000).groups.size(), 1u);
 }
 
-// One layer without a window among many: not a table for each.
+// One layer without a window among many: there is not one block table per layer.
 TEST(KvLayout, TheNumberOfGroupsIsBounded) {
   const auto layers = layers_of(63, 512, 1, kHeads, kHeads);
   const KvLayout layout = groups_by_window(layers, &kBFloat16, 16, 131072);
@@ -82,7 +82,8 @@ TEST(KvLayout, TheNumberOfGroupsIsBounded) {
   EXPECT_LE(layout.groups.size(), 16u);
 }
 
-// Blocks dealt out to groups at random; every layer fills its own, and nothing of it is lost.
+// Blocks are assigned to groups at random. Every layer fills its own blocks, and no byte may be overwritten by another
+// layer.
 TEST(KvCache, LayersOfAllGroupsKeepTheirBytes) {
   std::mt19937 random(1);
   for (int run = 0; run < 50; ++run) {
@@ -115,7 +116,7 @@ TEST(KvCache, LayersOfAllGroupsKeepTheirBytes) {
   }
 }
 
-// Scales of int8 are a part of a block, and no layer's are another's, whatever shares a place.
+// int8 scales are part of a block. No layer's scales overlap another's, however many layers share a place.
 TEST(KvCache, Int8HasAScalePerVector) {
   constexpr int kBlocks = 36;
   const KvShape small{.kv_heads = 1, .head_dim = 512, .value_dim = 512}, latent{.kv_heads = 1, .head_dim = 72};
@@ -125,7 +126,7 @@ TEST(KvCache, Int8HasAScalePerVector) {
     const KvLayout layout = groups_by_window(layers, &kInt8, 8, 10000);
     const int groups = static_cast<int>(layout.groups.size());
     const KvCache cache(layout, kBlocks);
-    // Every block belongs to a group; a value for every scale, by block, layer and place.
+    // Every block belongs to a group. Every scale gets a value from its block, layer and place.
     const auto each = [&](const auto& visit) {
       float value = 1;
       for (size_t i = 0; i < layers.size(); ++i) {
@@ -145,7 +146,7 @@ TEST(KvCache, Int8HasAScalePerVector) {
     };
     each([](float& at, float value) { at = value; });
     each([](const float& at, float value) { ASSERT_EQ(at, value); });
-    // A block's scales go where its codes go.
+    // Copying a block copies its scales with its codes.
     const ops::Backend& reference = ops::select_backend("reference");
     ThreadPool pool(1);
     Arena arena(0);

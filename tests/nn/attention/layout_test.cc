@@ -1,4 +1,4 @@
-// The order of rows in fused projections, and ALiBi's slopes.
+// Tests the order of rows in fused projections, and ALiBi slopes.
 #include <gtest/gtest.h>
 
 #include "nn/attention/attention.h"
@@ -30,7 +30,7 @@ TEST(AttentionLayout, OneKeyPerHead) {
 
 TEST(AlibiSlopes, PowersOfTwoAndOthers) {
   EXPECT_EQ(alibi_slopes(4), (std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f}));
-  // Six heads: those of four, then every second one of eight.
+  // Six heads have the slopes of four heads, then every second slope of eight.
   EXPECT_EQ(alibi_slopes(6), (std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f}));
 }
 

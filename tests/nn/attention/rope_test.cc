@@ -1,4 +1,4 @@
-// Rope tables: which rotations prompts share, and where the rows of a step come from.
+// Tests RoPE tables: which prompts share rotations, and where the rows of a step come from.
 #include "nn/attention/rope.h"
 
 #include <gtest/gtest.h>
@@ -44,8 +44,8 @@ TEST(Rope, ClassesOfPrompts) {
   EXPECT_EQ(rope_class(spec("dynamic"), 3), rope_class(spec("dynamic"), 16));
 }
 
-// A scaling's own factor counts, and the ratio of the lengths only without one; a length beside the scaling beats the
-// scaling's own; what "dynamic" stretches are all positions.
+// The scaling's own factor counts; the ratio of the lengths is used only without one. A length beside the scaling takes
+// precedence over the scaling's own. "dynamic" stretches all positions.
 TEST(Rope, LengthsAndFactorsOfAConfiguration) {
   const std::vector<double> ones(4, 1.0);
   const auto read = [](Json rope, Json rest = Json::object()) {
@@ -68,7 +68,7 @@ TEST(Rope, LengthsAndFactorsOfAConfiguration) {
 
 const Checkpoint kNoFile;
 
-// A row of the step's table depends on position and prompt length only, never on the chunk it is computed in.
+// A row of the step's table depends only on position and prompt length, not on the chunk it is computed in.
 TEST(Rope, RowsDoNotDependOnChunks) {
   ThreadPool pool(1);
   ops::Queue queue(ops::select_backend("reference").open(0), pool);

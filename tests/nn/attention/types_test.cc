@@ -1,4 +1,4 @@
-// The types in which queries, keys and values travel from their product to attention.
+// Tests the types of queries, keys and values between their matmul and attention.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,14 +30,14 @@ class MadeUp : public Checkpoint {
   std::deque<std::vector<float>> memory_;
 };
 
-// The reference's ops on a device whose products of kRows rows and more may give bf16, which others then read.
+// The reference's ops on a device whose matmuls of at least kRows rows may give bf16, which other ops then read.
 struct Seen {
   DType product = nullptr, rotated = nullptr, queries = nullptr;
 } seen;
 
 const ops::Ops& reference() { return ops::select_backend("reference").open(0).ops(); }
 
-// Calls `body` with x as fp32 and rounds what it left there.
+// Calls `body` with x as fp32 and rounds the result back.
 void as_fp32(const Tensor& x, const std::function<void(const Tensor&)>& body) {
   if (x.data == nullptr || x.dtype == &kFloat32) return body(x);
   const auto columns = static_cast<size_t>(x.shape[1]);
@@ -93,7 +93,7 @@ class AttentionTypes : public ::testing::Test {
     return s;
   }
 
-  // A sequence of `rows` tokens through the layer.
+  // Runs a sequence of `rows` tokens through the layer.
   std::vector<float> run(const ops::Ops& table, const AttentionSpec& s, DType cache, int rows = kRows) {
     std::mt19937 random(5);
     MadeUp made;
@@ -136,7 +136,7 @@ class AttentionTypes : public ::testing::Test {
     return {out.f32(), out.f32() + rows * kHidden};
   }
 
-  // As `type` from the product to attention, and close to what fp32 gives.
+  // Expects `type` between the matmul and attention, and results close to fp32.
   void expect_type(DType type, const AttentionSpec& s, DType cache = &kBFloat16, int rows = kRows) {
     const std::vector<float> expected = run(reference(), s, cache, rows), actual = run(rounding_, s, cache, rows);
     EXPECT_EQ(seen.product, type);
@@ -147,7 +147,7 @@ class AttentionTypes : public ::testing::Test {
     for (size_t i = 0; i < actual.size(); ++i) {
       error += std::pow(actual[i] - expected[i], 2), size += std::pow(expected[i], 2);
     }
-    // Rounded keys and values may fall on the next number of the cache's type.
+    // Rounded keys and values may differ by one step of the cache's type.
     const double step = cache == &kFloat8E4M3 ? 0x1p-4 : 0x1p-8;
     EXPECT_LE(std::sqrt(error / size), type == &kFloat32 ? 0.0 : step);
   }

@@ -1,4 +1,4 @@
-// Files of packed weights: what is written is mapped again, and anything else is refused and made anew.
+// Tests files of packed weights: a written file is mapped again; anything else is refused and written anew.
 #include "nn/loading/packed_file.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class PackedFileTest : public ::testing::Test {
     return {.folder = folder_ / "cache", .contents = contents, .program = "1", .sizes = {3, kPage, 5 * kPage + 17}};
   }
 
-  // Every byte of every weight, as weights that depend on `seed`.
+  // The byte at `at` of a weight; depends on `seed`.
   static std::byte byte_of(unsigned seed, size_t weight, size_t at) {
     return static_cast<std::byte>((seed * 31 + weight * 7 + at * 13 + at / 256) & 255);
   }
@@ -47,7 +47,7 @@ class PackedFileTest : public ::testing::Test {
       for (size_t i = 0; i < s.sizes[w]; ++i) ASSERT_EQ(data[i], byte_of(seed, w, i)) << w << ", " << i;
     }
   }
-  // Writes the file of the spec; returns its path.
+  // Writes the spec's file; returns its path.
   std::string write(const PackedFileSpec& s, unsigned seed = 1) const {
     PackedFile file(s);
     EXPECT_FALSE(file.filled());
@@ -55,7 +55,7 @@ class PackedFileTest : public ::testing::Test {
     file.finish();
     return file.path();
   }
-  // A file that is there is refused, and made again.
+  // Expects an existing file to be refused and written again.
   void expect_made_again(const PackedFileSpec& s) const {
     {
       PackedFile file(s);
@@ -155,7 +155,7 @@ TEST_F(PackedFileTest, DamagedHeaderIsRefusedWhereverTheDamageIs) {
 TEST_F(PackedFileTest, WeightsThatNeverCameToTheDiskAreRefused) {
   const PackedFileSpec s = spec();
   const std::string path = write(s);
-  for (size_t i = 0; i < kPage; ++i) overwrite(path, 3 * kPage + i, '\0');  // the third weight's first page
+  for (size_t i = 0; i < kPage; ++i) overwrite(path, 3 * kPage + i, '\0');  // the first page of the third weight
   expect_made_again(s);
 }
 
@@ -175,7 +175,7 @@ TEST_F(PackedFileTest, WhatACrashLeftIsMadeAnew) {
   if (child == 0) {
     PackedFile file(s);
     fill(file, s, 7);
-    ::_exit(0);  // as in a crash: no destructor
+    ::_exit(0);  // no destructors run, as in a crash
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -184,7 +184,7 @@ TEST_F(PackedFileTest, WhatACrashLeftIsMadeAnew) {
   EXPECT_EQ(names().size(), 1u);
 }
 
-// One packs, the others wait for it and map what it made.
+// One process packs; the others wait for it and map its file.
 TEST_F(PackedFileTest, IsWrittenOnceByManyAtATime) {
   const PackedFileSpec s = spec();
   std::atomic<int> packed = 0;
@@ -204,7 +204,7 @@ TEST_F(PackedFileTest, IsWrittenOnceByManyAtATime) {
   EXPECT_EQ(names().size(), 1u);
 }
 
-// Who waits for somebody that gives up packs by itself.
+// If a process gives up, the next one that waits for it packs instead.
 TEST_F(PackedFileTest, IsWrittenByTheNextWhenTheFirstGivesUp) {
   const PackedFileSpec s = spec();
   auto first = std::make_unique<PackedFile>(s);
@@ -235,7 +235,7 @@ TEST_F(PackedFileTest, ThatHasNoRoomIsRefusedAndLeavesNothing) {
 TEST_F(PackedFileTest, InAFolderThatCannotBeIsRefused) {
   PackedFileSpec s = spec();
   s.folder = folder_.write("file", "text") + "/cache";
-  expect_refused(s, "its folder cannot be made");
+  expect_refused(s, "cannot create its folder");
 }
 
 TEST_F(PackedFileTest, OfAProgramWithoutBuildIdIsRefused) {

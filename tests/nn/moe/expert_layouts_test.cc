@@ -1,4 +1,4 @@
-// Experts in every layout that checkpoints have: the same matrices give the same bits, whatever they were stored as.
+// Tests experts in every checkpoint layout: the same matrices must give the same bits, however they were stored.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -36,7 +36,7 @@ class MadeUp : public Checkpoint {
   std::deque<std::vector<float>> memory_;
 };
 
-// All matrices, and biases where a layout has them, as values of 4-bit floats times powers of two.
+// All matrices, and biases if a layout has them, as 4-bit floats times powers of two.
 struct Source {
   std::vector<uint8_t> gate_up_nibbles, down_nibbles;  // [experts, rows, columns]
   std::vector<uint8_t> gate_up_scales, down_scales;    // [experts, rows, columns / 32]
@@ -60,7 +60,7 @@ struct Source {
     }
   }
 
-  // Gate rows are the even ones of a stack, up rows the odd ones, as gpt-oss has them.
+  // gpt-oss stores gate rows and up rows interleaved: gate rows are the even ones.
   static float value(const std::vector<uint8_t>& nibbles, const std::vector<uint8_t>& scales, size_t i) {
     constexpr std::array<float, 8> kMagnitudes = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
     const float magnitude = std::ldexp(kMagnitudes[nibbles[i] & 7], scales[i / 32] - 127);
@@ -92,12 +92,13 @@ class ExpertLayouts : public ::testing::Test {
     std::copy(source.router.begin(), source.router.end(), made.add(name, {kExperts, kHidden}));
   }
 
-  // What the layer computes from the same rows.
+  // Runs the layer on fixed rows.
   std::vector<float> run(const MadeUp& made, const MoeSpec& spec) {
     LoadContext context{.checkpoint = made, .queue = queue, .dtype = &kFloat32};
     const Moe moe(Weights(context), spec, kHidden);
     context.finish();
-    EXPECT_EQ(context.widest_matmul, spec.top_k * std::max(kHidden, spec.inner));  // a token's rows are that many
+    // inputs of a token over all experts that it takes
+    EXPECT_EQ(context.widest_matmul, spec.top_k * std::max(kHidden, spec.inner));
     Arena arena(1 << 20);
     ops::Ctx ctx(queue, arena);
     std::mt19937 same(7);
@@ -108,7 +109,7 @@ class ExpertLayouts : public ::testing::Test {
     return {out.f32(), out.f32() + 9 * kHidden};
   }
 
-  // One expert at a time, the plainest layout.
+  // The plainest layout: one tensor per expert.
   std::vector<float> separate() {
     MadeUp made;
     add_router(made);
@@ -172,7 +173,7 @@ TEST_F(ExpertLayouts, FlatWithTheLastTransposed) {
   EXPECT_EQ(run(made, spec), separate());
 }
 
-// gpt-oss: published in MXFP4, or as the transposed matrices it decodes to.
+// gpt-oss: published in MXFP4, or as the transposed matrices that it decodes to.
 TEST_F(ExpertLayouts, TransposedInTurnAndMxfp4) {
   MoeSpec spec = plain_spec();
   spec.layout = ExpertLayout::kTransposed;
