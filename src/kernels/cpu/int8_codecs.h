@@ -99,16 +99,16 @@ struct Int8Codec {
   template <int V>
   SLUICE_INLINE static void scales(const std::byte* chunk, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
     const int64_t input = b * kernels::kQuantBlock;
-    const std::byte* record = chunk + input / kLayout.record() * kLayout.record_bytes();
+    const std::byte* scale_block = chunk + input / kLayout.scale_block() * kLayout.scale_block_bytes();
     const auto half = [&](int i) {
-      return load(reinterpret_cast<const Fp16*>(record) + i * kPanel + V * kLanes, All{});
+      return load(reinterpret_cast<const Fp16*>(scale_block) + i * kPanel + V * kLanes, All{});
     };
     if constexpr (kLayout.scales == Scales::kExponent) {
-      scale[0] = load_exponents(reinterpret_cast<const uint8_t*>(record) + V * kLanes);
+      scale[0] = load_exponents(reinterpret_cast<const uint8_t*>(scale_block) + V * kLanes);
       return;
     }
     if constexpr (kLayout.scales == Scales::kGroup) {
-      const Bytes word = load_bytes(record + V * int64_t{sizeof(Bytes)});
+      const Bytes word = load_bytes(scale_block + V * int64_t{sizeof(Bytes)});
       using Word = quant::IntGroup<4, 32>;
       scale[0] = lanes_as_float(bits_and(word, broadcast_lane(static_cast<int>(~Word::kZeroBits))));
       min[0] = zero() - scale[0] * lanes_to_float(bits_and(word, broadcast_lane(static_cast<int>(Word::kZeroBits))));
@@ -117,14 +117,14 @@ struct Int8Codec {
     if constexpr (kLayout.halves > 1) {
       SLUICE_UNROLL
       for (int s = 0; s < kSubs; ++s)
-        scale[s] = half(static_cast<int>(input % kLayout.record()) / kLayout.sub_block + s);
+        scale[s] = half(static_cast<int>(input % kLayout.scale_block()) / kLayout.sub_block + s);
       return;
     }
     scale[0] = half(0);
     if constexpr (kLayout.mins()) min[0] = half(1);
     if constexpr (kLayout.two_level()) {
       using Multiplier = std::conditional_t<kLayout.mins(), uint8_t, int8_t>;
-      const auto* multipliers = reinterpret_cast<const Multiplier*>(record) + (kLayout.mins() ? 4 : 2) * kPanel +
+      const auto* multipliers = reinterpret_cast<const Multiplier*>(scale_block) + (kLayout.mins() ? 4 : 2) * kPanel +
                                 b * kSubs * kPanel + V * kLanes;
       const Vec super = kLayout.factor == 1.0f ? scale[0] : scale[0] * broadcast(kLayout.factor), super_min = min[0];
       SLUICE_UNROLL

@@ -18,7 +18,7 @@
 namespace sluice::kernels {
 
 inline constexpr int64_t kQuantBlock = 32;  // inputs of x that share a scale
-inline constexpr int64_t kChunk = 256;      // inputs per chunk, and per record of two-level scales
+inline constexpr int64_t kChunk = 256;      // inputs per chunk, and per scale_block of two-level scales
 inline constexpr int64_t kChunkBlocks = kChunk / kQuantBlock;
 
 using quant::Scales;
@@ -30,18 +30,18 @@ using quant::Scales;
 // Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
 struct Int8Layout : quant::Integers {
   float factor = 1.0f;  // of kSuper's scales
-  int halves = 1;       // of kHalf, in a record
+  int halves = 1;       // of kHalf, in a scale_block
 
   [[gnu::always_inline]] constexpr bool mins() const { return Integers::mins() || scales == Scales::kGroup; }
   [[gnu::always_inline]] constexpr int subs() const {
     return sub_block < kQuantBlock ? static_cast<int>(kQuantBlock) / sub_block : 1;
   }
-  [[gnu::always_inline]] constexpr int64_t record() const {  // inputs
+  [[gnu::always_inline]] constexpr int64_t scale_block() const {  // inputs
     if (two_level()) return kChunk;
     return scales == Scales::kGroup ? sub_block : scales == Scales::kHalf ? halves * sub_block : kQuantBlock;
   }
   [[gnu::always_inline]] constexpr int64_t multipliers() const { return two_level() ? kChunk / sub_block * kPanel : 0; }
-  [[gnu::always_inline]] constexpr int64_t record_bytes() const {  // of a panel
+  [[gnu::always_inline]] constexpr int64_t scale_block_bytes() const {  // of a panel
     if (scales == Scales::kExponent) return kPanel;
     if (scales == Scales::kGroup) return 4 * kPanel;
     return mins() ? 4 * kPanel + 2 * multipliers() : 2 * halves * kPanel + multipliers();
@@ -51,7 +51,7 @@ struct Int8Layout : quant::Integers {
   }
   // Of a chunk of `blocks` blocks; whole cache lines, so that quants are aligned.
   [[gnu::always_inline]] constexpr int64_t scale_bytes(int64_t blocks) const {
-    return (blocks * kQuantBlock / record() * record_bytes() + 63) / 64 * 64;
+    return (blocks * kQuantBlock / scale_block() * scale_block_bytes() + 63) / 64 * 64;
   }
   [[gnu::always_inline]] constexpr int64_t chunk_bytes(int64_t blocks = kChunkBlocks) const {
     return scale_bytes(blocks) + blocks * quant_bytes();

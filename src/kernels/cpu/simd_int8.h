@@ -6,7 +6,7 @@
 
 // Whether there are dots of four bytes (vpdpbusd).
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-#define SLUICE_BYTE_DOTS
+#define SLUICE_INT8_DOTS
 #endif
 
 namespace sluice::SLUICE_ISA {
@@ -80,8 +80,8 @@ SLUICE_INLINE Bytes magnitude_bits(Vec x) {
 SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm512_max_epi32(a, b); }
 SLUICE_INLINE int reduce_max_lanes(Bytes x) { return _mm512_reduce_max_epi32(x); }
 
-#ifdef SLUICE_BYTE_DOTS
-SLUICE_INLINE Bytes byte_dots(Bytes sums, Bytes w, Bytes x) { return _mm512_dpbusd_epi32(sums, w, x); }
+#ifdef SLUICE_INT8_DOTS
+SLUICE_INLINE Bytes int8_dots(Bytes sums, Bytes w, Bytes x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
 SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm512_maddubs_epi16(w, x); }
 SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
@@ -150,8 +150,8 @@ SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
   const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small));
 }
-#ifdef SLUICE_BYTE_DOTS
-SLUICE_INLINE Bytes byte_dots(Bytes sums, Bytes w, Bytes x) { return _mm256_dpbusd_avx_epi32(sums, w, x); }
+#ifdef SLUICE_INT8_DOTS
+SLUICE_INLINE Bytes int8_dots(Bytes sums, Bytes w, Bytes x) { return _mm256_dpbusd_avx_epi32(sums, w, x); }
 #else
 SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm256_maddubs_epi16(w, x); }
 SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
@@ -183,9 +183,9 @@ SLUICE_INLINE Bytes broadcast_word(const void* p) {
 SLUICE_INLINE Quad load_quad(const int8_t* p) { return {broadcast_word(p)}; }
 
 // sums + w[4 * i ..] * x[4 * i ..] in lane i, x from -127 on; w at most kLargestByte beside a Quad.
-#ifdef SLUICE_BYTE_DOTS
+#ifdef SLUICE_INT8_DOTS
 inline constexpr int kLargestByte = 255;
-SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Quad x) { return byte_dots(sums, w, x.bytes); }
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Quad x) { return int8_dots(sums, w, x.bytes); }
 #else
 inline constexpr int kLargestByte = 128;  // 16 bits hold 2 * 128 * 127
 // Sums go through `ordered` one after the other: GCC adds up as a tree, whose leaves do not fit the registers.
@@ -206,7 +206,7 @@ SLUICE_INLINE WideQuad load_quad(const int16_t* p) { return {broadcast_word(p), 
 // How many pairs of products of weights up to `largest` with int8 (from -127) may be added up in 16 bits: a power of
 // two, up to 8. One: what dot() does. So much is all that dots of instruction sets without them are slower for.
 constexpr int pairs_together([[maybe_unused]] int largest) {
-#ifdef SLUICE_BYTE_DOTS
+#ifdef SLUICE_INT8_DOTS
   return 1;
 #else
   int pairs = 1;
@@ -218,7 +218,7 @@ constexpr int pairs_together([[maybe_unused]] int largest) {
 // The `i`-th of a row of dots, of which `Together` go through `pairs`. Together divides their number.
 template <int Together, class Inputs>
 SLUICE_INLINE void add_dot(Bytes& sums, [[maybe_unused]] Bytes& pairs, [[maybe_unused]] int i, Bytes w, Inputs x) {
-#ifndef SLUICE_BYTE_DOTS
+#ifndef SLUICE_INT8_DOTS
   if constexpr (Together > 1) {
     const Bytes products = pair_products(w, x.bytes);
     pairs = ordered(i % Together == 0 ? products : add_pairs(pairs, products));

@@ -17,7 +17,7 @@ namespace {
 
 using quant::every_byte;
 using quant::kWords;
-using quant::RecordScales;
+using quant::ScaleBlock;
 using quant::Words;
 
 // Rows of two bits of each word, from bit `shift` on, two byte rows in all.
@@ -55,20 +55,20 @@ void store_words(const Words& w, uint32_t* to) {
 }
 
 template <Int8Layout Layout>
-void store_scales(const RecordScales& s, std::byte* record, int64_t column) {
+void store_scales(const ScaleBlock& s, std::byte* scale_block, int64_t column) {
   if constexpr (Layout.scales == Scales::kExponent) {
-    record[column] = static_cast<std::byte>(s.halves[0]);
+    scale_block[column] = static_cast<std::byte>(s.halves[0]);
     return;
   }
   if constexpr (Layout.scales == Scales::kGroup) {
     const uint32_t word = s.halves[0] | static_cast<uint32_t>(s.halves[1]) << 16;
-    std::memcpy(record + column * 4, &word, sizeof word);
+    std::memcpy(scale_block + column * 4, &word, sizeof word);
     return;
   }
   constexpr int kHalves = Layout.mins() ? 2 : Layout.halves;
-  for (int i = 0; i < kHalves; ++i) std::memcpy(record + (i * kPanel + column) * 2, &s.halves[i], 2);
+  for (int i = 0; i < kHalves; ++i) std::memcpy(scale_block + (i * kPanel + column) * 2, &s.halves[i], 2);
   if constexpr (Layout.two_level()) {
-    std::byte* multipliers = record + kHalves * 2 * kPanel;
+    std::byte* multipliers = scale_block + kHalves * 2 * kPanel;
     for (int i = 0; i < kHalves; ++i) {
       for (int64_t j = 0; j < Layout.multipliers() / kPanel; ++j) {
         multipliers[i * Layout.multipliers() + j * kPanel + column] = static_cast<std::byte>(s.multipliers[i][j]);
@@ -81,13 +81,13 @@ void store_scales(const RecordScales& s, std::byte* record, int64_t column) {
 template <class Codec>
 void store_column(const typename Codec::Block* blocks, int64_t k, std::byte* panel, int64_t column) {
   constexpr Int8Layout kLayout = kInt8Layout<Codec>;
-  constexpr int64_t kBlocks = Codec::kElements / kQuantBlock, kRecords = kChunk / Codec::kElements;
-  const int64_t records = k / Codec::kElements;
-  for (int64_t first = 0; first < records; first += kRecords) {
-    const int64_t count = std::min(kRecords, records - first);
+  constexpr int64_t kBlocks = Codec::kElements / kQuantBlock, kScaleBlocks = kChunk / Codec::kElements;
+  const int64_t scale_blocks = k / Codec::kElements;
+  for (int64_t first = 0; first < scale_blocks; first += kScaleBlocks) {
+    const int64_t count = std::min(kScaleBlocks, scale_blocks - first);
     std::byte* scales = panel;
     panel += kLayout.scale_bytes(count * kBlocks);
-    for (int64_t r = first; r < first + count; ++r, scales += kLayout.record_bytes()) {
+    for (int64_t r = first; r < first + count; ++r, scales += kLayout.scale_block_bytes()) {
       store_scales<kLayout>(quant::Parts<Codec>::scales(blocks[r]), scales, column);
       for (int64_t b = 0; b < kBlocks; ++b, panel += kLayout.quant_bytes()) {
         Words words;

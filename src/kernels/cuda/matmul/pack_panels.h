@@ -52,7 +52,7 @@ class RowPacker {
   static constexpr int64_t kPart = 32;  // weights of quant::Words
   static constexpr int kSteps = kPanelLine / kPanelStep;
 
-  static quant::RecordScales scales_of(const typename Codec::Block& block) {
+  static quant::ScaleBlock scales_of(const typename Codec::Block& block) {
     if constexpr (std::is_same_v<Codec, quant::NVFP4>) {
       return quant::Parts<quant::ScaledNVFP4>::scales({1.0f, block});
     } else {
@@ -193,31 +193,31 @@ class RowPacker {
   }
 
   // Of block `i` of the row.
-  void place_scales(int64_t i, const quant::RecordScales& s) {
+  void place_scales(int64_t i, const quant::ScaleBlock& s) {
     using quant::Scales;
-    const auto record = [&](int64_t line) {
+    const auto scale_block = [&](int64_t line) {
       return kLayout.scales_at(lines_) + (line / kLayout.scale_lines * kPairsOfRows + g_) * kLayout.scale_words * 4;
     };
     const int half = static_cast<int>(i % 2);  // of the line, for blocks of 32
     const uint32_t both = s.halves[0] | static_cast<uint32_t>(s.halves[1]) << 16;
     if constexpr (kFormat.scales == Scales::kHalf) {
-      add(record(i / 2) + r_ * 4, static_cast<uint32_t>(s.halves[0]) << (16 * half));
+      add(scale_block(i / 2) + r_ * 4, static_cast<uint32_t>(s.halves[0]) << (16 * half));
     } else if constexpr (kFormat.scales == Scales::kHalfMin) {
-      add(record(i / 2) + (2 * r_ + half) * 4, both);
+      add(scale_block(i / 2) + (2 * r_ + half) * 4, both);
     } else if constexpr (kFormat.scales == Scales::kExponent) {
       if (s.halves[0] >= 0xfe) {
         throw Error(ErrorCode::kCorruptFile, fmt::format("scales of type {} that are NaN or 2^127", Codec::kType.name));
       }
-      add(record(i / 2), static_cast<uint32_t>(s.halves[0] + 1) << (8 * (2 * r_ + half)));
+      add(scale_block(i / 2), static_cast<uint32_t>(s.halves[0] + 1) << (8 * (2 * r_ + half)));
     } else if constexpr (kFormat.scales == Scales::kFloat8) {
       static_assert(Codec::kElements == kPanelLine);
-      add(record(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));
+      add(scale_block(i) + r_ * 4, quant::word_at(s.multipliers[0], 0));
       const int64_t row = kLayout.supers_at(lines_) + (g_ * kLayout.super_words + r_) * 4;
       if (i == 0) add(row, both);
       CHECK(word_at(row) == both, "a row of {} with several scales of a tensor", Codec::kType.name);
     } else if constexpr (kFormat.scales == Scales::kGroup || kFormat.scales == Scales::kFloat) {
       constexpr int kSubs = kLayout.scale_words / 2;
-      add(record(i * Codec::kElements / kPanelLine) + (kSubs * r_ + (kSubs == 2 ? half : 0)) * 4, both);
+      add(scale_block(i * Codec::kElements / kPanelLine) + (kSubs * r_ + (kSubs == 2 ? half : 0)) * 4, both);
     } else {
       constexpr int kSubs = kPanelLine / kFormat.sub_block;
       constexpr int kKinds = kFormat.mins() ? 2 : 1;
@@ -225,7 +225,7 @@ class RowPacker {
         for (int kind = 0; kind < kKinds; ++kind) {
           for (int sub = 0; sub < kSubs; ++sub) {
             const int byte = (kind * 2 + r_) * kSubs + sub;
-            add(record(i * kLinesOfSuper + line) + byte / 4 * 4,
+            add(scale_block(i * kLinesOfSuper + line) + byte / 4 * 4,
                 static_cast<uint32_t>(s.multipliers[kind][line * kSubs + sub]) << (8 * (byte % 4)));
           }
         }
