@@ -1,5 +1,5 @@
-// The block formats that are small integers times scales, taken apart: the quants of 32 weights as words of unsigned
-// bytes, and the scales of a block. Kernels repack these into layouts of their own.
+// Splits the block formats made of small integers and scales into parts: the quants of 32 weights as words of unsigned
+// bytes, and the scales of a block. Kernels repack these parts into their own layouts.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace sluice::quant {
 
-inline constexpr int kWords = 8;  // of four inputs, in a block of 32
+inline constexpr int kWords = 8;  // words in a block of 32 inputs, four inputs each
 
-// What is stored for one block of one column: eight words of unsigned quants.
+// The stored quants of 32 inputs of one column: eight words of unsigned bytes.
 using Words = uint32_t[kWords];
 
 inline uint32_t word_at(const uint8_t* p, int i) { return load_u32(p + 4 * i); }
 constexpr uint32_t every_byte(uint32_t byte) { return byte * 0x01010101u; }
 
-// 32 nibbles, element i beside element i + 16, as the 32-element formats store them.
+// Splits 32 nibbles, element i stored beside element i + 16, as the 32-element formats do.
 inline void split_nibbles(const uint8_t* p, Words& words) {
   for (int i = 0; i < 4; ++i) {
     const uint32_t both = word_at(p, i);
@@ -26,12 +26,12 @@ inline void split_nibbles(const uint8_t* p, Words& words) {
   }
 }
 
-// 32 bytes' bits [shift, shift + bits).
+// Extracts the bits `mask` << shift of 32 bytes.
 inline void take_bits(const uint8_t* p, int shift, uint32_t mask, Words& words) {
   for (int i = 0; i < kWords; ++i) words[i] = word_at(p, i) >> shift & every_byte(mask);
 }
 
-// Adds the bits `bit` of 32 bytes to the elements, at bit `to`.
+// Adds bit `bit` of each of 32 bytes to the elements, at bit `to`.
 inline void add_plane(const uint8_t* p, int bit, int to, Words& words) {
   for (int i = 0; i < kWords; ++i) words[i] |= (word_at(p, i) >> bit & every_byte(1)) << to;
 }
@@ -44,10 +44,10 @@ inline void add_bits(uint32_t bits, int to, Words& words) {
   }
 }
 
-// Scales of a block: numbers of 16 bits, then multipliers.
+// The scales of a block: 16-bit numbers, then multipliers.
 struct ScaleBlock {
-  uint16_t halves[4];          // of kGroup, kFloat and kFloat8: a word
-  uint8_t multipliers[2][16];  // of scales (int8 for kSuper, E4M3 for kFloat8), of minima
+  uint16_t halves[4];          // the first two form a 32-bit word for kGroup, kFloat and kFloat8
+  uint8_t multipliers[2][16];  // [0]: multipliers of scales (int8 for kSuper, E4M3 for kFloat8), [1]: of minima
 };
 
 inline uint16_t negative_half(uint16_t half) { return half ^ 0x8000; }
@@ -55,7 +55,7 @@ inline ScaleBlock word_scale(uint32_t word) {
   return {.halves = {static_cast<uint16_t>(word), static_cast<uint16_t>(word >> 16)}, .multipliers = {}};
 }
 
-// A format: the quants of block `b` of a record, the record's scales.
+// Parts of a format: words() returns the quants of the b-th 32 weights of a block, scales() the block's scales.
 template <class Codec>
 struct Parts;
 
@@ -188,7 +188,7 @@ struct Parts<IQ4_XS> {
 template <>
 struct Parts<NVFP4> {
   static void words(const NVFP4::Block& block, int b, Words& out) {
-    for (int i = 0; i < kWords; ++i) {  // groups of 16: elements 0 to 7 are low nibbles, the others high ones
+    for (int i = 0; i < kWords; ++i) {  // groups of 16: elements 0 to 7 are low nibbles, the others high nibbles
       out[i] = word_at(block.qs + b * 16 + i / 4 * 8, i % 2) >> (i / 2 % 2 * 4) & every_byte(15);
     }
   }
@@ -202,7 +202,7 @@ struct Parts<NVFP4> {
 template <>
 struct Parts<ScaledNVFP4> {
   static void words(const ScaledNVFP4::Block& block, int b, Words& out) { Parts<NVFP4>::words(block.groups, b, out); }
-  // E4M3 without a sign, which the format ignores, and without its NaN, which counts as zero.
+  // E4M3 without its sign, which the format ignores, and without its NaN, which counts as zero.
   static ScaleBlock scales(const ScaledNVFP4::Block& block) {
     ScaleBlock s = word_scale(__builtin_bit_cast(uint32_t, block.scale));
     for (int i = 0; i < 4; ++i) s.multipliers[0][i] = block.groups.d[i] == 0x7f ? 0 : block.groups.d[i] & 0x7f;
@@ -216,14 +216,14 @@ struct Parts<NF4> {
   static ScaleBlock scales(const NF4::Block& block) { return word_scale(__builtin_bit_cast(uint32_t, block.scale)); }
 };
 
-// Formats of codebooks and digits: 32 codes, of which each stands for an entry of the format's levels.
+// For formats of codebooks and digits: stores 32 codes. Each code stands for one of the format's levels.
 template <class F>
 void fill_codes(Words& words, F&& code) {
   uint8_t codes[4 * kWords];
   for (int i = 0; i < 4 * kWords; ++i) codes[i] = static_cast<uint8_t>(code(i));
   std::memcpy(words, codes, sizeof codes);
 }
-// Odd multiples of the smallest scale there is, from a number per sub-block.
+// Scales that are odd multiples of the smallest scale, given by a number per sub-block.
 template <class F>
 ScaleBlock odd_scales(uint16_t d, int count, F&& number) {
   ScaleBlock s{.halves = {d}, .multipliers = {}};
@@ -255,7 +255,7 @@ struct Parts<TQ2_0> {
   static ScaleBlock scales(const TQ2_0::Block& block) { return one_scale<TQ2_0>(block); }
 };
 
-// Codes of the levels in quant/integers.h.
+// The codes stand for the levels in quant/integers.h.
 constexpr int iq2_code(int magnitude, uint32_t minus) { return magnitude / 16 + static_cast<int>(minus & 1) * 4; }
 constexpr int iq3_xxs_code(int magnitude, uint32_t minus) { return magnitude / 8 + static_cast<int>(minus & 1) * 8; }
 constexpr int iq3_s_code(int magnitude, uint32_t minus) { return magnitude / 2 + static_cast<int>(minus & 1) * 8; }
