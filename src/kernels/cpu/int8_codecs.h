@@ -1,4 +1,4 @@
-// Decoding of panels laid out by int8_panels.h: quants to bytes, scales to fp32.
+// Decodes panels with the layout of int8_panels.h: quants to bytes, scales to fp32.
 #pragma once
 
 #include <type_traits>
@@ -12,10 +12,10 @@ using kernels::Int8Layout;
 using kernels::kPanel;
 using kernels::Scales;
 
-inline constexpr int kRows = 8;                  // of four inputs, in a block
+inline constexpr int kRows = 8;                  // rows of four inputs in a block
 inline constexpr int64_t kByteRow = 4 * kPanel;  // bytes of a row of the stored quants
 
-// What the sixteen codes of a format stand for, plus its offset, where they are not the stored values themselves.
+// Values of a format's sixteen codes plus its offset, for formats whose codes are not the stored values themselves.
 struct CodeValues {
   uint8_t values[16];
 };
@@ -51,7 +51,7 @@ constexpr auto code_values() {
 template <class Format>
 inline constexpr auto kCodeValues = code_values<Format>();
 
-// Decodes panels of one format.
+// Decodes the panels of one format.
 template <class Format>
 struct Int8Codec {
   static constexpr const Int8Layout& kLayout = kernels::kInt8Layout<Format>;
@@ -72,7 +72,7 @@ struct Int8Codec {
   static constexpr int kTogether =
       pairs_together(largest()) < kRows / kSubs ? pairs_together(largest()) : kRows / kSubs;
 
-  // Row I of a block's bytes in columns [V * kLanes, (V + 1) * kLanes) of a panel.
+  // Returns row I of a block's bytes in columns [V * kLanes, (V + 1) * kLanes) of a panel.
   template <int V, int I>
   SLUICE_INLINE static Bytes row(const std::byte* quants) {
     quants += V * int64_t{sizeof(Bytes)};
@@ -95,7 +95,7 @@ struct Int8Codec {
     return w;
   }
 
-  // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of a chunk.
+  // Loads the scales (and minima, if any) of the 32 / sub_block parts of block `b` of a chunk.
   template <int V>
   SLUICE_INLINE static void scales(const std::byte* chunk, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
     const int64_t input = b * kernels::kQuantBlock;

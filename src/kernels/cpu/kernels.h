@@ -1,5 +1,5 @@
-// What one instruction set provides, as plain pointers: constant data, so that nothing compiled for an instruction set
-// runs before the CPU was asked for it. dispatch/backends.cc makes op tables of it.
+// The kernels of one instruction set, as plain pointers in constant data. So nothing compiled for an instruction set
+// runs before the CPU features were checked. dispatch/backends.cc builds op tables from it.
 #pragma once
 
 #include "ops/ops.h"
@@ -34,9 +34,11 @@ struct CpuKernels {
   void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, ops::Indices rows);
   void (*combine)(ThreadPool&, const ops::CombineArgs&);
   Matmul matmul_f32, matmul_bf16, matmul_fp16;
-  Matmul (*matmul_blocks)(DType format);  // for weights as pack_blocks orders them; null when there is none
-  Matmul (*matmul_int8)(DType format);    // for weights as int8_packing orders them; null when there is none
-  bool rounding_attention;                // see ops::Ops
+  // For weights in the layout of pack_blocks; null when the format has no such kernel.
+  Matmul (*matmul_blocks)(DType format);
+  // For weights in the layout of int8_packing; null when the format has no such kernel.
+  Matmul (*matmul_int8)(DType format);
+  bool rounding_attention;  // see ops::Ops
 };
 
 }  // namespace sluice::kernels

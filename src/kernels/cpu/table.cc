@@ -1,4 +1,4 @@
-// The kernels of this instruction set, for the code that chooses one.
+// Defines the kernel table of this instruction set, from which dispatch selects.
 #include "kernels/cpu/kernels.h"
 
 namespace sluice::SLUICE_ISA {

@@ -1,5 +1,5 @@
-// Registers the CPU backends: one per instruction set the kernels were compiled for, usable where the processor has
-// the instructions and the operating system saves their registers.
+// Registers the CPU backends: one per instruction set for which the kernels were compiled. A backend is usable when the
+// processor has the instructions and the operating system saves their registers.
 #include "base/registry.h"
 #include "kernels/cpu/dispatch/features.h"
 #include "kernels/cpu/dispatch/grouped_matmul.h"
@@ -40,7 +40,7 @@ ops::MatmulKernels with_pack(void (*matmul)(ThreadPool&, const ops::MatmulArgs&)
   return {.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul};
 }
 
-// The int8 kernels of a block format, or what every format has that nobody wrote a kernel for.
+// Returns the int8 kernels of a block format. Formats without int8 kernels get the generic ones.
 template <class Codec>
 ops::MatmulKernels block_kernels(const CpuKernels& kernels) {
   ops::MatmulKernels found = int8_packing(&Codec::kType);
@@ -106,7 +106,7 @@ const ops::Ops& table() {
   return ops;
 }
 
-// A table with other products in int8.
+// Returns a copy of an op table with another int8 matmul.
 ops::Ops with_int8(ops::Ops made, Matmul (*matmul_int8)(DType)) {
   for (auto& [type, kernels] : made.matmul) {
     if (kernels.int8_block > 0) kernels.matmul = matmul_int8(type);
@@ -120,7 +120,7 @@ const ops::Ops& table() {
   return ops;
 }
 
-// AVX-512's table with AMX products.
+// Returns AVX-512's op table with the AMX matmuls.
 const ops::Ops& amx_table() {
   static const ops::Ops ops = [] {
     ops::Ops made = with_int8(make_table<cpu_avx512_bf16::kKernels>(), cpu_amx::matmul_int8);

@@ -1,4 +1,4 @@
-// Packing for int8: each thread fills whole panels, column by column, four inputs (a word) at a time.
+// Packs weights for int8 matmuls. Each thread fills whole panels, column by column, four inputs (a word) at a time.
 #include "kernels/cpu/dispatch/pack_int8.h"
 
 #include <fmt/core.h>
@@ -20,7 +20,7 @@ using quant::kWords;
 using quant::ScaleBlock;
 using quant::Words;
 
-// Rows of two bits of each word, from bit `shift` on, two byte rows in all.
+// Stores two bits of each word, from bit `shift` on, in two byte rows.
 void store_pairs(const Words& w, int shift, uint32_t* to) {
   for (int half = 0; half < 2; ++half) {
     uint32_t packed = 0;
@@ -29,7 +29,7 @@ void store_pairs(const Words& w, int shift, uint32_t* to) {
   }
 }
 
-// Words into one column (`to` points at its word of the first byte row) of a block of a panel.
+// Stores the words of a block into one column of a panel. `to` points at the column's word in the first byte row.
 template <Int8Layout Layout>
 void store_words(const Words& w, uint32_t* to) {
   if constexpr (Layout.low == 8) {
@@ -45,8 +45,8 @@ void store_words(const Words& w, uint32_t* to) {
   } else if constexpr (Layout.high == 1) {
     uint32_t packed = 0;
     for (int i = 0; i < kWords; ++i) {
-      // Named, or GCC 12 with -fsanitize=bounds,shift reads another w[i]: in templates, it sets the checked index of an
-      // operand that holds a call it folds only on the way to the report of a bad shift.
+      // `bits` needs a name because of GCC 12 with -fsanitize=bounds,shift. In templates it computes the checked index
+      // of a shift operand with a call only on the error path, so w[i] would read another element.
       const uint32_t bits = w[i] >> Layout.low & every_byte(1);
       packed |= bits << i;
     }
@@ -77,7 +77,7 @@ void store_scales(const ScaleBlock& s, std::byte* scale_block, int64_t column) {
   }
 }
 
-// One row of blocks into a column of a panel.
+// Packs one row of blocks into a column of a panel.
 template <class Codec>
 void store_column(const typename Codec::Block* blocks, int64_t k, std::byte* panel, int64_t column) {
   constexpr Int8Layout kLayout = kInt8Layout<Codec>;
@@ -113,7 +113,7 @@ void pack(ThreadPool& pool, const ops::Weight& into, int64_t row, const Tensor& 
   const bool same = from.dtype == into.dtype;
   if (!same && (from.dtype->decode == nullptr || into.dtype->encode == nullptr)) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("weights of type {} are not converted to {}", from.dtype->name, into.dtype->name));
+                fmt::format("cannot convert weights of type {} to {}", from.dtype->name, into.dtype->name));
   }
   const int64_t bytes = kInt8Layout<Codec>.panel_bytes(k), last = row + from.rows();
   const int64_t source_row = from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
