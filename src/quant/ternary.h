@@ -5,7 +5,7 @@
 
 namespace sluice::quant {
 
-// Packs five digits per byte. The byte is ceil(256 / 243 * n), where n is the number in base 3, so multiplying by 3^i
+// Packs five digits per byte. The byte is ceil(256 / 243 * n), where n is the number in base 3. Multiplying it by 3^i
 // modulo 256 brings digit i to the top.
 struct TQ1_0 {
   static constexpr int kElements = kSuperBlock;

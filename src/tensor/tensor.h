@@ -48,8 +48,9 @@ class Shape {
   int rank_ = 0;
 };
 
-// A view of memory. All dimensions after the first are dense. `row_stride` (elements between consecutive indices of
-// dimension 0) may exceed the dense row, so a view can select the q columns of a fused [tokens, q + k + v] result.
+// A view of memory. All dimensions after the first are dense. `row_stride` counts the elements between consecutive
+// indices of dimension 0. It may exceed the dense row, so a view can select the q columns of a fused
+// [tokens, q + k + v] result.
 struct Tensor {
   std::byte* data = nullptr;
   DType dtype = &kFloat32;

@@ -1,7 +1,7 @@
 // Quantizes activations to int8: every 32 inputs of a row are rounded to multiples of their largest magnitude / 127.
-// The scale stays fp32. A correction that turns stored quants into weights is kept next to them. It is either the
-// initial value of each dot product (minus the offset times the sum of the inputs), or the factor of the minimum (the
-// sum times the scale).
+// The scale stays fp32. A correction that turns stored quants into weights is kept next to them. It is one of two
+// values: the start of each dot product (minus the offset times the sum of the inputs), or the factor of the minimum
+// (the sum times the scale).
 #pragma once
 
 #include "base/thread_pool.h"

@@ -11,7 +11,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kBlockBytes = 6 << 10;  // of one panel per block over k: four panels fill half of L1
+constexpr int64_t kBlockBytes = 6 << 10;  // bytes of a panel per block over k: four panels fill half of L1
 
 struct F16 : F32 {
   static constexpr int64_t kBytes = 2;

@@ -53,7 +53,8 @@ SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm512_cvtepi32_ps(x); }
 SLUICE_INLINE Vec lanes_as_float(Bytes bits) { return _mm512_castsi512_ps(bits); }
 SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm512_cvtps_epi32(x); }  // to nearest even
 SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
-SLUICE_INLINE int reduce_add_lanes(Bytes x) {  // GCC's _mm512_reduce_add_epi32 ends in a signed addition
+SLUICE_INLINE int reduce_add_lanes(
+    Bytes x) {  // replaces GCC's _mm512_reduce_add_epi32, which ends in a signed addition
   return reduce_add_lanes(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)));
 }
 SLUICE_INLINE void store_saturated(int8_t* p, Bytes lanes) {

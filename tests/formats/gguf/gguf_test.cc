@@ -276,13 +276,13 @@ class GgufCheckpointTest : public testing::Test {
     return (root_ / name).string();
   }
 
-  // Of a tensor below "model.layers."; its name where there is none.
+  // Returns the shape of a tensor below "model.layers.", or its name when it is missing.
   static std::string shape_in_layers(const Checkpoint& checkpoint, const std::string& name) {
     const TensorEntry* entry = checkpoint.find("model.layers." + name);
     return entry != nullptr ? entry->shape.str() : name;
   }
 
-  // The sizes of a model with 2 heads, and room for more keys.
+  // Writes the sizes of a model with 2 heads, with room for more keys.
   static Writer sizes(const std::string& architecture, uint64_t tensors, uint64_t more_keys, uint32_t hidden,
                       uint32_t inner, uint32_t blocks = 1) {
     Writer w;
@@ -293,7 +293,7 @@ class GgufCheckpointTest : public testing::Test {
     w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
     return w;
   }
-  // A Llama of one layer, 64 wide; every tensor holds its row numbers.
+  // Writes a Llama with one layer of width 64, whose tensors hold their row numbers.
   static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0, uint32_t blocks = 1) {
     return sizes("llama", tensors, more_keys, 64, 96, blocks);
   }
@@ -434,7 +434,7 @@ TEST_F(GgufCheckpointTest, SpeaksHuggingFacesNamesAndOrder) {
   EXPECT_TRUE(checkpoint->config.at<bool>("tie_word_embeddings"));
   const TensorEntry* q = checkpoint->find("model.layers.0.self_attn.q_proj.weight");
   ASSERT_NE(q, nullptr);
-  // Row i of a head of 32 was stored at 2 i for i < 16, behind those at 2 (i - 16) + 1.
+  // Row i of a head of 32 rows was stored at 2 i if i < 16, otherwise at 2 (i - 16) + 1.
   std::vector<float> values(64 * 64);
   q->read(values.data());
   for (int row = 0; row < 64; ++row) {
