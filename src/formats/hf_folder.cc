@@ -135,8 +135,9 @@ class HfFolder : public Checkpoint {
       std::string name = entry.name;
       tensors_.emplace(std::move(name), std::move(entry));
     }
-    if (unlisted > 0)
+    if (unlisted > 0) {
       log::warning("{}: skipped {} tensors that {} does not list", path.string(), unlisted, kind_.index);
+    }
     if (wanted == nullptr || taken == wanted->size()) return;
     const auto missing = std::ranges::find_if(*wanted, [&](const std::string& name) { return find(name) == nullptr; });
     corrupt(path, fmt::format("tensor {} is not in this file, but {} lists it here", dump_json(*missing), kind_.index));

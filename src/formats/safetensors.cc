@@ -195,13 +195,15 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 std::string_view header_of(std::span<const std::byte> file, const std::string& name) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   const auto fail = [&](const std::string& message) { throw Error(ErrorCode::kCorruptFile, name + ": " + message); };
-  if (text.starts_with("version https://git-lfs"))
+  if (text.starts_with("version https://git-lfs")) {
     fail("this is a Git LFS pointer, not the file itself (run git lfs pull)");
+  }
   if (file.size() < kPrefix) fail(fmt::format("{} bytes are too short for a safetensors file", file.size()));
   uint64_t length = 0;
   std::memcpy(&length, file.data(), kPrefix);
-  if (length > kMaxHeader)
+  if (length > kMaxHeader) {
     fail(fmt::format("safetensors header of {} bytes (at most {} are allowed)", length, kMaxHeader));
+  }
   if (length > file.size() - kPrefix) {
     fail(fmt::format("safetensors header of {} bytes in a file of {} bytes", length, file.size()));
   }

@@ -161,9 +161,10 @@ void receive(const RemoteFile& file, Partial& partial, const std::string& token)
   if (partial.done() > 0) request.headers["Range"] = fmt::format("bytes={}-", partial.done());
   bool content = false;
   const auto on_head = [&](const HttpResponse& head) {
-    if (head.status == 416) {  // the partial file is longer than the server's file
+    if (head.status == 416) {  // the partial file does not match the server's file
+      const uint64_t done = partial.done();
       partial.restart();
-      throw NetworkError(fmt::format("{}: the server cannot resume at byte {}", file.name, partial.done()));
+      throw NetworkError(fmt::format("{}: the server cannot resume at byte {}", file.name, done));
     }
     check_status(head, file.name);
     if (head.status == 206) {

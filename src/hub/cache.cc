@@ -104,8 +104,9 @@ std::optional<fs::path> find_snapshot(const HubName& name) {
   if (std::ifstream in(ref); in) {
     std::string commit;
     in >> commit;
-    if (!plain_name(commit))
+    if (!plain_name(commit)) {
       throw Error(ErrorCode::kCorruptFile, fmt::format("{}: does not contain a commit hash", ref.string()));
+    }
     snapshot = root / "snapshots" / commit;
   }
   std::error_code ignored;

@@ -58,8 +58,9 @@ std::string token() {
     in >> value;
   }
   const bool printable = std::ranges::all_of(value, [](char c) { return c > ' ' && c < '\x7f'; });
-  if (!printable)
+  if (!printable) {
     throw Error(ErrorCode::kInvalidRequest, "HF_TOKEN: invalid characters (expected printable ASCII without spaces)");
+  }
   return value;
 }
 
@@ -196,12 +197,14 @@ class Download {
     } catch (const Error& e) {
       fail(fmt::format("is not JSON: {}", e.what()));
     }
-    if (!json.is_object() || !json.contains("sha") || !json["sha"].is_string())
+    if (!json.is_object() || !json.contains("sha") || !json["sha"].is_string()) {
       fail("does not name a commit ('sha' is missing)");
+    }
     commit_ = json["sha"].get<std::string>();
     const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-    if (commit_.size() != 40 || !std::ranges::all_of(commit_, hex))
+    if (commit_.size() != 40 || !std::ranges::all_of(commit_, hex)) {
       fail("does not name a commit ('sha' is not 40 hexadecimal digits)");
+    }
     if (!json.contains("siblings") || !json["siblings"].is_array()) fail("does not list files ('siblings' is missing)");
     std::vector<std::string> all;
     for (const Json& sibling : json["siblings"]) {

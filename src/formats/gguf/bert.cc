@@ -67,8 +67,9 @@ bool read_labels(GgufConfig& c, const char* architecture, const char* model_type
   constexpr int64_t kRank = 4;
   if (c.integer_or("pooling_type", 0) != kRank) return false;
   const TensorEntry* scores = c.tensor("cls.output.weight");
-  if (scores == nullptr || scores->shape.rank() < 1)
+  if (scores == nullptr || scores->shape.rank() < 1) {
     c.refuse("pooling_type", "4 requires the tensor cls.output.weight");
+  }
   const int64_t labels = scores->shape.rank() == 1 ? 1 : scores->shape[0];
   c.architecture(architecture, model_type);
   Json names = Json::object();

@@ -133,8 +133,9 @@ void GgufConfig::sizes(Causal wanted) {
   hf["hidden_size"] = hidden_ = integer("embedding_length");
   blocks_ = integer("block_count");
   const int64_t predicting = integer_or("nextn_predict_layers", 0);
-  if (blocks_ < 1 || blocks_ > 1 << 16)
+  if (blocks_ < 1 || blocks_ > 1 << 16) {
     refuse("block_count", fmt::format("{} is out of range (expected 1 to 65536)", blocks_));
+  }
   if (predicting < 0 || predicting >= blocks_) {
     refuse("nextn_predict_layers", fmt::format("{} is out of range for {} blocks", predicting, blocks_));
   }
@@ -177,8 +178,9 @@ std::vector<bool> GgufConfig::attends() {
 void GgufConfig::rope(int64_t head_dim) {
   hf["rope_theta"] = number_or("rope.freq_base", 10000.0);
   const int64_t rotary = integer_or("rope.dimension_count", head_dim);
-  if (rotary < 1 || rotary > head_dim)
+  if (rotary < 1 || rotary > head_dim) {
     refuse("rope.dimension_count", fmt::format("{} is out of range (expected 1 to {})", rotary, head_dim));
+  }
   hf["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
   rope_scaling(rotary);
 }
@@ -277,14 +279,16 @@ void GgufConfig::experts(const char* count_key, const char* inner_key) {
 Gating GgufConfig::gating() {
   const int64_t number = integer_or("expert_gating_func", static_cast<int64_t>(Gating::kSoftmax));
   const auto gating = static_cast<Gating>(number);
-  if (gating != Gating::kSoftmax && gating != Gating::kSigmoid)
+  if (gating != Gating::kSoftmax && gating != Gating::kSigmoid) {
     refuse("expert_gating_func", "is not supported (expected softmax or sigmoid)");
+  }
   return gating;
 }
 
 void GgufConfig::require_gating(Gating wanted) {
-  if (has("expert_gating_func") && gating() != wanted)
+  if (has("expert_gating_func") && gating() != wanted) {
     refuse("expert_gating_func", "is not supported for this architecture");
+  }
 }
 
 void GgufConfig::rename(const char* from, const char* to) {

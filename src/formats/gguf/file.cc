@@ -103,8 +103,9 @@ GgufValue read_value(Cursor& in) {
     if (value.type == Type::kArray) in.fail("an array of arrays is not supported", ErrorCode::kUnsupportedModel);
     value.count = in.number<uint64_t>("a count");
     const uint64_t least = value.type == Type::kString ? 8 : bytes_of(value.type);
-    if (value.count > kMaxArray)
+    if (value.count > kMaxArray) {
       in.fail(fmt::format("array of {} elements (at most {} are allowed)", value.count, kMaxArray));
+    }
     if (value.count > in.left() / least) {
       in.fail(fmt::format("array of {} elements, but the file has only {} bytes left", value.count, in.left()));
     }
@@ -128,8 +129,9 @@ struct Header {
 };
 Header read_header(Cursor& in, std::span<const std::byte> file, int& version) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (text.starts_with("version https://git-lfs"))
+  if (text.starts_with("version https://git-lfs")) {
     in.fail("this is a Git LFS pointer, not the file itself (run git lfs pull)");
+  }
   if (!text.starts_with("GGUF")) in.fail("not a GGUF file: it does not begin with \"GGUF\"");
   in.take(4, "the magic");
   const auto number = in.number<uint32_t>("the version");
@@ -141,8 +143,9 @@ Header read_header(Cursor& in, std::span<const std::byte> file, int& version) {
   const auto tensors = in.number<uint64_t>("the number of tensors");
   const auto keys = in.number<uint64_t>("the number of keys");
   constexpr uint64_t kLeastKey = 8 + 4 + 1, kLeastTensor = 8 + 4 + 8 + 4 + 8;
-  if (tensors > kMaxTensors || tensors > in.left() / kLeastTensor)
+  if (tensors > kMaxTensors || tensors > in.left() / kLeastTensor) {
     in.fail(fmt::format("tensor count {} is too large", tensors));
+  }
   if (keys > kMaxKeys || keys > in.left() / kLeastKey) in.fail(fmt::format("metadata key count {} is too large", keys));
   return {tensors, keys};
 }
@@ -180,8 +183,9 @@ Declared read_tensor(Cursor& in, uint64_t index) {
   if (out.entry.name.empty()) in.fail("name is empty");
   in.at("tensor", out.entry.name);
   const auto rank = in.number<uint32_t>("the number of dimensions");
-  if (rank < 1 || rank > Shape::kMaxRank)
+  if (rank < 1 || rank > Shape::kMaxRank) {
     in.fail(fmt::format("{} dimensions (expected 1 to {})", rank, Shape::kMaxRank));
+  }
   uint64_t dims[Shape::kMaxRank], elements = 1;
   bool overflow = false;
   for (uint32_t i = 0; i < rank; ++i) {
@@ -213,8 +217,9 @@ void place_tensors(Cursor& in, std::span<const std::byte> file, uint64_t alignme
   std::vector<const Declared*> order;
   for (Declared& t : tensors) {
     in.at("tensor", t.entry.name);
-    if (t.offset % alignment != 0)
+    if (t.offset % alignment != 0) {
       in.fail(fmt::format("offset {} is not a multiple of the alignment {}", t.offset, alignment));
+    }
     if (t.offset > size || t.entry.bytes > size - t.offset) {
       in.fail(fmt::format("{} bytes at offset {} exceed the {} bytes of data: the file is truncated", t.entry.bytes,
                           t.offset, size));

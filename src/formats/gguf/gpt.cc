@@ -79,8 +79,9 @@ void read_gpt2_sizes(GgufConfig& c) {
 void configure_gpt2(GgufConfig& c) {
   c.architecture("GPT2LMHeadModel", "gpt2");
   read_gpt2_sizes(c);
-  if (c.hf["num_key_value_heads"] != c.hf["n_head"])
+  if (c.hf["num_key_value_heads"] != c.hf["n_head"]) {
     c.refuse("attention.head_count_kv", "must equal attention.head_count");
+  }
   c.rename("num_key_value_heads", "");
   c.tensors = {kGpt2};
 }
@@ -110,8 +111,9 @@ void configure_bloom(GgufConfig& c) {
   c.heads();
   c.rename("num_key_value_heads", "");
   c.rename("max_position_embeddings", "seq_length");
-  if (c.integer("feed_forward_length") != 4 * c.hidden())
+  if (c.integer("feed_forward_length") != 4 * c.hidden()) {
     c.refuse("feed_forward_length", "must be 4 * embedding_length");
+  }
   c.layer_norm("layer_norm_epsilon");
   c.tensors = {kBloom};
 }
@@ -145,8 +147,9 @@ void configure_mpt(GgufConfig& c) {
   c.rename("num_hidden_layers", "n_layers");
   c.rename("num_attention_heads", "n_heads");
   c.rename("max_position_embeddings", "max_seq_len");
-  if (c.integer("feed_forward_length") != 4 * c.hidden())
+  if (c.integer("feed_forward_length") != 4 * c.hidden()) {
     c.refuse("feed_forward_length", "must be 4 * embedding_length");
+  }
   c.layer_norm("layer_norm_epsilon");
   c.hf["attn_config"] = Json{{"alibi", true}, {"alibi_bias_max", c.number_or("attention.max_alibi_bias", 8.0)}};
   if (c.has("attention.clamp_kqv")) c.hf["attn_config"]["clip_qkv"] = c.number("attention.clamp_kqv");

@@ -213,8 +213,9 @@ void configure_apertus(GgufConfig& c) {
   for (const auto& [name, shape] : {std::pair{"alpha_n", Shape{1}}, {"alpha_p", {1}}, {"beta", {}}, {"eps", {}}}) {
     const std::string key = fmt::format("xielu.{}", name);
     const std::vector<double> values = c.unprefixed_numbers(key);
-    if (static_cast<int64_t>(values.size()) != c.layers())
+    if (static_cast<int64_t>(values.size()) != c.layers()) {
       c.refuse("block_count", key + ": expected one entry per layer");
+    }
     for (int64_t i = 0; i < c.layers(); ++i) {
       c.scalars.push_back(
           {fmt::format("model.layers.{}.mlp.act_fn.{}", i, name), shape, static_cast<float>(values[i])});

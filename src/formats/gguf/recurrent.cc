@@ -285,8 +285,9 @@ void configure_nemotron_h_with(GgufConfig& c, const char* mlp) {
   Json kinds = Json::array();
   int64_t inner = 0;
   for (size_t i = 0; i < attends.size(); ++i) {
-    if (widths[i] != 0 && inner != 0 && widths[i] != inner)
+    if (widths[i] != 0 && inner != 0 && widths[i] != inner) {
       c.refuse("feed_forward_length", "must be equal in all layers that have one");
+    }
     if (widths[i] != 0) inner = widths[i];
     kinds.push_back(attends[i] ? "attention" : widths[i] != 0 ? mlp : "mamba");
   }

@@ -15,8 +15,9 @@ constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
 std::optional<int32_t> token_id(const GgufMetadata& metadata, std::string_view key) {
   const auto id = metadata.integer(key);
   if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;  // how converters write "none"
-  if (*id < 0 || static_cast<size_t>(*id) >= metadata.texts(kTokens).size())
+  if (*id < 0 || static_cast<size_t>(*id) >= metadata.texts(kTokens).size()) {
     metadata.fail(key, "is not a valid token ID");
+  }
   return static_cast<int32_t>(*id);
 }
 

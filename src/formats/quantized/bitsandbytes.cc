@@ -39,8 +39,9 @@ State read_state(const TensorEntry& entry) {
   state.block = state.config.at<int>("blocksize");
   constexpr int kMostBlock = 1 << 20;
   if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) state.config.refuse("shape", "expected two positive numbers");
-  if (state.block < 1 || state.block > kMostBlock)
+  if (state.block < 1 || state.block > kMostBlock) {
     state.config.refuse("blocksize", fmt::format("is out of range (expected 1 to {})", kMostBlock));
+  }
   state.outputs = shape[0], state.inputs = shape[1];
   return state;
 }
@@ -87,8 +88,9 @@ void int8_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry weight = t.take(name + ".weight", &kInt8, 0, 0), scale = t.take(name + ".SCB");
   if (t.has(name + ".weight_format")) {
     const TensorEntry format = t.take(name + ".weight_format");  // 0: plain rows
-    if (format.bytes != 1 || format.data[0] != std::byte{0})
+    if (format.bytes != 1 || format.data[0] != std::byte{0}) {
       refuse(format, "only the row format is supported (expected 0)");
+    }
   }
   const Scales scales(scale, weight.shape[0]);
   if (scales.count() != 1) refuse(scale, fmt::format("expected {} scales", weight.shape[0]));

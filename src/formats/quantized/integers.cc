@@ -126,8 +126,9 @@ void read_auto_round(QuantizedTensors& t) {
   if (!awq && format.find("gptq") == std::string::npos) {
     config.refuse(key, "'" + format + "' is not supported (expected a format of auto_gptq or auto_awq)");
   }
-  if (awq && bits != 4)
+  if (awq && bits != 4) {
     config.refuse("bits", fmt::format("{} is not supported with the format of auto_awq (expected 4)", bits));
+  }
   // Settings per module are supported only when they leave the module unquantized.
   if (const Json* extra = config.find("extra_config"); extra != nullptr && extra->is_object()) {
     for (const auto& [module, settings] : extra->items()) {
@@ -171,8 +172,9 @@ void read_auto_round(QuantizedTensors& t) {
                   "sym",
                   "to_quant_block_names",
                   "train_bs"});
-  if (config.get("act_bits", 16) < 16)
+  if (config.get("act_bits", 16) < 16) {
     config.refuse("act_bits", "activations with fewer than 16 bits are not supported");
+  }
   check_read(config);
   for (const std::string& name : t.modules(".qweight")) {
     if (awq) {

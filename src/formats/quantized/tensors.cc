@@ -136,8 +136,9 @@ Scales::Scales(const TensorEntry& entry, int64_t outputs, bool transposed)
 }
 
 int64_t group_size(const TensorEntry& entry, int64_t inputs, int64_t groups) {
-  if (groups < 1 || inputs % groups != 0)
+  if (groups < 1 || inputs % groups != 0) {
     refuse(entry, fmt::format("{} groups do not divide {} inputs", groups, inputs));
+  }
   return inputs / groups;
 }
 
@@ -150,8 +151,9 @@ std::vector<int32_t> order_of(const TensorEntry& entry, int64_t inputs, int64_t 
   bool in_order = inputs % groups == 0;
   for (int64_t i = 0; i < inputs; ++i) {
     const int32_t g = group_of[static_cast<size_t>(i)];
-    if (g < 0 || g >= groups)
+    if (g < 0 || g >= groups) {
       refuse(entry, fmt::format("input {} has group {}, which is out of range for {} groups", i, g, groups));
+    }
     in_order = in_order && g == i / (inputs / groups);
   }
   return in_order ? std::vector<int32_t>{} : group_of;

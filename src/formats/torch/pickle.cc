@@ -109,8 +109,9 @@ class Machine {
 
   const PickleValue* run() {
     if (text_.size() > kMaxBytes) fail(fmt::format("{} bytes (at most {} are allowed)", text_.size(), kMaxBytes));
-    if (text_.size() < 2 || text_[0] != '\x80')
+    if (text_.size() < 2 || text_[0] != '\x80') {
       fail("does not begin with PROTO (expected a pickle of protocol 2 to 5)");
+    }
     do {
       begin_ = at_;
       opcode_ = take(1)[0];

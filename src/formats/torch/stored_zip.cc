@@ -85,8 +85,9 @@ class Archive {
 
   void find_directory() {
     const uint64_t end = find_end();
-    if (number<uint16_t>(end + 4) != 0 || number<uint16_t>(end + 6) != 0)
+    if (number<uint16_t>(end + 4) != 0 || number<uint16_t>(end + 6) != 0) {
       fail("archives in several parts are not supported");
+    }
     count_ = number<uint16_t>(end + 10);
     uint64_t size = number<uint32_t>(end + 12);
     directory_ = number<uint32_t>(end + 16);

@@ -103,8 +103,9 @@ class Reader {
     std::unordered_set<std::string_view> seen;
     for (size_t i = 0; i < dict.items.size(); i += 2) {
       const PickleValue& key = *dict.items[i];
-      if (!key.is(Kind::kText))
+      if (!key.is(Kind::kText)) {
         unsupported(fmt::format("the state dict has {} as a key (expected a string)", key.kind_name()));
+      }
       tensor_ = key.text;
       if (!seen.insert(key.text).second) fail_tensor("appears twice");
       add(*dict.items[i + 1]);
@@ -280,8 +281,9 @@ class Reader {
       fail_tensor("invalid storage (expected (\"storage\", class, key, device, elements))");
     }
     Storage storage{.dtype = find_type(id.items[1]->text), .bytes = {}};
-    if (storage.dtype == nullptr || !id.items[1]->text.ends_with("Storage"))
+    if (storage.dtype == nullptr || !id.items[1]->text.ends_with("Storage")) {
       fail_tensor(fmt::format("'{}' is not a storage class", id.items[1]->text));
+    }
     const std::string_view key = id.items[2]->text;
     const ZipMember* member = find(fmt::format("data/{}", key));
     if (member == nullptr) fail_tensor(fmt::format("its storage data/{} is not in the archive", key.substr(0, 64)));

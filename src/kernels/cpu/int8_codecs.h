@@ -116,8 +116,9 @@ struct Int8Codec {
     }
     if constexpr (kLayout.halves > 1) {
       SLUICE_UNROLL
-      for (int s = 0; s < kSubs; ++s)
+      for (int s = 0; s < kSubs; ++s) {
         scale[s] = half(static_cast<int>(input % kLayout.scale_block()) / kLayout.sub_block + s);
+      }
       return;
     }
     scale[0] = half(0);

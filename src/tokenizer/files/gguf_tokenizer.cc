@@ -68,8 +68,9 @@ class Reader {
     const std::vector<int64_t> types = metadata_.integers(kTypes);
     if (types.size() != texts_.size()) metadata_.fail(kTypes, "expected one entry per token");
     for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] < 0 || types[i] > static_cast<int64_t>(PieceType::kByte))
+      if (types[i] < 0 || types[i] > static_cast<int64_t>(PieceType::kByte)) {
         metadata_.fail(kTypes, "unknown token type");
+      }
       if (types[i] > 0) types_[i] = static_cast<PieceType>(types[i]);
     }
   }
@@ -213,8 +214,9 @@ class Reader {
     }
     file.byte_fallback = bytes == 256;
     file.unknown = unknown.value_or(bpe ? 0 : 2);  // defaults of the formats
-    if (static_cast<size_t>(file.unknown) >= texts_.size())
+    if (static_cast<size_t>(file.unknown) >= texts_.size()) {
       metadata_.fail(kTokens, "the unknown token is outside the vocabulary");
+    }
     if (const GgufValue* map = metadata_.find("tokenizer.ggml.precompiled_charsmap"); map != nullptr) {
       const bool blob = map->array && (map->type == GgufValue::Type::kUint8 || map->type == GgufValue::Type::kInt8);
       if (!blob) metadata_.fail("tokenizer.ggml.precompiled_charsmap", "expected an array of bytes");

@@ -69,8 +69,9 @@ class Message {
   enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
   void expect(WireType type) const {
-    if (type_ != type)
+    if (type_ != type) {
       fail(fmt::format("field {} has wire type {}, expected {}", field_, type_, static_cast<int>(type)));
+    }
   }
   uint64_t varint() {
     uint64_t value = 0;

@@ -78,8 +78,9 @@ Vocab load_vocab(const Field& field) {
   vocab.reserve(members.size(), bytes);
   for (const auto& [text, id] : members) {
     const bool fits = id.is_number_integer() && id >= 0 && id <= kMaxTokenId;
-    if (!fits)
+    if (!fits) {
       field.corrupt(fmt::format("\"{}\": {} is not a valid ID (expected 0 to {})", text, id.dump(), kMaxTokenId));
+    }
     const auto value = id.template get<TokenId>();
     if (vocab.has(value)) {
       field.corrupt(fmt::format("\"{}\" and \"{}\" share the id {}", vocab.text(value), text, value));

@@ -68,8 +68,9 @@ class Unigram final : public Model {
     std::vector<Node> nodes;
     for (const Span span : spans) {
       const std::string_view piece = pieces.view(span);
-      if (piece.size() >= kNowhere)
+      if (piece.size() >= kNowhere) {
         throw Error(ErrorCode::kInvalidRequest, "the text contains a word that is too long");
+      }
       find_paths(piece, nodes);
       append_best(piece, nodes, out);
     }
