@@ -1,4 +1,5 @@
-// The note of type NT_GNU_BUILD_ID in the segments of the object that holds this function (elf.h, dl_iterate_phdr(3)).
+// Reads the build ID from the object that holds this function. It is the ELF note NT_GNU_BUILD_ID in a program segment
+// (elf.h, dl_iterate_phdr(3)).
 #include "base/build_id.h"
 
 #include <elf.h>
@@ -33,7 +34,7 @@ std::string find_build_id(std::string_view notes) {
 }
 
 struct Search {
-  uintptr_t code = 0;  // an address in the object that is looked for
+  uintptr_t code = 0;  // an address inside the object to find
   std::string found{};
 };
 

@@ -1,6 +1,6 @@
-// Finds the folders of the process's groups as the kernel describes them: /proc/self/cgroup has the path of the group
-// in each hierarchy, /proc/self/mountinfo where a hierarchy is mounted and from which of its groups on. In a container
-// that sees only its own group the two paths differ; the mounted group is then the container's.
+// Finds the folders of the process's control groups. /proc/self/cgroup gives the path of the group in each hierarchy.
+// /proc/self/mountinfo says where a hierarchy is mounted, and which of its groups is the root of the mount. A container
+// that sees only its own group has two different paths; the mounted group is then the container's.
 #include "base/cgroup.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names that a version has for one thing; null: it has no such thing.
+// File and field names in one version of cgroups; null where the version has no such entry.
 struct Version {
   const char* filesystem;
-  const char* limit;      // file
-  const char* slowing;    // file with the number of bytes from which on the kernel holds the group's processes back
-  const char* used;       // file
-  const char* inherited;  // line of memory.stat with the smallest limit of this group and all above
-  const char* pages[2];   // lines of memory.stat: pages of files, of the group and those below it
+  const char* limit;      // file with the hard limit in bytes
+  const char* slowing;    // file with the number of bytes above which the kernel throttles the group's processes
+  const char* used;       // file with the bytes in use
+  const char* inherited;  // line of memory.stat with the smallest limit of this group and all groups above it
+  const char* pages[2];   // lines of memory.stat that count the file pages of the group and those below it
 };
 constexpr Version kV1 = {.filesystem = "cgroup",
                          .limit = "memory.limit_in_bytes",
@@ -45,7 +45,7 @@ bool lists_memory(std::string_view controllers) {
   return false;
 }
 
-// The process's group in the hierarchy of a version that limits memory: a path such as /system.slice/sluice.service.
+// Returns the process's group in the hierarchy that limits memory, a path such as /system.slice/sluice.service.
 std::optional<std::string> group_path(const fs::path& root, const Version& version) {
   std::ifstream in(root / "proc/self/cgroup");
   for (std::string id, controllers, path; std::getline(in, id, ':') && std::getline(in, controllers, ':');) {
@@ -56,14 +56,14 @@ std::optional<std::string> group_path(const fs::path& root, const Version& versi
 }
 
 struct Mount {
-  fs::path group;   // whose folder the mount point is
+  fs::path group;   // group that the mount point shows
   fs::path folder;  // the mount point
 };
 
 std::optional<Mount> find_mount(const fs::path& root, const Version& version) {
   std::ifstream in(root / "proc/self/mountinfo");
   for (std::string line; std::getline(in, line);) {
-    // "35 31 0:32 GROUP FOLDER OPTIONS [TAGS...] - FILESYSTEM SOURCE OPTIONS"
+    // Format: "35 31 0:32 GROUP FOLDER OPTIONS [TAGS...] - FILESYSTEM SOURCE OPTIONS"
     std::istringstream fields(line);
     std::string skipped, group, folder, filesystem, options;
     fields >> skipped >> skipped >> skipped >> group >> folder;
@@ -76,14 +76,14 @@ std::optional<Mount> find_mount(const fs::path& root, const Version& version) {
   return {};
 }
 
-// A number in a file; `fallback` where the file is absent or says "max".
+// Reads a number from a file. Returns `fallback` when the file is absent or says "max".
 size_t read_number(const fs::path& path, size_t fallback) {
   std::ifstream in(path);
   size_t value = 0;
   return in >> value ? value : fallback;
 }
 
-// What one group leaves of `memory`.
+// Lowers `memory` to what one group allows.
 void apply_group(const fs::path& folder, const Version& version, CgroupMemory& memory) {
   size_t limit = read_number(folder / version.limit, SIZE_MAX), droppable = 0;
   if (version.slowing != nullptr) limit = std::min(limit, read_number(folder / version.slowing, SIZE_MAX));
@@ -110,7 +110,7 @@ CgroupMemory cgroup_memory(const std::string& root) {
     fs::path folder = mount->folder;
     apply_group(folder, *version, memory);
     const fs::path below = fs::path(*path).lexically_relative(mount->group);
-    if (below.empty() || *below.begin() == "..") continue;  // the mounted group is all that is seen
+    if (below.empty() || *below.begin() == "..") continue;  // only the mounted group is visible
     for (const fs::path& name : below) apply_group(folder /= name, *version, memory);
   }
   return memory;

@@ -1,4 +1,4 @@
-// What control groups (cgroups) leave a process of the machine's memory: the limits of containers and services.
+// Reports how much memory the process's control groups (cgroups) allow: the limits of containers and services.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 namespace sluice {
 
 struct CgroupMemory {
-  size_t total = SIZE_MAX;      // the smallest limit of the groups that the process is in
-  size_t available = SIZE_MAX;  // what the fullest of them has left; pages of files can be dropped and count as left
+  size_t total = SIZE_MAX;      // smallest limit of the groups that contain the process
+  size_t available = SIZE_MAX;  // smallest remaining room of any group; file pages can be dropped and count as free
 };
 
-// Of this process, from versions 1 and 2 of cgroups, with the groups above its own as far as they are mounted. SIZE_MAX
-// where nothing is limited. `root` is the folder with proc and sys: "/", but in tests.
+// Reads the limits of this process from cgroups version 1 and 2. Groups above its own count if they are mounted. Both
+// fields are SIZE_MAX when nothing is limited. `root` is the folder that contains proc and sys: "/" except in tests.
 CgroupMemory cgroup_memory(const std::string& root = "/");
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Where a failed CHECK ends.
+// Prints the message of a failed CHECK and aborts.
 #include "base/check.h"
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// CHECK(condition, "format", values...): for what only wrong code can violate. Prints and aborts; on in every build.
+// CHECK(condition, "format", values...) guards conditions that only a bug can violate. A failure prints and aborts;
+// checks are on in every build.
 #pragma once
 
 #include <fmt/core.h>

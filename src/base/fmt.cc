@@ -1,5 +1,5 @@
-// The compiled part of {fmt}: the distribution ships its headers and a shared library only, and the binary links no
-// shared library. These are the explicit instantiations that fmt's own format.cc makes.
+// Compiles the non-header part of {fmt}. The distribution ships only headers and a shared library, and the binary links
+// no shared library. These are the explicit instantiations of fmt's own format.cc.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

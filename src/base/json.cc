@@ -1,4 +1,5 @@
-// A SAX handler that builds nlohmann values in linear time: ordered_json's own insertion scans all keys.
+// Parses JSON with a SAX handler that builds nlohmann values in linear time: ordered_json's own insertion scans all
+// keys.
 #include "base/json.h"
 
 #include <fmt/core.h>
@@ -45,7 +46,8 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    // nlohmann: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ..."
+    // Format of nlohmann's message: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error
+    // while ..."
     std::string_view what = e.what();
     if (const size_t at = what.find(": "); at != std::string_view::npos) what.remove_prefix(at + 2);
     return fail(fmt::format("{} (byte {})", what, position));
@@ -81,7 +83,7 @@ class Builder : public nlohmann::json_sax<Json> {
     } else if (stack_.back().is_array()) {
       stack_.back().get_ref<Json::array_t&>().push_back(std::move(value));
     } else {
-      // ordered_map is a vector of pairs; appending to the vector skips the scan for an equal key (see end_object).
+      // ordered_map is a vector of pairs. Appending to the vector skips the scan for an equal key (see end_object).
       using Members = std::vector<std::pair<const std::string, Json>, Json::object_t::allocator_type>;
       auto& members = static_cast<Members&>(stack_.back().get_ref<Json::object_t&>());
       members.emplace_back(std::move(keys_.back()), std::move(value));
@@ -93,7 +95,7 @@ class Builder : public nlohmann::json_sax<Json> {
   const JsonLimits limits_;
   Json root_;
   std::vector<Json> stack_;
-  std::vector<std::string> keys_;  // keys whose value is still being read
+  std::vector<std::string> keys_;  // keys of the members whose values are being read
   size_t values_ = 0;
   std::string error_;
 };
@@ -110,10 +112,10 @@ Json parse_json(std::string_view text, const JsonLimits& limits) {
 
 Json read_json_file(const std::string& path, const JsonLimits& limits) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot be opened", path));
+  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot open file", path));
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot be read", path));
+  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot read file", path));
   try {
     return parse_json(std::move(text).str(), limits);
   } catch (const Error& e) {

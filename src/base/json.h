@@ -1,4 +1,4 @@
-// JSON values (nlohmann, keys in the order of the text) and a parser with limits for text from strangers.
+// JSON values (nlohmann, keys in source order) and a parser with limits for untrusted text.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 namespace sluice {
 
 struct JsonLimits {
-  int depth = 64;             // nested arrays and objects
-  size_t values = 16u << 20;  // values in all, keys not counted
+  int depth = 64;             // nesting depth of arrays and objects
+  size_t values = 16u << 20;  // total number of values, keys not counted
 };
 
-// Parses a whole text (RFC 8259: strict UTF-8, no trailing bytes, no NaN; a number beyond fp64 is an error).
-// Duplicate keys of an object are refused. Time and memory are linear in the text.
-// Throws Error(kInvalidRequest) that says what is wrong and at which byte.
+// Parses a whole text (RFC 8259: strict UTF-8, no trailing bytes, no NaN; a number beyond fp64 is an error). Duplicate
+// keys in an object are an error. Time and memory are linear in the length of the text. Throws Error(kInvalidRequest)
+// that states the problem and its byte offset.
 Json parse_json(std::string_view text, const JsonLimits& limits = {});
 
-// Reads and parses a file of a checkpoint; throws Error(kCorruptFile) that names the file.
+// Reads and parses a checkpoint file. Throws Error(kCorruptFile) that names the file.
 Json read_json_file(const std::string& path, const JsonLimits& limits = {});
 
-// Compact text. Invalid UTF-8 inside strings becomes U+FFFD.
+// Returns compact text. Invalid UTF-8 inside strings becomes U+FFFD.
 std::string dump_json(const Json& value);
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// The name of JSON values for headers that only pass them on: the library behind base/json.h is slow to compile.
+// Forward declaration of the JSON value type, for headers that only pass it on: the library behind base/json.h is slow
+// to compile.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

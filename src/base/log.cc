@@ -1,4 +1,4 @@
-// spdlog behind the four functions of log.h.
+// Implements the four log functions of log.h with spdlog.
 #include "base/log.h"
 
 #define SPDLOG_HEADER_ONLY
@@ -23,7 +23,7 @@ spdlog::logger& logger() {
   return *instance;
 }
 
-// One line stays one line: control characters become \xNN, a message is cut (visibly) at 4 KiB.
+// Keeps a message on one line: control characters become \xNN. A message is cut visibly at 4 KiB.
 std::string printable(std::string_view message) {
   constexpr size_t kLimit = 4096;
   std::string out;
@@ -50,7 +50,7 @@ void set_level(std::string_view name) {
     if (kNames[i] == name) return set_level(static_cast<Level>(i));
   }
   throw Error(ErrorCode::kInvalidRequest,
-              fmt::format("log level '{}' is none of debug, info, warning, error, off", name));
+              fmt::format("log level: unknown value '{}' (expected one of: debug, info, warning, error, off)", name));
 }
 
 bool enabled(Level level) { return logger().should_log(kLevels[static_cast<int>(level)]); }

@@ -1,5 +1,5 @@
-// Log lines on stderr: log::info("loaded {} tensors", n). Control characters of values are escaped, so that no client
-// or checkpoint can forge a line. Level from the first call of log::set_level (default info).
+// Writes log lines to stderr: log::info("loaded {} tensors", n). Control characters in values are escaped, so no client
+// or checkpoint can forge a line. The level is info until set_level is called.
 #pragma once
 
 #include <fmt/core.h>
@@ -12,7 +12,7 @@ namespace sluice::log {
 enum class Level { kDebug, kInfo, kWarning, kError, kOff };
 
 void set_level(Level level);
-// "debug", "info", "warning", "error", "off"; throws Error otherwise.
+// Accepts "debug", "info", "warning", "error" and "off". Throws Error(kInvalidRequest) for any other name.
 void set_level(std::string_view name);
 bool enabled(Level level);
 void write(Level level, std::string_view message);

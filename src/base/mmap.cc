@@ -1,4 +1,4 @@
-// POSIX memory mapping.
+// Maps files with POSIX mmap.
 #include "base/mmap.h"
 
 #include <fcntl.h>
@@ -15,7 +15,8 @@
 namespace sluice {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait for a writer
+  // O_NONBLOCK: do not wait for a pipe's writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path, std::strerror(errno)));
   struct stat info {};
   const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
@@ -26,7 +27,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int error = errno;
   ::close(fd);
   if (!regular) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: not a regular file", path));
-  if (size_ == 0) return;  // an empty span: readers report what they miss
+  if (size_ == 0) return;  // empty span: readers report what is missing
   if (mapped == MAP_FAILED)
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: mmap: {}", path, std::strerror(error)));
   data_ = static_cast<const std::byte*>(mapped);

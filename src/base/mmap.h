@@ -1,4 +1,4 @@
-// A read-only memory-mapped file. Pages come from the page cache when they are first read.
+// A read-only memory-mapped file. Pages are loaded through the page cache on first access.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace sluice {
 
 class MappedFile {
  public:
-  // Throws Error(kCorruptFile) that names the path when it is no readable regular file.
+  // Throws Error(kCorruptFile) that names the path when it is not a readable regular file.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -18,7 +18,7 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  int64_t modified_ns() const { return modified_ns_; }  // since 1970, when it was opened
+  int64_t modified_ns() const { return modified_ns_; }  // modification time when opened, in ns since 1970
 
  private:
   std::string path_;

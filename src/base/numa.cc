@@ -1,4 +1,4 @@
-// Nodes from sysfs; shares of memory by the mbind system call, without libnuma.
+// Reads NUMA nodes from sysfs, and binds shares of memory to nodes with the mbind system call instead of libnuma.
 #include "base/numa.h"
 
 #include <fmt/core.h>
@@ -91,7 +91,8 @@ int parse_numa(const std::string& option) {
   const auto [next, error] = std::from_chars(option.data(), end, parts);
   if (error != std::errc() || next != end || parts < 1 || parts > kMaxNumaParts) {
     throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--numa: '{}' is none of off, auto, 1 to {}", option, kMaxNumaParts));
+                fmt::format("--numa: unknown value '{}' (expected one of: off, auto, or a number from 1 to {})", option,
+                            kMaxNumaParts));
   }
   return parts;
 }
@@ -112,7 +113,7 @@ bool spread_over_nodes(std::byte* data, size_t bytes, int parts) {
     constexpr int kBits = 8 * sizeof(unsigned long);
     unsigned long mask[kMostCpus / kBits] = {};
     mask[node / kBits] = 1ul << (node % kBits);
-    // The kernel takes one bit less than it is told.
+    // The kernel uses one bit less than the length it is given.
     if (end > begin && ::syscall(SYS_mbind, data + begin, end - begin, MPOL_PREFERRED, mask, node + 2, 0) != 0) {
       return false;
     }

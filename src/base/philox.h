@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based random generator of Salmon et al. 2011 (doi:10.1145/2063384.2063405): a draw is a
-// function of key and counter, with no state to keep or to share.
+// Philox4x32-10, the counter-based random generator of Salmon et al. 2011 (doi:10.1145/2063384.2063405). A random
+// number is a function of key and counter, so there is no state to keep or share.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, st
   return counter;
 }
 
-// Uniform in [0, 1), 53 bits, for one position of one choice of a request.
+// Returns a uniform number in [0, 1) with 53 bits, for one position of one choice of a request.
 inline double uniform_sample(uint64_t seed, int choice, int position) {
   const auto bits = philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(choice), 0, 0},
                                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});

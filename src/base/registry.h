@@ -1,5 +1,5 @@
-// Registration by static objects for open sets (model families, kernels, commands). A duplicate name ends the program
-// at start; listings come sorted by name. T needs a member `name` comparable with std::string_view.
+// Registers static objects of open sets: model families, kernels, commands. A duplicate name aborts the program at
+// startup. Listings are sorted by name. T needs a member `name` that compares with std::string_view.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ template <class T>
 class Registry {
  public:
   explicit Registry(const T& item) {
-    CHECK(find(item.name) == nullptr, "registered twice: {}", std::string_view(item.name));
+    CHECK(find(item.name) == nullptr, "'{}' is registered twice", std::string_view(item.name));
     auto& all = items();
     all.insert(std::upper_bound(all.begin(), all.end(), &item, [](auto* a, auto* b) { return a->name < b->name; }),
                &item);

@@ -1,4 +1,4 @@
-// OpenSSL's.
+// Computes SHA-256 with OpenSSL.
 #include "base/sha256.h"
 
 #include <fmt/core.h>
@@ -12,7 +12,7 @@ namespace sluice {
 
 Sha256 sha256(std::initializer_list<std::string_view> pieces) {
   static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-  // Making one takes as long as digesting a short text.
+  // Creating a context takes as long as hashing a short text, so each thread keeps one.
   thread_local const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
   Sha256 digest;
   bool ok = EVP_DigestInit_ex(context.get(), algorithm, nullptr) == 1;

@@ -1,5 +1,6 @@
-// Workers watch the gate's generation: spin for a while (the next op of a step follows within microseconds), then sleep
-// in the kernel through std::atomic::wait. A caller closes its gate when the work is gone and waits for those inside.
+// Workers watch the gate's generation. They spin for a while, because the next op of a step follows within
+// microseconds. Then they sleep in the kernel through std::atomic::wait. A caller closes its gate when no work is left,
+// and waits for the workers inside.
 #include "base/thread_pool.h"
 
 #include <immintrin.h>
@@ -16,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// Long enough to bridge the serial parts between two ops of a step, short enough to cost nothing when idle.
+// Long enough to bridge the serial code between two ops of a step, and short enough to cost nothing when idle.
 constexpr auto kSpin = std::chrono::microseconds(100);
 
 constexpr std::align_val_t kScratchAlignment{64};
@@ -28,7 +29,7 @@ void bind_to(const std::vector<int>& cpus) {
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
-// The bits of gate_: generation << 32 | closed << 31 | workers that entered << 16 | workers inside.
+// Bit layout of gate_: generation << 32 | closed << 31 | workers that entered << 16 | workers inside.
 struct Gate {
   static constexpr uint64_t kClosed = uint64_t{1} << 31, kEnter = (uint64_t{1} << 16) + 1, kLeave = 1;
   static uint32_t generation(uint64_t gate) { return static_cast<uint32_t>(gate >> 32); }
@@ -60,7 +61,7 @@ ThreadPool::ThreadPool(int threads, bool pin, int parts) : gate_(Gate::kClosed) 
   if (threads == 0) threads = static_cast<int>(cpus.size());
   parts_ = std::min(parts, threads);
   pin_ = pin && threads <= static_cast<int>(cpus.size());
-  std::vector<size_t> taken(numa_nodes().size());  // CPUs of each node
+  std::vector<size_t> taken(numa_nodes().size());  // CPUs taken on each node
   for (int i = 0; i < threads; ++i) {
     const auto node = static_cast<size_t>(i * parts_ / threads) % numa_nodes().size();
     const std::vector<int>& near = parts_ > 1 ? numa_nodes()[node].cpus : cpus;
@@ -127,7 +128,7 @@ void ThreadPool::call(Task task, const void* context, int worker) noexcept {
 
 void ThreadPool::work(int worker, int cpu) {
   if (cpu >= 0) bind_to({cpu});
-  uint32_t seen = 0;  // the last generation this worker entered or found closed
+  uint32_t seen = 0;  // last generation that this worker entered or found closed
   const auto called = [&] {
     return Gate::generation(gate_.load(std::memory_order_acquire)) != seen || stop_.load(std::memory_order_relaxed);
   };

@@ -1,9 +1,9 @@
-// A pool of pinned compute threads with a spin-then-sleep barrier: the calling thread is worker 0.
-// One caller at a time. Idle workers sleep in the kernel (futex) after a short spin and cost no CPU. Where other
-// programs share the CPUs, parallel_for does not wait for a worker that has not been scheduled yet. Threads may be
-// divided into parts, one per node of memory (base/numa.h): each begins with the share of the work that has its part's
-// place among all, and so reads what it, or a neighbour, has touched first. What a body throws reaches the caller, the
-// first one of several, when all threads have returned.
+// A pool of pinned compute threads with a spin-then-sleep barrier. The calling thread is worker 0, and only one thread
+// may call at a time. Idle workers sleep in the kernel (futex) after a short spin and use no CPU. Where other programs
+// share the CPUs, parallel_for does not wait for a worker that has not been scheduled yet.
+// Threads may be divided into parts, one per NUMA node (base/numa.h). Each thread starts on its part's share of the
+// work, so it reads memory that it or a neighbor touched first. An exception thrown by a body reaches the caller once
+// all threads have returned; of several, the first one.
 #pragma once
 
 #include <atomic>
@@ -21,9 +21,9 @@ namespace sluice {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller; 0 takes every CPU this process may run on. With `pin`, worker i > 0 is bound to one
-  // CPU of the process's affinity mask (the caller is left free, it belongs to somebody else; with more than one part,
-  // it is bound to the CPUs of the first part's node when it calls). Parts have equally many threads, or one more.
+  // `threads` counts the caller; 0 uses every CPU this process may run on. With `pin`, worker i > 0 is bound to one CPU
+  // of the process's affinity mask. The caller keeps its own affinity with one part; with several parts it is bound to
+  // the CPUs of the first part's node when it calls. Thread counts of parts differ by at most one.
   explicit ThreadPool(int threads = 0, bool pin = true, int parts = 1);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -33,14 +33,15 @@ class ThreadPool {
   int parts() const { return parts_; }
   int part_of(int worker) const { return worker * parts_ / threads(); }
 
-  // Runs body(worker, workers) on every thread, and returns when all have returned.
+  // Runs body(worker, workers) on every thread. Returns when all threads have returned.
   template <class F>
   void run(F&& body) {
     start(body, /*everyone=*/true);
   }
 
-  // Splits [0, count) into pieces of `grain` handed out dynamically; body(begin, end) or body(begin, end, worker). A
-  // thread whose piece throws takes no further ones. Which thread computes a piece never changes what is computed.
+  // Splits [0, count) into pieces of `grain`, handed out dynamically, and calls body(begin, end) or body(begin, end,
+  // worker). A thread whose piece throws takes no more pieces. The result must not depend on which thread computes a
+  // piece.
   template <class F>
   void parallel_for(int64_t count, int64_t grain, F&& body) {
     const auto piece = [&](int64_t begin, int64_t end, int worker) {
@@ -56,8 +57,8 @@ class ThreadPool {
         count, grain, [grain](int64_t) { return grain; }, piece);
   }
 
-  // Hands out [0, count) in runs that shrink from half of a thread's share to one: a thread that reads on where it was
-  // is faster than one that jumps behind another's, and short runs end together. body(begin, end).
+  // Hands out [0, count) in runs that shrink from half of a thread's share to one, and calls body(begin, end). Long
+  // runs let a thread read on where it stopped; short runs at the end let all threads finish together.
   template <class F>
   void parallel_runs(int64_t count, F&& body) {
     if (count <= 0) return;
@@ -68,9 +69,9 @@ class ThreadPool {
         [&](int64_t begin, int64_t end, int) { body(begin, end); });
   }
 
-  // Working memory of the op that runs now: at least `bytes`, 64-byte aligned, contents undefined, valid until the next
-  // call. Grows to the largest request and stays; every op states what bounds its own. For the caller only, outside
-  // run.
+  // Returns scratch memory for the running op: at least `bytes`, 64-byte aligned, contents undefined, valid until the
+  // next call. It grows to the largest request and is kept; every op documents its bound. Only the caller may use it,
+  // outside run().
   std::byte* scratch(size_t bytes);
 
  private:
@@ -84,8 +85,9 @@ class ThreadPool {
     };
     run_task(task, &body, everyone);
   }
-  // piece(begin, end, worker) for pieces of [0, count) of size(what is left of a part's share), each a multiple of
-  // `grain` but for a share's last. A thread whose own part's share is used up goes on with the others'.
+  // Calls piece(begin, end, worker) for pieces of [0, count). A piece has size(rest of a part's share) elements, a
+  // multiple of `grain` except at the end of a share. A thread that has used up its own part's share continues with the
+  // other parts' shares.
   template <class Size, class Piece>
   void hand_out(int64_t count, int64_t grain, Size&& size, Piece&& piece) {
     struct alignas(64) Share {
@@ -129,10 +131,10 @@ class ThreadPool {
   Task task_ = nullptr;
   const void* context_ = nullptr;
   std::atomic<bool> failed_{false};
-  std::exception_ptr error_;  // of the first thread that failed
-  // The run in progress, in one word: see Gate in the .cc. Workers enter an open gate at most once per generation.
+  std::exception_ptr error_;  // exception of the first thread that failed
+  // State of the current run in one word: see Gate in the .cc. Workers enter an open gate at most once per generation.
   alignas(64) std::atomic<uint64_t> gate_;
-  // Futex word the workers sleep on: the gate's generation.
+  // Futex word on which the workers sleep: the gate's generation.
   alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<bool> stop_{false};
 };

@@ -1,8 +1,8 @@
-// Loops over many elements that belong to no backend: the compiler makes a function with SLUICE_WIDE once more for
-// processors with AVX2, and the program takes the one that fits when it starts. What both compute is the same to the
-// bit, since no multiplication is contracted with an addition (-ffp-contract=off).
-// GCC only: clang before 18 names such functions so that no other file finds them (every caller in another file fails
-// to link), and a build with clang is one for fuzzing, where the plain loop does.
+// SLUICE_WIDE marks loops over many elements that belong to no backend. The compiler builds a second version of such a
+// function for processors with AVX2, and the program selects one at startup. Both versions compute the same bits,
+// because no multiplication is contracted with an addition (-ffp-contract=off).
+// It applies to GCC only. Clang before 18 gives such functions names that other files cannot link against. Clang builds
+// are for fuzzing, where the plain loop is enough.
 #pragma once
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__)

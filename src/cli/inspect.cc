@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/bytes.h"
 #include "cli/command.h"
 #include "engine/load.h"
 #include "engine/text.h"

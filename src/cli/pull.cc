@@ -6,9 +6,9 @@
 #include <chrono>
 #include <memory>
 
+#include "base/bytes.h"
 #include "cli/command.h"
 #include "cli/load_engine.h"
-#include "engine/memory_plan.h"
 #include "hub/download.h"
 #include "sluice/error.h"
 

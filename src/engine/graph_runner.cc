@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/wide.h"
 

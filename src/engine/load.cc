@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/registry.h"
 #include "engine/packed_cache.h"

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include "base/bytes.h"
+
 namespace sluice {
 size_t MemoryPlan::total() const {
   size_t sum = 0;
@@ -16,18 +18,6 @@ std::string MemoryPlan::table() const {
   out += fmt::format("  {:<14}{:>12}  of {} available", "total", format_bytes(total()), format_bytes(available_bytes));
   if (mapped_bytes > 0) out += fmt::format("; {} more are read in place from the file", format_bytes(mapped_bytes));
   return out + "\n";
-}
-
-std::string format_bytes(size_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  const char* unit = "";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (value < 1024) break;
-    value /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.1f} {}", value, unit);
 }
 
 }  // namespace sluice

@@ -22,6 +22,4 @@ struct MemoryPlan {
   std::string table() const;  // for people: one line per row, then the total and what is available
 };
 
-std::string format_bytes(size_t bytes);  // "12.1 MiB"
-
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Opening a checkpoint by whichever registered format recognizes it.
+// Opens a checkpoint with the registered format that recognizes it.
 #include "formats/checkpoint.h"
 
 #include <fmt/core.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Endings of files that hold weights in some format, so that a refusal can say what was found instead.
+// File extensions of known weight formats, so that an error can say what was found instead.
 constexpr std::array<std::string_view, 9> kWeightEndings = {".safetensors", ".gguf", ".bin",  ".pth",    ".pt",
                                                             ".ckpt",        ".h5",   ".onnx", ".msgpack"};
 
@@ -27,13 +27,13 @@ bool holds_weights(const fs::path& file) {
   return std::ranges::find(kWeightEndings, file.extension().native()) != kWeightEndings.end();
 }
 
-// An adapter's folder looks like a model's, but holds what is added to another one's weights.
+// An adapter's folder looks like a model's, but holds only additions to another model's weights.
 void refuse_adapter(const fs::path& folder) {
   const fs::path file = folder / "adapter_config.json";
   if (!fs::exists(file)) return;
   const auto base = read_config(file.string()).get("base_model_name_or_path", std::string("another model"));
   throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("{}: an adapter of {} and no model by itself", folder.string(), base));
+              fmt::format("{}: this is an adapter for {}, not a complete model", folder.string(), base));
 }
 
 [[noreturn]] void refuse_format(const fs::path& path) {
@@ -43,7 +43,7 @@ void refuse_adapter(const fs::path& folder) {
   }
   if (!fs::is_directory(path)) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{}: not in a format that is supported yet ({})", path.string(), known));
+                fmt::format("{}: unsupported format (expected one of: {})", path.string(), known));
   }
   refuse_adapter(path);
   std::vector<std::string> found;
@@ -54,9 +54,10 @@ void refuse_adapter(const fs::path& folder) {
   std::ranges::sort(found);
   if (unreadable) throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", path.string(), unreadable.message()));
   if (found.empty())
-    throw Error(ErrorCode::kNotFound, fmt::format("{}: no weights in this folder ({})", path.string(), known));
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{}: no weights in this folder (expected one of: {})", path.string(), known));
   throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("{}: {}{}: not in a format that is supported yet ({})", path.string(), found.front(),
+              fmt::format("{}: {}{}: unsupported format (expected one of: {})", path.string(), found.front(),
                           found.size() > 1 ? fmt::format(" and {} more", found.size() - 1) : "", known));
 }
 
@@ -65,7 +66,7 @@ std::optional<T> in_range(const Config& config, std::string_view key, T least, T
   if (!config.has(key)) return std::nullopt;
   const T value = config.at<T>(key);
   if (!(value >= least && value <= most)) {
-    config.refuse(key, fmt::format("{} is not in [{}, {}]", value, least, most));
+    config.refuse(key, fmt::format("{} is out of range (expected {} to {})", value, least, most));
   }
   return value;
 }
@@ -94,7 +95,7 @@ TensorEntry TensorEntry::in_memory(ThreadPool& pool, Buffer& memory) const {
 }
 
 Tensor TensorEntry::view() const {
-  CHECK(pieces.empty() && !transposed, "tensor '{}' is not in order", name);
+  CHECK(pieces.empty() && !transposed, "tensor '{}' is not dense", name);
   return Tensor(const_cast<std::byte*>(data), dtype, shape);
 }
 
@@ -102,13 +103,14 @@ std::vector<Tensor> TensorEntry::rows(int64_t begin, int64_t count) const {
   const int64_t columns = shape.rank() < 2 ? 1 : shape[transposed ? 0 : -1];
   const Tensor dense(const_cast<std::byte*>(data), dtype, {shape.elements() / columns, columns});
   std::vector<Tensor> out;
-  int64_t first = 0;  // row of the piece's first
+  int64_t first = 0;  // first row of the current piece
   for (const Tensor& piece : pieces.empty() ? std::vector<Tensor>{dense} : pieces) {
     const int64_t from = std::max(begin, first), to = std::min(begin + count, first + piece.rows());
     if (from < to) out.push_back(piece.slice_rows(from - first, to - from));
     first += piece.rows();
   }
-  CHECK(begin >= 0 && begin + count <= first, "rows {}+{} of {}", begin, count, first);
+  CHECK(begin >= 0 && begin + count <= first, "row range starts at {} and has {} rows, but the tensor has {} rows",
+        begin, count, first);
   return out;
 }
 
@@ -142,7 +144,7 @@ GenerationConfig read_generation(const Config& config) {
     const auto ids = eos->is_array() ? config.at<std::vector<int>>("eos_token_id")
                                      : std::vector<int>{config.at<int>("eos_token_id")};
     for (int id : ids) {
-      if (id < 0) config.refuse("eos_token_id", fmt::format("{} is no token", id));
+      if (id < 0) config.refuse("eos_token_id", fmt::format("{} is not a valid token ID", id));
     }
     out.eos_token_ids.assign(ids.begin(), ids.end());
   }
@@ -150,7 +152,7 @@ GenerationConfig read_generation(const Config& config) {
   out.top_p = in_range<double>(config, "top_p", 0, 1);
   out.min_p = in_range<double>(config, "min_p", 0, 1);
   out.repetition_penalty = in_range<double>(config, "repetition_penalty", std::numeric_limits<double>::min(), kMost);
-  out.top_k = in_range<int>(config, "top_k", -1, kMostInt);  // 0 and -1: off
+  out.top_k = in_range<int>(config, "top_k", -1, kMostInt);  // 0 and -1 disable it
   out.max_new_tokens = in_range<int>(config, "max_new_tokens", 1, kMostInt);
   out.do_sample = config.get("do_sample", false);
   return out;
@@ -166,7 +168,7 @@ std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path, const OpenO
   if (chosen == nullptr) refuse_format(resolved);
   if (chosen->pickled && !options.allow_bin) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{}: the weights are Python pickles ({}), which are read only with --allow-bin",
+                fmt::format("{}: the weights are Python pickles ({}); pass --allow-bin to accept them",
                             resolved.string(), chosen->name));
   }
   return chosen->open(resolved);

@@ -1,4 +1,4 @@
-// What a file format registers to be opened by open_checkpoint: one .cc per format, no list of formats anywhere.
+// The interface that a file format registers with open_checkpoint: one .cc per format, no central list.
 #pragma once
 
 #include <filesystem>
@@ -12,16 +12,16 @@ namespace sluice {
 
 struct CheckpointFormat {
   std::string_view name;  // "safetensors"
-  // Whether this existing file or folder is of the format, judged by names and first bytes. When several formats say
-  // yes, the one of least `rank` opens it.
+  // Returns whether this existing file or folder has the format, judging by names and first bytes. When several formats
+  // match, the one with the lowest `rank` opens it.
   bool (*recognizes)(const std::filesystem::path& path);
   std::unique_ptr<Checkpoint> (*open)(const std::filesystem::path& path);
   int rank = 0;
   bool pickled = false;  // opened only with OpenOptions::allow_bin
 };
 
-// The defaults of generate() that a configuration states. Throws Error(kUnsupportedModel) that names file and key when
-// one has the wrong type or is out of its range.
+// Reads the defaults of generate() from a configuration. Throws Error(kUnsupportedModel) that names file and key when a
+// value has the wrong type or is out of range.
 GenerationConfig read_generation(const Config& config);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Config: typed access to config.json, and the table of keys that do not change what a model computes.
+// Typed access to config.json, and the table of keys that do not change what a model computes.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/bytes.h"
 #include "base/json.h"
 #include "base/mmap.h"
 #include "formats/checkpoint.h"
@@ -14,10 +15,9 @@
 namespace sluice {
 namespace {
 
-// Keys without influence on inference by the weights: provenance, training, what generate() of transformers would do
-// (the loader reads generation defaults itself), what a tokenizer does, and which outputs a Python call returns.
-// Sorted. What is absent here and read by nobody stops the model from loading, so a key belongs here only when every
-// value of it is harmless.
+// Keys without influence on inference: provenance, training, settings of transformers' generate() (the loader reads
+// generation defaults itself), tokenizer settings, and which outputs a Python call returns. Sorted. Any other key that
+// nobody reads stops the model from loading. So a key belongs here only when all of its values are harmless.
 constexpr auto kHarmless = std::to_array<std::string_view>({
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -101,7 +101,8 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
 });
 static_assert(std::ranges::is_sorted(kHarmless));
 
-// Of these only the value that transformers writes for a plain decoder is harmless: false, 0 or an empty object.
+// These keys are harmless only with the value that transformers writes for a plain decoder: false, 0 or an empty
+// object.
 constexpr auto kHarmlessWhenOff = std::to_array<std::string_view>({
     "add_cross_attention",
     "is_encoder_decoder",
@@ -127,7 +128,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// convert(value, to): whether the JSON value is a T; `to` is only then of use.
+// convert(value, to) returns whether the JSON value is a T. `to` is valid only then.
 bool convert(const Json& value, bool& to) {
   if (!value.is_boolean()) return false;
   to = value.get<bool>();
@@ -150,7 +151,7 @@ bool convert(const Json& value, int64_t& to) {
     to = value.get<int64_t>();
     return true;
   }
-  // 4096.0 is the integer 4096; beyond 2^53 a float no longer says which integer was meant.
+  // 4096.0 is the integer 4096. Beyond 2^53 a float is no longer exact.
   if (!value.is_number_float()) return false;
   const double raw = value.get<double>();
   if (raw != std::floor(raw) || std::abs(raw) > 0x1p53) return false;
@@ -165,7 +166,8 @@ bool convert(const Json& value, int& to) {
   return to == wide;
 }
 
-// transformers writes what JSON cannot spell as {"__float__": "Infinity"}; read_config brings bare ones into that form.
+// transformers writes numbers that JSON cannot represent as {"__float__": "Infinity"}; read_config converts bare ones
+// to that form.
 bool convert(const Json& value, double& to) {
   if (value.is_number()) {
     to = value.get<double>();
@@ -203,7 +205,7 @@ constexpr const char* kWanted<int> = "a 32-bit integer";
 template <>
 constexpr const char* kWanted<int64_t> = "a 64-bit integer";
 template <>
-constexpr const char* kWanted<float> = "a number of fp32's range";
+constexpr const char* kWanted<float> = "a number in the range of fp32";
 template <>
 constexpr const char* kWanted<double> = "a number";
 template <>
@@ -215,8 +217,8 @@ constexpr const char* kWanted<std::vector<double>> = "a list of numbers";
 template <>
 constexpr const char* kWanted<std::vector<std::string>> = "a list of strings";
 
-// Python's json writes NaN, Infinity and -Infinity, which JSON has not: brings those outside of strings into the form
-// {"__float__": "Infinity"}. Anything else stays as it is, for the parser to judge.
+// Python's json module writes NaN, Infinity and -Infinity, which JSON does not allow. Converts those outside strings to
+// {"__float__": "Infinity"}. Other text stays unchanged, and the parser checks it.
 std::string without_bare_constants(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -251,7 +253,7 @@ Config read_config(const std::string& path) {
   const auto fail = [&](std::string_view message) {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path, message));
   };
-  if (file.bytes().size() > kMaxBytes) fail(fmt::format("larger than {} bytes", kMaxBytes));
+  if (file.bytes().size() > kMaxBytes) fail(fmt::format("larger than {}", format_bytes(kMaxBytes)));
   Json values;
   try {
     values =
@@ -259,7 +261,7 @@ Config read_config(const std::string& path) {
   } catch (const Error& e) {
     fail(e.what());
   }
-  if (!values.is_object()) fail("not a JSON object");
+  if (!values.is_object()) fail("expected a JSON object");
   return Config(std::move(values), path);
 }
 
@@ -291,7 +293,7 @@ T Config::at(std::string_view key) const {
   return get<T>(key, T{});
 }
 
-// The types a configuration holds; no other is asked for.
+// Explicit instantiations: the types that configurations use.
 template bool Config::get(std::string_view, bool) const;
 template int Config::get(std::string_view, int) const;
 template int64_t Config::get(std::string_view, int64_t) const;

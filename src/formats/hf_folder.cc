@@ -1,5 +1,5 @@
-// Folders as Hugging Face's transformers writes them: config.json, generation_config.json and weights in safetensors or
-// in files of torch.save, in one file or in shards listed by an index.
+// Folders written by Hugging Face's transformers: config.json, generation_config.json, and weights in safetensors or
+// torch.save files. The weights are one file, or shards listed in an index.
 #include <fmt/core.h>
 #include <sys/mman.h>
 
@@ -28,10 +28,10 @@ bool present(const fs::path& path) {
   return fs::exists(path, unreadable);
 }
 
-// A kind of files that hold weights.
+// A kind of weights file.
 struct WeightFiles {
-  std::string_view single, index;  // names of the only file, of the index of shards
-  // Reads a mapped file; `dense` gets the memory of tensors that are not in the file as they are.
+  std::string_view single, index;  // names of the single file and of the index of shards
+  // Reads a mapped file. `dense` receives the memory of tensors that the file does not store densely.
   std::vector<TensorEntry> (*read)(const MappedFile& file, std::vector<std::vector<std::byte>>& dense);
 };
 
@@ -62,7 +62,7 @@ class HfFolder : public Checkpoint {
     const fs::path root = single_file ? path.parent_path() : path;
     folder = root.empty() ? "." : root.string();
     config = read_config((root / "config.json").string());
-    if (config.has("auto_map")) log::info("{}: auto_map ignored: no code of a checkpoint is run", config.origin());
+    if (config.has("auto_map")) log::info("{}: auto_map ignored: code in checkpoints is never run", config.origin());
     add_quantization_of(root);
     generation = read_generation_of(root);
 
@@ -73,20 +73,20 @@ class HfFolder : public Checkpoint {
     } else {
       add_shards(root / kind_.index);
     }
-    fp8_activations = read_quantized(config, tensors_);  // of the whole checkpoint
+    fp8_activations = read_quantized(config, tensors_);  // configuration of the whole checkpoint
     take_text_part(config, tensors_);
-    fp8_activations |= read_quantized(config, tensors_);  // as the text part's own configuration says
+    fp8_activations |= read_quantized(config, tensors_);  // configuration of the text part
     if (generation.eos_token_ids.empty()) generation.eos_token_ids = read_generation(config).eos_token_ids;
   }
 
-  // Page faults alone keep too few requests in flight for the disk (1.2 to 1.6 GB/s of a cold file, with this 2.0 to
-  // 2.1 GB/s, on a virtual disk). Left to page faults when memory is short.
+  // Page faults alone keep too few requests in flight for the disk. A cold file was read at 1.2 to 1.6 GB/s, and with
+  // reading ahead at 2.0 to 2.1 GB/s, on a virtual disk. When memory is short, the pages are left to page faults.
   void read_ahead() const override {
     size_t total = 0;
     for (const auto& file : files_) total += file->bytes().size();
     if (total > host_memory().total() / 4 * 3) return;
     reader_ = std::jthread([this](const std::stop_token& stop) {
-      // Linux cuts one call's request down to the readahead window, 128 KiB by default.
+      // Linux cuts the request of one call to the readahead window, 128 KiB by default.
       constexpr size_t kStep = 128u << 10;
       for (const auto& file : files_) {
         const std::span<const std::byte> bytes = file->bytes();
@@ -98,20 +98,20 @@ class HfFolder : public Checkpoint {
   }
 
  private:
-  // NVIDIA's Model Optimizer has a file of its own for what others write into config.json.
+  // NVIDIA's Model Optimizer writes a separate file for settings that others put in config.json.
   void add_quantization_of(const fs::path& root) {
     const fs::path file = root / "hf_quant_config.json";
     if (config.values().contains("quantization_config") || !present(file)) return;
     const Config beside = read_config(file.string());
     const Json* quantization = beside.find("quantization");
-    if (quantization == nullptr || !quantization->is_object()) corrupt(file, "'quantization' is no object");
+    if (quantization == nullptr || !quantization->is_object()) corrupt(file, "'quantization' must be an object");
     Json values = config.values();
     values["quantization_config"] = *quantization;
     values["quantization_config"]["quant_method"] = "modelopt";
     config = Config(std::move(values), config.origin());
   }
 
-  // generation_config.json, as transformers does it: when there is none, or it names no end, config.json speaks.
+  // Reads generation_config.json like transformers: when it is absent or names no end token, config.json is used.
   GenerationConfig read_generation_of(const fs::path& root) const {
     GenerationConfig from_model = read_generation(config);
     const fs::path file = root / "generation_config.json";
@@ -121,7 +121,7 @@ class HfFolder : public Checkpoint {
     return out;
   }
 
-  // Adds the tensors of one file; with `wanted` (names, sorted), only those, all of which must be there.
+  // Adds the tensors of one file. With `wanted` (sorted names), adds only those, and all of them must be present.
   void add_file(const fs::path& path, const std::vector<std::string>* wanted) {
     files_.push_back(std::make_unique<MappedFile>(path.string()));
     sources_.push_back({files_.back()->bytes().size(), files_.back()->modified_ns()});
@@ -135,20 +135,21 @@ class HfFolder : public Checkpoint {
       std::string name = entry.name;
       tensors_.emplace(std::move(name), std::move(entry));
     }
-    if (unlisted > 0)
-      log::warning("{}: {} tensors that {} does not list are left out", path.string(), unlisted, kind_.index);
+    if (unlisted > 0) {
+      log::warning("{}: skipped {} tensors that {} does not list", path.string(), unlisted, kind_.index);
+    }
     if (wanted == nullptr || taken == wanted->size()) return;
     const auto missing = std::ranges::find_if(*wanted, [&](const std::string& name) { return find(name) == nullptr; });
-    corrupt(path, fmt::format("tensor {} is not in this file, where {} puts it", dump_json(*missing), kind_.index));
+    corrupt(path, fmt::format("tensor {} is not in this file, but {} lists it here", dump_json(*missing), kind_.index));
   }
 
   void add_shards(const fs::path& index) {
     const Config values = read_config(index.string());
     const Json* map = values.find("weight_map");
-    if (map == nullptr || !map->is_object()) corrupt(index, "'weight_map' is no object");
+    if (map == nullptr || !map->is_object()) corrupt(index, "'weight_map' must be an object");
     std::map<std::string, std::vector<std::string>> shards;
     for (const auto& [tensor, shard] : map->items()) {
-      if (!shard.is_string()) corrupt(index, fmt::format("weight_map: {}: not the name of a file", dump_json(tensor)));
+      if (!shard.is_string()) corrupt(index, fmt::format("weight_map: {}: expected a file name", dump_json(tensor)));
       shards[shard.get<std::string>()].push_back(tensor);
     }
     check_shards(index, shards);
@@ -161,10 +162,10 @@ class HfFolder : public Checkpoint {
   static void check_shards(const fs::path& index, const std::map<std::string, std::vector<std::string>>& shards) {
     std::vector<std::string> missing;
     for (const auto& [shard, names] : shards) {
-      // A shard lies beside its index: no name of one leads out of the folder.
+      // A shard is in the same folder as its index. Names that leave the folder are rejected.
       if (shard.empty() || shard.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || shard == "." ||
           shard == "..") {
-        corrupt(index, fmt::format("weight_map: {} is not the name of a file in this folder", dump_json(shard)));
+        corrupt(index, fmt::format("weight_map: {} is not a valid name of a file in this folder", dump_json(shard)));
       }
       if (!present(index.parent_path() / shard)) missing.push_back(shard);
     }
@@ -177,7 +178,7 @@ class HfFolder : public Checkpoint {
   const WeightFiles& kind_;
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<std::vector<std::byte>> dense_;
-  mutable std::jthread reader_;  // after files_: it stops before they are unmapped
+  mutable std::jthread reader_;  // declared after files_, so it stops before they are unmapped
 };
 
 bool holds(const fs::path& folder, const WeightFiles& kind) {

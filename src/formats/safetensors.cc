@@ -1,4 +1,4 @@
-// Reader of safetensors headers: a streaming parser that keeps nothing but the entries, every number checked in 64 bits
+// Reads safetensors headers with a streaming parser that stores only the entries. Every number is checked in 64 bits
 // before it is used.
 #include "formats/safetensors.h"
 
@@ -17,10 +17,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian and mapped as they are");
 
-constexpr size_t kPrefix = 8;  // the length of the header, u64
+constexpr size_t kPrefix = 8;  // the length of the header as u64
 constexpr uint64_t kMaxHeader = 32u << 20;
 constexpr size_t kMaxTensors = 300'000;
-// Types of the format (its `Dtype`) that have no descriptor here.
+// Types of the format (its `Dtype`) without a descriptor in Sluice.
 constexpr std::array<std::string_view, 6> kUnsupportedTypes = {"F4",  "F6_E2M3",     "F6_E3M2",
                                                                "C64", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
 
@@ -29,7 +29,7 @@ struct Declared {
   uint64_t begin = 0, end = 0;  // in bytes from the end of the header
 };
 
-// Receives the header's JSON event by event: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}.
+// Receives the JSON events of the header: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(const std::string& file) : file_(file) {}
@@ -49,7 +49,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     } else if (place_ == Place::kEntry) {
       place_ = current_.entry.name == "__metadata__" ? Place::kMetadata : Place::kTensor;
     } else {
-      fail("an object where none belongs");
+      fail("unexpected object");
     }
     return true;
   }
@@ -79,14 +79,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       current_.entry.dtype = find_safetensors_dtype(value);
       if (current_.entry.dtype == nullptr) fail_type(value);
     } else {
-      fail("a string where none belongs");
+      fail("unexpected string");
     }
     return true;
   }
 
   bool start_array(std::size_t) override {
     if (place_ != Place::kTensor || (field_ != "shape" && field_ != "data_offsets")) {
-      fail("an array where none belongs");
+      fail("unexpected array");
     }
     bool& seen = field_ == "shape" ? has_shape_ : has_offsets_;
     if (seen) fail(fmt::format("duplicate key \"{}\"", field_));
@@ -106,14 +106,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     } else if (place_ == Place::kOffsets && numbers_ < 2) {
       (numbers_ == 0 ? current_.begin : current_.end) = value;
     } else {
-      fail("a number where none belongs");
+      fail("unexpected number");
     }
     ++numbers_;
     return true;
   }
 
   bool end_array() override {
-    if (place_ == Place::kOffsets && numbers_ != 2) fail("data_offsets has not two numbers");
+    if (place_ == Place::kOffsets && numbers_ != 2) fail("data_offsets must have two numbers");
     place_ = Place::kTensor;
     return true;
   }
@@ -134,11 +134,11 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool null() override { fail("null where none belongs"); }
-  bool boolean(bool) override { fail("a boolean where none belongs"); }
+  bool null() override { fail("unexpected null"); }
+  bool boolean(bool) override { fail("unexpected boolean"); }
   bool number_integer(number_integer_t value) override { fail(fmt::format("{} is negative", value)); }
   bool number_float(number_float_t, const string_t& text) override {
-    fail(fmt::format("{} is no unsigned 64-bit integer", text.substr(0, 64)));
+    fail(fmt::format("{} is not an unsigned 64-bit integer", text.substr(0, 64)));
   }
   bool binary(binary_t&) override { fail("not JSON"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
@@ -150,7 +150,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::map<std::string, std::string>& metadata() { return metadata_; }
 
  private:
-  // Up to kMetadata no tensor is at fault; from kEntry on, it is the one whose key came last.
+  // Errors up to kMetadata concern no tensor. From kEntry on, they concern the tensor whose key came last.
   enum class Place { kStart, kRoot, kMetadata, kEntry, kTensor, kShape, kOffsets };
 
   [[noreturn]] void fail_type(std::string_view type) const {
@@ -159,7 +159,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     fail(fmt::format("unknown dtype \"{}\"", type.substr(0, 64)));
   }
 
-  // dtype x shape = data_offsets. A dimension of 0 makes the product 0, but excuses no overflow of the others.
+  // Checks dtype x shape = data_offsets. A dimension of 0 makes the size 0, but the other dimensions must not overflow.
   void check_size() {
     TensorEntry& entry = current_.entry;
     uint64_t bytes = static_cast<uint64_t>(entry.dtype->block_bytes);
@@ -170,13 +170,13 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       else
         overflow |= __builtin_mul_overflow(bytes, static_cast<uint64_t>(entry.shape[i]), &bytes);
     }
-    if (overflow || bytes > INT64_MAX) fail(fmt::format("shape {} overflows", entry.shape.str()));
+    if (overflow || bytes > INT64_MAX) fail(fmt::format("the size of shape {} overflows", entry.shape.str()));
     if (empty) bytes = 0;
     if (current_.begin > current_.end) {
-      fail(fmt::format("data_offsets [{}, {}] run backwards", current_.begin, current_.end));
+      fail(fmt::format("data_offsets [{}, {}] are in descending order", current_.begin, current_.end));
     }
     if (current_.end - current_.begin != bytes) {
-      fail(fmt::format("{} {} takes {} bytes, data_offsets [{}, {}] give it {}", entry.dtype->safetensors,
+      fail(fmt::format("{} {} has {} bytes, but data_offsets [{}, {}] span {}", entry.dtype->safetensors,
                        entry.shape.str(), bytes, current_.begin, current_.end, current_.end - current_.begin));
     }
     entry.bytes = bytes;
@@ -186,7 +186,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   Place place_ = Place::kStart;
   Declared current_;
   std::string field_, metadata_key_;
-  int numbers_ = 0;  // in the array being read
+  int numbers_ = 0;  // numbers read in the current array
   bool has_shape_ = false, has_offsets_ = false, has_metadata_ = false;
   std::vector<Declared> tensors_;
   std::map<std::string, std::string> metadata_;
@@ -195,15 +195,19 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 std::string_view header_of(std::span<const std::byte> file, const std::string& name) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   const auto fail = [&](const std::string& message) { throw Error(ErrorCode::kCorruptFile, name + ": " + message); };
-  if (text.starts_with("version https://git-lfs")) fail("a Git LFS pointer and not the file itself (git lfs pull)");
-  if (file.size() < kPrefix) fail(fmt::format("{} bytes are no safetensors file", file.size()));
+  if (text.starts_with("version https://git-lfs")) {
+    fail("this is a Git LFS pointer, not the file itself (run git lfs pull)");
+  }
+  if (file.size() < kPrefix) fail(fmt::format("{} bytes are too short for a safetensors file", file.size()));
   uint64_t length = 0;
   std::memcpy(&length, file.data(), kPrefix);
-  if (length > kMaxHeader) fail(fmt::format("safetensors header of {} bytes (at most {})", length, kMaxHeader));
+  if (length > kMaxHeader) {
+    fail(fmt::format("safetensors header of {} bytes (at most {} are allowed)", length, kMaxHeader));
+  }
   if (length > file.size() - kPrefix) {
     fail(fmt::format("safetensors header of {} bytes in a file of {} bytes", length, file.size()));
   }
-  if (length < 2 || text[kPrefix] != '{') fail("safetensors header is no JSON object");
+  if (length < 2 || text[kPrefix] != '{') fail("safetensors header is not a JSON object");
   return text.substr(kPrefix, length);
 }
 
@@ -234,7 +238,7 @@ std::vector<TensorEntry> read_safetensors(std::span<const std::byte> file, const
   uint64_t at = 0;
   for (Declared& t : tensors) {
     if (t.begin != at) {
-      reader.fail_at(t.entry.name, fmt::format("begins at byte {} where the data before it ends at {} ({})", t.begin,
+      reader.fail_at(t.entry.name, fmt::format("begins at byte {}, but the previous tensor ends at {} ({})", t.begin,
                                                at, t.begin > at ? "gap" : "overlap"));
     }
     if (t.end > data.size()) {
@@ -246,7 +250,7 @@ std::vector<TensorEntry> read_safetensors(std::span<const std::byte> file, const
   }
   if (at != data.size()) {
     throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{}: {} bytes after the last tensor belong to none", name, data.size() - at));
+                fmt::format("{}: {} unexpected bytes after the last tensor", name, data.size() - at));
   }
   if (metadata != nullptr) *metadata = std::move(reader.metadata());
   return entries;

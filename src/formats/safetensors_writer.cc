@@ -1,4 +1,4 @@
-// Writer of safetensors files: temporary file, fsync, rename.
+// Writes safetensors files: temporary file, fsync, rename.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-// A file that takes its name only by commit(); otherwise it is gone.
+// A file that gets its final name only in commit(). Otherwise the destructor deletes it.
 class PendingFile {
  public:
   explicit PendingFile(const std::string& path) : path_(path), temporary_(fmt::format("{}.{}.tmp", path, ::getpid())) {
@@ -48,7 +48,7 @@ class PendingFile {
     if (::fsync(fd_) != 0) fail("fsync");
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename");
     ::close(std::exchange(fd_, -1));
-    // The new name itself survives a power cut only when the folder has been synced, too.
+    // The rename survives a power failure only after the folder is synced.
     const std::string folder = std::filesystem::path(path_).parent_path().string();
     const int folder_fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_fd < 0) fail("open the folder of");
@@ -72,7 +72,8 @@ std::string header_for(const std::vector<const NamedTensor*>& tensors) {
   size_t at = 0;
   for (const NamedTensor* t : tensors) {
     CHECK(names.insert(t->name).second, "'{}' is written twice", t->name);
-    CHECK(t->tensor.dense() && !t->tensor.dtype->safetensors.empty(), "'{}' cannot be written", t->name);
+    CHECK(t->tensor.dense() && !t->tensor.dtype->safetensors.empty(), "'{}' must be dense and have a safetensors type",
+          t->name);
     Json shape = Json::array();
     for (int i = 0; i < t->tensor.shape.rank(); ++i) shape.push_back(t->tensor.shape[i]);
     text += fmt::format(R"(,{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dump_json(t->name),

@@ -1,4 +1,4 @@
-// Configurations inside configurations, and prefixes of tensors.
+// Extracts the text decoder of a multimodal checkpoint: its configuration, and its tensors without their prefixes.
 #include "formats/text_part.h"
 
 #include <fmt/core.h>
@@ -17,12 +17,12 @@ namespace sluice {
 namespace {
 
 struct TextDecoder {
-  std::string_view model_type;  // of text_config; of the whole, where it is not apart
+  std::string_view model_type;  // model_type in text_config, or of the whole checkpoint if it has no text_config
   std::string_view architecture;
-  std::string_view defaults = "{}";  // sizes that published files leave out
+  std::string_view defaults = "{}";  // sizes that published files omit
 };
 
-// Decoders that compute the same for text alone, whatever else their model understands.
+// Text decoders that compute the same for text, regardless of the model's other inputs.
 constexpr auto kDecoders = std::to_array<TextDecoder>({
     {"aria_text", "AriaTextForCausalLM"},
     {"cohere", "CohereForCausalLM"},
@@ -73,7 +73,8 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
     {"smollm3", "SmolLM3ForCausalLM"},
 });
 
-// Where decoders are inside of others, and where they are alone. The first that fits counts.
+// Tensor prefixes of decoders inside multimodal checkpoints, and their prefixes in text checkpoints. The first match
+// applies.
 constexpr auto kPrefixes = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"language_model.model.", "model."},
     {"language_model.lm_head.", "lm_head."},
@@ -81,7 +82,7 @@ constexpr auto kPrefixes = std::to_array<std::pair<std::string_view, std::string
     {"model.text_model.", "model."},
     {"thinker.model.", "model."},
     {"thinker.lm_head.", "lm_head."},
-    {"language_model.", ""},  // which has names of its own
+    {"language_model.", ""},  // prefix of decoders whose inner names are already complete
     {"model.embed_tokens.", "model.embed_tokens."},
     {"model.layers.", "model.layers."},
     {"model.norm.", "model.norm."},
@@ -96,7 +97,7 @@ const TextDecoder* find_decoder(const Json& values) {
   return found == kDecoders.end() ? nullptr : &*found;
 }
 
-// Architectures with a decoder inside whose name does not say so.
+// Architectures that contain a text decoder although their name does not say so.
 constexpr auto kWrappers = std::to_array<std::string_view>(
     {"H2OVLChatModel", "InternVLChatModel", "NemotronH_Nano_VL_V2", "Qwen2_5OmniModel", "Qwen3OmniMoeModel"});
 
@@ -106,11 +107,11 @@ bool conditional(const Config& config) {
                             std::ranges::find(kWrappers, names.front()) != kWrappers.end());
 }
 
-// Where a decoder's configuration lies inside another.
+// Paths of the decoder's configuration inside the checkpoint's.
 constexpr auto kPlaces =
     std::to_array<std::string_view>({"/text_config", "/llm_config", "/language_config", "/thinker_config/text_config"});
 
-// The path of an object that is there; empty where the decoder's keys are among the others'.
+// Returns the path that exists; empty when the decoder's keys are at the top level.
 std::string_view place_of(const Json& whole) {
   const auto found = std::ranges::find_if(kPlaces, [&](std::string_view place) {
     const Json::json_pointer path{std::string(place)};
@@ -119,7 +120,7 @@ std::string_view place_of(const Json& whole) {
   return found == kPlaces.end() ? std::string_view() : *found;
 }
 
-// The decoder's configuration, whether it lies in an object of its own or among the others' keys.
+// Returns the decoder's configuration, from its own object or from the top-level keys.
 Json text_values(const Json& whole, std::string_view place, bool stored_head) {
   const bool apart = !place.empty();
   Json values = apart ? whole.at(Json::json_pointer(std::string(place))) : Json::object();
@@ -129,7 +130,7 @@ Json text_values(const Json& whole, std::string_view place, bool stored_head) {
       if (!values.contains(key)) values[key] = value;
     }
   }
-  // Where the two contradict each other, versions of transformers do as well; what is stored tells.
+  // When the two settings contradict each other, versions of transformers differ. The stored tensors decide.
   const std::string_view tied = "tie_word_embeddings";
   if (apart && whole.contains(tied) && values[tied] != whole[tied]) values[tied] = !stored_head;
   return values;
@@ -143,19 +144,19 @@ std::optional<std::string> text_name(std::string_view name, bool apart) {
   return std::nullopt;
 }
 
-// Of decoders that do not ask the configuration.
+// Computes head_dim for decoders that do not read it from the configuration.
 int hidden_per_head(const Json& values) {
   const int hidden = values.value("hidden_size", 0), heads = values.value("num_attention_heads", 0);
   return heads > 0 ? hidden / heads : 0;
 }
 
-// Llama 3.2 Vision: layers that attend to images are skipped where there are none, and the embedding has rows for
-// tokens that stand for images, which the head has not.
+// Llama 3.2 Vision. The layers that attend to images are skipped without images. The embedding has rows for image
+// tokens, which the head does not have.
 void leave_out_cross_attention(Json& values, Tensors& tensors) {
   const auto cross = values.value("cross_attention_layers", std::vector<int>{});
   values.erase("cross_attention_layers");
   const int depth = values.value("num_hidden_layers", 0);
-  std::map<std::string, std::string> renamed;  // prefixes, the old ones first
+  std::map<std::string, std::string> renamed;  // old prefix to new prefix
   int kept = 0;
   for (int i = 0; i < depth; ++i) {
     const bool skipped = std::ranges::find(cross, i) != cross.end();
@@ -213,8 +214,8 @@ void take_text_part(Config& config, Tensors& tensors) {
   values["architectures"] = Json::array({decoder->architecture});
   if (decoder->model_type == "glm4v_text") values["head_dim"] = hidden_per_head(values);
   if (decoder->model_type == "mllama_text_model") leave_out_cross_attention(values, text);
-  log::info("{}: the text decoder, {}; {} tensors of other parts are left out", config.origin(), decoder->architecture,
-            others);
+  log::info("{}: loading only the text decoder, {}; skipped {} tensors of other parts", config.origin(),
+            decoder->architecture, others);
   const std::string origin = apart ? fmt::format("{}: {}", config.origin(), place.substr(1)) : config.origin();
   config = Config(std::move(values), origin);
   tensors = std::move(text);

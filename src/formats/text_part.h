@@ -1,5 +1,5 @@
-// The text decoder of a checkpoint that also sees or hears, as a checkpoint of its own: text runs as it always would,
-// what is for images and sound is left out.
+// Extracts the text decoder from a multimodal checkpoint. Text gives the same results; the parts for images and sound
+// are skipped.
 #pragma once
 
 #include <map>
@@ -11,10 +11,10 @@ namespace sluice {
 
 using Tensors = std::map<std::string, TensorEntry, std::less<>>;
 
-// When `config` is of an architecture "...ForConditionalGeneration", or another that is known to have one, with a known
-// text decoder inside: its configuration ("text_config" or another object, with what transformers' classes default to
-// where files leave it out) becomes `config` and names it by the architecture it has alone; its tensors get the names
-// they have there, the others go. Else nothing changes.
+// Does nothing unless `config` has an architecture "...ForConditionalGeneration", or another known multimodal one, with
+// a known text decoder inside. Then the decoder's configuration ("text_config" or another object, completed with the
+// defaults of transformers' classes) replaces `config`. It names the decoder's own architecture. The decoder's tensors
+// are renamed as in a text checkpoint, and all others are removed.
 void take_text_part(Config& config, Tensors& tensors);
 
 }  // namespace sluice

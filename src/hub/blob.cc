@@ -1,4 +1,4 @@
-// See blob.h.
+// Downloads one file of the hub: requests its metadata, resumes, checks the checksum, renames.
 #include "hub/blob.h"
 
 #include <fcntl.h>
@@ -61,7 +61,7 @@ class FileDescriptor {
   const int fd_;
 };
 
-// The checksum a file is named by.
+// Computes the checksum that names a blob.
 class Checksum {
  public:
   explicit Checksum(const RemoteFile& file) : file_(file) { start(); }
@@ -69,7 +69,7 @@ class Checksum {
   void start() {
     const bool sha256 = file_.checksum.size() == kSha256Digits;
     EVP_DigestInit_ex(context_.get(), sha256 ? EVP_sha256() : EVP_sha1(), nullptr);
-    if (!sha256) add(fmt::format("blob {}{}", file_.size, '\0'));  // Git's header of a blob
+    if (!sha256) add(fmt::format("blob {}{}", file_.size, '\0'));  // header of a Git blob
   }
   void add(std::string_view bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
   std::string hex() {
@@ -99,7 +99,7 @@ std::string plain_etag(std::string_view etag) {
   return std::string(etag);
 }
 
-// A download in progress: the file that grows, and its checksum.
+// A download in progress: the growing file and its checksum.
 class Partial {
  public:
   Partial(const RemoteFile& file, const fs::path& path, const std::function<void(int64_t)>& on_bytes)
@@ -122,17 +122,19 @@ class Partial {
   void append(std::string_view bytes) {
     if (bytes.size() > file_.size - done_) {
       restart();
-      throw Error(ErrorCode::kInternal, fmt::format("{}: more than its {} bytes came", file_.name, file_.size));
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("{}: the server sent more than the expected {} bytes", file_.name, file_.size));
     }
     out_.write(bytes);
     count(bytes);
   }
-  // Gives the file its name.
+  // Moves the finished file to its final name.
   void finish(const fs::path& final_path) {
     if (const std::string sum = checksum_.hex(); sum != file_.checksum) {
       restart();
-      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: checksum {} instead of {}; what came was thrown away",
-                                                       file_.name, sum, file_.checksum));
+      throw Error(ErrorCode::kCorruptFile,
+                  fmt::format("{}: expected checksum {}, got {}; the downloaded bytes were deleted", file_.name,
+                              file_.checksum, sum));
     }
     out_.sync();
     fs::rename(path_, final_path);
@@ -153,22 +155,24 @@ class Partial {
   uint64_t done_ = 0;
 };
 
-// Asks for what is missing and appends it.
+// Requests the missing part of a file and appends it.
 void receive(const RemoteFile& file, Partial& partial, const std::string& token) {
   HttpRequest request{.url = file.url, .token = token};
   if (partial.done() > 0) request.headers["Range"] = fmt::format("bytes={}-", partial.done());
   bool content = false;
   const auto on_head = [&](const HttpResponse& head) {
-    if (head.status == 416) {  // what is there is not the begin of the file
+    if (head.status == 416) {  // the partial file does not match the server's file
+      const uint64_t done = partial.done();
       partial.restart();
-      throw NetworkError(fmt::format("{}: the server does not go on at byte {}", file.name, partial.done()));
+      throw NetworkError(fmt::format("{}: the server cannot resume at byte {}", file.name, done));
     }
     check_status(head, file.name);
     if (head.status == 206) {
       const std::string begin = fmt::format("bytes {}-", partial.done());
       if (!head.header("content-range").starts_with(begin)) {
-        throw Error(ErrorCode::kInternal, fmt::format("{}: the server goes on at another byte ({})", file.name,
-                                                      head.header("content-range")));
+        throw Error(ErrorCode::kInternal,
+                    fmt::format("{}: the server resumed at the wrong position (Content-Range: {})", file.name,
+                                head.header("content-range")));
       }
     } else if (partial.done() > 0) {
       partial.restart();
@@ -179,7 +183,8 @@ void receive(const RemoteFile& file, Partial& partial, const std::string& token)
     if (content) partial.append(bytes);
   });
   if (partial.done() != file.size) {
-    throw NetworkError(fmt::format("{}: {} of {} bytes came", file.name, partial.done(), file.size));
+    throw NetworkError(
+        fmt::format("{}: the connection ended after {} of {} bytes", file.name, partial.done(), file.size));
   }
 }
 
@@ -193,13 +198,13 @@ void check_status(const HttpResponse& response, const std::string& what) {
     throw Error(code,
                 fmt::format("{}: HTTP status {}{}{}", what, status, advice, message.empty() ? "" : ": " + message));
   };
-  if (status == 401) refuse(ErrorCode::kNotFound, ": not found, or a token is needed (set HF_TOKEN)");
-  if (status == 403) refuse(ErrorCode::kNotFound, ": access must be asked for on the model's page");
+  if (status == 401) refuse(ErrorCode::kNotFound, ": not found, or it requires a token (set HF_TOKEN)");
+  if (status == 403) refuse(ErrorCode::kNotFound, ": request access on the model's page");
   if (status == 404) refuse(ErrorCode::kNotFound, ": not found");
   if (status != 408 && status != 429 && status < 500) refuse(ErrorCode::kInternal, "");
   if (const auto seconds = parse_number(response.header("retry-after"))) {
     constexpr uint64_t kLongest = 60;
-    log::info("{}: HTTP status {}, waiting {} s as asked", what, status, std::min(*seconds, kLongest));
+    log::info("{}: HTTP status {}, waiting {} s as the server requested", what, status, std::min(*seconds, kLongest));
     std::this_thread::sleep_for(std::chrono::seconds(std::min(*seconds, kLongest)));
   }
   throw NetworkError(fmt::format("{}: HTTP status {}", what, status));
@@ -212,7 +217,7 @@ void with_retries(const std::function<void()>& f) {
       return f();
     } catch (const NetworkError& e) {
       if (attempt == kAttempts) throw;
-      log::info("{}; trying again", e.what());
+      log::info("{}; retrying", e.what());
     }
     std::this_thread::sleep_for(pause);
     pause *= 3;
@@ -222,7 +227,7 @@ void with_retries(const std::function<void()>& f) {
 RemoteFile ask_for_file(const std::string& name, const Url& url, const std::string& token) {
   HttpResponse head;
   with_retries([&] {
-    // The hub's own answer names checksum and size, even where the content comes from another host.
+    // The hub's own answer states checksum and size, even when another host serves the content.
     head = perform(
         {.method = "HEAD", .url = url, .token = token, .leave_origin = false}, [](const HttpResponse&) {},
         [](std::string_view) {});
@@ -233,11 +238,13 @@ RemoteFile ask_for_file(const std::string& name, const Url& url, const std::stri
   const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   const bool known = file.checksum.size() == kSha1Digits || file.checksum.size() == kSha256Digits;
   if (!known || !std::ranges::all_of(file.checksum, hex)) {
-    throw Error(ErrorCode::kInternal, fmt::format("{}: the server gives no checksum for it", name));
+    throw Error(
+        ErrorCode::kInternal,
+        fmt::format("{}: the server sent no valid checksum (expected an ETag of 40 or 64 hexadecimal digits)", name));
   }
   const bool linked_size = !head.header("x-linked-size").empty();
   const auto size = parse_number(head.header(linked_size ? "x-linked-size" : "content-length"));
-  if (!size) throw Error(ErrorCode::kInternal, fmt::format("{}: the server does not say how large it is", name));
+  if (!size) throw Error(ErrorCode::kInternal, fmt::format("{}: the server did not report the size of the file", name));
   file.size = *size;
   return file;
 }
@@ -252,7 +259,7 @@ void download_blob(const RemoteFile& file, const fs::path& folder, const fs::pat
   if (there()) return on_bytes(static_cast<int64_t>(file.size));
   const FileDescriptor held(lock, O_RDWR | O_CREAT);
   if (::flock(held.get(), LOCK_EX | LOCK_NB) != 0) {
-    log::info("{}: another process is downloading it, waiting", file.name);
+    log::info("{}: waiting for another process that is downloading it", file.name);
     if (::flock(held.get(), LOCK_EX) != 0) fail_file(lock, errno);
     if (there()) return on_bytes(static_cast<int64_t>(file.size));
   }

@@ -1,4 +1,4 @@
-// One file of the hub on its way into the cache: resumed, checked, renamed.
+// Downloads one file of the hub into the cache: resumes, checks the checksum, renames.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@
 namespace sluice::hub {
 
 struct RemoteFile {
-  std::string name;      // in the repository
-  Url url;               // of its content at one commit
+  std::string name;      // path in the repository
+  Url url;               // URL of the content at one commit
   std::string checksum;  // hex: SHA-256 of the content (64 digits) or the SHA-1 that Git gives a blob (40 digits)
   uint64_t size = 0;
 };
 
-// Asks for a file's checksum and size. Throws Error for 401, 403, 404 and answers without a checksum; tries again what
-// may succeed later (cuts, 429 with Retry-After, 5xx).
+// Requests a file's checksum and size. Throws Error for status 401, 403 and 404, and for answers without a checksum.
+// Retries errors that may be temporary (closed connections, 429 with Retry-After, 5xx).
 RemoteFile ask_for_file(const std::string& name, const Url& url, const std::string& token);
 
-// Downloads into folder/<checksum> unless that is there, through folder/<checksum>.incomplete; `lock` is a file held
-// meanwhile, so that no other process does the same. `on_bytes` counts bytes as they are there (found ones too), less
-// those that turn out wrong. Throws Error.
+// Downloads into folder/<checksum>, unless that file exists, by way of folder/<checksum>.incomplete. `lock` is a file
+// that stays locked meanwhile, so that no other process downloads the same blob. `on_bytes` receives the number of
+// bytes added, existing ones included; it is negative for bytes that are discarded. Throws Error.
 void download_blob(const RemoteFile& file, const std::filesystem::path& folder, const std::filesystem::path& lock,
                    const std::string& token, const std::function<void(int64_t)>& on_bytes);
 
-// f(), again after a pause when it throws NetworkError, five times in all.
+// Calls f(). When it throws NetworkError, calls it again after a pause, up to five times in total.
 void with_retries(const std::function<void()>& f);
 
-// An answer that is no success, as what the person can do about it; NetworkError for what may succeed later, after the
-// pause that Retry-After asks for.
+// Throws an Error that tells the user what to do when the status is not a success. Throws NetworkError when a retry may
+// succeed, after the pause that Retry-After requests.
 void check_status(const HttpResponse& response, const std::string& what);
 
 }  // namespace sluice::hub

@@ -1,4 +1,4 @@
-// See cache.h.
+// Finds models in the Hugging Face cache.
 #include "hub/cache.h"
 
 #include <fmt/core.h>
@@ -25,7 +25,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// The type in the name of a GGUF file, in small letters: "model-q4_k_m.gguf", "model.Q4_K_M-00001-of-00003.gguf".
+// Returns the GGUF type in a file name in lower case: "model-q4_k_m.gguf", "model.Q4_K_M-00001-of-00003.gguf".
 std::string type_in_name(std::string_view file) {
   std::string name = lower(fs::path(file).stem().native());
   constexpr size_t kPartSize = std::string_view("-00001-of-00003").size();
@@ -74,7 +74,7 @@ std::optional<HubName> HubName::parse(std::string_view text) {
     return out;
   }
   const fs::path revision = suffix;
-  const auto plain = [](const fs::path& part) { return plain_name(part.native()); };  // refuses "/", "..", "."
+  const auto plain = [](const fs::path& part) { return plain_name(part.native()); };  // rejects "/", "..", "."
   if (suffix.empty() || !std::ranges::all_of(revision, plain)) return std::nullopt;
   out.revision = suffix;
   return out;
@@ -100,11 +100,13 @@ fs::path hub_cache_folder() {
 std::optional<fs::path> find_snapshot(const HubName& name) {
   const fs::path root = hub_cache_folder() / name.folder();
   const fs::path ref = root / "refs" / name.revision;
-  fs::path snapshot = root / "snapshots" / name.revision;  // when the revision is a commit
+  fs::path snapshot = root / "snapshots" / name.revision;  // if the revision is a commit
   if (std::ifstream in(ref); in) {
     std::string commit;
     in >> commit;
-    if (!plain_name(commit)) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: holds no commit", ref.string()));
+    if (!plain_name(commit)) {
+      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: does not contain a commit hash", ref.string()));
+    }
     snapshot = root / "snapshots" / commit;
   }
   std::error_code ignored;
@@ -141,8 +143,8 @@ std::string resolve_model_path(const std::string& model) {
   const auto snapshot = find_snapshot(*name);
   if (!snapshot) {
     throw Error(ErrorCode::kNotFound,
-                fmt::format("{}: neither a file or folder here nor a model in the Hugging Face cache (no {})", model,
-                            (hub_cache_folder() / name->folder() / "refs" / name->revision).string()));
+                fmt::format("{}: not a local file or folder, and not in the Hugging Face cache ({} does not exist)",
+                            model, (hub_cache_folder() / name->folder() / "refs" / name->revision).string()));
   }
   std::vector<std::string> files;
   bool other_weights = false;
@@ -161,7 +163,7 @@ std::string resolve_model_path(const std::string& model) {
 std::string model_name(const fs::path& folder) {
   constexpr std::string_view kPrefix = "models--";
   fs::path whole = fs::weakly_canonical(folder);
-  if (!whole.has_filename()) whole = whole.parent_path();  // "folder/"
+  if (!whole.has_filename()) whole = whole.parent_path();  // the path ends with a slash: "folder/"
   const std::string repository = whole.parent_path().parent_path().filename().string();
   if (whole.parent_path().filename() != "snapshots" || !repository.starts_with(kPrefix)) {
     return whole.filename().string();

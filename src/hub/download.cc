@@ -1,4 +1,5 @@
-// See download.h.
+// Downloads models from the Hugging Face hub: lists a repository, chooses files, fetches them in parallel, links the
+// snapshot.
 #include "hub/download.h"
 
 #include <fmt/core.h>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/bytes.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "hub/blob.h"
@@ -26,7 +28,7 @@ using hub::RemoteFile;
 using hub::Url;
 
 constexpr size_t kMaxAnswer = 32u << 20;
-constexpr uint64_t kHeadroom = 64u << 20;  // of the disk, left free
+constexpr uint64_t kHeadroom = 64u << 20;  // bytes to leave free on the disk
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -45,7 +47,7 @@ std::string endpoint() {
   return url.empty() ? "https://huggingface.co" : url;
 }
 
-// What the person's own login left, unless the environment says otherwise.
+// Returns the token that the user's login stored, unless the environment overrides it.
 std::string token() {
   if (is_set("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return {};
   std::string value = environment("HF_TOKEN");
@@ -56,11 +58,13 @@ std::string token() {
     in >> value;
   }
   const bool printable = std::ranges::all_of(value, [](char c) { return c > ' ' && c < '\x7f'; });
-  if (!printable) throw Error(ErrorCode::kInvalidRequest, "HF_TOKEN holds characters that no token has");
+  if (!printable) {
+    throw Error(ErrorCode::kInvalidRequest, "HF_TOKEN: invalid characters (expected printable ASCII without spaces)");
+  }
   return value;
 }
 
-// A name of a revision or file as part of a URL's path.
+// Escapes a revision or file name for use in the path of a URL.
 std::string escape(std::string_view text, bool keep_slashes) {
   std::string out;
   for (const char c : text) {
@@ -71,7 +75,7 @@ std::string escape(std::string_view text, bool keep_slashes) {
   return out;
 }
 
-// Whether a repository's file may be created under its name below a folder.
+// Returns whether a repository file's name stays inside the folder where it is created.
 bool leads_inside(std::string_view name) {
   if (name.empty() || name.size() > 1024 || name.front() == '/' || name.back() == '/') return false;
   for (const char c : name) {
@@ -110,8 +114,9 @@ bool describes_model(std::string_view file) {
   return file.starts_with("additional_chat_templates/") && file.ends_with(".jinja");
 }
 
-// Files at the top of a repository that end as said; of these, when there are any, only those a model is called by:
-// "model.safetensors", "model-00001-of-00002.safetensors", and not variants or other formats' copies.
+// Returns the top-level files of a repository with the given ending. If some have the standard names of a model's
+// weights ("model.safetensors", "model-00001-of-00002.safetensors"), returns only those. This excludes variants and
+// copies in other formats.
 std::vector<std::string> weights(const std::vector<std::string>& all, std::string_view stem, std::string_view ending) {
   std::vector<std::string> any, usual;
   for (const std::string& file : all) {
@@ -172,7 +177,8 @@ class Download {
           {.url = url, .token = token_}, [&](const hub::HttpResponse& head) { hub::check_status(head, what); },
           [&](std::string_view bytes) {
             if (answer.size() + bytes.size() > kMaxAnswer) {
-              throw Error(ErrorCode::kInternal, fmt::format("{}: the hub's answer is too long", what));
+              throw Error(ErrorCode::kInternal,
+                          fmt::format("{}: the hub's answer is too long (limit {})", what, format_bytes(kMaxAnswer)));
             }
             answer += bytes;
           });
@@ -180,7 +186,7 @@ class Download {
     read_repository(answer, what);
   }
 
-  // {"sha": commit, "siblings": [{"rfilename": name}, ...], ...}
+  // Expected answer: {"sha": commit, "siblings": [{"rfilename": name}, ...], ...}
   void read_repository(const std::string& answer, const std::string& what) {
     const auto fail = [&](std::string_view why) {
       throw Error(ErrorCode::kInternal, fmt::format("{}: the hub's answer {}", what, why));
@@ -191,11 +197,15 @@ class Download {
     } catch (const Error& e) {
       fail(fmt::format("is not JSON: {}", e.what()));
     }
-    if (!json.is_object() || !json.contains("sha") || !json["sha"].is_string()) fail("names no commit");
+    if (!json.is_object() || !json.contains("sha") || !json["sha"].is_string()) {
+      fail("does not name a commit ('sha' is missing)");
+    }
     commit_ = json["sha"].get<std::string>();
     const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-    if (commit_.size() != 40 || !std::ranges::all_of(commit_, hex)) fail("names no commit");
-    if (!json.contains("siblings") || !json["siblings"].is_array()) fail("lists no files");
+    if (commit_.size() != 40 || !std::ranges::all_of(commit_, hex)) {
+      fail("does not name a commit ('sha' is not 40 hexadecimal digits)");
+    }
+    if (!json.contains("siblings") || !json["siblings"].is_array()) fail("does not list files ('siblings' is missing)");
     std::vector<std::string> all;
     for (const Json& sibling : json["siblings"]) {
       if (!sibling.is_object() || !sibling.contains("rfilename") || !sibling["rfilename"].is_string()) {
@@ -207,7 +217,8 @@ class Download {
     files_.resize(names_.size());
   }
 
-  // Calls f(i) for every file, several at a time; after an error no further ones, and the first error is thrown.
+  // Calls f(i) for every file, several at a time. After an error it starts no further calls, and throws the first
+  // error.
   void in_parallel(const std::function<void(size_t)>& f) {
     std::atomic<size_t> next{0};
     std::exception_ptr error;
@@ -246,8 +257,8 @@ class Download {
     const fs::space_info disk = fs::space(root_, error);
     if (!error && missing > 0 && disk.available < missing + kHeadroom) {
       throw Error(ErrorCode::kInternal,
-                  fmt::format("{}: {} MB are free, {} more are needed for {}", root_.string(), disk.available >> 20,
-                              (missing + kHeadroom) >> 20, name_.repository));
+                  fmt::format("{}: not enough disk space: {} free, {} needed for {}", root_.string(),
+                              format_bytes(disk.available), format_bytes(missing + kHeadroom), name_.repository));
     }
   }
 
@@ -258,7 +269,7 @@ class Download {
     if (options_.progress) options_.progress(progress_);
   }
 
-  // snapshots/<commit>/<name> -> blobs/<checksum>, as a relative link; nothing is written through links that are there.
+  // Creates snapshots/<commit>/<name> as a relative link to blobs/<checksum>. Existing links are never written through.
   void link(const RemoteFile& file) const {
     fs::path folder = root_ / "snapshots" / commit_;
     fs::path target = "../..";
@@ -267,7 +278,7 @@ class Download {
       folder /= part;
       target /= "..";
       if (fs::is_symlink(fs::symlink_status(folder))) {
-        throw Error(ErrorCode::kCorruptFile, fmt::format("{}: a link where a folder belongs", folder.string()));
+        throw Error(ErrorCode::kCorruptFile, fmt::format("{}: is a symbolic link, expected a folder", folder.string()));
       }
       fs::create_directory(folder);
     }
@@ -286,7 +297,7 @@ class Download {
     std::ofstream out(temporary);
     out << commit_;
     out.close();
-    if (!out) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot be written", temporary.string()));
+    if (!out) throw Error(ErrorCode::kInternal, fmt::format("{}: cannot write file", temporary.string()));
     fs::rename(temporary, ref);
   }
 
@@ -296,12 +307,12 @@ class Download {
   const fs::path root_, locks_;
   std::string commit_;
   std::vector<std::string> names_;
-  std::vector<RemoteFile> files_;  // one for each name
+  std::vector<RemoteFile> files_;  // one entry per file name
   std::mutex progress_mutex_;
   DownloadProgress progress_;
 };
 
-// Whether all that a model needs is in its snapshot, as far as can be told without asking.
+// Returns whether the snapshot has everything the model needs, as far as this can be determined offline.
 bool has_weights(const fs::path& snapshot, const HubName& name) {
   std::vector<std::string> files;
   std::error_code ignored;
@@ -324,7 +335,7 @@ std::vector<std::string> choose_files(const std::vector<std::string>& all, const
   std::vector<std::string> chosen;
   for (const std::string& file : all) {
     if (!leads_inside(file)) {
-      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the repository lists {}, which is no name of a file in it",
+      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the repository lists {}, which is not a valid file name",
                                                        name.repository, dump_json(file.substr(0, 200))));
     }
     if (describes_model(file)) chosen.push_back(file);
@@ -338,7 +349,7 @@ std::vector<std::string> choose_files(const std::vector<std::string>& all, const
     if (found.empty() && options.allow_bin) found = bin;
     if (found.empty() && !bin.empty()) {
       throw Error(ErrorCode::kUnsupportedModel,
-                  fmt::format("{}: the weights are Python pickles ({}), which are taken only with --allow-bin",
+                  fmt::format("{}: the weights are Python pickles ({}); pass --allow-bin to accept them",
                               name.repository, bin.front()));
     }
   } else {
@@ -351,8 +362,8 @@ std::vector<std::string> choose_files(const std::vector<std::string>& all, const
     }
     const std::string kind = name.quantization.empty() ? "" : " of type " + name.quantization;
     throw Error(ErrorCode::kNotFound,
-                fmt::format("{}: no weights{} that are read{}", name.repository, kind,
-                            gguf.empty() ? "" : "; choose one of its GGUF files by NAME:TYPE: " + gguf));
+                fmt::format("{}: no supported weights{} found{}", name.repository, kind,
+                            gguf.empty() ? "" : "; choose one of its GGUF files with NAME:TYPE: " + gguf));
   }
   chosen.insert(chosen.end(), found.begin(), found.end());
   return chosen;
@@ -360,7 +371,8 @@ std::vector<std::string> choose_files(const std::vector<std::string>& all, const
 
 fs::path download_model(const HubName& name, const DownloadOptions& options) {
   if (hub_offline()) {
-    throw Error(ErrorCode::kNotFound, fmt::format("{}: not downloaded, as HF_HUB_OFFLINE forbids it", name.repository));
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{}: cannot download because HF_HUB_OFFLINE is set", name.repository));
   }
   try {
     return Download(name, options).run();
@@ -379,7 +391,8 @@ std::string fetch_model(const std::string& model, const DownloadOptions& options
   try {
     download_model(*name, options);
   } catch (const Error& e) {
-    throw Error(e.code, fmt::format("{}: no file or folder here, and not from the hub: {}", model, e.what()));
+    throw Error(e.code, fmt::format("{}: not a local file or folder, and cannot download it from the hub: {}", model,
+                                    e.what()));
   }
   return resolve_model_path(model);
 }

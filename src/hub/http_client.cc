@@ -1,4 +1,5 @@
-// See http_client.h. One connection per request: a download is few requests and many bytes.
+// Implements the HTTP client with Boost.Beast. It opens one connection per request, because a download has few requests
+// and many bytes.
 #include "hub/http_client.h"
 
 #include <fmt/core.h>
@@ -28,7 +29,7 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr auto kTimeout = std::chrono::seconds(60);  // without any progress
+constexpr auto kTimeout = std::chrono::seconds(60);  // longest time without progress
 constexpr int kMaxRedirects = 5;
 constexpr size_t kPiece = 256 << 10;
 constexpr uint32_t kMaxHeader = 64 << 10;
@@ -38,9 +39,9 @@ asio::ssl::context make_tls() {
   SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
   context.set_verify_mode(asio::ssl::verify_peer);
   error_code ignored;
-  context.set_default_verify_paths(ignored);  // $SSL_CERT_FILE and $SSL_CERT_DIR, or where Debian has them
+  context.set_default_verify_paths(ignored);  // $SSL_CERT_FILE and $SSL_CERT_DIR, or Debian's locations
   if (std::getenv("SSL_CERT_FILE") == nullptr && std::getenv("SSL_CERT_DIR") == nullptr) {
-    // Where other distributions have them.
+    // Locations on other distributions.
     for (const char* bundle : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                                "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
       if (!std::filesystem::exists(bundle, ignored)) continue;
@@ -51,7 +52,7 @@ asio::ssl::context make_tls() {
   return context;
 }
 
-// One exchange over one connection.
+// One request and its response over one connection.
 class Exchange {
  public:
   explicit Exchange(const Url& url) : url_(url) {}
@@ -68,7 +69,7 @@ class Exchange {
   }
 
  private:
-  // Runs one asynchronous operation, start(handler), to its end.
+  // Runs one asynchronous operation, start(handler), until it completes.
   template <class Start>
   error_code wait(beast::tcp_stream& socket, Start&& start) {
     error_code result;
@@ -103,7 +104,7 @@ class Exchange {
     });
     if (!error) return;
     if (const long verified = SSL_get_verify_result(ssl); verified != X509_V_OK) {
-      throw Error(ErrorCode::kInternal, fmt::format("{}: its certificate does not hold: {}", url_.host,
+      throw Error(ErrorCode::kInternal, fmt::format("{}: the server's certificate is not valid: {}", url_.host,
                                                     X509_verify_cert_error_string(verified)));
     }
     fail(error);
@@ -168,7 +169,8 @@ std::string_view HttpResponse::header(const std::string& name) const {
 Url Url::parse(std::string_view text) {
   const std::string_view whole = text;
   const auto fail = [&]() -> Error {
-    return Error(ErrorCode::kInvalidRequest, fmt::format("'{}' is no http or https URL", whole.substr(0, 200)));
+    return Error(ErrorCode::kInvalidRequest,
+                 fmt::format("'{}' is not a valid http or https URL", whole.substr(0, 200)));
   };
   Url url;
   if (text.starts_with("https://")) {
@@ -244,7 +246,7 @@ HttpResponse perform(const HttpRequest& request, const std::function<void(const 
       throw Error(ErrorCode::kInternal, fmt::format("{}: more than {} redirects", request.url.host, kMaxRedirects));
     }
     if (url.tls && !next->tls) {
-      throw Error(ErrorCode::kInternal, fmt::format("{}: a redirect from https to http is not followed", url.host));
+      throw Error(ErrorCode::kInternal, fmt::format("{}: refused a redirect from https to http", url.host));
     }
     url = *std::move(next);
   }

@@ -1,4 +1,4 @@
-// Every block format of this folder, in one list: who has something to say for each of them is a template over it.
+// Lists every block format of this folder, for code that is instantiated once per format.
 #pragma once
 
 #include "quant/fp4.h"

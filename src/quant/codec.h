@@ -1,13 +1,13 @@
-// What every block format of this folder is made of. A format is a struct with
+// The interface of the block formats in this folder. A format is a struct with
 //   struct Block              the bytes of one block, as the file stores them (alignment 1)
 //   kElements                 weights per block
-//   dequantize(block, out)    kElements floats, in the operations and the order of the format's reference
-//   quantize(in, block)       where this project writes the format
-//   kType                     its descriptor
-// dequantize is always inlined, so that kernels compiled for an instruction set may include these headers: no copy of
-// it exists that could be linked into code for an older processor. CUDA kernels call it, too. Source of the layouts:
-// ggml-common.h and ggml-quants.c of llama.cpp, and the Python package gguf (quants.py), with which the tests compare
-// value by value.
+//   dequantize(block, out)    writes kElements floats, with the operations and order of the format's reference
+//   quantize(in, block)       present where this project writes the format
+//   kType                     the format's descriptor
+// dequantize is always inlined, so that kernels compiled for an instruction set may include these headers. No copy
+// exists that could be linked into code for an older processor. CUDA kernels call it, too. The layouts come from
+// ggml-common.h and ggml-quants.c of llama.cpp, and from the Python package gguf (quants.py). The tests compare with
+// that package value by value.
 #pragma once
 
 #ifdef __F16C__
@@ -26,13 +26,14 @@
 #define SLUICE_ANY_PROCESSOR
 #endif
 #define SLUICE_CODEC [[gnu::always_inline]] static inline SLUICE_ANY_PROCESSOR
-#define SLUICE_HOST_CODEC [[gnu::always_inline]] static inline  // reads tables that CUDA kernels do not see
+// For codecs that read tables unavailable to CUDA kernels.
+#define SLUICE_HOST_CODEC [[gnu::always_inline]] static inline
 
 namespace sluice::quant {
 
-inline constexpr int kSuperBlock = 256;  // elements of the K, IQ and TQ formats' blocks
+inline constexpr int kSuperBlock = 256;  // elements in a block of the K, IQ and TQ formats
 
-// Blocks to floats and back, for TypeInfo; instantiated in codecs.cc.
+// Convert blocks to floats and back, for TypeInfo. Instantiated in codecs.cc.
 template <class Codec>
 void decode_blocks(const std::byte* from, float* to, size_t count);
 template <class Codec>
@@ -67,7 +68,8 @@ constexpr TypeInfo block_type(std::string_view name, int gguf, int elements) {
   return value;
 }
 
-// IEEE half to float: exponent and mantissa moved into place and scaled by 2^112; subnormals by a subtraction.
+// Converts an IEEE half to float: exponent and mantissa move into place and are scaled by 2^112. Subnormals use a
+// subtraction.
 [[gnu::always_inline]] inline SLUICE_ANY_PROCESSOR float half_to_float(uint16_t half) {
 #ifdef __F16C__
   return _cvtsh_ss(half);

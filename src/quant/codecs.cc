@@ -1,4 +1,4 @@
-// Registers the block formats and instantiates their codecs for whole rows.
+// Registers the block formats and instantiates their whole-row codecs.
 #include "base/registry.h"
 #include "quant/all.h"
 
@@ -20,7 +20,7 @@ void encode_blocks(const float* from, std::byte* to, size_t count) {
 
 namespace {
 
-// Naming kType instantiates the codec's functions here, and only here.
+// Naming kType instantiates the codec's functions, and this is the only file that does so.
 template <class... Codecs>
 bool add(CodecList<Codecs...>) {
   (Registry<TypeInfo>(Codecs::kType), ...);

@@ -1,5 +1,5 @@
-// What quantizers find first in a block: its extremes. As integers, whose order is that of magnitudes and which the
-// compiler may compare several at a time.
+// Finds the extremes of a block, the first step of most quantizers. Magnitudes are compared as integers, which order
+// the same way and which the compiler can vectorize.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace sluice::quant {
 
-// The largest magnitude that is no larger than `most`, a magnitude as bits: others count as zero.
+// Returns the largest magnitude not above `most` (the bits of a magnitude); larger ones count as zero.
 inline float largest_magnitude(const float* in, size_t count, int32_t most) {
   int32_t largest = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -24,7 +24,7 @@ inline float largest_finite(const float* in, size_t count) { return largest_magn
 struct Extremes {
   float least, most;
 };
-// Of the finite numbers and zero.
+// Returns the extremes of zero and the finite numbers.
 template <int count>
 Extremes finite_extremes(const float* in) {
   constexpr int kLanes = 16;

@@ -1,5 +1,5 @@
-// The block formats that are small integers times scales, taken apart: the quants of 32 weights as words of unsigned
-// bytes, and the scales of a block. Kernels repack these into layouts of their own.
+// Splits the block formats made of small integers and scales into parts: the quants of 32 weights as words of unsigned
+// bytes, and the scales of a block. Kernels repack these parts into their own layouts.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace sluice::quant {
 
-inline constexpr int kWords = 8;  // of four inputs, in a block of 32
+inline constexpr int kWords = 8;  // words in a block of 32 inputs, four inputs each
 
-// What is stored for one block of one column: eight words of unsigned quants.
+// The stored quants of 32 inputs of one column: eight words of unsigned bytes.
 using Words = uint32_t[kWords];
 
 inline uint32_t word_at(const uint8_t* p, int i) { return load_u32(p + 4 * i); }
 constexpr uint32_t every_byte(uint32_t byte) { return byte * 0x01010101u; }
 
-// 32 nibbles, element i beside element i + 16, as the 32-element formats store them.
+// Splits 32 nibbles, element i stored beside element i + 16, as the 32-element formats do.
 inline void split_nibbles(const uint8_t* p, Words& words) {
   for (int i = 0; i < 4; ++i) {
     const uint32_t both = word_at(p, i);
@@ -26,12 +26,12 @@ inline void split_nibbles(const uint8_t* p, Words& words) {
   }
 }
 
-// 32 bytes' bits [shift, shift + bits).
+// Extracts the bits `mask` << shift of 32 bytes.
 inline void take_bits(const uint8_t* p, int shift, uint32_t mask, Words& words) {
   for (int i = 0; i < kWords; ++i) words[i] = word_at(p, i) >> shift & every_byte(mask);
 }
 
-// Adds the bits `bit` of 32 bytes to the elements, at bit `to`.
+// Adds bit `bit` of each of 32 bytes to the elements, at bit `to`.
 inline void add_plane(const uint8_t* p, int bit, int to, Words& words) {
   for (int i = 0; i < kWords; ++i) words[i] |= (word_at(p, i) >> bit & every_byte(1)) << to;
 }
@@ -44,18 +44,18 @@ inline void add_bits(uint32_t bits, int to, Words& words) {
   }
 }
 
-// Scales of a block: numbers of 16 bits, then multipliers.
-struct RecordScales {
-  uint16_t halves[4];          // of kGroup, kFloat and kFloat8: a word
-  uint8_t multipliers[2][16];  // of scales (int8 for kSuper, E4M3 for kFloat8), of minima
+// The scales of a block: 16-bit numbers, then multipliers.
+struct ScaleBlock {
+  uint16_t halves[4];          // the first two form a 32-bit word for kGroup, kFloat and kFloat8
+  uint8_t multipliers[2][16];  // [0]: multipliers of scales (int8 for kSuper, E4M3 for kFloat8), [1]: of minima
 };
 
 inline uint16_t negative_half(uint16_t half) { return half ^ 0x8000; }
-inline RecordScales word_scale(uint32_t word) {
+inline ScaleBlock word_scale(uint32_t word) {
   return {.halves = {static_cast<uint16_t>(word), static_cast<uint16_t>(word >> 16)}, .multipliers = {}};
 }
 
-// A format: the quants of block `b` of a record, the record's scales.
+// Parts of a format: words() returns the quants of the b-th 32 weights of a block, scales() the block's scales.
 template <class Codec>
 struct Parts;
 
@@ -66,7 +66,7 @@ struct Parts<Q8_0> {
       out[i] = word_at(reinterpret_cast<const uint8_t*>(block.qs), i) ^ every_byte(0x80);
     }
   }
-  static RecordScales scales(const Q8_0::Block& block) { return {.halves = {block.d}, .multipliers = {}}; }
+  static ScaleBlock scales(const Q8_0::Block& block) { return {.halves = {block.d}, .multipliers = {}}; }
 };
 
 template <class Codec>
@@ -75,7 +75,7 @@ struct NibbleParts {
     split_nibbles(block.qs, out);
     if constexpr (kIntegers<Codec>.high == 1) add_bits(load_u32(block.qh), 4, out);
   }
-  static RecordScales scales(const typename Codec::Block& block) {
+  static ScaleBlock scales(const typename Codec::Block& block) {
     if constexpr (kIntegers<Codec>.mins()) {
       return {.halves = {block.d, block.m}, .multipliers = {}};
     } else {
@@ -97,7 +97,7 @@ struct Parts<IQ4_NL> : NibbleParts<IQ4_NL> {};
 template <>
 struct Parts<MXFP4> {
   static void words(const MXFP4::Block& block, int, Words& out) { split_nibbles(block.qs, out); }
-  static RecordScales scales(const MXFP4::Block& block) { return {.halves = {block.e}, .multipliers = {}}; }
+  static ScaleBlock scales(const MXFP4::Block& block) { return {.halves = {block.e}, .multipliers = {}}; }
 };
 
 template <>
@@ -105,8 +105,8 @@ struct Parts<Q2_K> {
   static void words(const Q2_K::Block& block, int b, Words& out) {
     take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
   }
-  static RecordScales scales(const Q2_K::Block& block) {
-    RecordScales s{.halves = {block.d, negative_half(block.dmin)}, .multipliers = {}};
+  static ScaleBlock scales(const Q2_K::Block& block) {
+    ScaleBlock s{.halves = {block.d, negative_half(block.dmin)}, .multipliers = {}};
     for (int i = 0; i < 16; ++i) {
       s.multipliers[0][i] = block.scales[i] & 15;
       s.multipliers[1][i] = block.scales[i] >> 4;
@@ -121,8 +121,8 @@ struct Parts<Q3_K> {
     take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
     add_plane(block.hmask, b, 2, out);
   }
-  static RecordScales scales(const Q3_K::Block& block) {
-    RecordScales s{.halves = {block.d}, .multipliers = {}};
+  static ScaleBlock scales(const Q3_K::Block& block) {
+    ScaleBlock s{.halves = {block.d}, .multipliers = {}};
     for (int i = 0; i < 16; ++i) {
       const int low = block.scales[i % 8] >> (i / 8 * 4) & 15, high = block.scales[8 + i % 4] >> (i / 4 * 2) & 3;
       s.multipliers[0][i] = static_cast<uint8_t>((low | high << 4) - 32);
@@ -131,8 +131,8 @@ struct Parts<Q3_K> {
   }
 };
 
-inline RecordScales super_scales(uint16_t d, uint16_t dmin, const uint8_t (&packed)[12]) {
-  RecordScales s{.halves = {d, negative_half(dmin)}, .multipliers = {}};
+inline ScaleBlock super_scales(uint16_t d, uint16_t dmin, const uint8_t (&packed)[12]) {
+  ScaleBlock s{.halves = {d, negative_half(dmin)}, .multipliers = {}};
   const ScalesAndMins unpacked = unpack_scales(packed);
   std::copy_n(unpacked.scale, 8, s.multipliers[0]);
   std::copy_n(unpacked.min, 8, s.multipliers[1]);
@@ -144,7 +144,7 @@ struct Parts<Q4_K> {
   static void words(const Q4_K::Block& block, int b, Words& out) {
     take_bits(block.qs + b / 2 * 32, b % 2 * 4, 15, out);
   }
-  static RecordScales scales(const Q4_K::Block& block) { return super_scales(block.d, block.dmin, block.scales); }
+  static ScaleBlock scales(const Q4_K::Block& block) { return super_scales(block.d, block.dmin, block.scales); }
 };
 
 template <>
@@ -153,7 +153,7 @@ struct Parts<Q5_K> {
     take_bits(block.qs + b / 2 * 32, b % 2 * 4, 15, out);
     add_plane(block.qh, b, 4, out);
   }
-  static RecordScales scales(const Q5_K::Block& block) { return super_scales(block.d, block.dmin, block.scales); }
+  static ScaleBlock scales(const Q5_K::Block& block) { return super_scales(block.d, block.dmin, block.scales); }
 };
 
 template <>
@@ -165,8 +165,8 @@ struct Parts<Q6_K> {
     take_bits(block.qh + half * 32, group * 2, 3, high);
     for (int i = 0; i < kWords; ++i) out[i] |= high[i] << 4;
   }
-  static RecordScales scales(const Q6_K::Block& block) {
-    RecordScales s{.halves = {block.d}, .multipliers = {}};
+  static ScaleBlock scales(const Q6_K::Block& block) {
+    ScaleBlock s{.halves = {block.d}, .multipliers = {}};
     std::memcpy(s.multipliers[0], block.scales, 16);
     return s;
   }
@@ -175,8 +175,8 @@ struct Parts<Q6_K> {
 template <>
 struct Parts<IQ4_XS> {
   static void words(const IQ4_XS::Block& block, int b, Words& out) { split_nibbles(block.qs + b * 16, out); }
-  static RecordScales scales(const IQ4_XS::Block& block) {
-    RecordScales s{.halves = {block.d}, .multipliers = {}};
+  static ScaleBlock scales(const IQ4_XS::Block& block) {
+    ScaleBlock s{.halves = {block.d}, .multipliers = {}};
     for (int i = 0; i < 8; ++i) {
       const int low = block.scales_l[i / 2] >> (i % 2 * 4) & 15, high = block.scales_h >> (2 * i) & 3;
       s.multipliers[0][i] = static_cast<uint8_t>((low | high << 4) - 32);
@@ -188,12 +188,12 @@ struct Parts<IQ4_XS> {
 template <>
 struct Parts<NVFP4> {
   static void words(const NVFP4::Block& block, int b, Words& out) {
-    for (int i = 0; i < kWords; ++i) {  // groups of 16: elements 0 to 7 are low nibbles, the others high ones
+    for (int i = 0; i < kWords; ++i) {  // groups of 16: elements 0 to 7 are low nibbles, the others high nibbles
       out[i] = word_at(block.qs + b * 16 + i / 4 * 8, i % 2) >> (i / 2 % 2 * 4) & every_byte(15);
     }
   }
-  static RecordScales scales(const NVFP4::Block& block) {
-    RecordScales s{.halves = {}, .multipliers = {}};
+  static ScaleBlock scales(const NVFP4::Block& block) {
+    ScaleBlock s{.halves = {}, .multipliers = {}};
     for (int i = 0; i < 4; ++i) s.halves[i] = float_to_fp16(NVFP4::scale(block.d[i]));  // exact
     return s;
   }
@@ -202,9 +202,9 @@ struct Parts<NVFP4> {
 template <>
 struct Parts<ScaledNVFP4> {
   static void words(const ScaledNVFP4::Block& block, int b, Words& out) { Parts<NVFP4>::words(block.groups, b, out); }
-  // E4M3 without a sign, which the format ignores, and without its NaN, which counts as zero.
-  static RecordScales scales(const ScaledNVFP4::Block& block) {
-    RecordScales s = word_scale(__builtin_bit_cast(uint32_t, block.scale));
+  // E4M3 without its sign, which the format ignores, and without its NaN, which counts as zero.
+  static ScaleBlock scales(const ScaledNVFP4::Block& block) {
+    ScaleBlock s = word_scale(__builtin_bit_cast(uint32_t, block.scale));
     for (int i = 0; i < 4; ++i) s.multipliers[0][i] = block.groups.d[i] == 0x7f ? 0 : block.groups.d[i] & 0x7f;
     return s;
   }
@@ -213,26 +213,26 @@ struct Parts<ScaledNVFP4> {
 template <>
 struct Parts<NF4> {
   static void words(const NF4::Block& block, int b, Words& out) { split_nibbles(block.qs + b * 16, out); }
-  static RecordScales scales(const NF4::Block& block) { return word_scale(__builtin_bit_cast(uint32_t, block.scale)); }
+  static ScaleBlock scales(const NF4::Block& block) { return word_scale(__builtin_bit_cast(uint32_t, block.scale)); }
 };
 
-// Formats of codebooks and digits: 32 codes, of which each stands for an entry of the format's levels.
+// For formats of codebooks and digits: stores 32 codes. Each code stands for one of the format's levels.
 template <class F>
 void fill_codes(Words& words, F&& code) {
   uint8_t codes[4 * kWords];
   for (int i = 0; i < 4 * kWords; ++i) codes[i] = static_cast<uint8_t>(code(i));
   std::memcpy(words, codes, sizeof codes);
 }
-// Odd multiples of the smallest scale there is, from a number per sub-block.
+// Scales that are odd multiples of the smallest scale, given by a number per sub-block.
 template <class F>
-RecordScales odd_scales(uint16_t d, int count, F&& number) {
-  RecordScales s{.halves = {d}, .multipliers = {}};
+ScaleBlock odd_scales(uint16_t d, int count, F&& number) {
+  ScaleBlock s{.halves = {d}, .multipliers = {}};
   for (int i = 0; i < count; ++i) s.multipliers[0][i] = static_cast<uint8_t>(1 + 2 * number(i));
   return s;
 }
 
 template <class Codec>
-RecordScales one_scale(const typename Codec::Block& block) {
+ScaleBlock one_scale(const typename Codec::Block& block) {
   return odd_scales(block.d, 8, [](int) { return 0; });
 }
 template <>
@@ -245,17 +245,17 @@ struct Parts<TQ1_0> {
       return TQ1_0::digit(byte, kPowers[at < 160 ? b : at < 240 ? rest / 16 : (at - 240) / 4]) + 1;
     });
   }
-  static RecordScales scales(const TQ1_0::Block& block) { return one_scale<TQ1_0>(block); }
+  static ScaleBlock scales(const TQ1_0::Block& block) { return one_scale<TQ1_0>(block); }
 };
 template <>
 struct Parts<TQ2_0> {
   static void words(const TQ2_0::Block& block, int b, Words& out) {
     take_bits(block.qs + b / 4 * 32, b % 4 * 2, 3, out);
   }
-  static RecordScales scales(const TQ2_0::Block& block) { return one_scale<TQ2_0>(block); }
+  static ScaleBlock scales(const TQ2_0::Block& block) { return one_scale<TQ2_0>(block); }
 };
 
-// Codes of the levels in quant/integers.h.
+// The codes stand for the levels in quant/integers.h.
 constexpr int iq2_code(int magnitude, uint32_t minus) { return magnitude / 16 + static_cast<int>(minus & 1) * 4; }
 constexpr int iq3_xxs_code(int magnitude, uint32_t minus) { return magnitude / 8 + static_cast<int>(minus & 1) * 8; }
 constexpr int iq3_s_code(int magnitude, uint32_t minus) { return magnitude / 2 + static_cast<int>(minus & 1) * 8; }
@@ -270,7 +270,7 @@ struct Parts<IQ1_S> {
       return iq1_code(kGridIq1S[index].values[i % 8], (high & 0x8000) == 0);
     });
   }
-  static RecordScales scales(const IQ1_S::Block& block) {
+  static ScaleBlock scales(const IQ1_S::Block& block) {
     return odd_scales(block.d, 8, [&](int sub) { return load_u16(block.qh + sub * 2) >> 12 & 7; });
   }
 };
@@ -283,7 +283,7 @@ struct Parts<IQ1_M> {
       return iq1_code(kGridIq1S[block.qs[g] | (high & 7) << 8].values[i % 8], (high & 8) == 0);
     });
   }
-  static RecordScales scales(const IQ1_M::Block& block) {
+  static ScaleBlock scales(const IQ1_M::Block& block) {
     uint32_t half = 0;
     for (int i = 0; i < 4; ++i) half |= static_cast<uint32_t>(load_u16(block.scales + 2 * i) >> 12) << (4 * i);
     return odd_scales(static_cast<uint16_t>(half), 16,
@@ -299,7 +299,7 @@ struct Parts<IQ2_XXS> {
       return iq2_code(kGridIq2Xxs[q[i / 8]].values[i % 8], even_signs(rest >> (7 * (i / 8)) & 127) >> (i % 8));
     });
   }
-  static RecordScales scales(const IQ2_XXS::Block& block) {
+  static ScaleBlock scales(const IQ2_XXS::Block& block) {
     return odd_scales(block.d, 8, [&](int sub) { return load_u32(block.qs + sub * 8 + 4) >> 28; });
   }
 };
@@ -311,7 +311,7 @@ struct Parts<IQ2_XS> {
       return iq2_code(kGridIq2Xs[q & 511].values[i % 8], even_signs(q >> 9) >> (i % 8));
     });
   }
-  static RecordScales scales(const IQ2_XS::Block& block) {
+  static ScaleBlock scales(const IQ2_XS::Block& block) {
     return odd_scales(block.d, 16, [&](int sub) { return block.scales[sub / 2] >> (sub % 2 * 4) & 15; });
   }
 };
@@ -323,7 +323,7 @@ struct Parts<IQ2_S> {
       return iq2_code(kGridIq2S[index].values[i % 8], static_cast<uint32_t>(block.signs[g]) >> (i % 8));
     });
   }
-  static RecordScales scales(const IQ2_S::Block& block) {
+  static ScaleBlock scales(const IQ2_S::Block& block) {
     return odd_scales(block.d, 16, [&](int sub) { return block.scales[sub / 2] >> (sub % 2 * 4) & 15; });
   }
 };
@@ -336,7 +336,7 @@ struct Parts<IQ3_XXS> {
       return iq3_xxs_code(kGridIq3Xxs[block.qs[b * 8 + i / 4]].values[i % 4], signs >> (i % 8));
     });
   }
-  static RecordScales scales(const IQ3_XXS::Block& block) {
+  static ScaleBlock scales(const IQ3_XXS::Block& block) {
     return odd_scales(block.d, 8, [&](int sub) { return load_u32(block.rest + sub * 4) >> 28; });
   }
 };
@@ -348,7 +348,7 @@ struct Parts<IQ3_S> {
       return iq3_s_code(kGridIq3S[index].values[i % 4], static_cast<uint32_t>(block.signs[g / 2]) >> (i % 8));
     });
   }
-  static RecordScales scales(const IQ3_S::Block& block) {
+  static ScaleBlock scales(const IQ3_S::Block& block) {
     return odd_scales(block.d, 8, [&](int sub) { return block.scales[sub / 2] >> (sub % 2 * 4) & 15; });
   }
 };
@@ -362,9 +362,7 @@ struct Parts<IntGroup<Bits, Group>> {
       for (int i = 0; i < kWords; ++i) out[i] = word_at(block.qs + b * 32, i);
     }
   }
-  static RecordScales scales(const typename IntGroup<Bits, Group>::Block& block) {
-    return word_scale(block.scale_zero);
-  }
+  static ScaleBlock scales(const typename IntGroup<Bits, Group>::Block& block) { return word_scale(block.scale_zero); }
 };
 
 }  // namespace sluice::quant

@@ -1,4 +1,4 @@
-// What the block formats made of small integers and scales have in common, for kernels that are templates over it: a
+// Describes the block formats made of small integers and scales, for kernels that are templates over the format. A
 // weight is scale * (stored - offset) - minimum, or scale * level[stored] where the format has levels.
 #pragma once
 
@@ -6,18 +6,22 @@
 
 namespace sluice::quant {
 
-// kHalf: fp16 per block of 32. kHalfMin: fp16 scale and fp16 minimum (added) per block. kExponent: a power of two
-// (e8m0) per block. kSuper: fp16 per 256 weights times an int8 per sub-block. kSuperMin: fp16 scale and minimum
-// (subtracted) per 256 weights, each times a uint8 per sub-block. kGroup: a scale and, instead of the offset, a zero
-// point per group, in one word (quant/groups.h). kFloat: fp32 per sub-block. kFloat8: E4M3 per sub-block times fp32 per
-// row.
+// How scales are stored:
+// kHalf      fp16 per block of 32
+// kHalfMin   fp16 scale and fp16 minimum (added) per block
+// kExponent  a power of two (E8M0) per block
+// kSuper     fp16 per 256 weights times an int8 per sub-block
+// kSuperMin  fp16 scale and minimum (subtracted) per 256 weights, each times a uint8 per sub-block
+// kGroup     a scale and, instead of the offset, a zero point per group, in one word (quant/groups.h)
+// kFloat     fp32 per sub-block
+// kFloat8    E4M3 per sub-block times fp32 per row
 enum class Scales { kHalf, kHalfMin, kExponent, kSuper, kSuperMin, kGroup, kFloat, kFloat8 };
 
-// Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
+// Functions are always inlined, so no copy compiled for one instruction set can be linked into code for another.
 struct Integers {
-  int low = 0, high = 0;  // bits stored together, 2, 4 or 8, and apart from them, 0, 1 or 2
-  int offset = 0;         // of the stored values
-  int sub_block = 0;      // weights per scale: 16, 32, or a group
+  int low = 0, high = 0;  // bits stored together (2, 4 or 8), and high bits stored apart (0, 1 or 2)
+  int offset = 0;         // offset of the stored values
+  int sub_block = 0;      // weights per scale: 16, 32, or a whole group
   Scales scales = Scales::kHalf;
 
   [[gnu::always_inline]] constexpr bool two_level() const {
@@ -28,7 +32,7 @@ struct Integers {
   }
 };
 
-// The default: the format is none of these.
+// The default, for formats that are not made of integers.
 template <class Format>
 inline constexpr Integers kIntegers{};
 template <>
@@ -60,10 +64,10 @@ inline constexpr Integers kIntegers<MXFP4>{4, 0, 12, 32, Scales::kExponent};
 template <int Bits, int Group>
 inline constexpr Integers kIntegers<IntGroup<Bits, Group>>{Bits, 0, 0, Group, Scales::kGroup};
 
-// What the codes stand for that kernels make of codebook entries. Eighths: entries of -1, 0 and 1, an eighth less or
-// more.
+// Levels of the codes into which kernels translate codebook entries. IQ1 levels are in eighths: -1, 0 and 1, an eighth
+// less or more.
 inline constexpr int8_t kIq1Levels[16] = {-9, -7, -1, 1, 7, 9};
-// Magnitudes, and the same negated.
+// Four magnitudes, then their negatives.
 inline constexpr int8_t kIq2Levels[16] = {8, 25, 43, 0, -8, -25, -43};
 inline constexpr int8_t kIq3XxsLevels[16] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};
 inline constexpr int8_t kIq3SLevels[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};

@@ -1,5 +1,5 @@
-// Codebooks of the IQ formats, constants of the format (ggml-common.h). An entry of eight weights is stored as eight
-// numbers of a level in 2 bits, an entry of four as four in 4 bits, the first in the lowest bits.
+// Codebooks of the IQ formats, constants of the formats (ggml-common.h). An entry of eight weights is stored as eight
+// 2-bit levels, an entry of four weights as four 4-bit levels, the first in the lowest bits.
 // clang-format off
 #pragma once
 

@@ -1,5 +1,5 @@
-// The IQ formats: groups of 4 or 8 weights are entries of a fixed codebook (iq_grids.h), with signs stored apart, and
-// IQ4, whose 16 levels are not equidistant. Super-blocks of 256 in sub-blocks of 16 or 32, but for IQ4_NL.
+// The IQ formats. Groups of 4 or 8 weights are entries of a fixed codebook (iq_grids.h), with signs stored apart. IQ4
+// has 16 non-equidistant levels instead. Super-blocks have 256 weights in sub-blocks of 16 or 32, except for IQ4_NL.
 #pragma once
 
 #include "quant/codec.h"
@@ -7,12 +7,12 @@
 
 namespace sluice::quant {
 
-// Signs of eight weights from 7 bits: the eighth makes the number of minuses even.
+// Expands 7 bits to the signs of eight weights. The eighth sign makes the number of minuses even.
 [[gnu::always_inline]] inline uint32_t even_signs(uint32_t seven) {
   return seven | static_cast<uint32_t>(__builtin_parity(seven)) << 7;
 }
 
-// out[i] = scale * entry[i], negated where bit i of `signs` is set.
+// Writes out[i] = scale * entry[i], negated where bit i of `signs` is set.
 template <int N>
 [[gnu::always_inline]] inline void signed_entry(float* out, float scale, const GridEntry<N>& entry, uint32_t signs) {
   for (int i = 0; i < N; ++i) {
@@ -25,7 +25,7 @@ struct IQ2_XXS {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
     uint16_t d;
-    uint8_t qs[64];  // per 32 weights: four indices of a byte, then four times 7 bits of signs and 4 bits of scale
+    uint8_t qs[64];  // per 32 weights: four 1-byte indices, then four times 7 bits of signs and 4 bits of scale
   };
   SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
@@ -45,7 +45,7 @@ struct IQ2_XS {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
     uint16_t d;
-    uint8_t qs[64];     // per 8 weights 16 bits: 9 of index, 7 of signs
+    uint8_t qs[64];     // 16 bits per 8 weights: 9 of index, 7 of signs
     uint8_t scales[8];  // a nibble per 16 weights
   };
   SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
@@ -67,7 +67,7 @@ struct IQ2_S {
   struct [[gnu::packed]] Block {
     uint16_t d;
     uint8_t qs[32];     // low 8 bits of the index, per 8 weights
-    uint8_t signs[32];  // per 8 weights
+    uint8_t signs[32];  // one byte of signs per 8 weights
     uint8_t qh[8];      // two high bits of the index
     uint8_t scales[8];  // a nibble per 16 weights
   };
@@ -111,8 +111,8 @@ struct IQ3_S {
   struct [[gnu::packed]] Block {
     uint16_t d;
     uint8_t qs[64];     // low 8 bits of the index, per 4 weights
-    uint8_t qh[8];      // the ninth
-    uint8_t signs[32];  // per 8 weights
+    uint8_t qh[8];      // ninth bits of the indices
+    uint8_t signs[32];  // one byte of signs per 8 weights
     uint8_t scales[4];  // a nibble per 32 weights
   };
   SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
@@ -127,7 +127,7 @@ struct IQ3_S {
   static constexpr TypeInfo kType = read_only_type<IQ3_S, Block>("iq3_s", 21, kElements);
 };
 
-// Codebook entries of -1, 0 and 1, moved by an eighth up or down.
+// Codebook entries of -1, 0 and 1 are shifted by an eighth up or down.
 inline constexpr float kIq1Delta = 0.125f;
 
 template <int N>
@@ -140,7 +140,7 @@ struct IQ1_S {
   struct [[gnu::packed]] Block {
     uint16_t d;
     uint8_t qs[32];  // low 8 bits of the index, per 8 weights
-    uint8_t qh[16];  // per 32 weights 16 bits: four times 3 high bits, 3 bits of scale, the sign of delta
+    uint8_t qh[16];  // 16 bits per 32 weights: four times 3 high bits, 3 bits of scale, the sign of delta
   };
   SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     const float d = half_to_float(block.d);
@@ -160,9 +160,10 @@ struct IQ1_S {
 struct IQ1_M {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
-    uint8_t qs[32];     // low 8 bits of the index, per 8 weights
-    uint8_t qh[16];     // a nibble per 8 weights: 3 high bits and the sign of delta
-    uint8_t scales[8];  // four times 16 bits: four scales of 3 bits, and a nibble of the super-block's half float
+    uint8_t qs[32];  // low 8 bits of the index, per 8 weights
+    uint8_t qh[16];  // a nibble per 8 weights: 3 high bits and the sign of delta
+    // Four 16-bit words: each has four scales of 3 bits and a nibble of the super-block's fp16 scale.
+    uint8_t scales[8];
   };
   SLUICE_HOST_CODEC void dequantize(const Block& block, float* out) {
     uint32_t half = 0;
@@ -188,7 +189,7 @@ struct IQ4_NL {
     uint8_t qs[16];  // elements i and i + 16
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
-    constexpr auto kLevels = std::to_array(kIq4Levels);  // of its own: kernels cannot index the other
+    constexpr auto kLevels = std::to_array(kIq4Levels);  // local copy: kernels cannot index kIq4Levels
     const float d = half_to_float(block.d);
     for (int i = 0; i < 16; ++i) out[i] = d * static_cast<float>(kLevels[block.qs[i] & 15]);
     for (int i = 0; i < 16; ++i) out[i + 16] = d * static_cast<float>(kLevels[block.qs[i] >> 4]);
@@ -202,10 +203,10 @@ struct IQ4_XS {
     uint16_t d;
     uint16_t scales_h;    // two high bits per 32 weights
     uint8_t scales_l[4];  // a nibble per 32 weights
-    uint8_t qs[128];      // per 32 weights 16 bytes as in IQ4_NL
+    uint8_t qs[128];      // 16 bytes per 32 weights, as in IQ4_NL
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
-    constexpr auto kLevels = std::to_array(kIq4Levels);  // of its own: kernels cannot index the other
+    constexpr auto kLevels = std::to_array(kIq4Levels);  // local copy: kernels cannot index kIq4Levels
     const float d = half_to_float(block.d);
     for (int sub = 0; sub < 8; ++sub) {
       const int low = block.scales_l[sub / 2] >> (sub % 2 * 4) & 15, high = block.scales_h >> (2 * sub) & 3;

@@ -1,12 +1,12 @@
-// The K formats: super-blocks of 256 weights in sub-blocks of 16 or 32, whose scales (and minima) are themselves small
-// integers times one half-precision number per super-block.
+// The K formats: super-blocks of 256 weights in sub-blocks of 16 or 32. The scales (and minima) of sub-blocks are small
+// integers times one fp16 number per super-block.
 #pragma once
 
 #include "quant/codec.h"
 
 namespace sluice::quant {
 
-// 16 sub-blocks of 16: d * scale * q - dmin * min; q of 2 bits, scale and min of 4.
+// 16 sub-blocks of 16: d * scale * q - dmin * min, where q has 2 bits, scale and min 4.
 struct Q2_K {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
@@ -27,13 +27,14 @@ struct Q2_K {
   static constexpr TypeInfo kType = read_only_type<Q2_K, Block>("q2_k", 10, kElements);
 };
 
-// 16 sub-blocks of 16: d * (scale - 32) * (q - 4), q of 3 bits, scale of 6.
+// 16 sub-blocks of 16: d * (scale - 32) * (q - 4), where q has 3 bits, scale 6.
 struct Q3_K {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
-    uint8_t hmask[32];   // bit g of byte i: the highest of element 32 g + i
-    uint8_t qs[64];      // the lower two, as in Q2_K
-    uint8_t scales[12];  // four low bits: nibbles of the first 8 bytes; two high bits: bit pairs of the last 4
+    uint8_t hmask[32];  // bit g of byte i: the highest bit of element 32 g + i
+    uint8_t qs[64];     // the two low bits, as in Q2_K
+    // Four low bits in the nibbles of the first 8 bytes; two high bits in the bit pairs of the last 4.
+    uint8_t scales[12];
     uint16_t d;
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
@@ -53,7 +54,7 @@ struct Q3_K {
   static constexpr TypeInfo kType = read_only_type<Q3_K, Block>("q3_k", 11, kElements);
 };
 
-// Scales and minima of 6 bits, eight of each in 12 bytes, as Q4_K and Q5_K store them.
+// Unpacks scales and minima of 6 bits, eight of each in 12 bytes, as in Q4_K and Q5_K.
 struct ScalesAndMins {
   uint8_t scale[8], min[8];
 };
@@ -68,7 +69,7 @@ struct ScalesAndMins {
   return out;
 }
 
-// 8 sub-blocks of 32: d * scale * q - dmin * min, q of 4 bits.
+// 8 sub-blocks of 32: d * scale * q - dmin * min, where q has 4 bits.
 struct Q4_K {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
@@ -90,13 +91,13 @@ struct Q4_K {
   static constexpr TypeInfo kType = block_type<Q4_K, Block>("q4_k", 12, kElements);
 };
 
-// As Q4_K with q of 5 bits.
+// Like Q4_K, with q of 5 bits.
 struct Q5_K {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
     uint16_t d, dmin;
     uint8_t scales[12];
-    uint8_t qh[32];  // bit s of byte i: the highest of element i of sub-block s
+    uint8_t qh[32];  // bit s of byte i: the highest bit of element i of sub-block s
     uint8_t qs[128];
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
@@ -115,12 +116,12 @@ struct Q5_K {
   static constexpr TypeInfo kType = block_type<Q5_K, Block>("q5_k", 13, kElements);
 };
 
-// 16 sub-blocks of 16: d * scale * (q - 32), q of 6 bits, scale of 8.
+// 16 sub-blocks of 16: d * scale * (q - 32), where q has 6 bits, scale 8.
 struct Q6_K {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {
     uint8_t ql[128];  // two halves of 128 elements: groups 0 and 1 of 32 are low nibbles, 2 and 3 the high ones
-    uint8_t qh[64];   // of each half: bit pair g of byte i belongs to element i of group g
+    uint8_t qh[64];   // per half: bit pair g of byte i belongs to element i of group g
     int8_t scales[16];
     uint16_t d;
   };
@@ -142,7 +143,7 @@ struct Q6_K {
   static constexpr TypeInfo kType = block_type<Q6_K, Block>("q6_k", 14, kElements);
 };
 
-// d * q, q of 8 bits; bsums are sums of 16 for products with formats that have minima.
+// d * q, where q has 8 bits. bsums are sums of 16 quants, for dot products with formats that have minima.
 struct Q8_K {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {

@@ -1,5 +1,5 @@
-// NF4 (Dettmers et al. 2023, arXiv:2305.14314): sixteen levels at quantiles of the normal distribution, between -1 and
-// 1, times the largest magnitude of a block. No GGUF file holds it.
+// NF4 (Dettmers et al. 2023, arXiv:2305.14314): sixteen levels between -1 and 1, at quantiles of the normal
+// distribution, times the largest magnitude of a block. GGUF files do not use it.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace sluice::quant {
 
-// The numbers of bitsandbytes, digit by digit.
+// The constants of bitsandbytes, digit for digit.
 inline constexpr std::array<float, 16> kNf4Levels = {-1.0f,
                                                      -0.6961928009986877f,
                                                      -0.5250730514526367f,
@@ -30,10 +30,10 @@ struct NF4 {
   static constexpr int kElements = 64;
   struct [[gnu::packed]] Block {
     float scale;
-    uint8_t qs[32];  // per 32 weights 16 bytes, elements i and i + 16
+    uint8_t qs[32];  // 16 bytes per 32 weights, elements i and i + 16
   };
   SLUICE_CODEC void dequantize(const Block& block, float* out) {
-    constexpr auto kLevels = kNf4Levels;  // of its own: kernels cannot index the other
+    constexpr auto kLevels = kNf4Levels;  // local copy: kernels cannot index kNf4Levels
     const float d = block.scale;
     for (int sub = 0; sub < 2; ++sub) {
       const uint8_t* q = block.qs + sub * 16;
@@ -41,7 +41,7 @@ struct NF4 {
       for (int i = 0; i < 16; ++i) out[sub * 32 + 16 + i] = d * kLevels[q[i] >> 4];
     }
   }
-  // The nearest level of each weight.
+  // Rounds each weight to its nearest level.
   static void quantize(const float* in, Block& block);
   static constexpr TypeInfo kType = block_type<NF4, Block>("nf4", -1, kElements);
 };

@@ -1,12 +1,12 @@
-// ggml's first formats: 32 weights with one half-precision scale d, and for the _1 kinds a minimum m. Nibbles of
-// element i and i + 16 share a byte.
+// ggml's first formats: 32 weights with one fp16 scale d, and a minimum m in the _1 variants. The nibbles of elements i
+// and i + 16 share a byte.
 #pragma once
 
 #include "quant/codec.h"
 
 namespace sluice::quant {
 
-// d * (q - 8), q of 4 bits.
+// d * (q - 8), where q has 4 bits.
 struct Q4_0 {
   static constexpr int kElements = 32;
   struct [[gnu::packed]] Block {
@@ -22,7 +22,7 @@ struct Q4_0 {
   static constexpr TypeInfo kType = block_type<Q4_0, Block>("q4_0", 2, kElements);
 };
 
-// d * q + m, q of 4 bits.
+// d * q + m, where q has 4 bits.
 struct Q4_1 {
   static constexpr int kElements = 32;
   struct [[gnu::packed]] Block {
@@ -38,7 +38,7 @@ struct Q4_1 {
   static constexpr TypeInfo kType = block_type<Q4_1, Block>("q4_1", 3, kElements);
 };
 
-// d * (q - 16), q of 5 bits: bit i of qh is the highest of element i.
+// d * (q - 16), where q has 5 bits. Bit i of qh is the highest bit of element i.
 struct Q5_0 {
   static constexpr int kElements = 32;
   struct [[gnu::packed]] Block {
@@ -60,7 +60,7 @@ struct Q5_0 {
   static constexpr TypeInfo kType = block_type<Q5_0, Block>("q5_0", 6, kElements);
 };
 
-// d * q + m, q of 5 bits.
+// d * q + m, where q has 5 bits.
 struct Q5_1 {
   static constexpr int kElements = 32;
   struct [[gnu::packed]] Block {
@@ -82,7 +82,7 @@ struct Q5_1 {
   static constexpr TypeInfo kType = block_type<Q5_1, Block>("q5_1", 7, kElements);
 };
 
-// d * q, q of 8 bits.
+// d * q, where q has 8 bits.
 struct Q8_0 {
   static constexpr int kElements = 32;
   struct [[gnu::packed]] Block {

@@ -1,5 +1,5 @@
-// Quantizers of the formats that need no search: the nearest level under a scale that the largest weight decides. Bit
-// for bit what the reference of each format writes.
+// Quantizers of the formats that need no search: each weight rounds to the nearest level, and the largest weight
+// determines the scale. The result matches the reference of each format bit for bit.
 #include <algorithm>
 #include <cmath>
 
@@ -13,14 +13,14 @@
 namespace sluice::quant {
 namespace {
 
-// The integer part of x, not below 0 and not above `most`; NaN gives 0.
+// Truncates x to an integer in [0, most]; NaN gives 0.
 int level(float x, int most) {
   const auto highest = static_cast<float>(most);
   return static_cast<int>(x > 0 ? x < highest ? x : highest : 0.0f);
 }
 
-// Nearest integer, halves away from zero, within [-most, most]; NaN gives 0. (Without std::round, which the compiler
-// does not do several at a time.)
+// Rounds to the nearest integer, halves away from zero, clamped to [-most, most]; NaN gives 0. The compiler cannot
+// vectorize std::round.
 int nearest(float x, int most) {
   const auto highest = static_cast<float>(most);
   const float magnitude = std::abs(x), within = magnitude > 0 ? magnitude < highest ? magnitude : highest : 0.0f;
@@ -30,7 +30,7 @@ int nearest(float x, int most) {
 
 float inverse(float d) { return d == 0 ? 0.0f : 1.0f / d; }
 
-// The element of largest magnitude, with its sign; the first of equals.
+// Returns the element of largest magnitude with its sign; of equal ones, the first.
 float extreme(const float* in, int count) {
   const float most = largest_number(in, static_cast<size_t>(count));
   const float* end = in + count;
@@ -38,7 +38,7 @@ float extreme(const float* in, int count) {
   return first != end ? *first : 0.0f;
 }
 
-// Splits levels of up to 5 bits into nibbles of element i and i + 16, and bits.
+// Stores the low 4 bits of levels as nibbles of elements i and i + 16; formats with 5 bits store the fifth bit apart.
 void store_nibbles(const int* q, uint8_t* qs) {
   for (int i = 0; i < 16; ++i) qs[i] = static_cast<uint8_t>((q[i] & 15) | (q[i + 16] & 15) << 4);
 }
@@ -49,7 +49,7 @@ void store_fifth_bits(const int* q, uint8_t* qh) {
   for (int i = 0; i < 4; ++i) qh[i] = static_cast<uint8_t>(bits >> (8 * i));
 }
 
-// d * (q - zero): the extreme weight gets level 0.
+// Computes the levels of d * (q - zero). The extreme weight gets level 0.
 float symmetric_levels(const float* in, int zero, int* q) {
   const float d = extreme(in, 32) / static_cast<float>(-zero), id = inverse(d);
   for (int i = 0; i < 32; ++i) q[i] = level(in[i] * id + (static_cast<float>(zero) + 0.5f), 2 * zero - 1);
@@ -104,7 +104,7 @@ SLUICE_WIDE void Q8_0::quantize(const float* in, Block& block) {
   for (int i = 0; i < 32; ++i) block.qs[i] = static_cast<int8_t>(nearest(in[i] * id, 127));
 }
 
-// The extreme weight becomes -127; rounding is to nearest even.
+// The extreme weight maps to -127. Rounding is to nearest even.
 void Q8_K::quantize(const float* in, Block& block) {
   const float most = extreme(in, kElements);
   const float scale = most == 0 ? 0.0f : -127.0f / most;
@@ -122,7 +122,7 @@ void Q8_K::quantize(const float* in, Block& block) {
 
 void TQ1_0::quantize(const float* in, Block& block) {
   const float d = largest_number(in, kElements), id = inverse(d);
-  // `digits` numbers of stride `stride` from `from` on, the first the most significant of five.
+  // Packs `digits` numbers, `stride` apart, starting at `from`. The first is the most significant of five digits.
   const auto pack = [&](int from, int stride, int digits) {
     int number = 0;
     for (int i = 0; i < 5; ++i) number = number * 3 + (i < digits ? nearest(in[from + i * stride] * id, 1) + 1 : 0);
@@ -145,7 +145,7 @@ void TQ2_0::quantize(const float* in, Block& block) {
   block.d = float_to_fp16(d);
 }
 
-// The scale is the power of two that brings the largest weight to the largest exponent of E2M1 (2).
+// The scale is the power of two that maps the largest weight to the largest exponent of E2M1 (2).
 void MXFP4::quantize(const float* in, Block& block) {
   const float most = largest_number(in, 32);
   int e = 0;
@@ -155,7 +155,7 @@ void MXFP4::quantize(const float* in, Block& block) {
   int q[32];
   for (int i = 0; i < 32; ++i) {
     q[i] = 0;
-    float least = std::abs(in[i]);  // the error of level 0
+    float least = std::abs(in[i]);  // error of level 0
     for (int l = 1; l < 16; ++l) {
       const float error = std::abs(d * static_cast<float>(kFp4Levels[l]) - in[i]);
       if (error < least) {

@@ -1,4 +1,4 @@
-// Quantizers of integers in groups, of NF4 and of 8-bit floats.
+// Quantizers of grouped integers, NF4 and 8-bit floats.
 #include <algorithm>
 #include <cmath>
 
@@ -13,11 +13,12 @@ template <int Bits, int Group>
 SLUICE_WIDE void IntGroup<Bits, Group>::quantize(const float* in, Block& block) {
   constexpr int kMost = (1 << Bits) - 1;
   const auto [least, most] = finite_extremes<Group>(in);
-  const float exact = most / kMost - least / kMost;  // the difference may not be finite
+  const float exact = most / kMost - least / kMost;  // most - least may overflow
   block.scale_zero = scale_zero(std::isfinite(exact) ? exact : 0.0f, 0);
   const float d = scale(block.scale_zero), inverse = d > 0 ? 1.0f / d : 0.0f;
   const auto level = [&](float x, float zero) {
-    constexpr float kWhole = 0x1.8p23f, kFar = 2 * kMost;  // added, leaves no room for a fraction; beyond all levels
+    // Adding kWhole rounds away the fraction; kFar is beyond all levels.
+    constexpr float kWhole = 0x1.8p23f, kFar = 2 * kMost;
     float q = x * inverse;
     q = q > kFar ? kFar : q < -kFar ? -kFar : q;
     q = q + kWhole - kWhole + zero;
@@ -49,7 +50,7 @@ SLUICE_WIDE void NF4::quantize(const float* in, Block& block) {
   for (int level = 0; level < 15; ++level) {
     const float middle = (kNf4Levels[level] + kNf4Levels[level + 1]) / 2;
     for (int i = 0; i < kElements; ++i) {
-      const float x = most > 0 ? in[i] / most : 0.0f;  // NaN becomes the highest level, as the comparisons go
+      const float x = most > 0 ? in[i] / most : 0.0f;  // comparisons with NaN select the highest level
       places[i] += x <= middle ? 0 : 1;
     }
   }
@@ -60,13 +61,13 @@ SLUICE_WIDE void NF4::quantize(const float* in, Block& block) {
   }
 }
 
-// A function of its own: what a header calls has to have its attributes there.
+// A separate function, because SLUICE_WIDE must be on the definition and not on the function in the header.
 SLUICE_WIDE static void quantize_fp8_row(const float* in, Fp8::Block* blocks, size_t count) {
   constexpr int kElements = Fp8::kElements;
   const float scale = largest_finite(in, count) / 448.0f, inverse = scale > 0 ? 1.0f / scale : 0.0f;
   for (; count > 0; count -= kElements, in += kElements, ++blocks) {
     blocks->scale = scale;
-    // A subnormal scale's inverse may not be finite: such weights are zero for all purposes.
+    // The inverse of a subnormal scale may be infinite. Such weights are quantized as zeros.
     if (!std::isfinite(inverse)) {
       std::fill_n(blocks->qs, kElements, uint8_t{0});
       continue;

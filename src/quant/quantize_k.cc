@@ -1,6 +1,6 @@
-// Quantizers of Q4_K, Q5_K and Q6_K: per sub-block a short search for the scale (and minimum) of least squared error,
-// each candidate improved by least squares with its levels fixed; then scales are rounded to what the super-block can
-// hold, and the levels chosen anew under the rounded ones.
+// Quantizers of Q4_K, Q5_K and Q6_K. Each sub-block runs a short search for the scale (and minimum) with the least
+// squared error. Least squares with fixed levels improves each candidate. Then the scales are rounded to what the
+// super-block can store, and the levels are chosen again.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,10 +13,10 @@ namespace {
 
 constexpr int kTrials = 9, kMiddle = kTrials / 2;
 
-// Everything here becomes part of the quantizers, which there are for several instruction sets (base/wide.h).
+// Inlines helpers into the quantizers, which are compiled for several instruction sets (base/wide.h).
 #define SLUICE_PART [[gnu::always_inline]] inline
 
-// Weights in a row, of the compiler's vectors: what is computed is the same on every instruction set.
+// Lanes of the compiler's vectors. The results are the same on every instruction set.
 constexpr int kTogether = 8;
 using Floats = float __attribute__((vector_size(kTogether * sizeof(float))));
 
@@ -27,7 +27,7 @@ SLUICE_PART Floats load(const float* from) {
 }
 SLUICE_PART float sum_of(const Floats& v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
-// Nearest integer within [low, high]; NaN gives low. Adding kWhole leaves no room for a fraction.
+// Rounds to the nearest integer within [low, high]; NaN gives low. Adding kWhole leaves no room for a fraction.
 constexpr float kWhole = 0x1.8p23f;
 SLUICE_PART float nearest(float x, float low, float high) {
   const float within = x > low ? x < high ? x : high : low;
@@ -38,7 +38,7 @@ SLUICE_PART Floats nearest(const Floats& x, const Floats& low, const Floats& hig
   return within + kWhole - kWhole;
 }
 
-// The squares of what scale * q - min leaves of x.
+// Returns the sum of squared errors of scale * q - min against x.
 template <int Count>
 SLUICE_PART float squared_error(const float* x, const Floats* q, float scale, float min) {
   Floats error = {};
@@ -52,7 +52,7 @@ SLUICE_PART float squared_error(const float* x, const Floats* q, float scale, fl
 struct LevelSums {
   float q, qq, xq;
 };
-// Levels of (x - shift) * inverse, within [low, high].
+// Rounds (x - shift) * inverse to levels within [low, high].
 template <int Count>
 SLUICE_PART LevelSums choose_levels(const float* x, float shift, float inverse, float low, float high, Floats* q) {
   const Floats lowest = Floats{} + low, highest = Floats{} + high;
@@ -66,10 +66,10 @@ SLUICE_PART LevelSums choose_levels(const float* x, float shift, float inverse, 
 }
 
 struct Fit {
-  float scale = 0, min = 0;  // x is about scale * q - min
+  float scale = 0, min = 0;  // x is approximately scale * q - min
 };
 
-// Levels 0 .. most for `Count` weights, with min >= 0.
+// Finds levels 0 .. most for `Count` weights, with min >= 0.
 template <int Count>
 SLUICE_PART Fit fit_affine(const float* x, int most) {
   float low = 0, high = x[0];
@@ -94,7 +94,7 @@ SLUICE_PART Fit fit_affine(const float* x, int most) {
   return best;
 }
 
-// Levels -half .. half - 1; the weight of largest magnitude gets about -half.
+// Finds levels -half .. half - 1. The weight of largest magnitude gets about -half.
 template <int Count>
 SLUICE_PART float fit_symmetric(const float* x, int half) {
   float top = 0;
@@ -115,7 +115,7 @@ SLUICE_PART float fit_symmetric(const float* x, int half) {
   return best;
 }
 
-// Scales and minima of Q4_K and Q5_K rounded to six bits, packed, and as they will be read.
+// Scales and minima of Q4_K and Q5_K: rounded to six bits and packed, and the values a reader will see.
 struct SuperScales {
   float scale[8], min[8];
 };
@@ -142,7 +142,7 @@ SLUICE_PART SuperScales store_scales(const Fit (&fits)[8], Block& block) {
   return read;
 }
 
-// The levels of all 256 weights of Q4_K and Q5_K.
+// Chooses the levels of all 256 weights of Q4_K and Q5_K.
 template <class Block>
 SLUICE_PART void affine_levels(const float* in, int most, Block& block, int (&q)[kSuperBlock]) {
   Fit fits[8];

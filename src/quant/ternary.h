@@ -1,12 +1,12 @@
-// Weights of -1, 0 and 1 times one scale per 256 (BitNet b1.58, Ma et al. 2024, arXiv:2402.17764).
+// Formats with weights of -1, 0 and 1 times one scale per 256 (BitNet b1.58, Ma et al. 2024, arXiv:2402.17764).
 #pragma once
 
 #include "quant/codec.h"
 
 namespace sluice::quant {
 
-// Five digits to the byte: the byte is ceil(256 / 243 * the number in base 3), so that multiplying by 3^n modulo 256
-// brings digit n to the top.
+// Packs five digits per byte. The byte is ceil(256 / 243 * n), where n is the number in base 3. Multiplying it by 3^i
+// modulo 256 brings digit i to the top.
 struct TQ1_0 {
   static constexpr int kElements = kSuperBlock;
   struct [[gnu::packed]] Block {

@@ -1,4 +1,4 @@
-// Lookup of data types, and scalar conversion of the plain ones.
+// Looks up data types and converts scalars of the plain types.
 #include "tensor/dtype.h"
 
 #include <fmt/core.h>
@@ -24,7 +24,7 @@ const std::vector<DType>& plain_dtypes() {
 DType find_dtype(std::string_view name) { return Registry<TypeInfo>::find(name); }
 
 DType find_safetensors_dtype(std::string_view spelling) {
-  if (spelling.empty()) return nullptr;  // what types without a spelling have
+  if (spelling.empty()) return nullptr;  // types without a safetensors spelling have an empty one
   for (DType type : Registry<TypeInfo>::all()) {
     if (type->safetensors == spelling) return type;
   }
@@ -32,7 +32,7 @@ DType find_safetensors_dtype(std::string_view spelling) {
 }
 
 DType find_gguf_dtype(int number) {
-  if (number < 0) return nullptr;  // what types without a number have
+  if (number < 0) return nullptr;  // types without a GGUF number have -1
   for (DType type : Registry<TypeInfo>::all()) {
     if (type->gguf == number) return type;
   }
@@ -43,7 +43,8 @@ float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uin
 
 uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);  // quiet, never rounded into infinity
+  // Stays a quiet NaN instead of rounding to infinity.
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
@@ -81,13 +82,13 @@ float fp8_e5m2_to_float(uint8_t bits) { return fp16_to_float(static_cast<uint16_
 
 namespace {
 
-// To 8 bits with so many of the mantissa; `largest` is the largest number as it is stored. Without a branch, so that
-// the compiler may do several at a time.
+// Rounds to an 8-bit float with `mantissa_bits` bits of mantissa; `largest` is the stored form of the largest number.
+// It has no branch, so that the compiler can vectorize it.
 template <int mantissa_bits>
 uint8_t to_fp8(float value, int32_t largest) {
   constexpr int kShift = 23 - mantissa_bits, kBias = (1 << (6 - mantissa_bits)) - 1;
-  // The bits of 2^(1 - bias), the smallest normal number, and of a number whose last place is worth what that of
-  // subnormal ones is: added to it they are rounded.
+  // kNormal holds the bits of 2^(1 - bias), the smallest normal number. kUnits holds a number whose last bit has the
+  // weight of a subnormal's last bit: adding it to a subnormal rounds that.
   constexpr int32_t kNormal = (127 + 1 - kBias) << 23, kUnits = (127 + 23 + 1 - kBias - mantissa_bits) << 23;
   const auto bits = std::bit_cast<int32_t>(value), m = bits & 0x7fffffff;
   const int32_t finite = m < 0x7f800000 ? m : 0x7f800000;
@@ -161,14 +162,14 @@ SLUICE_WIDE void encode_f8e4m3(const float* from, std::byte* to, size_t count) {
 
 void to_float(DType type, const std::byte* from, float* to, size_t count) {
   if (type->decode == nullptr) {
-    throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights of type {} are not supported", type->name));
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("cannot read weights of type {}", type->name));
   }
   type->decode(from, to, count);
 }
 
 void from_float(DType type, const float* from, std::byte* to, size_t count) {
   if (type->encode == nullptr) {
-    throw Error(ErrorCode::kUnsupportedModel, fmt::format("weights are not converted to type {}", type->name));
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("cannot convert weights to type {}", type->name));
   }
   type->encode(from, to, count);
 }

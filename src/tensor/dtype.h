@@ -1,4 +1,4 @@
-// Data types as immutable descriptors compared by address (style G7): adding one edits no existing file.
+// Data types as immutable descriptors, compared by address. Adding a type edits no existing file.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@ struct TypeInfo {
   std::string_view name;         // "bfloat16"
   int block_size;                // elements per block: 1 for plain types
   int block_bytes;               // bytes per block
-  std::string_view safetensors;  // spelling in a safetensors header, empty when the format has none
-  int gguf = -1;                 // number in a GGUF file (ggml_type), -1 when the format has none
+  std::string_view safetensors;  // spelling in a safetensors header, empty when safetensors has no such type
+  int gguf = -1;                 // number in a GGUF file (ggml_type), -1 when GGUF has no such type
 
-  // `count` elements, whole blocks, to and from fp32; memory may be unaligned. Null: no meaning as numbers here.
+  // Convert `count` elements (whole blocks) to and from fp32; memory may be unaligned. Null when there is no
+  // conversion.
   void (*decode)(const std::byte* from, float* to, size_t count) = nullptr;
   void (*encode)(const float* from, std::byte* to, size_t count) = nullptr;
 };
@@ -54,28 +55,28 @@ inline constexpr TypeInfo kFloat8E4M3{"float8_e4m3fn", 1, 1, "F8_E4M3", -1, code
 inline constexpr TypeInfo kFloat8E5M2{"float8_e5m2", 1, 1, "F8_E5M2", -1, codec::decode_f8e5m2, codec::encode_f8e5m2};
 inline constexpr TypeInfo kFloat8E8M0{"float8_e8m0fnu", 1, 1, "F8_E8M0"};
 
-// Types are found in Registry<TypeInfo>: the plain ones above and what other folders register (quant/). nullptr when
-// there is none of that name, spelling or number.
+// Types are found in Registry<TypeInfo>. It holds the plain types above and those that other folders register (quant/).
+// Each function returns nullptr when no type has the given name, spelling or number.
 DType find_dtype(std::string_view name);
 DType find_safetensors_dtype(std::string_view spelling);
 DType find_gguf_dtype(int number);
-const std::vector<DType>& plain_dtypes();  // those above
+const std::vector<DType>& plain_dtypes();  // the plain types above
 
-// Scalar conversions shared by readers, references and tests. Rounding is to nearest even; NaN stays NaN.
+// Scalar conversions shared by readers, references and tests. They round to nearest even; NaN stays NaN.
 float bf16_to_float(uint16_t bits);
 uint16_t float_to_bf16(float value);
 float fp16_to_float(uint16_t bits);
 uint16_t float_to_fp16(float value);
-// E4M3 without infinities (OCP 8-bit Floating Point, Micikevicius et al. 2022, arXiv:2209.05433): what is too large
-// becomes 448, the largest number.
+// E4M3 without infinities (OCP 8-bit Floating Point, Micikevicius et al. 2022, arXiv:2209.05433). Larger values
+// saturate to 448, the largest number.
 float fp8_to_float(uint8_t bits);
 uint8_t float_to_fp8(float value);
-// E5M2 (same source), the upper half of an fp16: what is too large becomes 57344, the largest finite number.
+// E5M2 (same source) is the upper half of an fp16. Larger values saturate to 57344, the largest finite number.
 float fp8_e5m2_to_float(uint8_t bits);
 uint8_t float_to_fp8_e5m2(float value);
 
-// Converts `count` elements (whole blocks) to or from fp32. Throws Error(kUnsupportedModel) for a type without a
-// meaning as numbers, or that is only read.
+// Converts `count` elements (whole blocks) to or from fp32. Throws Error(kUnsupportedModel) when the type has no
+// conversion in that direction.
 void to_float(DType type, const std::byte* from, float* to, size_t count);
 void from_float(DType type, const float* from, std::byte* to, size_t count);
 

@@ -1,4 +1,4 @@
-// The host's memory, page by page from the system.
+// Allocates host memory in pages from the system.
 #include <fmt/core.h>
 #include <sys/mman.h>
 
@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "base/cgroup.h"
 #include "base/log.h"
 #include "base/numa.h"
@@ -25,7 +26,7 @@ constexpr size_t kHuge = 2u << 20;
 bool huge(size_t bytes) { return bytes >= kHuge; }
 size_t whole(size_t bytes, size_t page) { return (bytes + page - 1) / page * page; }
 
-// Bytes of a line of /proc/meminfo; the largest number when it is absent.
+// Reads one line of /proc/meminfo in bytes. Returns SIZE_MAX when the line is absent.
 size_t meminfo(std::string_view line) {
   std::ifstream info("/proc/meminfo");
   for (std::string key, rest; info >> key; std::getline(info, rest)) {
@@ -38,21 +39,24 @@ size_t meminfo(std::string_view line) {
 class HostMemory : public Memory {
  public:
   std::byte* allocate(size_t bytes) override {
-    if (bytes > PTRDIFF_MAX - kHuge) throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory", bytes));
+    if (bytes > PTRDIFF_MAX - kHuge) {
+      throw Error(ErrorCode::kOutOfMemory, fmt::format("cannot allocate {} of host memory", format_bytes(bytes)));
+    }
     const size_t size = whole(bytes, huge(bytes) ? kHuge : kPage), mapped = huge(bytes) ? size + kHuge : size;
     void* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED) {
-      throw Error(ErrorCode::kOutOfMemory, fmt::format("{} bytes of memory: {}", bytes, std::strerror(errno)));
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("cannot allocate {} of host memory: {}", format_bytes(bytes), std::strerror(errno)));
     }
     auto* data = static_cast<std::byte*>(address);
     if (!huge(bytes)) return data;
-    // The block starts at a huge page; what lies before and behind goes back.
+    // The block starts at a huge page. The rest of the mapping before and after it is returned.
     const size_t head = (kHuge - reinterpret_cast<uintptr_t>(data) % kHuge) % kHuge;
     if (head > 0) ::munmap(data, head);
     if (head < kHuge) ::munmap(data + head + size, kHuge - head);
     ::madvise(data + head, size, MADV_HUGEPAGE);
     if (const int parts = memory_parts(); parts > 1 && !spread_over_nodes(data + head, size, parts)) {
-      log::warning("--numa: memory is not placed on nodes, mbind: {}", std::strerror(errno));
+      log::warning("--numa: cannot place memory on nodes: mbind: {}", std::strerror(errno));
       set_memory_parts(1);
     }
     return data + head;

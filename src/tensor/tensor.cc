@@ -1,4 +1,4 @@
-// Memory behind tensors.
+// Slices of tensor views, and the buffers and arenas that own tensor memory.
 #include "tensor/tensor.h"
 
 #include <sys/mman.h>
@@ -17,7 +17,8 @@ std::string Shape::str() const {
 }
 
 Tensor Tensor::slice_rows(int64_t begin, int64_t count) const {
-  CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows {}+{} of {}", begin, count, rows());
+  CHECK(begin >= 0 && count >= 0 && begin + count <= rows(),
+        "row slice starts at {} and has {} rows, but the tensor has {} rows", begin, count, rows());
   Tensor out = *this;
   Shape shape;
   shape.append(count);
@@ -29,7 +30,8 @@ Tensor Tensor::slice_rows(int64_t begin, int64_t count) const {
 
 Tensor Tensor::slice_columns(int64_t begin, int64_t count) const {
   CHECK(shape.rank() == 2 && dtype->block_size == 1);
-  CHECK(begin >= 0 && count >= 0 && begin + count <= shape[1], "columns {}+{} of {}", begin, count, shape[1]);
+  CHECK(begin >= 0 && count >= 0 && begin + count <= shape[1],
+        "column slice starts at {} and has {} columns, but the tensor has {} columns", begin, count, shape[1]);
   Tensor out = *this;
   out.shape = {shape[0], count};
   out.data += begin * dtype->block_bytes;
@@ -54,7 +56,8 @@ Buffer moved_to(Buffer buffer, Memory& memory) {
 Tensor Arena::take(DType dtype, Shape shape) {
   Tensor out(nullptr, dtype, shape);
   const size_t at = (used_ + 63) / 64 * 64;
-  CHECK(at + out.bytes() <= memory_.size(), "arena of {} bytes is short of {} for {}", memory_.size(), out.bytes(),
+  CHECK(at + out.bytes() <= memory_.size(),
+        "arena of {} bytes is too small: {} bytes are needed for a tensor of shape {}", memory_.size(), out.bytes(),
         shape.str());
   out.data = memory_.data() + at;
   used_ = at + out.bytes();

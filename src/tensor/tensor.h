@@ -1,4 +1,4 @@
-// Shapes, tensor views and the memory behind them. Views own nothing; Buffer and Arena own.
+// Shapes, tensor views and the memory behind them. Views own nothing; Buffer and Arena own their memory.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Up to four dimensions, outermost first.
+// A shape of up to four dimensions, outermost first.
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
@@ -48,13 +48,14 @@ class Shape {
   int rank_ = 0;
 };
 
-// A view of memory. The last dimensions are dense; `row_stride` (elements between consecutive indices of dimension 0)
-// may exceed the dense row, so that a view can name the q columns of a fused [tokens, q + k + v] result.
+// A view of memory. All dimensions after the first are dense. `row_stride` counts the elements between consecutive
+// indices of dimension 0. It may exceed the dense row, so a view can select the q columns of a fused
+// [tokens, q + k + v] result.
 struct Tensor {
   std::byte* data = nullptr;
   DType dtype = &kFloat32;
   Shape shape;
-  int64_t row_stride = 0;  // in elements
+  int64_t row_stride = 0;  // elements between consecutive indices of dimension 0
 
   Tensor() = default;
   Tensor(void* data, DType dtype, Shape shape)
@@ -74,13 +75,13 @@ struct Tensor {
     return as<float>();
   }
 
-  // Rows [begin, begin + count) of dimension 0.
+  // Returns rows [begin, begin + count) of dimension 0.
   Tensor slice_rows(int64_t begin, int64_t count) const;
-  // Columns [begin, begin + count) of a two-dimensional view of a plain type; keeps row_stride.
+  // Returns columns [begin, begin + count) of a two-dimensional view of a plain type. The row_stride stays.
   Tensor slice_columns(int64_t begin, int64_t count) const;
 };
 
-// Owned, zeroed memory, the host's or a device's. Movable.
+// Zeroed memory that the buffer owns, on the host or on a device. Movable.
 class Buffer {
  public:
   Buffer() = default;
@@ -105,7 +106,7 @@ class Buffer {
   Memory* memory_ = nullptr;
 };
 
-// The same bytes in `memory`: `buffer` itself where the host can write there, else a copy.
+// Returns the bytes of `buffer` in `memory`: `buffer` itself where the host can write there, otherwise a copy.
 Buffer moved_to(Buffer buffer, Memory& memory);
 
 // Bump allocator for the activations of one step: sized once, reset at the start of every step, never grows.
@@ -113,12 +114,12 @@ class Arena {
  public:
   explicit Arena(size_t bytes, Memory& memory = host_memory()) : memory_(bytes, memory), where_(memory) {}
   void reset() { used_ = 0; }
-  Tensor take(DType dtype, Shape shape);  // CHECKs that the plan was right
+  Tensor take(DType dtype, Shape shape);  // CHECKs that the tensor fits in the planned size
   size_t used() const { return used_; }
   size_t size() const { return memory_.size(); }
   Memory& memory() const { return where_; }
 
-  // Gives back what was taken inside a scope.
+  // A scope frees, when it ends, everything taken inside it.
   class Scope {
    public:
     explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}

@@ -1,4 +1,4 @@
-// See added_tokens.h.
+// Finds the added tokens of tokenizer.json in text.
 #include "tokenizer/added_tokens.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool ends_with_word(std::string_view text) {
 
 bool starts_with_word(std::string_view text) { return !text.empty() && is_word(code_point_at(text, 0).value); }
 
-// Where the white space that ends at `end` begins, not looking below `low`.
+// Returns the start of the white space that ends at `end`, at or after `low`.
 size_t space_before(std::string_view text, size_t low, size_t end) {
   while (end > low) {
     size_t at = end - 1;
@@ -29,7 +29,7 @@ size_t space_before(std::string_view text, size_t low, size_t end) {
   return end;
 }
 
-// Ends of runs of white space, each run walked once however many tokens ask about it.
+// Finds the ends of runs of white space. Each run is scanned once, however many tokens ask about it.
 class SpaceRuns {
  public:
   explicit SpaceRuns(std::string_view text) : text_(text) {}
@@ -47,7 +47,7 @@ class SpaceRuns {
 
  private:
   std::string_view text_;
-  size_t begin_ = 1, end_ = 0;  // none
+  size_t begin_ = 1, end_ = 0;  // empty: no run
 };
 
 }  // namespace
@@ -61,9 +61,9 @@ AddedTokens::AddedTokens(const std::optional<Field>& field, const Vocab& vocab, 
     if (!fresh) {
       AddedToken& old = tokens_[there->second];
       if (old.content != token.content) {
-        entry.corrupt(fmt::format("id {} is \"{}\" already", token.id, old.content));
+        entry.corrupt(fmt::format("id {} is already assigned to \"{}\"", token.id, old.content));
       }
-      old = std::move(token);  // the last word on a token given twice
+      old = std::move(token);  // the last definition of a token applies
       return;
     }
     id_of_content_.emplace(token.content, token.id);
@@ -90,7 +90,7 @@ AddedToken AddedTokens::load(const Field& field, const Vocab& vocab, const Norma
                  token.id);
     token.id = *id;
   } else if (!id && vocab.has(token.id)) {
-    field.corrupt(fmt::format("id {} is \"{}\" in the vocabulary", token.id, vocab.text(token.id)));
+    field.corrupt(fmt::format("id {} already stands for \"{}\" in the vocabulary", token.id, vocab.text(token.id)));
   }
   token.normalized_content = token.content;
   if (token.normalized && normalizer != nullptr) normalizer->apply(token.normalized_content);
@@ -108,8 +108,8 @@ std::optional<TokenId> AddedTokens::find(std::string_view content) const {
   return found->second;
 }
 
-// What happens when a token takes along white space that begins another one is Hugging Face's, too: the other token
-// comes all the same, and text goes on behind it.
+// Matches Hugging Face when a token absorbs white space that begins another token: the other token is still emitted,
+// and text continues after it.
 std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool normalized) const {
   std::vector<Segment> segments;
   const TokenMatcher& matcher = matchers_[normalized];

@@ -1,4 +1,4 @@
-// See byte_level.h.
+// Converts between bytes and GPT-2's byte-level alphabet.
 #include "tokenizer/byte_level.h"
 
 #include <array>
@@ -19,7 +19,7 @@ struct Alphabet {
     uint8_t size;
   };
   std::array<Character, 256> characters{};
-  std::array<int16_t, 0x144> byte_of{};  // by code point; -1: not of the alphabet
+  std::array<int16_t, 0x144> byte_of{};  // indexed by code point; -1: not in the alphabet
 
   constexpr Alphabet() {
     for (auto& byte : byte_of) byte = -1;

@@ -1,5 +1,5 @@
-// GPT-2's byte-level alphabet: every byte has a printable character, so that any text can be spelled by a vocabulary of
-// strings. Printable ASCII and Latin-1 stand for themselves, the others for U+0100 upwards ("Ġ" is the space).
+// GPT-2's byte-level alphabet. Every byte has a printable character, so a vocabulary of strings can spell any text.
+// Printable ASCII and Latin-1 represent themselves, the other bytes U+0100 and above ("Ġ" is the space).
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace sluice::tokenizer {
 
-// The character of a byte, as UTF-8 (one or two bytes).
+// Returns the character of a byte as UTF-8 (one or two bytes).
 std::string_view byte_level_character(unsigned char byte);
 
-// Spells bytes in the alphabet, after what `out` holds.
+// Appends the spelling of some bytes to `out`.
 void append_byte_level(std::string& out, std::string_view bytes);
 
-// Reads a spelling back; nullopt when a character is not of the alphabet.
+// Decodes a spelling. Returns nullopt when a character is not in the alphabet.
 std::optional<std::string> byte_level_bytes(std::string_view spelling);
 
 }  // namespace sluice::tokenizer

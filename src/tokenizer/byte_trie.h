@@ -17,7 +17,7 @@ class ByteTrie {
 
   ByteTrie() : values_(1, -1) { first_.assign(256, kNone); }
 
-  // The value of a string that is already there is replaced. Values are not negative.
+  // Inserts a string, or replaces its value. Values must not be negative.
   void insert(std::string_view text, int32_t value) {
     Node node = kRoot;
     for (const char c : text) node = child_or_new(node, static_cast<unsigned char>(c));
@@ -30,7 +30,7 @@ class ByteTrie {
     return found ? *found : kNone;
   }
 
-  // The node of a string, kNone when no string begins with it.
+  // Returns the node of a string, kNone when no string begins with it.
   Node find(std::string_view text, Node from = kRoot) const {
     for (const char c : text) {
       if (from == kNone) break;
@@ -39,9 +39,9 @@ class ByteTrie {
     return from;
   }
 
-  // -1 for a node where no string ends.
+  // Returns the value of a node, -1 when no string ends there.
   int32_t value(Node node) const { return values_[node]; }
-  size_t size() const { return values_.size(); }  // nodes
+  size_t size() const { return values_.size(); }  // number of nodes
 
  private:
   static uint64_t key(Node node, unsigned char byte) { return uint64_t{node} << 8 | byte; }
@@ -59,9 +59,9 @@ class ByteTrie {
     return found;
   }
 
-  std::vector<Node> first_;        // children of the root
-  FlatMap<uint64_t, Node> edges_;  // all others
-  std::vector<int32_t> values_;    // by node
+  std::vector<Node> first_;        // children of the root, by byte
+  FlatMap<uint64_t, Node> edges_;  // all other edges
+  std::vector<int32_t> values_;    // indexed by node
 };
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// See decoder.h. Each decoder is a step (its configuration) and a stage (its state).
+// Implements the decoders of tokenizer.json. Each decoder has a step (its configuration) and a stage (its state).
 #include "tokenizer/decoder.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class StepOf : public DecodeStep {
   }
 };
 
-// Hands on strings one by one; what `fragment` gets in pieces is collected first.
+// A stage that passes on whole strings. It collects the pieces of `fragment` first.
 template <class Step>
 class WholeStringStage : public DecodeStage {
  public:
@@ -62,7 +62,7 @@ std::string behind_space(std::string_view text) {
   return out += text;
 }
 
-// Where there is no decoder: a space between tokens.
+// Used when there is no decoder: joins tokens with spaces.
 struct Join;
 class JoinStage final : public DecodeStage {
  public:
@@ -80,7 +80,7 @@ class JoinStage final : public DecodeStage {
 
  private:
   DecodeStage& next_;
-  bool ended_ = false;  // a string came to its end and the next has not begun
+  bool ended_ = false;  // a string has ended and the next has not begun
 };
 struct Join final : StepOf<Join, JoinStage> {
   void apply_to_one(std::string& token) const override { token = behind_space(token); }
@@ -105,7 +105,7 @@ struct Fuse final : StepOf<Fuse, FuseStage> {
   void apply_to_one(std::string&) const override {}
 };
 
-// Bytes of the byte-level alphabet; a string with other characters stands for itself. Joins all strings.
+// Decodes the byte-level alphabet and joins all strings. A string with other characters stays unchanged.
 struct ByteLevel;
 class ByteLevelStage final : public WholeStringStage<ByteLevel> {
  public:
@@ -134,8 +134,8 @@ struct ByteLevel final : StepOf<ByteLevel, ByteLevelStage> {
   }
 };
 
-// "<0xE4>" is a byte. A run of bytes is text when all of it is UTF-8, otherwise a U+FFFD per byte; that is known at
-// its end only.
+// "<0xE4>" is a byte. A run of bytes becomes text if all of it is UTF-8, otherwise one U+FFFD per byte. This is known
+// only at the end of the run.
 struct ByteFallback;
 class ByteFallbackStage final : public WholeStringStage<ByteFallback> {
  public:
@@ -185,7 +185,7 @@ void ByteFallbackStage::string(std::string& text) {
   emit(text);
 }
 
-// Takes up to `start` characters `content` off the front of each string and up to `stop` off its end.
+// Removes up to `start` characters `content` from the start of each string, and up to `stop` from its end.
 struct Strip;
 class StripStage final : public DecodeStage {
  public:
@@ -197,15 +197,15 @@ class StripStage final : public DecodeStage {
  private:
   const Strip& step_;
   DecodeStage& next_;
-  int64_t front_;     // still to be taken off the front
-  int64_t held_ = 0;  // characters at the end so far that may be taken off
+  int64_t front_;     // characters still to remove at the start
+  int64_t held_ = 0;  // trailing characters that may still be removed
 };
 struct Strip final : StepOf<Strip, StripStage> {
   explicit Strip(const Field& field)
       : front(field.at("start").integer(0, INT64_MAX)), end(field.at("stop").integer(0, INT64_MAX)) {
     append_utf8(content, field.at("content").character());
   }
-  void apply_to_one(std::string&) const override {}  // concerns the ends of a text, not a token inside
+  void apply_to_one(std::string&) const override {}  // only affects the ends of a text, not an inner token
   std::string content;
   int64_t front, end;
 };
@@ -232,7 +232,7 @@ void StripStage::end_string() {
   next_.end_string();
 }
 
-// The replacement character is a space, and nothing in the first string.
+// Replaces the replacement character with a space, or with nothing in the first string.
 struct Metaspace;
 class MetaspaceStage final : public DecodeStage {
  public:
@@ -263,7 +263,7 @@ void MetaspaceStage::fragment(std::string_view text) {
   next_.fragment(replace_all(text, step_.replacement, first_ && step_.prepends ? "" : " "));
 }
 
-// A literal is replaced while the string comes in, keeping back what may be its begin.
+// Replaces a literal while the string arrives. It holds back text that may be the start of a match.
 struct ReplaceLiteral;
 class ReplaceLiteralStage final : public DecodeStage {
  public:
@@ -324,7 +324,7 @@ std::unique_ptr<DecodeStep> load_replace(const Field& field) {
   return std::make_unique<ReplaceRegex>(std::move(pattern), std::move(content));
 }
 
-// The clean-up of English spacing that WordPiece and CTC share.
+// The clean-up of English spacing used by WordPiece and CTC.
 std::string clean_up(std::string text) {
   constexpr auto kRules = std::to_array<std::array<std::string_view, 2>>({{" .", "."},
                                                                           {" ?", "?"},
@@ -341,7 +341,7 @@ std::string clean_up(std::string text) {
   return text;
 }
 
-// A string begins a word, unless it begins with the prefix.
+// A string starts a new word unless it begins with the prefix.
 struct WordPiece;
 class WordPieceStage final : public WholeStringStage<WordPiece> {
  public:
@@ -367,7 +367,7 @@ void WordPieceStage::string(std::string& text) {
   first_ = false;
 }
 
-// The suffix is a space, and nothing in the last string: each string waits for the next.
+// Replaces the suffix with a space, or with nothing in the last string. So each string waits for the next one.
 struct Bpe;
 class BpeStage final : public WholeStringStage<Bpe> {
  public:
@@ -392,7 +392,7 @@ void BpeStage::finish() {
   next_.finish();
 }
 
-// Speech: repeated strings count once, padding not at all.
+// CTC for speech: repeated strings count once, padding is dropped.
 struct Ctc;
 class CtcStage final : public WholeStringStage<Ctc> {
  public:
@@ -468,7 +468,7 @@ std::string Decoder::bytes_of(std::string_view token) const {
   std::string bytes(token);
   for (const auto& step : steps_) {
     step->apply_to_one(bytes);
-    if (valid_utf8_prefix(bytes) != bytes.size()) break;  // a part of a character, which no further step concerns
+    if (valid_utf8_prefix(bytes) != bytes.size()) break;  // an incomplete character, which later steps do not change
   }
   return bytes;
 }

@@ -1,5 +1,5 @@
-// The "decoder" of tokenizer.json as a chain of streaming stages: decoding a whole sequence and decoding it token by
-// token run the same code.
+// The "decoder" of tokenizer.json as a chain of streaming stages. Decoding a whole sequence and decoding token by token
+// run the same code.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace sluice::tokenizer {
 
-// A stage of one running decoding. What decoders see is a list of strings, first the tokens; a string may come in
+// One stage of a running decoding. Decoders operate on a list of strings, initially the tokens. A string may arrive in
 // fragments, because Fuse joins all strings into one.
 class DecodeStage {
  public:
@@ -22,23 +22,24 @@ class DecodeStage {
   virtual void finish() = 0;  // the list is complete
 };
 
-// One decoder of the chain, immutable.
+// One decoder of the chain. Immutable.
 class DecodeStep {
  public:
   virtual ~DecodeStep() = default;
-  // A stage at the begin of a list that hands on to `next`. Both this and `next` outlive the stage.
+  // Creates a stage at the start of a list that passes its output to `next`. The step and `next` must outlive the
+  // stage.
   virtual std::unique_ptr<DecodeStage> start(DecodeStage& next) const = 0;
-  // What becomes of a token somewhere inside of a list, as bytes. Steps that only join strings leave it alone.
+  // Transforms a token from the middle of a list, as bytes. Steps that only join strings leave it unchanged.
   virtual void apply_to_one(std::string& token) const = 0;
 };
 
-// A decoding in progress.
+// A running decoding.
 class Decoding {
  public:
   explicit Decoding(const std::vector<std::unique_ptr<DecodeStep>>& steps);
   void push(std::string_view token);
   void finish();
-  // The text that has come out since the last call.
+  // Returns the text produced since the last call.
   std::string take();
 
  private:
@@ -50,12 +51,12 @@ class Decoding {
     std::string out;
   };
   std::unique_ptr<Sink> sink_;
-  std::vector<std::unique_ptr<DecodeStage>> stages_;  // the last of the chain first
+  std::vector<std::unique_ptr<DecodeStage>> stages_;  // the last stage of the chain comes first
 };
 
 class Decoder {
  public:
-  // Without a field tokens are joined by spaces. Error(kUnsupportedModel) names an unknown type.
+  // Without a field, tokens are joined with spaces. Throws Error(kUnsupportedModel) that names an unknown type.
   explicit Decoder(const std::optional<Field>& field);
 
   Decoding start() const { return Decoding(steps_); }

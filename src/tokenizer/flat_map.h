@@ -1,4 +1,4 @@
-// An open-addressing hash map from integers to small values: merges of a vocabulary, edges of a trie.
+// An open-addressing hash map from integers to small values, for merges of a vocabulary and edges of a trie.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace sluice::tokenizer {
 
-// Key is an unsigned integer; its highest value is reserved. No erase.
+// Key is an unsigned integer whose highest value is reserved. There is no erase.
 template <class Key, class Value>
 class FlatMap {
  public:
@@ -18,7 +18,7 @@ class FlatMap {
     if (slots > slots_.size()) rehash(slots);
   }
 
-  // The value of the key, default-constructed when it was not there.
+  // Returns the value of a key, default-constructed if the key is new.
   Value& operator[](Key key) {
     if ((size_ + 1) * 4 > slots_.size() * 3) rehash(slots_.empty() ? 16 : slots_.size() * 2);
     Slot& slot = slots_[locate(key)];
@@ -60,7 +60,7 @@ class FlatMap {
     }
   }
 
-  std::vector<Slot> slots_;  // a power of two
+  std::vector<Slot> slots_;  // the size is a power of two
   size_t size_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Every normalizer but Precompiled (precompiled_charsmap.cc).
+// All normalizers except Precompiled (precompiled_charsmap.cc).
 #include "tokenizer/normalizer.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace sluice::tokenizer {
 namespace {
 
-// Rebuilds a text character by character: f(out, code point) appends what takes its place.
+// Rebuilds a text character by character: f(out, code point) appends the replacement.
 template <class F>
 void rewrite(std::string& text, F&& f) {
   std::string out;
@@ -42,7 +42,7 @@ class Strip final : public Normalizer {
       : left_(field.at("strip_left").boolean()), right_(field.at("strip_right").boolean()) {}
 
   void apply(std::string& text) const override {
-    size_t first = 0;  // kept: [first, last)
+    size_t first = 0;  // range to keep: [first, last)
     size_t last = 0;
     bool inside = false;
     for (size_t at = 0; at < text.size();) {

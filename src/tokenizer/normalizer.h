@@ -11,11 +11,11 @@ namespace sluice::tokenizer {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Text in and out is valid UTF-8.
+  // Rewrites `text`, which is valid UTF-8 before and after.
   virtual void apply(std::string& text) const = 0;
 };
 
-// Error(kUnsupportedModel) names an unknown type.
+// Throws Error(kUnsupportedModel) that names an unknown type.
 std::unique_ptr<Normalizer> load_normalizer(const Field& field);
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// See pattern.h.
+// Loads the "pattern" of Split and Replace.
 #include "tokenizer/pattern.h"
 
 #include <stdexcept>
@@ -8,11 +8,11 @@ namespace sluice::tokenizer {
 Pattern::Pattern(const Field& field) {
   if (const auto literal = field.find("String")) {
     literal_ = literal->string();
-    if (literal_.empty()) regex_.emplace("");  // matches between all characters
+    if (literal_.empty()) regex_.emplace("");  // an empty expression matches between all characters
     return;
   }
   const auto expression = field.find("Regex");
-  if (!expression) field.unsupported("a pattern is {\"String\": ...} or {\"Regex\": ...}");
+  if (!expression) field.unsupported("expected {\"String\": ...} or {\"Regex\": ...}");
   try {
     regex_.emplace(expression->string());
   } catch (const std::invalid_argument& e) {

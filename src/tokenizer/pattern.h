@@ -15,7 +15,7 @@ class Pattern {
   // Throws Error(kUnsupportedModel) when the regular expression cannot be compiled.
   explicit Pattern(const Field& field);
 
-  // Calls f(begin, end) for each match, left to right. See Regex::Matches for empty matches and errors.
+  // Calls f(begin, end) for each match, from left to right. See Regex::Matches for empty matches and errors.
   template <class F>
   void for_each_match(std::string_view text, const Threads& threads, F&& f) const {
     if (regex_) return regex_->for_each_match(text, threads, f);
@@ -26,7 +26,7 @@ class Pattern {
 
   std::string replace(std::string_view text, std::string_view content) const;
 
-  // The literal, when it is one (and not empty).
+  // Returns the literal if the pattern is a non-empty one, else null.
   const std::string* literal() const { return regex_ ? nullptr : &literal_; }
 
  private:

@@ -1,4 +1,4 @@
-// See postprocessor.h.
+// Loads and applies the post-processors of tokenizer.json.
 #include "tokenizer/postprocessor.h"
 
 #include "tokenizer/models/vocab.h"
@@ -35,7 +35,7 @@ void PostProcessor::load(const Field& field, const std::function<bool(TokenId)>&
     templates_.push_back(std::move(both));
   } else if (type.string() == "BertProcessing" || type.string() == "RobertaProcessing") {
     templates_.push_back(load_around(field, type.string() == "BertProcessing", known));
-  } else if (type.string() != "ByteLevel") {  // ByteLevel adjusts offsets only
+  } else if (type.string() != "ByteLevel") {  // ByteLevel only adjusts offsets
     type.unsupported(fmt::format("unknown post-processor \"{}\"", type.string()));
   }
 }
@@ -47,8 +47,8 @@ PostProcessor::Template PostProcessor::load_template(const Field& field, std::st
     if (const auto text = part.find("Sequence")) {
       const Field id = text->at("id");
       const bool second = id.string() == "B";
-      if (id.string() != "A" && !second) id.corrupt("a sequence is A or B");
-      if (second && key == "single") id.corrupt("a template for one text has the sequence A only");
+      if (id.string() != "A" && !second) id.corrupt("unknown sequence (expected A or B)");
+      if (second && key == "single") id.corrupt("a template for one text may contain sequence A only");
       loaded.push_back({.kind = second ? Part::Kind::kSecond : Part::Kind::kFirst, .type = load_type(*text)});
       return;
     }
@@ -62,7 +62,8 @@ PostProcessor::Template PostProcessor::load_template(const Field& field, std::st
   return loaded;
 }
 
-// {"cls": ["<s>", 0], "sep": ["</s>", 2]}: [CLS] A [SEP] B [SEP] of types 0 and 1, or <s> A </s> </s> B </s> of type 0.
+// Reads {"cls": ["<s>", 0], "sep": ["</s>", 2]}: [CLS] A [SEP] B [SEP] with types 0 and 1, or <s> A </s> </s> B </s>
+// with type 0.
 PostProcessor::Templates PostProcessor::load_around(const Field& field, bool bert,
                                                     const std::function<bool(TokenId)>& known) {
   const auto token = [&](std::string_view key) {

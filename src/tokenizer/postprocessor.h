@@ -1,4 +1,4 @@
-// The "post_processor" of tokenizer.json: puts special tokens around a text's own, or around those of two texts.
+// The "post_processor" of tokenizer.json: puts special tokens around the tokens of one text or of two texts.
 #pragma once
 
 #include <functional>
@@ -13,15 +13,16 @@ namespace sluice::tokenizer {
 
 class PostProcessor {
  public:
-  // `field` may be absent. `known` tells whether an id is in the vocabulary; a template with another is corrupt.
+  // `field` may be absent. `known` returns whether an ID is in the vocabulary; a template with an unknown ID is
+  // corrupt.
   PostProcessor(const std::optional<Field>& field, const std::function<bool(TokenId)>& known);
 
   std::vector<TokenId> apply(std::vector<TokenId> tokens, bool add_special_tokens) const;
-  // Two texts with their special tokens; one behind the other where no template says how.
+  // Joins two texts with their special tokens. Without a template, the second text follows the first.
   Tokenizer::Pair join(std::span<const TokenId> first, std::span<const TokenId> second) const;
 
  private:
-  // A template: special tokens, and the places of the texts' own.
+  // A part of a template: a special token, or the place of a text's own tokens.
   struct Part {
     enum class Kind { kFirst, kSecond, kSpecial };
     Kind kind = Kind::kSpecial;
@@ -37,7 +38,7 @@ class PostProcessor {
   static Template load_template(const Field& field, std::string_view key, const std::function<bool(TokenId)>& known);
   static Templates load_around(const Field& field, bool bert, const std::function<bool(TokenId)>& known);
 
-  std::vector<Templates> templates_;  // applied one after the other
+  std::vector<Templates> templates_;  // applied in order
 };
 
 }  // namespace sluice::tokenizer

@@ -1,5 +1,6 @@
-// See precompiled_charsmap.h. The blob: u32 size of the trie in bytes, the trie as u32 units (little-endian,
-// darts-clone's layout), then the replacements, each ended by NUL; a trie value is the offset of a replacement.
+// Reads SentencePiece's character maps. The blob has a u32 with the size of the trie in bytes, and the trie as u32
+// units (little-endian, darts-clone's layout). Then come the replacements, each terminated by NUL. A trie value is the
+// offset of a replacement.
 #include "tokenizer/precompiled_charsmap.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ class PrecompiledCharsmap final : public Normalizer {
  public:
   explicit PrecompiledCharsmap(const Field& field) {
     const auto blob = decode_base64(field.string());
-    if (!blob) field.corrupt("not a base64 charsmap");
+    if (!blob) field.corrupt("expected a charsmap in base64");
     try {
       table_.emplace(*blob);
     } catch (const std::invalid_argument& e) {
@@ -26,7 +27,8 @@ class PrecompiledCharsmap final : public Normalizer {
     }
   }
 
-  // As Hugging Face does it: a grapheme cluster below six bytes is looked up whole, otherwise its characters are.
+  // As in Hugging Face's library, a grapheme cluster below six bytes is looked up as a whole; otherwise its characters
+  // are.
   void apply(std::string& text) const override {
     std::string out;
     out.reserve(text.size());
@@ -59,16 +61,16 @@ uint32_t offset(uint32_t unit) { return (unit >> 10) << ((unit & (1u << 9)) >> 6
 
 Charsmap::Charsmap(std::string_view blob) {
   uint32_t trie_bytes = 0;
-  if (blob.size() < sizeof trie_bytes) throw std::invalid_argument("charsmap without a trie");
+  if (blob.size() < sizeof trie_bytes) throw std::invalid_argument("charsmap has no trie");
   std::memcpy(&trie_bytes, blob.data(), sizeof trie_bytes);
   if (trie_bytes % 4 != 0 || trie_bytes == 0 || trie_bytes > blob.size() - sizeof trie_bytes) {
-    throw std::invalid_argument("charsmap with a trie beyond its end");
+    throw std::invalid_argument("charsmap has a trie beyond its end");
   }
   units_.resize(trie_bytes / 4);
   std::memcpy(units_.data(), blob.data() + sizeof trie_bytes, trie_bytes);
   replacements_ = blob.substr(sizeof trie_bytes + trie_bytes);
   if (valid_utf8_prefix(replacements_) != replacements_.size()) {
-    throw std::invalid_argument("charsmap with invalid UTF-8");
+    throw std::invalid_argument("charsmap has invalid UTF-8");
   }
 }
 
@@ -88,7 +90,7 @@ std::optional<Charsmap::Match> Charsmap::find(std::string_view text, bool longes
     if (begin > replacements_.size()) break;
     const size_t end = std::min(replacements_.find('\0', begin), replacements_.size());
     const auto replacement = std::string_view(replacements_).substr(begin, end - begin);
-    // An offset into the middle of a character can only come from a broken table.
+    // An offset into the middle of a character can only come from a corrupt table.
     if (valid_utf8_prefix(replacement) != replacement.size()) break;
     found = {i + 1, replacement};
     if (!longest) break;

@@ -14,21 +14,21 @@ namespace sluice::tokenizer {
 
 class Charsmap {
  public:
-  // The table as SentencePiece stores it. Throws std::invalid_argument that says what is wrong.
+  // `blob` is the table in SentencePiece's format. Throws std::invalid_argument that states the problem.
   explicit Charsmap(std::string_view blob);
 
   struct Match {
-    size_t size;  // bytes of the text that are replaced
+    size_t size;  // number of bytes of the text to replace
     std::string_view replacement;
   };
-  // The shortest or the longest key that the text begins with.
+  // Find the shortest or the longest key that the text begins with.
   std::optional<Match> shortest(std::string_view text) const { return find(text, /*longest=*/false); }
   std::optional<Match> longest(std::string_view text) const { return find(text, /*longest=*/true); }
 
  private:
   std::optional<Match> find(std::string_view text, bool longest) const;
 
-  std::vector<uint32_t> units_;  // of the trie
+  std::vector<uint32_t> units_;  // units of the trie
   std::string replacements_;
 };
 

@@ -1,4 +1,4 @@
-// Every pre-tokenizer but UnicodeScripts (unicode_scripts.cc).
+// All pre-tokenizers except UnicodeScripts (unicode_scripts.cc).
 #include "tokenizer/pretokenizer.h"
 
 #include <array>
@@ -18,13 +18,13 @@ namespace {
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Cuts every piece by stretches(text of the piece, add), where add(begin, end, delimiter) takes the stretches of the
-// piece in order.
+// Splits every piece. stretches(text of the piece, add) calls add(begin, end, delimiter) for the stretches of the piece
+// in order.
 template <class F>
 void split_pieces(Pieces& pieces, SplitBehavior behavior, F&& stretches) {
   std::vector<Span> out;
   std::vector<Stretch> found;
-  // Where text in front of the first piece is thrown away, the new first piece is not at the start any more.
+  // If text before the first piece is dropped, the new first piece is not at the start any more.
   const size_t start = pieces.spans.empty() ? 0 : pieces.spans.front().begin;
   for (const Span piece : pieces.spans) {
     found.clear();
@@ -37,7 +37,7 @@ void split_pieces(Pieces& pieces, SplitBehavior behavior, F&& stretches) {
   if (pieces.spans.empty() || pieces.spans.front().begin != start) pieces.from_the_start = false;
 }
 
-// Delimiters are the matches of something with for_each_match-like enumeration.
+// Splits at the matches of an object with for_each_match-like enumeration.
 template <class F>
 void split_by_matches(Pieces& pieces, SplitBehavior behavior, bool invert, F&& for_each_match) {
   split_pieces(pieces, behavior, [&](std::string_view text, auto&& add) {
@@ -51,7 +51,7 @@ void split_by_matches(Pieces& pieces, SplitBehavior behavior, bool invert, F&& f
   });
 }
 
-// Every character of a class is a delimiter by itself.
+// Treats every character of a class as a separate delimiter.
 template <class F>
 void split_by_character(Pieces& pieces, SplitBehavior behavior, F&& is_delimiter) {
   split_by_matches(pieces, behavior, false, [&](std::string_view text, auto&& match) {
@@ -95,10 +95,10 @@ class Split final : public PreTokenizer {
   bool invert_;
 };
 
-// trim_offsets concerns offsets only, which Sluice does not compute.
+// trim_offsets only affects offsets, which Sluice does not compute.
 class ByteLevel final : public PreTokenizer {
  public:
-  // With `spell` the pieces are rewritten in the byte-level alphabet; otherwise the model does that.
+  // With `spell`, the pieces are rewritten in the byte-level alphabet. Otherwise the model does that.
   ByteLevel(const Field& field, bool spell) : add_prefix_space_(field.at("add_prefix_space").boolean()), spell_(spell) {
     if (field.boolean_or("use_regex", true)) pattern_.emplace(kByteLevelPattern);
   }
@@ -186,7 +186,7 @@ class Punctuation final : public PreTokenizer {
   SplitBehavior behavior_ = SplitBehavior::kIsolated;
 };
 
-// Runs of \w and runs of what is neither \w nor white space.
+// Pieces are runs of \w, and runs of characters that are neither \w nor white space.
 class Whitespace final : public PreTokenizer {
  public:
   void apply(Pieces& pieces) const override {
@@ -254,7 +254,7 @@ class FixedLength final : public PreTokenizer {
   }
 
  private:
-  int64_t length_ = 5;  // characters
+  int64_t length_ = 5;  // in characters
 };
 
 template <class T>

@@ -1,4 +1,4 @@
-// The "pre_tokenizer" of tokenizer.json: cuts text into the pieces that tokens never cross.
+// The "pre_tokenizer" of tokenizer.json: splits text into pieces, which tokens never cross.
 #pragma once
 
 #include <memory>
@@ -12,18 +12,18 @@ namespace sluice::tokenizer {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Cuts each piece further; may rewrite the text.
+  // Splits each piece further. May rewrite the text.
   virtual void apply(Pieces& pieces) const = 0;
 };
 
 struct PreTokenizers {
   std::vector<std::unique_ptr<PreTokenizer>> steps;
-  // The last step is ByteLevel: the model has to read the bytes of its pieces in the byte-level alphabet. They are not
-  // spelled out in the text, which would only double it.
+  // Whether the last step is ByteLevel. The model must then read the bytes of its pieces in the byte-level alphabet.
+  // The text itself is not rewritten, because that would only double it.
   bool byte_level = false;
 };
 
-// Sequences, nested or not, become one list. Error(kUnsupportedModel) names an unknown type.
+// Flattens nested sequences into one list. Throws Error(kUnsupportedModel) that names an unknown type.
 PreTokenizers load_pretokenizers(const Field& field);
 
 }  // namespace sluice::tokenizer

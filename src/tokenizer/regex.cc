@@ -1,5 +1,5 @@
-// See regex.h. A match runs on JIT code with the machine's stack; patterns with nested repeats need more, then on a
-// larger JIT stack; and at last on the interpreter, whose memory is the heap's and limited.
+// Runs patterns with PCRE2. A match runs JIT code on the machine stack. Patterns with nested repeats need more and then
+// use a larger JIT stack. The last resort is the interpreter, whose heap memory is limited.
 #include "tokenizer/regex.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ Regex::Regex(std::string_view oniguruma_pattern) {
   const std::string pattern = oniguruma_to_pcre2(oniguruma_pattern);
   int error = 0;
   PCRE2_SIZE at = 0;
-  // Ruby's ^ and $ always match at line ends.
+  // In Ruby, ^ and $ always match at line ends.
   const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_UTF_CHECK | PCRE2_NEVER_BACKSLASH_C;
   pcre2_code* compiled =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &at, nullptr);
@@ -52,7 +52,7 @@ Regex::Regex(std::string_view oniguruma_pattern) {
 }
 
 Regex::Matches::Matches(const Regex& regex, std::string_view text) : regex_(regex), text_(text) {
-  pcre2_match_data* created = pcre2_match_data_create(1, nullptr);  // the whole match only, no groups
+  pcre2_match_data* created = pcre2_match_data_create(1, nullptr);  // only the whole match, no groups
   if (created == nullptr) throw std::bad_alloc();
   match_data_ = std::shared_ptr<void>(created, [created](void*) { pcre2_match_data_free(created); });
 }
@@ -84,8 +84,8 @@ std::optional<Span> Regex::Matches::next() {
   return std::nullopt;
 }
 
-// Those of a search from `from` on that begin before `to`. A search that is not the true one may be too hard for the
-// pattern where that is not: then it is cut short.
+// Finds the matches of a search from `from` on that begin before `to`. A speculative search may be too hard for the
+// pattern where the true search is not; then it stops early.
 std::vector<Span> Regex::matches_between(std::string_view text, size_t from, size_t to) const {
   std::vector<Span> found;
   Matches search = Matches::starting_at(*this, text, from);
@@ -97,24 +97,24 @@ std::vector<Span> Regex::matches_between(std::string_view text, size_t from, siz
   return found;
 }
 
-// Every thread searches a part of the text from the part's first character on, where the true search may be within a
-// match. What a search finds behind a match depends on the text and on where that match ends, on nothing else: once two
-// searches have a match with the same end, they find the same. So the true search, having come to the end of its part,
-// goes on until one of its matches ends where one of the next part's does, which as a rule is at once, and takes over
-// what that part's search has found.
+// Every thread searches one part of the text from the part's first character on. That position may be inside a match of
+// the true search. The matches after a given match depend only on the text and on the end of that match. So once two
+// searches have a match with the same end, they continue identically. When the true search reaches the end of its part,
+// it continues until one of its matches ends where a match of the next part ends; usually this happens at once. Then it
+// adopts what that part's search found.
 std::vector<Span> Regex::matches(std::string_view text, const Threads& threads) const {
   const int parts = threads.for_text(text.size());
   std::vector<size_t> begins;
   for (int i = 0; i < parts; ++i) {
     size_t at = text.size() / static_cast<size_t>(parts) * static_cast<size_t>(i);
-    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;  // within a character
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;  // inside a character
     begins.push_back(at);
   }
   begins.push_back(text.size() + 1);
   std::vector<std::vector<Span>> found(static_cast<size_t>(parts));
   run_parts(parts, [&](int i) { found[i] = matches_between(text, begins[i], begins[i + 1]); });
   std::vector<Span> all = std::move(found[0]);
-  // One part's search has come to its end; it has not looked at what begins behind.
+  // One part's search has reached its end. It has not examined matches that begin after it.
   for (int i = 1; i < parts; ++i) {
     const std::vector<Span>& next = found[i];
     const auto same = [&](const Span& match) {
@@ -145,7 +145,7 @@ std::optional<Span> Regex::Matches::match(size_t from) {
   if (rc == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (rc < 0) return match_with_more_stack(from, rc);
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data(match_data_));
-  // \K in a lookahead may put the begin behind the end.
+  // \K in a lookahead may put the start after the end.
   return Span{std::min(ends[0], ends[1]), ends[1]};
 }
 
@@ -158,7 +158,7 @@ std::optional<Span> Regex::Matches::match_with_more_stack(size_t from, int error
       if (stack == nullptr) throw std::bad_alloc();
       jit_stack_ = std::shared_ptr<void>(stack, [stack](void*) { pcre2_jit_stack_free(stack); });
     }
-    // A copy, because the stack belongs to this thread and the regex's context is shared.
+    // a copy, because the stack belongs to this thread and the regex's context is shared
     pcre2_match_context* copy = pcre2_match_context_copy(context(regex_.match_context_));
     if (copy == nullptr) throw std::bad_alloc();
     pcre2_jit_stack_assign(copy, nullptr, jit_stack_.get());
@@ -172,7 +172,7 @@ std::optional<Span> Regex::Matches::match_with_more_stack(size_t from, int error
   if (rc == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (rc < 0) {
     throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("the text is too hard for a pattern of the tokenizer: {}", message_of(rc)));
+                fmt::format("matching the text against a tokenizer pattern takes too many steps: {}", message_of(rc)));
   }
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data(match_data_));
   return Span{std::min(ends[0], ends[1]), ends[1]};

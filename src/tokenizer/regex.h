@@ -1,4 +1,5 @@
-// Regular expressions of tokenizer.json, which are written for Oniguruma (Ruby's syntax), on PCRE2 with its JIT.
+// Regular expressions of tokenizer.json, which are written for Oniguruma (Ruby's syntax), executed by PCRE2 with its
+// JIT.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +13,22 @@
 
 namespace sluice::tokenizer {
 
-// Immutable; any number of threads may match at once.
+// Immutable. Any number of threads may match at the same time.
 class Regex {
  public:
   // Throws std::invalid_argument with PCRE2's message when the pattern cannot be compiled.
   explicit Regex(std::string_view oniguruma_pattern);
 
-  // Successive matches in a text of valid UTF-8, as Oniguruma's scan gives them: an empty match right behind the
-  // previous match is skipped. The text must outlive it.
+  // Successive matches in a text of valid UTF-8, as Oniguruma's scan returns them: an empty match directly after the
+  // previous match is skipped. The text must outlive the object.
   class Matches {
    public:
     Matches(const Regex& regex, std::string_view text);
-    // Goes on behind a match that ended at `end`. Nothing else of what came before has an influence.
+    // Continues after a match that ended at `end`. Nothing else about earlier matches matters.
     Matches(const Regex& regex, std::string_view text, size_t end);
-    // Begins to look at `from`, a character's first byte.
+    // Starts the search at `from`, the first byte of a character.
     static Matches starting_at(const Regex& regex, std::string_view text, size_t from);
-    // Throws Error(kInvalidRequest) when the text makes the pattern take too many steps.
+    // Throws Error(kInvalidRequest) when the pattern takes too many steps on this text.
     std::optional<Span> next();
 
    private:
@@ -37,12 +38,12 @@ class Regex {
     const Regex& regex_;
     std::string_view text_;
     std::shared_ptr<void> match_data_;
-    std::shared_ptr<void> jit_stack_;  // made when the 32 KiB of the machine stack do not do
+    std::shared_ptr<void> jit_stack_;  // created when the 32 KiB of the machine stack are not enough
     size_t position_ = 0;
     std::optional<size_t> last_end_;
   };
 
-  // Calls f(begin, end) for each match, left to right. Where the text is long, several threads look for them.
+  // Calls f(begin, end) for each match, from left to right. For long texts, several threads search.
   template <class F>
   void for_each_match(std::string_view text, const Threads& threads, F&& f) const {
     if (threads.for_text(text.size()) > 1) {

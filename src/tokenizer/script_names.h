@@ -1,4 +1,4 @@
-// The scripts of Unicode 14, by the names PCRE2 knows them under; the largest first.
+// The scripts of Unicode 14 with PCRE2's names, the largest first.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// See special_tokens.h.
+// Reads the special tokens that transformers stores next to a vocabulary.
 #include "tokenizer/special_tokens.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Json read_optional(const std::string& path) {
   return json;
 }
 
-// "<s>" or {"content": "<s>", ...} as an added token without an id.
+// Reads "<s>" or {"content": "<s>", ...} as an added token without an ID.
 Json token_of(const Field& field, bool special) {
   if (field.json().is_string()) return added_token(-1, field.string(), special);
   Json token = added_token(-1, field.at("content").string(), special);
@@ -37,7 +37,7 @@ Json token_of(const Field& field, bool special) {
   return token;
 }
 
-// An array of added tokens, found by text.
+// An array of added tokens, indexed by text.
 class AddedList {
  public:
   explicit AddedList(Json& tokens) : tokens_(tokens) {
@@ -56,8 +56,8 @@ class AddedList {
     const auto found = places_.find(content);
     return found == places_.end() ? std::nullopt : std::optional(found->second);
   }
-  // Takes the place of the token of the same text, keeping that one's id. A file whose "added_tokens" is no array is
-  // left alone: the loader of added tokens names it.
+  // Replaces the token with the same text and keeps its ID. If "added_tokens" is not an array, it is left alone: the
+  // loader of added tokens reports it.
   void place(Json token) {
     if (!tokens_.is_array()) return;
     const auto known = find(token["content"].get<std::string>());
@@ -124,7 +124,7 @@ std::optional<std::string> SpecialTokens::named(std::string_view key) const {
   return token_of(Field(*value, config_path_, std::string(key)), true).at("content").get<std::string>();
 }
 
-// In the order in which transformers gives them ids.
+// Returns the special tokens in the order in which transformers assigns IDs.
 std::vector<Json> SpecialTokens::special() const {
   std::vector<Json> tokens;
   const auto add = [&](const Field& field) {
@@ -153,7 +153,7 @@ void SpecialTokens::add_given(Json& added_tokens) const {
       TokenId id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size() || id < 0 || id > kMaxTokenId) {
-        decoder->corrupt(fmt::format("\"{}\" is no id in [0, {}]", key, kMaxTokenId));
+        decoder->corrupt(fmt::format("\"{}\" is not a valid ID (expected 0 to {})", key, kMaxTokenId));
       }
       Json token = token_of(Field(value, config_path_, "added_tokens_decoder." + key), false);
       token["id"] = id;
@@ -164,7 +164,8 @@ void SpecialTokens::add_given(Json& added_tokens) const {
   }
   for (const auto& [text, id] : added_.items()) {
     if (!id.is_number_integer() || id < 0 || id > kMaxTokenId) {
-      Field(added_, added_path_).corrupt(fmt::format("\"{}\": {} is no id in [0, {}]", text, id.dump(), kMaxTokenId));
+      Field(added_, added_path_)
+          .corrupt(fmt::format("\"{}\": {} is not a valid ID (expected 0 to {})", text, id.dump(), kMaxTokenId));
     }
     if (!list.find(text)) list.place(added_token(id.get<TokenId>(), text, false));
   }
@@ -177,7 +178,7 @@ void SpecialTokens::add_special(Json& added_tokens, int vocab_size,
   for (Json& token : special()) {
     const auto content = token["content"].get<std::string>();
     if (const auto known = list.find(content)) {
-      // added_tokens.json does not say which of its tokens are special.
+      // added_tokens.json does not mark its special tokens.
       if (!decoder_given && added_.contains(content)) added_tokens[*known]["special"] = true;
       continue;
     }

@@ -1,4 +1,4 @@
-// See split.h.
+// Applies the behaviors of splitting pre-tokenizers.
 #include "tokenizer/split.h"
 
 #include <array>
@@ -10,7 +10,7 @@ void append(Span span, std::vector<Span>& out) {
   if (span.begin < span.end) out.push_back(span);
 }
 
-// Joins a stretch to the one before it where joins(stretch, one before) says so.
+// Joins a stretch to the previous one where joins(stretch, previous) returns true.
 template <class F>
 void append_joined(const std::vector<Stretch>& stretches, std::vector<Span>& out, F&& joins) {
   if (stretches.empty()) return;

@@ -12,14 +12,14 @@ enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWith
 
 SplitBehavior load_split_behavior(const Field& field);
 
-// A stretch of a piece: a delimiter, or what lies between two.
+// A stretch of a piece: a delimiter, or the text between two delimiters.
 struct Stretch {
   Span span;
   bool delimiter;
 };
 
-// Appends the pieces that remain of adjoining stretches which cover one piece. Empty stretches leave no piece, but
-// count as neighbours.
+// Appends the pieces that result from adjacent stretches which cover one piece. Empty stretches produce no piece, but
+// count as neighbors.
 void append_split(const std::vector<Stretch>& stretches, SplitBehavior behavior, std::vector<Span>& out);
 
 }  // namespace sluice::tokenizer

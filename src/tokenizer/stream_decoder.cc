@@ -1,4 +1,4 @@
-// Decoding token by token: the same stages as Tokenizer::decode, emptied after each token.
+// Decodes token by token with the stages of Tokenizer::decode, emptied after each token.
 #include "base/check.h"
 #include "tokenizer/tokenizer_parts.h"
 

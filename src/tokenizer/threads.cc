@@ -1,4 +1,4 @@
-// Threads of one call: texts that are worth it are rare, so that none are kept.
+// Starts threads for one call. Texts long enough are rare, so no threads are kept.
 #include "tokenizer/threads.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ void run_parts(int count, const std::function<void(int part)>& part) {
     for (int i = 0; i + 1 < count; ++i) {
       try {
         threads.emplace_back(attempt, i);
-      } catch (const std::system_error&) {  // the system has no thread left
+      } catch (const std::system_error&) {  // the system has no more threads
         attempt(i);
       }
     }

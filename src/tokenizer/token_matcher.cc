@@ -1,4 +1,4 @@
-// See token_matcher.h.
+// Builds and runs the Aho-Corasick automaton of TokenMatcher.
 #include "tokenizer/token_matcher.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void TokenMatcher::build() {
   failure_.assign(trie_.size(), ByteTrie::kRoot);
   longest_.assign(trie_.size(), ByteTrie::kNone);
   depth_.assign(trie_.size(), 0);
-  // Breadth first: the failure of a node is shallower than the node. A node's children are found by trying all bytes.
+  // Breadth first: the failure node is shallower than the node. A node's children are found by trying all bytes.
   std::vector<ByteTrie::Node> order{ByteTrie::kRoot};
   for (size_t i = 0; i < order.size(); ++i) {
     const ByteTrie::Node node = order[i];
@@ -43,7 +43,7 @@ void TokenMatcher::build() {
 }
 
 std::vector<TokenMatcher::Match> TokenMatcher::find_all(std::string_view text) const {
-  std::vector<Match> longest_at;  // descending begins
+  std::vector<Match> longest_at;  // in descending order of begin
   ByteTrie::Node node = ByteTrie::kRoot;
   for (size_t at = text.size(); at-- > 0;) {
     const auto byte = static_cast<unsigned char>(text[at]);

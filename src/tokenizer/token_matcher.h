@@ -1,4 +1,4 @@
-// Finds the occurrences of a set of strings: at each place the longest, from left to right, without overlap.
+// Finds the occurrences of a set of strings: the longest at each place, from left to right, without overlap.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace sluice::tokenizer {
 
-// An Aho-Corasick automaton that reads the text backwards: where it stands it knows the longest string that begins
-// there, so that one pass finds the matches in time linear in the text, whatever the strings.
+// An Aho-Corasick automaton that reads the text backward. At each position it knows the longest string that begins
+// there. So one pass finds the matches in time linear in the text, for any strings.
 class TokenMatcher {
  public:
   struct Match {
@@ -18,18 +18,19 @@ class TokenMatcher {
     int32_t value;
   };
 
-  // The first value given for a string counts. Empty strings are ignored.
+  // Adds a string. The first value given for a string applies. Empty strings are ignored.
   void add(std::string_view text, int32_t value);
-  // To be called once, after the last add().
+  // Call this once, after the last add().
   void build();
   bool empty() const { return strings_ == 0; }
 
   std::vector<Match> find_all(std::string_view text) const;
 
  private:
-  ByteTrie trie_;  // of the reversed strings
+  ByteTrie trie_;  // trie of the reversed strings
   std::vector<ByteTrie::Node> failure_;
-  std::vector<ByteTrie::Node> longest_;  // the deepest node with a value on the way of failures, itself included
+  // By node: the deepest node with a value on its path of failures, itself included.
+  std::vector<ByteTrie::Node> longest_;
   std::vector<uint32_t> depth_;
   size_t strings_ = 0;
 };

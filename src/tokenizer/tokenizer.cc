@@ -1,8 +1,9 @@
-// The pipeline: added tokens, normalizer, pre-tokenizers, model, post-processor; and the decoder for the way back.
+// The tokenizer pipeline: added tokens, normalizer, pre-tokenizers, model, post-processor, and the decoder.
 #include "tokenizer/tokenizer.h"
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "base/json.h"
 #include "sluice/error.h"
 #include "tokenizer/tokenizer_parts.h"
@@ -26,7 +27,7 @@ PreTokenizers load_optional_pretokenizers(const Field& top) {
   return field ? load_pretokenizers(*field) : PreTokenizers{};
 }
 
-// A segment of text between added tokens.
+// Encodes a segment of text between added tokens.
 void encode_segment(const Tokenizer::Parts& parts, std::string_view text, bool from_the_start, const Threads& threads,
                     std::vector<TokenId>& out) {
   Pieces pieces{
@@ -58,7 +59,7 @@ Tokenizer::Parts::Parts(const Field& top, Encoder encoder)
   }
 }
 
-// An added token comes as the normalizer has it, so that the decoder can undo what the normalizer did.
+// Returns an added token in normalized form, so that the decoder can undo the normalization.
 std::optional<std::string_view> Tokenizer::Parts::decoder_input(TokenId id) const {
   if (const AddedToken* token = added.by_id(id)) return token->normalized_content;
   if (model->vocab().has(id)) return model->vocab().text(id);
@@ -92,10 +93,11 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text, const std
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens, const Threads& threads) const {
   if (text.size() > kLongestText) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("a text of {} bytes is too long", text.size()));
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("the text is too long: {} (at most {})",
+                                                        format_bytes(text.size()), format_bytes(kLongestText)));
   }
   if (const size_t valid = valid_utf8_prefix(text); valid != text.size()) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("invalid UTF-8 at byte {}", valid));
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("the text has invalid UTF-8 at byte {}", valid));
   }
   std::vector<TokenId> ids;
   for (const AddedTokens::Segment& raw : parts_->added.split(text, /*normalized=*/false)) {

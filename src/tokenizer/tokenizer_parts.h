@@ -18,7 +18,7 @@ namespace sluice {
 
 namespace tokenizer {
 
-// What turns text without added tokens into ids.
+// Converts text without added tokens to IDs.
 struct Encoder {
   std::unique_ptr<Normalizer> normalizer;  // may be null
   PreTokenizers pretokenizers;
@@ -29,7 +29,7 @@ Encoder load_encoder(const Field& top);
 }  // namespace tokenizer
 
 struct Tokenizer::Parts {
-  // `top` is the whole of tokenizer.json, or as much of it as `encoder` does not replace.
+  // `top` is the whole tokenizer.json, or the part of it that `encoder` does not replace.
   Parts(const tokenizer::Field& top, tokenizer::Encoder encoder);
 
   std::unique_ptr<tokenizer::Normalizer> normalizer;  // may be null
@@ -39,7 +39,7 @@ struct Tokenizer::Parts {
   tokenizer::PostProcessor postprocessor;
   tokenizer::Decoder decoder;
 
-  // What the decoder gets for an id; nullopt for one outside the vocabulary.
+  // Returns the decoder's input for an ID; nullopt for an ID outside the vocabulary.
   std::optional<std::string_view> decoder_input(TokenId id) const;
   bool is_special(TokenId id) const;
 };

@@ -1,4 +1,4 @@
-// UTF-8 by hand; properties and decompositions from utf8proc.
+// UTF-8 coding, and character properties and decompositions from utf8proc.
 #include "tokenizer/unicode.h"
 
 #include <utf8proc.h>
@@ -16,17 +16,17 @@ enum class Utf8 { kValid, kInvalid, kIncomplete };
 
 struct Utf8Scan {
   Utf8 status;
-  size_t length;  // of the character; of the piece to replace; of what is there
+  size_t length;  // length of the character, of the piece to replace, or of the available part
 };
 
-// Looks at the first character of a non-empty text.
+// Examines the first character of a non-empty text.
 Utf8Scan scan_utf8(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
   if (first < 0x80) return {Utf8::kValid, 1};
   if (first < 0xC2 || first > 0xF4) return {Utf8::kInvalid, 1};
   const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  // The second byte's range excludes overlong forms, surrogates and values beyond U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and values beyond U+10FFFF.
   const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   for (size_t i = 1; i < length; ++i) {
@@ -40,7 +40,7 @@ utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<
 
 bool in(char32_t c, char32_t low, char32_t high) { return c >= low && c <= high; }
 
-// Orders marks by combining class. utf8proc's own ordering swaps neighbours, which is quadratic on long runs.
+// Orders marks by combining class. utf8proc's own ordering swaps neighbors, which is quadratic on long runs.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   for (size_t begin = 0; begin < text.size();) {
@@ -164,7 +164,7 @@ bool is_assigned(char32_t c) {
 }
 
 void append_lowercase(std::string& out, char32_t c) {
-  if (c == 0x130) {  // the one letter whose lower case is two characters
+  if (c == 0x130) {  // the only letter with two lower-case characters
     out += "i\xCC\x87";
     return;
   }

@@ -1,5 +1,6 @@
-// UTF-8 and the character classes tokenizers need. Classes are those of Hugging Face's tokenizers, up to the version of
-// Unicode: its libraries follow several (8 for BERT's punctuation, 16 for white space), utf8proc follows 15.
+// UTF-8 and the character classes that tokenizers need. The classes are those of Hugging Face's tokenizers, except for
+// the version of Unicode. Its libraries use several versions (8 for BERT's punctuation, 16 for white space); utf8proc
+// uses 15.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,10 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 
 struct CodePoint {
   char32_t value;
-  uint32_t length;  // bytes
+  uint32_t length;  // in bytes
 };
 
-// The code point that starts at text[at]; the text must be valid UTF-8 and `at` a boundary inside it.
+// Returns the code point that starts at text[at]. The text must be valid UTF-8, and `at` a boundary inside it.
 inline CodePoint code_point_at(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const char32_t first = byte(0);
@@ -27,7 +28,7 @@ inline CodePoint code_point_at(std::string_view text, size_t at) {
   return {(first & 0x07) << 18 | (byte(1) & 0x3Fu) << 12 | (byte(2) & 0x3Fu) << 6 | (byte(3) & 0x3Fu), 4};
 }
 
-// Calls f(code point) for each of a valid text.
+// Calls f(code point) for each character of a valid text.
 template <class F>
 void for_each_code_point(std::string_view text, F&& f) {
   for (size_t at = 0; at < text.size();) {
@@ -37,14 +38,14 @@ void for_each_code_point(std::string_view text, F&& f) {
   }
 }
 
-// Appends a scalar value (no surrogate, at most U+10FFFF).
+// Appends a scalar value (not a surrogate, at most U+10FFFF).
 void append_utf8(std::string& out, char32_t c);
 
-// Length of the longest prefix that is valid UTF-8: text.size() when all of it is.
+// Returns the length of the longest prefix that is valid UTF-8: text.size() when the whole text is.
 size_t valid_utf8_prefix(std::string_view text);
 
-// Turns a stream of bytes into valid UTF-8: every maximal piece of an ill-formed sequence becomes one U+FFFD (Unicode's
-// recommended practice, and Rust's from_utf8_lossy). What may still become a character is held back.
+// Converts a stream of bytes to valid UTF-8. Every maximal part of an ill-formed sequence becomes one U+FFFD (Unicode's
+// recommended practice, and Rust's from_utf8_lossy). Bytes that may still become a character are held back.
 class LossyUtf8 {
  public:
   void push(std::string_view bytes, std::string& out);
@@ -63,15 +64,15 @@ bool is_nonspacing_mark(char32_t c);  // Mn
 bool is_other(char32_t c);            // Cc, Cf, Co: what BERT calls control characters
 bool is_assigned(char32_t c);         // neither Cn, Co nor Cs
 
-// Full lower case mapping without context.
+// Appends the full lower-case mapping without context.
 void append_lowercase(std::string& out, char32_t c);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Time is n log n at worst, for runs of combining marks in the wrong order.
+// Normalizes a text. The worst case is n log n, for runs of combining marks in the wrong order.
 std::string normalize(std::string_view text, NormalForm form);
 
-// [begin, end) of the first extended grapheme cluster of a non-empty text is [0, result).
+// Returns the length of the first extended grapheme cluster of a non-empty text.
 size_t first_grapheme(std::string_view text);
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// See unicode_scripts.h. The table of scripts is PCRE2's: its regular expressions say which characters belong to one.
+// Splits text by script. The table of scripts comes from PCRE2: its regular expressions determine a character's script.
 #include "tokenizer/unicode_scripts.h"
 
 #include <fmt/format.h>
@@ -14,15 +14,15 @@
 namespace sluice::tokenizer {
 namespace {
 
-constexpr int kAny = -1;  // no script of its own: the space, unassigned characters
+constexpr int kAny = -1;  // no script: the space, unassigned characters
 
 struct Range {
   char32_t first, last;
   int script;
 };
 
-// Hiragana, katakana and the prolonged sound mark count as Han, as in SentencePiece. Each script is looked for in what
-// the scripts before it have left over, which is little once Han and Hangul are gone.
+// Hiragana, katakana and the prolonged sound mark count as Han, as in SentencePiece. Each script is searched in what
+// earlier scripts left over, which is little after Han and Hangul.
 std::vector<Range> make_ranges() {
   std::string rest;
   for (char32_t c = 0; c < 0x110000; ++c) {
@@ -75,7 +75,7 @@ class UnicodeScripts final : public PreTokenizer {
         const CodePoint c = code_point_at(text, at);
         const int script = script_of(c.value);
         if (script != kAny && script != last) {
-          // As in Hugging Face's, what has no script is thrown away in front of the first piece.
+          // As in Hugging Face's library, text without a script is dropped before the first piece.
           if (last != kAny) out.push_back({piece.begin + begin, piece.begin + at});
           begin = at;
           last = script;

@@ -1,4 +1,4 @@
-// The pre-tokenizer "UnicodeScripts": cuts where the script of the characters changes.
+// The pre-tokenizer "UnicodeScripts": splits where the script of the characters changes.
 #pragma once
 
 #include <memory>

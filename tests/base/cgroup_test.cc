@@ -1,4 +1,4 @@
-// Memory limits of cgroups, read from folders that look like /proc and /sys.
+// Tests the memory limits of cgroups, read from folders that imitate /proc and /sys.
 #include "base/cgroup.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ std::string mib(size_t n) { return std::to_string(n * kMiB) + "\n"; }
 
 class Cgroup : public ::testing::Test {
  protected:
-  // The process's group in each hierarchy, and where those are mounted.
+  // Writes the process's group in each hierarchy, and where the hierarchies are mounted.
   void process(const std::string& groups, const std::string& mounts) const {
     root_.write("proc/self/cgroup", groups);
     root_.write("proc/self/mountinfo", "23 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda rw\n" + mounts);
@@ -55,7 +55,7 @@ TEST_F(Cgroup, NothingIsLimitedWithoutThem) {
   expect(SIZE_MAX, SIZE_MAX);
 }
 
-// As Docker and Kubernetes run it: the process sees its own group as the root.
+// Docker and Kubernetes run containers this way: the process sees its own group as the root.
 TEST_F(Cgroup, V2Container) {
   process("0::/\n", kMountedV2);
   v2("sys/fs/cgroup", mib(700), "max\n", 100);
@@ -96,7 +96,8 @@ TEST_F(Cgroup, V1) {
   expect(500 * kMiB, 330 * kMiB);
 }
 
-// A container that shares the host's view of groups: its own one is mounted, whose path it knows from the root on.
+// A container that shares the host's view of groups. Only its own group is mounted, and its path starts at the host's
+// root.
 TEST_F(Cgroup, V1OnlyTheOwnGroupIsMounted) {
   process("4:memory:/docker/1f/in\n",
           "35 31 0:32 /docker/1f /sys/fs/cgroup/memory ro,relatime master:9 - cgroup cgroup rw,memory\n");
@@ -105,7 +106,7 @@ TEST_F(Cgroup, V1OnlyTheOwnGroupIsMounted) {
   expect(500 * kMiB, 490 * kMiB);
 }
 
-// Groups above that are not mounted still tell their limit.
+// Groups above the mounted one still pass on their limit.
 TEST_F(Cgroup, V1LimitThatIsInherited) {
   process("4:memory:/docker/1f\n",
           "35 31 0:32 /docker/1f /sys/fs/cgroup/memory ro,relatime - cgroup cgroup rw,memory\n");

@@ -1,4 +1,4 @@
-// Limits of the JSON parser on text from strangers.
+// Tests the JSON parser and its limits on untrusted text.
 #include "base/json.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Nodes of memory: lists of CPUs, what --numa takes, memory in shares.
+// Tests NUMA support: CPU lists, values of --numa, and memory divided into shares.
 #include "base/numa.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(Numa, MemoryInSharesIsUsable) {
   constexpr size_t kBytes = (5u << 20) + 4096;
   void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
-  spread_over_nodes(static_cast<std::byte*>(memory), kBytes, 3);  // where the system allows it
+  spread_over_nodes(static_cast<std::byte*>(memory), kBytes, 3);  // may fail where the system forbids it
   std::memset(memory, 7, kBytes);
   EXPECT_EQ(static_cast<const char*>(memory)[kBytes - 1], 7);
   ::munmap(memory, kBytes);

@@ -1,4 +1,4 @@
-// The hash against the examples of FIPS 180-4, and the build id of this program.
+// Tests SHA-256 against the examples of FIPS 180-4, and the build ID of this program.
 #include "base/sha256.h"
 
 #include <gtest/gtest.h>

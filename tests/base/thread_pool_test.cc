@@ -1,4 +1,4 @@
-// The thread pool: every piece once, many small runs, sleep when idle.
+// Tests the thread pool: every piece runs once, many small runs work, idle workers sleep.
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ TEST(ThreadPool, RunReachesEveryWorkerOnce) {
     ThreadPool pool(threads, false);
     ASSERT_EQ(pool.threads(), threads);
     for (int round = 0; round < 200; ++round) {
-      std::vector<int> visits(threads);  // not atomic: each worker has its own, and the return orders them all
+      // Not atomic: each worker writes its own entry, and the return orders all writes.
+      std::vector<int> visits(threads);
       pool.run([&](int worker, int workers) {
         EXPECT_EQ(workers, threads);
         ++visits[worker];
@@ -85,7 +86,7 @@ TEST(ThreadPool, PartsShareOutEverythingOnce) {
     const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
     EXPECT_LE(*most - *least, 1);
     for (int64_t count : {0, 1, 2, 7, 64, 1000}) {
-      for (int64_t grain : {0, 1, 3, 64, 5000}) {  // 0: in runs
+      for (int64_t grain : {0, 1, 3, 64, 5000}) {  // grain 0: shrinking runs
         std::vector<int> visits(count);
         const auto visit = [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) ++visits[i];
@@ -97,11 +98,11 @@ TEST(ThreadPool, PartsShareOutEverythingOnce) {
   }
 }
 
-// A thread that is alone begins with its own part's share, not at the front.
+// A thread that works alone starts with its own part's share, not at the front.
 TEST(ThreadPool, PartsBeginWithTheirOwnShare) {
   ThreadPool pool(2, false, 2);
   std::vector<int64_t> begins;
-  for (int round = 0; round < 100 && begins != std::vector<int64_t>{0, 50}; ++round) {  // a thread may come late
+  for (int round = 0; round < 100 && begins != std::vector<int64_t>{0, 50}; ++round) {  // a thread may start late
     begins.assign(2, -1);
     pool.parallel_for(100, 10, [&](int64_t begin, int64_t, int worker) {
       if (begins[worker] < 0) begins[worker] = begin;
@@ -111,7 +112,7 @@ TEST(ThreadPool, PartsBeginWithTheirOwnShare) {
   EXPECT_EQ(begins, (std::vector<int64_t>{0, 50}));
 }
 
-// The pattern of a step: hundreds of tiny ops one after another, each reading what the one before wrote.
+// Imitates a step: hundreds of tiny ops in sequence, each reading what the previous one wrote.
 TEST(ThreadPool, ManySmallRunsSeeEachOthersWrites) {
   ThreadPool pool(4, false);
   std::vector<int64_t> values(64, 0);
@@ -130,7 +131,7 @@ TEST(ThreadPool, ManySmallRunsSeeEachOthersWrites) {
   EXPECT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}), 64 * kRounds);
 }
 
-// Workers that went to sleep must wake for the next run.
+// Sleeping workers must wake for the next run.
 TEST(ThreadPool, WakesAfterSleeping) {
   ThreadPool pool(3, false);
   for (int round = 0; round < 20; ++round) {
@@ -144,10 +145,10 @@ TEST(ThreadPool, WakesAfterSleeping) {
 TEST(ThreadPool, IdleCostsNothing) {
   ThreadPool pool(4, false);
   pool.run([](int, int) {});
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // past the spin
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than the spin
   const double before = cpu_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_LT(cpu_seconds() - before, 0.005);  // 1 % of one CPU, for all threads together
+  EXPECT_LT(cpu_seconds() - before, 0.005);  // 1% of one CPU for all threads together
 }
 
 TEST(ThreadPool, ScratchGrowsAndIsAligned) {

@@ -1,4 +1,4 @@
-// Opening checkpoints: folders, single files, shards, generation defaults.
+// Tests opening checkpoints: folders, single files, shards, generation defaults.
 #include "formats/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ std::string error_of(const std::string& path, ErrorCode code) {
   return "";
 }
 
-// A file whose tensors hold one byte each.
+// Writes a file whose tensors hold one byte each.
 void write_bytes(const std::string& path, const std::vector<std::pair<std::string, uint8_t>>& values) {
   std::vector<NamedTensor> tensors;
   for (const auto& [name, value] : values) {
@@ -89,7 +89,7 @@ TEST_F(CheckpointTest, Shards) {
   write_bytes(folder_ / "m-1.safetensors", {{"a", 1}, {"b", 2}});
   write_bytes(folder_ / "m-2.safetensors", {{"c", 3}, {"b", 99}});
   write_index(R"({"a": "m-1.safetensors", "b": "m-1.safetensors", "c": "m-2.safetensors"})");
-  log::set_level(log::Level::kError);  // the unlisted copy of b is warned of
+  log::set_level(log::Level::kError);  // silences the warning about the unlisted copy of b
   const auto checkpoint = open_checkpoint(path());
   log::set_level(log::Level::kInfo);
   EXPECT_EQ(checkpoint->tensors().size(), 3u);
@@ -139,7 +139,7 @@ TEST_F(CheckpointTest, GenerationDefaults) {
 
   folder_.write("generation_config.json", "{}");
   g = open_checkpoint(path())->generation;
-  EXPECT_THAT(g.eos_token_ids, ElementsAre(2)) << "config.json speaks where generation_config.json is silent";
+  EXPECT_THAT(g.eos_token_ids, ElementsAre(2)) << "config.json applies where generation_config.json has no value";
   EXPECT_EQ(g.temperature, std::nullopt);
   EXPECT_FALSE(g.do_sample);
 }
@@ -163,7 +163,7 @@ TEST_F(CheckpointTest, OtherFormatsAreNamed) {
   folder_.write("tokenizer.model", "x");
   EXPECT_THAT(error_of(path(), ErrorCode::kNotFound), HasSubstr("no weights"));
   folder_.write("tf_model.h5", "x");
-  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("tf_model.h5: not in a format"));
+  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("tf_model.h5: unsupported format"));
   folder_.write("flax_model.msgpack", "x");
   EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("flax_model.msgpack and 1 more"));
   EXPECT_THAT(error_of(folder_ / "tf_model.h5", ErrorCode::kUnsupportedModel), HasSubstr("tf_model.h5"));
@@ -172,7 +172,7 @@ TEST_F(CheckpointTest, OtherFormatsAreNamed) {
 TEST_F(CheckpointTest, AdaptersAreNoModels) {
   write_bytes(folder_ / "adapter_model.safetensors", {{"a", 1}});
   folder_.write("adapter_config.json", R"({"base_model_name_or_path": "org/base"})");
-  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("an adapter of org/base"));
+  EXPECT_THAT(error_of(path(), ErrorCode::kUnsupportedModel), HasSubstr("an adapter for org/base"));
 }
 
 TEST_F(CheckpointTest, BrokenFilesAreNamed) {

@@ -1,4 +1,4 @@
-// Typed access to configurations, and which keys may stay unread.
+// Tests typed access to configurations, and which keys may stay unread.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

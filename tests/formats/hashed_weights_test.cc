@@ -1,4 +1,4 @@
-// The weights of the goldens, as the Python script that made them writes them.
+// Checks that the goldens' weights match those written by the Python script.
 #include "support/hashed_weights.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 struct Golden {
   const char* name;
-  uint64_t checksum;  // fnv1a64 of the data that numpy computed, tensor after tensor
+  uint64_t checksum;  // fnv1a64 of the data that numpy computed, one tensor after another
 };
 
 TEST(HashedWeights, AreThoseOfTheScriptByteForByte) {

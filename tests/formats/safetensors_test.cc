@@ -1,4 +1,4 @@
-// The safetensors reader against files made to break it, and the writer.
+// Tests the safetensors reader with hostile files, and the writer.
 #include "formats/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ std::vector<TensorEntry> read(std::string_view file, std::map<std::string, std::
   return read_safetensors(std::as_bytes(std::span(file)), "f.safetensors", metadata);
 }
 
-// "" when the file is read.
+// Returns the error message, "" when the file is read.
 std::string error_of(std::string_view file, ErrorCode code = ErrorCode::kCorruptFile) {
   try {
     read(file);
@@ -91,7 +91,7 @@ const std::vector<Hostile>& hostile_files() {
   static const std::vector<Hostile> files = {
       {"no bytes", "", "0 bytes"},
       {"seven bytes", "1234567", "7 bytes"},
-      {"header length 0", file_of("{}", 0, 0), "no JSON object"},
+      {"header length 0", file_of("{}", 0, 0), "not a JSON object"},
       {"header length 7", file_of(R"({"a": {}})", 0, 7), "not JSON"},
       {"header length 2^63", file_of("{}", 0, uint64_t{1} << 63), "at most"},
       {"header length 2^64-1", file_of("{}", 0, ~uint64_t{0}), "at most"},
@@ -99,8 +99,8 @@ const std::vector<Hostile>& hostile_files() {
       {"header that is all of the file and no JSON", file_of("{}", 100, 102), "not JSON"},
       {"header of the file's whole length", file_of("{}", 100, 110), "header of 110 bytes"},
       {"header longer than the file", file_of("{}", 0, 3), "header of 3 bytes"},
-      {"header is an array", file_of("[]", 0), "no JSON object"},
-      {"header with a leading space", file_of(" {}", 0), "no JSON object"},
+      {"header is an array", file_of("[]", 0), "not a JSON object"},
+      {"header with a leading space", file_of(" {}", 0), "not a JSON object"},
       {"two objects", file_of("{}{}", 0), "not JSON"},
       {"cut off", file_of(R"({"t":{"dtype":"F32")", 0), "not JSON"},
       {"not UTF-8", file_of("{\"\xff\":1}", 0), "not JSON"},
@@ -108,8 +108,8 @@ const std::vector<Hostile>& hostile_files() {
       {"entry is a number", file_of(R"({"t":5})", 0), "\"t\""},
       {"entry is null", file_of(R"({"t":null})", 0), "\"t\""},
       {"entry is an array", file_of(R"({"t":[]})", 0), "\"t\""},
-      {"entry is nested", one(R"("dtype":{"a":1})"), "an object"},
-      {"unknown field", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"x":"y")"), "a string"},
+      {"entry is nested", one(R"("dtype":{"a":1})"), "unexpected object"},
+      {"unknown field", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"x":"y")"), "unexpected string"},
       {"no dtype", one(R"("shape":[1],"data_offsets":[0,4])"), "missing"},
       {"no shape", one(R"("dtype":"F32","data_offsets":[0,4])"), "missing"},
       {"no offsets", one(R"("dtype":"F32","shape":[1])"), "missing"},
@@ -119,16 +119,16 @@ const std::vector<Hostile>& hostile_files() {
       {"offsets twice", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4],"data_offsets":[0,4])"), "duplicate"},
       {"unknown dtype", one(R"("dtype":"F31","shape":[1],"data_offsets":[0,4])"), "unknown dtype \"F31\""},
       {"empty dtype", one(R"("dtype":"","shape":[1],"data_offsets":[0,4])"), "unknown dtype"},
-      {"dtype is a number", one(R"("dtype":1,"shape":[1],"data_offsets":[0,4])"), "a number"},
+      {"dtype is a number", one(R"("dtype":1,"shape":[1],"data_offsets":[0,4])"), "unexpected number"},
       {"complex", one(R"("dtype":"C64","shape":[1],"data_offsets":[0,8])", 8), "C64 is not supported", kUnsupported},
       {"4 bits", one(R"("dtype":"F4","shape":[8],"data_offsets":[0,4])"), "F4 is not supported", kUnsupported},
       {"five dimensions", one(R"("dtype":"U8","shape":[1,1,1,1,4],"data_offsets":[0,4])"), "4 dimensions",
        kUnsupported},
-      {"shape is a number", one(R"("dtype":"F32","shape":1,"data_offsets":[0,4])"), "a number"},
-      {"shape is nested", one(R"("dtype":"F32","shape":[[1]],"data_offsets":[0,4])"), "an array"},
+      {"shape is a number", one(R"("dtype":"F32","shape":1,"data_offsets":[0,4])"), "unexpected number"},
+      {"shape is nested", one(R"("dtype":"F32","shape":[[1]],"data_offsets":[0,4])"), "unexpected array"},
       {"negative dimension", one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), "negative"},
       {"fractional dimension", one(R"("dtype":"F32","shape":[1.0],"data_offsets":[0,4])"), "unsigned"},
-      {"dimension true", one(R"("dtype":"F32","shape":[true],"data_offsets":[0,4])"), "a boolean"},
+      {"dimension true", one(R"("dtype":"F32","shape":[true],"data_offsets":[0,4])"), "unexpected boolean"},
       {"dimension 2^63", one(R"("dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,4])"), "out of range"},
       {"dimension 2^64", one(R"("dtype":"U8","shape":[18446744073709551616],"data_offsets":[0,4])"), "unsigned"},
       {"product 2^64", one(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0])", 0), "overflows"},
@@ -136,17 +136,17 @@ const std::vector<Hostile>& hostile_files() {
       {"product 2^63", one(R"("dtype":"U8","shape":[2147483648,4294967296],"data_offsets":[0,4])"), "overflows"},
       {"overflow beside a 0", one(R"("dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0])", 0),
        "overflows"},
-      {"one offset", one(R"("dtype":"F32","shape":[1],"data_offsets":[0])"), "not two numbers"},
-      {"three offsets", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4,4])"), "a number"},
-      {"no offset", one(R"("dtype":"F32","shape":[1],"data_offsets":[])"), "not two numbers"},
+      {"one offset", one(R"("dtype":"F32","shape":[1],"data_offsets":[0])"), "must have two numbers"},
+      {"three offsets", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4,4])"), "unexpected number"},
+      {"no offset", one(R"("dtype":"F32","shape":[1],"data_offsets":[])"), "must have two numbers"},
       {"negative offset", one(R"("dtype":"F32","shape":[1],"data_offsets":[-4,0])"), "negative"},
-      {"offsets run backwards", one(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), "backwards"},
+      {"offsets run backwards", one(R"("dtype":"F32","shape":[1],"data_offsets":[4,0])"), "descending"},
       {"offsets of 2^64",
        one(R"("dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551616])"), "unsigned"},
       {"offsets near 2^64",
        one(R"("dtype":"F32","shape":[1],"data_offsets":[18446744073709551611,18446744073709551615])"), "gap"},
-      {"longer than its shape", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,5])", 5), "takes 4 bytes"},
-      {"shorter than its shape", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), "takes 8 bytes"},
+      {"longer than its shape", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,5])", 5), "has 4 bytes"},
+      {"shorter than its shape", one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), "has 8 bytes"},
       {"file cut by one byte", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])", 3), "truncated"},
       {"one byte too many", one(R"("dtype":"F32","shape":[1],"data_offsets":[0,4])", 5), "after the last tensor"},
       {"bytes of no tensor", file_of("{}", 1), "after the last tensor"},
@@ -178,10 +178,10 @@ const std::vector<Hostile>& hostile_files() {
        "\"a\": duplicate key"},
       {"metadata twice", file_of(R"({"__metadata__":{},"__metadata__":{}})", 0), "duplicate"},
       {"metadata key twice", file_of(R"({"__metadata__":{"a":"b","a":"c"}})", 0), "duplicate"},
-      {"metadata not strings", file_of(R"({"__metadata__":{"a":1}})", 0), "a number"},
-      {"metadata nested", file_of(R"({"__metadata__":{"a":{}}})", 0), "an object"},
-      {"metadata is a string", file_of(R"({"__metadata__":"x"})", 0), "a string"},
-      {"nested a million deep", file_of(R"({"t":)" + std::string(1'000'000, '['), 0), "an array"},
+      {"metadata not strings", file_of(R"({"__metadata__":{"a":1}})", 0), "unexpected number"},
+      {"metadata nested", file_of(R"({"__metadata__":{"a":{}}})", 0), "unexpected object"},
+      {"metadata is a string", file_of(R"({"__metadata__":"x"})", 0), "unexpected string"},
+      {"nested a million deep", file_of(R"({"t":)" + std::string(1'000'000, '['), 0), "unexpected array"},
   };
   return files;
 }
@@ -242,7 +242,7 @@ TEST(SafetensorsWriter, WhatIsWrittenIsReadBack) {
     ASSERT_EQ(e.bytes, t.tensor.bytes());
     EXPECT_TRUE(std::equal(e.data, e.data + e.bytes, t.tensor.data)) << t.name;
   }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "a temporary file is left";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "a temporary file remains";
 }
 
 TEST(SafetensorsWriter, AFullDiskLeavesTheOldFile) {
@@ -265,7 +265,7 @@ TEST(SafetensorsWriter, AFullDiskLeavesTheOldFile) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_THAT(message, HasSubstr("cannot write"));
   EXPECT_EQ(std::filesystem::file_size(folder / "x.safetensors"), 3u);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "a temporary file is left";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "a temporary file remains";
 }
 
 TEST(SafetensorsWriter, AFolderThatIsNotThereIsNamed) {

@@ -1,5 +1,4 @@
-// Archives as torch.save writes them, and every way to get them wrong: pickles opcode by opcode, ZIP files field by
-// field.
+// Writes archives like torch.save, with every way to corrupt them: pickles opcode by opcode, ZIP files field by field.
 #pragma once
 
 #include <fmt/core.h>
@@ -19,7 +18,7 @@ std::string little_endian(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Pieces of a pickle; a pickle is a concatenation of them.
+// Pieces of a pickle; a pickle is their concatenation.
 namespace pickle {
 
 using namespace std::string_literals;
@@ -37,7 +36,7 @@ inline std::string global(std::string_view module, std::string_view name) {
 inline std::string text(std::string_view value) {
   return "X"s + little_endian(static_cast<uint32_t>(value.size())) + std::string(value);
 }
-// As Python does it: the smallest opcode that holds the value.
+// Encodes an integer like Python: the smallest opcode that holds the value.
 inline std::string integer(int64_t value) {
   if (value >= 0 && value < 256) return "K"s + little_endian(static_cast<uint8_t>(value));
   if (value >= 0 && value < 65536) return "M"s + little_endian(static_cast<uint16_t>(value));
@@ -63,7 +62,7 @@ inline std::string tensor(std::string_view storage, int64_t offset, const std::v
   return global("torch._utils", "_rebuild_tensor_v2") + kMark + std::string(storage) + integer(offset) + tuple(size) +
          tuple(stride) + kFalse + kOrderedDict + kTuple + kReduce;
 }
-// A state dict as torch has it: an OrderedDict with _metadata as its state.
+// A state dict as torch writes it: an OrderedDict with _metadata as its state.
 inline std::string state_dict(const std::vector<std::pair<std::string, std::string>>& items) {
   std::string out = kBegin + kOrderedDict + kMark;
   for (const auto& [name, value] : items) out += text(name) + value;
@@ -75,16 +74,16 @@ inline std::string state_dict(const std::vector<std::pair<std::string, std::stri
 struct ZipFile {
   std::string name, data;
   uint16_t method = 0, flags = 0;
-  int64_t local_shift = 0;   // added to where the directory says that the member begins
+  int64_t local_shift = 0;   // added to the member's offset in the directory
   int64_t size_shift = 0;    // added to both sizes in the directory
-  std::string local_name{};  // when it is another one where the member lies
+  std::string local_name{};  // a different name in the member's local header
 };
 
 inline uint32_t crc32_of(std::string_view data) { return zip_crc32(std::as_bytes(std::span(data))); }
 
 using namespace std::string_literals;
 
-// With `zip64`, sizes and offsets are in 64-bit fields, as torch writes them beyond 4 GiB.
+// With `zip64`, sizes and offsets use 64-bit fields, as torch does beyond 4 GiB.
 inline std::string zip(const std::vector<ZipFile>& files, bool zip64 = false) {
   std::string out, directory;
   const auto u16 = [](uint64_t v) { return little_endian(static_cast<uint16_t>(v)); };
@@ -97,7 +96,7 @@ inline std::string zip(const std::vector<ZipFile>& files, bool zip64 = false) {
     const std::string sizes = zip64 ? u32(UINT32_MAX) + u32(UINT32_MAX) : u32(size) + u32(size);
     const std::string extra = zip64 ? u16(1) + u16(24) + u64(size) + u64(size) + u64(local) : "";
     const std::string& local_name = file.local_name.empty() ? file.name : file.local_name;
-    // torch fills up the local header so that the data begins at a multiple of 64.
+    // torch pads the local header so that the data begins at a multiple of 64.
     const size_t begin = out.size() + 30 + local_name.size() + 4;
     const std::string filling = "FB"s + u16((64 - begin % 64) % 64) + std::string((64 - begin % 64) % 64, 'Z');
     out += "PK\3\4"s + u16(0) + common.substr(2) + sizes + u16(local_name.size()) + u16(filling.size()) + local_name +

@@ -629,7 +629,7 @@ TEST(Quantized, RefusesOptionsOfEveryMethodByName) {
       {quark({{"dtype", "int4"}}), "dtype", "int4"},
       {quark({{"dtype", "fp4"}, {"scale_format", "float32"}}), "scale_format", "float32"},
       {with(quark({{"dtype", "fp4"}}), "layer_quant_config", {{"*.mlp", {{"weight", {{"dtype", "int8"}}}}}}),
-       "layer_quant_config", "alike"},
+       "layer_quant_config", "same quantization"},
       {with(floats, "format", "marlin-24"), "format", "marlin-24"},
       {with(floats, "transform_config", {{"r1", 1}}), "transform_config", ""},
       {six, "num_bits", "6"},

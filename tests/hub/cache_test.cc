@@ -1,4 +1,4 @@
-// Names of models on the hub, and where the cache has them.
+// Tests hub model names, and where the cache stores their files.
 #include "hub/cache.h"
 
 #include <fmt/core.h>
@@ -66,7 +66,7 @@ TEST_F(HubCacheTest, NamesAreResolved) {
   EXPECT_EQ(resolve_model_path("org/name:pr/1"), folder_ / (root + "snapshots/def456"));
   EXPECT_EQ(resolve_model_path("org/name:def456"), folder_ / (root + "snapshots/def456"));
   EXPECT_EQ(resolve_model_path("gpt2"), folder_ / "hub/models--gpt2/snapshots/0");
-  EXPECT_EQ(resolve_model_path(path()), path()) << "what exists is taken as it is";
+  EXPECT_EQ(resolve_model_path(path()), path()) << "an existing path is used as it is";
 }
 
 TEST_F(HubCacheTest, PlacesLookedAtAreNamed) {
@@ -84,7 +84,7 @@ TEST_F(HubCacheTest, PlacesLookedAtAreNamed) {
 TEST_F(HubCacheTest, NamesLeadNowhereElse) {
   folder_.write("secret/config.json", "{}");
   folder_.write("hub/models--org--name/refs/evil", "../../../secret");
-  EXPECT_THAT(resolve_error("org/name:evil", ErrorCode::kCorruptFile), HasSubstr("holds no commit"));
+  EXPECT_THAT(resolve_error("org/name:evil", ErrorCode::kCorruptFile), HasSubstr("does not contain a commit"));
   for (const char* name :
        {"../secret/x", "org/../x", "/no/such/place", "a/b/c", "", ":main", "org/name:", "org/name:../main",
         "org/name:a/../b", "org/name:/etc", "org/na me", ".hidden/x", "https://host/x"}) {

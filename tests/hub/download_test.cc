@@ -1,4 +1,4 @@
-// Downloads from a hub of the tests' own: what comes, what goes on, and what is refused.
+// Tests downloads from a local fake hub: what is fetched, what resumes, and what is refused.
 #include "hub/download.h"
 
 #include <gmock/gmock.h>
@@ -66,7 +66,7 @@ class DownloadTest : public ::testing::Test {
     for (const auto& [name, value] : saved_) value ? ::setenv(name, value->c_str(), 1) : ::unsetenv(name);
   }
 
-  // Serves the repository; `first` answers before it when it has something to say.
+  // Serves the repository. `first` is asked first and may answer instead.
   void serve(std::function<std::optional<Answer>(const Request&)> first = {}) {
     server_ = std::make_unique<FakeServer>([this, first](const Request& request) {
       if (first) {
@@ -76,7 +76,8 @@ class DownloadTest : public ::testing::Test {
     });
     ::setenv("HF_ENDPOINT", server_->url().c_str(), 1);
   }
-  // What was asked for of the weights, request by request; other files may come before or after.
+  // Returns the Range headers of the requests for the weights in order. Requests for other files may come before or
+  // after.
   std::vector<std::string> ranges() {
     std::vector<std::string> all;
     for (const Request& r : server_->requests()) {
@@ -127,7 +128,7 @@ TEST_F(DownloadTest, IntoTheCacheThatOthersShare) {
     EXPECT_TRUE(fs::is_symlink(snapshot / file));
     EXPECT_EQ(fs::read_symlink(snapshot / file), fs::path("../../blobs") / blob(file).filename());
   }
-  EXPECT_FALSE(fs::exists(snapshot / "README.md")) << "only what is needed";
+  EXPECT_FALSE(fs::exists(snapshot / "README.md")) << "only needed files are downloaded";
   EXPECT_FALSE(fs::exists(snapshot / "tf_model.h5"));
   EXPECT_EQ(last.done_bytes, last.total_bytes);
   EXPECT_EQ(last.done_files, 3);
@@ -136,7 +137,7 @@ TEST_F(DownloadTest, IntoTheCacheThatOthersShare) {
 
   const int before = count("GET", "model.safetensors");
   download();
-  EXPECT_EQ(count("GET", "model.safetensors"), before) << "what is there is not fetched again";
+  EXPECT_EQ(count("GET", "model.safetensors"), before) << "existing files are not downloaded again";
 }
 
 TEST_F(DownloadTest, FetchesWhatIsNotLocal) {
@@ -205,9 +206,9 @@ TEST_F(DownloadTest, AWrongChecksumIsThrownAway) {
     if (request.method != "GET" || !request.target.ends_with("model.safetensors") || !broken) return std::nullopt;
     return FakeRepository::with_range(request, {.body = wrong});
   });
-  EXPECT_THAT(error_of(), AllOf(HasSubstr("model.safetensors: checksum"), HasSubstr(sha256(wrong))));
+  EXPECT_THAT(error_of(), AllOf(HasSubstr("model.safetensors: expected checksum"), HasSubstr(sha256(wrong))));
   EXPECT_FALSE(fs::exists(blob("model.safetensors")));
-  EXPECT_FALSE(fs::exists(root() / "refs" / "main")) << "no ref to what is not whole";
+  EXPECT_FALSE(fs::exists(root() / "refs" / "main")) << "an incomplete download leaves no ref";
   EXPECT_FALSE(fs::exists(root() / "snapshots" / kCommit / "config.json"));
   broken = false;
   EXPECT_EQ(read(download() / "model.safetensors"), repository_.files["model.safetensors"]);
@@ -218,7 +219,7 @@ TEST_F(DownloadTest, MoreThanWasPromisedIsCutOff) {
     if (request.method != "GET" || !request.target.ends_with("model.safetensors")) return std::nullopt;
     return Answer{.body = repository_.files["model.safetensors"] + "more"};
   });
-  EXPECT_THAT(error_of(), HasSubstr("more than its 300000 bytes"));
+  EXPECT_THAT(error_of(), HasSubstr("more than the expected 300000 bytes"));
 }
 
 TEST_F(DownloadTest, StatusesSayWhatToDo) {
@@ -227,12 +228,12 @@ TEST_F(DownloadTest, StatusesSayWhatToDo) {
     return Answer{.status = status, .headers = {{"X-Error-Message", "because"}}};
   });
   for (const auto& [code, advice] :
-       {std::pair(401, "HF_TOKEN"), {403, "asked for"}, {404, "not found"}, {400, "400"}}) {
+       {std::pair(401, "HF_TOKEN"), {403, "request access"}, {404, "not found"}, {400, "400"}}) {
     status = code;
     EXPECT_THAT(error_of(), AllOf(HasSubstr("org/name"), HasSubstr(advice), HasSubstr("because")));
     EXPECT_EQ(code_ == ErrorCode::kNotFound, code != 400);
   }
-  EXPECT_THAT(server_->requests().size(), 4u) << "none of these is tried again";
+  EXPECT_THAT(server_->requests().size(), 4u) << "these errors are not retried";
 }
 
 TEST_F(DownloadTest, RetryAfterIsWaitedFor) {
@@ -289,7 +290,7 @@ TEST_F(DownloadTest, HostileNames) {
        {"../../../../outside/config.json", "/etc/cron.d/x", "a/../../x", "a//b", "./config.json", "a\\\\b", "a\\nb",
         "a\\u0000b", "", "additional_chat_templates/../../../../outside/x.jinja"}) {
     repository_.files = {{name, "x"}, {"model.safetensors", "x"}};
-    EXPECT_THAT(error_of(), HasSubstr("no name of a file")) << name;
+    EXPECT_THAT(error_of(), HasSubstr("not a valid file name")) << name;
   }
   EXPECT_FALSE(fs::exists(outside));
 }
@@ -303,7 +304,7 @@ TEST_F(DownloadTest, LinksAreNotFollowed) {
   fs::create_symlink(outside, root() / "snapshots" / kCommit / "additional_chat_templates");
   fs::create_symlink(folder_.path() / "precious", root() / "snapshots" / kCommit / "config.json");
   serve();
-  EXPECT_THAT(error_of(), HasSubstr("a link where a folder belongs"));
+  EXPECT_THAT(error_of(), HasSubstr("is a symbolic link, expected a folder"));
   EXPECT_TRUE(fs::is_empty(outside));
   fs::remove(root() / "snapshots" / kCommit / "additional_chat_templates");
   EXPECT_EQ(read(download() / "config.json"), "{}");
@@ -316,7 +317,7 @@ TEST_F(DownloadTest, LinksAreNotFollowed) {
   EXPECT_EQ(read(folder_.path() / "precious"), "mine");
 }
 
-// A file system that takes no more, by way of the limit on the size of files.
+// Simulates a full disk with the limit on file size.
 TEST_F(DownloadTest, AFullDisk) {
   serve();
   rlimit before{};
@@ -329,7 +330,7 @@ TEST_F(DownloadTest, AFullDisk) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_THAT(message, AllOf(HasSubstr(".incomplete"), HasSubstr("large")));
   EXPECT_EQ(read(download() / "model.safetensors"), repository_.files["model.safetensors"]);
-  EXPECT_EQ(server_->requests().back().header("range"), "bytes=100000-") << "what had come was of use";
+  EXPECT_EQ(server_->requests().back().header("range"), "bytes=100000-") << "the received bytes were kept";
 }
 
 TEST_F(DownloadTest, AnswersThatAreNone) {
@@ -353,7 +354,7 @@ TEST_F(DownloadTest, ChecksumsAreAskedFor) {
     if (!request.target.ends_with("config.json")) return std::nullopt;
     return Answer{.headers = {{"ETag", "\"../../../../evil\""}}, .body = "{}"};
   });
-  EXPECT_THAT(error_of(), HasSubstr("no checksum"));
+  EXPECT_THAT(error_of(), HasSubstr("sent no valid checksum"));
 }
 
 TEST_F(DownloadTest, TlsIsVerified) {
@@ -364,10 +365,10 @@ TEST_F(DownloadTest, TlsIsVerified) {
   FakeServer misnamed(handler, folder_ / "other.pem", folder_ / "other.key");
   ::setenv("HF_ENDPOINT", server.url().c_str(), 1);
   ::setenv("SSL_CERT_FILE", (folder_ / "other.pem").c_str(), 1);
-  EXPECT_THAT(error_of(), HasSubstr("certificate does not hold"));
+  EXPECT_THAT(error_of(), HasSubstr("certificate is not valid"));
   EXPECT_THAT(server.requests(), IsEmpty());
   ::setenv("HF_ENDPOINT", misnamed.url().c_str(), 1);
-  EXPECT_THAT(error_of(), HasSubstr("certificate does not hold")) << "trusted, but for another address";
+  EXPECT_THAT(error_of(), HasSubstr("certificate is not valid")) << "trusted, but for another address";
   ::setenv("SSL_CERT_FILE", (folder_ / "ca.pem").c_str(), 1);
   ::setenv("HF_ENDPOINT", server.url().c_str(), 1);
   EXPECT_EQ(read(download() / "model.safetensors"), repository_.files["model.safetensors"]);

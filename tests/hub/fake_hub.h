@@ -1,5 +1,5 @@
-// A hub for tests on 127.0.0.1: repositories in memory, over HTTP or TLS with a certificate authority of its own, and
-// every way to misbehave.
+// A fake hub on 127.0.0.1 for tests. It serves repositories from memory over HTTP, or over TLS with its own certificate
+// authority, and can misbehave in every way.
 #pragma once
 
 #include <arpa/inet.h>
@@ -40,17 +40,17 @@ inline std::string git_sha1(std::string_view bytes) {
 
 struct Request {
   std::string method, target;
-  std::map<std::string, std::string> headers;  // names in small letters
+  std::map<std::string, std::string> headers;  // names in lower case
   std::string header(const std::string& name) const { return headers.contains(name) ? headers.at(name) : ""; }
 };
 struct Answer {
   int status = 200;
   std::map<std::string, std::string> headers{};
   std::string body{};
-  size_t cut_after = std::string::npos;  // bytes of the body, then the connection ends
+  size_t cut_after = std::string::npos;  // bytes of the body to send before the connection closes
 };
 
-// Answers every request by `handler`, one connection per request.
+// Answers every request with `handler`, one connection per request.
 class FakeServer {
  public:
   using Handler = std::function<Answer(const Request&)>;
@@ -165,8 +165,8 @@ class FakeServer {
 
 inline const std::string kCommit(40, 'c');
 
-// The hub's answers for one repository, org/name: small files by Git's checksum, large ones (above 100 bytes) by
-// SHA-256 with a redirect to `elsewhere`, when it is set.
+// Answers for one repository, org/name. Small files are served with their Git checksum. Large files (above 100 bytes)
+// use SHA-256, with a redirect to `elsewhere` when it is set.
 struct FakeRepository {
   std::map<std::string, std::string> files;
   std::string elsewhere{};  // "http://127.0.0.1:1234"
@@ -198,7 +198,7 @@ struct FakeRepository {
     return with_range(request, std::move(answer));
   }
 
-  // The content of a file, from where the request asks for it.
+  // Serves a file's content from the requested offset.
   static Answer with_range(const Request& request, Answer answer) {
     const std::string range = request.header("range");
     if (range.empty() || request.method == "HEAD") return answer;

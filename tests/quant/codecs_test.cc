@@ -1,4 +1,4 @@
-// Block formats against the Python package gguf: what it reads out of random blocks, and the blocks it writes
+// Tests block formats against the Python package gguf: the values it reads from random blocks, and the blocks it writes
 // (tests/goldens/quant, made by tests/tools/make_quant_goldens.py).
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::vector<DType> block_types(F&& wanted) {
 }
 
 bool in_files(DType type) { return type->gguf >= 0 && type != &quant::Q8_K::kType; }  // Q8_K is for activations
-bool own_writer(DType type) { return type->name.ends_with("_k"); }                    // no reference in that package
+bool own_writer(DType type) { return type->name.ends_with("_k"); }  // that package has no reference writer
 bool written(DType type) { return type->encode != nullptr; }
 
 std::string name_of(const testing::TestParamInfo<DType>& info) { return std::string(info.param->name); }
@@ -59,7 +59,7 @@ TEST_P(CodecTest, ReadsWhatTheReferenceReads) {
 
 TEST_P(WritingTest, WritesWhatTheReferenceWrites) {
   const DType type = GetParam();
-  if (!in_files(type) || own_writer(type)) GTEST_SKIP() << "the reference does not write it";
+  if (!in_files(type) || own_writer(type)) GTEST_SKIP() << "the reference has no writer for this type";
   const auto source = read<float>("source.values");
   const auto expected = read<std::byte>(std::string(type->name) + ".quantized");
   ASSERT_EQ(expected.size(), source.size() / type->block_size * type->block_bytes);
@@ -75,14 +75,14 @@ TEST_P(WritingTest, NoInputIsUndefined) {
   wild[1] = -std::numeric_limits<float>::infinity();
   wild[2] = std::numeric_limits<float>::quiet_NaN();
   std::vector<std::byte> block(type->block_bytes);
-  from_float(type, wild.data(), block.data(), wild.size());  // the sanitizers judge
+  from_float(type, wild.data(), block.data(), wild.size());  // the sanitizers report any undefined behavior
   to_float(type, block.data(), wild.data(), wild.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodecTest, testing::ValuesIn(block_types(in_files)), name_of);
 INSTANTIATE_TEST_SUITE_P(All, WritingTest, testing::ValuesIn(block_types(written)), name_of);
 
-// Root mean square error beside that of formats with as many bits whose scales are not searched for.
+// Compares the root mean square error with formats of the same width that do not search for scales.
 TEST(KQuants, AreNearerThanTheirPlainRelatives) {
   const auto source = read<float>("source.values");
   const auto error = [&](DType type) {
@@ -137,7 +137,7 @@ TEST(Registry, KnowsTypesByNameAndByNumber) {
   EXPECT_EQ(find_gguf_dtype(12), &quant::Q4_K::kType);
   EXPECT_EQ(find_gguf_dtype(30), &kBFloat16);
   EXPECT_EQ(find_gguf_dtype(-1), nullptr);
-  EXPECT_EQ(find_gguf_dtype(4), nullptr);  // Q4_2 is gone
+  EXPECT_EQ(find_gguf_dtype(4), nullptr);  // Q4_2 was removed from ggml
   EXPECT_EQ(quant::Q4_K::kType.block_bytes, 144);
   EXPECT_EQ(quant::IQ1_M::kType.block_bytes, 56);
 }

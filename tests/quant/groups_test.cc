@@ -1,4 +1,4 @@
-// Integers in groups and 8-bit floats against their definitions.
+// Tests grouped integers and 8-bit floats against their definitions.
 #include "quant/groups.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace sluice::quant {
 namespace {
 
-// A number of E4M3 by its definition.
+// Value of an E4M3 code by definition.
 double defined(int bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   const double magnitude =
@@ -89,7 +89,7 @@ TYPED_TEST(GroupTest, WritesTheNearestLevelAndKeepsZero) {
     const auto [least, most] = std::minmax_element(in, in + TypeParam::kElements);
     EXPECT_NEAR(step * ((1 << TypeParam::kBits) - 1), *most - *least, 0.001f * (*most - *least));
     for (int i = 0; i < TypeParam::kElements; ++i) {
-      // The extremes lie up to half a step beyond the levels, as zero is one of them.
+      // The extremes lie up to half a step beyond the levels, because zero is one of the levels.
       EXPECT_LE(std::abs(out[i] - in[i]), 1.01f * step) << i;
       if (in[i] > *least + step && in[i] < *most - step) {
         EXPECT_LE(std::abs(out[i] - in[i]), 0.501f * step) << i;

@@ -1,4 +1,4 @@
-// Scalar conversions: every 16-bit value, and rounding against a reference computed in fp64.
+// Tests scalar conversions: every 16-bit value, and rounding against a reference in fp64.
 #include "tensor/dtype.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A binary format of 16 bits by its definition, in fp64, where every step is exact.
+// A 16-bit binary format evaluated from its definition in fp64, where every step is exact.
 struct Format {
   const char* name;
   int exponent_bits, mantissa_bits;
@@ -36,7 +36,7 @@ struct Format {
     const int hidden = exponent == 0 ? 0 : 1 << mantissa_bits;
     return sign * std::ldexp(hidden + mantissa, std::max(exponent, 1) - bias() - mantissa_bits);
   }
-  // The nearest value, ties to an even mantissa.
+  // Rounds to the nearest value, ties to an even mantissa.
   double rounded(double x) const {
     if (x == 0 || !std::isfinite(x)) return x;
     const int exponent = std::max(std::ilogb(x), 1 - bias());
@@ -153,7 +153,7 @@ TEST(DType, TypesWithoutAMeaningAsWeightsAreRefusedByName) {
   }
 }
 
-// Formats of 8 bits by their definition: every code, and what lies between two of them.
+// 8-bit formats evaluated from their definition: every code, and the midpoints between codes.
 struct ByteFormat {
   int mantissa_bits;
   int largest;  // code of the largest number
@@ -180,7 +180,7 @@ TEST(EightBits, RoundToTheNearestAndSaturate) {
         EXPECT_EQ(coded(value), code | bit);
         if (code == format.largest) break;
         const double middle = (value + format.value(code + 1)) / 2;
-        EXPECT_EQ(coded(middle), (code + code % 2) | bit);  // to the even one
+        EXPECT_EQ(coded(middle), (code + code % 2) | bit);  // ties go to the even code
         EXPECT_EQ(coded(middle * (1 - 1e-6)), code | bit);
         EXPECT_EQ(coded(middle * (1 + 1e-6)), (code + 1) | bit);
       }

@@ -1,4 +1,4 @@
-// Every component of tokenizer.json by itself, against tests/goldens/tokenizer/components (see make.py there).
+// Tests every component of tokenizer.json separately, against tests/goldens/tokenizer/components (see make.py there).
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// Tokenizer::open: every kind of tokenizer file against its own library, and what lies beside it.
+// Tests Tokenizer::open: every kind of tokenizer file against its own library, and the files next to it.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerFiles,
                            return name;
                          });
 
-// tokenizer.json taken apart into the files it was made of.
+// Splits tokenizer.json into the files from which it was made.
 TEST(TokenizerFolder, VocabularyAndMerges) {
   const std::string golden = kGoldens + "tokenizer/bytelevel-gpt2/";
   const Json json = parse_json(read(golden + "tokenizer.json"));
@@ -154,7 +154,7 @@ TEST(TokenizerFolder, Llama3AsTiktoken) {
   EXPECT_GT(count, 40u);
 }
 
-// A model folder with the tokens that a test adds.
+// Creates a model folder with the tokens that a test adds.
 class SentencePieceFolder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -199,7 +199,7 @@ TEST_F(SentencePieceFolder, SpecialTokensInText) {
   EXPECT_THAT(tokenizer->encode("<s><tool></s>", false), ElementsAre(1, 900, 2));
 }
 
-// The dummy prefix in front of every stretch of text, of the first, of none.
+// The dummy prefix comes before every stretch of text, before the first one, or before none.
 TEST_F(SentencePieceFolder, DummyPrefix) {
   const auto count = [&](const std::string& config) {
     const auto tokenizer = open(config);
@@ -245,12 +245,12 @@ TEST(TokenizerFolder, BrokenTiktokenFilesAreNamed) {
   EXPECT_THAT(refused(good + "IQ== x\n"), HasSubstr("line 701"));
   EXPECT_THAT(refused(good + "!!! 800\n"), HasSubstr("line 701"));
   EXPECT_THAT(refused(good + "IQ== 800\n"), HasSubstr("twice"));
-  EXPECT_THAT(refused(good + "enp6enp6enp6 0\n"), HasSubstr("rank 0 is there twice"));
+  EXPECT_THAT(refused(good + "enp6enp6enp6 0\n"), HasSubstr("rank 0 appears twice"));
   EXPECT_THAT(refused(good + "enp6enp6enp6 99999999999\n"), HasSubstr("line 701"));
-  EXPECT_THAT(refused("IQ== 0\n"), HasSubstr("no token for the byte 0"));
+  EXPECT_THAT(refused("IQ== 0\n"), HasSubstr("no token for byte 0"));
 }
 
-// Cut anywhere, or with any bit of its first 3000 bytes turned, a model is an error or a tokenizer that works.
+// A model that is cut anywhere, or has any bit of its first 3000 bytes flipped, gives an error or a working tokenizer.
 TEST(TokenizerFolder, BrokenSentencePieceModels) {
   const std::string good = read(kGoldens + "tokenizer_files/sentencepiece-bpe/tokenizer.model");
   EXPECT_THAT(error_of("/dev/null", ErrorCode::kCorruptFile), HasSubstr("no pieces"));

@@ -1,4 +1,4 @@
-// Vectors of tests/goldens/tokenizer: what Hugging Face's tokenizers makes of 140 texts with each kind of tokenizer.
+// Checks the vectors of tests/goldens/tokenizer: Hugging Face's tokens of 140 texts for each kind of tokenizer.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -35,7 +35,7 @@ TEST_P(TokenizerGolden, Encodes) {
   }
 }
 
-// "decoded" is of the ids without special tokens, "decoded_skip_special" of those with them.
+// "decoded" comes from the IDs without special tokens, "decoded_skip_special" from those with them.
 TEST_P(TokenizerGolden, Decodes) {
   for (const Json& v : vectors_) {
     EXPECT_EQ(tokenizer_->decode(v["ids_no_special"].get<std::vector<TokenId>>(), false),

@@ -1,4 +1,4 @@
-// tokenizer.json from strangers: a clean error that names the file and the field, whatever it holds.
+// Tests hostile tokenizer.json files: whatever they hold, the error names the file and the field.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::string with(std::string_view member) { return bpe(R"({"a":0,"b":1,"ab":2})"
 struct Case {
   std::string json;
   ErrorCode code;
-  std::string part;  // of the message
+  std::string part;  // expected part of the message
 };
 
 constexpr auto kCorrupt = ErrorCode::kCorruptFile;
@@ -63,7 +63,8 @@ TEST(HostileTokenizerFiles, AreRefusedByName) {
       {with(R"("added_tokens":[{"id":-1,"content":"x"}])"), kCorrupt, "added_tokens[0].id"},
       {with(R"("added_tokens":[{"id":99999999999,"content":"x"}])"), kCorrupt, "added_tokens[0].id"},
       {with(R"("added_tokens":[{"id":1,"content":"x"}])"), kCorrupt, "\"b\" in the vocabulary"},
-      {with(R"("added_tokens":[{"id":9,"content":"x"},{"id":9,"content":"y"}])"), kCorrupt, "is \"x\" already"},
+      {with(R"("added_tokens":[{"id":9,"content":"x"},{"id":9,"content":"y"}])"), kCorrupt,
+       "already assigned to \"x\""},
       {with(R"("added_tokens":[{"id":9,"content":7}])"), kCorrupt, "added_tokens[0].content"},
       {with(R"("added_tokens":[{"id":9,"content":"x","special":1}])"), kCorrupt, "added_tokens[0].special"},
       {with(R"("normalizer":{"type":"Rot13"})"), kUnsupported, "Rot13"},
@@ -148,7 +149,7 @@ TEST(HostileTokenizerFiles, HolesAndEmptyVocabulariesLoad) {
   EXPECT_TRUE(empty->encode("text that nothing can spell").empty());
 }
 
-// The unknown token may be part of merges, and merges may make tokens out of order.
+// The unknown token may take part in merges, and merges may produce tokens out of order.
 TEST(HostileTokenizerFiles, OddMergesTerminate) {
   const auto t = Tokenizer::from_json(
       R"({"model":{"vocab":{"a":0,"aa":1,"aaaa":2,"aaa":3},"merges":["aa aa","a a","aa a","a aa"],"unk_token":"a"}})",
@@ -170,7 +171,7 @@ TEST(HostileRequests, InvalidUtf8IsRefused) {
   }
 }
 
-// A pattern with catastrophic backtracking ends in an error of the request, not in a hang.
+// A pattern with catastrophic backtracking fails the request instead of hanging.
 TEST(HostileRequests, CatastrophicPatternsAreCutOff) {
   const auto t = Tokenizer::from_json(
       with(R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a+)+$b"},"behavior":"Isolated","invert":false})"),

@@ -1,4 +1,4 @@
-// What holds for any text and any tokens: round trips, streams, agreement with slow and simple versions.
+// Tests properties for any text and any tokens: round trips, streaming, agreement with simple reference versions.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -133,7 +133,8 @@ TEST(TokenizerProperties, VocabularyAnswers) {
   EXPECT_EQ(golden("wordpiece-bert-cased")->kind(), "WordPiece");
 }
 
-// "\n" + "\n\n" scores as "\n\n" + "\n": the last bit of the sum decides. Ids of Hugging Face tokenizers 0.23.
+// "\n" + "\n\n" scores the same as "\n\n" + "\n", except for the last bit of the sum. The IDs are those of Hugging Face
+// tokenizers 0.23.
 TEST(TokenizerProperties, TiesFallAsInTheReference) {
   const std::vector<TokenId> want = {1242, 281, 19, 22, 21, 76};
   EXPECT_EQ(golden("unigram-t5")->encode("alone\n\n\ndef", false), want);

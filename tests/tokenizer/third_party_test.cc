@@ -1,4 +1,4 @@
-// Llama 3's vocabulary at full size, from the folder that SLUICE_GOLDENS names.
+// Tests Llama 3's vocabulary at full size, from the folder named by SLUICE_GOLDENS.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ std::vector<std::string> split(const std::string& text, const std::string& by) {
   return parts;
 }
 
-// encoder.json and vocab.bpe as one tokenizer.json.
+// Combines encoder.json and vocab.bpe into one tokenizer.json.
 std::string llama3_json(const std::string& folder) {
   Json json = parse_json(read(SLUICE_SOURCE_DIR "/tests/goldens/tokenizer/bytelevel-llama3/tokenizer.json"));
   json["added_tokens"] = Json::array();

@@ -1,4 +1,4 @@
-// Texts encoded by several threads have the tokens that one thread finds, wherever their parts begin.
+// Tests that texts encoded by several threads get the same tokens as with one thread, wherever their parts begin.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,7 +23,7 @@ constexpr const char* kKinds[] = {"bytelevel-deepseek", "bytelevel-digits-added"
                                   "spm-bpe-llama2",     "spm-metaspace-first",    "unigram-t5",
                                   "unigram-xlmr",       "wordpiece-bert-cased",   "wordpiece-bert-uncased"};
 
-// Words, and what makes patterns look ahead: runs of white space, digits, marks, characters of every length.
+// Words, and text that makes patterns look ahead: runs of white space, digits, marks, characters of every length.
 std::string random_text(Random& random, int words) {
   static constexpr std::u32string_view kOdd = U" \n\r\t  .,'!’sSä漢字é́▁😀\u00A0\u2028_-12";
   std::string text;
@@ -64,7 +64,7 @@ std::vector<std::pair<size_t, size_t>> all_matches(const Regex& regex, const std
   return found;
 }
 
-// Patterns whose searches come together late, never, or after empty matches.
+// Patterns whose searches converge late, never, or after empty matches.
 TEST(Threads, SearchesThatBeginElsewhereFindTheSame) {
   for (const char* pattern : {"ab?", "(ab)+", "a{3}", "a*", "", "(?<=a)b|a(?=b)", "aa|aba|b", "(a|b){7}", "^a+|b$",
                               "a[ab\n]*a", "\\s+(?!\\S)|\\s+|a+"}) {

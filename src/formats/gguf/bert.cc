@@ -1,6 +1,6 @@
-// GGUF architectures of encoders: BERT, as which the converter writes RoBERTa and XLM-R as well (their positions begin
-// at 0 in the file), Nomic BERT, ModernBERT, EuroBERT, Jina's. What files of vectors lack (poolers, heads) no vector
-// needs; those of rerankers (pooling_type 4) have heads, and pool by the first token.
+// GGUF architectures of encoders: BERT, Nomic BERT, ModernBERT, EuroBERT and Jina's. The converter writes RoBERTa and
+// XLM-R as BERT too; their positions start at 0 in the file. Embedding files lack poolers and heads, which embeddings
+// do not need. Reranker files (pooling_type 4) have heads, and pool by the first token.
 #include <fmt/core.h>
 
 #include "formats/gguf/architecture.h"
@@ -62,12 +62,14 @@ constexpr TensorRule kJina3[] = {
 };
 constexpr TensorRule kHead[] = {{"cls", "pooler.dense"}, {"cls.output", "classifier"}};
 
-// A reranker's labels; `architecture` of it.
+// Reads a reranker's labels and sets its `architecture`. Returns whether the file is a reranker.
 bool read_labels(GgufConfig& c, const char* architecture, const char* model_type) {
   constexpr int64_t kRank = 4;
   if (c.integer_or("pooling_type", 0) != kRank) return false;
   const TensorEntry* scores = c.tensor("cls.output.weight");
-  if (scores == nullptr || scores->shape.rank() < 1) c.refuse("pooling_type", "4 needs the tensor cls.output.weight");
+  if (scores == nullptr || scores->shape.rank() < 1) {
+    c.refuse("pooling_type", "4 requires the tensor cls.output.weight");
+  }
   const int64_t labels = scores->shape.rank() == 1 ? 1 : scores->shape[0];
   c.architecture(architecture, model_type);
   Json names = Json::object();
@@ -129,7 +131,7 @@ void configure_eurobert(GgufConfig& c) {
   c.tensors = {kLlamaTensors};
 }
 
-// With the adapters of one task merged, or none.
+// The file holds the weights with one task's adapters merged, or with none.
 void configure_jina3(GgufConfig& c) {
   configure_encoder(c, "JinaEmbeddingsV3Model", "jina_embeddings_v3");
   c.rope();

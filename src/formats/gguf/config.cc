@@ -1,4 +1,4 @@
-// From GGUF metadata to Hugging Face's configuration: what all architectures share.
+// Translates GGUF metadata to Hugging Face's configuration: the part that all architectures share.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ std::vector<int64_t> GgufConfig::of_layers(std::string_view key) {
   if (value == nullptr || !value->array) return std::vector<int64_t>(static_cast<size_t>(layers_), integer(key));
   read_.insert(name);
   std::vector<int64_t> numbers = file_.metadata.integers(name);
-  if (static_cast<int64_t>(numbers.size()) != blocks_) refuse(key, "has not one entry per layer");
+  if (static_cast<int64_t>(numbers.size()) != blocks_) refuse(key, "expected one entry per layer");
   numbers.resize(static_cast<size_t>(layers_));
   return numbers;
 }
@@ -87,7 +87,7 @@ std::vector<double> GgufConfig::unprefixed_numbers(std::string_view key) const {
 std::string GgufConfig::pooling() {
   constexpr const char* kNames[] = {"", "mean", "cls", "lasttoken"};  // llama.cpp's numbers
   const int64_t type = integer_or("pooling_type", 0);
-  constexpr int64_t kRank = 4;  // scores of a classifier
+  constexpr int64_t kRank = 4;  // llama.cpp's number for the scores of a classifier
   if (type == kRank && hf["architectures"][0].get<std::string>().ends_with("ForSequenceClassification")) return "";
   if (type < 0 || type >= static_cast<int64_t>(std::size(kNames))) {
     refuse("pooling_type", fmt::format("{} is not supported", type));
@@ -126,41 +126,44 @@ void GgufConfig::architecture(const char* name, const char* model_type) {
 void GgufConfig::sizes(Causal wanted) {
   const TensorEntry* embedding = tensor("token_embd.weight");
   if (embedding == nullptr || embedding->shape.rank() != 2) {
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: no matrix token_embd.weight", file_.metadata.file));
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: tensor token_embd.weight is missing or not a matrix", file_.metadata.file));
   }
   hf["vocab_size"] = embedding->shape[0];
   hf["hidden_size"] = hidden_ = integer("embedding_length");
   blocks_ = integer("block_count");
   const int64_t predicting = integer_or("nextn_predict_layers", 0);
-  if (blocks_ < 1 || blocks_ > 1 << 16) refuse("block_count", fmt::format("{} is out of range", blocks_));
+  if (blocks_ < 1 || blocks_ > 1 << 16) {
+    refuse("block_count", fmt::format("{} is out of range (expected 1 to 65536)", blocks_));
+  }
   if (predicting < 0 || predicting >= blocks_) {
-    refuse("nextn_predict_layers", fmt::format("{} of {} blocks", predicting, blocks_));
+    refuse("nextn_predict_layers", fmt::format("{} is out of range for {} blocks", predicting, blocks_));
   }
   hf["num_hidden_layers"] = layers_ = blocks_ - predicting;
   hf["max_position_embeddings"] = context_ = integer("context_length");
   hf["tie_word_embeddings"] = !has_tensor("output.weight");
   ignore({"vocab_size", "tensor_data_layout"});
   if (boolean_or("attention.causal", true) != (wanted == Causal::kYes)) {
-    refuse("attention.causal", "is not what this architecture has here");
+    refuse("attention.causal", "does not match this architecture");
   }
 }
 
 void GgufConfig::heads() {
   hf["num_attention_heads"] = heads_ = integer("attention.head_count");
   kv_heads_ = heads_;
-  if (has("attention.head_count_kv")) {  // layers without attention have none
+  if (has("attention.head_count_kv")) {  // layers without attention have no kv heads
     const std::vector<int64_t> of_each = of_layers("attention.head_count_kv");
     kv_heads_ = *std::ranges::max_element(of_each);
     if (std::ranges::any_of(of_each, [&](int64_t n) { return n != 0 && n != kv_heads_; })) {
       refuse("attention.head_count_kv", "differs from layer to layer, which is not supported");
     }
   }
-  if (heads_ < 1 || kv_heads_ < 1 || hidden_ < 1) refuse("attention.head_count", "is not positive");
+  if (heads_ < 1 || kv_heads_ < 1 || hidden_ < 1) refuse("attention.head_count", "must be positive");
   head_dim_ = integer_or("attention.key_length", hidden_ / heads_);
   if (head_dim_ < 1 || head_dim_ > 1 << 20)
     refuse("attention.key_length", fmt::format("{} is out of range", head_dim_));
   if (integer_or("attention.value_length", head_dim_) != head_dim_) {
-    refuse("attention.value_length", "differs from attention.key_length");
+    refuse("attention.value_length", "must equal attention.key_length");
   }
   hf["num_key_value_heads"] = kv_heads_;
   hf["head_dim"] = head_dim_;
@@ -175,7 +178,9 @@ std::vector<bool> GgufConfig::attends() {
 void GgufConfig::rope(int64_t head_dim) {
   hf["rope_theta"] = number_or("rope.freq_base", 10000.0);
   const int64_t rotary = integer_or("rope.dimension_count", head_dim);
-  if (rotary < 1 || rotary > head_dim) refuse("rope.dimension_count", fmt::format("{} of {}", rotary, head_dim));
+  if (rotary < 1 || rotary > head_dim) {
+    refuse("rope.dimension_count", fmt::format("{} is out of range (expected 1 to {})", rotary, head_dim));
+  }
   hf["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
   rope_scaling(rotary);
 }
@@ -188,8 +193,8 @@ void GgufConfig::yarn_scales(double mscale, double mscale_all_dim) {
   scaling["mscale_all_dim"] = mscale_all_dim;
 }
 
-// Frequencies given one by one (rope_freqs: Llama 3's rule, worked out; rope_factors_*: LongRoPE) or by a rule.
-// llama.cpp multiplies YaRN's own factor of cosines and sines with attn_factor.
+// Frequencies are either listed one by one (rope_freqs: precomputed by Llama 3's rule; rope_factors_*: LongRoPE) or
+// given by a rule. llama.cpp multiplies YaRN's own factor of cosines and sines by attn_factor.
 void GgufConfig::rope_scaling(int64_t rotary) {
   const std::string type = text_or("rope.scaling.type", "none");
   const double factor = has("rope.scale_linear") ? number("rope.scale_linear") : number_or("rope.scaling.factor", 1.0);
@@ -197,15 +202,16 @@ void GgufConfig::rope_scaling(int64_t rotary) {
   const double attention = number_or("rope.scaling.attn_factor", 1.0);
   const double fast = number_or("rope.scaling.yarn_beta_fast", 32.0),
                slow = number_or("rope.scaling.yarn_beta_slow", 1.0);
-  if (number_or("rope.scaling.yarn_ext_factor", 1.0) != 1.0) refuse("rope.scaling.yarn_ext_factor", "is not 1");
-  if (number_or("rope.scaling.yarn_attn_factor", 1.0) != 1.0) refuse("rope.scaling.yarn_attn_factor", "is not 1");
+  if (number_or("rope.scaling.yarn_ext_factor", 1.0) != 1.0) refuse("rope.scaling.yarn_ext_factor", "must be 1");
+  if (number_or("rope.scaling.yarn_attn_factor", 1.0) != 1.0) refuse("rope.scaling.yarn_attn_factor", "must be 1");
   ignore({"rope.scaling.finetuned"});
   std::vector<double> each = values("rope_freqs.weight"), long_factors = values("rope_factors_long.weight");
   std::vector<double> short_factors = values("rope_factors_short.weight");
   if (!each.empty()) short_factors = long_factors = each;
   if (!long_factors.empty() || !short_factors.empty()) {
     if (type != "none" && type != "longrope") {
-      refuse("rope.scaling.type", fmt::format("'{}' with factors of single frequencies", type));
+      refuse("rope.scaling.type",
+             fmt::format("'{}' cannot be combined with factors per frequency (expected none or longrope)", type));
     }
     for (const auto* list : {&short_factors, &long_factors}) {
       if (static_cast<int64_t>(list->size()) * 2 != rotary) {
@@ -228,7 +234,8 @@ void GgufConfig::rope_scaling(int64_t rotary) {
                               {"attention_factor", attention * by_rule},
                               {"original_max_position_embeddings", original}};
   } else if (type != "none") {
-    refuse("rope.scaling.type", fmt::format("'{}' is none of none, linear, yarn, longrope", type));
+    refuse("rope.scaling.type",
+           fmt::format("unknown value '{}' (expected one of: none, linear, yarn, longrope)", type));
   } else if (factor != 1.0) {
     hf["rope_scaling"] = Json{{"rope_type", "linear"}, {"factor", factor}};
   }
@@ -247,7 +254,7 @@ void GgufConfig::windows(int period) {
   if (pattern != nullptr && pattern->array) {
     const std::vector<double> sliding = file_.metadata.numbers(key);
     if (static_cast<int64_t>(sliding.size()) != blocks_) {
-      refuse("attention.sliding_window_pattern", "has not one entry per layer");
+      refuse("attention.sliding_window_pattern", "expected one entry per layer");
     }
     for (int64_t i = 0; i < layers_; ++i) add(sliding[i] != 0);
   } else {
@@ -272,12 +279,16 @@ void GgufConfig::experts(const char* count_key, const char* inner_key) {
 Gating GgufConfig::gating() {
   const int64_t number = integer_or("expert_gating_func", static_cast<int64_t>(Gating::kSoftmax));
   const auto gating = static_cast<Gating>(number);
-  if (gating != Gating::kSoftmax && gating != Gating::kSigmoid) refuse("expert_gating_func", "is not supported here");
+  if (gating != Gating::kSoftmax && gating != Gating::kSigmoid) {
+    refuse("expert_gating_func", "is not supported (expected softmax or sigmoid)");
+  }
   return gating;
 }
 
 void GgufConfig::require_gating(Gating wanted) {
-  if (has("expert_gating_func") && gating() != wanted) refuse("expert_gating_func", "is not supported here");
+  if (has("expert_gating_func") && gating() != wanted) {
+    refuse("expert_gating_func", "is not supported for this architecture");
+  }
 }
 
 void GgufConfig::rename(const char* from, const char* to) {

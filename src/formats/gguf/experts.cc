@@ -1,4 +1,4 @@
-// GGUF architectures of mixtures of experts that stand for themselves, gpt-oss to Llama 4, and of latent attention.
+// GGUF architectures of mixture-of-experts families of their own, gpt-oss to Llama 4, and of latent attention.
 #include "formats/gguf/architecture.h"
 
 namespace sluice {
@@ -15,7 +15,7 @@ constexpr TensorRule kGptOss[] = {
     {"blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.down_proj"},
 };
 
-// The keys' and values' projection in one, or, in newer files, one matrix for each head of either.
+// Latent attention. Keys and values have one joint projection, or, in newer files, one matrix per head for each.
 constexpr TensorRule kLatent[] = {
     {"blk.{}.attn_q_a", "model.layers.{}.self_attn.q_a_proj"},
     {"blk.{}.attn_q_a_norm", "model.layers.{}.self_attn.q_a_layernorm"},
@@ -27,7 +27,7 @@ constexpr TensorRule kLatent[] = {
     {"blk.{}.attn_v_b", "model.layers.{}.self_attn.v_b_proj"},
 };
 
-// Kimi Linear: delta attention beside a latent one, experts under names of their own.
+// Kimi Linear: delta attention next to latent attention; the experts have different names.
 constexpr TensorRule kKimi[] = {
     {"blk.{}.ssm_conv1d_q", "model.layers.{}.self_attn.q_conv1d", kDepthwise},
     {"blk.{}.ssm_conv1d_k", "model.layers.{}.self_attn.k_conv1d", kDepthwise},
@@ -98,20 +98,20 @@ void configure_gpt_oss(GgufConfig& c) {
   configure_llama_like(c, "GptOssForCausalLM", "gpt_oss");
   c.windows(2);
   c.experts("num_local_experts", "intermediate_size");
-  // As its authors say; llama.cpp rounds the limits of the ramp.
+  // Follows the model's authors. llama.cpp rounds the limits of the ramp.
   if (c.hf.contains("rope_scaling") && c.hf["rope_scaling"]["rope_type"] == "yarn") {
     c.hf["rope_scaling"]["truncate"] = false;
   }
   c.tensors = {kGptOss, kLlamaTensors};
 }
 
-// Sizes of the heads: in files that split the projection of keys and values, those of the latent vectors stand where
-// others have the heads'.
+// Reads head sizes. In files with separate projections of keys and values, the usual keys hold the sizes of the latent
+// vectors.
 void read_latent_sizes(GgufConfig& c) {
   const bool split = c.has("attention.key_length_mla");
   const int64_t rotary = c.integer("rope.dimension_count");
   const int64_t key = c.integer(split ? "attention.key_length_mla" : "attention.key_length");
-  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "is not above rope.dimension_count");
+  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "must be greater than rope.dimension_count");
   c.ignore({"attention.key_length", "attention.value_length", "attention.head_count_kv"});
   c.hf["qk_rope_head_dim"] = rotary;
   c.hf["qk_nope_head_dim"] = key - rotary;
@@ -131,7 +131,7 @@ void configure_deepseek2(GgufConfig& c) {
   c.hf["attention_bias"] = c.has_tensor("blk.0.attn_kv_a_mqa.bias");
   c.rms_norm();
   c.integer("feed_forward_length", "intermediate_size");
-  // The converter writes a tenth of mscale_all_dim. llama.cpp takes mscale to be equal, where it is not 1.
+  // The converter writes a tenth of mscale_all_dim. llama.cpp assumes that mscale is equal when it is not 1.
   if (const double tenth = c.number_or("rope.scaling.yarn_log_multiplier", 0.0); tenth != 0) {
     c.yarn_scales(10 * tenth, 10 * tenth);
   }
@@ -147,7 +147,7 @@ void configure_deepseek2(GgufConfig& c) {
   c.tensors.insert(c.tensors.begin(), kLatent);
 }
 
-// Layers without kv heads have delta attention, with as many heads as the others. Nothing is rotated.
+// Layers without kv heads use delta attention, with as many heads as the other layers. There is no rotary embedding.
 void configure_kimi_linear(GgufConfig& c) {
   c.architecture("KimiLinearForCausalLM", "kimi_linear");
   c.sizes();
@@ -182,13 +182,13 @@ void configure_deepseek(GgufConfig& c) {
   configure_llama_like(c, "DeepseekForCausalLM", "deepseek");
   c.hf["attention_bias"] = c.has_bias();
   c.require_gating(Gating::kSoftmax);
-  if (c.number_or("expert_weights_scale", 1.0) != 1.0) c.refuse("expert_weights_scale", "is not 1");
+  if (c.number_or("expert_weights_scale", 1.0) != 1.0) c.refuse("expert_weights_scale", "must be 1");
   read_expert_sizes(c);
   c.rename("routed_scaling_factor", "");
   c.tensors.insert(c.tensors.begin(), kPairedTensors);
 }
 
-// MiniCPM 3. Its factors are the same in all its models; files have none.
+// MiniCPM 3. Its factors are the same in all its models and not stored in files.
 void configure_minicpm3(GgufConfig& c) {
   c.architecture("MiniCPM3ForCausalLM", "minicpm3");
   c.sizes();
@@ -196,7 +196,7 @@ void configure_minicpm3(GgufConfig& c) {
   c.integer("feed_forward_length", "intermediate_size");
   c.rms_norm();
   const int64_t rotary = c.integer("rope.dimension_count"), key = c.integer("attention.key_length");
-  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "is not above rope.dimension_count");
+  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "must be greater than rope.dimension_count");
   c.hf["qk_rope_head_dim"] = rotary;
   c.hf["qk_nope_head_dim"] = key - rotary;
   if (c.has("attention.value_length")) c.integer("attention.value_length", "v_head_dim");
@@ -216,7 +216,7 @@ void configure_exaone_moe(GgufConfig& c) {
   c.tensors.insert(c.tensors.begin(), kExaoneMoe);
 }
 
-// Embeddings are scaled in all of its models; files do not say so.
+// All its models scale embeddings; files do not record that.
 void configure_afmoe(GgufConfig& c) {
   configure_llama_like(c, "AfmoeForCausalLM", "afmoe");
   c.windows(4);
@@ -232,14 +232,14 @@ void configure_afmoe(GgufConfig& c) {
   c.tensors.insert(c.tensors.begin(), kAfmoe);
 }
 
-// Chunks, temperatures and norms of queries and keys are as in the models that were published; files do not say them,
-// but for a window of 0, which stands for attention without chunks.
+// Chunks, temperatures and norms of queries and keys follow the published models, because files do not record them. The
+// exception is a window of 0, which means attention without chunks.
 void configure_llama4(GgufConfig& c) {
   configure_llama_like(c, "Llama4ForCausalLM", "llama4_text");
   c.rename("intermediate_size", "intermediate_size_mlp");
   c.experts("num_local_experts", "intermediate_size");
   c.integer("interleave_moe_layer_step", "interleave_moe_layer_step");
-  if (c.integer_or("leading_dense_block_count", 0) != 0) c.refuse("leading_dense_block_count", "is not 0");
+  if (c.integer_or("leading_dense_block_count", 0) != 0) c.refuse("leading_dense_block_count", "must be 0");
   c.ignore({"expert_shared_feed_forward_length", "expert_shared_count"});
   constexpr int64_t kMaverickExperts = 128;
   c.hf["use_qk_norm"] = c.hf["num_local_experts"] != kMaverickExperts;
@@ -248,7 +248,7 @@ void configure_llama4(GgufConfig& c) {
   c.tensors = {kLlama4, kLlamaTensors};
 }
 
-// Weights of the chosen add up to one, in all of its models.
+// The weights of the selected experts add up to one in all its models.
 void configure_dbrx(GgufConfig& c) {
   configure_llama_like(c, "DbrxForCausalLM", "dbrx");
   c.ignore({"attention.layer_norm_epsilon"});  // always 1e-5

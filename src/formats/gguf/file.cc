@@ -1,4 +1,4 @@
-// Reader of GGUF headers: every count is bounded by the bytes that are left before anything is allocated for it.
+// Reads GGUF headers. Every count is checked against the remaining bytes before anything is allocated for it.
 #include "formats/gguf/file.h"
 
 #include <fmt/core.h>
@@ -22,7 +22,7 @@ constexpr uint64_t kMaxKeys = 1u << 16, kMaxKeyBytes = 65535, kMaxTensors = 300'
 constexpr uint64_t kMaxTextBytes = 16u << 20, kMaxArray = 64u << 20;
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 1u << 20;
 
-// Bytes of a number or bool; 0 for strings and arrays.
+// Returns the size of a number or bool in bytes; 0 for strings and arrays.
 uint64_t bytes_of(Type type) {
   switch (type) {
     case Type::kUint8:
@@ -47,7 +47,7 @@ uint64_t bytes_of(Type type) {
   return 0;
 }
 
-// A position in the file, and what is being read there, for messages.
+// A position in the file, and the item being read there, for error messages.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> file, const std::string& name) : file_(file), name_(name) {}
@@ -64,7 +64,7 @@ class Cursor {
   uint64_t position() const { return at_; }
 
   const std::byte* take(uint64_t bytes, std::string_view what) {
-    if (bytes > left()) fail(fmt::format("{} of {} bytes in a file with {} left", what, bytes, left()));
+    if (bytes > left()) fail(fmt::format("{} has {} bytes, but the file has only {} left", what, bytes, left()));
     const std::byte* data = file_.data() + at_;
     at_ += bytes;
     return data;
@@ -77,7 +77,7 @@ class Cursor {
   }
   std::string_view text(std::string_view what, uint64_t most) {
     const auto length = number<uint64_t>("a length");
-    if (length > most) fail(fmt::format("{} of {} bytes (at most {})", what, length, most));
+    if (length > most) fail(fmt::format("{} has {} bytes (at most {} are allowed)", what, length, most));
     return {reinterpret_cast<const char*>(take(length, what)), length};
   }
 
@@ -103,9 +103,11 @@ GgufValue read_value(Cursor& in) {
     if (value.type == Type::kArray) in.fail("an array of arrays is not supported", ErrorCode::kUnsupportedModel);
     value.count = in.number<uint64_t>("a count");
     const uint64_t least = value.type == Type::kString ? 8 : bytes_of(value.type);
-    if (value.count > kMaxArray) in.fail(fmt::format("{} elements (at most {})", value.count, kMaxArray));
+    if (value.count > kMaxArray) {
+      in.fail(fmt::format("array of {} elements (at most {} are allowed)", value.count, kMaxArray));
+    }
     if (value.count > in.left() / least) {
-      in.fail(fmt::format("{} elements in a file with {} bytes left", value.count, in.left()));
+      in.fail(fmt::format("array of {} elements, but the file has only {} bytes left", value.count, in.left()));
     }
   }
   if (value.type == Type::kString) {
@@ -116,7 +118,7 @@ GgufValue read_value(Cursor& in) {
   value.data = in.take(value.count * bytes_of(value.type), "a value");
   if (value.type == Type::kBool) {
     for (uint64_t i = 0; i < value.count; ++i) {
-      if (std::to_integer<int>(value.data[i]) > 1) in.fail("a bool that is neither 0 nor 1");
+      if (std::to_integer<int>(value.data[i]) > 1) in.fail("bool is neither 0 nor 1");
     }
   }
   return value;
@@ -127,20 +129,24 @@ struct Header {
 };
 Header read_header(Cursor& in, std::span<const std::byte> file, int& version) {
   const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  if (text.starts_with("version https://git-lfs")) in.fail("a Git LFS pointer and not the file itself (git lfs pull)");
-  if (!text.starts_with("GGUF")) in.fail("no GGUF file: it does not begin with \"GGUF\"");
+  if (text.starts_with("version https://git-lfs")) {
+    in.fail("this is a Git LFS pointer, not the file itself (run git lfs pull)");
+  }
+  if (!text.starts_with("GGUF")) in.fail("not a GGUF file: it does not begin with \"GGUF\"");
   in.take(4, "the magic");
   const auto number = in.number<uint32_t>("the version");
-  if ((number & 0xffff) == 0) in.fail("a big-endian GGUF file is not supported", ErrorCode::kUnsupportedModel);
+  if ((number & 0xffff) == 0) in.fail("big-endian GGUF files are not supported", ErrorCode::kUnsupportedModel);
   if (number != 2 && number != 3) {
-    in.fail(fmt::format("GGUF version {} is not supported (2 and 3 are)", number), ErrorCode::kUnsupportedModel);
+    in.fail(fmt::format("GGUF version {} is not supported (expected 2 or 3)", number), ErrorCode::kUnsupportedModel);
   }
   version = static_cast<int>(number);
   const auto tensors = in.number<uint64_t>("the number of tensors");
   const auto keys = in.number<uint64_t>("the number of keys");
   constexpr uint64_t kLeastKey = 8 + 4 + 1, kLeastTensor = 8 + 4 + 8 + 4 + 8;
-  if (tensors > kMaxTensors || tensors > in.left() / kLeastTensor) in.fail(fmt::format("{} tensors", tensors));
-  if (keys > kMaxKeys || keys > in.left() / kLeastKey) in.fail(fmt::format("{} metadata keys", keys));
+  if (tensors > kMaxTensors || tensors > in.left() / kLeastTensor) {
+    in.fail(fmt::format("tensor count {} is too large", tensors));
+  }
+  if (keys > kMaxKeys || keys > in.left() / kLeastKey) in.fail(fmt::format("metadata key count {} is too large", keys));
   return {tensors, keys};
 }
 
@@ -148,7 +154,7 @@ void read_metadata(Cursor& in, uint64_t keys, GgufMetadata& metadata) {
   for (uint64_t i = 0; i < keys; ++i) {
     in.at(fmt::format("metadata key {} of {}", i + 1, keys));
     const std::string_view key = in.text("a key", kMaxKeyBytes);
-    if (key.empty()) in.fail("has no name");
+    if (key.empty()) in.fail("name is empty");
     in.at("metadata", key);
     if (!metadata.values.emplace(key, read_value(in)).second) in.fail("duplicate key");
   }
@@ -159,25 +165,27 @@ uint64_t alignment_of(const GgufMetadata& metadata) {
   const int64_t alignment = metadata.integer(kKey).value_or(kDefaultAlignment);
   if (alignment < 1 || alignment > static_cast<int64_t>(kMaxAlignment) ||
       !std::has_single_bit(static_cast<uint64_t>(alignment))) {
-    metadata.fail(kKey, fmt::format("{} is no power of two from 1 to {}", alignment, kMaxAlignment));
+    metadata.fail(kKey, fmt::format("{} is not a power of two from 1 to {}", alignment, kMaxAlignment));
   }
   return static_cast<uint64_t>(alignment);
 }
 
 struct Declared {
   TensorEntry entry;
-  uint64_t offset = 0;  // from the start of the data
+  uint64_t offset = 0;  // from the start of the tensor data
 };
 
-// Element type, dimensions and bytes of one tensor: checked for overflow before anything is multiplied further.
+// Reads type, dimensions and size of one tensor. Products are checked for overflow before they are used.
 Declared read_tensor(Cursor& in, uint64_t index) {
   in.at(fmt::format("tensor {}", index + 1));
   Declared out;
   out.entry.name = in.text("a name", kMaxNameBytes);
-  if (out.entry.name.empty()) in.fail("has no name");
+  if (out.entry.name.empty()) in.fail("name is empty");
   in.at("tensor", out.entry.name);
   const auto rank = in.number<uint32_t>("the number of dimensions");
-  if (rank < 1 || rank > Shape::kMaxRank) in.fail(fmt::format("{} dimensions (1 to {})", rank, Shape::kMaxRank));
+  if (rank < 1 || rank > Shape::kMaxRank) {
+    in.fail(fmt::format("{} dimensions (expected 1 to {})", rank, Shape::kMaxRank));
+  }
   uint64_t dims[Shape::kMaxRank], elements = 1;
   bool overflow = false;
   for (uint32_t i = 0; i < rank; ++i) {
@@ -190,28 +198,31 @@ Declared read_tensor(Cursor& in, uint64_t index) {
   const DType dtype = type <= INT32_MAX ? find_gguf_dtype(static_cast<int>(type)) : nullptr;
   if (dtype == nullptr) in.fail(fmt::format("ggml type {} is not supported", type), ErrorCode::kUnsupportedModel);
   if (dims[0] % static_cast<uint64_t>(dtype->block_size) != 0) {
-    in.fail(fmt::format("rows of {} elements are no whole blocks of {}, as {} has", dims[0], dtype->block_size,
-                        dtype->name));
+    in.fail(fmt::format("rows of {} elements are not a multiple of {}, the block size of {}", dims[0],
+                        dtype->block_size, dtype->name));
   }
   uint64_t bytes = 0;
   overflow |= __builtin_mul_overflow(elements / dtype->block_size, uint64_t(dtype->block_bytes), &bytes);
-  if (overflow || elements > INT64_MAX || bytes > INT64_MAX) in.fail("its dimensions overflow");
+  if (overflow || elements > INT64_MAX || bytes > INT64_MAX) in.fail("the product of its dimensions overflows");
   for (uint32_t i = rank; i > 0; --i) out.entry.shape.append(static_cast<int64_t>(dims[i - 1]));
   out.entry.dtype = dtype;
   out.entry.bytes = bytes;
   return out;
 }
 
-// Points the tensors into the data, which begins at the next aligned byte.
+// Sets the tensors' data pointers. The data begins at the next aligned byte.
 void place_tensors(Cursor& in, std::span<const std::byte> file, uint64_t alignment, std::vector<Declared>& tensors) {
   const uint64_t begin = (in.position() + alignment - 1) / alignment * alignment;
   const uint64_t size = begin < file.size() ? file.size() - begin : 0;
   std::vector<const Declared*> order;
   for (Declared& t : tensors) {
     in.at("tensor", t.entry.name);
-    if (t.offset % alignment != 0) in.fail(fmt::format("offset {} is no multiple of {}", t.offset, alignment));
+    if (t.offset % alignment != 0) {
+      in.fail(fmt::format("offset {} is not a multiple of the alignment {}", t.offset, alignment));
+    }
     if (t.offset > size || t.entry.bytes > size - t.offset) {
-      in.fail(fmt::format("{} bytes at {} of {}: the file is truncated", t.entry.bytes, t.offset, size));
+      in.fail(fmt::format("{} bytes at offset {} exceed the {} bytes of data: the file is truncated", t.entry.bytes,
+                          t.offset, size));
     }
     t.entry.data = file.data() + begin + t.offset;
     order.push_back(&t);

@@ -1,5 +1,5 @@
 // GGUF checkpoints: one file, or parts NAME-00001-of-00003.gguf, mapped and translated to Hugging Face's configuration
-// and names.
+// and tensor names.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "NAME" of a part "NAME-00002-of-00003.gguf", and how many there are; 0 when the name is none of a part.
+// The parsed name of a part, "NAME-00002-of-00003.gguf": "NAME", number and count. The count is 0 for other names.
 struct Part {
   std::string stem;
   int number = 0, count = 0;
@@ -43,7 +43,7 @@ std::vector<fs::path> gguf_files(const fs::path& folder) {
   return files;
 }
 
-// The one model of a folder: a file, or the first of its parts. Beside it there may lie what sees for it.
+// Returns the only model of a folder: a file, or its first part. The encoder of a multimodal model may lie next to it.
 fs::path only_model(const fs::path& folder) {
   std::vector<fs::path> models;
   for (const fs::path& file : gguf_files(folder)) {
@@ -54,7 +54,7 @@ fs::path only_model(const fs::path& folder) {
   std::string names;
   for (const fs::path& model : models)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", model.filename().string());
-  throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: {} GGUF models in this folder, name one of them: {}",
+  throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: the folder has {} GGUF models; specify one of them: {}",
                                                         folder.string(), models.size(), names));
 }
 
@@ -87,25 +87,26 @@ class GgufCheckpoint : public Checkpoint {
   [[noreturn]] void refuse_architecture(const std::string& name) const {
     if (name == "clip") {
       file_.metadata.fail("general.architecture",
-                          "\"clip\" is the part of a model that sees or hears; name the file with its decoder",
+                          "\"clip\" is the image or audio encoder of a model; specify the file of its text decoder",
                           ErrorCode::kUnsupportedModel);
     }
     std::string known;
     for (const GgufArchitecture* one : Registry<GgufArchitecture>::all()) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", one->name);
     }
-    file_.metadata.fail("general.architecture", fmt::format("{} is none of {}", dump_json(name), known),
+    file_.metadata.fail("general.architecture",
+                        fmt::format("unknown architecture {} (expected one of: {})", dump_json(name), known),
                         ErrorCode::kUnsupportedModel);
   }
 
-  // Maps the file, or all parts when it is one of several.
+  // Maps the file, or all parts of a split model.
   void read_files(const fs::path& path) {
     const Part part = parse_part(path.filename().string());
     map(part.number > 1 ? part_path(path, part, 1) : path, file_);
     const int64_t count = file_.metadata.integer("split.count").value_or(1);
     if (count <= 1) return;
     if (part.count != count) {
-      file_.metadata.fail("split.count", fmt::format("is {}, which the file's name does not say", count));
+      file_.metadata.fail("split.count", fmt::format("is {}, which does not match the file name", count));
     }
     for (int number = 2; number <= part.count; ++number) {
       GgufFile more;
@@ -118,14 +119,14 @@ class GgufCheckpoint : public Checkpoint {
     }
     const auto total = static_cast<int64_t>(file_.tensors.size());
     if (file_.metadata.integer("split.tensors.count").value_or(total) != total) {
-      file_.metadata.fail("split.tensors.count", fmt::format("the parts have {} tensors", total));
+      file_.metadata.fail("split.tensors.count", fmt::format("does not match the {} tensors of the parts", total));
     }
     std::vector<std::string_view> names;
     for (const TensorEntry& entry : file_.tensors) names.push_back(entry.name);
     std::ranges::sort(names);
     if (const auto twice = std::ranges::adjacent_find(names); twice != names.end()) {
-      throw Error(ErrorCode::kCorruptFile,
-                  fmt::format("{}: tensor {} is in two parts", file_.metadata.file, dump_json(std::string(*twice))));
+      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: tensor {} appears in two parts", file_.metadata.file,
+                                                       dump_json(std::string(*twice))));
     }
   }
 
@@ -139,7 +140,7 @@ class GgufCheckpoint : public Checkpoint {
     into = read_gguf(files_.back()->bytes(), path.string());
   }
 
-  // The widest plain type that the matrices have; quantized ones are multiplied as they are.
+  // Returns the widest plain type of the matrices. Quantized matrices keep their format.
   const char* plain_type() const {
     const auto any = [&](DType type) {
       return std::ranges::any_of(file_.tensors,

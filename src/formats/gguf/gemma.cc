@@ -1,4 +1,4 @@
-// GGUF architectures of Gemma: norm weights are stored with the one added that the model adds.
+// GGUF architectures of Gemma. The converter stores 1 + weight for norms, the 1 that the model adds.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr TensorRule kNorms[] = {
     {"blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm", kPlusOne},
     {"blk.{}.ffn_norm", "model.layers.{}.post_attention_layernorm", kPlusOne},
 };
-// The layers that sentence-transformers puts behind EmbeddingGemma's mean.
+// The dense layers that sentence-transformers applies after EmbeddingGemma's mean pooling.
 constexpr TensorRule kDense[] = {{"dense_2", "2_Dense.linear"}, {"dense_3", "3_Dense.linear"}};
 
 constexpr TensorRule kFourNorms[] = {
@@ -27,7 +27,7 @@ constexpr TensorRule kFourNorms[] = {
     {"blk.{}.post_ffw_norm", "model.layers.{}.post_feedforward_layernorm", kPlusOne},
 };
 
-// Gemma 3n: its norms add nothing.
+// Gemma 3n. Its norms do not add 1.
 constexpr TensorRule kGemma3n[] = {
     {"altup_proj", "model.altup_projections.{e}", kExperts},
     {"altup_unembd_proj", "model.altup_unembed_projections.{e}", kExperts},
@@ -50,7 +50,7 @@ constexpr TensorRule kGemma3n[] = {
     {"blk.{}.laurel_post_norm", "model.layers.{}.laurel.post_laurel_norm"},
 };
 
-// Gemma 4: of 3n's inputs for each layer, and experts beside an MLP.
+// Gemma 4: inputs per layer as in 3n, and experts next to an MLP.
 constexpr TensorRule kGemma4[] = {
     {"blk.{}.layer_output_scale", "model.layers.{}.layer_scalar", kWholeName},
     {"blk.{}.ffn_gate_inp", "model.layers.{}.router.proj"},
@@ -70,8 +70,8 @@ void configure_gemma(GgufConfig& c) {
   c.tensors = {kNorms, kLlamaTensors};
 }
 
-// The largest models scale scores by the hidden size over the heads and not by head_dim. The files do not say so;
-// llama.cpp, too, knows them by their depth.
+// The largest models scale scores by hidden size / heads instead of head_dim. Files do not record this; llama.cpp also
+// recognizes these models by their depth.
 void read_later_gemma(GgufConfig& c, int64_t largest_depth) {
   c.hf["hidden_activation"] = "gelu_pytorch_tanh";
   const bool largest = c.hf["num_hidden_layers"] == largest_depth;
@@ -94,7 +94,7 @@ void configure_gemma3(GgufConfig& c) {
   c.hf["rope_local_base_freq"] = c.number_or("rope.freq_base_swa", 10000.0);
 }
 
-// EmbeddingGemma. Rows see half of the window to either side.
+// EmbeddingGemma. Tokens see half of the window in each direction.
 void configure_gemma_embedding(GgufConfig& c) {
   c.hf["use_bidirectional_attention"] = true;
   c.ignore({"attention.causal"});
@@ -116,10 +116,10 @@ void configure_gemma_embedding(GgufConfig& c) {
   c.tensors.insert(c.tensors.begin(), kDense);
 }
 
-// Rows of a matrix that the file must have.
+// Returns the number of rows of a required matrix.
 int64_t rows_of(const GgufConfig& c, std::string_view tensor, std::string_view key) {
   const TensorEntry* entry = c.tensor(tensor);
-  if (entry == nullptr) c.refuse(key, fmt::format("needs the tensor {}", tensor));
+  if (entry == nullptr) c.refuse(key, fmt::format("requires the tensor {}", tensor));
   return entry->shape[0];
 }
 
@@ -139,7 +139,7 @@ void configure_gemma3n(GgufConfig& c) {
   c.hf["laurel_rank"] = rows_of(c, "blk.0.laurel_l.weight", "altup.num_inputs");
   c.hf["num_kv_shared_layers"] = c.integer_or("attention.shared_kv_layers", 0);
   c.number("final_logit_softcapping", "final_logit_softcapping", false);
-  // The file has quantiles of the normal distribution, -inf for none.
+  // The file stores quantiles of the normal distribution; -inf means none.
   Json sparsity = Json::array();
   for (const double quantile : c.numbers("activation_sparsity_scale")) {
     sparsity.push_back(std::erfc(-quantile / std::sqrt(2.0)) / 2);
@@ -148,12 +148,12 @@ void configure_gemma3n(GgufConfig& c) {
   c.tensors = {kGemma3n, kLlamaTensors};
 }
 
-// Heads of each layer; keys and values are one projection where full layers lack one for values.
+// Reads the heads of each layer. Keys and values share one projection where full layers have none for values.
 void read_gemma4_heads(GgufConfig& c) {
   const std::vector<int64_t> kv_heads = c.of_layers("attention.head_count_kv");
   const int64_t full = c.integer("attention.key_length"), sliding = c.integer("attention.key_length_swa");
   if (c.integer("attention.value_length") != full || c.integer("attention.value_length_swa") != sliding) {
-    c.refuse("attention.value_length", "differs from attention.key_length");
+    c.refuse("attention.value_length", "must equal attention.key_length");
   }
   c.integer("attention.head_count", "num_attention_heads");
   c.hf["num_key_value_heads"] = kv_heads[0];
@@ -170,7 +170,7 @@ void read_gemma4_heads(GgufConfig& c) {
   c.hf["attention_k_eq_v"] = keys_are_values;
 }
 
-// Full layers turn the first of their dimensions: the file stops the others by factors that make them turn slowly.
+// Full layers rotate only their first dimensions. The file expresses this with factors that nearly stop the other ones.
 void read_gemma4_ropes(GgufConfig& c) {
   const std::vector<double> factors = c.values("rope_freqs.weight");
   const auto half = static_cast<size_t>(c.integer("rope.dimension_count") / 2);
@@ -180,11 +180,11 @@ void read_gemma4_ropes(GgufConfig& c) {
   const bool rest_stands = std::all_of(factors.begin() + static_cast<std::ptrdiff_t>(turning), factors.end(),
                                        [](double factor) { return factor >= kStill; });
   if (factors.size() != half || turning == 0 || !rest_stands) {
-    c.refuse("rope.dimension_count", "rope_freqs is not of frequencies that turn or stand");
+    c.refuse("rope.dimension_count", "rope_freqs has factors that neither keep nor stop a frequency");
   }
   const int64_t sliding = c.hf["head_dim"].get<int64_t>();
   if (c.integer_or("rope.dimension_count_swa", sliding) != sliding) {
-    c.refuse("rope.dimension_count_swa", "is not attention.key_length_swa");
+    c.refuse("rope.dimension_count_swa", "must equal attention.key_length_swa");
   }
   c.hf["rope_parameters"] = {
       {"full_attention",

@@ -1,4 +1,4 @@
-// GGUF architectures with fused projections, LayerNorm or positions of other kinds: GPT-2 to MPT.
+// GGUF architectures with fused projections, LayerNorm or non-rotary positions: GPT-2 to MPT.
 #include "formats/gguf/architecture.h"
 
 namespace sluice {
@@ -64,7 +64,7 @@ constexpr TensorRule kMpt[] = {
     {"blk.{}.ffn_down", "transformer.blocks.{}.ffn.down_proj"},
 };
 
-// Sizes and heads under GPT-2's keys.
+// Reads sizes and heads under GPT-2's keys.
 void read_gpt2_sizes(GgufConfig& c) {
   c.sizes();
   c.heads();
@@ -79,7 +79,9 @@ void read_gpt2_sizes(GgufConfig& c) {
 void configure_gpt2(GgufConfig& c) {
   c.architecture("GPT2LMHeadModel", "gpt2");
   read_gpt2_sizes(c);
-  if (c.hf["num_key_value_heads"] != c.hf["n_head"]) c.refuse("attention.head_count_kv", "is not attention.head_count");
+  if (c.hf["num_key_value_heads"] != c.hf["n_head"]) {
+    c.refuse("attention.head_count_kv", "must equal attention.head_count");
+  }
   c.rename("num_key_value_heads", "");
   c.tensors = {kGpt2};
 }
@@ -87,7 +89,7 @@ void configure_gpt2(GgufConfig& c) {
 void configure_starcoder(GgufConfig& c) {
   c.architecture("GPTBigCodeForCausalLM", "gpt_bigcode");
   read_gpt2_sizes(c);
-  if (c.hf["num_key_value_heads"] != 1) c.refuse("attention.head_count_kv", "is not 1");
+  if (c.hf["num_key_value_heads"] != 1) c.refuse("attention.head_count_kv", "must be 1");
   c.tensors = {kStarcoder, kGpt2};
 }
 
@@ -109,12 +111,14 @@ void configure_bloom(GgufConfig& c) {
   c.heads();
   c.rename("num_key_value_heads", "");
   c.rename("max_position_embeddings", "seq_length");
-  if (c.integer("feed_forward_length") != 4 * c.hidden()) c.refuse("feed_forward_length", "is not 4 embedding_length");
+  if (c.integer("feed_forward_length") != 4 * c.hidden()) {
+    c.refuse("feed_forward_length", "must be 4 * embedding_length");
+  }
   c.layer_norm("layer_norm_epsilon");
   c.tensors = {kBloom};
 }
 
-// Falcon 40B and later have several key-value heads; 40B itself has a norm for each half of a block.
+// Falcon 40B and later have several key-value heads. 40B itself has one norm per sublayer.
 void configure_falcon(GgufConfig& c) {
   c.architecture("FalconForCausalLM", "falcon");
   c.sizes();
@@ -136,14 +140,16 @@ void configure_mpt(GgufConfig& c) {
   c.sizes();
   c.heads();
   if (c.hf["num_key_value_heads"] != c.hf["num_attention_heads"]) {
-    c.refuse("attention.head_count_kv", "is not attention.head_count");
+    c.refuse("attention.head_count_kv", "must equal attention.head_count");
   }
   c.rename("num_key_value_heads", "");
   c.rename("hidden_size", "d_model");
   c.rename("num_hidden_layers", "n_layers");
   c.rename("num_attention_heads", "n_heads");
   c.rename("max_position_embeddings", "max_seq_len");
-  if (c.integer("feed_forward_length") != 4 * c.hidden()) c.refuse("feed_forward_length", "is not 4 embedding_length");
+  if (c.integer("feed_forward_length") != 4 * c.hidden()) {
+    c.refuse("feed_forward_length", "must be 4 * embedding_length");
+  }
   c.layer_norm("layer_norm_epsilon");
   c.hf["attn_config"] = Json{{"alibi", true}, {"alibi_bias_max", c.number_or("attention.max_alibi_bias", 8.0)}};
   if (c.has("attention.clamp_kqv")) c.hf["attn_config"]["clip_qkv"] = c.number("attention.clamp_kqv");

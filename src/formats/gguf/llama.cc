@@ -1,5 +1,5 @@
-// GGUF architectures whose graph is Llama's with changes: Llama itself (Mistral and Mixtral come under its name),
-// SmolLM, Granite, Arcee, OLMo.
+// GGUF architectures whose graph is a variant of Llama's: Llama itself (including Mistral and Mixtral, which use its
+// name), SmolLM, Granite, Arcee, OLMo.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -87,7 +87,7 @@ void configure_llama(GgufConfig& c) {
   }
   configure_paired(c, "MixtralForCausalLM", "mixtral");
   c.experts("num_local_experts", nullptr);
-  c.ignore({"expert_feed_forward_length"});  // what feed_forward_length says
+  c.ignore({"expert_feed_forward_length"});  // same value as feed_forward_length
   c.tensors = {kPaired, kMixtral, kLlama};
 }
 
@@ -97,13 +97,13 @@ void configure_smollm3(GgufConfig& c) {
   c.hf["mlp_bias"] = c.has_tensor("blk.0.ffn_gate.bias");
 }
 
-// Llama's graph under a name of their own; the converter divides InternLM 2's fused projection.
+// Families with Llama's graph under other names. The converter splits InternLM 2's fused projection.
 void configure_llama_paired(GgufConfig& c) {
   configure_paired(c, "LlamaForCausalLM", "llama");
   c.hf["attention_bias"] = c.has_bias();
 }
 
-// EXAONE 3, whose rows nobody paired.
+// EXAONE 3. The converter did not pair its rows.
 void configure_exaone(GgufConfig& c) {
   configure_llama_like(c, "LlamaForCausalLM", "llama");
   if (!c.has("attention.layer_norm_rms_epsilon")) c.layer_norm("rms_norm_eps");
@@ -115,8 +115,8 @@ void configure_orion(GgufConfig& c) {
   if (c.has("attention.layer_norm_epsilon")) c.layer_norm("rms_norm_eps");
 }
 
-// The 13B models have ALiBi; nothing but their depth tells them, nor does the vocabulary of the second generation's
-// head, whose rows the converter leaves as they are.
+// Baichuan. The 13B models use ALiBi and are recognized by their depth. The file does not mark the second generation's
+// normalized head either: the vocabulary size does. The converter leaves the head's rows unchanged.
 void configure_baichuan(GgufConfig& c) {
   configure_paired(c, "BaichuanForCausalLM", "baichuan");
   constexpr int64_t kAlibiDepth = 40;
@@ -126,14 +126,14 @@ void configure_baichuan(GgufConfig& c) {
   }
 }
 
-// BitNet of the first publications, whose activation is Llama's. Its head is the embedding.
+// BitNet of the first publications, with Llama's activation. Its head is the embedding.
 void configure_bitnet(GgufConfig& c) {
   configure_llama_like(c, "BitNetForCausalLM", "bitnet");
   c.hf["hidden_act"] = "silu";
   c.tensors = {kBitnet, kLlama};
 }
 
-// MiniCPM is Granite by other names. Older files lack the factors, which were the same in all its models then.
+// MiniCPM is Granite with different names. Older files lack the factors, which were the same in all its models then.
 void configure_minicpm(GgufConfig& c) {
   configure_paired(c, "GraniteForCausalLM", "granite");
   c.hf["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(c.head_dim()));
@@ -144,7 +144,7 @@ void configure_minicpm(GgufConfig& c) {
 
 void configure_arcee(GgufConfig& c) { configure_paired(c, "ArceeForCausalLM", "arcee"); }
 
-// Ministral 3; a file without its temperature is a Mistral.
+// Ministral 3. A file without its attention temperature is a Mistral.
 void configure_mistral3(GgufConfig& c) {
   const bool grows = c.has("attention.temperature_scale");
   configure_paired(c, grows ? "Ministral3ForCausalLM" : "MistralForCausalLM", grows ? "ministral3" : "mistral");
@@ -184,7 +184,7 @@ void configure_olmo(GgufConfig& c) {
   c.number("attention.clamp_kqv", "clip_qkv", false);
 }
 
-// OLMo 3 comes under the same name, with windows.
+// OLMo 3 uses the same name, but has sliding windows.
 void configure_olmo2(GgufConfig& c) {
   const bool windows = c.has("attention.sliding_window");
   configure_llama_like(c, windows ? "Olmo3ForCausalLM" : "Olmo2ForCausalLM", windows ? "olmo3" : "olmo2");
@@ -206,15 +206,16 @@ void configure_exaone4(GgufConfig& c) {
   c.tensors = {kPostNorms, kLlama};
 }
 
-// The learned numbers of its activations are lists of the metadata.
+// The learned parameters of its activations are lists in the metadata.
 void configure_apertus(GgufConfig& c) {
   configure_llama_like(c, "ApertusForCausalLM", "apertus");
   c.hf["attention_bias"] = c.has_bias();
   for (const auto& [name, shape] : {std::pair{"alpha_n", Shape{1}}, {"alpha_p", {1}}, {"beta", {}}, {"eps", {}}}) {
     const std::string key = fmt::format("xielu.{}", name);
     const std::vector<double> values = c.unprefixed_numbers(key);
-    if (static_cast<int64_t>(values.size()) != c.layers())
-      c.refuse("block_count", key + " has not one entry per layer");
+    if (static_cast<int64_t>(values.size()) != c.layers()) {
+      c.refuse("block_count", key + ": expected one entry per layer");
+    }
     for (int64_t i = 0; i < c.layers(); ++i) {
       c.scalars.push_back(
           {fmt::format("model.layers.{}.mlp.act_fn.{}", i, name), shape, static_cast<float>(values[i])});

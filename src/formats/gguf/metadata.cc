@@ -20,7 +20,8 @@ To element(const GgufValue& value, uint64_t i) {
   return static_cast<To>(raw);
 }
 
-// Element i of an array of integers, or the value; false when it is none or beyond 64 bits with a sign.
+// Reads element i of an array of integers, or the value itself. Returns false when it is not an integer or does not fit
+// in a signed 64-bit integer.
 bool to_integer(const GgufValue& v, uint64_t i, int64_t& to) {
   switch (v.type) {
     case Type::kUint8:
@@ -68,7 +69,7 @@ std::optional<int64_t> GgufMetadata::integer(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
   int64_t out = 0;
-  if (value->array || !to_integer(*value, 0, out)) fail(key, "is no integer");
+  if (value->array || !to_integer(*value, 0, out)) fail(key, "expected an integer");
   return out;
 }
 
@@ -76,21 +77,21 @@ std::optional<double> GgufMetadata::number(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
   double out = 0;
-  if (value->array || !to_number(*value, 0, out) || !std::isfinite(out)) fail(key, "is no finite number");
+  if (value->array || !to_number(*value, 0, out) || !std::isfinite(out)) fail(key, "expected a finite number");
   return out;
 }
 
 std::optional<bool> GgufMetadata::boolean(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
-  if (value->array || value->type != Type::kBool) fail(key, "is no bool");
+  if (value->array || value->type != Type::kBool) fail(key, "expected a bool");
   return value->data[0] != std::byte{0};
 }
 
 std::optional<std::string_view> GgufMetadata::text(std::string_view key) const {
   const GgufValue* value = find(key);
   if (value == nullptr) return std::nullopt;
-  if (value->array || value->type != Type::kString) fail(key, "is no string");
+  if (value->array || value->type != Type::kString) fail(key, "expected a string");
   return value->texts[0];
 }
 
@@ -99,9 +100,9 @@ std::vector<int64_t> GgufMetadata::integers(std::string_view key) const {
   if (value == nullptr) return {};
   std::vector<int64_t> out(value->array ? value->count : 0);
   for (uint64_t i = 0; i < out.size(); ++i) {
-    if (!to_integer(*value, i, out[i])) fail(key, "is no array of integers");
+    if (!to_integer(*value, i, out[i])) fail(key, "expected an array of integers");
   }
-  if (!value->array) fail(key, "is no array of integers");
+  if (!value->array) fail(key, "expected an array of integers");
   return out;
 }
 
@@ -113,10 +114,10 @@ std::vector<double> GgufMetadata::numbers(std::string_view key) const {
     if (value->type == Type::kBool) {
       out[i] = std::to_integer<int>(value->data[i]);
     } else if (!to_number(*value, i, out[i])) {
-      fail(key, "is no array of numbers");
+      fail(key, "expected an array of numbers");
     }
   }
-  if (!value->array) fail(key, "is no array of numbers");
+  if (!value->array) fail(key, "expected an array of numbers");
   return out;
 }
 
@@ -124,7 +125,7 @@ const std::vector<std::string_view>& GgufMetadata::texts(std::string_view key) c
   static const std::vector<std::string_view> kNone;
   const GgufValue* value = find(key);
   if (value == nullptr) return kNone;
-  if (!value->array || value->type != Type::kString) fail(key, "is no array of strings");
+  if (!value->array || value->type != Type::kString) fail(key, "expected an array of strings");
   return value->texts;
 }
 

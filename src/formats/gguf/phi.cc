@@ -1,5 +1,5 @@
-// GGUF architectures with Llama's names and other norms or projections: Phi, StableLM, StarCoder 2, Nemotron, Command
-// R.
+// GGUF architectures with Llama's tensor names but other norms or projections: Phi, StableLM, StarCoder 2, Nemotron,
+// Command R.
 #include "formats/gguf/architecture.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// GGUF architectures of Qwen, and of families whose differences from it are few.
+// GGUF architectures of Qwen, and of families that differ little from it.
 #include "formats/gguf/architecture.h"
 
 namespace sluice {
@@ -13,7 +13,7 @@ constexpr TensorRule kQwenShared[] = {
     {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj"},
 };
 
-// DeepSeek-V3's names of experts that all rows have, and of the routing's corrections.
+// DeepSeek-V3's names of shared experts and of the routing's correction bias.
 constexpr TensorRule kSharedExperts[] = {
     {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_experts.gate_proj"},
     {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_experts.up_proj"},
@@ -23,7 +23,7 @@ constexpr TensorRule kCorrections[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.gate.e_score_correction_bias", kWholeName},
 };
 
-// Llama's norms, stored with the one added that the model adds, and delta nets.
+// Delta nets, and Llama's norms stored as 1 + weight.
 constexpr TensorRule kQwen3Next[] = {
     {"output_norm", "model.norm", kPlusOne},
     {"blk.{}.attn_norm", "model.layers.{}.input_layernorm", kPlusOne},
@@ -101,8 +101,8 @@ void configure_qwen3moe(GgufConfig& c) {
   c.tensors = {kExpertTensors, kLlamaTensors};
 }
 
-// The decoders of models of images: positions of three kinds are one in text, and layers get further inputs for images
-// alone.
+// Text decoders of image models. The three kinds of positions are equal for text, and the extra inputs of layers are
+// only for images.
 void ignore_images(GgufConfig& c) { c.ignore({"rope.dimension_sections", "n_deepstack_layers"}); }
 
 void configure_qwen2vl(GgufConfig& c) {
@@ -120,17 +120,17 @@ void configure_qwen3vlmoe(GgufConfig& c) {
   ignore_images(c);
 }
 
-// Sizes of the delta nets.
+// Reads the sizes of the delta nets.
 void read_delta_net(GgufConfig& c) {
   c.integer("ssm.conv_kernel", "linear_conv_kernel_dim");
   c.integer("ssm.state_size", "linear_key_head_dim");
   c.integer("ssm.group_count", "linear_num_key_heads");
   c.integer("ssm.time_step_rank", "linear_num_value_heads");
   const int64_t heads = c.integer("ssm.time_step_rank"), inner = c.integer("ssm.inner_size");
-  if (heads < 1 || inner % heads != 0) c.refuse("ssm.time_step_rank", "does not divide ssm.inner_size");
+  if (heads < 1 || inner % heads != 0) c.refuse("ssm.time_step_rank", "must be a divisor of ssm.inner_size");
   c.hf["linear_value_head_dim"] = inner / heads;
   c.groups = c.integer("ssm.group_count");
-  if (c.groups < 1 || heads % c.groups != 0) c.refuse("ssm.group_count", "does not divide ssm.time_step_rank");
+  if (c.groups < 1 || heads % c.groups != 0) c.refuse("ssm.group_count", "must be a divisor of ssm.time_step_rank");
   c.integer("full_attention_interval", "full_attention_interval", false);
 }
 
@@ -162,13 +162,13 @@ void configure_qwen35moe(GgufConfig& c) {
   c.tensors = {kQwen35, kQwen3Next, kQwenShared, kExpertTensors, kLlamaTensors};
 }
 
-// Its projections come apart as Qwen 3.5 has them; the graph is the same.
+// Its projections are stored as in Qwen 3.5, and the graph is the same.
 void configure_qwen3next(GgufConfig& c) {
   configure_llama_like(c, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
   read_delta_net(c);
   c.experts("num_experts", "moe_intermediate_size");
   c.integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
-  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "is not true");
+  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "must be true");
   c.tensors = {kQwen3Next, kQwenShared, kExpertTensors, kLlamaTensors};
 }
 
@@ -218,10 +218,10 @@ void configure_ernie4_5_moe(GgufConfig& c) {
   c.experts("moe_num_experts", "moe_intermediate_size");
   c.rename("num_experts_per_tok", "moe_k");
   c.integer("expert_shared_count", "moe_num_shared_experts");
-  c.ignore({"expert_shared_feed_forward_length"});  // of old files: of another meaning
+  c.ignore({"expert_shared_feed_forward_length"});  // old files use it with another meaning
   c.integer("leading_dense_block_count", "moe_layer_start_index");
   c.integer("interleave_moe_layer_step", "moe_layer_interval");
-  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "is not true");
+  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "must be true");
   c.tensors = {kErnieMoe, kSharedExperts, kExpertTensors, kLlamaTensors};
 }
 
@@ -236,7 +236,7 @@ void configure_hunyuan_moe(GgufConfig& c) {
   c.hf["attention_bias"] = c.has_bias();
   c.experts("num_experts", nullptr);
   c.rename("num_experts_per_tok", "moe_topk");
-  c.ignore({"expert_feed_forward_length", "expert_shared_feed_forward_length"});  // both feed_forward_length
+  c.ignore({"expert_feed_forward_length", "expert_shared_feed_forward_length"});  // both equal feed_forward_length
   c.tensors = {kHunyuan, kExpertTensors, kLlamaTensors};
 }
 

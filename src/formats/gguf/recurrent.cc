@@ -1,5 +1,5 @@
-// GGUF architectures with recurrent layers: Mamba and Mamba 2 alone, beside attention or in turn with it (Jamba,
-// Falcon-H1, Granite 4, Nemotron-H), LFM2's short convolutions. A layer without kv heads is one without attention.
+// GGUF architectures with recurrent layers. Mamba and Mamba 2 occur alone, next to attention, or alternating with it
+// (Jamba, Falcon-H1, Granite 4, Nemotron-H). LFM2 has short convolutions. A layer without kv heads has no attention.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 using enum TensorForm;
 
-// Mamba's own names, which Nemotron-H kept.
+// Mamba's own names, which Nemotron-H uses too.
 constexpr TensorRule kMixer[] = {
     {"token_embd", "backbone.embeddings"},
     {"output_norm", "backbone.norm_f"},
@@ -45,7 +45,7 @@ constexpr TensorRule kMixerExperts[] = {
 constexpr TensorRule kMixerStep[] = {{"blk.{}.ssm_dt", "backbone.layers.{}.mixer.dt_proj"}};
 constexpr TensorRule kMixer2Step[] = {{"blk.{}.ssm_dt", "backbone.layers.{}.mixer.dt_bias", kWholeName}};
 
-// Beside Llama's names.
+// Tensors used in addition to Llama's names.
 constexpr TensorRule kHybrid[] = {
     {"blk.{}.ssm_in", "model.layers.{}.mamba.in_proj"},
     {"blk.{}.ssm_conv1d", "model.layers.{}.mamba.conv1d", kDepthwise},
@@ -74,7 +74,7 @@ constexpr TensorRule kFeedForward[] = {
     {"blk.{}.ffn_down_exps", "model.layers.{}.feed_forward.experts.{e}.down_proj", kExperts},
 };
 
-// llama.cpp's name of it has no ending.
+// llama.cpp's name of this norm has no suffix.
 constexpr TensorRule kFalconNorm[] = {
     {"blk.{}.ffn_norm", "model.layers.{}.pre_ff_layernorm.weight", kWholeName},
 };
@@ -109,13 +109,13 @@ constexpr TensorRule kLfm2[] = {
     {"blk.{}.ffn_down_exps", "model.layers.{}.feed_forward.experts.{e}.w2", kExperts},
 };
 
-// The factor that makes `inner` of the hidden size.
+// Returns inner / hidden size, which must be an integer.
 int64_t whole_factor(GgufConfig& c, int64_t inner) {
-  if (inner < 1 || inner % c.hidden() != 0) c.refuse("ssm.inner_size", "is no multiple of embedding_length");
+  if (inner < 1 || inner % c.hidden() != 0) c.refuse("ssm.inner_size", "must be a multiple of embedding_length");
   return inner / c.hidden();
 }
 
-// Whether a tensor of the first layer that has it has a bias; false when no layer has it.
+// Returns whether a tensor has a bias in the first layer that has the tensor; false when no layer has it.
 bool has_bias(const GgufConfig& c, std::string_view name, int64_t layers) {
   for (int64_t i = 0; i < layers; ++i) {
     if (c.has_tensor(fmt::format("blk.{}.{}.weight", i, name))) {
@@ -127,11 +127,11 @@ bool has_bias(const GgufConfig& c, std::string_view name, int64_t layers) {
 
 int64_t layers_of(const GgufConfig& c) { return c.hf["num_hidden_layers"].get<int64_t>(); }
 
-// Sizes, norm and biases of decoders of nothing but Mamba layers.
+// Reads sizes, norm and biases of decoders with only Mamba layers.
 void configure_mamba_body(GgufConfig& c, const char* architecture, const char* model_type) {
   c.architecture(architecture, model_type);
   c.sizes();
-  c.rename("max_position_embeddings", "");  // states do not grow
+  c.rename("max_position_embeddings", "");  // states do not grow with the context
   c.ignore({"attention.head_count", "attention.head_count_kv", "feed_forward_length"});
   c.number("attention.layer_norm_rms_epsilon", "layer_norm_epsilon");
   c.integer("ssm.conv_kernel", "conv_kernel");
@@ -153,10 +153,10 @@ struct Mamba2Names {
   const char *heads, *head_dim, *groups, *state;
 };
 
-// Mamba 2's sizes; returns the width of its layers.
+// Reads Mamba 2's sizes. Returns the width of its layers.
 int64_t read_mamba2(GgufConfig& c, const Mamba2Names& names) {
   const int64_t inner = c.integer("ssm.inner_size"), heads = c.integer("ssm.time_step_rank");
-  if (heads < 1 || inner % heads != 0) c.refuse("ssm.time_step_rank", "does not divide ssm.inner_size");
+  if (heads < 1 || inner % heads != 0) c.refuse("ssm.time_step_rank", "must be a divisor of ssm.inner_size");
   c.hf[names.heads] = heads;
   c.hf[names.head_dim] = inner / heads;
   c.integer("ssm.group_count", names.groups);
@@ -164,9 +164,9 @@ int64_t read_mamba2(GgufConfig& c, const Mamba2Names& names) {
   return inner;
 }
 
-// transformers norms all groups together, llama.cpp each by itself.
+// transformers normalizes all groups together, llama.cpp each group separately.
 void require_one_group(GgufConfig& c) {
-  if (c.integer("ssm.group_count") != 1) c.refuse("ssm.group_count", "is not 1, which is not supported here");
+  if (c.integer("ssm.group_count") != 1) c.refuse("ssm.group_count", "must be 1 for this architecture");
 }
 
 void configure_mamba2(GgufConfig& c) {
@@ -176,7 +176,7 @@ void configure_mamba2(GgufConfig& c) {
   c.tensors = {kMixer2Step, kMixer};
 }
 
-// The keys of Bamba and those after it.
+// Reads the keys of Bamba and its successors.
 int64_t read_bamba(GgufConfig& c) {
   c.integer("ssm.conv_kernel", "mamba_d_conv");
   c.hf["mamba_conv_bias"] = has_bias(c, "ssm_conv1d", layers_of(c));
@@ -196,7 +196,7 @@ void configure_falcon_h1(GgufConfig& c) {
   c.tensors = {kFalconNorm, kHybrid2Step, kHybrid, kFeedForward, kLlamaTensors};
 }
 
-// Which of the layers come every so often, as a period and the first one.
+// A periodic selection of layers: the period and the first layer.
 struct Every {
   int64_t period = 0, offset = 0;
 };
@@ -207,7 +207,7 @@ Every every(GgufConfig& c, const std::vector<bool>& layers, std::string_view key
   Every out{.period = next == layers.end() ? count + 1 : next - first, .offset = first - layers.begin()};
   out.period = std::max(out.period, out.offset + 1);
   for (int64_t i = 0; i < count; ++i) {
-    if (layers[i] != (i % out.period == out.offset)) c.refuse(key, "has no period");
+    if (layers[i] != (i % out.period == out.offset)) c.refuse(key, "must repeat with a fixed period");
   }
   return out;
 }
@@ -216,7 +216,7 @@ void configure_jamba(GgufConfig& c) {
   c.architecture("JambaForCausalLM", "jamba");
   c.sizes();
   c.heads();
-  c.rename("head_dim", "");  // follows from the others
+  c.rename("head_dim", "");  // follows from the other sizes
   c.rms_norm();
   c.integer("feed_forward_length", "intermediate_size");
   c.hf["mamba_expand"] = whole_factor(c, c.integer("ssm.inner_size"));
@@ -240,14 +240,14 @@ void configure_jamba(GgufConfig& c) {
   c.tensors = {kHybridStep, kHybrid, kFeedForward, kLlamaTensors};
 }
 
-// "mamba" and "attention".
+// Returns "mamba" or "attention" per layer.
 Json kinds_of_layers(const std::vector<bool>& attends) {
   Json kinds = Json::array();
   for (const bool attention : attends) kinds.push_back(attention ? "attention" : "mamba");
   return kinds;
 }
 
-// rope.scaling.finetuned says whether there is any rotation.
+// rope.scaling.finetuned says whether the model uses rotary embedding.
 void configure_granitehybrid(GgufConfig& c) {
   const bool rotates = c.boolean_or("rope.scaling.finetuned", true);
   configure_llama_like(c, "GraniteMoeHybridForCausalLM", "granitemoehybrid");
@@ -262,12 +262,12 @@ void configure_granitehybrid(GgufConfig& c) {
   c.hf["num_local_experts"] = 0;
   if (!dense) c.experts("num_local_experts", nullptr);
   const TensorEntry* shared = c.tensor(dense ? "blk.0.ffn_up.weight" : "blk.0.ffn_up_shexp.weight");
-  if (shared == nullptr) c.refuse("expert_shared_feed_forward_length", "has no matrix");
+  if (shared == nullptr) c.refuse("expert_shared_feed_forward_length", "requires the matrix of the shared expert");
   c.hf["shared_intermediate_size"] = shared->shape[0];
   c.tensors = {kHybrid2Step, kHybrid, kGraniteMlps, kGraniteExpertTensors, kPairedTensors, kLlamaTensors};
 }
 
-// A layer has one half: attention where there are kv heads, an MLP, or experts, where it has a width, else Mamba 2.
+// A layer has one sublayer: attention if it has kv heads, an MLP or experts if it has a width, otherwise Mamba 2.
 void configure_nemotron_h_with(GgufConfig& c, const char* mlp) {
   c.architecture("NemotronHForCausalLM", "nemotron_h");
   c.sizes();
@@ -279,25 +279,27 @@ void configure_nemotron_h_with(GgufConfig& c, const char* mlp) {
   c.hf["use_conv_bias"] = has_bias(c, "ssm_conv1d", layers_of(c));
   c.hf["use_bias"] = has_bias(c, "ssm_in", layers_of(c));
   c.hf["mlp_bias"] = has_bias(c, "ffn_up", layers_of(c));
-  c.hf["time_step_min"] = 0.0;  // llama.cpp knows no limits of steps
+  c.hf["time_step_min"] = 0.0;  // llama.cpp does not limit time steps
   const std::vector<int64_t> widths = c.of_layers("feed_forward_length");
   const std::vector<bool> attends = c.attends();
   Json kinds = Json::array();
   int64_t inner = 0;
   for (size_t i = 0; i < attends.size(); ++i) {
-    if (widths[i] != 0 && inner != 0 && widths[i] != inner) c.refuse("feed_forward_length", "differs between layers");
+    if (widths[i] != 0 && inner != 0 && widths[i] != inner) {
+      c.refuse("feed_forward_length", "must be equal in all layers that have one");
+    }
     if (widths[i] != 0) inner = widths[i];
     kinds.push_back(attends[i] ? "attention" : widths[i] != 0 ? mlp : "mamba");
   }
   c.hf["intermediate_size"] = inner;
   c.hf["layers_block_type"] = std::move(kinds);
-  c.ignore({"rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned"});  // nothing is rotated
+  c.ignore({"rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned"});  // the model uses no rotary embedding
   c.tensors = {kMixer2Step, kMixer};
 }
 
 void configure_nemotron_h(GgufConfig& c) { configure_nemotron_h_with(c, "mlp"); }
 
-// Chosen by sigmoids, which files need not say.
+// Experts are selected by sigmoids, even when the file does not say so.
 void configure_nemotron_h_moe(GgufConfig& c) {
   configure_nemotron_h_with(c, "moe");
   if (c.has("expert_gating_func")) c.require_gating(Gating::kSigmoid);

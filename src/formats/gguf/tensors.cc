@@ -1,4 +1,4 @@
-// Renaming and reordering of GGUF tensors. Data stay where they are: entries are views.
+// Renames and reorders GGUF tensors. The data stays in place; entries are views.
 #include "formats/gguf/tensors.h"
 
 #include <fmt/core.h>
@@ -26,10 +26,10 @@ std::string replaced(std::string text, std::string_view what, std::string_view w
   return text;
 }
 
-// Elements of one index of the first dimension.
+// Returns the number of elements per index of the first dimension.
 int64_t row_elements(const TensorEntry& entry) { return entry.shape.elements() / entry.shape[0]; }
 
-// `count` rows of the entry from `begin` on, `step` rows apart.
+// Returns `count` rows of the entry from `begin` on, `step` rows apart.
 Tensor rows_of(const TensorEntry& entry, int64_t begin, int64_t count, int64_t step = 1) {
   const int64_t columns = row_elements(entry);
   const Shape shape = entry.shape.rank() == 1 ? Shape{count} : Shape{count, columns};
@@ -72,10 +72,10 @@ GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
     const Name name = parse(entry.name);
     if (!name.layer.empty() && name.layer.size() < 10 && config.predicts(std::stoll(name.layer))) continue;
     const TensorRule* rule = find_rule(config, name.base);
-    if (rule == nullptr) refuse(entry, "is not known for this architecture");
+    if (rule == nullptr) refuse(entry, "unknown tensor for this architecture");
     apply(*rule, name, entry);
   }
-  if (!halves_.empty()) refuse(halves_.begin()->second, "is without its other half");
+  if (!halves_.empty()) refuse(halves_.begin()->second, "the tensor's gate or up counterpart is missing");
   for (const Scalar& scalar : config.scalars) {
     const std::vector<float>& memory = owned_.emplace_back(1, scalar.value);
     const auto* data = reinterpret_cast<const std::byte*>(memory.data());
@@ -93,7 +93,7 @@ void GgufTensors::add(TensorEntry entry, std::string name) {
   const std::string old = std::exchange(entry.name, name);
   if (tensors_.emplace(std::move(name), std::move(entry)).second) return;
   throw Error(ErrorCode::kCorruptFile,
-              fmt::format("{}: tensor {} exists in two forms", file_.metadata.file, dump_json(old)));
+              fmt::format("{}: tensor {} is stored in two forms", file_.metadata.file, dump_json(old)));
 }
 
 void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry entry) {
@@ -166,7 +166,7 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
 void GgufTensors::add_split_ba(const TensorEntry& entry, const std::string& name) {
   const int64_t rows = entry.shape[0] / (2 * groups_);
   if (entry.shape.rank() != 2 || rows < 1 || rows * 2 * groups_ != entry.shape[0]) {
-    refuse(entry, fmt::format("rows for {} groups were expected", groups_));
+    refuse(entry, fmt::format("expected rows for {} groups", groups_));
   }
   for (int64_t i = 0; i < 2; ++i) {
     TensorEntry part = entry;
@@ -179,7 +179,7 @@ void GgufTensors::add_split_ba(const TensorEntry& entry, const std::string& name
   }
 }
 
-// A small tensor of other values.
+// Adds a small tensor with transformed values.
 void GgufTensors::add_computed(TensorEntry entry, const std::string& name, float (*value)(float)) {
   std::vector<float>& values = owned_.emplace_back(static_cast<size_t>(entry.shape.elements()));
   entry.read(values.data());
@@ -191,7 +191,7 @@ void GgufTensors::add_computed(TensorEntry entry, const std::string& name, float
 }
 
 void GgufTensors::add_each(TensorEntry entry, const std::string& name, std::string_view number) {
-  if (entry.shape.rank() < 2) refuse(entry, "has one dimension");
+  if (entry.shape.rank() < 2) refuse(entry, "expected at least two dimensions");
   const int64_t count = entry.shape[0];
   TensorEntry one = entry;
   one.shape = entry.shape.rank() == 3 ? Shape{entry.shape[1], entry.shape[2]} : Shape{entry.shape[1]};
@@ -201,7 +201,7 @@ void GgufTensors::add_each(TensorEntry entry, const std::string& name, std::stri
 
 void GgufTensors::add_split(const TensorEntry& entry, const std::string& name) {
   const int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
-  if (entry.shape[0] != q + 2 * kv) refuse(entry, fmt::format("{} rows were expected", q + 2 * kv));
+  if (entry.shape[0] != q + 2 * kv) refuse(entry, fmt::format("expected {} rows", q + 2 * kv));
   int64_t at = 0;
   for (const auto& [letter, rows] : {std::pair{"q", q}, {"k", kv}, {"v", kv}}) {
     TensorEntry part = entry;
@@ -214,8 +214,8 @@ void GgufTensors::add_split(const TensorEntry& entry, const std::string& name) {
   }
 }
 
-// The pieces of [experts, gate rows + up rows, columns] are complete when both halves came. A matrix is that of one
-// expert, biases have one column.
+// Adds one half of [experts, gate rows + up rows, columns]; the tensor is complete when both halves are present. A
+// matrix without an expert dimension belongs to one expert. Biases have one column.
 void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool up, bool bias) {
   const auto other = halves_.find(name);
   if (other == halves_.end()) {
@@ -226,7 +226,7 @@ void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool u
   const TensorEntry& second = up ? entry : other->second;
   const int rank = first.shape.rank();
   if (rank < 2 || (rank == 3 && bias) || !(first.shape == second.shape)) {
-    refuse(second, fmt::format("the other half is {}", first.shape.str()));
+    refuse(second, fmt::format("does not match its gate or up counterpart of shape {}", first.shape.str()));
   }
   const bool matrix = rank == 2 && !bias;
   const int64_t experts = matrix ? 1 : first.shape[0], rows = first.shape[matrix ? 0 : 1];
@@ -247,7 +247,7 @@ void GgufTensors::add_stacked(TensorEntry entry, const std::string& name, bool u
 
 std::vector<Tensor> GgufTensors::repeated_keys(const TensorEntry& entry) const {
   if (entry.shape.rank() != 2 || entry.shape[0] <= 2 * key_rows_) {
-    refuse(entry, fmt::format("more than {} rows were expected", 2 * key_rows_));
+    refuse(entry, fmt::format("expected more than {} rows", 2 * key_rows_));
   }
   std::vector<Tensor> pieces;
   for (int64_t part = 0; part < 2; ++part) {
@@ -271,7 +271,7 @@ std::vector<Tensor> GgufTensors::paired(const TensorEntry& entry, int64_t heads)
 std::vector<Tensor> GgufTensors::grouped(const TensorEntry& entry) const {
   const int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_, group = heads_ / kv_heads_ * head_dim_;
   if (entry.shape.rank() > 2 || entry.shape[0] != q + 2 * kv || heads_ % kv_heads_ != 0) {
-    refuse(entry, fmt::format("{} rows were expected", q + 2 * kv));
+    refuse(entry, fmt::format("expected {} rows", q + 2 * kv));
   }
   std::vector<Tensor> pieces;
   for (int64_t h = 0; h < kv_heads_; ++h) {

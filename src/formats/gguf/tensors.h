@@ -1,4 +1,4 @@
-// From a GGUF file's tensors to those of Hugging Face's names and order.
+// Translates a GGUF file's tensors to Hugging Face's names and order.
 #pragma once
 
 #include <map>
@@ -11,12 +11,12 @@ namespace sluice {
 
 class GgufTensors {
  public:
-  // Throws Error(kUnsupportedModel) for a tensor that no rule of the architecture names, and for one of an unexpected
-  // shape; Error(kCorruptFile) when two become one.
+  // Throws Error(kUnsupportedModel) for a tensor without a rule in the architecture, or with an unexpected shape.
+  // Throws Error(kCorruptFile) when two tensors get the same name.
   GgufTensors(const GgufFile& file, const GgufConfig& config);
 
   std::map<std::string, TensorEntry, std::less<>> take() { return std::move(tensors_); }
-  // Memory of those that were computed; the entries point into it.
+  // Returns the memory of computed tensors. Entries point into it.
   std::vector<std::vector<float>> take_owned() { return std::move(owned_); }
 
  private:
@@ -28,7 +28,8 @@ class GgufTensors {
   [[noreturn]] void refuse(const TensorEntry& entry, const std::string& message) const;
   void add(TensorEntry entry, std::string name);
   void apply(const TensorRule& rule, const Name& name, TensorEntry entry);
-  void add_each(TensorEntry entry, const std::string& name, std::string_view number);  // of the first dimension
+  // One tensor per index of the first dimension.
+  void add_each(TensorEntry entry, const std::string& name, std::string_view number);
   void add_split(const TensorEntry& entry, const std::string& name);
   void add_split_ba(const TensorEntry& entry, const std::string& name);
   void add_computed(TensorEntry entry, const std::string& name, float (*value)(float));
@@ -40,7 +41,8 @@ class GgufTensors {
   const GgufFile& file_;
   int64_t heads_, kv_heads_, head_dim_, groups_, key_rows_, repeats_;
   std::map<std::string, TensorEntry, std::less<>> tensors_;
-  std::map<std::string, TensorEntry, std::less<>> halves_;  // kGateRows and kUpRows that wait for the other
+  // KGateRows and kUpRows tensors that wait for their counterpart.
+  std::map<std::string, TensorEntry, std::less<>> halves_;
   std::vector<std::vector<float>> owned_;
 };
 

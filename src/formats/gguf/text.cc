@@ -1,4 +1,4 @@
-// Ends and chat templates of GGUF files.
+// Reads end tokens and chat templates of GGUF files.
 #include "formats/gguf/text.h"
 
 #include <algorithm>
@@ -11,18 +11,20 @@ namespace {
 
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
 
-// The id a key names; nullopt when there is none. Throws when it is no id of the vocabulary.
+// Returns the token ID of a key; nullopt when absent. Throws when the ID is outside the vocabulary.
 std::optional<int32_t> token_id(const GgufMetadata& metadata, std::string_view key) {
   const auto id = metadata.integer(key);
-  if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;  // how converters say "none"
-  if (*id < 0 || static_cast<size_t>(*id) >= metadata.texts(kTokens).size()) metadata.fail(key, "is no token's id");
+  if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;  // how converters write "none"
+  if (*id < 0 || static_cast<size_t>(*id) >= metadata.texts(kTokens).size()) {
+    metadata.fail(key, "is not a valid token ID");
+  }
   return static_cast<int32_t>(*id);
 }
 
 constexpr auto kEndKeys = std::to_array<std::string_view>(
     {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"});
 
-// What ends a turn in the formats of conversations that models are trained on; many files name but one of their ends.
+// Tokens that end a turn in common conversation formats. Many files name only one of their end tokens.
 constexpr auto kEndTexts =
     std::to_array<std::string_view>({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
                                      "<|eom_id|>", "<EOT>", "<|end_of_text|>", "<turn|>"});
@@ -52,7 +54,7 @@ std::string gguf_tokenizer_config(const GgufMetadata& metadata) {
   const auto main = metadata.text(kTemplate);
   if (!main) return {};
   Json config = Json::object();
-  // Further templates are named in a list and stored under "tokenizer.chat_template.NAME".
+  // More templates are listed by name and stored under "tokenizer.chat_template.NAME".
   const std::vector<std::string_view>& names = metadata.texts("tokenizer.chat_templates");
   Json list = Json::array({Json{{"name", "default"}, {"template", std::string(*main)}}});
   for (std::string_view name : names) {
@@ -66,7 +68,7 @@ std::string gguf_tokenizer_config(const GgufMetadata& metadata) {
   for (const char* name : {"bos", "eos", "unk", "sep", "pad", "cls", "mask"}) {
     std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
     if (std::string_view(name) == "unk") key = "tokenizer.ggml.unknown_token_id";
-    if (std::string_view(name) == "sep") key = "tokenizer.ggml.seperator_token_id";  // as llama.cpp spells it
+    if (std::string_view(name) == "sep") key = "tokenizer.ggml.seperator_token_id";  // llama.cpp's spelling
     if (std::string_view(name) == "pad") key = "tokenizer.ggml.padding_token_id";
     if (const auto id = token_id(metadata, key)) config[std::string(name) + "_token"] = std::string(tokens[*id]);
   }

@@ -1,5 +1,5 @@
-// bitsandbytes: 4 bits as places in a table of levels (NF4, FP4; Dettmers et al. 2023, arXiv:2305.14314), 8 bits as
-// integers with a scale per output (LLM.int8(), arXiv:2208.07339).
+// Reads bitsandbytes checkpoints: 4-bit indices into a table of levels (NF4, FP4; Dettmers et al. 2023,
+// arXiv:2305.14314), or 8-bit integers with a scale per output (LLM.int8(), arXiv:2208.07339).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<float> floats_of(const TensorEntry& entry) {
   return values;
 }
 
-// What the state says of a matrix: JSON in a tensor of bytes.
+// The quantization state of a matrix: JSON in a tensor of bytes.
 struct State {
   Config config;
   int64_t outputs = 0, inputs = 0, block = 0;
@@ -33,18 +33,21 @@ State read_state(const TensorEntry& entry) {
   try {
     state.config = Config(parse_json(text), entry.name);
   } catch (const Error& error) {
-    refuse(entry, fmt::format("is no JSON: {}", error.what()));
+    refuse(entry, fmt::format("is not valid JSON: {}", error.what()));
   }
   const auto shape = state.config.at<std::vector<int>>("shape");
   state.block = state.config.at<int>("blocksize");
   constexpr int kMostBlock = 1 << 20;
-  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) state.config.refuse("shape", "is not that of a matrix");
-  if (state.block < 1 || state.block > kMostBlock) state.config.refuse("blocksize", "is out of range");
+  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1) state.config.refuse("shape", "expected two positive numbers");
+  if (state.block < 1 || state.block > kMostBlock) {
+    state.config.refuse("blocksize", fmt::format("is out of range (expected 1 to {})", kMostBlock));
+  }
   state.outputs = shape[0], state.inputs = shape[1];
   return state;
 }
 
-// The scale of every block; they may be quantized themselves, to places in a table of 256 with a scale and an offset.
+// Reads the scale of every block. Scales may themselves be quantized: indices into a table of 256 levels, with a scale
+// and an offset.
 std::vector<float> read_scales(QuantizedTensors& t, const std::string& name, const State& state) {
   const int64_t blocks = (state.outputs * state.inputs + state.block - 1) / state.block;
   const TensorEntry stored = t.take(name + ".weight.absmax");
@@ -55,7 +58,7 @@ std::vector<float> read_scales(QuantizedTensors& t, const std::string& name, con
   const std::vector<float> scales = floats_of(scale), levels = floats_of(map);
   const int64_t block = state.config.get("nested_blocksize", 256);
   if (block < 1 || static_cast<int64_t>(scales.size()) != (blocks + block - 1) / block) {
-    refuse(scale, fmt::format("no scales of {} numbers in blocks of {}", blocks, block));
+    refuse(scale, fmt::format("does not match {} numbers in blocks of {}", blocks, block));
   }
   if (levels.size() != 256) refuse(map, "expected 256 levels");
   const auto offset = static_cast<float>(state.config.get("nested_offset", 0.0));
@@ -71,7 +74,7 @@ void level_matrix(QuantizedTensors& t, const std::string& name, const std::strin
   const TensorEntry weight = t.take(name + ".weight"), map = t.take(name + ".weight.quant_map");
   const int64_t elements = state.outputs * state.inputs;
   if (static_cast<int64_t>(weight.bytes) != (elements + 1) / 2) {
-    refuse(weight, fmt::format("no {} x {} numbers of 4 bits", state.outputs, state.inputs));
+    refuse(weight, fmt::format("expected {} x {} numbers of 4 bits", state.outputs, state.inputs));
   }
   const std::vector<float> levels = floats_of(map);
   LevelMatrix m{.data = weight.data, .outputs = state.outputs, .inputs = state.inputs, .group = state.block};
@@ -84,8 +87,10 @@ void level_matrix(QuantizedTensors& t, const std::string& name, const std::strin
 void int8_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry weight = t.take(name + ".weight", &kInt8, 0, 0), scale = t.take(name + ".SCB");
   if (t.has(name + ".weight_format")) {
-    const TensorEntry format = t.take(name + ".weight_format");  // 0: rows as they are
-    if (format.bytes != 1 || format.data[0] != std::byte{0}) refuse(format, "is not that of rows");
+    const TensorEntry format = t.take(name + ".weight_format");  // 0: plain rows
+    if (format.bytes != 1 || format.data[0] != std::byte{0}) {
+      refuse(format, "only the row format is supported (expected 0)");
+    }
   }
   const Scales scales(scale, weight.shape[0]);
   if (scales.count() != 1) refuse(scale, fmt::format("expected {} scales", weight.shape[0]));
@@ -99,7 +104,7 @@ void int8_matrix(QuantizedTensors& t, const std::string& name) {
 }  // namespace
 
 void read_bitsandbytes(QuantizedTensors& t) {
-  // What is quantized, and how, is seen in the tensors.
+  // The tensors show what is quantized and how.
   ignore(t.config, {"load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype",
                     "bnb_4bit_quant_storage", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
                     "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "llm_int8_skip_modules",

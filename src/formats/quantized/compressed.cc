@@ -1,4 +1,4 @@
-// compressed-tensors, the form of LLM Compressor: integers and floats of 4 and 8 bits.
+// Reads compressed-tensors checkpoints, the format of LLM Compressor: integers and floats of 4 and 8 bits.
 #include <fmt/core.h>
 
 #include <array>
@@ -25,7 +25,7 @@ std::array<int64_t, 2> two_integers(const TensorEntry& entry) {
   return values;
 }
 
-// Outputs first, offset binary; zero points packed along the outputs.
+// Reads a packed matrix: outputs first, offset binary, zero points packed along the outputs.
 void packed_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry weight = t.take(name + ".weight_packed", &kInt32, 0, 0), scale = t.take(name + ".weight_scale");
   const auto [outputs, inputs] = two_integers(t.take(name + ".weight_shape"));
@@ -35,7 +35,7 @@ void packed_matrix(QuantizedTensors& t, const std::string& name) {
     if (inputs > 0 && inputs < int64_t{1} << 40 && words_of(inputs, candidate) == columns) bits = candidate;
   }
   if (bits == 0 || weight.shape[0] != outputs) {
-    refuse(weight, fmt::format("is not [{}, {}] in 4 or 8 bits", outputs, inputs));
+    refuse(weight, fmt::format("does not match [{}, {}] in 4 or 8 bits", outputs, inputs));
   }
   const Scales scales(scale, outputs);
   GroupMatrix m{.bits = bits, .outputs = outputs, .inputs = inputs};
@@ -74,7 +74,7 @@ void int8_matrix(QuantizedTensors& t, const std::string& name) {
   t.add(entry_of(name + ".weight", std::move(m)));
 }
 
-// NVFP4 has a scale of the tensor, which divides.
+// NVFP4 matrices have a scale per tensor, which divides.
 void fp4_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry packed = t.take(name + ".weight_packed", &kUInt8, 0, 0), scale = t.take(name + ".weight_scale");
   const bool whole = t.has(name + ".weight_global_scale");
@@ -90,7 +90,7 @@ void check_format(const Config& config, const std::string& format) {
   config.refuse("format", "'" + format + "' is not supported");
 }
 
-// What the tensors do not say themselves.
+// Reads the settings that the tensors do not show.
 void read_group(QuantizedTensors& t, const Config& group) {
   check_format(group, group.get("format", std::string()));
   const Config weights = group.object("weights");
@@ -101,7 +101,7 @@ void read_group(QuantizedTensors& t, const Config& group) {
   }
   const std::vector<int> block = weights.get("block_structure", std::vector<int>{});
   if (!block.empty()) {
-    if (!t.block.empty() && block != t.block) weights.refuse("block_structure", "differs between groups");
+    if (!t.block.empty() && block != t.block) weights.refuse("block_structure", "must be equal in all groups");
     t.block = block;
     t.check_block("block_structure", weights);
   }
@@ -121,14 +121,14 @@ void read_group(QuantizedTensors& t, const Config& group) {
 void read_compressed_tensors(QuantizedTensors& t) {
   const Config& config = t.config;
   const Json* groups = config.find("config_groups");
-  if (groups == nullptr || !groups->is_object()) config.refuse("config_groups", "is no object");
+  if (groups == nullptr || !groups->is_object()) config.refuse("config_groups", "must be an object");
   const Config all(*groups, config.origin() + ": config_groups");
   for (const auto& item : groups->items()) read_group(t, all.object(item.key()));
   check_format(config, config.get("format", std::string()));
   if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty()) {
     const Config sparse = config.object("sparsity_config");
     if (const auto kind = sparse.get("format", std::string("dense")); kind != "dense") {
-      sparse.refuse("format", "'" + kind + "' is not supported, dense is");
+      sparse.refuse("format", "'" + kind + "' is not supported (expected dense)");
     }
   }
   if (const Json* transforms = config.find("transform_config"); transforms != nullptr && !transforms->empty()) {

@@ -1,4 +1,4 @@
-// Floats of 8 and 4 bits: the checkpoints of DeepSeek (fp8), FBGEMM, NVIDIA's Model Optimizer, AMD's Quark, and
+// Reads checkpoints of 8-bit and 4-bit floats: DeepSeek (fp8), FBGEMM, NVIDIA's Model Optimizer, AMD's Quark, and
 // gpt-oss.
 #include <fmt/core.h>
 
@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// NAME.weight of two 4-bit floats a byte, the even input in the low half. NVFP4: scales of 8-bit floats for 16 inputs
-// and one of the tensor (weight_scale_2). MXFP4: powers of two for 32 inputs.
+// Reads matrices NAME.weight with two 4-bit floats per byte, the even input in the low half. NVFP4 has a scale of 8-bit
+// floats per 16 inputs, and one per tensor (weight_scale_2). MXFP4 has a power of two per 32 inputs.
 void fp4_matrices(QuantizedTensors& t) {
   for (const std::string& name : t.modules(".weight_scale")) {
     const TensorEntry* weight = t.find(name + ".weight");
@@ -27,7 +27,7 @@ void check_one_of(const Config& config, const char* key, const std::string& valu
     if (value == one) return;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", one);
   }
-  config.refuse(key, fmt::format("'{}' is none of {}", value, names));
+  config.refuse(key, fmt::format("unknown value '{}' (expected one of: {})", value, names));
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ void read_fp8(QuantizedTensors& t) {
   check_one_of(config, "fmt", config.get("fmt", std::string("e4m3")), {"e4m3", "float8_e4m3fn"});
   t.block = config.get("weight_block_size", std::vector<int>{});
   t.check_block("weight_block_size", config);
-  t.fp8_activations = true;  // with scales per tensor that were measured, or dynamic ones
+  t.fp8_activations = true;  // with measured scales per tensor, or dynamic scales
   ignore(config, {"activation_scheme", "modules_to_not_convert", "ignored_layers", "packed_modules_mapping",
                   "scale_fmt", "kv_cache_scheme"});
   check_read(config);
@@ -66,7 +66,7 @@ void read_modelopt(QuantizedTensors& t) {
   const auto algorithm = config.get("quant_algo", std::string());
   check_one_of(config, "quant_algo", algorithm, {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "MIXED_PRECISION"});
   t.fp8_activations = algorithm.starts_with("FP8");
-  // What is quantized, and how, is seen in the tensors; so are caches, which are not.
+  // The tensors show what is quantized and how. Quantized caches are ignored.
   ignore(config, {"config_groups", "exclude_modules", "group_size", "has_zero_point", "ignore", "kv_cache_quant_algo",
                   "kv_cache_scheme", "pre_quant_scale", "producer", "quantized_layers"});
   if (config.get("has_zero_point", false)) config.refuse("has_zero_point", "is not supported");
@@ -79,7 +79,7 @@ void read_modelopt(QuantizedTensors& t) {
 void read_quark(QuantizedTensors& t) {
   const Config& config = t.config;
   if (const Json* layers = config.find("layer_quant_config"); layers != nullptr && !layers->empty()) {
-    config.refuse("layer_quant_config", "is not supported: all matrices have to be quantized alike");
+    config.refuse("layer_quant_config", "is not supported: all matrices must use the same quantization");
   }
   const Config global = config.object("global_quant_config");
   const Config weight = global.object("weight");

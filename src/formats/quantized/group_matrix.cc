@@ -1,4 +1,4 @@
-// Rows of quantized matrices as blocks, or as plain numbers where there is no such block.
+// Converts rows of quantized matrices to blocks, or to plain numbers when no block format fits.
 #include "formats/quantized/group_matrix.h"
 
 #include <fmt/core.h>
@@ -18,7 +18,7 @@ namespace {
 
 using quant::Fp8;
 
-// Numbers of 4 bits as blocks store them: element i of 32 beside element i + 16.
+// Packs 4-bit numbers as blocks store them: element i of 32 next to element i + 16.
 template <int elements>
 void join_halves(const uint8_t* from, uint8_t* to) {
   for (int begin = 0; begin < elements; begin += 32, from += 32, to += 16) {
@@ -36,7 +36,7 @@ TensorEntry entry(std::string name, DType type, int64_t outputs, int64_t inputs)
   return out;
 }
 
-// A row of a tile as blocks of Codec, a part of a group each.
+// Writes a row of a tile as blocks of Codec. Each block lies within one group.
 template <class Codec>
 void write_blocks(const GroupMatrix& m, int64_t output, int64_t input, int64_t inputs, const uint8_t* quants,
                   std::byte* to) {
@@ -63,7 +63,7 @@ void write_plain(const GroupMatrix& m, int64_t output, int64_t input, int64_t in
   }
 }
 
-// `to`: the row's begin.
+// `to` points at the start of the row.
 using WriteRow = void (*)(const GroupMatrix&, int64_t output, int64_t input, int64_t inputs, const uint8_t* quants,
                           std::byte* to);
 
@@ -86,7 +86,7 @@ bool is_nf4(const LevelMatrix& m) {
   return std::ranges::equal(m.levels, quant::kNf4Levels);
 }
 
-// Places of `count` elements from `first` on.
+// Unpacks the table indices of `count` elements from `first` on.
 void unpack_places(const LevelMatrix& m, int64_t first, int64_t count, uint8_t* to) {
   const auto pair = [&](int64_t e) { return std::to_integer<uint8_t>(m.data[e / 2]); };
   int64_t e = first;
@@ -111,11 +111,11 @@ void write_levels(const LevelMatrix& m, int64_t row, const uint8_t* places, std:
   }
 }
 
-// One group of 4-bit floats in the order of GGUF's blocks: the first half of it in low halves of bytes.
+// Reorders one group of 4-bit floats for GGUF's blocks: the first half of the group in the low halves of bytes.
 template <int elements>
 void reorder_fp4(const std::byte* from, uint8_t* to) {
   static_assert(elements == 16 || elements == 32);
-  using Bytes = uint8_t __attribute__((vector_size(16)));  // the compiler's
+  using Bytes = uint8_t __attribute__((vector_size(16)));  // GCC vector extension
   Bytes pairs{};
   std::memcpy(&pairs, from, elements / 2);
   const Bytes even = pairs & 15, odd = pairs >> 4;
@@ -127,7 +127,8 @@ void reorder_fp4(const std::byte* from, uint8_t* to) {
   std::memcpy(to, &both, elements / 2);
 }
 
-// Rows of the blocks that `write` makes of a number of inputs from one on; as fp32 where inputs are no whole blocks.
+// Writes rows as the blocks that `write` makes of a run of inputs. Uses fp32 when the inputs are not a multiple of a
+// block.
 template <class Codec, class Write>
 TensorEntry fp4_rows(std::string name, int64_t outputs, int64_t inputs, const Write& write) {
   using Block = typename Codec::Block;
@@ -161,7 +162,7 @@ TensorEntry entry_of(std::string name, GroupMatrix matrix) {
   TensorEntry out = entry(std::move(name), type, matrix.outputs, matrix.inputs);
   const size_t row_bytes = out.bytes / static_cast<size_t>(matrix.outputs);
   out.compute = [matrix = std::move(matrix), write = write, row_bytes](int64_t begin, int64_t count, std::byte* to) {
-    constexpr int64_t kRows = 64;  // at a time: of what lies side by side in matrices that are stored inputs first
+    constexpr int64_t kRows = 64;  // rows at a time; matrices stored inputs first have these side by side
     std::vector<uint8_t> quants(static_cast<size_t>(kRows * kTileInputs));
     for (int64_t row = begin; row < begin + count; row += kRows) {
       const int64_t rows = std::min(kRows, begin + count - row);
@@ -241,11 +242,11 @@ TensorEntry fp4_entry(std::string name, const TensorEntry& packed, const TensorE
   }
   const int64_t group = nvidia ? 16 : 32, groups = inputs / group;
   if (inputs % group != 0 || !(scales.shape == Shape{outputs, groups})) {
-    refuse(scales, fmt::format("expected [{}, {} / {}]", outputs, inputs, group));
+    refuse(scales, fmt::format(" {}]/ {}]", outputs, inputs, group));
   }
   const std::byte *from = packed.data, *scale = scales.data;
   if (!nvidia) {
-    if (factor != 1.0f) refuse(scales, "powers of two with a scale of the tensor are not supported");
+    if (factor != 1.0f) refuse(scales, "scales that are powers of two cannot be combined with a scale per tensor");
     return fp4_rows<quant::MXFP4>(std::move(name), outputs, inputs,
                                   [=](int64_t row, int64_t i, int64_t, quant::MXFP4::Block& block) {
                                     block.e = std::to_integer<uint8_t>(scale[row * groups + i / group]);
@@ -268,10 +269,10 @@ TensorEntry mxfp4_experts(std::string name, const TensorEntry& blocks, const Ten
   }
   const Shape& s = scales.shape;
   if (s.rank() != 3 || s.elements() == 0 || !(blocks.shape == Shape{s[0], s[1], s[2], 16})) {
-    refuse(blocks, fmt::format("does not fit scales of {}", s.str()));
+    refuse(blocks, fmt::format("does not match scales of shape {}", s.str()));
   }
   const int64_t experts = s[0], rows = s[1], groups = s[2];
-  if (in_turn && rows % 2 != 0) refuse(blocks, "an odd number of rows in turn");
+  if (in_turn && rows % 2 != 0) refuse(blocks, "expected an even number of rows, because gate and up rows alternate");
   const auto stored = [=](int64_t row) {
     const int64_t i = row % rows;
     return in_turn ? row - i + (i < rows / 2 ? 2 * i : 2 * i - rows + 1) : row;

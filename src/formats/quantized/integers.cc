@@ -1,4 +1,4 @@
-// Integers in groups with zero points: GPTQ, AWQ, and AutoRound, which writes either form.
+// Reads integers in groups with zero points: GPTQ, AWQ, and AutoRound, which writes either format.
 #include <fmt/core.h>
 
 #include "base/json.h"
@@ -7,13 +7,13 @@
 namespace sluice {
 namespace {
 
-// Inputs first: word (i, o) holds inputs of output o, zeros (g, o) outputs likewise. Integers of 2 and 3 bits become
-// some of 4.
+// Reads a GPTQ matrix. Inputs come first: word (i, o) holds several inputs of output o, and zeros (g, o) several
+// outputs. Integers of 2 and 3 bits are widened to 4 bits.
 void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zero_offset) {
   const TensorEntry weight = t.take(name + ".qweight", &kInt32, 0, 0), scale = t.take(name + ".scales");
   const int64_t outputs = weight.shape[1], inputs = weight.shape[0] * 32 / bits;
   if (words_of(inputs, bits) != weight.shape[0] || words_of(outputs, bits) * 32 != outputs * bits) {
-    refuse(weight, fmt::format("no whole words of numbers of {} bits", bits));
+    refuse(weight, fmt::format("its size is not a multiple of whole words of {}-bit numbers", bits));
   }
   const Scales scales(scale, outputs, true);
   const int64_t groups = scales.count(), zero_words = words_of(outputs, bits);
@@ -49,7 +49,7 @@ void awq_matrix(QuantizedTensors& t, const std::string& name) {
 int gptq_bits(const Config& config) {
   const auto bits = config.at<int>("bits");
   if (bits != 2 && bits != 3 && bits != 4 && bits != 8) {
-    config.refuse("bits", fmt::format("{} is not supported, 2, 3, 4 and 8 are", bits));
+    config.refuse("bits", fmt::format("{} is not supported (expected one of: 2, 3, 4, 8)", bits));
   }
   return bits;
 }
@@ -61,13 +61,13 @@ void read_gptq(QuantizedTensors& t) {
   const int bits = gptq_bits(config);
   const auto format = config.get("checkpoint_format", std::string("gptq"));
   if (format != "gptq" && format != "gptq_v2") {
-    config.refuse("checkpoint_format", "'" + format + "' is not supported, gptq and gptq_v2 are");
+    config.refuse("checkpoint_format", "'" + format + "' is not supported (expected one of: gptq, gptq_v2)");
   }
   if (config.get("is_marlin_format", false)) config.refuse("is_marlin_format", "is not supported");
   if (const Json* dynamic = config.find("dynamic"); dynamic != nullptr && !dynamic->empty()) {
-    config.refuse("dynamic", "is not supported: all matrices have to be quantized alike");
+    config.refuse("dynamic", "is not supported: all matrices must use the same quantization");
   }
-  // Groups and their order are seen in the tensors.
+  // The tensors show the groups and their order.
   ignore(config, {"group_size",
                   "desc_act",
                   "sym",
@@ -103,12 +103,12 @@ void read_gptq(QuantizedTensors& t) {
 void read_awq(QuantizedTensors& t) {
   const Config& config = t.config;
   const auto bits = config.has("w_bit") ? config.at<int>("w_bit") : config.at<int>("bits");
-  if (bits != 4) config.refuse("bits", fmt::format("{} is not supported, 4 is", bits));
+  if (bits != 4) config.refuse("bits", fmt::format("{} is not supported (expected 4)", bits));
   const auto version = config.get("version", std::string("gemm"));
   if (version != "gemm" && version != "GEMM") {
-    config.refuse("version", "'" + version + "' is not supported, gemm is");
+    config.refuse("version", "'" + version + "' is not supported (expected gemm)");
   }
-  if (!config.get("zero_point", true)) config.refuse("zero_point", "false is not supported");
+  if (!config.get("zero_point", true)) config.refuse("zero_point", "false is not supported (expected true)");
   ignore(config, {"bits", "group_size", "q_group_size", "backend", "modules_to_not_convert", "exllama_config",
                   "do_fuse", "fuse_max_seq_len", "modules_to_fuse"});
   check_read(config);
@@ -119,20 +119,22 @@ void read_auto_round(QuantizedTensors& t) {
   const Config& config = t.config;
   const int bits = gptq_bits(config);
   const auto type = config.get("data_type", std::string("int"));
-  if (type != "int") config.refuse("data_type", "'" + type + "' is not supported, int is");
-  const char* key = config.has("packing_format") ? "packing_format" : "backend";  // of older files
+  if (type != "int") config.refuse("data_type", "'" + type + "' is not supported (expected int)");
+  const char* key = config.has("packing_format") ? "packing_format" : "backend";  // older files use "backend"
   const auto format = config.get(key, std::string("auto_round:auto_gptq"));
   const bool awq = format.find("awq") != std::string::npos;
   if (!awq && format.find("gptq") == std::string::npos) {
-    config.refuse(key, "'" + format + "' is not supported, the forms of auto_gptq and auto_awq are");
+    config.refuse(key, "'" + format + "' is not supported (expected a format of auto_gptq or auto_awq)");
   }
-  if (awq && bits != 4) config.refuse("bits", fmt::format("{} is not supported in the form of auto_awq, 4 is", bits));
-  // Of what is quantized otherwise only that is understood which stays plain.
+  if (awq && bits != 4) {
+    config.refuse("bits", fmt::format("{} is not supported with the format of auto_awq (expected 4)", bits));
+  }
+  // Settings per module are supported only when they leave the module unquantized.
   if (const Json* extra = config.find("extra_config"); extra != nullptr && extra->is_object()) {
     for (const auto& [module, settings] : extra->items()) {
       const Json own = settings.is_object() ? settings.value("bits", Json(bits)) : Json();
       if (own != bits && !(own.is_number_integer() && own.get<int64_t>() >= 16)) {
-        config.refuse("extra_config", "'" + module + "' has other bits, which is not supported");
+        config.refuse("extra_config", "'" + module + "': a different number of bits per module is not supported");
       }
     }
   }
@@ -170,7 +172,9 @@ void read_auto_round(QuantizedTensors& t) {
                   "sym",
                   "to_quant_block_names",
                   "train_bs"});
-  if (config.get("act_bits", 16) < 16) config.refuse("act_bits", "activations of fewer bits are not supported");
+  if (config.get("act_bits", 16) < 16) {
+    config.refuse("act_bits", "activations with fewer than 16 bits are not supported");
+  }
   check_read(config);
   for (const std::string& name : t.modules(".qweight")) {
     if (awq) {

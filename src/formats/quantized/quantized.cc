@@ -1,4 +1,4 @@
-// Which method a checkpoint was quantized by.
+// Selects the reader for the method with which a checkpoint was quantized.
 #include "formats/quantized/quantized.h"
 
 #include <fmt/core.h>
@@ -27,7 +27,7 @@ constexpr std::array kMethods = {Method{"auto-round", read_auto_round},
                                  Method{"mxfp4", read_mxfp4},
                                  Method{"quark", read_quark}};
 
-// Older files of bitsandbytes and AutoRound go by other names, or none.
+// Older files of bitsandbytes and AutoRound use other names, or none.
 std::string method_of(const Config& config) {
   const bool bits = config.get("load_in_4bit", false) || config.get("load_in_8bit", false);
   if (!config.has("quant_method") && bits) return "bitsandbytes";
@@ -47,11 +47,11 @@ bool read_quantized(const Config& config, TensorMap& tensors) {
   if (method == kMethods.end()) {
     std::string known;
     for (const Method& one : kMethods) known += fmt::format("{}{}", known.empty() ? "" : ", ", one.name);
-    quantization.refuse("quant_method", fmt::format("'{}' is not supported; {} are", name, known));
+    quantization.refuse("quant_method", fmt::format("'{}' is not supported (expected one of: {})", name, known));
   }
   QuantizedTensors all(quantization, tensors);
   method->read(all);
-  // What only fixed scales of activations and caches would need.
+  // These tensors are only used for static scales of activations and caches.
   all.drop({".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point", ".k_scale", ".v_scale",
             ".q_scale", ".activation_scale"});
   return all.fp8_activations;

@@ -1,18 +1,18 @@
-// Checkpoints whose matrices were quantized by other tools: what config.json's "quantization_config" says, and the
-// tensors that stand for each matrix, brought into the blocks of quant/groups.h. A matrix becomes one entry
+// Reads checkpoints whose matrices were quantized by other tools. config.json's "quantization_config" names the method.
+// The tensors that represent a matrix are converted to the blocks of quant/groups.h. A matrix becomes one entry
 // NAME.weight that is computed when it is read (TensorEntry::compute).
 //
-// Read are, by "quant_method":
+// Supported values of "quant_method":
 //   gptq                 qweight, qzeros, scales, g_idx; 2, 3, 4 and 8 bits, with and without act-order
 //   awq                  qweight, qzeros, scales in the order of GEMM; 4 bits
-//   auto-round           either of these
+//   auto-round           either the gptq or the awq format
 //   bitsandbytes         4 bits (nf4, fp4; scales that are themselves quantized, too), 8 bits (SCB)
 //   compressed-tensors   pack-quantized (4 and 8 bits), int-quantized (8 bits), float-quantized, nvfp4- and
 //                        mxfp4-pack-quantized
 //   fp8, fbgemm_fp8      8-bit floats with a scale per tensor, per channel, or per block (weight_scale_inv)
 //   modelopt, quark      8-bit floats, NVFP4, MXFP4
 //   mxfp4                experts of gpt-oss
-// Scales of activations and caches are dropped: who quantizes activations measures them, row by row.
+// Scales of activations and caches are dropped: quantized activations are scaled row by row at run time.
 #pragma once
 
 #include <map>
@@ -24,9 +24,9 @@ namespace sluice {
 
 using TensorMap = std::map<std::string, TensorEntry, std::less<>>;
 
-// Replaces the quantized matrices among `tensors` if the configuration says that there are any. Throws
-// Error(kUnsupportedModel) that names file and key, or the tensor, for what is not understood. True if 8-bit matrices
-// are meant for inputs of 8-bit floats.
+// Replaces the quantized matrices in `tensors` if the configuration says that there are any. Throws
+// Error(kUnsupportedModel) that names file and key, or the tensor, when something is not supported. Returns whether
+// inputs of 8-bit matrices should be quantized to 8-bit floats.
 bool read_quantized(const Config& config, TensorMap& tensors);
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// Access to the tensors of quantized checkpoints, and what several methods share: packed fields, scales, 8-bit floats.
+// Accesses the tensors of quantized checkpoints, with code that several methods share: packed fields, scales, 8-bit
+// floats.
 #include "formats/quantized/tensors.h"
 
 #include <fmt/core.h>
@@ -28,11 +29,11 @@ void ignore(const Config& config, std::initializer_list<const char*> keys) {
 
 namespace {
 
-// Vectors of the compiler's.
+// GCC vector extension.
 using Words = uint32_t __attribute__((vector_size(16)));
 using Bytes = uint8_t __attribute__((vector_size(16)));
 
-// Nibble i of word j becomes byte j of rows[i] (Warren, Hacker's Delight, 7-3).
+// Moves nibble i of word j to byte j of rows[i] (Warren, Hacker's Delight, 7-3).
 void transpose_nibbles(const uint32_t (&words)[8], uint64_t (&rows)[8]) {
   const auto exchange = [](Words& a, Words& b, int shift, uint32_t mask) {
     const Words exchanged = (a >> shift ^ b) & mask;
@@ -45,7 +46,7 @@ void transpose_nibbles(const uint32_t (&words)[8], uint64_t (&rows)[8]) {
   exchange(c, d, 8, 0x00ff00ff);
   Words even = __builtin_shufflevector(c, d, 0, 4, 2, 6), odd = __builtin_shufflevector(c, d, 1, 5, 3, 7);
   exchange(even, odd, 4, 0x0f0f0f0f);
-  // Words 0, 2, 4, 6 and 1, 3, 5, 7.
+  // Separates words 0, 2, 4, 6 and 1, 3, 5, 7.
   const auto spread = [](const Words& four, uint64_t& r0, uint64_t& r1, uint64_t& r2, uint64_t& r3) {
     const auto low = std::bit_cast<Bytes>(four & 0x0f0f0f0f), high = std::bit_cast<Bytes>(four >> 4 & 0x0f0f0f0f);
     const auto begin = std::bit_cast<std::array<uint64_t, 2>>(
@@ -69,7 +70,7 @@ int PackedFields::at(int64_t row, int64_t field) const {
 
 void PackedFields::read(const MatrixTile& tile, uint8_t* to) const {
   const int64_t first = tile.input * bits / 32, whole = bits == 4 ? tile.inputs / 8 : 0;
-  // Rows may lie side by side, so that one word of each of them is read before the next words are.
+  // Rows may be adjacent in memory, so one word of each row is read before the next words.
   for (int64_t w = 0; w < whole; ++w) {
     for (int64_t r = 0; r < tile.outputs; ++r) {
       const uint64_t eight = spread_nibbles(word(tile.output + r, first + w));
@@ -97,7 +98,7 @@ int AwqFields::at(int64_t input, int64_t output) const {
 }
 
 void AwqFields::read(const MatrixTile& tile, uint8_t* to) const {
-  constexpr int64_t kSide = 8;  // inputs and outputs at a time
+  constexpr int64_t kSide = 8;  // inputs and outputs processed together
   const int64_t end = tile.output + tile.outputs;
   for (int64_t i = 0; i < tile.inputs; i += kSide) {
     const int64_t inputs = std::min(kSide, tile.inputs - i);
@@ -106,7 +107,7 @@ void AwqFields::read(const MatrixTile& tile, uint8_t* to) const {
       for (int64_t j = 0; j < inputs; ++j) words[j] = word(tile.input + i + j, first / kSide);
       uint64_t rows[kSide];
       transpose_nibbles(words, rows);
-      uint8_t* const place = to + (first - tile.output) * tile.inputs + i;  // output `first` may not be in the tile
+      uint8_t* const place = to + (first - tile.output) * tile.inputs + i;  // output `first` may be outside the tile
       if (inputs == kSide && first >= tile.output && first + kSide <= end) {
         for (int64_t o = 0; o < kSide; ++o) std::memcpy(place + o * tile.inputs, &rows[kFields[o]], kSide);
         continue;
@@ -121,12 +122,12 @@ void AwqFields::read(const MatrixTile& tile, uint8_t* to) const {
 Scales::Scales(const TensorEntry& entry, int64_t outputs, bool transposed)
     : values_(static_cast<size_t>(entry.shape.elements())), transposed_(transposed) {
   if (entry.dtype != &kFloat32 && entry.dtype != &kBFloat16 && entry.dtype != &kFloat16) {
-    refuse(entry, fmt::format("scales of type {} are not supported", entry.dtype->name));
+    refuse(entry, fmt::format("scales of type {} are not supported (expected a float type)", entry.dtype->name));
   }
   int64_t rows = 1;
   if (values_.size() > 1) rows = entry.shape.rank() < 1 ? 0 : transposed ? entry.shape[-1] : entry.shape[0];
   if (entry.shape.rank() > 2 || values_.empty() || (rows != 1 && rows != outputs)) {
-    refuse(entry, fmt::format("no scales of {} outputs", outputs));
+    refuse(entry, fmt::format("does not match {} outputs", outputs));
   }
   by_output_ = rows == 1 ? 0 : 1;
   rows_ = rows;
@@ -135,20 +136,24 @@ Scales::Scales(const TensorEntry& entry, int64_t outputs, bool transposed)
 }
 
 int64_t group_size(const TensorEntry& entry, int64_t inputs, int64_t groups) {
-  if (groups < 1 || inputs % groups != 0) refuse(entry, fmt::format("{} groups of {} inputs", groups, inputs));
+  if (groups < 1 || inputs % groups != 0) {
+    refuse(entry, fmt::format("{} groups do not divide {} inputs", groups, inputs));
+  }
   return inputs / groups;
 }
 
 std::vector<int32_t> order_of(const TensorEntry& entry, int64_t inputs, int64_t groups) {
   if (entry.dtype != &kInt32 || entry.shape.elements() != inputs) {
-    refuse(entry, fmt::format("expected {} numbers of int32", inputs));
+    refuse(entry, fmt::format("expected {} int32 numbers", inputs));
   }
   std::vector<int32_t> group_of(static_cast<size_t>(inputs));
   std::memcpy(group_of.data(), entry.data, group_of.size() * sizeof(int32_t));
   bool in_order = inputs % groups == 0;
   for (int64_t i = 0; i < inputs; ++i) {
     const int32_t g = group_of[static_cast<size_t>(i)];
-    if (g < 0 || g >= groups) refuse(entry, fmt::format("input {} is of group {} of {}", i, g, groups));
+    if (g < 0 || g >= groups) {
+      refuse(entry, fmt::format("input {} has group {}, which is out of range for {} groups", i, g, groups));
+    }
     in_order = in_order && g == i / (inputs / groups);
   }
   return in_order ? std::vector<int32_t>{} : group_of;
@@ -202,14 +207,14 @@ float QuantizedTensors::take_number(const std::string& name) {
 
 void QuantizedTensors::add(TensorEntry entry) {
   std::string name = entry.name;
-  if (has(name)) refuse(entry, "is there quantized and as it is");
+  if (has(name)) refuse(entry, "exists both quantized and unquantized");
   tensors_.emplace(std::move(name), std::move(entry));
 }
 
 void QuantizedTensors::check_block(const char* key, const Config& where) const {
   if (block.empty()) return;
   if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[1] % 128 != 0) {
-    where.refuse(key, "is not a number of outputs and a multiple of 128 inputs");
+    where.refuse(key, "expected a number of outputs and a multiple of 128 inputs");
   }
 }
 
@@ -228,9 +233,9 @@ void QuantizedTensors::float_matrix(const std::string& name) {
   if (!block.empty() && scale.shape.rank() == 2 && (in_blocks || scale.shape[0] != outputs)) {
     block_outputs = block[0], block_inputs = block[1];
     const Shape expected{(outputs + block_outputs - 1) / block_outputs, (inputs + block_inputs - 1) / block_inputs};
-    if (!(scale.shape == expected)) refuse(scale, fmt::format("expected {}", expected.str()));
+    if (!(scale.shape == expected)) refuse(scale, fmt::format("expected shape {}", expected.str()));
   } else if (scale.shape.elements() != 1 && scale.shape.elements() != outputs) {
-    refuse(scale, fmt::format("no scales of {} outputs, and the configuration names no blocks", outputs));
+    refuse(scale, fmt::format("does not match {} outputs, and the configuration has no block size", outputs));
   }
   const Scales scales(scale, (outputs + block_outputs - 1) / block_outputs);
   add(entry_of(name + ".weight", Fp8Matrix{.data = weight.data,

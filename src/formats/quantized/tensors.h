@@ -1,5 +1,4 @@
-// The tensors of a quantized checkpoint and what its configuration says of them, as the readers of each method see
-// them.
+// The tensors and settings of a quantized checkpoint, as the readers of the methods access them.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +16,17 @@ namespace sluice {
 // Throws Error(kUnsupportedModel) that names the tensor.
 [[noreturn]] void refuse(const TensorEntry& entry, const std::string& message);
 
-// Nothing may be left unsaid of what changes the numbers: throws for a key that nobody has read.
+// Throws for a key that nobody has read, since any key may change the numbers.
 void check_read(const Config& config);
 void ignore(const Config& config, std::initializer_list<const char*> keys);
 
-// Rows of unsigned numbers of 2, 3, 4 or 8 bits, one after the other in int32 words, from the lowest bit on.
+// Rows of unsigned numbers of 2, 3, 4 or 8 bits, packed consecutively in int32 words from the lowest bit on.
 struct PackedFields {
   const std::byte* data;
-  int64_t word_stride, row_stride;  // from a row's word to its next, from a row to the next, in words
+  int64_t word_stride, row_stride;  // distance in words between words of a row, and between rows
   int bits;
   int at(int64_t row, int64_t field) const;
-  // Rows are outputs, or the other way round, and fields inputs.
+  // Fields are inputs if rows are outputs, and the other way round.
   void read(const MatrixTile& tile, uint8_t* to) const;
   uint32_t word(int64_t row, int64_t i) const {
     uint32_t value;
@@ -35,15 +34,15 @@ struct PackedFields {
     return value;
   }
 };
-// Eight numbers of 4 bits as bytes, the lowest first.
+// Expands eight 4-bit numbers to bytes, the lowest first.
 inline uint64_t spread_nibbles(uint32_t word) {
   uint64_t x = (word | uint64_t{word} << 16) & 0x0000ffff0000ffff;
   x = (x | x << 8) & 0x00ff00ff00ff00ff;
   return (x | x << 4) & 0x0f0f0f0f0f0f0f0f;
 }
-// Numbers of 4 bits in int32 words [inputs, words], those of eight outputs in each, in the order of AWQ's kernels.
+// 4-bit numbers in int32 words [inputs, words]. A word holds eight outputs, in the order of AWQ's kernels.
 struct AwqFields {
-  static constexpr int kFields[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // of the outputs of a word
+  static constexpr int kFields[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // field of each of the eight outputs in a word
   const std::byte* data;
   int64_t words;
   int at(int64_t input, int64_t output) const;
@@ -54,15 +53,14 @@ struct AwqFields {
     return value;
   }
 };
-// How many words hold so many fields.
+// Returns the number of words that hold `fields` fields.
 inline int64_t words_of(int64_t fields, int bits) { return (fields * bits + 31) / 32; }
 
-// Scales of outputs by something, in any float type: [], [1], [outputs], [outputs, count] or, transposed, [count,
-// outputs].
+// Scales of outputs in any float type: [], [1], [outputs], [outputs, count] or transposed [count, outputs].
 class Scales {
  public:
   Scales(const TensorEntry& entry, int64_t outputs, bool transposed = false);
-  int64_t count() const { return count_; }  // of an output
+  int64_t count() const { return count_; }  // scales per output
   float at(int64_t output, int64_t i) const {
     output *= by_output_;
     return values_[static_cast<size_t>(transposed_ ? i * rows_ + output : output * count_ + i)];
@@ -80,23 +78,23 @@ class QuantizedTensors {
 
   const Config& config;          // quantization_config
   bool fp8_activations = false;  // see read_quantized
-  std::vector<int> block{};      // outputs and inputs that share a scale of 8-bit floats; empty: none do
+  std::vector<int> block{};      // outputs and inputs that share a scale of 8-bit floats; empty: no shared scales
 
   bool has(const std::string& name) const { return find(name) != nullptr; }
   const TensorEntry* find(const std::string& name) const;
-  // Names that end so, without the ending.
+  // Returns the names with this ending, without the ending.
   std::vector<std::string> modules(std::string_view ending) const;
   void drop(std::initializer_list<const char*> endings);
 
   TensorEntry take(const std::string& name);
-  // A matrix of `rows` rows (0: any) and `columns` columns (0: any).
+  // Takes a matrix with `rows` rows and `columns` columns; 0 accepts any number.
   TensorEntry take(const std::string& name, DType type, int64_t rows, int64_t columns);
-  float take_number(const std::string& name);  // of one element
+  float take_number(const std::string& name);  // takes a tensor of one element
   void add(TensorEntry entry);
 
-  // Throws for a block that floats() cannot read.
+  // Throws when floats() does not support the block size.
   void check_block(const char* key, const Config& where) const;
-  // Every matrix of 8-bit floats, NAME.weight with NAME.weight_scale or NAME.weight_scale_inv.
+  // Adds every matrix of 8-bit floats: NAME.weight with NAME.weight_scale or NAME.weight_scale_inv.
   void floats();
 
  private:
@@ -105,12 +103,12 @@ class QuantizedTensors {
   TensorMap& tensors_;
 };
 
-// Inputs of a group, where `groups` runs of them make all.
+// Returns the inputs per group when `groups` equal runs cover all inputs.
 int64_t group_size(const TensorEntry& entry, int64_t inputs, int64_t groups);
-// The group of every input, as the entry says it; empty if groups are runs of inputs.
+// Reads the group of every input from the entry. Returns an empty list when groups are runs of inputs.
 std::vector<int32_t> order_of(const TensorEntry& entry, int64_t inputs, int64_t groups);
 
-// The methods, by the names of "quant_method".
+// The readers of the methods, one per "quant_method".
 void read_gptq(QuantizedTensors& t);
 void read_awq(QuantizedTensors& t);
 void read_auto_round(QuantizedTensors& t);

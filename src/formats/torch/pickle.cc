@@ -1,4 +1,4 @@
-// The stack machine of pickles, without the opcodes that run code.
+// Interprets pickles with the pickle stack machine, but without the opcodes that run code.
 #include "formats/torch/pickle.h"
 
 #include <fmt/core.h>
@@ -19,7 +19,7 @@ constexpr size_t kMaxBytes = 32u << 20;
 constexpr size_t kMaxValues = 2'000'000;
 constexpr std::string_view kOrderedDict = "collections.OrderedDict";
 
-// Every opcode there is, so that a refusal names the one it is about (CPython's pickle.py).
+// All opcodes with their names, for error messages (CPython's pickle.py).
 struct Opcode {
   char code;
   std::string_view name;
@@ -108,15 +108,17 @@ class Machine {
         values_(values) {}
 
   const PickleValue* run() {
-    if (text_.size() > kMaxBytes) fail(fmt::format("{} bytes, at most {} are read", text_.size(), kMaxBytes));
-    if (text_.size() < 2 || text_[0] != '\x80') fail("does not begin with PROTO: not a pickle of protocol 2 to 5");
+    if (text_.size() > kMaxBytes) fail(fmt::format("{} bytes (at most {} are allowed)", text_.size(), kMaxBytes));
+    if (text_.size() < 2 || text_[0] != '\x80') {
+      fail("does not begin with PROTO (expected a pickle of protocol 2 to 5)");
+    }
     do {
       begin_ = at_;
       opcode_ = take(1)[0];
     } while (step());
     PickleValue* root = pop();
-    if (!stack_.empty() || !marks_.empty()) fail("values are left over at the end");
-    if (at_ != text_.size()) fail(fmt::format("{} bytes behind the end", text_.size() - at_));
+    if (!stack_.empty() || !marks_.empty()) fail("unused values at the end");
+    if (at_ != text_.size()) fail(fmt::format("{} unexpected bytes after the end", text_.size() - at_));
     return root;
   }
 
@@ -126,16 +128,16 @@ class Machine {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: pickle: {}{}", name_, where, what));
   }
 
-  // One opcode; false when it was the last.
+  // Runs one opcode. Returns false after the last one.
   bool step() {
     switch (opcode_) {
       case '\x80':  // PROTO
         if (const uint8_t protocol = number<uint8_t>(); protocol < 2 || protocol > 5) {
-          fail(fmt::format("protocol {} is not read, 2 to 5 are", protocol));
+          fail(fmt::format("protocol {} is not supported (expected 2 to 5)", protocol));
         }
         break;
       case '\x95':  // FRAME
-        if (number<uint64_t>() > text_.size() - at_) fail("a frame beyond the end");
+        if (number<uint64_t>() > text_.size() - at_) fail("frame exceeds the end of the file");
         break;
       case '.':
         return false;
@@ -213,7 +215,7 @@ class Machine {
       }
       case 'd': {
         auto items = take_marked();
-        if (items.size() % 2 != 0) fail("a key without a value");
+        if (items.size() % 2 != 0) fail("key without a value");
         push(Kind::kDict)->items = std::move(items);
         break;
       }
@@ -241,7 +243,7 @@ class Machine {
       }
       case 'u': {
         auto items = take_marked();
-        if (items.size() % 2 != 0) fail("a key without a value");
+        if (items.size() % 2 != 0) fail("key without a value");
         extend(Kind::kDict, items);
         break;
       }
@@ -284,7 +286,7 @@ class Machine {
       case '\x93': {
         const PickleValue* name = pop();
         const PickleValue* module = pop();
-        if (!name->is(Kind::kText) || !module->is(Kind::kText)) fail("module and name are not two strings");
+        if (!name->is(Kind::kText) || !module->is(Kind::kText)) fail("module and name must be strings");
         push_global(module->text, name->text);
         break;
       }
@@ -292,10 +294,10 @@ class Machine {
         call();
         break;
       case 'b': {
-        // The attributes that torch hangs on a state dict (_metadata) say nothing about the weights.
+        // torch attaches attributes to a state dict (_metadata) that do not describe the weights.
         const PickleValue* state = pop();
         if (!top()->ordered || !state->is(Kind::kDict)) {
-          fail(fmt::format("sets a state on {}, which only an OrderedDict may have", top()->kind_name()));
+          fail(fmt::format("sets a state on {} (allowed only on an OrderedDict)", top()->kind_name()));
         }
         break;
       }
@@ -334,13 +336,13 @@ class Machine {
     }
     const auto known = std::ranges::find_if(globals_, same);
     if (known == globals_.end()) {
-      fail(fmt::format("asks for '{}.{}', which is not allowed", module.substr(0, 100), name.substr(0, 100)));
+      fail(fmt::format("refers to '{}.{}', which is not allowed", module.substr(0, 100), name.substr(0, 100)));
     }
     push(Kind::kGlobal)->text = *known;
   }
 
   int64_t long_integer(size_t size) {
-    if (size > sizeof(int64_t)) fail(fmt::format("an integer of {} bytes", size));
+    if (size > sizeof(int64_t)) fail(fmt::format("integer of {} bytes is too large", size));
     const std::string_view bytes = take(size);
     uint64_t value = !bytes.empty() && (bytes.back() & 0x80) != 0 ? ~uint64_t{0} : 0;
     for (size_t i = size; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[i]);
@@ -348,7 +350,7 @@ class Machine {
   }
 
   std::string_view take(uint64_t count) {
-    if (count > text_.size() - at_) fail("ends in the middle");
+    if (count > text_.size() - at_) fail("unexpected end of file");
     const std::string_view taken = text_.substr(at_, count);
     at_ += count;
     return taken;
@@ -361,7 +363,7 @@ class Machine {
   }
   std::string_view line() {
     const size_t end = text_.find('\n', at_);
-    if (end == std::string_view::npos) fail("ends in the middle");
+    if (end == std::string_view::npos) fail("unexpected end of file");
     const std::string_view found = take(end - at_);
     ++at_;
     return found;
@@ -380,7 +382,7 @@ class Machine {
     push(Kind::kText)->text = text;
   }
 
-  // The values above the last mark; none of them is the stack's when there is no mark.
+  // Returns the position of the last mark in the stack, 0 when there is no mark.
   size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   PickleValue* top() const {
     if (stack_.size() == floor()) fail("the stack is empty");
@@ -423,8 +425,8 @@ class Machine {
   const std::string& name_;
   std::deque<PickleValue>& values_;
   std::vector<PickleValue*> stack_, memo_;
-  std::vector<size_t> marks_;  // sizes of the stack
-  size_t at_ = 0, begin_ = 0;  // next byte, begin of the opcode
+  std::vector<size_t> marks_;  // stack sizes
+  size_t at_ = 0, begin_ = 0;  // next byte, and start of the current opcode
   size_t extended_ = 0;        // items added to containers
   char opcode_ = 0;
 };

@@ -1,5 +1,5 @@
-// Python pickles read as data. A pickle is a program for a small stack machine; this reader runs the part of it that
-// builds values, and never calls anything: a call that a pickle asks for becomes a value that names it.
+// Reads Python pickles as data. A pickle is a program for a small stack machine. This reader runs only the opcodes that
+// build values, and never calls anything: a call in the pickle becomes a value that describes it.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ struct PickleValue {
     kText,        // text, UTF-8 as Python wrote it
     kTuple,       // items
     kList,        // items
-    kDict,        // items: key, value, key, value, ... in the order they were set; a key may come twice
+    kDict,        // items: key, value, key, value, ... in insertion order; keys may repeat
     kGlobal,      // text: "module.name"
-    kCall,        // items: the global, the tuple of its arguments
-    kPersistent,  // items: the id of an object that lies outside of the pickle
+    kCall,        // items: the global, and the tuple of its arguments
+    kPersistent,  // items: the ID of an object outside the pickle
   };
   Kind kind = Kind::kNone;
-  bool ordered = false;  // a kDict that was a collections.OrderedDict
+  bool ordered = false;  // whether a kDict was a collections.OrderedDict
   int64_t integer = 0;
   double real = 0;
   std::string_view text;
@@ -40,9 +40,9 @@ struct PickleValue {
 // A pickle of protocol 2 to 5. Values may be shared and may contain themselves.
 class Pickle {
  public:
-  // `bytes` and `globals` must outlive it; `name` stands for the file in messages. Only the globals listed (and
-  // collections.OrderedDict, whose call makes a dictionary) may be named at all. At most 32 MiB, 2 million values.
-  // Throws Error(kCorruptFile) that names the opcode and its byte, for whatever is not on the list of opcodes too.
+  // `bytes` and `globals` must outlive the object; `name` is the file name in error messages. A pickle may name only
+  // the listed globals and collections.OrderedDict, whose call creates a dictionary. At most 32 MiB and 2 million
+  // values. Throws Error(kCorruptFile) that names the opcode and its byte; opcodes that are not allowed throw it, too.
   Pickle(std::span<const std::byte> bytes, std::span<const std::string_view> globals, const std::string& name);
 
   const PickleValue& root() const { return *root_; }

@@ -1,4 +1,5 @@
-// The directory at the end of a ZIP archive (PKWARE's APPNOTE.TXT 4.3), every number checked before it is used.
+// Reads the directory at the end of a ZIP archive (PKWARE's APPNOTE.TXT 4.3). Every number is checked before it is
+// used.
 #include "formats/torch/stored_zip.h"
 
 #include <fmt/core.h>
@@ -19,7 +20,7 @@ constexpr uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b5
 constexpr size_t kLocalSize = 30, kMemberSize = 46, kEndSize = 22, kEnd64Size = 56, kLocator64Size = 20;
 constexpr uint16_t kZip64Extra = 1;
 
-// Whether a name may be the path of a file inside of a folder.
+// Returns whether a name is a valid path of a file inside a folder.
 bool leads_inside(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.find_first_of(std::string_view("\\\0", 2)) != name.npos) return false;
   for (size_t at = 0; at <= name.size();) {
@@ -41,7 +42,7 @@ class Archive {
     members.reserve(count_);
     uint64_t at = directory_;
     for (uint64_t i = 0; i < count_; ++i) at = read_member(at, members);
-    if (at != directory_end_) fail("the directory is not of the size that is given");
+    if (at != directory_end_) fail("the directory does not have the recorded size");
     check_names(members);
     check_overlaps();
     return members;
@@ -62,29 +63,31 @@ class Archive {
 
   template <class T>
   T number(uint64_t at) const {
-    if (at > file_.size() || file_.size() - at < sizeof(T)) fail("ends in the middle");
+    if (at > file_.size() || file_.size() - at < sizeof(T)) fail("unexpected end of file");
     T value;
     std::memcpy(&value, file_.data() + at, sizeof(T));
     return value;
   }
   std::string_view text(uint64_t at, size_t size) const {
-    if (at > file_.size() || file_.size() - at < size) fail("ends in the middle");
+    if (at > file_.size() || file_.size() - at < size) fail("unexpected end of file");
     return {reinterpret_cast<const char*>(file_.data()) + at, size};
   }
 
-  // The end record is the last thing in the file but for a comment, whose length it tells.
+  // The end record is at the end of the file, followed only by a comment whose length it contains.
   uint64_t find_end() const {
     if (file_.size() < kEndSize) fail("too short");
     const uint64_t last = file_.size() - kEndSize;
     for (uint64_t at = last;; --at) {
       if (number<uint32_t>(at) == kEndSignature && number<uint16_t>(at + 20) == last - at) return at;
-      if (at == 0 || last - at == UINT16_MAX) fail("its end is missing: the file is truncated");
+      if (at == 0 || last - at == UINT16_MAX) fail("the end record is missing: the file is truncated");
     }
   }
 
   void find_directory() {
     const uint64_t end = find_end();
-    if (number<uint16_t>(end + 4) != 0 || number<uint16_t>(end + 6) != 0) fail("an archive in several parts");
+    if (number<uint16_t>(end + 4) != 0 || number<uint16_t>(end + 6) != 0) {
+      fail("archives in several parts are not supported");
+    }
     count_ = number<uint16_t>(end + 10);
     uint64_t size = number<uint32_t>(end + 12);
     directory_ = number<uint32_t>(end + 16);
@@ -93,40 +96,40 @@ class Archive {
       const uint64_t end64 = number<uint64_t>(end - kLocator64Size + 8);
       if (end64 > end - kLocator64Size || end - kLocator64Size - end64 < kEnd64Size ||
           number<uint32_t>(end64) != kEnd64Signature) {
-        fail("its 64-bit end record is not where it should be");
+        fail("the 64-bit end record is not at its recorded position");
       }
       count_ = number<uint64_t>(end64 + 32);
       size = number<uint64_t>(end64 + 40);
       directory_ = number<uint64_t>(end64 + 48);
       directory_end_ = end64;
     }
-    if (directory_ > directory_end_ || directory_end_ - directory_ != size) fail("its directory is out of bounds");
-    if (count_ > kMaxMembers) fail(fmt::format("{} members, at most {} are read", count_, kMaxMembers));
-    if (count_ > size / kMemberSize) fail("its directory is too short for its members");
+    if (directory_ > directory_end_ || directory_end_ - directory_ != size) fail("the directory is out of bounds");
+    if (count_ > kMaxMembers) fail(fmt::format("{} members (at most {} are allowed)", count_, kMaxMembers));
+    if (count_ > size / kMemberSize) fail("the directory is too short for its members");
   }
 
-  // Reads a member's entry in the directory; returns where the next one begins.
+  // Reads a member's entry in the directory. Returns where the next entry begins.
   uint64_t read_member(uint64_t at, std::vector<ZipMember>& members) {
-    if (directory_end_ - at < kMemberSize || number<uint32_t>(at) != kMemberSignature) fail("a broken directory");
+    if (directory_end_ - at < kMemberSize || number<uint32_t>(at) != kMemberSignature) fail("invalid directory entry");
     const auto flags = number<uint16_t>(at + 8);
     const auto method = number<uint16_t>(at + 10);
     uint64_t stored = number<uint32_t>(at + 20), size = number<uint32_t>(at + 24), local = number<uint32_t>(at + 42);
     const size_t name_size = number<uint16_t>(at + 28), extra_size = number<uint16_t>(at + 30);
     const uint64_t next = at + kMemberSize + name_size + extra_size + number<uint16_t>(at + 32);
-    if (next > directory_end_) fail("a broken directory");
+    if (next > directory_end_) fail("invalid directory entry");
     const std::string_view member = text(at + kMemberSize, name_size);
-    if (!leads_inside(member)) fail(member, "is not the name of a file inside of the archive");
+    if (!leads_inside(member)) fail(member, "is not a valid path inside the archive");
     if (size == UINT32_MAX || stored == UINT32_MAX || local == UINT32_MAX) {
       read_zip64(member, text(at + kMemberSize + name_size, extra_size), size, stored, local);
     }
     if ((flags & 0x2041) != 0) fail(member, "is encrypted");
-    if (method != 0) fail(member, fmt::format("is compressed (method {}), and only stored members are read", method));
-    if (stored != size) fail(member, fmt::format("{} bytes stored of {}", stored, size));
+    if (method != 0) fail(member, fmt::format("is compressed (method {}); only stored members are supported", method));
+    if (stored != size) fail(member, fmt::format("has {} stored bytes, expected {}", stored, size));
     members.push_back({member, locate(member, local, size), number<uint32_t>(at + 16)});
     return next;
   }
 
-  // Fields of 32 bits that do not suffice are in the extra field, in this order.
+  // Values that do not fit in 32 bits are in the extra field, in this order.
   void read_zip64(std::string_view member, std::string_view extra, uint64_t& size, uint64_t& stored,
                   uint64_t& local) const {
     while (extra.size() >= 4) {
@@ -142,25 +145,25 @@ class Archive {
       extra = extra.substr(0, length);
       for (uint64_t* field : {&size, &stored, &local}) {
         if (*field != UINT32_MAX) continue;
-        if (extra.size() < sizeof(uint64_t)) fail(member, "a 64-bit size is missing");
+        if (extra.size() < sizeof(uint64_t)) fail(member, "64-bit size is missing");
         std::memcpy(field, extra.data(), sizeof(uint64_t));
         extra.remove_prefix(sizeof(uint64_t));
       }
       return;
     }
-    fail(member, "its 64-bit sizes are missing");
+    fail(member, "64-bit sizes are missing");
   }
 
   std::span<const std::byte> locate(std::string_view member, uint64_t local, uint64_t size) {
     if (local > directory_ || directory_ - local < kLocalSize || number<uint32_t>(local) != kLocalSignature) {
-      fail(member, "does not begin where the directory says");
+      fail(member, "does not begin at the position in the directory");
     }
     const size_t name_size = number<uint16_t>(local + 26);
     const uint64_t header = kLocalSize + name_size + number<uint16_t>(local + 28);
     if (header > directory_ - local || size > directory_ - local - header) {
-      fail(member, fmt::format("{} bytes are not all in the file", size));
+      fail(member, fmt::format("its {} bytes exceed the end of the file", size));
     }
-    if (text(local + kLocalSize, name_size) != member) fail(member, "has another name where it lies");
+    if (text(local + kLocalSize, name_size) != member) fail(member, "has a different name in its local header");
     extents_.push_back({local, local + header + size, member});
     return file_.subspan(local + header, size);
   }
@@ -170,7 +173,7 @@ class Archive {
     for (const ZipMember& member : members) names.push_back(member.name);
     std::ranges::sort(names);
     const auto twice = std::ranges::adjacent_find(names);
-    if (twice != names.end()) fail(*twice, "is there twice");
+    if (twice != names.end()) fail(*twice, "appears twice");
   }
 
   void check_overlaps() {

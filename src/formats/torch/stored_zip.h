@@ -1,4 +1,4 @@
-// ZIP archives whose files lie in them uncompressed, so that a mapped archive is a set of mapped files.
+// ZIP archives with uncompressed members, so that a mapped archive is a set of mapped files.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,18 @@ namespace sluice {
 struct ZipMember {
   std::string_view name;
   std::span<const std::byte> data;
-  uint32_t crc32 = 0;  // of the data, as the archive says; not checked here, which would read it all
+  uint32_t crc32 = 0;  // recorded checksum of the data; not verified here, because that would read everything
 };
 
 bool looks_like_zip(std::span<const std::byte> file);
 
-// The members of a mapped archive in the order of its directory; names and data point into it. ZIP64 is understood.
-// Refused by name: compressed, encrypted or overlapping members, names given twice or leading out of a folder, archives
-// in parts, more than 300 000 members. `name` stands for the file. Throws Error(kCorruptFile).
+// Returns the members of a mapped archive in the order of its directory; names and data point into it. ZIP64 is
+// supported. Rejects compressed, encrypted or overlapping members, duplicate names, names that leave the folder,
+// archives in parts, and more than 300 000 members. `name` is the file name in error messages. Throws
+// Error(kCorruptFile).
 std::vector<ZipMember> read_stored_zip(std::span<const std::byte> file, const std::string& name);
 
-// CRC-32 as ZIP has it.
+// Returns the CRC-32 that ZIP uses.
 uint32_t zip_crc32(std::span<const std::byte> data);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// From an archive of torch.save to tensors; the layout is that of torch/serialization.py and torch/_utils.py.
+// Reads the tensors of a torch.save archive, in the layout of torch/serialization.py and torch/_utils.py.
 #include "formats/torch/torch_file.h"
 
 #include <fmt/core.h>
@@ -25,7 +25,7 @@ constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter"
 constexpr std::string_view kUntypedStorage = "torch.storage.UntypedStorage";
 
 struct TorchType {
-  std::string_view name;  // of a class of storages, or of a dtype
+  std::string_view name;  // name of a storage class or of a dtype
   DType dtype;
 };
 constexpr auto kTypes = std::to_array<TorchType>({{"torch.FloatStorage", &kFloat32},
@@ -46,7 +46,7 @@ constexpr auto kTypes = std::to_array<TorchType>({{"torch.FloatStorage", &kFloat
                                                   {"torch.uint32", &kUInt32},
                                                   {"torch.uint64", &kUInt64}});
 
-// All that a pickle may name.
+// All globals that a pickle may name.
 constexpr auto kGlobals = [] {
   std::array<std::string_view, kTypes.size() + 3> names{kRebuildV2, kRebuildV3, kRebuildParameter};
   for (size_t i = 0; i < kTypes.size(); ++i) names[i + 3] = kTypes[i].name;
@@ -57,24 +57,24 @@ bool starts_with(std::span<const std::byte> file, std::string_view prefix, size_
   return file.size() >= at + prefix.size() && std::memcmp(file.data() + at, prefix.data(), prefix.size()) == 0;
 }
 
-// What a file without an archive's first bytes is, as far as it can be told.
+// Throws an error that says what a file without the first bytes of an archive is, if it is recognized.
 [[noreturn]] void refuse_other_format(std::span<const std::byte> file, const std::string& name) {
   using namespace std::string_view_literals;
-  constexpr auto kLegacyMagic = "\x8a\x0al\xfc\x9c"sv;  // a pickle of torch's magic number
+  constexpr auto kLegacyMagic = "\x8a\x0al\xfc\x9c"sv;  // pickle of torch's magic number
   const auto old = [&](std::string_view what) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{}: {}, which is not read; load and save it with torch 1.6 or later", name, what));
+                fmt::format("{}: {} is not supported; load and save the file with torch 1.6 or later", name, what));
   };
   if (starts_with(file, "version https://git-lfs")) {
     throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{}: a Git LFS pointer and not the file itself (git lfs pull)", name));
+                fmt::format("{}: this is a Git LFS pointer, not the file itself (run git lfs pull)", name));
   }
   if (starts_with(file, "ustar", 257)) old("the tar format of torch before 0.1.10");
   if (starts_with(file, "\x80\x02") && starts_with(file, kLegacyMagic, 2)) {
     old("the pickle format of torch before 1.6 (or of _use_new_zipfile_serialization=False)");
   }
   if (starts_with(file, "\x80")) old("a bare pickle");
-  throw Error(ErrorCode::kCorruptFile, fmt::format("{}: not a file of torch.save (no ZIP archive)", name));
+  throw Error(ErrorCode::kCorruptFile, fmt::format("{}: not a torch.save file (expected a ZIP archive)", name));
 }
 
 class Reader {
@@ -87,10 +87,10 @@ class Reader {
         root_ = member.name.substr(0, member.name.find('/') + 1);
       }
     }
-    if (root_.empty()) fail("no data.pkl in the archive");
-    if (find("constants.pkl") != nullptr) unsupported("a TorchScript program and not a state dict");
+    if (root_.empty()) fail("the archive has no data.pkl");
+    if (find("constants.pkl") != nullptr) unsupported("TorchScript programs are not supported (expected a state dict)");
     if (const ZipMember* order = find("byteorder"); order != nullptr && text_of(*order) != "little") {
-      unsupported(fmt::format("byteorder '{}'", text_of(*order).substr(0, 16)));
+      unsupported(fmt::format("byteorder '{}' is not supported (expected little)", text_of(*order).substr(0, 16)));
     }
   }
 
@@ -99,13 +99,15 @@ class Reader {
     if (zip_crc32(data.data) != data.crc32) fail("data.pkl: wrong checksum");
     const Pickle pickle(data.data, kGlobals, name_);
     const PickleValue& dict = pickle.root();
-    if (!dict.is(Kind::kDict)) unsupported(fmt::format("holds {} and not a state dict", dict.kind_name()));
+    if (!dict.is(Kind::kDict)) unsupported(fmt::format("contains {} (expected a state dict)", dict.kind_name()));
     std::unordered_set<std::string_view> seen;
     for (size_t i = 0; i < dict.items.size(); i += 2) {
       const PickleValue& key = *dict.items[i];
-      if (!key.is(Kind::kText)) unsupported(fmt::format("the state dict has {} for a key", key.kind_name()));
+      if (!key.is(Kind::kText)) {
+        unsupported(fmt::format("the state dict has {} as a key (expected a string)", key.kind_name()));
+      }
       tensor_ = key.text;
-      if (!seen.insert(key.text).second) fail_tensor("is there twice");
+      if (!seen.insert(key.text).second) fail_tensor("appears twice");
       add(*dict.items[i + 1]);
     }
     return std::move(out_);
@@ -114,9 +116,9 @@ class Reader {
  private:
   struct Storage {
     DType dtype = nullptr;
-    std::span<const std::byte> bytes;  // of all its elements
+    std::span<const std::byte> bytes;  // bytes of all its elements
   };
-  // A tensor as torch stores it: a window into a storage. Sizes and strides in elements.
+  // A tensor as torch stores it: a window into a storage, with sizes and strides in elements.
   struct Window {
     Storage storage;
     int64_t offset = 0;
@@ -161,7 +163,7 @@ class Reader {
     const PickleValue* call = &value;
     if (is_call(*call, kRebuildParameter)) call = &argument(*call, 0, Kind::kCall, "the parameter's tensor");
     if (!is_call(*call, kRebuildV2) && !is_call(*call, kRebuildV3)) {
-      unsupported(fmt::format("the state dict has {} under {}, which is no tensor", value.kind_name(),
+      unsupported(fmt::format("the state dict has {} under {} (expected a tensor)", value.kind_name(),
                               dump_json(tensor_.substr(0, 128))));
     }
     const Window window = read_window(*call);
@@ -175,18 +177,18 @@ class Reader {
     out_.entries.push_back(std::move(entry));
   }
 
-  // (storage, offset, size, stride, requires_grad, hooks, [dtype,] [metadata])
+  // Arguments: (storage, offset, size, stride, requires_grad, hooks, [dtype,] [metadata])
   Window read_window(const PickleValue& call) const {
     const bool v3 = call.items[0]->text == kRebuildV3;
     Window window{.storage = read_storage(argument(call, 0, Kind::kPersistent, "the storage")), .shape = {}};
     if (v3) {
       window.storage.dtype = find_type(argument(call, 6, Kind::kGlobal, "the type").text);
-      if (window.storage.dtype == nullptr) unsupported_tensor("a type that is not known");
+      if (window.storage.dtype == nullptr) unsupported_tensor("unknown type");
     }
     if (const size_t at = v3 ? 7 : 6; call.items[1]->items.size() > at) {
       const PickleValue& metadata = *call.items[1]->items[at];
       if (!metadata.is(Kind::kNone) && !(metadata.is(Kind::kDict) && metadata.items.empty())) {
-        unsupported_tensor("metadata (a conjugated or negated view, perhaps)");
+        unsupported_tensor("metadata is not supported (possibly a conjugated or negated view)");
       }
     }
     window.offset = argument(call, 1, Kind::kInt, "the offset").integer;
@@ -195,7 +197,7 @@ class Reader {
     if (sizes.size() != strides.size()) fail_tensor(fmt::format("{} sizes, {} strides", sizes.size(), strides.size()));
     if (sizes.size() > Shape::kMaxRank) unsupported_tensor(fmt::format("more than {} dimensions", Shape::kMaxRank));
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (!sizes[i]->is(Kind::kInt) || !strides[i]->is(Kind::kInt)) fail_tensor("a size or stride is no integer");
+      if (!sizes[i]->is(Kind::kInt) || !strides[i]->is(Kind::kInt)) fail_tensor("sizes and strides must be integers");
       window.shape.append(sizes[i]->integer);
       window.strides[i] = strides[i]->integer;
     }
@@ -203,8 +205,8 @@ class Reader {
     return window;
   }
 
-  // Every element lies in the storage, and there are no more elements than that has: torch's expand() makes a tensor of
-  // any size out of a few bytes.
+  // Checks that every element is inside the storage, and that there are no more elements than the storage has. torch's
+  // expand() can make a tensor of any size from a few bytes.
   void check_bounds(const Window& window) const {
     const int64_t available = static_cast<int64_t>(window.storage.bytes.size()) / window.storage.dtype->block_bytes;
     int64_t last = window.offset, elements = 1;
@@ -212,22 +214,21 @@ class Reader {
     for (int i = 0; i < window.shape.rank(); ++i) {
       const int64_t size = window.shape[i];
       int64_t step = 0;
-      if (size < 0 || window.strides[i] < 0)
-        fail_tensor(fmt::format("a negative size or stride ({})", describe(window)));
+      if (size < 0 || window.strides[i] < 0) fail_tensor(fmt::format("negative size or stride ({})", describe(window)));
       if (size == 0) {
         empty = true;
         continue;
       }
-      if (size == 1) continue;  // whatever its stride
+      if (size == 1) continue;  // the stride does not matter
       overflow |= __builtin_mul_overflow(elements, size, &elements);
       overflow |= __builtin_mul_overflow(size - 1, window.strides[i], &step);
       overflow |= __builtin_add_overflow(last, step, &last);
     }
     if (overflow || (empty ? window.offset > available : last >= available)) {
-      fail_tensor(fmt::format("{} leads out of its storage of {} elements", describe(window), available));
+      fail_tensor(fmt::format("{} exceeds its storage of {} elements", describe(window), available));
     }
     if (!empty && elements > available) {
-      unsupported_tensor(fmt::format("{} repeats elements of its storage of {}", describe(window), available));
+      unsupported_tensor(fmt::format("{} repeats elements of its storage of {} elements", describe(window), available));
     }
   }
 
@@ -247,13 +248,13 @@ class Reader {
     return true;
   }
 
-  // Copies a tensor whose elements do not lie one behind the other. All copies together are no larger than the file, so
-  // that views of one storage cannot ask for more memory than a checkpoint of that size does.
+  // Copies a tensor whose elements are not contiguous. All copies together are at most as large as the file, so views
+  // of one storage cannot request more memory than a checkpoint of that size.
   const std::byte* gather(const Window& window) {
     const size_t width = window.storage.dtype->block_bytes;
     const size_t bytes = static_cast<size_t>(window.shape.elements()) * width;
     gathered_ += bytes;
-    if (gathered_ > file_bytes_) unsupported_tensor("views of shared storages larger than the file");
+    if (gathered_ > file_bytes_) unsupported_tensor("views of shared storages exceed the size of the file");
     std::vector<std::byte>& copy = out_.dense.emplace_back(bytes);
     std::array<int64_t, Shape::kMaxRank> index{};
     int64_t from = window.offset;
@@ -271,24 +272,26 @@ class Reader {
     return copy.data();
   }
 
-  // ("storage", class of the storage, key, device, number of elements)
+  // Persistent ID: ("storage", class of the storage, key, device, number of elements)
   Storage read_storage(const PickleValue& persistent) const {
     const PickleValue& id = *persistent.items[0];
     if (!id.is(Kind::kTuple) || id.items.size() != 5 || !id.items[0]->is(Kind::kText) ||
         id.items[0]->text != "storage" || !id.items[1]->is(Kind::kGlobal) || !id.items[2]->is(Kind::kText) ||
         !id.items[4]->is(Kind::kInt)) {
-      fail_tensor("its storage is not (\"storage\", class, key, device, elements)");
+      fail_tensor("invalid storage (expected (\"storage\", class, key, device, elements))");
     }
     Storage storage{.dtype = find_type(id.items[1]->text), .bytes = {}};
-    if (storage.dtype == nullptr || !id.items[1]->text.ends_with("Storage"))
-      fail_tensor(fmt::format("'{}' is no class of storages", id.items[1]->text));
+    if (storage.dtype == nullptr || !id.items[1]->text.ends_with("Storage")) {
+      fail_tensor(fmt::format("'{}' is not a storage class", id.items[1]->text));
+    }
     const std::string_view key = id.items[2]->text;
     const ZipMember* member = find(fmt::format("data/{}", key));
     if (member == nullptr) fail_tensor(fmt::format("its storage data/{} is not in the archive", key.substr(0, 64)));
     const int64_t elements = id.items[4]->integer;
     const auto available = static_cast<int64_t>(member->data.size() / storage.dtype->block_bytes);
     if (elements < 0 || elements > available) {
-      fail_tensor(fmt::format("its storage data/{} has {} elements, not {}", key.substr(0, 64), available, elements));
+      fail_tensor(
+          fmt::format("its storage data/{} has {} elements, expected {}", key.substr(0, 64), available, elements));
     }
     storage.bytes = member->data.first(static_cast<size_t>(elements) * storage.dtype->block_bytes);
     return storage;
@@ -301,9 +304,9 @@ class Reader {
 
   const std::string& name_;
   const size_t file_bytes_;
-  std::unordered_map<std::string_view, ZipMember> members_;  // by full name
+  std::unordered_map<std::string_view, ZipMember> members_;  // keyed by full name
   std::string_view root_;                                    // "archive/"
-  std::string_view tensor_;                                  // being read
+  std::string_view tensor_;                                  // name of the tensor being read
   size_t gathered_ = 0;                                      // bytes in out_.dense
   TorchFile out_;
 };

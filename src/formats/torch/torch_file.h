@@ -1,5 +1,5 @@
-// Files of PyTorch's torch.save (pytorch_model.bin, .pt, .pth): a ZIP archive with a pickle of the state dict and one
-// member per storage. Read without running anything (formats/torch/pickle.h).
+// Reads files of PyTorch's torch.save (pytorch_model.bin, .pt, .pth): a ZIP archive with a pickle of the state dict and
+// one member per storage. No code is run (formats/torch/pickle.h).
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,14 @@ namespace sluice {
 
 struct TorchFile {
   std::vector<TensorEntry> entries;           // in the order of the state dict
-  std::vector<std::vector<std::byte>> dense;  // tensors stored with gaps or transposed, put in order
+  std::vector<std::vector<std::byte>> dense;  // memory of tensors that were stored with gaps or transposed
 };
 
-// Entries point into the mapped `file` or into `dense`; tensors that share a storage share its bytes. `name` stands for
-// the file in messages. A state dict maps names to tensors and holds nothing else, as transformers writes it.
-// Throws Error(kCorruptFile) that names the tensor or the opcode; Error(kUnsupportedModel) for what torch writes and
-// Sluice does not read: the formats before torch 1.6, TorchScript, tensors of a type or rank that Sluice lacks.
+// Returns the tensors of a mapped file. Entries point into `file` or into `dense`; tensors that share a storage share
+// its bytes. `name` is the file name in error messages. A state dict maps names to tensors and contains nothing else,
+// as transformers writes it. Throws Error(kCorruptFile) that names the tensor or the opcode. Throws
+// Error(kUnsupportedModel) for formats that Sluice does not read: those before torch 1.6, TorchScript, and tensors with
+// unsupported types or ranks.
 TorchFile read_torch_file(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Activations as vector functions.
+// Activation functions on fp32 vectors.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -6,7 +6,7 @@
 
 namespace sluice::SLUICE_ISA {
 
-// Calls body with the vector function of `activation`, known at compile time there.
+// Calls body with the vector function of `activation` as a compile-time constant.
 template <class F>
 SLUICE_INLINE void with_activation(ops::Activation activation, F&& body) {
   const auto scaled_sigmoid = [](Vec x, float by) { return x / (broadcast(1.0f) + exp(x * broadcast(-by))); };
@@ -18,7 +18,7 @@ SLUICE_INLINE void with_activation(ops::Activation activation, F&& body) {
       return body([=](Vec x) { return scaled_sigmoid(x, 1.702f); });
     case Activation::kGelu:
       return body([](Vec x) { return broadcast(0.5f) * x * (broadcast(1.0f) + erf(x * broadcast(0.70710678f))); });
-    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 is the sigmoid of 2u, which does not cancel
+    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 equals sigmoid(2u), which does not cancel
       return body([](Vec x) {
         const Vec twice = fma(x * x * x, broadcast(0.044715f), x) * broadcast(1.5957691f);
         return x / (broadcast(1.0f) + exp(zero() - twice));

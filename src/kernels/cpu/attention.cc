@@ -1,10 +1,10 @@
-// Attention over the paged cache. A task is one sequence, one kv head, up to kMaxRows query rows that share it (the
-// heads of its group, of consecutive positions): K and V are read once per task.
+// Attention over the paged cache. A task is one sequence, one kv head, and up to kMaxRows query rows that share it: the
+// heads of its group at consecutive positions. Each task reads K and V once.
 //
-// Keys run in tiles at absolute positions, in pairs of bf16 (attention_pairs.h) or in fp32 (attention_fp32.h). Tiles
-// add up inside splits of kSplit absolute positions, and splits are merged in order, whether one thread runs them all
-// or several share them. A row touches only tiles, keys and splits it can see, each in ascending order: its bits depend
-// neither on the other rows nor on chunks, blocks or threads.
+// Keys are processed in tiles at absolute positions, as pairs of bf16 (attention_pairs.h) or in fp32
+// (attention_fp32.h). Tiles accumulate inside splits of kSplit absolute positions. Splits are merged in order, whether
+// one thread runs them all or several share them. A row touches only the tiles, keys and splits it can see, each in
+// ascending order. So its bits do not depend on other rows, chunks, blocks or threads.
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention_fp32.h"
 #include "kernels/cpu/attention_pairs.h"
@@ -12,7 +12,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-// total += part, for the rows that saw any key of the split.
+// Merges `part` into total, for the rows that saw any key of the split.
 void merge(const ops::AttentionArgs& args, const Plan& plan, const Task& task, int64_t split, const State& part,
            const State& total) {
   for (int64_t row = 0; row < task.rows(); ++row) {
@@ -53,14 +53,15 @@ int64_t first_split(const ops::AttentionArgs& args, const Task& task) {
 }
 int64_t last_split(const ops::AttentionArgs& args, const Task& task) { return last_key(args, task) / kSplit; }
 
-// The whole batch: finds a task's sequence, and shares out tasks, or (task, split) pairs when tasks are few.
+// Runs the whole batch: finds a task's sequence, and distributes tasks, or (task, split) pairs when there are few
+// tasks.
 template <class Tiles>
 class Attention {
  public:
   Attention(ops::Queue& queue, const ops::AttentionArgs& args)
       : threads_(queue.threads()), args_(args), plan_(plan_for(args)) {}
 
-  // Scratch: tiles and two States per thread, and in split mode one State per task and split, at most kMaxSplitBytes.
+  // Scratch: tiles and two States per thread. In split mode also one State per task and split, at most kMaxSplitBytes.
   void run() {
     const auto sequences = static_cast<int64_t>(args_.kv_len.size());
     for (int64_t s = 0; s < sequences; ++s) {

@@ -1,5 +1,6 @@
-// Attention in fp32, for every cache and every instruction set: keys run in tiles of kTile at absolute positions, K is
-// widened and transposed, scores = Q K^T, online softmax, then O = O * correction + P V. Included by attention.cc only.
+// Attention in fp32, for every cache type and every instruction set. Keys are processed in tiles of kTile at absolute
+// positions. K is widened and transposed, scores = Q K^T, then online softmax, then O = O * correction + P V. Included
+// by attention.cc only.
 #pragma once
 
 #include "kernels/cpu/attention_plan.h"
@@ -7,15 +8,15 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kTile = 32;  // keys whose K and V stay in the first cache
+constexpr int64_t kTile = 32;  // keys per tile; their K and V stay in L1
 
-// Elements that share a 32-bit lane while they are transposed: they are widened afterwards (widen_part).
+// Number of elements that share a 32-bit lane during the transpose; they are widened afterwards (widen_part).
 template <class T>
 inline constexpr int kPack = sizeof(T) == 2    ? 2
                              : kWidensBytes<T> ? 4
                                                : 1;
 
-// kPack<T> * kLanes elements; those from `count` on read as zero.
+// Loads kPack<T> * kLanes elements. Elements from `count` on read as zero.
 template <class T>
 SLUICE_INLINE Vec load_lanes(const T* p, int64_t count) {
   constexpr int64_t kWhole = kPack<T> * kLanes;
@@ -57,7 +58,7 @@ void load_keys(const T* const (&rows)[kTile], int64_t head_dim, float* keys) {
   }
 }
 
-// values[key][stride] = rows[key] as fp32, whole vectors; rows that are null are left as they were.
+// values[key][stride] = rows[key] as fp32, in whole vectors. Null rows leave their values unchanged.
 template <class T>
 void load_values(const T* const (&rows)[kTile], int64_t value_dim, int64_t stride, float* values) {
   for (int64_t i = 0; i < kTile; ++i) {
@@ -66,16 +67,15 @@ void load_values(const T* const (&rows)[kTile], int64_t value_dim, int64_t strid
   }
 }
 
-// Blocks of the cache are scattered, which hides them from the hardware's prefetchers, and asking for a whole tile at
-// once overruns the miss buffers. So both products ask for a few lines of the tile to come with every step they
-// compute.
+// The blocks of the cache are scattered, so hardware prefetchers do not recognize them. Prefetching a whole tile at
+// once overruns the miss buffers. Therefore both matmuls prefetch a few cache lines of the next tile with every step.
 template <class T>
 struct Ahead {
   const T* keys[kTile];
   const T* values[kTile];
 };
 
-// acc[R][V vectors] += a[R][first .. last) * b[first .. last)[V vectors]; ask(i) before every step.
+// acc[R][V vectors] += a[R][first .. last) * b[first .. last)[V vectors]. Calls ask(i) before every step.
 struct Factors {
   const float* a;  // [R][a_stride]
   const float* b;  // [steps][b_stride]
@@ -105,7 +105,7 @@ SLUICE_INLINE void store_rows(float* to, int64_t stride, const Vec (&acc)[R][V])
   }
 }
 
-// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]; asks for `ahead` unless it is null at compile time.
+// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]. Prefetches `ahead` unless its type is nullptr_t.
 struct KeyProduct {
   const float* queries;  // [R][stride]
   const float* keys;     // [head_dim][kTile]
@@ -123,20 +123,20 @@ void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
   }
   const Factors factors{p.queries, p.keys, p.stride, kTile, 0, p.head_dim};
   accumulate(acc, factors, [&]([[maybe_unused]] int64_t d) SLUICE_INLINE_LAMBDA {
-    // head_dim steps cover head_dim elements of kTile keys.
+    // Over the loop, the head_dim steps prefetch head_dim elements of each of kTile keys.
     if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<kTile>(ahead[d % kTile] + d / kTile * kTile);
   });
   store_rows(p.scores, kTile, acc);
 }
 
-// mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors], asking likewise.
+// mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors]. Prefetches too.
 struct ValueProduct {
   float* mixed;             // [R][stride]
   const float* correction;  // [R]
   const float* weights;     // [R][kTile]
   const float* values;      // [kTile][stride]
   int64_t first, last, stride;
-  int64_t column;  // of the values' first in a row of the cache
+  int64_t column;  // index of the first value column in a row of the cache
 };
 template <int R, int V, class Pointers>
 void multiply_values(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
@@ -154,7 +154,7 @@ void multiply_values(const ValueProduct& p, [[maybe_unused]] Pointers ahead) {
   store_rows(p.mixed, p.stride, acc);
 }
 
-// Biases of a head's keys, at consecutive distances from `distance` on.
+// Returns the biases of one head for the keys at consecutive distances from `distance` on.
 Vec relative_bias(const ops::AttentionArgs& args, int64_t head, int64_t distance) {
   const int64_t reach = args.relative_reach;
   const float* bias = args.relative_bias + head * (2 * reach + 1) + reach;
@@ -164,7 +164,7 @@ Vec relative_bias(const ops::AttentionArgs& args, int64_t head, int64_t distance
   return load(values, All{});
 }
 
-// The rows of one task over a cache of T.
+// The rows of one task, over a cache with elements of type T.
 template <class T>
 class Fp32Tiles {
  public:
@@ -172,7 +172,7 @@ class Fp32Tiles {
     return kMaxRows * (plan.key_stride + kTile + 1) + kTile * (plan.key_stride + plan.value_stride + 2);
   }
 
-  // In floats(plan) of memory; rounds nothing.
+  // `memory` has floats(plan) floats. Nothing is rounded.
   Fp32Tiles(const ops::AttentionArgs& args, const Plan& plan, const Task& task, float* memory)
       : args_(args), plan_(plan), task_(task) {
     queries_ = memory;
@@ -198,8 +198,8 @@ class Fp32Tiles {
   }
 
  private:
-  // Addresses of the vectors of the kTile keys from `tile` on; null outside [first, last], which need not be in the
-  // cache.
+  // Finds the vectors of the kTile keys from `tile` on. Keys outside [first, last] need not be in the cache; their
+  // address is null.
   void locate(const Tensor& cache, int64_t tile, int64_t first, int64_t last, const T* (&rows)[kTile]) const {
     const int64_t block_size = cache.shape[2];
     const int64_t begin = max_of(first - tile, 0), end = min_of(last - tile + 1, kTile);
@@ -214,7 +214,7 @@ class Fp32Tiles {
     for (int64_t i = max_of(end, 0); i < kTile; ++i) rows[i] = nullptr;
   }
 
-  // The scales of the same vectors, 0 for those outside.
+  // Finds the scales of the same vectors. Keys outside the range get 0.
   void find_scales(const ops::CacheTensor& cache, int64_t tile, int64_t first, int64_t last, float* scales) const {
     for (int64_t i = 0; i < kTile; ++i) {
       const bool inside = tile + i >= first && tile + i <= last;
@@ -222,7 +222,8 @@ class Fp32Tiles {
     }
   }
 
-  // Where the tile at `tile` lies. What the task does not need of it points at memory that is in the cache anyway.
+  // Finds the vectors of the tile at `tile`. Keys that the task does not need point at memory that is already in the
+  // CPU cache.
   void look_ahead(int64_t tile, Ahead<T>& ahead) const {
     locate(args_.k_cache, tile, tile, last_key(args_, task_), ahead.keys);
     locate(values_of(args_), tile, tile, last_key(args_, task_), ahead.values);
@@ -232,8 +233,8 @@ class Fp32Tiles {
     }
   }
 
-  // Turns one row's scores of the keys [first, last) of a tile into exponentials, and updates its maximum and sums.
-  // `distance`: position of the tile's first key from the row's own.
+  // Turns one row's scores for the keys [first, last) of a tile into exponentials, and updates the row's maximum and
+  // sums. `distance` is the position of the tile's first key relative to the row.
   void soften(int64_t row, int64_t distance, int64_t first, int64_t last) {
     constexpr int kVecs = kTile / kLanes;
     const int64_t head = task_.first_head + row % task_.heads;
@@ -277,7 +278,7 @@ class Fp32Tiles {
     state_.top[row] = after;
   }
 
-  // Adds the keys [first, last) to the rows' mixed values.
+  // Adds the keys [first, last) to the rows' weighted sums of values.
   void mix_values(int64_t row, int64_t rows, int64_t first, int64_t last, const Ahead<T>& ahead) {
     constexpr int kVecs = kRegisters == 32 ? 4 : 2, kRows = 4;  // sixteen or eight accumulators
     each_rows<kRows>(rows, [&]<int R>(int64_t r) {
@@ -302,7 +303,7 @@ class Fp32Tiles {
     });
   }
 
-  // load(rows), as a type that is quicker to widen where there is one and no row has a NaN.
+  // Returns load(rows). Uses a type that is faster to widen when there is one and no row has a NaN.
   template <class Load>
   static void load_finite(const T* const (&rows)[kTile], [[maybe_unused]] int64_t dim, Load&& load) {
     if constexpr (std::is_same_v<Finite<T>, T>) {
@@ -321,7 +322,7 @@ class Fp32Tiles {
   // Adds the tile of keys at `tile` to the split's state.
   void attend_tile(int64_t tile) {
     const int64_t end = min_of(tile + kTile - 1, last_key(args_, task_));
-    // Positions that see any key of the tile: as far as the window reaches, if causal from the tile's first key on.
+    // Positions before `behind` cannot see any key of the tile, because of the causal mask or the window.
     const int64_t behind = args_.causal ? tile : args_.window > 0 ? tile - args_.window + 1 : 0;
     const int64_t from = max_of(task_.first_position, behind);
     int64_t to = task_.last_position();
@@ -357,7 +358,7 @@ class Fp32Tiles {
     if (args_.v_cache.data != nullptr) locate(args_.v_cache, tile, seen, end, vectors);
     load_finite(vectors, plan_.value_dim,
                 [&](const auto& rows) { load_values(rows, plan_.value_dim, plan_.value_stride, values_); });
-    int64_t whole = -1;  // first of the rows, not yet multiplied, that see all keys of the tile
+    int64_t whole = -1;  // first of the pending rows that see all keys of the tile
     for (int64_t position = from; position <= to; ++position) {
       const int64_t row = (position - task_.first_position) * task_.heads;
       const int64_t low = max_of(first_key(args_, position) - tile, 0);
@@ -379,10 +380,10 @@ class Fp32Tiles {
   float* queries_;     // [kMaxRows][key_stride]
   float* keys_;        // [key_stride][kTile], transposed
   float* values_;      // [kTile][value_stride]
-  float* scores_;      // [kMaxRows][kTile], then their exponentials, times the scales of the values
-  float* key_scales_;  // [kTile], where the cache has some
+  float* scores_;      // [kMaxRows][kTile]: scores, later their exponentials times the scales of the values
+  float* key_scales_;  // [kTile], if the cache has scales
   float* value_scales_;
-  float* correction_;  // [kMaxRows] of what was summed before this tile
+  float* correction_;  // [kMaxRows]: factors for the sums of earlier tiles
 };
 
 }  // namespace

@@ -1,11 +1,12 @@
-// Attention in pairs of bf16 (vdpbf16ps), for caches of bf16, and of 8-bit floats and int8 that bf16 holds exactly:
-// queries and softmax weights are rounded to bf16, products and sums are fp32. Included by attention.cc only.
+// Attention on pairs of bf16 (vdpbf16ps). It serves caches of bf16, and of 8-bit floats and int8, which bf16 represents
+// exactly. Queries and softmax weights are rounded to bf16; multiplications and sums are fp32. Included by attention.cc
+// only.
 //
-// Keys run in spans of kSpan at absolute positions, rows in groups of kGroupRows. Nothing is transposed: scores have
-// the rows in their lanes, two lanes each, since a broadcast of four elements of a key meets four of every row's query,
-// and softmax goes down the keys, without sums across lanes. Values are paired as they come, which permutes columns
-// until the split ends. One thread of Zen 5 needs 16 cycles for the dots of a key of 64 with 8 rows, memory brings its
-// 256 bytes in 24.
+// Keys are processed in spans of kSpan at absolute positions, rows in groups of kGroupRows. Nothing is transposed.
+// Scores have the rows in their lanes, two lanes each: a broadcast of four elements of a key meets four elements of
+// every row's query. Softmax runs down the keys, without sums across lanes. Values are paired as they are stored, which
+// permutes the columns until the split ends. A Zen 5 thread needs 16 cycles for the dot products of a key of 64 with 8
+// rows; memory delivers the key's 256 bytes in 24.
 #pragma once
 
 #include "kernels/cpu/attention_plan.h"
@@ -14,16 +15,16 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kSpan = 128;     // keys
+constexpr int64_t kSpan = 128;     // keys per span
 constexpr int64_t kGroupRows = 8;  // rows whose scores share a vector
 constexpr int64_t kGroups = kMaxRows / kGroupRows;
-constexpr int64_t kRun = 8;                         // keys that follow each other in a block
-constexpr int64_t kStagedColumns = 64;              // of keys at a time
-constexpr int64_t kKeyStride = kStagedColumns + 4;  // one bank of the first cache further with every key
-constexpr int64_t kKeys = 16;                       // multiplied together
-constexpr int64_t kMixedColumns = 32;               // of values, likewise
+constexpr int64_t kRun = 8;                         // consecutive keys within a block
+constexpr int64_t kStagedColumns = 64;              // columns of keys staged at a time
+constexpr int64_t kKeyStride = kStagedColumns + 4;  // each key starts one L1 bank further
+constexpr int64_t kKeys = 16;                       // keys multiplied together
+constexpr int64_t kMixedColumns = 32;               // columns of values mixed at a time
 
-// 32 elements as bf16; of `count`, those behind are zeros.
+// Load 32 elements as bf16. The version with `count` fills the rest with zeros.
 SLUICE_INLINE __m512i load_bf16(const Bf16* p) { return _mm512_loadu_si512(p); }
 SLUICE_INLINE __m512i load_bf16(const Bf16* p, int64_t count) {
   if (count >= 32) return load_bf16(p);
@@ -50,7 +51,7 @@ SLUICE_INLINE __m512i load_bf16(const Int8* p, int64_t count) {
   return int8_to_bf16(_mm256_maskz_loadu_epi8(_cvtu32_mask32((1u << count) - 1), p));
 }
 
-// 2^x within 3e-6 of itself: weights are rounded to bf16 anyway. Exactly 1 at 0, 0 at -infinity.
+// 2^x with relative error below 3e-6: weights are rounded to bf16 anyway. Exactly 1 at 0, 0 at -infinity.
 SLUICE_INLINE Vec exp2(Vec x) {
   const Vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
   Vec p = broadcast(0.0134266848f);
@@ -58,10 +59,11 @@ SLUICE_INLINE Vec exp2(Vec x) {
   p = fma(p, f, broadcast(0.241280198f));
   p = fma(p, f, broadcast(0.693044841f));
   p = fma(p, f, broadcast(1.0f));
-  return _mm512_scalef_ps(p, x);  // by 2^floor(x)
+  return _mm512_scalef_ps(p, x);  // times 2^floor(x)
 }
 
-// Vectors of a group's rows have row r in the lanes 4 * (r / 2) + r % 2 and 2 further: those of even and of odd keys.
+// In vectors of a group's rows, row r has the lanes 4 * (r / 2) + r % 2 and two further: one for even keys, one for odd
+// keys.
 constexpr int row_of_lane(int lane) { return lane / 4 * 2 + lane % 2; }
 constexpr int lane_of_row(int row) { return row / 2 * 4 + row % 2; }
 SLUICE_INLINE Vec swap_keys(Vec x) { return _mm512_permute_ps(x, 0x4e); }
@@ -70,14 +72,14 @@ struct LaneKeys {
 };
 inline constexpr LaneKeys kLaneKeys{{0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1}};
 
-// scores[key][2 * row + half] += products of every other two columns: 4i and 4i + 1 in one half, the next two in the
-// other.
+// scores[key][2 * row + half] += dot products over alternate pairs of columns: columns 4i and 4i + 1 in one half, the
+// next two in the other.
 struct PairScores {
   const float* queries;  // [quads][kLanes]: four columns of every row
   const Bf16* keys;      // [kKeys][kKeyStride]
   float* scores;         // [kKeys][kLanes]
-  int64_t quads;         // of these columns
-  bool first;            // the scores hold nothing yet
+  int64_t quads;         // quads in these columns
+  bool first;            // whether to overwrite the scores
 };
 template <class Ask>
 SLUICE_INLINE void multiply_pairs(const PairScores& p, Ask&& ask) {
@@ -98,7 +100,7 @@ SLUICE_INLINE void multiply_pairs(const PairScores& p, Ask&& ask) {
   for (int j = 0; j < kKeys; ++j) store(p.scores + j * kLanes, acc[j], All{});
 }
 
-// The rows of one task over a cache of T.
+// The rows of one task, over a cache with elements of type T.
 template <class T>
 class PairTiles {
  public:
@@ -141,14 +143,15 @@ class PairTiles {
   }
 
  private:
-  struct Runs {  // of kRun keys each; null where no row sees any
+  struct Runs {  // runs of kRun keys each; null where no row sees any key
     const T* keys[kSpan / kRun];
     const T* values[kSpan / kRun];
-    const float *key_scales[kSpan / kRun], *value_scales[kSpan / kRun];  // where the cache has some
+    const float *key_scales[kSpan / kRun], *value_scales[kSpan / kRun];  // if the cache has scales
   };
-  // What the rows of a group see of a span: each the keys [low, high), all of them [all_low, all_high), whole pairs.
+  // The keys of a span that the rows of a group see: each row sees [low, high), all rows see [all_low, all_high), which
+  // is whole pairs.
   struct Sight {
-    alignas(64) int32_t low[kLanes], high[kLanes];  // lane by lane
+    alignas(64) int32_t low[kLanes], high[kLanes];  // per lane
     int32_t row_low[kGroupRows], row_high[kGroupRows];
     int32_t least, most, all_low, all_high;
   };
@@ -191,7 +194,7 @@ class PairTiles {
     }
   }
 
-  // False where no row of the group sees any key of the span.
+  // Fills `sight`. Returns false when no row of the group sees any key of the span.
   bool look(int64_t span, int64_t group, Sight& sight) const {
     const int64_t rows = rows_of(group);
     int64_t position = -1;
@@ -220,20 +223,20 @@ class PairTiles {
     return sight.most > sight.least;
   }
 
-  // Of what no row sees: any number.
+  // Loads the scales of a span. Keys that no row sees get arbitrary numbers.
   void load_scales() const {
     for (int64_t i = 0; i < kSpan / kRun; ++i) {
       __builtin_memcpy(key_scales_ + i * kRun, span_runs_.key_scales[i], kRun * sizeof(float));
       __builtin_memcpy(value_scales_ + i * kRun, span_runs_.value_scales[i], kRun * sizeof(float));
     }
   }
-  // Of a pair of keys, lane by lane.
+  // Returns the scales of a pair of keys in their lanes.
   SLUICE_INLINE static Vec scales_of(const float* pair) {
     double both;
     __builtin_memcpy(&both, pair, sizeof both);
     return _mm512_permute_ps(_mm512_castpd_ps(_mm512_set1_pd(both)), 0x50);
   }
-  // Weights of values times their scales; what no row sees keeps the weight 0.
+  // Returns weights times the scales of the values. Keys that a row does not see keep the weight 0.
   SLUICE_INLINE static Vec scaled_weights(Vec weights, const float* pair) {
     const Mask seen = _mm512_cmp_ps_mask(weights, zero(), _CMP_NEQ_UQ);
     return _mm512_maskz_mul_ps(seen, weights, scales_of(pair));
@@ -251,7 +254,7 @@ class PairTiles {
       most = static_cast<int32_t>(max_of(most, sights[group].most));
     }
     for (int64_t column = 0; column < plan_.head_dim; column += kStagedColumns) {
-      bool staged = false;  // this step's keys, by the step before
+      bool staged = false;  // whether the previous step staged this step's keys
       for (int64_t key = least / kKeys * kKeys; key < most; key += kKeys) {
         if (!staged) stage_keys(key, column);
         staged = false;
@@ -270,7 +273,7 @@ class PairTiles {
     }
   }
 
-  // kKeys keys are staged at a time, in two places by turns.
+  // Returns one of two buffers, used in turns, for the kKeys keys staged at a time.
   Bf16* stage_of(int64_t key) const { return keys_ + key / kKeys % 2 * kKeys * kKeyStride; }
 
   SLUICE_INLINE static void stage_whole(Bf16* to, const T* row) {
@@ -278,8 +281,8 @@ class PairTiles {
     _mm512_storeu_si512(to + 32, load_bf16(row + 32));
   }
 
-  // kStagedColumns columns of kKeys keys, zeros behind the last one; what no row sees as zeros or as the cache holds
-  // it.
+  // Stages kStagedColumns columns of kKeys keys, with zeros after the last column. Keys that no row sees are zeros or
+  // what the cache holds.
   void stage_keys(int64_t key, int64_t column) {
     const int64_t dim = plan_.head_dim, count = dim - column;
     Bf16* to = stage_of(key);
@@ -296,8 +299,8 @@ class PairTiles {
     }
   }
 
-  // Scores of staged keys. Where kKeys others follow below `most`, these are staged meanwhile, and those of the next
-  // span are asked for: returns true.
+  // Computes the scores of staged keys. If kKeys more keys follow below `most`, it stages them meanwhile, prefetches
+  // those of the next span, and returns true.
   bool multiply_keys(int64_t group, int64_t key, int64_t column, int64_t most) {
     const PairScores product{.queries = queries_ + group * query_floats(plan_) + column / 4 * kLanes,
                              .keys = stage_of(key),
@@ -312,7 +315,7 @@ class PairTiles {
       multiply_pairs(product, [](int64_t) {});
       return false;
     }
-    // Where nothing follows, their own keys are staged once more, and asked for.
+    // When no keys follow, the same keys are staged and prefetched again, without effect.
     const bool follow = key + kKeys < most && own[2] != nullptr && own[3] != nullptr;
     const T* const* from = follow ? own + 2 : own;
     const T* const* next = next_runs_.keys[run + 1] != nullptr && next_runs_.keys[run] ? next_runs_.keys + run : own;
@@ -326,7 +329,7 @@ class PairTiles {
     return follow;
   }
 
-  // Products of a pair of keys: the halves of both added up.
+  // Returns the dot products of a pair of keys: the sum of their halves.
   SLUICE_INLINE static Vec products_of(const float* raw) {
     const Vec even = load(raw, All{}), odd = load(raw + kLanes, All{});
     return _mm512_shuffle_ps(even, odd, 0x88) + _mm512_shuffle_ps(even, odd, 0xdd);
@@ -335,7 +338,7 @@ class PairTiles {
   bool scaled_only() const {
     return args_.soft_cap == 0.0f && args_.alibi_slopes == nullptr && args_.relative_bias == nullptr;
   }
-  // Scores in units of ln 2 of the pair of keys at `first`, where more is done to them than scaling.
+  // Returns the scores of the pair of keys at `first`, in units of ln 2, when they need more than scaling.
   Vec scores_of(Vec products, int64_t first, int64_t group) const {
     Vec x = products * broadcast(args_.scale);
     if (args_.soft_cap > 0.0f) x = broadcast(args_.soft_cap) * tanh(x / broadcast(args_.soft_cap));
@@ -351,9 +354,10 @@ class PairTiles {
     return (x + load(bias, All{})) * broadcast(kLog2E);
   }
 
-  // Scores become weights[pair][row], pairs of bf16; maxima, sums and corrections follow.
+  // Turns scores into weights[pair][row], as pairs of bf16. Updates maxima, sums and corrections.
   void soften(int64_t span, int64_t group, const Sight& sight) {
-    const int64_t first = sight.least / 4 * 2, last = round_up(sight.most, 4) / 2;  // of two pairs
+    // In pairs of keys; a step handles two pairs.
+    const int64_t first = sight.least / 4 * 2, last = round_up(sight.most, 4) / 2;
     const bool scaled = scaled_only();
     const Vec scale = broadcast(args_.scale * kLog2E);
     const float* raw = scores_ + group * kSpan * kLanes;
@@ -374,7 +378,7 @@ class PairTiles {
       store(softened + pair * kLanes, x, All{});
     }
     const Vec before = load(tops_ + group * kLanes, All{}), after = max(max(top, swap_keys(top)), before);
-    const Vec base = max(after, broadcast(-3e38f));  // finite where a row has seen nothing yet
+    const Vec base = max(after, broadcast(-3e38f));  // finite where a row has not seen any key yet
     const Vec correction = exp2(before - base);
     Vec sum = load(sums_ + group * kLanes, All{}) * correction;
     const __m512i neighbours =
@@ -396,9 +400,9 @@ class PairTiles {
     store(correction_ + group * kLanes, correction, All{});
   }
 
-  // mixed[rows] = mixed * correction, if that is not null, + weights * values of the keys [first, last).
+  // mixed[rows] = mixed * correction (if not null) + weights * values of the keys [first, last).
   struct Mix {
-    int64_t group, row;  // of the group
+    int64_t group, row;  // `row` counts within the group
     int64_t first, last;
     const float* correction;
   };
@@ -428,14 +432,14 @@ class PairTiles {
       }
     };
     const auto row_of = [&](int64_t key) { return span_runs_.values[key / kRun] + key % kRun * stride + column; };
-    // Of a pair of which rows see one key only, the other one must not reach them.
+    // When rows see only one key of a pair, the other key must not affect them: it is replaced by zeros.
     if (m.first % 2 != 0 && m.first < m.last) {
       add(m.first / 2, row_of(m.first - 1), [](__m512i& even, __m512i&) { even = _mm512_setzero_si512(); });
     }
     const int64_t last = m.last / 2 * 2;
     for (int64_t key = round_up(m.first, 2); key < last;) {
       const T* row = row_of(key);
-      [[maybe_unused]] const T* asked = row;  // in the cache already, where nothing is to come
+      [[maybe_unused]] const T* asked = row;  // prefetch address; without a next span, memory that is already cached
       if constexpr (std::is_same_v<Next, Runs>) {
         if (next.values[key / kRun] != nullptr) asked = next.values[key / kRun] + key % kRun * stride + column;
       }
@@ -470,7 +474,7 @@ class PairTiles {
     }
   }
 
-  // All rows together where they see the same keys, else those keys of each that not all of them see by themselves.
+  // Mixes all rows together when they see the same keys. Otherwise, keys that not all rows see are mixed row by row.
   void mix_group(int64_t group, const Sight& sight, const Runs* next) {
     const int64_t rows = rows_of(group);
     const float* correction = correction_ + group * kLanes;
@@ -493,7 +497,7 @@ class PairTiles {
     }
   }
 
-  // The split's results, columns in order again.
+  // Writes the split's results with the columns in their original order.
   void write(const State& state) const {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
@@ -523,11 +527,11 @@ class PairTiles {
   float* scores_;      // [kGroups][kSpan][kLanes]
   float* tops_;        // [kGroups][kLanes], in units of ln 2
   float* sums_;        // [kGroups][kLanes]
-  float* correction_;  // [kGroups][kLanes] of what was summed before this span
+  float* correction_;  // [kGroups][kLanes]: factors for the sums of earlier spans
   float* softened_;    // [kSpan / 2][kLanes]: scores of one group
-  float* weights_;     // [kSpan / 2][kGroupRows]: of one group, pairs of bf16
-  float* mixed_;       // [kMaxRows][mixed_stride], each 32 columns permuted
-  float* key_scales_;  // [kSpan], where the cache has some
+  float* weights_;     // [kSpan / 2][kGroupRows]: weights of one group as pairs of bf16
+  float* mixed_;       // [kMaxRows][mixed_stride], permuted within each 32 columns
+  float* key_scales_;  // [kSpan], if the cache has scales
   float* value_scales_;
   Bf16* keys_;  // [2][kKeys][kKeyStride]
 };

@@ -1,5 +1,5 @@
-// How attention over the paged cache falls into tasks, what their rows see, and the state of their softmax. Included by
-// attention.cc and its tiles only.
+// Divides attention over the paged cache into tasks, defines which keys a row sees, and holds the softmax state.
+// Included by attention.cc and its tiles only.
 #pragma once
 
 #include <type_traits>
@@ -13,21 +13,21 @@ namespace {
 int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-constexpr int64_t kSplit = 512;               // keys one thread of several takes
-constexpr int64_t kMaxRows = 48;              // rows of a task
-constexpr int64_t kMaxSplitBytes = 64 << 20;  // of results kept until splits are merged
+constexpr int64_t kSplit = 512;               // keys that one thread takes when several share a task
+constexpr int64_t kMaxRows = 48;              // most rows of a task
+constexpr int64_t kMaxSplitBytes = 64 << 20;  // most bytes of results kept until splits are merged
 constexpr float kMinusInfinity = -__builtin_inff();
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-// How the batch falls into tasks.
+// Describes how the batch is divided into tasks.
 struct Plan {
-  int64_t head_dim, value_dim;       // of the cache
-  int64_t key_stride, value_stride;  // floats per row in scratch: whole vectors
+  int64_t head_dim, value_dim;       // dimensions of the cache's vectors
+  int64_t key_stride, value_stride;  // floats per row in scratch: a multiple of kLanes
   int64_t group;                     // query heads per kv head
-  int64_t piece;                     // of these, heads per task
-  int64_t pieces;                    // per group
-  int64_t positions;                 // per task
+  int64_t piece;                     // query heads of a group per task
+  int64_t pieces;                    // tasks per group
+  int64_t positions;                 // positions per task
 };
 
 Plan plan_for(const ops::AttentionArgs& args) {
@@ -47,9 +47,9 @@ Plan plan_for(const ops::AttentionArgs& args) {
 struct Task {
   int64_t sequence, kv_head;
   int64_t first_head, heads;
-  int64_t first_row, rows_per_head;  // in the batch
+  int64_t first_row, rows_per_head;  // first_row is a row of the batch
   int64_t first_position;
-  int64_t keys;  // of the sequence
+  int64_t keys;  // keys in the sequence
   int64_t rows() const { return heads * rows_per_head; }
   int64_t last_position() const { return first_position + rows_per_head - 1; }
 };
@@ -75,7 +75,7 @@ Task task_at(const ops::AttentionArgs& args, const Plan& plan, int64_t sequence,
           .keys = args.kv_len.data()[sequence]};
 }
 
-// The cache whose rows begin with the values.
+// Returns the cache whose rows begin with the values.
 const ops::CacheTensor& values_of(const ops::AttentionArgs& args) {
   return args.v_cache.data != nullptr ? args.v_cache : args.k_cache;
 }
@@ -88,12 +88,12 @@ int64_t last_key(const ops::AttentionArgs& args, const Task& task, int64_t posit
   if (args.causal) return position;
   return args.window > 0 ? min_of(task.keys, position + args.window) - 1 : task.keys - 1;
 }
-// Of all that the task's rows see.
+// Returns the last key that any row of the task sees.
 int64_t last_key(const ops::AttentionArgs& args, const Task& task) {
   return last_key(args, task, task.last_position());
 }
 
-// Softmax state of a task's rows: running maximum, sums of exponentials lane by lane, weighted sum of values.
+// Softmax state of a task's rows: running maximum, per-lane sums of exponentials, weighted sum of values.
 struct State {
   float* top;    // [kMaxRows]
   float* sums;   // [kMaxRows][kLanes]
@@ -108,7 +108,7 @@ struct State {
   }
 };
 
-// A task's row of queries.
+// Returns the query of one row of a task.
 const float* query_of(const ops::AttentionArgs& args, const Plan& plan, const Task& task, int64_t row) {
   return reinterpret_cast<const float*>(args.q.data) + (task.first_row + row / task.heads) * args.q.row_stride +
          (task.first_head + row % task.heads) * plan.head_dim;
@@ -117,7 +117,7 @@ const float* query_of(const ops::AttentionArgs& args, const Plan& plan, const Ta
 template <class T>
 inline constexpr bool kScaled = std::is_same_v<T, Int8>;
 
-// Which vector of the cache is that of a key; the next ones of its block follow.
+// Returns the index of a key's vector in the cache. The next keys of the same block follow it.
 int64_t vector_of(const ops::AttentionArgs& args, const Tensor& cache, const Task& task, int64_t key) {
   const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2];
   const int32_t block = args.block_table.data()[task.sequence * args.block_table_stride + key / block_size];
@@ -129,7 +129,7 @@ const T* cached(const ops::AttentionArgs& args, const Tensor& cache, const Task&
   return reinterpret_cast<const T*>(cache.data) + vector_of(args, cache, task, key) * cache.shape[3];
 }
 
-// Calls body<R>(row) for tiles of at most Max rows of [0, rows).
+// Calls body<R>(row) for tiles of at most Max rows that cover [0, rows).
 template <int Max, class F>
 SLUICE_INLINE void each_rows(int64_t rows, F&& body) {
   int64_t row = 0;
@@ -139,7 +139,7 @@ SLUICE_INLINE void each_rows(int64_t rows, F&& body) {
   }
 }
 
-// Asks for the lines of `Count` elements.
+// Prefetches the cache lines of `Count` elements.
 template <int64_t Count, class T>
 SLUICE_INLINE void prefetch(const T* p) {
   SLUICE_UNROLL
@@ -148,7 +148,7 @@ SLUICE_INLINE void prefetch(const T* p) {
   }
 }
 
-// Calls of a function that does nothing but ask for memory are dropped, unless it is inlined before GCC looks for such.
+// GCC drops calls of functions that only prefetch, unless they are inlined early.
 #define SLUICE_INLINE_LAMBDA __attribute__((always_inline))
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Element-wise ops: activations, gated units, sums, and copies of rows. All are bound by memory traffic; a step of one
-// token is too small to be worth waking a thread for, so work is handed out in pieces of kGrain elements.
+// Element-wise ops: activations, gated units, sums, and copies of rows. All are bound by memory traffic. One token is
+// too little work to wake a thread, so work is handed out in pieces of kGrain elements.
 #include "base/thread_pool.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/kernels.h"
@@ -22,7 +22,7 @@ void each_row(ops::Queue& queue, int64_t rows, int64_t columns, F&& body) {
   });
 }
 
-// x = function(x), in place.
+// Applies x = function(x) in place.
 template <class F>
 void each_element(ops::Queue& queue, const Tensor& x, F&& function) {
   const int64_t columns = x.shape[1];
@@ -69,7 +69,7 @@ void unary(ops::Queue& queue, Tensor x, Activation activation) {
 }
 
 void xielu(ops::Queue& queue, Tensor x, const ops::Xielu& p) {
-  // e^x - 1 - x cancels near zero, where beta * x is all there is.
+  // e^x - 1 - x cancels near zero, where beta * x is the whole result.
   each_element(queue, x, [&](Vec v) {
     const Vec above = broadcast(p.alpha_p) * v * v;
     const Vec below = broadcast(p.alpha_n) * (exp(min(v, broadcast(p.eps))) - broadcast(1.0f) - v);

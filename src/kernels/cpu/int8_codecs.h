@@ -1,4 +1,4 @@
-// Decoding of panels laid out by int8_panels.h: quants to bytes, scales to fp32.
+// Decodes panels with the layout of int8_panels.h: quants to bytes, scales to fp32.
 #pragma once
 
 #include <type_traits>
@@ -12,10 +12,10 @@ using kernels::Int8Layout;
 using kernels::kPanel;
 using kernels::Scales;
 
-inline constexpr int kRows = 8;                  // of four inputs, in a block
+inline constexpr int kRows = 8;                  // rows of four inputs in a block
 inline constexpr int64_t kByteRow = 4 * kPanel;  // bytes of a row of the stored quants
 
-// What the sixteen codes of a format stand for, plus its offset, where they are not the stored values themselves.
+// Values of a format's sixteen codes plus its offset, for formats whose codes are not the stored values themselves.
 struct CodeValues {
   uint8_t values[16];
 };
@@ -51,7 +51,7 @@ constexpr auto code_values() {
 template <class Format>
 inline constexpr auto kCodeValues = code_values<Format>();
 
-// Decodes panels of one format.
+// Decodes the panels of one format.
 template <class Format>
 struct Int8Codec {
   static constexpr const Int8Layout& kLayout = kernels::kInt8Layout<Format>;
@@ -72,7 +72,7 @@ struct Int8Codec {
   static constexpr int kTogether =
       pairs_together(largest()) < kRows / kSubs ? pairs_together(largest()) : kRows / kSubs;
 
-  // Row I of a block's bytes in columns [V * kLanes, (V + 1) * kLanes) of a panel.
+  // Returns row I of a block's bytes in columns [V * kLanes, (V + 1) * kLanes) of a panel.
   template <int V, int I>
   SLUICE_INLINE static Bytes row(const std::byte* quants) {
     quants += V * int64_t{sizeof(Bytes)};
@@ -95,20 +95,20 @@ struct Int8Codec {
     return w;
   }
 
-  // Scale, and minimum where there are any, of the 32 / sub_block parts of block `b` of a chunk.
+  // Loads the scales (and minima, if any) of the 32 / sub_block parts of block `b` of a chunk.
   template <int V>
   SLUICE_INLINE static void scales(const std::byte* chunk, int64_t b, Vec (&scale)[2], Vec (&min)[2]) {
     const int64_t input = b * kernels::kQuantBlock;
-    const std::byte* record = chunk + input / kLayout.record() * kLayout.record_bytes();
+    const std::byte* scale_block = chunk + input / kLayout.scale_block() * kLayout.scale_block_bytes();
     const auto half = [&](int i) {
-      return load(reinterpret_cast<const Fp16*>(record) + i * kPanel + V * kLanes, All{});
+      return load(reinterpret_cast<const Fp16*>(scale_block) + i * kPanel + V * kLanes, All{});
     };
     if constexpr (kLayout.scales == Scales::kExponent) {
-      scale[0] = load_exponents(reinterpret_cast<const uint8_t*>(record) + V * kLanes);
+      scale[0] = load_exponents(reinterpret_cast<const uint8_t*>(scale_block) + V * kLanes);
       return;
     }
     if constexpr (kLayout.scales == Scales::kGroup) {
-      const Bytes word = load_bytes(record + V * int64_t{sizeof(Bytes)});
+      const Bytes word = load_bytes(scale_block + V * int64_t{sizeof(Bytes)});
       using Word = quant::IntGroup<4, 32>;
       scale[0] = lanes_as_float(bits_and(word, broadcast_lane(static_cast<int>(~Word::kZeroBits))));
       min[0] = zero() - scale[0] * lanes_to_float(bits_and(word, broadcast_lane(static_cast<int>(Word::kZeroBits))));
@@ -116,15 +116,16 @@ struct Int8Codec {
     }
     if constexpr (kLayout.halves > 1) {
       SLUICE_UNROLL
-      for (int s = 0; s < kSubs; ++s)
-        scale[s] = half(static_cast<int>(input % kLayout.record()) / kLayout.sub_block + s);
+      for (int s = 0; s < kSubs; ++s) {
+        scale[s] = half(static_cast<int>(input % kLayout.scale_block()) / kLayout.sub_block + s);
+      }
       return;
     }
     scale[0] = half(0);
     if constexpr (kLayout.mins()) min[0] = half(1);
     if constexpr (kLayout.two_level()) {
       using Multiplier = std::conditional_t<kLayout.mins(), uint8_t, int8_t>;
-      const auto* multipliers = reinterpret_cast<const Multiplier*>(record) + (kLayout.mins() ? 4 : 2) * kPanel +
+      const auto* multipliers = reinterpret_cast<const Multiplier*>(scale_block) + (kLayout.mins() ? 4 : 2) * kPanel +
                                 b * kSubs * kPanel + V * kLanes;
       const Vec super = kLayout.factor == 1.0f ? scale[0] : scale[0] * broadcast(kLayout.factor), super_min = min[0];
       SLUICE_UNROLL

@@ -1,6 +1,7 @@
-// Activations as int8: every 32 inputs of a row are rounded to multiples of their largest magnitude / 127. The scale
-// stays fp32. Beside them lies what makes stored quants into weights: the start of each dot product (minus the offset
-// times the sum of the inputs), or the factor of the minimum (the sum times the scale).
+// Quantizes activations to int8: every 32 inputs of a row are rounded to multiples of their largest magnitude / 127.
+// The scale stays fp32. A correction that turns stored quants into weights is kept next to them. It is one of two
+// values: the start of each dot product (minus the offset times the sum of the inputs), or the factor of the minimum
+// (the sum times the scale).
 #pragma once
 
 #include "base/thread_pool.h"
@@ -10,25 +11,26 @@
 
 namespace sluice::SLUICE_ISA {
 
-// What of a layout the products depend on.
+// Properties of a layout that the matmul depends on.
 struct Int8Traits {
   int subs;  // scales per block
   bool mins;
   bool wide;     // inputs in 16 bits, see WideQuad
-  int together;  // dots, see add_dot()
+  int together;  // dot products added in 16 bits, see add_dot()
 
   friend constexpr bool operator==(const Int8Traits&, const Int8Traits&) = default;
 };
 
 template <Int8Traits Traits>
 struct InputBlock {
-  std::conditional_t<Traits.wide, int16_t, int8_t> quants[kernels::kQuantBlock];  // wide: of four, the even ones first
+  // Wide: the even ones of four come first.
+  std::conditional_t<Traits.wide, int16_t, int8_t> quants[kernels::kQuantBlock];
   float scale;
   std::conditional_t<Traits.mins, float, int32_t> sums[Traits.subs];
 };
 
-// A value that is not finite makes the block's scale, and so the row's results, NaN. Its quants and sums mean nothing
-// then, and wrap around.
+// A value that is not finite makes the block's scale NaN, and so the row's results. The block's quants and sums are
+// then meaningless and may wrap around.
 template <Int8Traits Traits>
 SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>& to) {
   constexpr int kVecs = kernels::kQuantBlock / kLanes, kVecsPerSub = kVecs / Traits.subs;
@@ -37,7 +39,7 @@ SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>
   SLUICE_UNROLL
   for (int i = 0; i < kVecs; ++i) {
     values[i] = load(x + i * kLanes, All{});
-    top = max_lanes(top, magnitude_bits(values[i]));  // magnitudes order as integers; NaN is above all
+    top = max_lanes(top, magnitude_bits(values[i]));  // magnitudes order as integers; NaN is the largest
   }
   const int top_bits = reduce_max_lanes(top);
   float magnitude;
@@ -68,7 +70,7 @@ SLUICE_INLINE void quantize_block(const float* x, int offset, InputBlock<Traits>
   }
 }
 
-// Rows of blocks, in the pool's scratch memory, which goes on for another kSpareRows: tiles read whole.
+// Rows of blocks in the pool's scratch memory. It extends kSpareRows past the end, because tiles are read whole.
 inline constexpr int64_t kSpareRows = 15;
 template <Int8Traits Traits>
 struct Int8Rows {

@@ -1,12 +1,14 @@
 // Layout of block-quantized weights packed for int8 dot products, the same for every instruction set.
 //
-// A panel is 16 outputs (columns of the product) with all k inputs, in chunks of 256 inputs of which the last may be
-// shorter: first the chunk's scales, then the quants of every 32 inputs. A product reads a panel as one ascending
-// stream: scales that lie elsewhere cost a third of the bandwidth. Quants are stored unsigned, `offset` above their
-// value, and seen as eight rows of [16 columns][4 inputs]: the way vpdpbusd reads them. Their low bits come first, row
-// r in bits low * (r / n) .. of the byte rows r % n, where n = low is the number of byte rows for low = 4 and 8; two
-// low bits have row r in bits 2 * (r % 4) of byte row r / 4. Then the high bits: one in bit r of a single byte row, two
-// as two low bits. n is padded with columns of zeros.
+// A panel is 16 outputs (columns of the matmul) with all k inputs. It is divided into chunks of 256 inputs; the last
+// one may be shorter. A chunk holds its scales first, then the quants of every 32 inputs. A matmul reads a panel as one
+// ascending stream: storing scales elsewhere costs a third of the bandwidth.
+//
+// Quants are stored unsigned, `offset` above their value. They form eight rows of [16 columns][4 inputs], the order in
+// which vpdpbusd reads them. The low bits come first. For low = n = 4 or 8, there are n byte rows, and row r has bits
+// low * (r / n) .. of byte row r % n. For low = 2, row r has bits 2 * (r % 4) .. of byte row r / 4. Then come the high
+// bits: one high bit is bit r of a single byte row; two are stored like two low bits. n is padded with columns of
+// zeros.
 #pragma once
 
 #include <cstddef>
@@ -18,40 +20,43 @@
 namespace sluice::kernels {
 
 inline constexpr int64_t kQuantBlock = 32;  // inputs of x that share a scale
-inline constexpr int64_t kChunk = 256;      // inputs per chunk, and per record of two-level scales
+inline constexpr int64_t kChunk = 256;      // inputs per chunk, and per scale block of two-level scales
 inline constexpr int64_t kChunkBlocks = kChunk / kQuantBlock;
 
 using quant::Scales;
 
-// A format as this layout stores it. Scales of a chunk, all [..][16]: fp16 per block or sub-block (kHalf), then fp16
-// minima (kHalfMin); a power of two per block (kExponent); fp16 per 256 inputs, then an int8 multiplier per sub-block
-// (kSuper); fp16 scale and negative fp16 minimum per 256 inputs, then uint8 multipliers of the scales, then of the
-// minima (kSuperMin); the word of scale and zero point per group (kGroup), whose minimum is -scale * zero point.
-// Functions are always inlined: no copy compiled for one instruction set may be linked into code for another.
+// A format in this layout. The scales of a chunk, all [..][16], are:
+// kHalf, kHalfMin  fp16 per block or sub-block, then fp16 minima (kHalfMin)
+// kExponent        a power of two per block
+// kSuper           fp16 per 256 inputs, then an int8 multiplier per sub-block
+// kSuperMin        fp16 scale and negative fp16 minimum per 256 inputs, then uint8 multipliers of the scales,
+//                  then those of the minima
+// kGroup           the word of scale and zero point per group; its minimum is -scale * zero point
+// Functions are always inlined, so no copy compiled for one instruction set can be linked into code for another.
 struct Int8Layout : quant::Integers {
-  float factor = 1.0f;  // of kSuper's scales
-  int halves = 1;       // of kHalf, in a record
+  float factor = 1.0f;  // factor of kSuper's scales
+  int halves = 1;       // fp16 scales (kHalf) in a scale block
 
   [[gnu::always_inline]] constexpr bool mins() const { return Integers::mins() || scales == Scales::kGroup; }
   [[gnu::always_inline]] constexpr int subs() const {
     return sub_block < kQuantBlock ? static_cast<int>(kQuantBlock) / sub_block : 1;
   }
-  [[gnu::always_inline]] constexpr int64_t record() const {  // inputs
+  [[gnu::always_inline]] constexpr int64_t scale_block() const {  // inputs per scale block
     if (two_level()) return kChunk;
     return scales == Scales::kGroup ? sub_block : scales == Scales::kHalf ? halves * sub_block : kQuantBlock;
   }
   [[gnu::always_inline]] constexpr int64_t multipliers() const { return two_level() ? kChunk / sub_block * kPanel : 0; }
-  [[gnu::always_inline]] constexpr int64_t record_bytes() const {  // of a panel
+  [[gnu::always_inline]] constexpr int64_t scale_block_bytes() const {  // bytes of a panel's scale block
     if (scales == Scales::kExponent) return kPanel;
     if (scales == Scales::kGroup) return 4 * kPanel;
     return mins() ? 4 * kPanel + 2 * multipliers() : 2 * halves * kPanel + multipliers();
   }
-  [[gnu::always_inline]] constexpr int64_t quant_bytes() const {  // of a block of a panel
+  [[gnu::always_inline]] constexpr int64_t quant_bytes() const {  // bytes of a panel's block of quants
     return kPanel * kQuantBlock * (low + high) / 8;
   }
-  // Of a chunk of `blocks` blocks; whole cache lines, so that quants are aligned.
+  // Bytes of the scales of a chunk of `blocks` blocks: whole cache lines, so that quants are aligned.
   [[gnu::always_inline]] constexpr int64_t scale_bytes(int64_t blocks) const {
-    return (blocks * kQuantBlock / record() * record_bytes() + 63) / 64 * 64;
+    return (blocks * kQuantBlock / scale_block() * scale_block_bytes() + 63) / 64 * 64;
   }
   [[gnu::always_inline]] constexpr int64_t chunk_bytes(int64_t blocks = kChunkBlocks) const {
     return scale_bytes(blocks) + blocks * quant_bytes();
@@ -61,15 +66,15 @@ struct Int8Layout : quant::Integers {
   }
 };
 
-// The default: the format has none, and the generic kernels multiply it.
+// The default, for formats without int8 kernels: the generic kernels multiply them.
 template <class Format>
 inline constexpr Int8Layout kInt8Layout{quant::kIntegers<Format>};
 
 template <class Format>
 inline constexpr bool kHasInt8 = kInt8Layout<Format>.low != 0;
 
-// Formats whose files hold entries of codebooks, or digits: repacked, a weight is 2, 3 or 4 bits that stand for a level
-// (quant/integer_blocks.h), which takes more memory than the file does and a fiftieth of the time.
+// Formats whose files hold codebook entries or digits. Packing turns a weight into a code of 2, 3 or 4 bits that stands
+// for a level (quant/integer_blocks.h). That takes more memory than the file and a fiftieth of the time.
 template <>
 inline constexpr Int8Layout kInt8Layout<quant::TQ1_0>{{2, 0, 1, 32, Scales::kSuper}};
 template <>

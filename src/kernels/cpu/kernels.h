@@ -1,5 +1,5 @@
-// What one instruction set provides. Constant data, so that nothing compiled for an instruction set runs before the
-// CPU was asked for it; dispatch/backends.cc makes the ops of a backend of it.
+// The kernels of one instruction set, as plain pointers in constant data. So nothing compiled for an instruction set
+// runs before the CPU features were checked. dispatch/backends.cc builds op tables from it.
 #pragma once
 
 #include "ops/ops.h"

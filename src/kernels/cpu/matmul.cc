@@ -1,8 +1,8 @@
-// Products of activations [tokens, k] with weights of plain types. One tile kernel (matmul_tile.h) serves every number
-// of rows.
+// Matmul of activations [tokens, k] with weights of plain types. One tile kernel (matmul_tile.h) serves every number of
+// rows.
 //
-// Few rows: each panel group is one stream from memory, bound by bandwidth. Many rows: a block of weights sized for
-// the first cache is read once and multiplied with all rows of a chunk, bound by multiply-adds.
+// Few rows (GEMV path): each group of panels is one stream from memory, bound by bandwidth. Many rows: a block of
+// weights that fits in L1 is read once and multiplied with all rows of a chunk, bound by multiply-adds.
 #include <type_traits>
 
 #include "base/thread_pool.h"
@@ -11,7 +11,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kBlockBytes = 6 << 10;  // of one panel per block over k: four panels fill half the first cache
+constexpr int64_t kBlockBytes = 6 << 10;  // bytes of a panel per block over k: four panels fill half of L1
 
 struct F16 : F32 {
   static constexpr int64_t kBytes = 2;
@@ -22,7 +22,7 @@ struct F16 : F32 {
 };
 
 #ifdef __AVX512BF16__
-// Two inputs at a time, x rounded to bf16; products and sums in fp32.
+// Two inputs at a time. x is rounded to bf16; multiplications and sums are fp32.
 struct B16 {
   using Input = uint32_t;
   static constexpr int kUnits = 1;
@@ -36,13 +36,13 @@ struct B16 {
   }
 };
 #else
-// Even and odd inputs are the low and the high halves of the stored pairs.
+// Even and odd inputs are the low and high halves of the stored pairs.
 struct B16 : F32 {
   static constexpr int kUnits = 2;
   static constexpr int64_t kStored = 2, kBytes = 2;
   template <int Unit>
   SLUICE_INLINE static Vec weights(const std::byte* p) {
-    // Reads the pairs twice: kept for both units they would push sums out of the registers.
+    // Reads the pairs again: kept for both units, they would push sums out of the registers.
     if (Unit == 1) __asm__("" : "+r"(p));
     const Vec pairs = load(reinterpret_cast<const float*>(p), All{});
     return widen_part<Unit>(pairs, Bf16{});
@@ -50,7 +50,7 @@ struct B16 : F32 {
 };
 #endif
 
-// One task: rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on.
+// One task: rows [row, row + rows) of the result, with inputs x, by `panels` panels starting at `panel`.
 template <class Codec>
 void multiply(const ops::MatmulArgs& args, Rows<Codec> x, int64_t row, int64_t rows, int64_t panel, int64_t panels) {
   constexpr int64_t kUnitBytes = kPanel * Codec::kStored * Codec::kBytes / Codec::kUnits;
@@ -82,8 +82,9 @@ void multiply(const ops::MatmulArgs& args, Rows<Codec> x, int64_t row, int64_t r
 }
 
 #ifdef __AVX512BF16__
-// Rows [row, row + rows) of x rounded to bf16 in the pool's scratch memory (at most kPassRows * k * 2 bytes). Rows are
-// padded to pairs with zeros, and apart by an odd number of cache lines so that a tile's rows fall into different sets.
+// Rounds rows [row, row + rows) of x to bf16 in the pool's scratch memory (at most kPassRows * k * 2 bytes). Rows are
+// padded to pairs with zeros. Their stride is an odd number of cache lines, so that a tile's rows fall into different
+// cache sets.
 Rows<B16> inputs(ops::Queue& queue, const Tensor& x, int64_t row, int64_t rows, const B16*) {
   constexpr int64_t kLinePairs = 16;
   const int64_t k = x.shape[1];
@@ -103,7 +104,7 @@ Rows<B16> inputs(ops::Queue& queue, const Tensor& x, int64_t row, int64_t rows, 
 }
 #endif
 
-// Codecs that multiply fp32 read x where it is.
+// Codecs that multiply in fp32 read x in place.
 template <class Codec>
 Rows<Codec> inputs(ops::Queue&, const Tensor& x, int64_t row, int64_t, const Codec*) {
   return {reinterpret_cast<const float*>(x.data) + row * x.row_stride, x.row_stride};
@@ -117,7 +118,7 @@ void matmul(ops::Queue& queue, const ops::MatmulArgs& args) {
     const int64_t rows = total - pass < kPassRows ? total - pass : kPassRows;
     const Rows<Codec> x = inputs(queue, args.x, pass, rows, static_cast<const Codec*>(nullptr));
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
-    // Chunks of one group of panels follow each other, so that its weights come from memory once.
+    // Chunks of the same group of panels are consecutive, so its weights are read from memory once.
     queue.threads().parallel_for(groups * chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / chunks, chunk = task % chunks;

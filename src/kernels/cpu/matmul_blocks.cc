@@ -1,7 +1,7 @@
-// Products with weights in block formats (src/quant): one template over their codecs for all that has no kernel of its
-// own. Weights stay in their blocks; 256 inputs of a group of panels are decoded to fp32 in the cache, once for all
-// rows of a chunk, and multiplied by the tile kernel of the plain types. Bound by the decoding for few rows, by
-// multiply-adds for many.
+// Matmul with weights in block formats (src/quant): one template over the codecs, for formats without kernels of their
+// own. Weights stay in their blocks. 256 inputs of a group of panels are decoded to fp32 in the CPU cache, once for all
+// rows of a chunk. The tile kernel of the plain types multiplies them. Bound by decoding for few rows, by multiply-adds
+// for many.
 #include <type_traits>
 
 #include "base/thread_pool.h"
@@ -12,10 +12,10 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kAhead = 4 << 10;            // how far memory is asked for what comes
-constexpr int64_t kStep = quant::kSuperBlock;  // inputs decoded at a time: a whole number of blocks of every format
+constexpr int64_t kAhead = 4 << 10;            // prefetch distance
+constexpr int64_t kStep = quant::kSuperBlock;  // inputs decoded at a time: a whole number of blocks in every format
 
-// values[lane][i] to panel[i][lane]; `count` is a multiple of 16.
+// Moves values[lane][i] to panel[i][lane]; `count` is a multiple of 16.
 SLUICE_INLINE void transpose(const float (&values)[kPanel][kStep], int64_t count, float* panel) {
   for (int64_t i = 0; i < count; i += kPanel) {
     for (int64_t j = 0; j < kPanel; ++j) {
@@ -24,11 +24,11 @@ SLUICE_INLINE void transpose(const float (&values)[kPanel][kStep], int64_t count
   }
 }
 
-// A panel of 8-bit floats: per 128 inputs [kPanel] scales, then [64][kPanel] pairs of neighbouring inputs.
+// A panel of 8-bit floats: per 128 inputs [kPanel] scales, then [64][kPanel] pairs of adjacent inputs.
 constexpr int64_t kFp8Scales = kPanel * int64_t{sizeof(float)};
 constexpr int64_t kFp8Block = kPanel * int64_t{sizeof(quant::Fp8::Block)};
 
-// `count` inputs of one panel.
+// Decodes `count` inputs of one panel.
 void decode_fp8_panel(const std::byte* block, int64_t count, float* panel) {
   for (const float* end = panel + count * kPanel; panel < end; block += kFp8Block) {
     const std::byte* pairs = block + kFp8Scales;
@@ -46,7 +46,7 @@ void decode_fp8_panel(const std::byte* block, int64_t count, float* panel) {
   }
 }
 
-// R rows by P panels from `panel` on, decoded in registers: the operations of a tile in the same order.
+// R rows by P panels from `panel` on, decoded in registers. It uses the operations of a tile in the same order.
 template <int R, int P>
 void stream_fp8(const ops::MatmulArgs& args, int64_t panel) {
   const int64_t k = args.weight->k, panel_bytes = k / quant::Fp8::kElements * kFp8Block;
@@ -84,7 +84,7 @@ void stream_fp8(const ops::MatmulArgs& args, int64_t panel) {
                acc);
 }
 
-// Up to kMaxRows rows, each panel one stream from memory.
+// GEMV path: up to kMaxRows rows. Each panel is one stream from memory.
 void multiply_few_fp8(ops::Queue& queue, const ops::MatmulArgs& args) {
   const int64_t panels = (args.weight->n + kPanel - 1) / kPanel;
   queue.threads().parallel_runs((panels + kGroup - 1) / kGroup, [&](int64_t begin, int64_t end) {
@@ -113,7 +113,7 @@ void multiply_few_fp8(ops::Queue& queue, const ops::MatmulArgs& args) {
   });
 }
 
-// `count` inputs of one panel: blocks are [count / kElements][kPanel], as pack_blocks orders them.
+// Decodes `count` inputs of one panel. The blocks are [count / kElements][kPanel], the layout of pack_blocks.
 template <class Codec>
 void decode_panel(const std::byte* blocks, int64_t count, float* panel) {
   if constexpr (std::is_same_v<Codec, quant::Fp8>) return decode_fp8_panel(blocks, count, panel);
@@ -125,7 +125,7 @@ void decode_panel(const std::byte* blocks, int64_t count, float* panel) {
   transpose(values, count, panel);
 }
 
-// One task: rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on.
+// One task: rows [row, row + rows) of the result, with inputs x, by `panels` panels starting at `panel`.
 template <class Codec>
 void multiply(const ops::MatmulArgs& args, Rows<F32> x, int64_t row, int64_t rows, int64_t panel, int64_t panels) {
   const int64_t k = args.weight->k;

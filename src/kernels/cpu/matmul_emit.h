@@ -1,4 +1,4 @@
-// The end of a product: what is done with a row's sums of a vector of columns.
+// Epilogue of a matmul: writes a row's sums of a vector of columns.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -6,12 +6,12 @@
 
 namespace sluice::SLUICE_ISA {
 
-// Asks memory for where a row's vector of columns will be written.
+// Prefetches the place where a row's vector of columns will be written.
 SLUICE_INLINE void expect_emit(const ops::MatmulArgs& args, int64_t row, int64_t column) {
   __builtin_prefetch(reinterpret_cast<float*>(args.out.data) + row * args.out.row_stride + column, 1, 3);
 }
 
-// out = acc + bias, or out + acc + bias; columns past the last are left alone.
+// out = acc + bias, or out + acc + bias. Columns past the last one are not written.
 SLUICE_INLINE void emit(const ops::MatmulArgs& args, int64_t row, int64_t column, Vec acc) {
   const int64_t n = args.weight->n;
   float* out = reinterpret_cast<float*>(args.out.data) + row * args.out.row_stride + column;

@@ -1,10 +1,10 @@
-// Products with block-quantized weights (kernels/cpu/int8_panels.h) in int8: x is rounded to int8 per 32 inputs, dot
-// products of blocks are exact integers, and fp32 sums add them times both scales, blocks ascending, then the minima.
-// That order is the same on every path, so a row's bits depend on nothing but the row.
+// Matmul with block-quantized weights (kernels/cpu/int8_panels.h) in int8. x is rounded to int8 per 32 inputs. Dot
+// products of blocks are exact integers. fp32 sums add them times both scales, in ascending order of blocks, then the
+// minima. The order is the same on every path, so a row's bits depend only on the row.
 //
-// Up to kFewRows rows: every panel is one stream from memory, decoded in registers for at most kStreamRows rows at a
-// time. More: a chunk of kGroup panels is decoded once, stays in the first cache, and is multiplied with all rows of a
-// chunk of them.
+// Up to kFewRows rows take the GEMV path: every panel is one stream from memory, decoded in registers for at most
+// kStreamRows rows at a time. With more rows, a chunk of kGroup panels is decoded once, stays in L1, and is multiplied
+// with a chunk of rows.
 #include <type_traits>
 #include <utility>
 
@@ -24,28 +24,28 @@ using kernels::kChunkBlocks;
 using kernels::kQuantBlock;
 
 constexpr int kVecs = kPanel / kLanes;                 // vectors per panel
-constexpr int kStreamRows = kRegisters == 32 ? 8 : 4;  // rows of a stream
-constexpr int kFewRows = 2 * kStreamRows;              // multiplied as streams
+constexpr int kStreamRows = kRegisters == 32 ? 8 : 4;  // rows per pass over a stream
+constexpr int kFewRows = 2 * kStreamRows;              // most rows on the GEMV path
 constexpr int kGroup = 4;                              // panels handed out together
-constexpr int kColumns = kGroup * kPanel;              // of a group
+constexpr int kColumns = kGroup * kPanel;              // columns of a group
 #ifdef __AMX_INT8__
 constexpr bool kTiles = true;
 constexpr int kMaxRows = kTileRows;
 #else
 constexpr bool kTiles = false;
-constexpr int kMaxRows = kRegisters == 32 ? 6 : 4;  // of a tile of two vectors of columns
+constexpr int kMaxRows = kRegisters == 32 ? 6 : 4;  // rows of a tile of two vectors of columns
 #endif
-constexpr int64_t kRowChunk = 32 * 6;         // rows multiplied with what was decoded
+constexpr int64_t kRowChunk = 32 * 6;         // rows multiplied with one decoded chunk
 constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
-// How far a stream asks memory for what comes, and for which cache. Multiples of 4 KiB are slower beside their
-// neighbours.
+// Prefetch distance of the GEMV path, and the locality hint that selects the target cache. Multiples of 4 KiB are
+// slower than the values next to them.
 constexpr int64_t kAheadBytes = kRegisters == 32 ? 4 << 10 : 10 << 10;
 constexpr int kAheadInto = kRegisters == 32 ? 3 : 2;
 
 template <class Codec>
 constexpr Int8Traits kTraits{Codec::kSubs, Codec::kLayout.mins(), Codec::kWide, Codec::kTogether};
 
-// sum + (dot product) * scales of a block's part, + minimum.
+// Returns sum + (dot product) * scales of a block's part, + minimum.
 template <Int8Traits Traits>
 SLUICE_INLINE Vec add_part(Vec sum, Bytes products, const InputBlock<Traits>& x, int part, Vec scale, Vec min) {
   sum = fma(lanes_to_float(products), scale * broadcast(x.scale), sum);
@@ -61,15 +61,15 @@ SLUICE_INLINE Bytes start(const InputBlock<Traits>& x, int part) {
     return broadcast_lane(x.sums[part]);
 }
 
-// Asks memory for what comes kAheadBytes behind a part of a stream. Functions that only prefetch must be inlined: GCC
-// takes them for functions without effect and drops calls of them.
+// Prefetches kAheadBytes past a part of a stream. Functions that only prefetch must be inlined: GCC considers them free
+// of effects and drops their calls.
 template <int64_t Bytes>
 SLUICE_INLINE void ask_ahead(const std::byte* part) {
   SLUICE_UNROLL
   for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch(part + kAheadBytes + i, 0, kAheadInto);
 }
 
-// f.operator()<I>() for the rows of part `Sub` of a block.
+// Calls f.operator()<I>() for the rows of part `Sub` of a block.
 template <int Subs, int Sub, class F>
 SLUICE_INLINE void each_row(F&& f) {
   constexpr int kCount = kRows / Subs;
@@ -83,7 +83,7 @@ SLUICE_INLINE void each_row(F&& f) {
 template <int R, int W>
 using Sums = Vec[R][W];
 
-// sums += part `Sub` of a block: R rows of x by vectors [V, V + W) of a panel's columns.
+// Adds part `Sub` of a block to the sums: R rows of x by vectors [V, V + W) of a panel's columns.
 template <class Codec, int R, int V, int W, int Sub>
 SLUICE_INLINE void stream_part(const std::byte* quants, Int8Rows<kTraits<Codec>> x, const Vec (&scale)[W][2],
                                const Vec (&min)[W][2], Sums<R, W>& sums) {
@@ -112,7 +112,7 @@ SLUICE_INLINE void stream_part(const std::byte* quants, Int8Rows<kTraits<Codec>>
   }
 }
 
-// The same for all parts of block `b` of a chunk.
+// Adds all parts of block `b` of a chunk to the sums.
 template <class Codec, int R, int V, int W>
 SLUICE_INLINE void stream_block(const std::byte* quants, const std::byte* scales, int64_t b, Int8Rows<kTraits<Codec>> x,
                                 Sums<R, W>& sums) {
@@ -123,7 +123,7 @@ SLUICE_INLINE void stream_block(const std::byte* quants, const std::byte* scales
   if constexpr (Codec::kSubs == 2) stream_part<Codec, R, V, W, 1>(quants, x, scale, min, sums);
 }
 
-// R rows by a panel, as a stream: all columns of a block before the next block, so that memory never waits.
+// R rows by a panel on the GEMV path: all columns of a block before the next block, so that memory reads never pause.
 template <class Codec, int R>
 void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t panel) {
   constexpr Int8Layout kLayout = Codec::kLayout;
@@ -145,7 +145,7 @@ void stream(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row
       auto rows = x.from(0, first + b);
       stream_block<Codec, R, 0, W>(at, scales, b, rows, sums[0]);
       if constexpr (W < kVecs) {
-        __asm__("" : "+r"(rows.data));  // reads x again: GCC would keep it for the second vector, on the stack
+        __asm__("" : "+r"(rows.data));  // reads x again: GCC would spill it to the stack for the second vector
         stream_block<Codec, R, 1, W>(at, scales, b, rows, sums[1]);
       }
     }
@@ -169,7 +169,7 @@ void stream_rows(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_
   }
 }
 
-// What a step multiplies: a chunk of the panels of a group. Vector v of columns is part of panel v / kVecs.
+// The operand of a step: a chunk of the panels of a group. Vector v of columns belongs to panel v / kVecs.
 struct Decoded {
   alignas(64) std::byte quants[kGroup][kChunkBlocks][kRows][kByteRow];
   alignas(64) float scales[kGroup][kChunkBlocks][2][kPanel];
@@ -195,7 +195,7 @@ SLUICE_INLINE void decode_vector(const std::byte* chunk, int64_t count, int pane
   }
 }
 
-// A chunk of `count` blocks of several panels, which lie `panel_bytes` apart.
+// Decodes a chunk of `count` blocks of several panels, which are `panel_bytes` apart.
 template <class Codec>
 void decode(const std::byte* chunk, int64_t panel_bytes, int64_t panels, int64_t count, Decoded& to) {
   for (int p = 0; p < panels; ++p, chunk += panel_bytes) {
@@ -205,7 +205,7 @@ void decode(const std::byte* chunk, int64_t panel_bytes, int64_t panels, int64_t
 }
 
 #ifdef __AMX_INT8__
-// The same for all rows of a chunk; reads, but does not use, the rows up to the next multiple of a tile's.
+// Multiplies a decoded chunk with all rows of a chunk of rows. It reads, but does not use, rows up to a whole tile.
 template <Int8Traits Traits>
 void tile_rows(int64_t, Int8Rows<Traits> x, const Decoded& weights, int64_t count, float* sums) {
   const TileScope scope(kTileRows, 0, static_cast<int>(kQuantBlock) / Traits.subs);
@@ -226,7 +226,7 @@ void tile(Int8Rows<Traits> x, const Decoded& weights, int64_t count, int v, floa
     for (int c = 0; c < V; ++c) acc[r][c] = load(sums + r * kColumns + (v + c) * kLanes, All{});
   }
   const auto* quants = reinterpret_cast<const std::byte*>(weights.quants);
-  const auto at = [](int vector, int64_t bytes) {  // of a vector of columns, in an array of `bytes` per block
+  const auto at = [](int vector, int64_t bytes) {  // address of a vector of columns in an array of `bytes` per block
     return vector / kVecs * kChunkBlocks * bytes;
   };
   for (int64_t b = 0; b < count; ++b) {
@@ -293,9 +293,9 @@ void tile_rows(int64_t rows, Int8Rows<Traits> x, const Decoded& weights, int64_t
 }
 #endif
 
-// Asks memory for share `part` of `parts` of what the next step decodes, while this one computes.
+// Prefetches share `part` of `parts` of what the next step decodes, while the current step computes.
 struct Ahead {
-  const std::byte* chunk;  // null: nothing
+  const std::byte* chunk;  // null: nothing to prefetch
   int64_t panel_bytes, panels, bytes;
 
   SLUICE_INLINE void ask(int64_t part, int64_t parts) const {
@@ -308,8 +308,8 @@ struct Ahead {
   }
 };
 
-// Rows [row, row + rows) of the result, whose inputs are x, by `panels` panels from `panel` on. Asks for the panels of
-// the thread's next task, of which there may be none, while it computes the last step of this one.
+// Rows [row, row + rows) of the result, with inputs x, by `panels` panels starting at `panel`. During its last step it
+// prefetches the panels of the thread's next task, if there is one.
 template <class Codec>
 void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t row, int64_t rows, int64_t panel,
               int64_t panels, const std::byte* next_panels) {
@@ -330,7 +330,7 @@ void multiply(const ops::MatmulArgs& args, Int8Rows<kTraits<Codec>> x, int64_t r
                       kLayout.chunk_bytes(next_count)};
     int64_t at = 0;
     for (int64_t t = 0; t < tiles; ++t) {
-      // Nearly equal height, or whole tiles.
+      // Tiles of nearly equal height, or whole tiles.
       const int64_t next = kTiles ? (at + kMaxRows < rows ? at + kMaxRows : rows) : (t + 1) * rows / tiles;
       ahead.ask(t, tiles);
       if (soon == 0) {
@@ -365,7 +365,7 @@ void matmul(ops::Queue& queue, const ops::MatmulArgs& args) {
       });
     }
     const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
-    // Chunks of one group of panels follow each other, so that its weights come from memory once.
+    // Chunks of the same group of panels are consecutive, so its weights are read from memory once.
     queue.threads().parallel_runs(groups * chunks, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / chunks, chunk = task % chunks, next = (task + 1) / chunks;

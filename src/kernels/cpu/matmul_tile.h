@@ -1,7 +1,6 @@
-// The tile kernel of matrix products with packed weights (kernels/cpu/panels.h), a template over a codec that knows one
-// stored type. Rows x Panels accumulators in registers, k ascending, one accumulator per (row, column). Blocks over k
-// spill and reload exact fp32, so a row's bits depend on nothing but the row: not on the batch, the tile it fell into,
-// or the thread.
+// The tile kernel of matmuls with packed weights (kernels/cpu/panels.h), a template over a codec for one stored type.
+// It holds Rows x Panels accumulators in registers: one per (row, column), with k ascending. Blocks over k spill and
+// reload exact fp32. So a row's bits depend only on the row, not on the batch, its tile or the thread.
 #pragma once
 
 #include "kernels/cpu/kernels.h"
@@ -15,7 +14,7 @@ using kernels::kPanel;
 inline constexpr int kVecs = kPanel / kLanes;        // vectors per panel
 inline constexpr int kMaxRows = 6;                   // rows of the largest tile
 inline constexpr int kGroup = 4;                     // panels handed out together
-inline constexpr int64_t kRowChunk = 32 * kMaxRows;  // rows multiplied with a block of weights while it is in the cache
+inline constexpr int64_t kRowChunk = 32 * kMaxRows;  // rows multiplied with a block of weights while it is cached
 inline constexpr int64_t kPassRows = 4 * kRowChunk;  // rows per pass over the weights: bounds the scratch memory
 
 // Panels per tile: as many accumulators as leave registers for weights and inputs.
@@ -25,12 +24,13 @@ inline constexpr int kPanels = kRegisters == 32 ? kGroup
                                : Rows <= 3      ? 2
                                                 : 1;
 
-// How far a lone tile asks memory for what comes in its first and last panel; hardware follows those of a whole group.
+// Prefetch distance of a lone tile, for its first and last panel. Hardware prefetchers follow the panels of a whole
+// group.
 template <int Panels>
 inline constexpr int64_t kAheadBytes = Panels == kGroup ? 2 << 10 : 6 << 10;
 
-// A codec: Input is one element of x as the kernel reads it, kUnits inputs are stored side by side in kUnitBytes for
-// each panel, weights<U>() decodes 16 columns of unit U.
+// A codec. Input is one element of x as the kernel reads it. kUnits inputs are stored side by side in kUnitBytes for
+// each panel. weights<U>() decodes 16 columns of unit U.
 struct F32 {
   using Input = float;
   static constexpr int kUnits = 1;
@@ -42,15 +42,15 @@ struct F32 {
   SLUICE_INLINE static Vec multiply_add(Vec w, Input x, Vec sum) { return add_product(sum, w, broadcast(x)); }
 };
 
-// Where a tile's sums come from and go to.
+// Describes where a tile's sums are loaded from and stored to.
 struct Sums {
-  float* partial;    // [rows][kGroup * kPanel]: sums of the blocks before, null when there is one block
-  bool first, last;  // of the blocks over k
+  float* partial;    // [rows][kGroup * kPanel]: sums of earlier blocks, null when there is only one block
+  bool first, last;  // first or last block over k
   const ops::MatmulArgs* args;
-  int64_t row, column;  // of the tile in args->out
+  int64_t row, column;  // position of the tile in args->out
 };
 
-// The rows of x the kernel reads, `stride` inputs apart.
+// The rows of x that the kernel reads, `stride` inputs apart.
 template <class Codec>
 struct Rows {
   const typename Codec::Input* data;
@@ -82,7 +82,7 @@ SLUICE_INLINE void finish(const Sums& sums, const Vec (&acc)[R][P * kVecs]) {
   }
 }
 
-// One unit of k: decodes P panels' weights and multiplies them with R inputs.
+// Computes one unit of k: decodes the weights of P panels and multiplies them with R inputs.
 template <class Codec, int Unit, int R, int P>
 SLUICE_INLINE void step(const std::byte* weights, int64_t panel_bytes, const typename Codec::Input* x, int64_t stride,
                         Vec (&acc)[R][P * kVecs]) {
@@ -99,18 +99,18 @@ SLUICE_INLINE void step(const std::byte* weights, int64_t panel_bytes, const typ
   }
 }
 
-// The weights that a tile multiplies: `units` of k of `panels` panels, `panel_bytes` apart.
+// The weights of a tile: `units` units of k of `panels` panels, which are `panel_bytes` apart.
 struct Block {
   const std::byte* weights;
   int64_t panel_bytes;
   int64_t panels;
   int64_t units;
-  int64_t next;  // bytes to the block multiplied after this one; 0 when there is none
+  int64_t next;  // distance in bytes to the block multiplied next; 0 when there is none
 
   Block from(int64_t panel) const { return {weights + panel * panel_bytes, panel_bytes, panels - panel, units, next}; }
 };
 
-// What a tile asks memory for while it computes: lines of the next block over k, of two panels, one of each per step.
+// Prefetch addresses of a tile: cache lines of the next block over k, of two panels, one of each per step.
 struct Ahead {
   const std::byte* first;
   const std::byte* second;
@@ -150,13 +150,13 @@ void tile(Rows<Codec> x, const Block& block, const Sums& sums, Ahead ahead) {
   }
 }
 
-// Which of the tiles that multiply the same block in turn.
+// Position of a tile among those that multiply the same block in turn.
 struct Turn {
   int64_t tile, tiles;
 };
 
-// R rows by all panels of the block. Tiles share out the panels of the next block to ask for: the memory works while
-// all of them compute, not only while the first one finds its weights missing.
+// R rows by all panels of the block. The tiles divide the panels of the next block for prefetching. So memory works
+// while all of them compute, not only when the first one misses its weights.
 template <class Codec, int R>
 void tile_row(Rows<Codec> x, const Block& block, Sums sums, Turn turn) {
   constexpr int P = kPanels<R>;
@@ -164,8 +164,7 @@ void tile_row(Rows<Codec> x, const Block& block, Sums sums, Turn turn) {
   int64_t panel = 0;
   const auto run = [&]<int Panels>() {
     const Block rest = block.from(panel);
-    const std::byte* soon =
-        rest.weights + (turn.tiles == 1 ? kAheadBytes<Panels> : 0);  // without: asks for nothing new
+    const std::byte* soon = rest.weights + (turn.tiles == 1 ? kAheadBytes<Panels> : 0);  // 0: prefetches nothing new
     Ahead ahead{soon, soon + (Panels - 1) * rest.panel_bytes};
     if (rest.next != 0 && turn.tile < sharing) {
       const std::byte* next = rest.weights + rest.next;

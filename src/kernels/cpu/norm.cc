@@ -1,6 +1,6 @@
-// RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), LayerNorm (Ba et al. 2016, arXiv:1607.06450) and their relatives
-// over the last dimension. Sums run in four vectors of partial sums, added in a fixed order. The rows of a step fit the
-// second cache: bound by reading x twice and writing out once.
+// RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467), LayerNorm (Ba et al. 2016, arXiv:1607.06450) and related norms
+// over the last dimension. Sums use four vectors of partial sums, added in a fixed order. A step's rows fit in L2.
+// Memory-bound: x is read twice and out written once.
 #include <cmath>
 
 #include "base/thread_pool.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements worth handing to another thread
 
-// Sum of f over x, whose lanes past the end are given to f as zeros and masked out again.
+// Sums f over x. Lanes past the end reach f as zeros, and their results are masked out.
 template <class F>
 SLUICE_INLINE float sum(const float* x, int64_t count, F&& f) {
   Vec sums[4] = {zero(), zero(), zero(), zero()};

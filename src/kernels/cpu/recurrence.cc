@@ -1,7 +1,7 @@
 // Ops that carry a state from row to row: convolution, scans, the delta rule, the gated LRU. A piece of work is one
-// sequence and some columns of its state, over all rows: columns never meet, so that the split over threads and steps
-// changes no sum. States of a piece fit the first cache; rows after the first are bound by arithmetic, a step of single
-// rows by reading and writing the states.
+// sequence and some columns of its state, over all rows. Columns are independent, so the split over threads and steps
+// does not change any sum. The state of a piece fits in L1. Rows after the first are bound by arithmetic; a step of
+// single rows is bound by reading and writing the states.
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -16,8 +16,8 @@ float* row_of(const Tensor& x, int64_t row) { return reinterpret_cast<float*>(x.
 // Rows [begin, end) of one sequence.
 struct Rows {
   int32_t begin, end;
-  float* state;  // its slot
-  bool first;    // nothing came before: the state begins as zeros
+  float* state;  // the sequence's slot
+  bool first;    // no earlier rows: the state starts as zeros
 };
 
 Rows rows_of(const ops::Sequences& sequences, const Tensor& state, int64_t s) {
@@ -25,7 +25,7 @@ Rows rows_of(const ops::Sequences& sequences, const Tensor& state, int64_t s) {
   return {begin, end, row_of(state, sequences.slots.data()[s]), sequences.kv_len.data()[s] == end - begin};
 }
 
-// Calls body(rows, part, worker) for every sequence that has rows and every part of `parts`.
+// Calls body(rows, part, worker) for every sequence with rows and every part of `parts`.
 template <class F>
 void each_part(ops::Queue& queue, const ops::Sequences& sequences, const Tensor& state, int64_t parts, F&& body) {
   const int64_t pieces = static_cast<int64_t>(sequences.kv_len.size()) * parts;
@@ -39,7 +39,7 @@ void each_part(ops::Queue& queue, const ops::Sequences& sequences, const Tensor&
                                });
 }
 
-constexpr int kBlock = 4;  // vectors that go through the rows together: enough sums in flight to hide their latency
+constexpr int kBlock = 4;  // vectors processed together: enough independent sums to hide their latency
 constexpr int64_t kBlockColumns = kBlock * kLanes;
 
 int64_t blocks_of(int64_t columns) { return (columns + kBlockColumns - 1) / kBlockColumns; }
@@ -52,7 +52,7 @@ SLUICE_INLINE void with_block(int64_t block, int64_t columns, F&& body) {
   each_vec(columns - begin, [&](int64_t i, auto n) { body(begin + i, std::integral_constant<int, 1>{}, n); });
 }
 
-// Calls body(0) .. body(Count - 1), unrolled: what body indexes by its argument lives in registers.
+// Calls body(0) .. body(Count - 1), unrolled: arrays indexed by the argument stay in registers.
 template <int Count, class F>
 SLUICE_INLINE void each(std::integral_constant<int, Count>, F&& body) {
   [&]<int... J>(std::integer_sequence<int, J...>) { (body(J), ...); }
@@ -68,12 +68,12 @@ void clear(float* from, int64_t rows, int64_t stride, int vectors, Extent n) {
 
 SLUICE_INLINE float exp_of(float x) { return first_lane(exp(broadcast(x))); }
 
-// The inputs that row t of a convolution sees, the oldest first.
+// Returns the inputs that row t of a convolution sees, the oldest first.
 void conv_inputs(const ops::CausalConvArgs& args, const Rows& rows, int64_t t, const float* zeros,
                  const float* (&inputs)[ops::kMaxConvWidth]) {
   const int64_t channels = args.x.shape[1];
   for (int j = 0; j < args.width; ++j) {
-    const int64_t at = t - rows.begin - args.width + 1 + j;  // in the sequence's rows
+    const int64_t at = t - rows.begin - args.width + 1 + j;  // index in the sequence's rows
     if (at >= 0) {
       inputs[j] = row_of(args.x, rows.begin + at);
     } else {
@@ -82,7 +82,7 @@ void conv_inputs(const ops::CausalConvArgs& args, const Rows& rows, int64_t t, c
   }
 }
 
-// The last width - 1 inputs become the state.
+// Stores the last width - 1 inputs as the state.
 void keep_inputs(const ops::CausalConvArgs& args, const Rows& rows) {
   const int64_t channels = args.x.shape[1], past = args.width - 1;
   const size_t bytes = static_cast<size_t>(channels) * sizeof(float);
@@ -93,7 +93,7 @@ void keep_inputs(const ops::CausalConvArgs& args, const Rows& rows) {
       __builtin_memcpy(to, row_of(args.x, rows.begin + at), bytes);
     } else if (rows.first) {
       __builtin_memset(to, 0, bytes);
-    } else {  // towards the front, so that nothing is overwritten before it is read
+    } else {  // copies toward the front, so that nothing is overwritten before it is read
       __builtin_memcpy(to, to + (rows.end - rows.begin) * channels, bytes);
     }
   }
@@ -135,10 +135,10 @@ void causal_conv(ops::Queue& queue, const ops::CausalConvArgs& args) {
 
 void selective_scan(ops::Queue& queue, const ops::SelectiveScanArgs& args) {
   const int64_t channels = args.x.shape[1], count = args.b.shape[1], tile = count * kLanes;
-  // Per thread a vector's columns of the state and of a: their rows lie so far apart that they would share few sets of
-  // the first cache.
-  auto* scratch = reinterpret_cast<float*>(
-      queue.threads().scratch(static_cast<size_t>(queue.threads().threads() * 2 * tile) * sizeof(float)));
+  // Scratch per thread: a vector's columns of the state and of a. In their own arrays, rows are so far apart that they
+  // would share few sets of L1.
+  auto* scratch =
+      reinterpret_cast<float*>(queue.threads().scratch(static_cast<size_t>(queue.threads().threads() * 2 * tile) * sizeof(float)));
   each_part(queue, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int worker) {
     const int64_t columns = channels < (block + 1) * kBlockColumns ? channels : (block + 1) * kBlockColumns;
     float *h = scratch + worker * 2 * tile, *a = h + tile;

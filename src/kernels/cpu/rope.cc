@@ -1,5 +1,5 @@
-// Rotary embedding of q (in place) and k, and the append of k and v to the paged cache in the cache's type.
-// One token at a time; bound by memory traffic.
+// Rotary embedding of q (in place) and k. It also appends k and v to the paged cache in the cache's type. One token at
+// a time; bound by memory traffic.
 #include <type_traits>
 
 #include "base/thread_pool.h"
@@ -14,7 +14,7 @@ constexpr int64_t kGrain = 4;  // tokens worth handing to another thread
 struct Rotation {
   const float* cos = nullptr;
   const float* sin = nullptr;
-  int64_t half = 0;  // pairs; the other dimensions pass through
+  int64_t half = 0;  // number of pairs; the other dimensions pass through
   bool interleaved = false;
 };
 
@@ -23,11 +23,11 @@ void copy(const float* from, T* to, int64_t count) {
   each_vec(count, [&](int64_t i, auto n) { store(to + i, load(from + i, n), n); });
 }
 
-// `to` may be `from` when both have one type.
+// `to` may equal `from` when both have the same type.
 template <class T>
 void rotate(const float* from, T* to, int64_t head_dim, const Rotation& r) {
   if (r.interleaved) {
-    // Pairs are neighbours: rotated in a buffer of one vector's worth of pairs, stored through it.
+    // Pairs are adjacent elements: rotate them in a buffer of one vector of pairs, then store that.
     float pairs[2 * kLanes];
     for (int64_t i = 0; i < r.half; i += kLanes) {
       const int64_t count = r.half - i < kLanes ? r.half - i : kLanes;
@@ -49,7 +49,8 @@ void rotate(const float* from, T* to, int64_t head_dim, const Rotation& r) {
   copy(from + rest, to + rest, head_dim - rest);
 }
 
-// A vector of the cache, written part by part: in the cache, or in fp32 where its scale is not known before its end.
+// Writes a vector of the cache part by part. With a scale, which is known only at its end, parts are kept in fp32
+// first.
 template <class T>
 class CachedVector {
  public:
@@ -74,7 +75,7 @@ class CachedVector {
  private:
   static constexpr bool kScaled = std::is_same_v<T, Int8>;
 
-  // As ops::reference::encode_int8. Magnitudes order as integers; NaN is above all.
+  // Encodes like ops::reference::encode_int8. Magnitudes order as integers; NaN is the largest.
   void encode() const {
     Bytes tops = broadcast_lane(0);
     each_vec(dim_, [&](int64_t i, auto n) { tops = max_lanes(tops, magnitude_bits(load(whole_ + i, n))); });

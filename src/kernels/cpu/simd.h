@@ -1,6 +1,6 @@
-// The fp32 vector of the instruction set a file is compiled for, with tails, narrow types and the functions of
-// softmax and activations. Everything lives in the set's own namespace, so that no copy compiled for a newer CPU can
-// be linked in place of one for an older.
+// The fp32 vector of the instruction set for which a file is compiled, with tails, narrow types, and the functions used
+// by softmax and activations. Everything is in a namespace per instruction set. So no copy compiled for a newer CPU can
+// be linked in place of one for an older CPU.
 #pragma once
 
 #include <immintrin.h>
@@ -10,18 +10,19 @@
 #include <type_traits>
 
 #define SLUICE_INLINE [[gnu::always_inline]] inline
-// For loops over arrays of vectors: unrolled early and wholly, so that the array lives in registers.
+// For loops over arrays of vectors: unrolled early and completely, so that the array stays in registers.
 #define SLUICE_UNROLL _Pragma("GCC unroll 32")
 
 namespace sluice::SLUICE_ISA {
 
-// How much of a vector memory has: all lanes, or the first `count` (0 < count < kLanes); others read as zero.
+// The part of a vector that memory holds: all lanes, or the first `count` (0 < count < kLanes). Other lanes read as
+// zero.
 struct All {};
 struct First {
   int count;
 };
 
-// Stored floats of 16 and 8 bits; memory of these types is read and written through load and store.
+// Stored floats of 16 and 8 bits. Memory of these types is read and written with load and store.
 struct Bf16 {
   uint16_t bits;
 };
@@ -41,7 +42,7 @@ struct Fp8E5M2 {
 struct FiniteFp8 {  // E4M3 without NaN
   uint8_t bits;
 };
-// Integers, whose scale lies elsewhere.
+// Integers whose scale is stored elsewhere.
 struct Int8 {
   int8_t code;
 };
@@ -90,7 +91,7 @@ SLUICE_INLINE void store(Fp8E5M2* p, Vec x, Extent n) {
 }
 
 template <class Extent>
-SLUICE_INLINE void store(Int8* p, Vec x, Extent n) {  // rounded; from -128 to 127
+SLUICE_INLINE void store(Int8* p, Vec x, Extent n) {  // rounded and saturated to -128 .. 127
   store_8(p, narrow_int8(x), n);
 }
 
@@ -104,7 +105,7 @@ SLUICE_INLINE void each_vec(int64_t count, F&& body) {
 
 // e^x within 1 ulp: 2^n * p(r) with r = x - n ln 2 in two parts (Cephes' coefficients). Exactly 1 at 0, 0 at -infinity.
 SLUICE_INLINE Vec exp(Vec x) {
-  x = min(broadcast(89.0f), max(broadcast(-104.0f), x));  // beyond both ends the result is infinity or zero anyway
+  x = min(broadcast(89.0f), max(broadcast(-104.0f), x));  // beyond both limits the result is infinity or zero anyway
   const Vec n = round(x * broadcast(1.44269504f));
   Vec r = fma(n, broadcast(-0.693359375f), x);
   r = fma(n, broadcast(2.12194440e-4f), r);
@@ -118,7 +119,7 @@ SLUICE_INLINE Vec exp(Vec x) {
   return scale_by_power_of_two(p, n);
 }
 
-// ln x within 2 ulp for normal x > 0: exponent and mantissa near 1, the mantissa's by Cephes' polynomial.
+// ln x within 2 ulp for normal x > 0. x is split into exponent and a mantissa near 1, whose ln is Cephes' polynomial.
 SLUICE_INLINE Vec log(Vec x) {
   Vec m = mantissa(x), e = exponent(x);
   const Mask above = less(broadcast(1.41421356f), m);
@@ -138,8 +139,8 @@ SLUICE_INLINE Vec log(Vec x) {
   return fma(e, broadcast(0.693359375f), m + p);
 }
 
-// ln(1 + e^x) without loss at either end: max(x, 0) + ln(1 + w) with w = e^-|x|, and ln(1 + w) = w ln(u) / (u - 1) for
-// u = 1 + w rounded (Kahan).
+// ln(1 + e^x) without cancellation at either end: max(x, 0) + ln(1 + w) with w = e^-|x|. ln(1 + w) = w ln(u) / (u - 1),
+// where u is 1 + w rounded (Kahan).
 SLUICE_INLINE Vec softplus(Vec x) {
   const Vec w = exp(zero() - abs(x)), u = broadcast(1.0f) + w, rest = u - broadcast(1.0f);
   const Vec tail = select(less(zero(), rest), log(u) * w / max(broadcast(1e-30f), rest), w);
@@ -148,7 +149,7 @@ SLUICE_INLINE Vec softplus(Vec x) {
 
 SLUICE_INLINE Vec sigmoid(Vec x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(zero() - x)); }
 
-// Within 2 ulp: an odd polynomial near zero (Cephes), 1 - 2 / (e^2x + 1) beyond.
+// tanh within 2 ulp: an odd polynomial near zero (Cephes), 1 - 2 / (e^2x + 1) elsewhere.
 SLUICE_INLINE Vec tanh(Vec x) {
   const Vec a = abs(x), z = x * x;
   Vec p = broadcast(-5.70498872745e-3f);
@@ -161,7 +162,7 @@ SLUICE_INLINE Vec tanh(Vec x) {
   return select(less(a, broadcast(0.625f)), near, copy_sign(far, x));
 }
 
-// Within 2 ulp; the two minimax polynomials meet at 475/512.
+// erf within 2 ulp; the two minimax polynomials meet at 475/512.
 SLUICE_INLINE Vec erf(Vec x) {
   const Vec t = abs(x), s = x * x;
   Vec p = broadcast(-1.72853470e-5f);

@@ -1,8 +1,8 @@
-// AVX2 half of simd.h: eight fp32 lanes with FMA and F16C. Included by simd.h only.
+// AVX2 implementation of simd.h: eight fp32 lanes with FMA and F16C. Included by simd.h only.
 #pragma once
 
 using Vec = __m256;
-using Mask = __m256;  // all ones in the lanes that count
+using Mask = __m256;  // all ones in the active lanes
 inline constexpr int kLanes = 8;
 inline constexpr int kRegisters = 16;
 
@@ -18,12 +18,13 @@ SLUICE_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); 
 SLUICE_INLINE Vec broadcast(float x) { return _mm256_set1_ps(x); }
 SLUICE_INLINE Vec zero() { return _mm256_setzero_ps(); }
 SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
-// fma(a, b, sum) in the register of sum, where tiles of sums fill all but four: GCC would take any operand's.
+// fma(a, b, sum) that reuses the register of sum. Sums of a tile occupy all but four registers, and GCC might overwrite
+// a or b.
 SLUICE_INLINE Vec add_product(Vec sum, Vec a, Vec b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
   return sum;
 }
-// Both give their second operand when one is NaN.
+// max and min return their second operand when one is NaN.
 SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 SLUICE_INLINE Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -32,7 +33,7 @@ SLUICE_INLINE Vec abs(Vec x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x)
 SLUICE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return _mm256_blendv_ps(abs(magnitude), _mm256_or_ps(magnitude, _mm256_set1_ps(-0.0f)), sign);
 }
-// In two steps, so that exponents outside of fp32's own range reach infinity and the subnormals.
+// Scales in two steps, so that exponents outside fp32's range give infinity and subnormals.
 SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) {
   const __m256i n = _mm256_cvtps_epi32(exponent);
   const __m256i half = _mm256_srai_epi32(n, 1);
@@ -42,7 +43,7 @@ SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) {
   return x * power(half) * power(_mm256_sub_epi32(n, half));
 }
 
-// Of a normal positive x = mantissa * 2^exponent, the mantissa in [1, 2); a NaN's mantissa is a NaN.
+// For a normal positive x = mantissa * 2^exponent, with the mantissa in [1, 2). The mantissa of NaN is NaN.
 SLUICE_INLINE Vec exponent(Vec x) {
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(_mm256_castps_si256(x), 23), _mm256_set1_epi32(127)));
 }
@@ -92,7 +93,7 @@ SLUICE_INLINE Vec widen_bf16(__m128i bits) {
 }
 SLUICE_INLINE Vec widen_fp16(__m128i bits) { return _mm256_cvtph_ps(bits); }
 SLUICE_INLINE __m128i narrow_fp16(Vec x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
-// Element `Part` of those that share every 32-bit lane.
+// Returns element `Part` of those that share each 32-bit lane.
 template <int Part>
 SLUICE_INLINE Vec widen_part(Vec bits, Bf16) {
   const __m256i lanes = _mm256_castps_si256(bits);
@@ -107,7 +108,7 @@ template <int Part>
 SLUICE_INLINE Vec widen_part(Vec bits, Fp16) {
   return widen_fp16(pack_low_halves(_mm256_srli_epi32(_mm256_castps_si256(bits), 16 * Part)));
 }
-// To nearest even, NaN quiet: the bits of float_to_bf16.
+// Rounds to nearest even and makes NaN quiet: the same bits as float_to_bf16.
 SLUICE_INLINE __m128i narrow_bf16(Vec x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i high = _mm256_srli_epi32(bits, 16);
@@ -126,7 +127,8 @@ SLUICE_INLINE __m128i narrow_int8(Vec x) {
   return _mm_packs_epi16(words, words);
 }
 
-// E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
+// E4M3 has shorter fields than fp32 and another bias. Its subnormals become fp32's, and one multiplication rescales
+// all.
 SLUICE_INLINE Vec widen_fp8_lanes(__m256i bits) {
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));
   const Vec moved = _mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)) * _mm256_set1_ps(0x1p120f);
@@ -136,16 +138,16 @@ SLUICE_INLINE Vec widen_fp8_lanes(__m256i bits) {
   return _mm256_castsi256_ps(_mm256_or_si256(value, sign));
 }
 SLUICE_INLINE Vec widen_fp8(__m128i bytes) { return widen_fp8_lanes(_mm256_cvtepu8_epi32(bytes)); }
-// Pairs of neighbours: the first, and the second of each.
+// Splits pairs of neighbors: `first` gets the first of each pair, `second` the second.
 SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
   const __m256i pairs = _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   first = widen_fp8_lanes(_mm256_and_si256(pairs, _mm256_set1_epi32(0xff)));
   second = widen_fp8_lanes(_mm256_srli_epi32(pairs, 16));
 }
-// What a T without NaN may be read as.
+// The type as which a T without NaN may be read.
 template <class T>
 using Finite = std::conditional_t<std::is_same_v<T, Fp8>, FiniteFp8, T>;
-// Whether there is widen_part() of four bytes that share a lane.
+// Whether widen_part() exists for four bytes that share a lane.
 template <class T>
 inline constexpr bool kWidensBytes = std::is_same_v<T, Int8> || std::is_same_v<T, Fp8> || std::is_same_v<T, FiniteFp8>;
 template <int Part>
@@ -158,7 +160,7 @@ SLUICE_INLINE Vec widen_part(Vec bits, Fp8) {
   const __m256i lanes = _mm256_srli_epi32(_mm256_castps_si256(bits), 8 * Part);
   return widen_fp8_lanes(_mm256_and_si256(lanes, _mm256_set1_epi32(0xff)));
 }
-// Sign and magnitude where fp32 has them; what is between them does not matter.
+// Sign and magnitude are in fp32's positions; the bits between them do not matter.
 SLUICE_INLINE Vec widen_finite_fp8(__m256i spread) {
   const __m256i bits = _mm256_and_si256(spread, _mm256_set1_epi32(int(0x87f00000)));
   return _mm256_castsi256_ps(bits) * _mm256_set1_ps(0x1p120f);
@@ -186,7 +188,7 @@ SLUICE_INLINE bool has_nan(const Fp8* row, int64_t count) {
 }
 // E5M2 is the upper half of an fp16.
 SLUICE_INLINE Vec widen_fp8_e5m2(__m128i bytes) { return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8)); }
-// To nearest even, beyond the largest to the largest: the bits of float_to_fp8 and float_to_fp8_e5m2.
+// Rounds to nearest even and saturates to the largest number: the same bits as float_to_fp8 and float_to_fp8_e5m2.
 template <class E>
 SLUICE_INLINE __m128i narrow_fp8(Vec x) {
   constexpr int kShift = 23 - E::kMantissa, kBias = (64 >> E::kMantissa) - 1, kUnits = 1 << (kBias - 1);
@@ -207,7 +209,7 @@ SLUICE_INLINE __m128i narrow_fp8(Vec x) {
   return _mm_packus_epi16(words, words);
 }
 
-// Rows become columns.
+// Transposes rows and columns.
 SLUICE_INLINE void transpose(Vec (&r)[kLanes]) {
   Vec t[kLanes];
   for (int i = 0; i < 8; i += 4) {

@@ -1,4 +1,4 @@
-// AVX-512 half of simd.h: sixteen fp32 lanes, masked tails. Included by simd.h only.
+// AVX-512 implementation of simd.h: sixteen fp32 lanes, masked tails. Included by simd.h only.
 #pragma once
 
 using Vec = __m512;
@@ -15,7 +15,7 @@ SLUICE_INLINE Vec broadcast(float x) { return _mm512_set1_ps(x); }
 SLUICE_INLINE Vec zero() { return _mm512_setzero_ps(); }
 SLUICE_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 SLUICE_INLINE Vec add_product(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }
-// Both give their second operand when one is NaN.
+// max and min return their second operand when one is NaN.
 SLUICE_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 SLUICE_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 SLUICE_INLINE Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -27,7 +27,7 @@ SLUICE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
 }
 SLUICE_INLINE Vec scale_by_power_of_two(Vec x, Vec exponent) { return _mm512_scalef_ps(x, exponent); }
 
-// Of a normal positive x = mantissa * 2^exponent, the mantissa in [1, 2); a NaN's mantissa is a NaN.
+// For a normal positive x = mantissa * 2^exponent, with the mantissa in [1, 2). The mantissa of NaN is NaN.
 SLUICE_INLINE Vec exponent(Vec x) { return _mm512_getexp_ps(x); }
 SLUICE_INLINE Vec mantissa(Vec x) { return _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
 
@@ -56,7 +56,7 @@ SLUICE_INLINE Vec widen_bf16(__m256i bits) {
 }
 SLUICE_INLINE Vec widen_fp16(__m256i bits) { return _mm512_cvtph_ps(bits); }
 SLUICE_INLINE __m256i narrow_fp16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
-// Element `Part` of those that share every 32-bit lane.
+// Returns element `Part` of those that share each 32-bit lane.
 template <int Part>
 SLUICE_INLINE Vec widen_part(Vec bits, Bf16) {
   const __m512i lanes = _mm512_castps_si512(bits);
@@ -67,12 +67,12 @@ template <int Part>
 SLUICE_INLINE Vec widen_part(Vec bits, Fp16) {
   return widen_fp16(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(bits), 16 * Part)));
 }
-// See simd_avx2.h: these are widened as they are here.
+// See simd_avx2.h. Here these types are widened directly.
 template <class T>
 using Finite = T;
 template <class T>
 inline constexpr bool kWidensBytes = false;
-// To nearest even, NaN quiet: the bits of float_to_bf16 (vcvtneps2bf16 would flush subnormals).
+// Rounds to nearest even and makes NaN quiet: the same bits as float_to_bf16 (vcvtneps2bf16 would flush subnormals).
 SLUICE_INLINE __m256i narrow_bf16(Vec x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i high = _mm512_srli_epi32(bits, 16);
@@ -86,7 +86,8 @@ SLUICE_INLINE __m256i narrow_bf16(Vec x) {
 SLUICE_INLINE Vec widen_int8(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
 SLUICE_INLINE __m128i narrow_int8(Vec x) { return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x)); }
 
-// E4M3 has fp32's fields, shorter, and another bias: subnormals become fp32's, and one multiplication moves them all.
+// E4M3 has shorter fields than fp32 and another bias. Its subnormals become fp32's, and one multiplication rescales
+// all.
 SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
   const __m512i bits = _mm512_cvtepu8_epi32(bytes), magnitude = _mm512_and_epi32(bits, _mm512_set1_epi32(0x7f));
   const Vec moved = _mm512_castsi512_ps(_mm512_slli_epi32(magnitude, 20)) * _mm512_set1_ps(0x1p120f);
@@ -99,7 +100,7 @@ SLUICE_INLINE Vec widen_fp8(__m128i bytes) {
 SLUICE_INLINE Vec widen_fp8_e5m2(__m128i bytes) {
   return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
 }
-// The numbers without sign as bf16.
+// The magnitudes of the codes as bf16, without sign.
 struct Fp8Values {
   alignas(64) uint16_t bf16[128];
 };
@@ -129,12 +130,12 @@ SLUICE_INLINE __m512i fp8_to_bf16(__m256i bytes) {
   return _mm512_ternarylogic_epi32(magnitude, _mm512_slli_epi16(code, 8), _mm512_set1_epi16(int16_t(0x8000)),
                                    0xf8);  // a | (b & c)
 }
-// Pairs of neighbours: the first, and the second of each.
+// Splits pairs of neighbors: `first` gets the first of each pair, `second` the second.
 SLUICE_INLINE void widen_fp8_pairs(const void* p, Vec& first, Vec& second) {
   const Vec pairs = _mm512_castsi512_ps(fp8_to_bf16<Fp8>(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
   first = widen_part<0>(pairs, Bf16{}), second = widen_part<1>(pairs, Bf16{});
 }
-// To nearest even, beyond the largest to the largest: the bits of float_to_fp8 and float_to_fp8_e5m2.
+// Rounds to nearest even and saturates to the largest number: the same bits as float_to_fp8 and float_to_fp8_e5m2.
 template <class E>
 SLUICE_INLINE __m128i narrow_fp8(Vec x) {
   constexpr int kShift = 23 - E::kMantissa, kBias = (64 >> E::kMantissa) - 1, kUnits = 1 << (kBias - 1);
@@ -152,7 +153,7 @@ SLUICE_INLINE __m128i narrow_fp8(Vec x) {
   return _mm512_cvtepi32_epi8(_mm512_or_epi32(out, sign));
 }
 
-// Rows become columns.
+// Transposes rows and columns.
 SLUICE_INLINE void transpose(Vec (&r)[kLanes]) {
   Vec t[kLanes];
   for (int i = 0; i < 16; i += 4) {
@@ -174,13 +175,14 @@ SLUICE_INLINE void transpose(Vec (&r)[kLanes]) {
 }
 
 #ifdef __AVX512BF16__
-// Lanes hold two bf16 each. sums + a's first * b's first + a's second * b's second (vdpbf16ps: subnormals are zero).
+// Each lane holds two bf16. Returns sums + a's first * b's first + a's second * b's second (vdpbf16ps: subnormals are
+// zero).
 SLUICE_INLINE Vec dot_pairs(Vec sums, Vec a, Vec b) {
   return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
-// Elements of two vectors as bf16, those of `a` first: neighbours are pairs.
+// Converts two vectors to bf16. The elements of `a` come first, and neighbors form pairs.
 SLUICE_INLINE Vec narrow_pairs(Vec a, Vec b) { return reinterpret_cast<Vec>(_mm512_cvtne2ps_pbh(b, a)); }
-// Exactly.
+// Converts int8 to bf16 exactly.
 SLUICE_INLINE __m512i int8_to_bf16(__m256i codes) {
   return _mm512_castps_si512(
       narrow_pairs(widen_int8(_mm256_castsi256_si128(codes)), widen_int8(_mm256_extracti128_si256(codes, 1))));

@@ -1,12 +1,12 @@
-// Bytes in vectors of the instruction set a file is compiled for: dot products of int8 with unsigned bytes, and what
-// decoding packed quants needs. A vector of kLanes 32-bit lanes holds four bytes of k for each of kLanes columns.
+// Byte vectors of the instruction set for which a file is compiled: dot products of int8 with unsigned bytes, and
+// helpers that decode packed quants. A vector of kLanes 32-bit lanes holds four bytes of k for each of kLanes columns.
 #pragma once
 
 #include "kernels/cpu/simd.h"
 
-// Whether there are dots of four bytes (vpdpbusd).
+// Whether the CPU has int8 dot products of four bytes (VNNI, vpdpbusd).
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-#define SLUICE_BYTE_DOTS
+#define SLUICE_INT8_DOTS
 #endif
 
 namespace sluice::SLUICE_ISA {
@@ -17,7 +17,7 @@ SLUICE_INLINE int reduce_lanes(__m256i x, F&& both) {
   y = both(y, _mm_shuffle_epi32(y, 0x4e));
   return _mm_cvtsi128_si32(both(y, _mm_shuffle_epi32(y, 0xb1)));
 }
-// Sums wrap around.
+// Adds all lanes; the sum wraps around.
 SLUICE_INLINE int reduce_add_lanes(__m256i x) {
   return reduce_lanes(
       x, [](__m128i a, __m128i b) __attribute__((always_inline)) { return _mm_add_epi32(a, b); });
@@ -33,9 +33,9 @@ SLUICE_INLINE Bytes broadcast_byte(int x) { return _mm512_set1_epi8(static_cast<
 SLUICE_INLINE Bytes subtract_bytes(Bytes a, int b) { return _mm512_sub_epi8(a, broadcast_byte(b)); }
 SLUICE_INLINE Bytes bits_and(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 SLUICE_INLINE Bytes bits_or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
-// (a & mask) | b
+// Returns (a & mask) | b.
 SLUICE_INLINE Bytes masked_or(Bytes a, Bytes mask, Bytes b) { return _mm512_ternarylogic_epi32(a, mask, b, 0xea); }
-// Shifts of 16-bit lanes: what crosses into a neighbouring byte has to be masked out.
+// Shifts 16-bit lanes. Bits that cross into a neighboring byte must be masked out.
 template <int N>
 SLUICE_INLINE Bytes shift_right(Bytes x) {
   if constexpr (N < 0) {
@@ -53,7 +53,8 @@ SLUICE_INLINE Vec lanes_to_float(Bytes x) { return _mm512_cvtepi32_ps(x); }
 SLUICE_INLINE Vec lanes_as_float(Bytes bits) { return _mm512_castsi512_ps(bits); }
 SLUICE_INLINE Bytes float_to_lanes(Vec x) { return _mm512_cvtps_epi32(x); }  // to nearest even
 SLUICE_INLINE Bytes add_lanes(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
-SLUICE_INLINE int reduce_add_lanes(Bytes x) {  // GCC's _mm512_reduce_add_epi32 ends in a signed addition
+SLUICE_INLINE int reduce_add_lanes(
+    Bytes x) {  // replaces GCC's _mm512_reduce_add_epi32, which ends in a signed addition
   return reduce_add_lanes(_mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)));
 }
 SLUICE_INLINE void store_saturated(int8_t* p, Bytes lanes) {
@@ -65,7 +66,7 @@ SLUICE_INLINE Vec load_widened(const uint8_t* p) {
 SLUICE_INLINE Vec load_widened(const int8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
-// 2^(e - 128) of biased exponents e.
+// Returns 2^(e - 128) for biased exponents e.
 SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
   const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
@@ -73,15 +74,15 @@ SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
   const Mask small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
   return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, small, subnormal));
 }
-// The largest magnitude; NaN when one is NaN.
+// Returns the bits of the magnitudes, which order as integers; NaN is the largest.
 SLUICE_INLINE Bytes magnitude_bits(Vec x) {
   return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
 }
 SLUICE_INLINE Bytes max_lanes(Bytes a, Bytes b) { return _mm512_max_epi32(a, b); }
 SLUICE_INLINE int reduce_max_lanes(Bytes x) { return _mm512_reduce_max_epi32(x); }
 
-#ifdef SLUICE_BYTE_DOTS
-SLUICE_INLINE Bytes byte_dots(Bytes sums, Bytes w, Bytes x) { return _mm512_dpbusd_epi32(sums, w, x); }
+#ifdef SLUICE_INT8_DOTS
+SLUICE_INLINE Bytes int8_dots(Bytes sums, Bytes w, Bytes x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
 SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm512_maddubs_epi16(w, x); }
 SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm512_add_epi16(a, b); }
@@ -150,8 +151,8 @@ SLUICE_INLINE Vec load_exponents(const uint8_t* p) {
   const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small));
 }
-#ifdef SLUICE_BYTE_DOTS
-SLUICE_INLINE Bytes byte_dots(Bytes sums, Bytes w, Bytes x) { return _mm256_dpbusd_avx_epi32(sums, w, x); }
+#ifdef SLUICE_INT8_DOTS
+SLUICE_INLINE Bytes int8_dots(Bytes sums, Bytes w, Bytes x) { return _mm256_dpbusd_avx_epi32(sums, w, x); }
 #else
 SLUICE_INLINE Bytes pair_products(Bytes w, Bytes x) { return _mm256_maddubs_epi16(w, x); }
 SLUICE_INLINE Bytes add_pairs(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
@@ -168,12 +169,12 @@ SLUICE_INLINE void store_even_odd(int16_t* p, Bytes lanes) {
 
 #endif
 
-// Four inputs for every column, as dot() takes them beside unsigned bytes of weights.
+// Four inputs for every column, the operand of dot() next to unsigned bytes of weights.
 struct Quad {
   Bytes bytes;
 };
 struct WideQuad {
-  Bytes even, odd;  // as 16 bits
+  Bytes even, odd;  // widened to 16 bits
 };
 SLUICE_INLINE Bytes broadcast_word(const void* p) {
   int x;
@@ -182,13 +183,13 @@ SLUICE_INLINE Bytes broadcast_word(const void* p) {
 }
 SLUICE_INLINE Quad load_quad(const int8_t* p) { return {broadcast_word(p)}; }
 
-// sums + w[4 * i ..] * x[4 * i ..] in lane i, x from -127 on; w at most kLargestByte beside a Quad.
-#ifdef SLUICE_BYTE_DOTS
+// Returns sums + w[4 * i ..] * x[4 * i ..] in lane i. x is at least -127; w is at most kLargestByte with a Quad.
+#ifdef SLUICE_INT8_DOTS
 inline constexpr int kLargestByte = 255;
-SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Quad x) { return byte_dots(sums, w, x.bytes); }
+SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, Quad x) { return int8_dots(sums, w, x.bytes); }
 #else
 inline constexpr int kLargestByte = 128;  // 16 bits hold 2 * 128 * 127
-// Sums go through `ordered` one after the other: GCC adds up as a tree, whose leaves do not fit the registers.
+// Forces sums into sequence: GCC would add them as a tree whose leaves do not fit in the registers.
 SLUICE_INLINE Bytes ordered(Bytes sums) {
   __asm__("" : "+x"(sums));
   return sums;
@@ -203,10 +204,10 @@ SLUICE_INLINE Bytes dot(Bytes sums, Bytes w, WideQuad x) {
 SLUICE_INLINE WideQuad load_quad(const int16_t* p) { return {broadcast_word(p), broadcast_word(p + 2)}; }
 #endif
 
-// How many pairs of products of weights up to `largest` with int8 (from -127) may be added up in 16 bits: a power of
-// two, up to 8. One: what dot() does. So much is all that dots of instruction sets without them are slower for.
+// Returns how many pair sums (weights up to `largest` times int8, at least -127) fit when added in 16 bits: a power of
+// two up to 8. 1 is what dot() does. This limits the slowdown on instruction sets without int8 dot products.
 constexpr int pairs_together([[maybe_unused]] int largest) {
-#ifdef SLUICE_BYTE_DOTS
+#ifdef SLUICE_INT8_DOTS
   return 1;
 #else
   int pairs = 1;
@@ -215,10 +216,11 @@ constexpr int pairs_together([[maybe_unused]] int largest) {
 #endif
 }
 
-// The `i`-th of a row of dots, of which `Together` go through `pairs`. Together divides their number.
+// Computes dot product `i` of a row of dot products, of which `Together` accumulate in `pairs`. Together divides their
+// number.
 template <int Together, class Inputs>
 SLUICE_INLINE void add_dot(Bytes& sums, [[maybe_unused]] Bytes& pairs, [[maybe_unused]] int i, Bytes w, Inputs x) {
-#ifndef SLUICE_BYTE_DOTS
+#ifndef SLUICE_INT8_DOTS
   if constexpr (Together > 1) {
     const Bytes products = pair_products(w, x.bytes);
     pairs = ordered(i % Together == 0 ? products : add_pairs(pairs, products));

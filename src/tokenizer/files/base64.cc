@@ -1,4 +1,4 @@
-// See base64.h.
+// Decodes base64.
 #include "tokenizer/files/base64.h"
 
 #include <cstdint>

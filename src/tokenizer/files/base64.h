@@ -1,4 +1,4 @@
-// Base64 (RFC 4648), as tokenizer files have it.
+// Base64 (RFC 4648) as used in tokenizer files.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace sluice::tokenizer {
 
-// nullopt for a character outside of the alphabet. Padding at the end may be left out.
+// Returns nullopt for a character outside the alphabet. Padding at the end is optional.
 std::optional<std::string> decode_base64(std::string_view text);
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// The names of pre-tokenizers in GGUF files. The expressions are those of the models' own tokenizer.json.
+// The pre-tokenizers that GGUF files refer to by name. The expressions come from the models' own tokenizer.json.
 #include <algorithm>
 
 #include "tokenizer/files/gguf_tokenizer.h"
@@ -52,7 +52,7 @@ const std::vector<GgufPreTokenizer>& all() {
       {.names = {"bailingmoe", "bailingmoe2", "llada-moe"}, .patterns = {kBailing}},
       {.names = {"bloom", "poro-chat", "gpt3-finnish"}, .patterns = {kBloom}},
       {.names = {"viking"}, .patterns = {kBloom, kDigit}},
-      // llama.cpp's rule for files that name none.
+      // llama.cpp's rule for files without a name
       {.names = {"default"}, .patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
   };
   return table;

@@ -1,5 +1,5 @@
-// From GGUF metadata to the components of a tokenizer. What is a matter of tokenizer.json's components is said in its
-// words; SentencePiece's vocabularies have a builder of their own.
+// Builds a tokenizer from GGUF metadata. Where tokenizer.json has equivalent components, it builds their JSON.
+// SentencePiece vocabularies have their own builder.
 #include "tokenizer/files/gguf_tokenizer.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ using PieceType = SentencePieceFile::PieceType;
 
 constexpr std::string_view kSpaceSymbol = "\u2581";
 
-// Adds without looking for the key: the texts are known to be unique.
+// Appends without searching for the key: the texts are known to be unique.
 void append(Json& object, std::string text, TokenId id) {
   using Entries = std::vector<std::pair<const std::string, Json>>;
   static_cast<Entries&>(object.get_ref<Json::object_t&>()).emplace_back(std::move(text), id);
@@ -44,9 +44,10 @@ class Reader {
     if (model == "t5") return sentencepiece(SentencePieceFile::Kind::kUnigram);
     if (model == "bert") return word_piece();
     if (model == "gemma4") return character_level();
-    metadata_.fail("tokenizer.ggml.model",
-                   fmt::format("{} is none of gpt2, llama, t5, bert, gemma4", dump_json(std::string(model))),
-                   ErrorCode::kUnsupportedModel);
+    metadata_.fail(
+        "tokenizer.ggml.model",
+        fmt::format("unknown value {} (expected one of: gpt2, llama, t5, bert, gemma4)", dump_json(std::string(model))),
+        ErrorCode::kUnsupportedModel);
   }
 
  private:
@@ -56,7 +57,7 @@ class Reader {
     std::set<std::string_view> seen;
     for (const std::string& text : texts_) {
       if (valid_utf8_prefix(text) != text.size()) metadata_.fail(kTokens, "a token is not UTF-8");
-      if (!seen.insert(text).second) metadata_.fail(kTokens, fmt::format("{} is there twice", dump_json(text)));
+      if (!seen.insert(text).second) metadata_.fail(kTokens, fmt::format("{} appears twice", dump_json(text)));
     }
   }
 
@@ -65,9 +66,11 @@ class Reader {
     types_.assign(texts_.size(), PieceType::kNormal);
     if (!metadata_.has(kTypes)) return;
     const std::vector<int64_t> types = metadata_.integers(kTypes);
-    if (types.size() != texts_.size()) metadata_.fail(kTypes, "has not one entry per token");
+    if (types.size() != texts_.size()) metadata_.fail(kTypes, "expected one entry per token");
     for (size_t i = 0; i < types.size(); ++i) {
-      if (types[i] < 0 || types[i] > static_cast<int64_t>(PieceType::kByte)) metadata_.fail(kTypes, "unknown type");
+      if (types[i] < 0 || types[i] > static_cast<int64_t>(PieceType::kByte)) {
+        metadata_.fail(kTypes, "unknown token type");
+      }
       if (types[i] > 0) types_[i] = static_cast<PieceType>(types[i]);
     }
   }
@@ -76,7 +79,7 @@ class Reader {
     const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
     const auto value = metadata_.integer(key);
     if (!value || *value == -1 || *value == UINT32_MAX) return std::nullopt;
-    if (*value < 0 || static_cast<size_t>(*value) >= texts_.size()) metadata_.fail(key, "is no token's id");
+    if (*value < 0 || static_cast<size_t>(*value) >= texts_.size()) metadata_.fail(key, "is not a valid token ID");
     return static_cast<TokenId>(*value);
   }
 
@@ -84,7 +87,7 @@ class Reader {
     return metadata_.boolean(fmt::format("tokenizer.ggml.{}", name)).value_or(fallback);
   }
 
-  // Special tokens, and with `user_defined` those that are matched before anything else.
+  // Returns the special tokens, and with `user_defined` also those that are matched before anything else.
   Json added_tokens(bool user_defined) const {
     Json added = Json::array();
     for (size_t i = 0; i < texts_.size(); ++i) {
@@ -96,7 +99,7 @@ class Reader {
     return added;
   }
 
-  // The template that puts tokens around a text.
+  // Adds a template that puts tokens around a text.
   void put_around(Json& top, const std::vector<TokenId>& before, const std::vector<TokenId>& after) const {
     if (before.empty() && after.empty()) return;
     Json post = {{"type", "TemplateProcessing"}, {"single", Json::array()}, {"special_tokens", Json::object()}};
@@ -121,7 +124,7 @@ class Reader {
   std::vector<TokenId> ids_or_fail(std::string_view name, std::string_view flag_name) const {
     if (const auto found = id(name)) return {*found};
     const std::string key = fmt::format("tokenizer.ggml.{}", flag_name);
-    if (metadata_.has(key)) metadata_.fail(key, fmt::format("but there is no {}_token_id", name));
+    if (metadata_.has(key)) metadata_.fail(key, fmt::format("requires {}_token_id, which is missing", name));
     return {};
   }
 
@@ -134,7 +137,8 @@ class Reader {
     const std::string_view name = metadata_.text(kPre).value_or("default");
     const GgufPreTokenizer* pre = find_gguf_pretokenizer(name);
     if (pre == nullptr) {
-      metadata_.fail(kPre, fmt::format("{} is not known", dump_json(std::string(name))), ErrorCode::kUnsupportedModel);
+      metadata_.fail(kPre, fmt::format("unknown pre-tokenizer {}", dump_json(std::string(name))),
+                     ErrorCode::kUnsupportedModel);
     }
     Json steps = Json::array();
     for (std::string_view pattern : pre->patterns) {
@@ -162,8 +166,8 @@ class Reader {
     top["model"]["merges"] = std::move(merges);
   }
 
-  // Merges of characters, spaces as SentencePiece spells them, bytes for what the vocabulary lacks: the components of
-  // Gemma 4's own tokenizer.json.
+  // BPE of characters, with SentencePiece's spelling of spaces, and bytes for characters that the vocabulary lacks.
+  // These are the components of Gemma 4's own tokenizer.json.
   std::unique_ptr<const Tokenizer::Parts> character_level() const {
     Json steps = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpaceSymbol}}}, {"content", " "}},
                               {{"type", "ByteFallback"}},
@@ -196,30 +200,32 @@ class Reader {
     const bool bpe = kind == SentencePieceFile::Kind::kBpe;
     constexpr std::string_view kScores = "tokenizer.ggml.scores";
     const std::vector<double> scores = metadata_.numbers(kScores);
-    if (scores.size() != texts_.size()) metadata_.fail(kScores, "has not one entry per token");
+    if (scores.size() != texts_.size()) metadata_.fail(kScores, "expected one entry per token");
     SentencePieceFile file{.kind = kind,
                            .add_dummy_prefix = flag("add_space_prefix", true),
                            .remove_extra_whitespaces = flag("remove_extra_whitespaces", false)};
     std::optional<TokenId> unknown = id("unknown");
     int bytes = 0;
     for (size_t i = 0; i < texts_.size(); ++i) {
-      if (!std::isfinite(scores[i])) metadata_.fail(kScores, "is no list of finite numbers");
+      if (!std::isfinite(scores[i])) metadata_.fail(kScores, "expected finite numbers");
       file.pieces.push_back({texts_[i], static_cast<float>(scores[i]), types_[i]});
       if (types_[i] == PieceType::kUnknown && !unknown) unknown = static_cast<TokenId>(i);
       if (types_[i] == PieceType::kByte) ++bytes;
     }
     file.byte_fallback = bytes == 256;
-    file.unknown = unknown.value_or(bpe ? 0 : 2);  // where the formats have it
-    if (static_cast<size_t>(file.unknown) >= texts_.size()) metadata_.fail(kTokens, "has no unknown token");
+    file.unknown = unknown.value_or(bpe ? 0 : 2);  // defaults of the formats
+    if (static_cast<size_t>(file.unknown) >= texts_.size()) {
+      metadata_.fail(kTokens, "the unknown token is outside the vocabulary");
+    }
     if (const GgufValue* map = metadata_.find("tokenizer.ggml.precompiled_charsmap"); map != nullptr) {
       const bool blob = map->array && (map->type == GgufValue::Type::kUint8 || map->type == GgufValue::Type::kInt8);
-      if (!blob) metadata_.fail("tokenizer.ggml.precompiled_charsmap", "is no array of bytes");
+      if (!blob) metadata_.fail("tokenizer.ggml.precompiled_charsmap", "expected an array of bytes");
       file.charsmap.assign(reinterpret_cast<const char*>(map->data), map->count);
     }
     return file;
   }
 
-  // llama.cpp marks the beginnings of words where the vocabulary's own files mark the continuations.
+  // llama.cpp marks the starts of words; the vocabulary's own files mark continuations.
   std::string word_piece_text(size_t i) const {
     const std::string& text = texts_[i];
     if (text.starts_with(kSpaceSymbol)) return text.substr(kSpaceSymbol.size());
@@ -234,7 +240,7 @@ class Reader {
     std::set<std::string> seen;
     for (size_t i = 0; i < texts_.size(); ++i) {
       std::string text = word_piece_text(i);
-      if (!seen.insert(text).second) metadata_.fail(kTokens, fmt::format("{} is there twice", dump_json(text)));
+      if (!seen.insert(text).second) metadata_.fail(kTokens, fmt::format("{} appears twice", dump_json(text)));
       append(vocab, std::move(text), static_cast<TokenId>(i));
     }
     Json top = {{"normalizer",
@@ -260,7 +266,7 @@ class Reader {
   }
 
   const GgufMetadata& metadata_;
-  std::vector<std::string> texts_;  // by id
+  std::vector<std::string> texts_;  // indexed by ID
   std::vector<PieceType> types_;
 };
 

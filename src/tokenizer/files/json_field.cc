@@ -1,4 +1,4 @@
-// See json_field.h.
+// Typed access to the fields of a JSON file, with errors that name the field.
 #include "tokenizer/files/json_field.h"
 
 #include "tokenizer/unicode.h"
@@ -48,7 +48,7 @@ int64_t Field::integer(int64_t low, int64_t high) const {
   expect(json_->is_number_integer(), "an integer");
   const bool too_big = json_->is_number_unsigned() && json_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   if (too_big || json_->get<int64_t>() < low || json_->get<int64_t>() > high) {
-    corrupt(fmt::format("{} is outside [{}, {}]", json_->dump(), low, high));
+    corrupt(fmt::format("{} is out of range (expected {} to {})", json_->dump(), low, high));
   }
   return json_->get<int64_t>();
 }

@@ -1,4 +1,4 @@
-// A value inside a JSON file that knows where it stands, so that every complaint names the file and the field.
+// A value inside a JSON file that knows its path, so that every error names the file and the field.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 
 namespace sluice::tokenizer {
 
-// Refers to the JSON value and to the file's name; both must outlive it. Cheap where nothing is wrong: a path is put
-// together only from fields on the way down.
+// Refers to the JSON value and to the file's name; both must outlive it. It costs little when there is no error: a path
+// is built only for fields on the way down.
 class Field {
  public:
   Field(const Json& json, const std::string& file, std::string path = {})
@@ -23,13 +23,13 @@ class Field {
   const Json& json() const { return *json_; }
   const std::string& file() const { return *file_; }
 
-  // Error(kCorruptFile) and Error(kUnsupportedModel) "file: path: what".
+  // Throw Error(kCorruptFile) and Error(kUnsupportedModel) with the message "file: path: what".
   [[noreturn]] void corrupt(std::string_view what) const;
   [[noreturn]] void unsupported(std::string_view what) const;
 
-  // A member of an object; nullopt when it is absent or null. Corrupt when this is no object.
+  // Returns a member of an object; nullopt when it is absent or null. Throws if this is not an object.
   std::optional<Field> find(std::string_view key) const;
-  // A member that must be there.
+  // Returns a required member.
   Field at(std::string_view key) const;
   Field element(size_t index) const;
 
@@ -37,7 +37,7 @@ class Field {
   bool boolean() const;
   double number() const;
   int64_t integer(int64_t low, int64_t high) const;
-  // A string of exactly one character.
+  // Returns a string of exactly one character.
   char32_t character() const;
 
   bool boolean_or(std::string_view key, bool fallback) const {

@@ -1,4 +1,4 @@
-// See oniguruma.h. One pass over the pattern that copies what both syntaxes share.
+// Translates Oniguruma patterns to PCRE2 in one pass that copies the syntax both share.
 #include "tokenizer/files/oniguruma.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,8 @@
 namespace sluice::tokenizer {
 namespace {
 
-// Inside of a class. \s is White_Space, \w is alphabetic, mark, decimal number or connector punctuation.
+// Contents of \s and \w inside a class. \s is White_Space. \w is alphabetic, mark, decimal number or connector
+// punctuation.
 constexpr std::string_view kSpace =
     R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNotSpace =
@@ -23,7 +24,7 @@ constexpr std::string_view kNotSpace =
     R"(\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 constexpr std::string_view kWord =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
-// Outside of a class Oniguruma counts these numbers of Latin-1 as word characters, too.
+// Outside a class, Oniguruma also treats these Latin-1 numbers as word characters.
 constexpr std::string_view kLatin1Numbers = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kHexDigit = "0-9A-Fa-f";
 
@@ -78,7 +79,7 @@ constexpr auto kProperties = std::to_array<PropertyName>({
     {"uppercaseletter", "Lu"},
 });
 
-// POSIX classes that PCRE2 reads as other sets.
+// POSIX classes for which PCRE2 uses different sets.
 constexpr auto kPosixClasses = std::to_array<PropertyName>({
     {"alnum", R"(\p{Alphabetic}\p{Nd})"},
     {"alpha", R"(\p{Alphabetic})"},
@@ -103,7 +104,7 @@ class Translator {
   bool next_is(std::string_view text) const { return in_.substr(at_).starts_with(text); }
   bool digit_at(size_t at) const { return at < in_.size() && in_[at] >= '0' && in_[at] <= '9'; }
 
-  // One atom, group bracket, alternative or quantifier.
+  // Translates one atom, group bracket, alternative or quantifier.
   void item() {
     const char c = in_[at_];
     if (c == '{' || c == '*' || c == '+' || c == '?') {
@@ -128,7 +129,7 @@ class Translator {
     }
   }
 
-  // Copies *, +, ? with their lazy or possessive mark; returns false for a brace that is no interval.
+  // Copies *, +, ? with their lazy or possessive suffix. Returns false for a brace that is not an interval.
   bool quantifier() {
     if (in_[at_] != '{') {
       out_ += in_[at_++];
@@ -150,7 +151,7 @@ class Translator {
     out_ += in_.substr(low, end + 1 - low);
     at_ = end + 1;
     if (next_is("?")) out_ += in_[at_++];
-    if (next_is("+")) {  // a repeat of the interval, which PCRE2 spells with a group
+    if (next_is("+")) {  // repeats the interval; PCRE2 needs a group for that
       out_.insert(atom_, "(?:");
       out_ += ')';
     }
@@ -163,7 +164,7 @@ class Translator {
     if (!next_is("?")) return;
     out_ += in_[at_++];
     if (at_ >= in_.size() || in_[at_] == '<' || in_[at_] == '#') return;
-    // (?imx-imx) and (?imx-imx:...): Ruby's m is PCRE2's s.
+    // (?imx-imx) and (?imx-imx:...): Ruby's m is PCRE2's s
     while (at_ < in_.size() && (in_[at_] == 'i' || in_[at_] == 'm' || in_[at_] == 'x' || in_[at_] == '-')) {
       out_ += in_[at_] == 'm' ? 's' : in_[at_];
       ++at_;
@@ -171,7 +172,7 @@ class Translator {
     if (at_ < in_.size() && in_[at_] != '(' && in_[at_] != '\\' && in_[at_] != '[') out_ += in_[at_++];
   }
 
-  // An escape outside of a class.
+  // Translates an escape outside a class.
   void escape() {
     const char c = at_ + 1 < in_.size() ? in_[at_ + 1] : '\0';
     const auto put_class = [&](std::string_view inside, bool negated, std::string_view more = {}) {
@@ -196,7 +197,7 @@ class Translator {
     }
   }
 
-  // An escape that means the same inside and outside of a class.
+  // Translates an escape with the same meaning inside and outside a class.
   std::string shared_escape() {
     if (at_ + 1 >= in_.size()) throw std::invalid_argument("regular expression ends with \\");
     const char c = in_[at_ + 1];
@@ -217,7 +218,7 @@ class Translator {
     return copy;
   }
 
-  // The name of a property as both compare it: lower case without spaces, hyphens and underscores.
+  // Returns the name of a property as both libraries compare it: lower case without spaces, hyphens and underscores.
   static std::string plain_name(std::string_view name) {
     std::string plain;
     for (const char c : name) {
@@ -238,16 +239,16 @@ class Translator {
     return std::string(name);
   }
 
-  // A bracket class, from its [ to behind its ]. A class with nested classes or && becomes a group of lookaheads and
-  // alternatives that matches one character; every other one stays a class.
+  // Translates a bracket class, from its [ to after its ]. A class with nested classes or && becomes a group of
+  // lookaheads and alternatives that matches one character. Other classes stay classes.
   std::string char_class() {
     if (++class_depth_ > 32) throw std::invalid_argument("regular expression nests classes too deeply");
     ++at_;
     const bool negated = next_is("^");
     if (negated) ++at_;
-    std::vector<std::string> intersected;  // left of each &&
-    std::string items;                     // of the current operand
-    std::vector<std::string> nested;       // of the current operand
+    std::vector<std::string> intersected;  // operands to the left of each &&
+    std::string items;                     // plain items of the current operand
+    std::vector<std::string> nested;       // nested classes of the current operand
     const auto close_operand = [&] {
       if (!items.empty()) nested.push_back(fmt::format("[{}]", items));
       intersected.push_back(nested.empty() ? "(?!)" : fmt::format("(?:{})", fmt::join(nested, "|")));
@@ -255,12 +256,12 @@ class Translator {
       nested.clear();
     };
     for (bool first = true;; first = false) {
-      if (at_ >= in_.size()) throw std::invalid_argument("regular expression with an unclosed class");
+      if (at_ >= in_.size()) throw std::invalid_argument("regular expression has an unclosed class");
       const char c = in_[at_];
       if (c == ']' && !first) break;
       if (next_is("[:")) {
         const size_t close = in_.find(":]", at_);
-        if (close == std::string_view::npos) throw std::invalid_argument("regular expression with an unclosed class");
+        if (close == std::string_view::npos) throw std::invalid_argument("regular expression has an unclosed class");
         items += posix_class(in_.substr(at_ + 2, close - at_ - 2), nested);
         at_ = close + 2;
       } else if (c == '[') {
@@ -331,8 +332,8 @@ class Translator {
   std::string_view in_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = 0;             // where the last atom begins in out_
-  std::vector<size_t> groups_;  // where the open groups begin in out_
+  size_t atom_ = 0;             // start of the last atom in out_
+  std::vector<size_t> groups_;  // starts of the open groups in out_
   int class_depth_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Rewrites a regular expression from Oniguruma's Ruby syntax to PCRE2's.
+// Rewrites a regular expression from Oniguruma's Ruby syntax to PCRE2's syntax.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace sluice::tokenizer {
 
-// What differs and occurs in published tokenizers: \s, \w, \h, their complements and POSIX classes (other sets of
-// characters), \uHHHH, long names of properties (\p{Letter}), names of scripts (PCRE2 takes script extensions), nested
-// classes and && in classes, {,n}, + behind {m,n} (a repeat, possessive in PCRE2), (?m) (dot matches newline). Other
-// syntax passes unchanged. Throws std::invalid_argument for an unclosed class.
+// Handles the differences that occur in published tokenizers. These are \s, \w, \h, their complements and POSIX classes
+// (different sets of characters), \uHHHH, long property names (\p{Letter}), and script names (PCRE2 uses script
+// extensions). They also include nested classes and && in classes, {,n}, + after {m,n} (a repeat, possessive in PCRE2),
+// and (?m) (dot matches newline). Other syntax is copied unchanged. Throws std::invalid_argument for an unclosed class.
 std::string oniguruma_to_pcre2(std::string_view pattern);
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// Pre-tokenizer patterns that several kinds of files mean by a name only, as the models' authors published them.
+// Pre-tokenizer patterns that several kinds of files refer to by name only, as the models' authors published them.
 #pragma once
 
 #include <string_view>

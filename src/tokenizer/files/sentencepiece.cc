@@ -1,4 +1,4 @@
-// See sentencepiece.h; what is done in which order is that of the library's normalizer.cc, bpe_model.cc and
+// Encodes like SentencePiece's library. The order of operations follows normalizer.cc, bpe_model.cc and
 // unigram_model.cc (0.2).
 #include "tokenizer/files/sentencepiece.h"
 
@@ -24,7 +24,7 @@ using PieceType = SentencePieceFile::PieceType;
 
 constexpr std::string_view kSpaceSymbol = "\u2581";
 
-// The strings that are tokens wherever they occur, for a matcher.
+// Returns a matcher for the strings that are tokens wherever they occur.
 std::shared_ptr<const TokenMatcher> user_defined(const SentencePieceFile& file) {
   auto matcher = std::make_shared<TokenMatcher>();
   for (size_t id = 0; id < file.pieces.size(); ++id) {
@@ -69,11 +69,11 @@ class SentencePieceNormalizer final : public Normalizer {
   }
 
  private:
-  // What takes the place of the first characters, and their bytes.
+  // Returns the replacement of the first characters of the text, and the number of bytes it replaces.
   std::pair<std::string_view, size_t> replace(std::string_view text) const {
     if (charsmap_) {
       const auto match = charsmap_->longest(text);
-      // A key that ends inside of a character can only come from a broken table.
+      // A key that ends inside a character can only come from a corrupt table.
       if (match && (match->size == text.size() || (text[match->size] & 0xC0) != 0x80)) {
         return {match->replacement, match->size};
       }
@@ -97,7 +97,7 @@ class SentencePieceNormalizer final : public Normalizer {
   std::string_view space_;
 };
 
-// Puts the dummy prefix in front and cuts at user-defined pieces.
+// Adds the dummy prefix and splits at user-defined pieces.
 class SentencePiecePreTokenizer final : public PreTokenizer {
  public:
   SentencePiecePreTokenizer(const SentencePieceFile& file, DummyPrefix prefix,
@@ -127,7 +127,7 @@ class SentencePiecePreTokenizer final : public PreTokenizer {
  private:
   DummyPrefix prefix_;
   std::string_view space_;
-  std::shared_ptr<const TokenMatcher> matcher_;  // null: pieces are not cut
+  std::shared_ptr<const TokenMatcher> matcher_;  // null: pieces are not split
 };
 
 Vocab make_vocab(const SentencePieceFile& file) {
@@ -139,7 +139,7 @@ Vocab make_vocab(const SentencePieceFile& file) {
   return vocab;
 }
 
-// The higher its score, the earlier a token is merged; tokens of equal scores rank equally.
+// Tokens with higher scores are merged earlier; tokens with equal scores rank equally.
 std::unique_ptr<Model> make_bpe(const SentencePieceFile& file, const std::string& name) {
   RankedBpe bpe{
       .vocab = make_vocab(file), .unknown = file.unknown, .fuse_unknown = true, .byte_fallback = file.byte_fallback};
@@ -169,7 +169,7 @@ std::unique_ptr<Model> make_unigram_of(const SentencePieceFile& file) {
   for (const auto& piece : file.pieces) {
     double score = std::numeric_limits<double>::quiet_NaN();
     if (piece.type == PieceType::kNormal) score = piece.score;
-    // So good that nothing beats it.
+    // higher than any other score
     if (piece.type == PieceType::kUserDefined) score = static_cast<float>(piece.text.size()) * highest - 0.1;
     unigram.scores.push_back(score);
   }

@@ -1,4 +1,4 @@
-// Encoding as SentencePiece's library does it: its normalizer, its dummy prefix, its BPE and Unigram.
+// Encodes like SentencePiece's library: its normalizer, its dummy prefix, its BPE and Unigram.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace sluice::tokenizer {
 
-// Which stretches of text between added tokens get the dummy prefix, where the model asks for one at all.
+// Which parts of text between added tokens get the dummy prefix, if the model uses one.
 enum class DummyPrefix { kNever, kFirst, kAlways };
 
 struct SentencePieceParts {
@@ -19,7 +19,7 @@ struct SentencePieceParts {
   std::unique_ptr<Model> model;
 };
 
-// `name` stands for the file in messages. Throws Error(kCorruptFile).
+// `name` is the file name in error messages. Throws Error(kCorruptFile).
 SentencePieceParts make_sentencepiece(const SentencePieceFile& file, DummyPrefix prefix, const std::string& name);
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// The wire format of protocol buffers, as far as SentencePiece's models use it.
+// Reads the wire format of protocol buffers, as far as SentencePiece's models use it.
 #include "tokenizer/files/sentencepiece_file.h"
 
 #include <fmt/format.h>
@@ -18,19 +18,19 @@ namespace {
 using Piece = SentencePieceFile::Piece;
 using PieceType = SentencePieceFile::PieceType;
 
-// A message, field by field.
+// A message that is read field by field.
 class Message {
  public:
   Message(std::string_view bytes, std::string_view what, const std::string& file)
       : rest_(bytes), what_(what), file_(file) {}
 
-  // Moves on to the next field; false at the end.
+  // Moves to the next field. Returns false at the end.
   bool next() {
     if (rest_.empty()) return false;
     const uint64_t tag = varint();
     field_ = tag >> 3;
     type_ = static_cast<int>(tag & 7);
-    if (field_ == 0 || field_ > 0x1fffffff) fail("a field of no number");
+    if (field_ == 0 || field_ > 0x1fffffff) fail("invalid field number");
     switch (type_) {
       case kVarint:
         number_ = varint();
@@ -45,7 +45,7 @@ class Message {
         bytes_ = take(4);
         break;
       default:
-        fail(fmt::format("field {} has wire type {}", field_, type_));
+        fail(fmt::format("field {} has unsupported wire type {}", field_, type_));
     }
     return true;
   }
@@ -69,7 +69,9 @@ class Message {
   enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
   void expect(WireType type) const {
-    if (type_ != type) fail(fmt::format("field {} has wire type {}, not {}", field_, type_, static_cast<int>(type)));
+    if (type_ != type) {
+      fail(fmt::format("field {} has wire type {}, expected {}", field_, type_, static_cast<int>(type)));
+    }
   }
   uint64_t varint() {
     uint64_t value = 0;
@@ -78,10 +80,10 @@ class Message {
       value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if (byte < 0x80) return value;
     }
-    fail("a number of more than ten bytes");
+    fail("a number has more than ten bytes");
   }
   std::string_view take(uint64_t size) {
-    if (size > rest_.size()) fail("ends in the middle: not a SentencePiece model, or a truncated one");
+    if (size > rest_.size()) fail("unexpected end of file: not a SentencePiece model, or truncated");
     const std::string_view taken = rest_.substr(0, size);
     rest_.remove_prefix(size);
     return taken;
@@ -129,14 +131,14 @@ class Reader {
   }
 
   void read_piece(std::string_view bytes) {
-    if (file_.pieces.size() > static_cast<size_t>(kMaxTokenId)) Message(bytes, "pieces", name_).fail("too many");
+    if (file_.pieces.size() > static_cast<size_t>(kMaxTokenId)) Message(bytes, "pieces", name_).fail("too many pieces");
     Piece piece;
     for (Message message(bytes, "piece", name_); message.next();) {
       if (message.field() == 1) piece.text = message.bytes();
       if (message.field() == 2) piece.score = message.real();
       if (message.field() == 3) {
         const int type = message.integer();
-        if (type < 1 || type > 6) message.fail(fmt::format("type {} of a piece is not known", type));
+        if (type < 1 || type > 6) message.fail(fmt::format("unknown piece type {}", type));
         piece.type = static_cast<PieceType>(type);
       }
     }
@@ -169,7 +171,7 @@ class Reader {
           padding_ = message.bytes();
           break;
         default:
-          break;  // how it was trained
+          break;  // training settings
       }
     }
   }
@@ -185,7 +187,7 @@ class Reader {
 
   void read_denormalizer(std::string_view bytes) const {
     for (Message message(bytes, "denormalizer_spec", name_); message.next();) {
-      if (message.field() == 2 && !message.bytes().empty()) unsupported("a denormalizer is not supported");
+      if (message.field() == 2 && !message.bytes().empty()) unsupported("denormalizers are not supported");
     }
   }
 
@@ -218,19 +220,20 @@ void check_sentencepiece(const SentencePieceFile& file, const std::string& name)
     const Piece& piece = file.pieces[id];
     if (piece.text.empty()) fail(id, "is empty");
     if (valid_utf8_prefix(piece.text) != piece.text.size()) fail(id, "is not UTF-8");
-    if (!std::isfinite(piece.score)) fail(id, "has no finite score");
-    if (!seen.insert(piece.text).second) fail(id, fmt::format("(\"{}\") is there twice", piece.text));
+    if (!std::isfinite(piece.score)) fail(id, "has a score that is not finite");
+    if (!seen.insert(piece.text).second) fail(id, fmt::format("(\"{}\") appears twice", piece.text));
     if (piece.type == PieceType::kUnknown && ++unknown > 1) fail(id, "is a second unknown piece");
     if (piece.type == PieceType::kUnused && file.kind == SentencePieceFile::Kind::kBpe) {
       throw Error(ErrorCode::kUnsupportedModel,
                   fmt::format("{}: piece {} is unused, which is not supported for BPE", name, id));
     }
   }
-  if (unknown == 0) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: no piece is the unknown one", name));
+  if (unknown == 0) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the model has no unknown piece", name));
   for (int byte = 0; file.byte_fallback && byte < 256; ++byte) {
     const std::string text = fmt::format("<0x{:02X}>", byte);
     if (!seen.contains(text)) {
-      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: byte_fallback without the piece {}", name, text));
+      throw Error(ErrorCode::kCorruptFile,
+                  fmt::format("{}: byte_fallback is set, but the piece {} is missing", name, text));
     }
   }
 }

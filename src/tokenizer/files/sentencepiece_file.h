@@ -1,4 +1,4 @@
-// SentencePiece's tokenizer.model: a protocol buffer (sentencepiece_model.proto), read field by field.
+// Reads SentencePiece's tokenizer.model: a protocol buffer (sentencepiece_model.proto), read field by field.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace sluice::tokenizer {
 
-// A vocabulary of SentencePiece with all that its library encodes by; ids are places in `pieces`.
+// A SentencePiece vocabulary and all settings that its library uses to encode. IDs are indices into `pieces`.
 struct SentencePieceFile {
   enum class Kind { kUnigram = 1, kBpe = 2 };
   enum class PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
@@ -22,17 +22,18 @@ struct SentencePieceFile {
   Kind kind = Kind::kUnigram;
   std::vector<Piece> pieces{};
   bool byte_fallback = false;
-  std::string charsmap{};  // of the normalizer, compiled; empty: none
+  std::string charsmap{};  // compiled character map of the normalizer; empty: none
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
   TokenId unknown = 0;
-  std::optional<TokenId> begin{}, end{}, padding{};  // where the vocabulary has them
+  std::optional<TokenId> begin{}, end{}, padding{};  // set if the vocabulary has these pieces
 };
 
-// `name` stands for the file. Checks what check_sentencepiece() does. Throws Error that names the file: kCorruptFile,
-// or kUnsupportedModel for kinds and options that are not implemented.
+// `name` is the file name in error messages. Performs the checks of check_sentencepiece(). Throws Error that names the
+// file: kCorruptFile, or kUnsupportedModel for models and options that are not implemented.
 SentencePieceFile read_sentencepiece(std::string_view bytes, const std::string& name);
 
-// One unknown piece; no piece empty, twice or not UTF-8; finite scores; all 256 bytes when there is byte fallback.
+// Checks that there is one unknown piece, that no piece is empty, duplicate or invalid UTF-8, and that scores are
+// finite. With byte fallback, all 256 bytes must be present.
 void check_sentencepiece(const SentencePieceFile& file, const std::string& name);
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// See tiktoken.h. Patterns and special tokens are those of the code published with each model.
+// Reads tiktoken vocabularies. Patterns and special tokens come from the code published with each model.
 #include "tokenizer/files/tiktoken.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ std::vector<std::string> kimi_special(int base) {
 
 std::vector<std::string> no_special(int) { return {}; }
 
-// An empty name keeps an id free.
+// An empty name leaves an ID unused.
 std::vector<std::string> cl100k_special(int) {
   std::vector<std::string> names(21);
   names[1] = "<|endoftext|>";
@@ -144,9 +144,9 @@ const TiktokenScheme& find_tiktoken_scheme(std::string_view file_name, std::stri
       if (std::ranges::count(scheme.files, file_name) > 0) return scheme;
     }
   }
-  throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("{}: a tiktoken vocabulary, but how text is cut for it is not known (tokenizer_class '{}')",
-                          path, tokenizer_class));
+  throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: unknown split pattern for this tiktoken vocabulary "
+                                                        "(tokenizer_class '{}' and the file name are not recognized)",
+                                                        path, tokenizer_class));
 }
 
 TiktokenVocab read_tiktoken(std::string_view bytes, const std::string& path) {
@@ -159,16 +159,16 @@ TiktokenVocab read_tiktoken(std::string_view bytes, const std::string& path) {
     };
     const auto line = parse_line(text);
     if (!line) fail("expected a token in base64, a space and its rank");
-    if (bpe.vocab.has(line->rank)) fail(fmt::format("rank {} is there twice", line->rank));
+    if (bpe.vocab.has(line->rank)) fail(fmt::format("rank {} appears twice", line->rank));
     spelling.clear();
     append_byte_level(spelling, line->token);
-    if (bpe.vocab.find(spelling)) fail("the token is there twice");
+    if (bpe.vocab.find(spelling)) fail("the token appears twice");
     bpe.vocab.add(spelling, line->rank);
   });
   const int size = bpe.vocab.size();
   for (int byte = 0; byte < 256; ++byte) {
     if (bpe.vocab.find(byte_level_character(static_cast<unsigned char>(byte)))) continue;
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: no token for the byte {}", path, byte));
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the vocabulary has no token for byte {}", path, byte));
   }
   bpe.whole.assign(static_cast<size_t>(size), true);
   for (int id = 0; id < size; ++id) bpe.ranks.push_back(static_cast<uint32_t>(id));

@@ -1,5 +1,5 @@
-// Vocabularies in tiktoken's files: a line per token, its bytes in base64 and its rank. The files say neither how text
-// is cut nor which special tokens there are; both are known for the models that publish such files.
+// Reads vocabularies in tiktoken's format: one line per token with its bytes in base64 and its rank. The files specify
+// neither the split pattern nor the special tokens. Both are built in for the models that publish such files.
 #pragma once
 
 #include <string>
@@ -11,27 +11,30 @@
 
 namespace sluice::tokenizer {
 
-// Whether a file begins with such a line.
+// Returns whether a file begins with such a line.
 bool looks_like_tiktoken(std::string_view bytes);
 
 struct TiktokenScheme {
-  std::string_view name;                    // "llama-3"
-  std::vector<std::string_view> files{};    // names that tell the scheme
-  std::vector<std::string_view> classes{};  // values of tokenizer_config.json's tokenizer_class that do
-  std::string_view pattern;                 // what a piece is, Oniguruma's syntax
+  std::string_view name;                  // "llama-3"
+  std::vector<std::string_view> files{};  // file names that identify the scheme
+  // Values of tokenizer_class in tokenizer_config.json that identify the scheme.
+  std::vector<std::string_view> classes{};
+  std::string_view pattern;  // pattern of a piece in Oniguruma's syntax
   bool nfc = false;
-  std::vector<std::string_view> prefix{};  // special tokens in front of every text
-  // Special tokens behind a vocabulary of `base` tokens, first id first; a function because some count up.
+  std::vector<std::string_view> prefix{};  // special tokens before every text
+  // Returns the special tokens after a vocabulary of `base` tokens, in order of IDs. It is a function because some
+  // names contain a counter.
   std::vector<std::string> (*special)(int base) = nullptr;
 };
 
-// By the class when it is known, else by the name of the file. Throws Error(kUnsupportedModel) that names both.
+// Selects the scheme by the class if it is known, else by the file name. Throws Error(kUnsupportedModel) that names
+// both.
 const TiktokenScheme& find_tiktoken_scheme(std::string_view file_name, std::string_view tokenizer_class,
                                            const std::string& path);
 
 struct TiktokenVocab {
   std::unique_ptr<Model> model;
-  int size = 0;  // highest id + 1
+  int size = 0;  // highest ID + 1
 };
 // Throws Error(kCorruptFile) that names the file and the line.
 TiktokenVocab read_tiktoken(std::string_view bytes, const std::string& path);

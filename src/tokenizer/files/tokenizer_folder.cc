@@ -1,4 +1,4 @@
-// Tokenizer::open: finds a model's tokenizer among its files and brings it into the form of tokenizer.json.
+// Tokenizer::open: finds a model's tokenizer among its files and converts it to the form of tokenizer.json.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -33,11 +33,11 @@ std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot be read", path.string()));
+  if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot read file", path.string()));
   return std::move(text).str();
 }
 
-// A template that puts tokens around a text. Those without an id are left out.
+// A template that puts tokens around a text. Tokens without an ID are skipped.
 struct Around {
   std::vector<std::pair<std::string, TokenId>> before, after;
 
@@ -57,7 +57,7 @@ struct Around {
   }
 };
 
-// Which tokens a class of transformers puts around a text unless add_bos_token and add_eos_token say otherwise.
+// The tokens that a transformers class puts around a text, unless add_bos_token and add_eos_token override it.
 struct ClassEnds {
   std::string_view name;
   bool begin, end;
@@ -73,7 +73,7 @@ constexpr auto kSentencePieceClasses = std::to_array<ClassEnds>({{"", true, fals
                                                                  {"OrionTokenizer", true, false},
                                                                  {"YiTokenizer", true, false},
                                                                  {"T5Tokenizer", false, true}});
-// Classes that number SentencePiece's tokens anew.
+// Classes that assign new IDs to SentencePiece's tokens.
 constexpr auto kRenumbering =
     std::to_array<std::string_view>({"XLMRobertaTokenizer", "CamembertTokenizer", "MBartTokenizer", "MBart50Tokenizer",
                                      "NllbTokenizer", "XGLMTokenizer", "PegasusTokenizer", "BarthezTokenizer",
@@ -82,12 +82,12 @@ constexpr auto kRenumbering =
 constexpr auto kWordPieceClasses = std::to_array<std::string_view>(
     {"", "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"});
 
-// Byte-level BPE of vocab.json and merges.txt.
+// A class with byte-level BPE in vocab.json and merges.txt.
 struct ByteLevelClass {
   std::string_view name;
   bool begin = false, end = false;
   bool nfc = false;
-  std::string_view pattern{};  // empty: GPT-2's
+  std::string_view pattern{};  // empty: GPT-2's pattern
 };
 constexpr auto kByteLevelClasses = std::to_array<ByteLevelClass>(
     {{.name = ""},
@@ -129,12 +129,12 @@ class Source {
     const std::string bytes = read_file(path_);
     if (bytes.starts_with("version https://git-lfs")) {
       throw Error(ErrorCode::kCorruptFile,
-                  fmt::format("{}: a Git LFS pointer and not the file itself (git lfs pull)", path_));
+                  fmt::format("{}: this is a Git LFS pointer, not the file itself (run git lfs pull)", path_));
     }
     return looks_like_tiktoken(bytes) ? tiktoken(bytes) : sentencepiece(bytes);
   }
 
-  // Byte-level BPE; `merges` is the text file beside the vocabulary.
+  // Builds byte-level BPE; `merges` is the text file next to the vocabulary.
   std::unique_ptr<const Tokenizer::Parts> byte_level(const fs::path& merges) {
     const ByteLevelClass* known = find_class(kByteLevelClasses, special_.tokenizer_class());
     if (known == nullptr) refuse_class();
@@ -151,7 +151,7 @@ class Source {
          .end_token = special_.named(cls ? "sep_token" : "eos_token").value_or(cls ? "</s>" : "<|endoftext|>")});
   }
 
-  // WordPiece: a token per line, its number the id.
+  // Builds WordPiece: one token per line, and the line number is the ID.
   std::unique_ptr<const Tokenizer::Parts> word_piece() {
     const std::string_view name = special_.tokenizer_class();
     if (std::ranges::count(kWordPieceClasses, name) == 0) refuse_class();
@@ -185,16 +185,17 @@ class Source {
   struct Ends {
     bool begin = false, end = false;
     std::string begin_token{}, end_token{};
-    std::vector<std::string_view> prefix{};  // in front of all
+    std::vector<std::string_view> prefix{};  // tokens before every text
   };
 
   [[noreturn]] void refuse_class() const {
-    throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{}: tokenizer_class '{}' is not known for this kind of file; a tokenizer.json would do",
-                            path_, special_.tokenizer_class()));
+    throw Error(
+        ErrorCode::kUnsupportedModel,
+        fmt::format("{}: unsupported tokenizer_class '{}' for this kind of file; provide a tokenizer.json instead",
+                    path_, special_.tokenizer_class()));
   }
 
-  // {line: number}, counted from 0.
+  // Returns {line: number}, counted from 0.
   Json read_lines() const {
     Json vocab = Json::object();
     auto& members = vocab.get_ref<Json::object_t&>();
@@ -203,9 +204,10 @@ class Source {
     for (std::string line; std::getline(lines, line); ++id) {
       if (line.ends_with('\r')) line.pop_back();
       if (valid_utf8_prefix(line) != line.size() || id > kMaxTokenId) {
-        throw Error(ErrorCode::kCorruptFile, fmt::format("{}: line {}: not UTF-8, or one too many", path_, id + 1));
+        throw Error(ErrorCode::kCorruptFile,
+                    fmt::format("{}: line {}: invalid UTF-8, or too many lines", path_, id + 1));
       }
-      // Appending to the vector of pairs skips the scan for an equal key: of equal tokens the last is found.
+      // Appending to the vector of pairs skips the scan for an equal key. Of equal tokens, the last one is found.
       using Members = std::vector<std::pair<const std::string, Json>, Json::object_t::allocator_type>;
       static_cast<Members&>(members).emplace_back(std::move(line), Json(id));
     }
@@ -257,7 +259,7 @@ class Source {
     }
     if (file.byte_fallback) steps.push_back({{"type", "ByteFallback"}});
     steps.push_back({{"type", "Fuse"}});
-    // One space for the dummy prefix; all of them where the text can have begun with none.
+    // Removes one space for the dummy prefix. Removes all leading spaces when the text cannot have begun with one.
     const bool prefixed = file.add_dummy_prefix && prefix != DummyPrefix::kNever;
     if (const int leading = file.remove_extra_whitespaces ? 1 << 20 : prefixed ? 1 : 0; leading > 0) {
       steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", leading}, {"stop", 0}});
@@ -289,7 +291,7 @@ class Source {
     return finish(std::move(encoder), ends);
   }
 
-  // The scheme's own special tokens, where the files beside the vocabulary say nothing of their ids.
+  // Adds the scheme's own special tokens when the files next to the vocabulary do not give their IDs.
   void add_scheme_tokens(const TiktokenScheme& scheme, int base) {
     Json& added = top_["added_tokens"];
     std::vector<std::string> texts;
@@ -325,7 +327,7 @@ class Source {
     }
     if (const auto id = vocab.find(text)) return *id;
     throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{}: \"{}\", which is put around texts, is no token of the vocabulary", path_, text));
+                fmt::format("{}: \"{}\", which is added around texts, is not in the vocabulary", path_, text));
   }
 
   std::string path_;
@@ -333,7 +335,7 @@ class Source {
   Json top_ = Json::object();
 };
 
-// The file of a folder that tells the tokenizer; empty when there is none.
+// Returns the file of a folder that defines the tokenizer; empty when there is none.
 fs::path choose_file(const fs::path& folder) {
   for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model", "tiktoken.model", "vocab.json",
                            "encoder.json", "vocab.txt"}) {
@@ -358,10 +360,11 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
   fs::path file = path;
   if (fs::is_directory(file, ignored)) file = choose_file(file);
   if (file.empty() || !present(file)) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("{}: no tokenizer there (tokenizer.json, tokenizer.model, *.tiktoken, vocab.json with "
-                            "merges.txt, or vocab.txt)",
-                            path));
+    throw Error(
+        ErrorCode::kNotFound,
+        fmt::format("{}: no tokenizer found (expected tokenizer.json, tokenizer.model, *.tiktoken, vocab.json with "
+                    "merges.txt, or vocab.txt)",
+                    path));
   }
   const std::string name = file.filename().string();
   Source source(file);

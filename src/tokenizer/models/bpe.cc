@@ -1,4 +1,4 @@
-// Byte pair encoding: the symbols of a piece are merged pair by pair, always the pair of lowest rank first.
+// Byte pair encoding: merges the symbols of a piece pair by pair, always the pair with the lowest rank first.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -17,9 +17,9 @@ namespace sluice::tokenizer {
 namespace {
 
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
-// Up to here the lowest rank is looked for by scanning the symbols, beyond with a MergeQueue.
+// Up to this number of symbols the lowest rank is found by scanning, beyond it with a MergeQueue.
 constexpr size_t kShortWord = 48;
-constexpr std::string_view kSpace = "\u2581";  // SentencePiece's
+constexpr std::string_view kSpace = "\u2581";  // SentencePiece's space
 
 struct Merge {
   uint32_t rank = kNoRank;
@@ -43,13 +43,13 @@ class Bpe final : public Model {
   }
 
  private:
-  // Memory reused from piece to piece.
+  // Memory reused for all pieces.
   struct Scratch {
     std::vector<TokenId> symbols;
-    std::vector<Merge> merges;  // of each symbol with the next
+    std::vector<Merge> merges;  // merge of each symbol with the next one
     std::string spelling;
     std::vector<uint32_t> previous, next;
-    size_t unknown_run = 0;  // symbols of a run of unknown characters that may be one token
+    size_t unknown_run = 0;  // symbols in a run of unknown characters that may become one token
   };
 
   void load_merges(const Field& field);
@@ -75,20 +75,20 @@ class Bpe final : public Model {
 
   Vocab vocab_;
   FlatMap<uint64_t, Merge> merges_;
-  std::string prefix_;  // of every symbol but a piece's first
-  std::string suffix_;  // of a piece's last symbol
+  std::string prefix_;  // prefix of every symbol except a piece's first
+  std::string suffix_;  // suffix of a piece's last symbol
   bool has_unknown_ = false;
   std::optional<TokenId> unknown_;
   bool fuse_unknown_;
   bool byte_fallback_;
-  std::array<TokenId, 256> fallback_;  // -1: the vocabulary lacks it
+  std::array<TokenId, 256> fallback_;  // -1: not in the vocabulary
   bool ignore_merges_ = false;
-  std::vector<bool> whole_{};  // by id, see RankedBpe; empty: none
+  std::vector<bool> whole_{};  // by ID, see RankedBpe; empty: none
   bool byte_level_;
-  // By [is the first][is the last] and byte, -1 when the vocabulary lacks the symbol. Byte-level only.
+  // Indexed by [is the first][is the last] and byte; -1 when the vocabulary lacks the symbol. Only for byte-level BPE.
   std::array<std::array<std::array<TokenId, 256>, 2>, 2> byte_symbols_;
-  bool space_ = false;                         // pieces may be cut in front of kSpace
-  std::unordered_set<char32_t> before_space_;  // characters that are so within a token
+  bool space_ = false;                         // whether pieces may be split before kSpace
+  std::unordered_set<char32_t> before_space_;  // characters that come right before kSpace within some token
 };
 
 Bpe::Bpe(const Field& field, bool byte_level)
@@ -98,7 +98,7 @@ Bpe::Bpe(const Field& field, bool byte_level)
       ignore_merges_(field.boolean_or("ignore_merges", false)),
       byte_level_(byte_level) {
   if (const auto dropout = field.find("dropout"); dropout && dropout->number() != 0) {
-    dropout->unsupported("dropout is for training only");
+    dropout->unsupported("dropout is not supported (it is for training only)");
   }
   if (const auto prefix = field.find("continuing_subword_prefix")) prefix_ = prefix->string();
   if (const auto suffix = field.find("end_of_word_suffix")) suffix_ = suffix->string();
@@ -127,14 +127,15 @@ Bpe::Bpe(RankedBpe bpe, const std::string& source)
   find_space();
 }
 
-// Every way to put a token together out of two.
+// Adds every way to form a token from two others.
 void Bpe::add_ranked_merges(const std::vector<uint32_t>& ranks, const std::string& source) {
   constexpr size_t kLongest = 2048;  // the work is quadratic in the length
   for (TokenId id = 0; id < vocab_.size(); ++id) {
     if (!vocab_.has(id) || ranks[static_cast<size_t>(id)] == RankedBpe::kNotMerged) continue;
     const std::string_view text = vocab_.text(id);
     if (text.size() > kLongest) {
-      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: token {} has {} bytes", source, id, text.size()));
+      throw Error(ErrorCode::kCorruptFile,
+                  fmt::format("{}: token {} has {} bytes (at most {} are allowed)", source, id, text.size(), kLongest));
     }
     for (size_t cut = 1; cut < text.size(); ++cut) {
       const auto part = [&](std::string_view half) -> std::optional<TokenId> {
@@ -162,7 +163,7 @@ void Bpe::load_merges(const Field& field) {
     const std::string_view text = merge.is_string() ? std::string_view(merge.get_ref<const std::string&>()) : "";
     const size_t space = text.find(' ');
     if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-      field.element(rank).corrupt("a merge is \"left right\" or [\"left\", \"right\"]");
+      field.element(rank).corrupt("expected a merge of the form \"left right\" or [\"left\", \"right\"]");
     }
     add_merge(field, text.substr(0, space), text.substr(space + 1), rank++);
   }
@@ -177,7 +178,7 @@ void Bpe::add_merge(const Field& field, std::string_view left, std::string_view 
   if (right.size() < prefix_.size()) field.element(rank).corrupt("shorter than continuing_subword_prefix");
   std::string joined(left);
   joined += right.substr(prefix_.size());
-  // A pair given twice has its later rank.
+  // A duplicate pair gets its later rank.
   merges_[pair_key(id_of(left), id_of(right))] = {rank, id_of(joined)};
 }
 
@@ -197,7 +198,7 @@ void Bpe::fill_fallback() {
   for (int byte = 0; byte < 256; ++byte) fallback_[byte] = vocab_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
 }
 
-// The token that a piece is as it stands, where that goes before merges.
+// Returns the token equal to a whole piece, if that takes precedence over merges.
 std::optional<TokenId> Bpe::whole_piece(std::string_view piece, Scratch& scratch) const {
   if ((!ignore_merges_ && whole_.empty()) || piece.size() > vocab_.longest()) return std::nullopt;
   if (byte_level_) {
@@ -213,7 +214,7 @@ void Bpe::append_tokens(const Pieces& pieces, std::span<const Span> spans, std::
   Scratch scratch;
   for (const Span span : spans) {
     const std::string_view piece = pieces.view(span);
-    if (piece.size() >= kNoRank) throw Error(ErrorCode::kInvalidRequest, "a word of the text is too long");
+    if (piece.size() >= kNoRank) throw Error(ErrorCode::kInvalidRequest, "the text contains a word that is too long");
     if (const auto id = whole_piece(piece, scratch)) {
       out.push_back(*id);
       continue;
@@ -225,9 +226,10 @@ void Bpe::append_tokens(const Pieces& pieces, std::span<const Span> spans, std::
   }
 }
 
-// Merges only make tokens of the vocabulary, whose spellings are those of their parts. Where a character is a symbol
-// and no token has it right in front of SentencePiece's space, nothing is ever merged across that place, and a piece
-// that is cut there has the same tokens. So SentencePiece's texts, which come as one piece, fall into words.
+// Merges only form tokens of the vocabulary, and a token's spelling is that of its parts. Suppose a character is a
+// symbol, and no token contains it right before SentencePiece's space. Then no merge crosses that place, and splitting
+// the piece there does not change the tokens. SentencePiece's texts arrive as one piece, which is split into words this
+// way.
 void Bpe::cut(Pieces& pieces) const {
   if (!space_) return;
   std::vector<Span> spans;
@@ -245,7 +247,7 @@ void Bpe::cut(Pieces& pieces) const {
   pieces.spans = std::move(spans);
 }
 
-// Whether the character in front of the space at `at` is a symbol that is in front of none in a token.
+// Returns whether the character before the space at `at` is a symbol that precedes no space within a token.
 bool Bpe::parts_from_space(std::string_view text, size_t at) const {
   size_t before = at - 1;
   while ((static_cast<unsigned char>(text[before]) & 0xC0) == 0x80) --before;
@@ -308,8 +310,8 @@ void Bpe::seed_characters(std::string_view piece, Scratch& scratch) const {
   }
 }
 
-// A symbol the vocabulary lacks: its bytes, or the unknown token, or nothing. As Hugging Face has it, bytes do not end
-// a run of the unknown, and the run's token comes behind them.
+// Handles a symbol that the vocabulary lacks: emits its bytes, the unknown token, or nothing. As in Hugging Face's
+// library, bytes do not end a run of unknown symbols, and the run's token comes after them.
 void Bpe::seed_unspelled(std::string_view symbol, Scratch& scratch) const {
   const auto fallback = [&](char c) { return fallback_[static_cast<unsigned char>(c)]; };
   if (byte_fallback_ && std::all_of(symbol.begin(), symbol.end(), [&](char c) { return fallback(c) >= 0; })) {
@@ -320,7 +322,7 @@ void Bpe::seed_unspelled(std::string_view symbol, Scratch& scratch) const {
   if (!has_unknown_) return;
   if (!unknown_) {
     throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("the vocabulary cannot spell \"{}\" and lacks its own unk_token", symbol));
+                fmt::format("the vocabulary can spell neither \"{}\" nor its own unk_token", symbol));
   }
   if (scratch.unknown_run++ == 0 || !fuse_unknown_) scratch.symbols.push_back(*unknown_);
 }
@@ -363,9 +365,9 @@ void Bpe::merge_long(Scratch& scratch, std::vector<TokenId>& out) const {
   while (const auto top = queue.pop()) {
     const uint32_t left = top->position;
     const uint32_t right = scratch.next[left];
-    if (symbols[left] < 0 || right >= count) continue;  // merged away, or the last
+    if (symbols[left] < 0 || right >= count) continue;  // already merged, or the last symbol
     const Merge merge = merge_of(symbols[left], symbols[right]);
-    if (merge.rank != top->rank) continue;  // one of the two has changed since
+    if (merge.rank != top->rank) continue;  // one of the two symbols has changed
     symbols[left] = merge.result;
     symbols[right] = -1;
     scratch.next[left] = scratch.next[right];

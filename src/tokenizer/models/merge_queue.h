@@ -1,4 +1,4 @@
-// The order in which BPE merges the pairs of a long word: by rank, then from left to right.
+// Orders the merges of a long word in BPE: by rank, then from left to right.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 
 namespace sluice::tokenizer {
 
-// A priority queue of (rank, position), lowest first. Entries of one rank arrive nearly sorted by position, so each
-// rank keeps a list that is sorted when its turn comes; what comes later and out of order goes into a heap of that
-// rank. That makes a word of n symbols cost little more than n, where one binary heap of n entries would cost n log n
-// cache misses; the worst case stays n log n.
+// A priority queue of (rank, position), lowest first. Entries of one rank arrive nearly sorted by position. So each
+// rank keeps a list that is sorted when its turn comes; entries that arrive later and out of order go into a heap for
+// that rank. A word of n symbols costs little more than n. One binary heap of n entries would cost n log n cache
+// misses. The worst case is n log n.
 class MergeQueue {
  public:
   struct Entry {
@@ -62,12 +62,12 @@ class MergeQueue {
 
  private:
   struct Rank {
-    std::vector<uint32_t> list;  // taken up to `next`
+    std::vector<uint32_t> list;  // entries before `next` are taken
     size_t next = 0;
     std::vector<uint32_t> late;  // a heap, lowest first
     bool sorted = true;
     bool started = false;  // sorted, and entries are being taken
-    bool waiting = false;  // in order_
+    bool waiting = false;  // present in order_
 
     uint32_t take() {
       if (late.empty() || (next < list.size() && list[next] <= late.front())) return list[next++];
@@ -84,9 +84,9 @@ class MergeQueue {
     }
   };
 
-  FlatMap<uint32_t, uint32_t> index_of_rank_;  // into ranks_, plus one
+  FlatMap<uint32_t, uint32_t> index_of_rank_;  // index into ranks_, plus one
   std::vector<Rank> ranks_;
-  std::vector<uint64_t> order_;  // a heap of rank << 32 | index, for the ranks with entries
+  std::vector<uint64_t> order_;  // a heap of rank << 32 | index, for ranks that have entries
 };
 
 }  // namespace sluice::tokenizer

@@ -1,4 +1,4 @@
-// Chooses the model by its type; reads vocabularies.
+// Selects the model by its type and reads vocabularies.
 #include "tokenizer/models/model.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace sluice::tokenizer {
 namespace {
 
-// A model that knows nothing of the byte-level alphabet behind a pre-tokenizer that left the spelling to it.
+// Wraps a model that does not know the byte-level alphabet, when the pre-tokenizer left the spelling to the model.
 class SpelledOut final : public Model {
  public:
   explicit SpelledOut(std::unique_ptr<Model> inner) : inner_(std::move(inner)) {}
@@ -32,7 +32,7 @@ class SpelledOut final : public Model {
   std::unique_ptr<Model> inner_;
 };
 
-// Files older than the "type" member tell the models apart by their other members.
+// Files older than the "type" member are recognized by their other members.
 std::string_view type_of(const Field& field) {
   if (const auto type = field.find("type")) return type->string();
   if (field.find("merges")) return "BPE";
@@ -47,7 +47,7 @@ void Model::tokenize(const Pieces& pieces, std::vector<TokenId>& out) const {
   const auto count = static_cast<size_t>(pieces.threads.for_text(pieces.text.size()));
   if (count == 1) return append_tokens(pieces, pieces.spans, out);
   std::vector<std::vector<TokenId>> tokens(count);
-  const auto first_of = [&](size_t part) {  // pieces by where they begin in the text
+  const auto first_of = [&](size_t part) {  // index of the first piece at or after the part's start
     const size_t at = pieces.text.size() / count * part;
     return part == count ? pieces.spans.end() : std::ranges::lower_bound(pieces.spans, at, {}, &Span::begin);
   };
@@ -78,7 +78,9 @@ Vocab load_vocab(const Field& field) {
   vocab.reserve(members.size(), bytes);
   for (const auto& [text, id] : members) {
     const bool fits = id.is_number_integer() && id >= 0 && id <= kMaxTokenId;
-    if (!fits) field.corrupt(fmt::format("\"{}\": {} is no id in [0, {}]", text, id.dump(), kMaxTokenId));
+    if (!fits) {
+      field.corrupt(fmt::format("\"{}\": {} is not a valid ID (expected 0 to {})", text, id.dump(), kMaxTokenId));
+    }
     const auto value = id.template get<TokenId>();
     if (vocab.has(value)) {
       field.corrupt(fmt::format("\"{}\" and \"{}\" share the id {}", vocab.text(value), text, value));

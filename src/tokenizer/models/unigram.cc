@@ -1,4 +1,4 @@
-// Unigram language model: of all ways to spell a piece, the one of the highest sum of scores (Viterbi).
+// Unigram language model: of all ways to spell a piece, selects the one with the highest sum of scores (Viterbi).
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -15,10 +15,10 @@
 namespace sluice::tokenizer {
 namespace {
 
-constexpr double kUnknownPenalty = 10;  // below the lowest score of the vocabulary
+constexpr double kUnknownPenalty = 10;  // subtracted from the lowest score of the vocabulary
 
-// The score as Hugging Face tokenizers has it: its JSON parser takes the digits as an integer and divides by a power of
-// ten, which rounds twice. Spellings of equal scores are told apart by that last bit of their sums.
+// Returns the score as Hugging Face's tokenizers computes it: its JSON parser reads the digits as an integer and
+// divides by a power of ten, which rounds twice. The last bit of the sums decides between spellings of equal score.
 double as_divided(double score) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), score, std::chars_format::scientific).ptr;
@@ -68,7 +68,9 @@ class Unigram final : public Model {
     std::vector<Node> nodes;
     for (const Span span : spans) {
       const std::string_view piece = pieces.view(span);
-      if (piece.size() >= kNowhere) throw Error(ErrorCode::kInvalidRequest, "a word of the text is too long");
+      if (piece.size() >= kNowhere) {
+        throw Error(ErrorCode::kInvalidRequest, "the text contains a word that is too long");
+      }
       find_paths(piece, nodes);
       append_best(piece, nodes, out);
     }
@@ -79,7 +81,7 @@ class Unigram final : public Model {
 
  private:
   static constexpr uint32_t kNowhere = std::numeric_limits<uint32_t>::max();
-  // The best spelling that ends at a byte: its last token and where that begins.
+  // The best spelling that ends at a byte: its last token and that token's start.
   struct Node {
     double score = 0;
     uint32_t begin = kNowhere;
@@ -122,7 +124,7 @@ class Unigram final : public Model {
     for (size_t at = 0; at < piece.size();) {
       const double score = nodes[at].score;
       const size_t next = at + code_point_at(piece, at).length;
-      bool spelled = false;  // the character at `at` is a token by itself
+      bool spelled = false;  // whether the character at `at` is a token by itself
       ByteTrie::Node node = ByteTrie::kRoot;
       for (size_t end = at; end < piece.size();) {
         node = trie_.child(node, static_cast<unsigned char>(piece[end++]));
@@ -147,7 +149,7 @@ class Unigram final : public Model {
       const Node& node = nodes[end];
       const bool unknown = node.id == unknown_;
       if (unknown && !reversed.empty() && reversed.back().id == unknown_ && reversed.back().span.begin == end) {
-        reversed.back().span.begin = node.begin;  // a run of the unknown is one token
+        reversed.back().span.begin = node.begin;  // a run of unknown characters is one token
       } else {
         reversed.push_back({{node.begin, end}, node.id});
       }
@@ -161,8 +163,8 @@ class Unigram final : public Model {
     }
   }
 
-  // A run of unknown characters may be in the vocabulary, when its score is worse than that of the unknown. Hugging
-  // Face finds it then, SentencePiece does not.
+  // Encodes a run of unknown characters. The run may be in the vocabulary with a score worse than the unknown token's.
+  // Hugging Face's library finds it in that case, SentencePiece does not.
   void append_unknown(std::string_view run, std::vector<TokenId>& out) const {
     if (const auto id = vocab_.find(run); id && !sentencepiece_) {
       out.push_back(*id);
@@ -184,13 +186,13 @@ class Unigram final : public Model {
   }
 
   Vocab vocab_;
-  std::vector<double> scores_;  // by id
+  std::vector<double> scores_;  // indexed by ID
   ByteTrie trie_;
   double unknown_score_ = 0;
   std::optional<TokenId> unknown_;
   bool byte_fallback_ = false;
   bool sentencepiece_ = false;         // see SentencePieceUnigram
-  std::array<TokenId, 256> fallback_;  // -1: the vocabulary lacks it
+  std::array<TokenId, 256> fallback_;  // -1: not in the vocabulary
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// See vocab.h.
+// Stores token strings and their IDs.
 #include "tokenizer/models/vocab.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ void Vocab::reserve(size_t count, size_t bytes) {
 }
 
 void Vocab::add(std::string_view text, TokenId id) {
-  CHECK(id >= 0 && id <= kMaxTokenId && !has(id), "id {}", id);
-  CHECK(bytes_.size() + text.size() < kHole, "vocabulary of {} bytes", bytes_.size());
+  CHECK(id >= 0 && id <= kMaxTokenId && !has(id), "invalid or duplicate token id {}", id);
+  CHECK(bytes_.size() + text.size() < kHole, "a vocabulary of {} bytes is too large", bytes_.size());
   if (static_cast<size_t>(id) >= spans_.size()) spans_.resize(static_cast<size_t>(id) + 1);
   spans_[id] = {static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(text.size())};
   bytes_ += text;
@@ -48,7 +48,7 @@ std::string_view Vocab::text(TokenId id) const {
   return std::string_view(bytes_).substr(spans_[id].begin, spans_[id].size);
 }
 
-// The slot that holds the text, or the free one where it belongs.
+// Returns the slot that holds the text, or the free slot where it belongs.
 size_t Vocab::locate(std::string_view text, uint32_t hash) const {
   const size_t mask = slots_.size() - 1;
   size_t at = hash & mask;

@@ -1,4 +1,4 @@
-// Token strings and their ids, kept compactly: one block of bytes, one hash table of ids.
+// Token strings and their IDs in compact form: one block of bytes, one hash table of IDs.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace sluice::tokenizer {
 
-// Ids from files are held to this, so that a hostile file cannot ask for gigabytes of holes.
+// Limit for IDs in files, so that a hostile file cannot request gigabytes of gaps.
 inline constexpr TokenId kMaxTokenId = (1 << 24) - 1;
 
 class Vocab {
  public:
-  // Makes room for `count` tokens of `bytes` bytes in all.
+  // Reserves space for `count` tokens of `bytes` bytes in total.
   void reserve(size_t count, size_t bytes);
-  // The id must be in [0, kMaxTokenId] and not yet taken. A string given twice is found under its later id.
+  // Adds a token. The ID must be in [0, kMaxTokenId] and unused. A duplicate string is found under its later ID.
   void add(std::string_view text, TokenId id);
 
   std::optional<TokenId> find(std::string_view text) const;
   bool has(TokenId id) const { return id >= 0 && id < size() && spans_[id].begin != kHole; }
-  // Empty for an id that is not taken.
+  // Returns the text of a token, empty for an unused ID.
   std::string_view text(TokenId id) const;
-  // Highest id + 1.
+  // Returns the highest ID + 1.
   int size() const { return static_cast<int>(spans_.size()); }
-  size_t longest() const { return longest_; }  // bytes
+  size_t longest() const { return longest_; }  // bytes of the longest token
 
  private:
   static constexpr uint32_t kHole = ~0u;
@@ -43,9 +43,9 @@ class Vocab {
   void rehash(size_t slots);
 
   std::string bytes_;
-  std::vector<Span> spans_;  // by id
-  std::vector<Slot> slots_;  // a power of two
-  size_t count_ = 0;         // slots taken
+  std::vector<Span> spans_;  // indexed by ID
+  std::vector<Slot> slots_;  // the size is a power of two
+  size_t count_ = 0;         // number of used slots
   size_t longest_ = 0;
 };
 

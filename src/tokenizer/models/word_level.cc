@@ -1,4 +1,4 @@
-// WordLevel: every piece is a token or unknown.
+// WordLevel: every piece is one token, or unknown.
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ class WordLevel final : public Model {
       if (!id) id = unknown_;
       if (!id) {
         throw Error(ErrorCode::kInvalidRequest,
-                    fmt::format("a word of the text is not in the vocabulary, nor is \"{}\"", unknown_text_));
+                    fmt::format("the vocabulary contains neither a word of the text nor \"{}\"", unknown_text_));
       }
       out.push_back(*id);
     }

@@ -1,4 +1,4 @@
-// WordPiece: from left to right always the longest token that fits; a word that cannot be spelled so is unknown.
+// WordPiece: takes the longest token that fits, from left to right. A word that cannot be spelled this way is unknown.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -34,7 +34,7 @@ class WordPiece final : public Model {
       out.resize(before);
       if (!unknown_) {
         throw Error(ErrorCode::kInvalidRequest,
-                    fmt::format("the vocabulary cannot spell a word of the text and lacks \"{}\"", unknown_text_));
+                    fmt::format("the vocabulary cannot spell a word of the text and has no \"{}\"", unknown_text_));
       }
       out.push_back(*unknown_);
     }
@@ -65,9 +65,9 @@ class WordPiece final : public Model {
   Vocab vocab_;
   std::string unknown_text_;
   std::optional<TokenId> unknown_;
-  int64_t longest_word_;  // characters; longer words are unknown
+  int64_t longest_word_;  // in characters; longer words are unknown
   ByteTrie trie_;
-  ByteTrie::Node continuing_;  // behind the prefix of what continues a word
+  ByteTrie::Node continuing_;  // node of the prefix that marks a word's continuation
 };
 
 }  // namespace

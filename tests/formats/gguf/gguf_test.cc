@@ -1,5 +1,5 @@
-// GGUF files made here: what a good one says, and some hundred bad ones, each refused with an error that names the
-// place.
+// Tests GGUF files made in memory: the contents of a good one, and some hundred bad ones. Each bad file is rejected
+// with an error that names the place.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// Bytes of a GGUF file, and where its numbers are.
+// Writes the bytes of a GGUF file and records where its numbers are.
 class Writer {
  public:
   std::string bytes;
@@ -58,7 +58,7 @@ class Writer {
 };
 
 GgufFile read(const std::string& bytes) {
-  // A copy of its own size, so that the sanitizers see a read past its end.
+  // An exact-size copy, so that the sanitizers detect a read past its end.
   const std::vector<char> exact(bytes.begin(), bytes.end());
   return read_gguf({reinterpret_cast<const std::byte*>(exact.data()), exact.size()}, "test.gguf");
 }
@@ -76,7 +76,7 @@ std::optional<Failure> failure(const std::function<void()>& f) {
   return std::nullopt;
 }
 
-// Two keys and two tensors: [2, 3] of F32 and [4, 32] of Q8_0.
+// A file with two keys and two tensors: [2, 3] of F32 and [4, 32] of Q8_0.
 std::string good(uint32_t version = 3) {
   return Writer()
       .header(2, 2, version)
@@ -113,7 +113,7 @@ TEST(Gguf, EveryTruncationIsAnError) {
   }
 }
 
-// Every number of the header becomes every extreme: an error or a file, and nothing beyond the bytes is touched.
+// Sets every number of the header to every extreme. The result is an error or a file, without reads outside the bytes.
 TEST(Gguf, NoNumberLeadsOutOfTheFile) {
   const std::string bytes = good();
   int refused = 0;
@@ -145,9 +145,9 @@ std::vector<Bad> bad_headers() {
       {"version 1", Writer().header(0, 0, 1).bytes, kUnsupportedModel, "version 1"},
       {"version 4", Writer().header(0, 0, 4).bytes, kUnsupportedModel, "version 4"},
       {"big-endian", Writer().header(0, 0, 0x03000000).bytes, kUnsupportedModel, "big-endian"},
-      {"tensors beyond the file", Writer().header(1u << 30, 0).bytes, kCorruptFile, "tensors"},
-      {"keys beyond the file", Writer().header(0, 1u << 30).bytes, kCorruptFile, "metadata keys"},
-      {"all ones", Writer().header(~uint64_t{0}, ~uint64_t{0}).bytes, kCorruptFile, "tensors"},
+      {"tensors beyond the file", Writer().header(1u << 30, 0).bytes, kCorruptFile, "tensor count"},
+      {"keys beyond the file", Writer().header(0, 1u << 30).bytes, kCorruptFile, "metadata key count"},
+      {"all ones", Writer().header(~uint64_t{0}, ~uint64_t{0}).bytes, kCorruptFile, "tensor count"},
   };
 }
 
@@ -161,9 +161,9 @@ std::vector<Bad> bad_metadata() {
     return w.bytes;
   };
   return {
-      {"key without name", one([](Writer& w) { w.key_u32("", 1); }), kCorruptFile, "no name"},
+      {"key without name", one([](Writer& w) { w.key_u32("", 1); }), kCorruptFile, "name is empty"},
       {"long key", one([](Writer& w) { w.number<uint64_t>(65536); }), kCorruptFile, "65536 bytes"},
-      {"length of a key", one([](Writer& w) { w.number(~uint64_t{0}); }), kCorruptFile, "a key of"},
+      {"length of a key", one([](Writer& w) { w.number(~uint64_t{0}); }), kCorruptFile, "a key has"},
       {"unknown type", one([](Writer& w) { w.key("k", 13); }), kCorruptFile, "value type 13"},
       {"huge type", one([](Writer& w) { w.key("k", ~0u); }), kCorruptFile, "value type"},
       {"bool of 2", one([](Writer& w) { w.key("k", 7).number<uint8_t>(2); }), kCorruptFile, "bool"},
@@ -187,7 +187,8 @@ std::vector<Bad> bad_metadata() {
       {"alignment 3", one([](Writer& w) { w.key_u32("general.alignment", 3); }), kCorruptFile, "power of two"},
       {"alignment 2^31", one([](Writer& w) { w.key_u32("general.alignment", 1u << 31); }), kCorruptFile,
        "power of two"},
-      {"alignment as text", one([](Writer& w) { w.key_text("general.alignment", "32"); }), kCorruptFile, "no integer"},
+      {"alignment as text", one([](Writer& w) { w.key_text("general.alignment", "32"); }), kCorruptFile,
+       "expected an integer"},
   };
 }
 
@@ -201,8 +202,8 @@ std::vector<Bad> bad_tensors() {
   };
   const uint64_t big = uint64_t{1} << 32;
   return {
-      {"no name", one("", {4}, 0, 0), kCorruptFile, "no name"},
-      {"long name", one(std::string(256, 'n'), {4}, 0, 0), kCorruptFile, "a name of 256"},
+      {"no name", one("", {4}, 0, 0), kCorruptFile, "name is empty"},
+      {"long name", one(std::string(256, 'n'), {4}, 0, 0), kCorruptFile, "a name has 256"},
       {"no dimensions", one("t", {}, 0, 0), kCorruptFile, "0 dimensions"},
       {"five dimensions", one("t", {1, 1, 1, 1, 1}, 0, 0), kCorruptFile, "5 dimensions"},
       {"dimension 0", one("t", {0}, 0, 0), kCorruptFile, "dimension 0"},
@@ -215,9 +216,9 @@ std::vector<Bad> bad_tensors() {
       {"gone type", one("t", {32}, 4, 0), kUnsupportedModel, "ggml type 4"},
       {"type of the future", one("t", {32}, 1000, 0), kUnsupportedModel, "ggml type 1000"},
       {"type 2^32 - 1", one("t", {32}, ~0u, 0), kUnsupportedModel, "ggml type"},
-      {"half a block", one("t", {48}, 8, 0), kCorruptFile, "whole blocks of 32"},
-      {"half a super-block", one("t", {128, 2}, 12, 0), kCorruptFile, "whole blocks of 256"},
-      {"unaligned", one("t", {4}, 0, 4), kCorruptFile, "no multiple of 32"},
+      {"half a block", one("t", {48}, 8, 0), kCorruptFile, "multiple of 32"},
+      {"half a super-block", one("t", {128, 2}, 12, 0), kCorruptFile, "multiple of 256"},
+      {"unaligned", one("t", {4}, 0, 4), kCorruptFile, "multiple of the alignment 32"},
       {"offset beyond", one("t", {4}, 0, 1u << 20), kCorruptFile, "truncated"},
       {"offset of 2^64 - 32", one("t", {4}, 0, ~uint64_t{0} - 31), kCorruptFile, "truncated"},
       {"end beyond", one("t", {65}, 0, 0), kCorruptFile, "truncated"},
@@ -264,7 +265,7 @@ TEST(Gguf, GettersKnowTheirTypes) {
   EXPECT_THROW(m.required_text("absent"), Error);
 }
 
-// A folder that disappears with the test.
+// A temporary folder that is deleted with the test.
 class GgufCheckpointTest : public testing::Test {
  protected:
   GgufCheckpointTest() { fs::create_directories(root_); }
@@ -275,13 +276,13 @@ class GgufCheckpointTest : public testing::Test {
     return (root_ / name).string();
   }
 
-  // Of a tensor below "model.layers."; its name where there is none.
+  // Returns the shape of a tensor below "model.layers.", or its name when it is missing.
   static std::string shape_in_layers(const Checkpoint& checkpoint, const std::string& name) {
     const TensorEntry* entry = checkpoint.find("model.layers." + name);
     return entry != nullptr ? entry->shape.str() : name;
   }
 
-  // The sizes of a model with 2 heads, and room for more keys.
+  // Writes the sizes of a model with 2 heads, with room for more keys.
   static Writer sizes(const std::string& architecture, uint64_t tensors, uint64_t more_keys, uint32_t hidden,
                       uint32_t inner, uint32_t blocks = 1) {
     Writer w;
@@ -292,7 +293,7 @@ class GgufCheckpointTest : public testing::Test {
     w.key_u32(a + "attention.head_count_kv", 1).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
     return w;
   }
-  // A Llama of one layer, 64 wide; every tensor holds its row numbers.
+  // Writes a Llama with one layer of width 64, whose tensors hold their row numbers.
   static Writer llama_keys(uint64_t tensors, uint64_t more_keys = 0, uint32_t blocks = 1) {
     return sizes("llama", tensors, more_keys, 64, 96, blocks);
   }
@@ -413,7 +414,7 @@ TEST_F(GgufCheckpointTest, EncodersMakeVectors) {
   }
 }
 
-// What sees for a model is no model, and does not stand in a model's way.
+// The encoder of a multimodal model is not a model, and does not prevent opening the model next to it.
 TEST_F(GgufCheckpointTest, ProjectorsAreNoModels) {
   const std::string model = write("m.gguf", with_tensors(llama_keys(11), llama_tensors()));
   const std::string projector =
@@ -421,7 +422,7 @@ TEST_F(GgufCheckpointTest, ProjectorsAreNoModels) {
   EXPECT_EQ(open_checkpoint(root_.string())->folder, model);
   const auto found = failure([&] { open_checkpoint(projector); });
   ASSERT_TRUE(found);
-  EXPECT_THAT(found->message, HasSubstr("sees or hears"));
+  EXPECT_THAT(found->message, HasSubstr("image or audio encoder"));
 }
 
 TEST_F(GgufCheckpointTest, SpeaksHuggingFacesNamesAndOrder) {
@@ -433,14 +434,14 @@ TEST_F(GgufCheckpointTest, SpeaksHuggingFacesNamesAndOrder) {
   EXPECT_TRUE(checkpoint->config.at<bool>("tie_word_embeddings"));
   const TensorEntry* q = checkpoint->find("model.layers.0.self_attn.q_proj.weight");
   ASSERT_NE(q, nullptr);
-  // Row i of a head of 32 was stored at 2 i for i < 16, behind those at 2 (i - 16) + 1.
+  // Row i of a head of 32 rows was stored at 2 i if i < 16, otherwise at 2 (i - 16) + 1.
   std::vector<float> values(64 * 64);
   q->read(values.data());
   for (int row = 0; row < 64; ++row) {
     const int i = row % 32, stored = row / 32 * 32 + (i < 16 ? 2 * i : 2 * (i - 16) + 1);
     EXPECT_EQ(values[row * 64], static_cast<float>(stored)) << "row " << row;
   }
-  const std::vector<Tensor> some = q->rows(10, 12);  // across two runs
+  const std::vector<Tensor> some = q->rows(10, 12);  // spans two runs
   int64_t rows = 0;
   for (const Tensor& part : some) rows += part.rows();
   EXPECT_EQ(rows, 12);
@@ -480,7 +481,7 @@ TEST_F(GgufCheckpointTest, NamesWhatItDoesNotKnow) {
     return with_tensors(w, llama_tensors());
   };
   EXPECT_THAT(refused(Writer().header(0, 1).key_text("general.architecture", "rwkv7").data(0).bytes),
-              HasSubstr("\"rwkv7\" is none of afmoe, "));
+              HasSubstr("unknown architecture \"rwkv7\" (expected one of: afmoe, "));
   EXPECT_THAT(refused(Writer().header(0, 0).bytes), HasSubstr("general.architecture"));
   EXPECT_THAT(refused(with_key([](Writer& w) { w.key_f32("llama.attention.novelty", 1); })),
               HasSubstr("llama.attention.novelty"));
@@ -492,10 +493,11 @@ TEST_F(GgufCheckpointTest, NamesWhatItDoesNotKnow) {
   more.push_back({"blk.0.attn_mystery.weight", {64}});
   EXPECT_THAT(refused(with_tensors(llama_keys(12), more)), HasSubstr("blk.0.attn_mystery.weight"));
   more.back() = {"output_norm.bias", {64}};
-  EXPECT_EQ(refused(with_tensors(llama_keys(12), more)), "");  // a known name; the model asks for what it needs
+  // The name is known; the model takes the tensors it needs.
+  EXPECT_EQ(refused(with_tensors(llama_keys(12), more)), "");
 }
 
-// Granite 4, a Mamba 2 layer and one with attention: kinds of layers, decays, convolutions, an MLP in two matrices.
+// Granite 4 with a Mamba 2 layer and an attention layer: layer types, decays, convolutions, an MLP in two matrices.
 TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
   Writer w;
   w.header(22, 15).key_text("general.architecture", "granitehybrid");
@@ -550,7 +552,7 @@ TEST_F(GgufCheckpointTest, RecurrentLayersAreThoseWithoutKvHeads) {
   for (int row = 0; row < 48; ++row) EXPECT_EQ(values[row * 64], static_cast<float>(row % 24));
 }
 
-// Kimi Linear: delta attention where there are no kv heads, its tensors with the dimensions that the converter adds.
+// Kimi Linear: layers without kv heads use delta attention, whose tensors have the dimensions that the converter adds.
 TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
   const std::string a = "kimi-linear.";
   const auto file = [&](uint32_t gating) {
@@ -594,7 +596,7 @@ TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
   EXPECT_THAT(refused ? refused->message : "", HasSubstr("expert_gating_func"));
 }
 
-// Nemotron 3: a width makes a layer one of experts, with a latent stream where the file has one.
+// Nemotron 3: a nonzero width makes a layer of experts, with a latent stream where the file has one.
 TEST_F(GgufCheckpointTest, NemotronsExpertsAreWhereThereIsAWidth) {
   const std::string a = "nemotron_h_moe.";
   const auto file = [&](uint32_t second_width) {
@@ -634,7 +636,7 @@ TEST_F(GgufCheckpointTest, NemotronsExpertsAreWhereThereIsAWidth) {
   EXPECT_THAT(refused ? refused->message : "", HasSubstr("feed_forward_length"));
 }
 
-// Qwen 3.5: value heads in turn need the key heads as often as these take turns.
+// Qwen 3.5: value heads in turns require repeating the key heads as often as the turns.
 TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
   const std::string a = "qwen35.";
   Writer w = sizes("qwen35", 4, 8, 32, 96);
@@ -655,7 +657,7 @@ TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
   qkv->read(values.data());
   std::vector<int> rows;
   for (int row = 0; row < 44; ++row) rows.push_back(static_cast<int>(values[row * 32]));
-  std::vector<int> expected;  // two key heads of three rows, twice; the same of the keys; values
+  std::vector<int> expected;  // two key heads of three rows, twice; then keys in the same way; then values
   for (const int first : {0, 0, 6, 6}) {
     for (int i = 0; i < 6; ++i) expected.push_back(first + i);
   }
@@ -664,7 +666,7 @@ TEST_F(GgufCheckpointTest, KeysOfDeltaNetsAreRepeated) {
   EXPECT_EQ(checkpoint->find("model.layers.0.linear_attn.conv1d.weight")->shape.str(), "[44, 1, 4]");
 }
 
-// gpt-oss: gates and the other halves of the experts come apart, their biases, too.
+// gpt-oss: the gate and up halves of the experts are stored separately, and so are their biases.
 TEST_F(GgufCheckpointTest, HalvesOfExpertsAreStackedWithTheirBiases) {
   const std::string a = "gpt-oss.";
   Writer w = sizes("gpt-oss", 8, 3, 32, 4);
@@ -688,7 +690,7 @@ TEST_F(GgufCheckpointTest, HalvesOfExpertsAreStackedWithTheirBiases) {
   EXPECT_EQ(bias->shape.str(), "[3, 8]");
   std::vector<float> values(24);
   bias->read(values.data());
-  for (int i = 0; i < 24; ++i) EXPECT_EQ(values[i], static_cast<float>(i / 8)) << i;  // rows of gate and up are alike
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(values[i], static_cast<float>(i / 8)) << i;  // rows of gate and up are equal
 }
 
 TEST_F(GgufCheckpointTest, EndsAreThoseOfTheMetadataAndOfKnownTexts) {

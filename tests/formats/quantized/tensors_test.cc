@@ -1,4 +1,4 @@
-// Packed numbers of quantizers, read tile by tile, beside the same read one by one; and the blocks made of them.
+// Tests that packed numbers of quantizers read tile by tile match those read one by one, and the blocks made from them.
 #include "formats/quantized/tensors.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ const std::byte* bytes_of(const std::vector<uint32_t>& words) {
   return reinterpret_cast<const std::byte*>(words.data());
 }
 
-// Tiles of rows that begin and end anywhere, of a matrix that has one tile of inputs and a part of the next.
+// Tiles of rows at arbitrary positions, in a matrix with one full tile of inputs and a partial one.
 constexpr int64_t kOutputs = 72, kInputs = kTileInputs + 104;
 template <class Read, class At>
 void expect_tiles(const Read& read, const At& at) {
@@ -60,7 +60,7 @@ TEST(AwqFields, TilesHaveTheNumbersOfTheirRows) {
                [&](int64_t output, int64_t input) { return fields.at(input, output); });
 }
 
-// The layout itself, as AutoAWQ writes it: output o of eight is in bits 4 * order[o] of the word.
+// The layout as AutoAWQ writes it: output o of eight is in bits 4 * order[o] of the word.
 TEST(AwqFields, OutputsOfAWordAreInTurn) {
   const std::vector<uint32_t> data = {0x76543210};
   const AwqFields fields{bytes_of(data), 1};
@@ -71,7 +71,7 @@ TEST(AwqFields, OutputsOfAWordAreInTurn) {
 TEST(GroupMatrix, BlocksAndPlainRowsHaveTheValuesOfTheMatrix) {
   ThreadPool pool(2);
   constexpr int64_t kColumns = kTileInputs + 128;
-  for (const int64_t group : {128, 48}) {  // the second has no blocks
+  for (const int64_t group : {128, 48}) {  // no block format fits groups of 48
     const std::vector<uint32_t> data = random_words(kOutputs * kColumns / 8);
     const PackedFields fields{bytes_of(data), kOutputs, 1, 4};
     GroupMatrix matrix{.bits = 4, .outputs = kOutputs, .inputs = kColumns, .group = group};

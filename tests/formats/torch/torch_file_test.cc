@@ -1,4 +1,4 @@
-// Files of torch.save: what is read, and that nothing in a hostile one is ever run, followed or believed.
+// Tests torch.save files: valid ones are read, and nothing in a hostile one is ever run, followed or trusted.
 #include "formats/torch/torch_file.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ std::string counting(int n) {
   return floats(all);
 }
 
-// One tensor "w" over a storage of six floats, 0 to 5.
+// Returns a file with one tensor "w" over a storage of six floats, 0 to 5.
 std::string one_tensor(int64_t offset, const std::vector<int64_t>& size, const std::vector<int64_t>& stride) {
   return zip(torch_files(state_dict({{"w", tensor(storage("FloatStorage", "0", 6), offset, size, stride)}}),
                          {{"0", counting(6)}}));
@@ -256,11 +256,11 @@ void add_opcodes(std::vector<Hostile>& all) {
   refused("PROTO", "\x80\x06"s);
   refused("0xff", "\xff");
   all.push_back({"protocol 0", with_pickle("(dp0\n."), "PROTO"});
-  all.push_back({"no end", with_pickle(kBegin + kNone), "ends in the middle"});
+  all.push_back({"no end", with_pickle(kBegin + kNone), "unexpected end of file"});
   all.push_back({"nothing", with_pickle(""), "PROTO"});
-  all.push_back({"bytes behind the end", with_pickle(state_dict({}) + "cos\nsystem\n"), "behind the end"});
-  all.push_back({"two values", with_pickle(kBegin + kNone + kEmptyDict + kStop), "left over"});
-  all.push_back({"marks left", with_pickle(kBegin + kMark + kEmptyDict + kStop), "left over"});
+  all.push_back({"bytes behind the end", with_pickle(state_dict({}) + "cos\nsystem\n"), "after the end"});
+  all.push_back({"two values", with_pickle(kBegin + kNone + kEmptyDict + kStop), "unused values"});
+  all.push_back({"marks left", with_pickle(kBegin + kMark + kEmptyDict + kStop), "unused values"});
 }
 
 void add_bombs(std::vector<Hostile>& all) {
@@ -271,18 +271,19 @@ void add_bombs(std::vector<Hostile>& all) {
   };
   std::string doubling = kBegin + kEmptyList + put(0);
   for (int i = 0; i < 60; ++i) doubling += get(0) + get(0) + kTuple2 + put(0);
-  all.push_back({"memo doubling 60 times", with_pickle(doubling + kStop), "left over"});
+  all.push_back({"memo doubling 60 times", with_pickle(doubling + kStop), "unused values"});
   all.push_back({"three million values", with_pickle(kBegin + repeated(kNone, 3'000'000) + kStop), "more than"});
   all.push_back({"three million marks", with_pickle(kBegin + repeated(kMark, 3'000'000) + kStop), "marks"});
   all.push_back(
       {"five million references", with_pickle(kBegin + kNone + put(0) + repeated(get(0), 5'000'000) + kStop), "stack"});
   all.push_back({"a large pickle", with_pickle(kBegin + std::string(33u << 20, 'N') + kStop), "at most"});
+  all.push_back({"tuples a million deep", with_pickle(kBegin + kNone + repeated(kTuple1, 1'000'000) + kStop),
+                 "contains a tuple"});
   all.push_back(
-      {"tuples a million deep", with_pickle(kBegin + kNone + repeated(kTuple1, 1'000'000) + kStop), "holds a tuple"});
-  all.push_back(
-      {"a list in itself", with_pickle(kBegin + kEmptyList + put(0) + get(0) + kAppend + kStop), "holds a list"});
+      {"a list in itself", with_pickle(kBegin + kEmptyList + put(0) + get(0) + kAppend + kStop), "contains a list"});
   all.push_back({"a dictionary in itself",
-                 with_pickle(kBegin + kOrderedDict + put(0) + text("w") + get(0) + kSetItem + kStop), "no tensor"});
+                 with_pickle(kBegin + kOrderedDict + put(0) + text("w") + get(0) + kSetItem + kStop),
+                 "expected a tensor"});
 }
 
 void add_tensors(std::vector<Hostile>& all) {
@@ -290,18 +291,18 @@ void add_tensors(std::vector<Hostile>& all) {
                           const std::vector<int64_t>& stride, const std::string& message) {
     all.push_back({name, one_tensor(offset, size, stride), message});
   };
-  shaped("beyond the storage", 1, {6}, {1}, "leads out of its storage");
-  shaped("negative offset", -1, {1}, {1}, "leads out of its storage");
+  shaped("beyond the storage", 1, {6}, {1}, "exceeds its storage");
+  shaped("negative offset", -1, {1}, {1}, "exceeds its storage");
   shaped("negative size", 0, {-1}, {1}, "negative");
   shaped("negative stride", 5, {6}, {-1}, "negative");
-  shaped("stride beyond", 0, {2}, {6}, "leads out of its storage");
-  shaped("overflowing size", 0, {INT64_MAX, 2}, {0, 0}, "leads out of its storage");
-  shaped("overflowing stride", 0, {3}, {INT64_MAX}, "leads out of its storage");
-  shaped("overflowing offset", INT64_MAX, {2}, {1}, "leads out of its storage");
+  shaped("stride beyond", 0, {2}, {6}, "exceeds its storage");
+  shaped("overflowing size", 0, {INT64_MAX, 2}, {0, 0}, "exceeds its storage");
+  shaped("overflowing stride", 0, {3}, {INT64_MAX}, "exceeds its storage");
+  shaped("overflowing offset", INT64_MAX, {2}, {1}, "exceeds its storage");
   shaped("expanded to a terabyte", 0, {1 << 20, 1 << 20}, {0, 0}, "repeats elements");
   shaped("five dimensions", 0, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}, "dimensions");
   shaped("strides of another rank", 0, {2, 3}, {1}, "strides");
-  shaped("empty beyond the storage", 7, {0}, {1}, "leads out of its storage");
+  shaped("empty beyond the storage", 7, {0}, {1}, "exceeds its storage");
   const auto value = [&](const std::string& name, const std::string& code, const std::string& message) {
     all.push_back({name, with_value(code), message});
   };
@@ -311,31 +312,31 @@ void add_tensors(std::vector<Hostile>& all) {
   value("storage that is not there", tensor(storage("FloatStorage", "1", 6), 0, {6}, {1}),
         "data/1 is not in the archive");
   value("storage by a path", tensor(storage("FloatStorage", "../data.pkl", 6), 0, {6}, {1}), "is not in the archive");
-  value("class that is none", tensor(storage("float8_e4m3fn", "0", 6), 0, {6}, {1}), "is no class of storages");
+  value("class that is none", tensor(storage("float8_e4m3fn", "0", 6), 0, {6}, {1}), "is not a storage class");
   value("complex numbers", tensor(storage("ComplexFloatStorage", "0", 3), 0, {3}, {1}), "'torch.ComplexFloatStorage'");
   value("a persistent id that is no storage", tensor(text("file:///etc/passwd") + kPersistent, 0, {6}, {1}),
-        "its storage is not");
+        "invalid storage");
   value("no storage", tensor(kNone, 0, {6}, {1}), "the storage is None");
   value("too few arguments", global("torch._utils", "_rebuild_tensor_v2") + kEmptyTuple + kReduce, "missing");
   value("parameter of a parameter",
         global("torch._utils", "_rebuild_parameter") + global("torch._utils", "_rebuild_parameter") + kGood + kTuple1 +
             kReduce + kTuple1 + kReduce,
-        "no tensor");
+        "expected a tensor");
   value("metadata",
         global("torch._utils", "_rebuild_tensor_v2") + kMark + kFloats + integer(0) + tuple({6}) + tuple({1}) + kFalse +
             kOrderedDict + kEmptyDict + text("neg") + kTrue + kSetItem + kTuple + kReduce,
         "metadata");
-  value("an integer", integer(3), "which is no tensor");
-  value("a nested dictionary", kOrderedDict, "which is no tensor");
+  value("an integer", integer(3), "expected a tensor");
+  value("a nested dictionary", kOrderedDict, "expected a tensor");
   all.push_back(
-      {"a key that is no text", with_pickle(kBegin + kEmptyDict + integer(1) + kGood + kSetItem + kStop), "for a key"});
+      {"a key that is no text", with_pickle(kBegin + kEmptyDict + integer(1) + kGood + kSetItem + kStop), "as a key"});
   all.push_back({"a tensor twice", with_pickle(state_dict({{"w", kGood}, {"w", kGood}})), "twice"});
-  all.push_back({"a list of tensors", with_pickle(kBegin + kEmptyList + kGood + kAppend + kStop), "holds a list"});
+  all.push_back({"a list of tensors", with_pickle(kBegin + kEmptyList + kGood + kAppend + kStop), "contains a list"});
   std::vector<std::pair<std::string, std::string>> views;
   for (int i = 0; i < 2000; ++i)
     views.push_back({fmt::format("v{}", i), tensor(storage("FloatStorage", "0", 65536), 0, {256, 256}, {1, 256})});
   all.push_back({"gigabytes of transposed views", zip(torch_files(state_dict(views), {{"0", counting(65536)}})),
-                 "larger than the file"});
+                 "exceed the size of the file"});
 }
 
 void add_archives(std::vector<Hostile>& all) {
@@ -347,28 +348,28 @@ void add_archives(std::vector<Hostile>& all) {
     change(copy);
     all.push_back({name, zip(copy, zip64), message});
   };
-  changed("a name that leads out", "inside of the archive", [](auto& f) { f[2].name = "archive/../../etc/cron.d/x"; });
-  changed("an absolute name", "inside of the archive", [](auto& f) { f[2].name = "/etc/passwd"; });
-  changed("a name with NUL", "inside of the archive", [](auto& f) { f[2].name = "archive/data/0\0x"s; });
-  changed("a name with a backslash", "inside of the archive", [](auto& f) { f[2].name = "archive\\data\\0"; });
+  changed("a name that leads out", "inside the archive", [](auto& f) { f[2].name = "archive/../../etc/cron.d/x"; });
+  changed("an absolute name", "inside the archive", [](auto& f) { f[2].name = "/etc/passwd"; });
+  changed("a name with NUL", "inside the archive", [](auto& f) { f[2].name = "archive/data/0\0x"s; });
+  changed("a name with a backslash", "inside the archive", [](auto& f) { f[2].name = "archive\\data\\0"; });
   changed("a compressed member", "compressed (method 8)", [](auto& f) { f[2].method = 8; });
   changed("an encrypted member", "encrypted", [](auto& f) { f[2].flags = 1; });
-  changed("a member twice", "there twice", [](auto& f) { f.push_back(f[2]); });
+  changed("a member twice", "appears twice", [](auto& f) { f.push_back(f[2]); });
   changed("overlapping members", "", [&](auto& f) { f[2].size_shift = 200; });
-  changed("a member beyond the file", "not all in the file", [](auto& f) { f[2].size_shift = 1 << 30; });
+  changed("a member beyond the file", "exceed the end of the file", [](auto& f) { f[2].size_shift = 1 << 30; });
   changed("a member that begins elsewhere", "does not begin", [](auto& f) { f[2].local_shift = 1; });
   changed("a member that begins beyond", "does not begin", [](auto& f) { f[2].local_shift = 1 << 30; });
   changed(
-      "64-bit sizes that overflow", "not all in the file", [](auto& f) { f[2].size_shift = -25; }, true);
+      "64-bit sizes that overflow", "exceed the end of the file", [](auto& f) { f[2].size_shift = -25; }, true);
   changed(
       "64-bit offsets that overflow", "does not begin", [](auto& f) { f[2].local_shift = INT64_MIN; }, true);
-  changed("another name inside", "another name", [](auto& f) { f[2].local_name = "archive/data/1"; });
+  changed("another name inside", "a different name", [](auto& f) { f[2].local_name = "archive/data/1"; });
   changed("no pickle", "no data.pkl", [](auto& f) { f[0].name = "archive/data.txt"; });
   changed("a TorchScript program", "TorchScript", [](auto& f) { f.push_back({"archive/constants.pkl", "x"}); });
   changed("the other byte order", "byteorder 'big'", [](auto& f) { f[1].data = "big"; });
   all.push_back({"cut in half", good.substr(0, good.size() / 2), "truncated"});
   all.push_back({"one byte short", good.substr(0, good.size() - 1), "truncated"});
-  all.push_back({"empty", "", "not a file of torch.save"});
+  all.push_back({"empty", "", "not a torch.save file"});
   all.push_back({"only a signature", "PK\3\4", "too short"});
   std::string counted = good;
   counted[counted.size() - 12] = '\xff';
@@ -412,7 +413,7 @@ TEST(TorchFile, HostileFilesAreRefusedByName) {
   }
 }
 
-// A file cut or changed anywhere is an error or a tensor inside of the file, never a read outside of it.
+// A file that is cut or changed anywhere gives an error or a tensor inside the file, never a read outside it.
 TEST(TorchFile, EveryByteMayBeWrong) {
   const std::string good = one_tensor(0, {2, 3}, {3, 1});
   for (size_t size = 0; size < good.size(); ++size) EXPECT_THROW(read(good.substr(0, size)), Error) << size;

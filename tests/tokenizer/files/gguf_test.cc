@@ -1,5 +1,5 @@
-// Tokenizers out of GGUF files: the vocabularies of public models with llama.cpp's own vectors (in the folder that
-// SLUICE_GOLDENS names), and small ones made here.
+// Tests tokenizers from GGUF files: the vocabularies of public models with llama.cpp's own vectors (in the folder named
+// by SLUICE_GOLDENS), and small ones made in memory.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -56,7 +56,7 @@ TEST(GgufTokenizer, AgreesWithTheVectorsOfPublicVocabularies) {
   EXPECT_GE(files, 5);
 }
 
-// Metadata held by a test: values point into `storage`.
+// Metadata for a test; the values point into `storage`.
 class Metadata {
  public:
   GgufMetadata data;
@@ -112,8 +112,8 @@ void expect_error(F&& f, ErrorCode code, const std::string& part) {
   }
 }
 
-// Gemma 4: merges of characters, of newlines too; spaces are spelled as SentencePiece does, and what the vocabulary
-// lacks in bytes.
+// Gemma 4 merges characters, newlines included. It spells spaces like SentencePiece, and characters that the vocabulary
+// lacks as bytes.
 TEST(GgufTokenizer, MergesCharacters) {
   Metadata m;
   m.data.file = "test.gguf";

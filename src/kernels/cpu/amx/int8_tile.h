@@ -1,5 +1,6 @@
-// Sixteen rows of int8 inputs by a decoded panel, on AMX tiles: a tile product is the exact dot products of one part of
-// a block, whose sums in fp32 are the same operations in the same order as on vectors. Included by matmul_int8.cc only.
+// Multiplies sixteen rows of int8 inputs by a decoded panel on AMX tiles. A tile matmul computes the exact dot products
+// of one part of a block. The fp32 sums use the same operations in the same order as the vector path. Included by
+// matmul_int8.cc only.
 #pragma once
 
 #include "kernels/cpu/amx/tiles.h"
@@ -9,7 +10,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-// One panel's weights: quants [count][kRows][kByteRow] with their offset taken off, scales and minima
+// The weights of one panel: quants [count][kRows][kByteRow] with the offset subtracted, and scales and minima
 // [count][2][kPanel].
 struct TilePanel {
   const std::byte* quants;
@@ -17,12 +18,12 @@ struct TilePanel {
   const float* mins;
 };
 
-// sums[16] (`stride` floats apart) += sixteen rows of x by `count` blocks of a panel.
+// sums[16] (`stride` floats apart) += sixteen rows of x times `count` blocks of a panel.
 template <Int8Traits Traits>
 void multiply_tile(Int8Rows<Traits> x, const TilePanel& panel, int64_t count, float* sums, int64_t stride) {
   constexpr int64_t kPartBytes = kRows / Traits.subs * kByteRow;
   const auto row_bytes = x.stride * static_cast<int64_t>(sizeof(InputBlock<Traits>));
-  alignas(64) int32_t products[2][kTileRows][kPanel];  // in turns: the next is computed while one is added
+  alignas(64) int32_t products[2][kTileRows][kPanel];  // double buffer: one is computed while the other is added
   Vec acc[kTileRows];
   SLUICE_UNROLL
   for (int r = 0; r < kTileRows; ++r) acc[r] = load(sums + r * stride, All{});

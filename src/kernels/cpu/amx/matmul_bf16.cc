@@ -1,12 +1,12 @@
-// Products with bf16 weights on AMX tiles: the panels of kernels/cpu/panels.h are tiles as they are, 32 inputs of 16
-// columns in 16 rows of 64 bytes. x is rounded to bf16; a tile product adds even and odd inputs of 32 in fp32, both in
-// ascending order, and adds them to the row's sum. That is the same for every number of rows, so a row's bits depend on
-// nothing but the row.
+// Matmul with bf16 weights on AMX tiles. The panels of kernels/cpu/panels.h already have the shape of tiles: 32 inputs
+// of 16 columns in 16 rows of 64 bytes. x is rounded to bf16. A tile matmul adds the even and the odd inputs of 32 in
+// fp32, each in ascending order, and adds both to the row's sum. This order is the same for every number of rows, so a
+// row's bits depend only on the row.
 //
-// Up to kFewRows rows: every pair of panels is one stream from memory. More, which the second cache holds: so is the
-// pair of panels of a task, and all rows take its next steps from the first cache. Beyond, tiles multiply faster than
-// the third cache gives what they need, so a task has more panels: its rows of x for a few steps over k stay in the
-// second cache, and its sums, while one pair of panels after the other is multiplied.
+// Up to kFewRows rows take the GEMV path: every pair of panels is one stream from memory. With more rows that fit in
+// L2, a task is one pair of panels: its steps stay in L1 for all rows. With still more rows, tiles multiply faster than
+// L3 can deliver. A task then has more panels: L2 holds a few steps of its rows of x, and its sums, while one pair of
+// panels after the other is multiplied.
 #include <algorithm>
 
 #include "base/thread_pool.h"
@@ -20,23 +20,23 @@ namespace {
 
 using kernels::kPanel;
 
-constexpr int64_t kInputs = 32;                       // of a step over k: a tile product
-constexpr int64_t kStepBytes = kInputs * kPanel * 2;  // of a panel's weights in one
-constexpr int64_t kRowBytes = kInputs * 2;            // of a row of x in one
-constexpr int kPair = 2;                              // panels, and tiles of rows, that are multiplied at a time
+constexpr int64_t kInputs = 32;                       // inputs of a step over k: one tile matmul
+constexpr int64_t kStepBytes = kInputs * kPanel * 2;  // weight bytes of a panel in one step
+constexpr int64_t kRowBytes = kInputs * 2;            // bytes of a row of x in one step
+constexpr int kPair = 2;                              // panels, and tiles of rows, multiplied together
 constexpr int64_t kFewRows = kPair * kTileRows;
-constexpr int64_t kBlockRows = 256;                   // of a task
-constexpr size_t kHeldBytes = 1 << 20;                // of its rows, if the second cache is to hold them
-constexpr int64_t kHeldSteps = 16;                    // of a pair of panels in the first cache, then
-constexpr int64_t kBlockSteps = 8, kTaskPanels = 32;  // else: 128 KiB of x and 512 of sums in the second
+constexpr int64_t kBlockRows = 256;                   // rows of a task
+constexpr size_t kHeldBytes = 1 << 20;                // most bytes of x for which L2 holds all rows
+constexpr int64_t kHeldSteps = 16;                    // steps of a pair of panels that L1 holds in that case
+constexpr int64_t kBlockSteps = 8, kTaskPanels = 32;  // otherwise: 128 KiB of x and 512 KiB of sums in L2
 constexpr int64_t kPassRows = 4 * kBlockRows;         // rows per pass over the weights: bounds the scratch memory
-constexpr int64_t kAheadBytes = 4 << 10;              // how far a stream asks memory for what comes
-constexpr int64_t kPairSums = kPair * kPanel;         // floats of a row's sums of two panels
+constexpr int64_t kAheadBytes = 4 << 10;              // prefetch distance of the GEMV path
+constexpr int64_t kPairSums = kPair * kPanel;         // floats per row for the sums of two panels
 
 int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Rows of x as bf16 in tiles: [tile][step][row][32 inputs], padded with zeros to whole steps. A tile has 16 rows, the
-// last one as many as are left.
+// Rows of x as bf16 in tiles: [tile][step][row][32 inputs], padded with zeros to whole steps. A tile has 16 rows; the
+// last one has the remaining rows.
 struct Inputs {
   std::byte* data;
   int64_t rows, steps;
@@ -51,7 +51,7 @@ struct Inputs {
   }
 };
 
-// `rows` of them; zeros behind.
+// Rounds `rows` rows to bf16 and pads with zeros.
 void round_rows(ops::Queue& queue, const Tensor& x, int64_t first, int64_t rows, const Inputs& to) {
   const int64_t k = x.shape[1];
   constexpr int64_t kGrain = 1 << 15;  // elements worth handing to another thread
@@ -69,7 +69,7 @@ void round_rows(ops::Queue& queue, const Tensor& x, int64_t first, int64_t rows,
   });
 }
 
-// What is multiplied: `R` tiles of rows of x by P panels, and how far the next step of either is.
+// Operands of a tile matmul: up to kPair tiles of rows of x and P panels, with the distances to their next steps.
 struct Operands {
   const std::byte* rows[kPair];
   int64_t row_step[kPair];
@@ -77,7 +77,7 @@ struct Operands {
   int64_t panel_bytes;
 };
 
-// Sums in the tiles += so many steps. `ask(i)` asks for what comes, at every step.
+// Adds `steps` steps to the sums in the tiles. Each step i calls ask(i), which prefetches.
 template <int R, int P, class Ask>
 SLUICE_INLINE void multiply_steps(Operands o, int64_t steps, Ask&& ask) {
   for (int64_t i = 0; i < steps; ++i) {
@@ -99,7 +99,7 @@ SLUICE_INLINE void multiply_steps(Operands o, int64_t steps, Ask&& ask) {
   }
 }
 
-// Sums of R tiles of rows by P panels, rows of kPairSums.
+// Load or store the sums of R tiles of rows by P panels, in rows of kPairSums floats.
 template <int R, int P>
 SLUICE_INLINE void begin_sums(const float* from) {
   constexpr int64_t kBytes = kPairSums * sizeof(float);
@@ -124,7 +124,7 @@ SLUICE_INLINE void leave_sums(float* to) {
   if constexpr (R == 2 && P == 2) _tile_stored(3, to + kTileRows * kPairSums + kPanel, kBytes);
 }
 
-// Packed weights, and the last inputs of two of their panels, of which there are no whole step, padded with zeros.
+// Packed weights. copy_tail() copies the inputs after the last whole step of up to two panels, padded with zeros.
 class Panels {
  public:
   explicit Panels(const ops::Weight& weight)
@@ -148,7 +148,7 @@ class Panels {
   int64_t bytes_, count_;
 };
 
-// Up to kFewRows rows by P panels, which are read once.
+// GEMV path: up to kFewRows rows by P panels. The weights are read once.
 template <int R, int P>
 void stream(const ops::MatmulArgs& args, const Panels& panels, const Inputs& x, int64_t first_row, int64_t panel) {
   alignas(64) float sums[kFewRows * kPairSums];
@@ -182,10 +182,10 @@ void stream(const ops::MatmulArgs& args, const Panels& panels, const Inputs& x, 
   }
 }
 
-// A task of many rows: kBlockRows of them at most, from `first` of x on, by up to kTaskPanels panels.
+// A task of many rows: at most kBlockRows rows from row `first` of x, by up to kTaskPanels panels.
 class Block {
  public:
-  // `sums`: of every pair of panels, [kBlockRows][kPairSums].
+  // `sums` holds every pair of panels: [kBlockRows][kPairSums] each.
   Block(const Panels& panels, const Inputs& x, int64_t first, int64_t panel, int64_t count, int64_t block_steps,
         float* sums)
       : panels_(panels),
@@ -215,7 +215,7 @@ class Block {
     }
   }
 
-  // The first `rows` of them are rows from `row` on of the result.
+  // Writes the first `rows` rows of the block to the rows of the result from `row` on.
   void write(const ops::MatmulArgs& args, int64_t row, int64_t rows) const {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t p = 0; p < count_; ++p) {
@@ -236,12 +236,13 @@ class Block {
     }
   }
 
-  // All rows; meanwhile the panels' next steps, or the next panels' ones, are asked for.
+  // Multiplies all rows. Meanwhile it prefetches the next steps of the panels, or the next panels.
   template <int P>
   void multiply_rows(int64_t pair, const std::byte* weights, int64_t panel_bytes, int64_t step, int64_t steps,
                      const std::byte* next) {
     constexpr int64_t kLines = kStepBytes / 64;
-    const int64_t each = pieces(kLines * kPair, tiles_);  // lines of a panel, for each step of a pair of tiles
+    // Cache lines of a panel to prefetch per step of a pair of tiles.
+    const int64_t each = pieces(kLines * kPair, tiles_);
     for (int64_t tile = 0; tile < tiles_; tile += kPair) {
       float* sums = sums_of(pair, tile * kTileRows);
       begin_sums<2, P>(step == 0 ? nullptr : sums);
@@ -290,7 +291,7 @@ void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) {
   const int64_t total = args.x.shape[0], k = args.weight->k;
   if (total <= kFewRows) return multiply_few(queue, args, total);
   const Panels panels(*args.weight);
-  constexpr int64_t kSums = kTaskPanels / kPair * kBlockRows * kPairSums;  // floats of a thread
+  constexpr int64_t kSums = kTaskPanels / kPair * kBlockRows * kPairSums;  // floats of sums per thread
   for (int64_t pass = 0; pass < total; pass += kPassRows) {
     const int64_t rows = std::min(kPassRows, total - pass), padded = pieces(rows, kFewRows) * kFewRows;
     const size_t x_bytes = Inputs::bytes(padded, k);
@@ -301,21 +302,20 @@ void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) {
     round_rows(queue, args.x, pass, rows, x);
     const int64_t blocks = pieces(rows, kBlockRows);
     const bool held = blocks == 1 && x_bytes <= kHeldBytes;
-    // Enough tasks that threads end together.
+    // Makes enough tasks for all threads to finish together.
     const int64_t share = panels.count() * blocks / (2 * queue.threads().threads());
     const int64_t task_panels = held ? kPair : std::clamp<int64_t>(share / kPair * kPair, kPair, kTaskPanels);
     const int64_t steps = held ? kHeldSteps : kBlockSteps;
-    // Blocks of one group of panels follow each other, so that its weights come from memory once.
-    queue.threads().parallel_for(
-        pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
-          for (int64_t task = begin; task < end; ++task) {
-            const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
-            Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
-                        sums + worker * kSums);
-            block.multiply();
-            block.write(args, pass + first, std::min(kBlockRows, rows - first));
-          }
-        });
+    // Blocks of the same panels run consecutively, so the weights are read from memory once.
+    queue.threads().parallel_for(pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
+        Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
+                    sums + worker * kSums);
+        block.multiply();
+        block.write(args, pass + first, std::min(kBlockRows, rows - first));
+      }
+    });
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace sluice::SLUICE_ISA {
 
-inline constexpr int kTileRows = 16;   // most rows of a tile
-inline constexpr int kTileBytes = 64;  // most bytes of a row
+inline constexpr int kTileRows = 16;   // most rows in a tile
+inline constexpr int kTileBytes = 64;  // most bytes in a row
 
 struct [[gnu::packed]] TileConfig {
   uint8_t palette = 1, start_row = 0;
@@ -18,8 +18,8 @@ struct [[gnu::packed]] TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Loaded for a scope. Sums of rows0 (rows1) rows in tiles 0 and 1 (2 and 3), x of `bytes` per row, weights of bytes / 4
-// rows.
+// Configures the tiles for a scope. Tiles 0 and 1 have rows0 rows of sums, tiles 2 and 3 rows1. Tiles of x have `bytes`
+// bytes per row; tiles of weights have bytes / 4 rows.
 class TileScope {
  public:
   TileScope(int rows0, int rows1, int bytes) {
@@ -31,8 +31,9 @@ class TileScope {
     for (int tile = 0; tile < 4; ++tile) set(tile, tile < 2 ? rows0 : rows1, kTileBytes);
     set(4, rows0, bytes), set(5, rows1, bytes);
     for (int tile = 6; tile < 8; ++tile) set(tile, bytes / 4, kTileBytes);
-    // The intrinsic of GCC 12 says that eight bytes are read, and the others may never be written.
-    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");  // and what tiles will load is written
+    // GCC 12's intrinsic declares that it reads only eight bytes, so stores to the others may be dropped.
+    // The memory that tiles will load must be written before.
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
   }
   ~TileScope() { _tile_release(); }
   TileScope(const TileScope&) = delete;

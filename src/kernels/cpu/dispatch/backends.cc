@@ -1,5 +1,5 @@
-// Registers the CPU backends: one per instruction set the kernels were compiled for, usable where the processor has
-// the instructions and the operating system saves their registers.
+// Registers the CPU backends: one per instruction set for which the kernels were compiled. A backend is usable when the
+// processor has the instructions and the operating system saves their registers.
 #include "base/registry.h"
 #include "kernels/cpu/dispatch/features.h"
 #include "kernels/cpu/dispatch/pack.h"
@@ -38,7 +38,7 @@ ops::MatmulKernels with_pack(void (*matmul)(ops::Queue&, const ops::MatmulArgs&)
   return {.packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul};
 }
 
-// The int8 kernels of a block format, or what every format has that nobody wrote a kernel for.
+// Returns the int8 kernels of a block format. Formats without int8 kernels get the generic ones.
 template <class Codec>
 ops::MatmulKernels block_kernels(const CpuKernels& kernels) {
   ops::MatmulKernels found = int8_packing(&Codec::kType);
@@ -65,7 +65,7 @@ ops::Ops make_ops(const CpuKernels& kernels) {
   return ops;
 }
 
-// The same with other int8 matmuls.
+// Returns a copy of the ops with another int8 matmul.
 ops::Ops with_int8(ops::Ops made, Matmul (*matmul_int8)(DType)) {
   for (auto& [type, kernels] : made.matmul) {
     if (kernels.int8_block > 0) kernels.matmul = matmul_int8(type);
@@ -73,7 +73,7 @@ ops::Ops with_int8(ops::Ops made, Matmul (*matmul_int8)(DType)) {
   return made;
 }
 
-// The ops of AVX-512 with matmuls of AMX.
+// Returns the ops of AVX-512 with the matmuls of AMX.
 ops::Ops amx_ops() {
   ops::Ops made = with_int8(make_ops(cpu_avx512_bf16::kKernels), cpu_amx::matmul_int8);
   made.matmul.at(&kBFloat16).matmul = cpu_amx::matmul_bf16;

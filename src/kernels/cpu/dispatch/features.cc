@@ -1,4 +1,5 @@
-// CPUID leaves 1 and 7 (Intel SDM volume 2, CPUID), XCR0 (volume 1, section 13.3), and Linux's permission for AMX.
+// Detects CPU features: CPUID leaves 1 and 7 (Intel SDM volume 2, CPUID), XCR0 (volume 1, section 13.3), and Linux's
+// permission for AMX.
 #include "kernels/cpu/dispatch/features.h"
 
 #include <cpuid.h>
@@ -8,10 +9,10 @@
 namespace sluice::kernels {
 namespace {
 
-// EDX of leaf 7; the header of clang 14 does not name them.
+// Bits of EDX in leaf 7. Clang 14's header does not define them.
 constexpr unsigned kTilesBf16 = 1u << 22, kTiles = 1u << 24, kTilesInt8 = 1u << 25;
 
-// Tile data is off until a process asks for it (Linux, Documentation/arch/x86/xstate.rst).
+// Tile data is disabled until a process requests it (Linux, Documentation/arch/x86/xstate.rst).
 bool permit_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,6 +1,6 @@
-// Products with many matrices of one weight (experts, heads): cut into jobs of one matrix, a window of its columns and
-// a chunk of its rows, each of which one thread computes with this type's own matmul. One barrier for all of them;
-// matrices without rows cost nothing.
+// Matmul with many matrices of one weight (experts, heads). The work is divided into jobs of one matrix, a window of
+// its columns and a chunk of its rows. One thread computes a job with the type's own matmul. There is one barrier for
+// all jobs, and matrices without rows cost nothing.
 #include "kernels/cpu/dispatch/grouped_matmul.h"
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 namespace sluice::kernels {
 namespace {
 
-constexpr int64_t kRowChunk = 192;   // rows of a job: bounds the scratch memory of its thread (rows * k * 4 bytes)
-constexpr int64_t kFewRows = 16;     // up to so many, converting x for every window costs less than idle threads
-constexpr int64_t kFewColumns = 64;  // of a job then
+constexpr int64_t kRowChunk = 192;   // rows of a job: bounds a thread's scratch memory (rows * k * 4 bytes)
+constexpr int64_t kFewRows = 16;     // up to this many rows, idle threads cost more than converting x for every window
+constexpr int64_t kFewColumns = 64;  // columns of a job in that case
 constexpr int64_t kManyColumns = 512;
 
 int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -22,14 +22,14 @@ int64_t columns_of_job(const ops::Queue& queue, int64_t rows, int64_t n) {
   return rows <= kFewRows ? kFewColumns : kManyColumns;
 }
 
-// Runs what one thread computes. The matmul sees a pool of that thread alone.
+// Runs the matmul of one job on the calling thread only.
 void run_alone(ops::Device& device, const ops::MatmulKernels& kernels, const ops::MatmulArgs& args) {
   thread_local ThreadPool alone(1, false);
   ops::Queue queue(device, alone);
   kernels.matmul(queue, args);
 }
 
-// Columns [column, column + columns) of matrix `matrix` of a stack of matrices with n outputs.
+// Selects columns [column, column + columns) of matrix `matrix` in a stack of matrices with n outputs.
 struct Window {
   int64_t matrix, n, column, columns;
 };
@@ -67,7 +67,7 @@ void expert_matmul(ops::Queue& queue, const ops::MatmulKernels& kernels, const o
     for (int64_t job = begin; job < end; ++job) {
       const Group* group =
           std::upper_bound(groups, groups + count, job, [](int64_t j, const Group& g) { return j < g.first_job; }) - 1;
-      // Chunks of one window follow each other, so that its weights come from memory once.
+      // Chunks of one window are consecutive, so its weights are read from memory once.
       const int64_t at = job - group->first_job, chunk = at % group->chunks, column = at / group->chunks * columns;
       const int64_t first = starts[group->expert], rows = starts[group->expert + 1] - first;
       const int64_t row = first + chunk * rows / group->chunks, last = first + (chunk + 1) * rows / group->chunks;

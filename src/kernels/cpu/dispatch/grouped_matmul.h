@@ -1,5 +1,5 @@
-// Products with many matrices of one weight, for every stored type that has a matmul. Compiled once: the arithmetic is
-// in the kernels that it calls.
+// Matmul with many matrices of one weight, for every stored type that has a matmul. Compiled once, because the
+// arithmetic is in the kernels it calls.
 #pragma once
 
 #include "ops/ops.h"

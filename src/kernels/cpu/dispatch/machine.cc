@@ -1,4 +1,4 @@
-// Loops that do nothing but read, or nothing but multiply and add.
+// Measures machine limits with loops that only read, or only multiply and add.
 #include "kernels/cpu/dispatch/machine.h"
 
 #include <fmt/core.h>
@@ -23,9 +23,9 @@ clockid_t timed_by = CLOCK_MONOTONIC;
 
 constexpr int64_t kRounds = 1 << 18;
 constexpr int kChains = 16;        // independent sums: more than latency times throughput of any multiply-add
-constexpr int kNarrowChains = 12;  // of those with sixteen registers
+constexpr int kNarrowChains = 12;  // independent sums on instruction sets with sixteen registers
 
-// Reads every byte once, in four streams, as the kernels read panels.
+// Reads every byte once in four streams, as the kernels read panels.
 [[gnu::target("avx2")]] void read_piece(const std::byte* from, int64_t bytes) {
   __m256i sums[4] = {};
   const auto* p = reinterpret_cast<const __m256i*>(from);
@@ -91,7 +91,7 @@ constexpr int kNarrowChains = 12;  // of those with sixteen registers
   }
 }
 
-// Eight tiles of sixteen rows of 64 bytes.
+// Configures eight tiles of sixteen rows of 64 bytes.
 struct [[gnu::packed]] TileConfig {
   uint8_t palette = 1, start_row = 0;
   uint8_t reserved[14] = {};
@@ -99,10 +99,10 @@ struct [[gnu::packed]] TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// In place of _tile_loadconfig: GCC 12's says that eight bytes are read, and the others may never be written.
+// Replaces _tile_loadconfig: GCC 12's declares that it reads only eight bytes, so stores to the others may be dropped.
 void load(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" ::"m"(config)); }
 
-// Four sums of 2 x 2 operands, as a GEMM multiplies them; all tiles are zero.
+// Computes four sums of 2 x 2 operands, like a GEMM. All tiles are zero.
 [[gnu::target("amx-tile,amx-bf16")]] void bf16_tiles() {
   load(TileConfig());
   for (int64_t i = 0; i < kRounds / 16; ++i) {
@@ -125,7 +125,7 @@ void load(const TileConfig& config) { __asm__ volatile("ldtilecfg %0" ::"m"(conf
   _tile_release();
 }
 
-// Of a loop in which one thread does `operations`.
+// Measures operations per second of a loop in which one thread does `operations`.
 double peak(ThreadPool& pool, bool usable, double operations, void (*loop)()) {
   if (!usable) return 0;
   return operations * pool.threads() / fastest(0.1, [&] { pool.run([&](int, int) { loop(); }); });
@@ -134,7 +134,8 @@ double peak(ThreadPool& pool, bool usable, double operations, void (*loop)()) {
 double read_bandwidth(ThreadPool& pool) {
   constexpr int64_t kPiece = 1 << 18;
   const int64_t pieces = uncached_bytes() / kPiece;
-  if (static_cast<size_t>(2 * pieces * kPiece) > host_memory().available()) return 0;  // a container may be that small
+  // A container may have too little memory.
+  if (static_cast<size_t>(2 * pieces * kPiece) > host_memory().available()) return 0;
   const Buffer memory(static_cast<size_t>(pieces * kPiece));
   const auto each = [&](auto&& piece) {
     pool.parallel_for(
@@ -145,7 +146,7 @@ double read_bandwidth(ThreadPool& pool) {
   return static_cast<double>(pieces * kPiece) / seconds;
 }
 
-// The first line of a file of sysfs; empty when there is none.
+// Reads the first line of a sysfs file; empty when the file does not exist.
 std::string read_line(const std::string& path) {
   std::ifstream in(path);
   std::string line;
@@ -153,16 +154,18 @@ std::string read_line(const std::string& path) {
   return line;
 }
 
-// Of the last-level caches of the CPUs this process may run on; 0 where the system does not tell.
+// Returns the total size of the last-level caches of the CPUs this process may run on; 0 when the system does not
+// report it.
 int64_t last_level_bytes() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
-  std::map<std::string, int64_t> caches;  // by the CPUs that share one
+  std::map<std::string, int64_t> caches;  // keyed by the CPUs that share the cache
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &cpus)) continue;
     const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index3/", cpu);
-    caches[read_line(folder + "shared_cpu_list")] = std::atoll(read_line(folder + "size").c_str()) << 10;  // "32768K"
+    // E.g. "32768K".
+    caches[read_line(folder + "shared_cpu_list")] = std::atoll(read_line(folder + "size").c_str()) << 10;
   }
   int64_t bytes = 0;
   for (const auto& [shared_by, size] : caches) bytes += size;

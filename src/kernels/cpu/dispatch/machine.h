@@ -1,4 +1,4 @@
-// Limits of the machine, measured with the threads that will work: what benchmarks print their results against.
+// Measures the machine's limits with the threads that will work. Benchmarks compare their results with these limits.
 #pragma once
 
 #include <algorithm>
@@ -8,28 +8,29 @@
 
 namespace sluice::kernels {
 
-// Bytes or operations (a multiply-add is two) per second of all threads together; 0 where the CPU has no such
-// instruction.
+// Bytes or operations per second of all threads together; a multiply-add counts as two operations. 0 where the CPU
+// lacks the instruction.
 struct MachineLimits {
-  double read_bandwidth;  // reading memory that fits no cache; 0 where there is no room for twice as much
-  double fma;             // fp32: the widest fused multiply-adds
+  double read_bandwidth;  // reading memory larger than any cache; 0 when twice that size does not fit in memory
+  double fma;             // fp32, with the widest fused multiply-adds
   double bf16_dot;        // vdpbf16ps
   double int8_dot;        // vpdpbusd
   double amx_bf16;        // tdpbf16ps on whole tiles
   double amx_int8;        // tdpbsud on whole tiles
 };
-// Takes about a second.
+// Takes about one second.
 MachineLimits measure_machine(ThreadPool& pool);
 
-// Bytes of memory that, read in turn, do not stay in the last-level caches of this process's CPUs: three times their
-// size. Half of a server's bandwidth "measured" on less is its cache's.
+// Returns a size whose sequential reads do not stay in the last-level caches of this process's CPUs: three times their
+// total. With less, up to half of a server's measured "bandwidth" would be its cache's.
 int64_t uncached_bytes();
 
 double now();  // seconds
-// From here on time is what the calling thread spent on its CPU: steady on a busy machine, but for one thread only.
+// After this call, now() returns the CPU time of the calling thread: steady on a busy machine, but valid for one thread
+// only.
 void use_cpu_time();
 
-// Seconds of the fastest of several runs of body(), which is repeated for about `budget` seconds.
+// Returns the seconds of the fastest run of body(), which is repeated for about `budget` seconds.
 template <class F>
 double fastest(double budget, F&& body) {
   body();

@@ -1,4 +1,4 @@
-// Packing of weights: each thread fills whole panels, converting to the stored type where the source differs.
+// Packs weights into panels. Each thread fills whole panels and converts to the stored type where the source differs.
 #include "kernels/cpu/dispatch/pack.h"
 
 #include <algorithm>
@@ -10,13 +10,14 @@
 namespace sluice::kernels {
 namespace {
 
-// Inputs stored side by side.
+// Number of inputs stored side by side.
 template <const TypeInfo& Type>
 constexpr int64_t kGroup = 1;
 template <>
 constexpr int64_t kGroup<kBFloat16> = 2;
 
-// Copies `lanes` rows of k elements (`stride` bytes apart) into a panel, starting at column `lane`. T holds one group.
+// Copies `lanes` rows of k elements (`stride` bytes apart) into a panel, starting at column `lane`. T holds one group
+// of inputs.
 template <class T, int64_t Group>
 void interleave(const std::byte* rows, int64_t stride, int64_t lanes, int64_t begin, int64_t k, std::byte* panel,
                 int64_t lane) {
@@ -34,7 +35,7 @@ void interleave(const std::byte* rows, int64_t stride, int64_t lanes, int64_t be
 template <const TypeInfo& Type>
 void fill(std::byte* panel, int64_t lane, int64_t lanes, const Tensor& from, int64_t row) {
   using Group = std::conditional_t<Type.block_bytes * kGroup<Type> == 4, uint32_t, uint16_t>;
-  constexpr int64_t kBlock = 256;  // inputs converted at a time: whole blocks, 16 rows of it stay in the first cache
+  constexpr int64_t kBlock = 256;  // inputs converted at a time: whole blocks, and 16 rows stay in L1
   const int64_t k = from.shape[1];
   const auto bytes_of = [&](int64_t elements) { return elements / from.dtype->block_size * from.dtype->block_bytes; };
   const std::byte* source = from.data + row * bytes_of(from.row_stride);

@@ -1,6 +1,6 @@
-// Packing of block formats: whole blocks, those of 16 rows side by side, so that a product reads memory in one
-// direction. Of 8-bit floats, which are decoded many at a time, inputs in pairs, rows of 16 pairs behind the scales of
-// a block.
+// Packs block formats as whole blocks. The blocks of 16 rows lie side by side, so that a matmul reads memory in one
+// direction. 8-bit floats are decoded many at a time: their inputs are stored in pairs, rows of 16 pairs after the
+// scales of a block.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace sluice::kernels {
 namespace {
 
-// One row's blocks to lane `row` % 16 of its panel.
+// Copies one row's blocks to lane `row` % 16 of its panel.
 void place(const ops::Weight& into, int64_t row, const std::byte* blocks) {
   const int64_t bytes = into.dtype->block_bytes, count = into.k / into.dtype->block_size;
   const int64_t panel = row / ops::kWeightPanel, lane = row % ops::kWeightPanel;
@@ -44,7 +44,7 @@ void pack_blocks(ops::Queue& queue, const ops::Weight& into, int64_t row, const 
   const bool same = from.dtype == type;
   if (!same && (from.dtype->decode == nullptr || type->encode == nullptr)) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("weights of type {} are not converted to {}", from.dtype->name, type->name));
+                fmt::format("cannot convert weights of type {} to {}", from.dtype->name, type->name));
   }
   const size_t row_bytes = static_cast<size_t>(into.k / type->block_size) * type->block_bytes;
   const int64_t stride = from.row_stride / from.dtype->block_size * from.dtype->block_bytes;

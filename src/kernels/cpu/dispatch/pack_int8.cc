@@ -1,4 +1,4 @@
-// Packing for int8: each thread fills whole panels, column by column, four inputs (a word) at a time.
+// Packs weights for int8 matmuls. Each thread fills whole panels, column by column, four inputs (a word) at a time.
 #include "kernels/cpu/dispatch/pack_int8.h"
 
 #include <fmt/core.h>
@@ -17,10 +17,10 @@ namespace {
 
 using quant::every_byte;
 using quant::kWords;
-using quant::RecordScales;
+using quant::ScaleBlock;
 using quant::Words;
 
-// Rows of two bits of each word, from bit `shift` on, two byte rows in all.
+// Stores two bits of each word, from bit `shift` on, in two byte rows.
 void store_pairs(const Words& w, int shift, uint32_t* to) {
   for (int half = 0; half < 2; ++half) {
     uint32_t packed = 0;
@@ -29,7 +29,7 @@ void store_pairs(const Words& w, int shift, uint32_t* to) {
   }
 }
 
-// Words into one column (`to` points at its word of the first byte row) of a block of a panel.
+// Stores the words of a block into one column of a panel. `to` points at the column's word in the first byte row.
 template <Int8Layout Layout>
 void store_words(const Words& w, uint32_t* to) {
   if constexpr (Layout.low == 8) {
@@ -45,8 +45,8 @@ void store_words(const Words& w, uint32_t* to) {
   } else if constexpr (Layout.high == 1) {
     uint32_t packed = 0;
     for (int i = 0; i < kWords; ++i) {
-      // Named, or GCC 12 with -fsanitize=bounds,shift reads another w[i]: in templates, it sets the checked index of an
-      // operand that holds a call it folds only on the way to the report of a bad shift.
+      // `bits` needs a name because of GCC 12 with -fsanitize=bounds,shift. In templates it computes the checked index
+      // of a shift operand with a call only on the error path, so w[i] would read another element.
       const uint32_t bits = w[i] >> Layout.low & every_byte(1);
       packed |= bits << i;
     }
@@ -55,20 +55,20 @@ void store_words(const Words& w, uint32_t* to) {
 }
 
 template <Int8Layout Layout>
-void store_scales(const RecordScales& s, std::byte* record, int64_t column) {
+void store_scales(const ScaleBlock& s, std::byte* scale_block, int64_t column) {
   if constexpr (Layout.scales == Scales::kExponent) {
-    record[column] = static_cast<std::byte>(s.halves[0]);
+    scale_block[column] = static_cast<std::byte>(s.halves[0]);
     return;
   }
   if constexpr (Layout.scales == Scales::kGroup) {
     const uint32_t word = s.halves[0] | static_cast<uint32_t>(s.halves[1]) << 16;
-    std::memcpy(record + column * 4, &word, sizeof word);
+    std::memcpy(scale_block + column * 4, &word, sizeof word);
     return;
   }
   constexpr int kHalves = Layout.mins() ? 2 : Layout.halves;
-  for (int i = 0; i < kHalves; ++i) std::memcpy(record + (i * kPanel + column) * 2, &s.halves[i], 2);
+  for (int i = 0; i < kHalves; ++i) std::memcpy(scale_block + (i * kPanel + column) * 2, &s.halves[i], 2);
   if constexpr (Layout.two_level()) {
-    std::byte* multipliers = record + kHalves * 2 * kPanel;
+    std::byte* multipliers = scale_block + kHalves * 2 * kPanel;
     for (int i = 0; i < kHalves; ++i) {
       for (int64_t j = 0; j < Layout.multipliers() / kPanel; ++j) {
         multipliers[i * Layout.multipliers() + j * kPanel + column] = static_cast<std::byte>(s.multipliers[i][j]);
@@ -77,17 +77,17 @@ void store_scales(const RecordScales& s, std::byte* record, int64_t column) {
   }
 }
 
-// One row of blocks into a column of a panel.
+// Packs one row of blocks into a column of a panel.
 template <class Codec>
 void store_column(const typename Codec::Block* blocks, int64_t k, std::byte* panel, int64_t column) {
   constexpr Int8Layout kLayout = kInt8Layout<Codec>;
-  constexpr int64_t kBlocks = Codec::kElements / kQuantBlock, kRecords = kChunk / Codec::kElements;
-  const int64_t records = k / Codec::kElements;
-  for (int64_t first = 0; first < records; first += kRecords) {
-    const int64_t count = std::min(kRecords, records - first);
+  constexpr int64_t kBlocks = Codec::kElements / kQuantBlock, kScaleBlocks = kChunk / Codec::kElements;
+  const int64_t scale_blocks = k / Codec::kElements;
+  for (int64_t first = 0; first < scale_blocks; first += kScaleBlocks) {
+    const int64_t count = std::min(kScaleBlocks, scale_blocks - first);
     std::byte* scales = panel;
     panel += kLayout.scale_bytes(count * kBlocks);
-    for (int64_t r = first; r < first + count; ++r, scales += kLayout.record_bytes()) {
+    for (int64_t r = first; r < first + count; ++r, scales += kLayout.scale_block_bytes()) {
       store_scales<kLayout>(quant::Parts<Codec>::scales(blocks[r]), scales, column);
       for (int64_t b = 0; b < kBlocks; ++b, panel += kLayout.quant_bytes()) {
         Words words;
@@ -113,7 +113,7 @@ void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor&
   const bool same = from.dtype == into.dtype;
   if (!same && (from.dtype->decode == nullptr || into.dtype->encode == nullptr)) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("weights of type {} are not converted to {}", from.dtype->name, into.dtype->name));
+                fmt::format("cannot convert weights of type {} to {}", from.dtype->name, into.dtype->name));
   }
   const int64_t bytes = kInt8Layout<Codec>.panel_bytes(k), last = row + from.rows();
   const int64_t source_row = from.row_stride / from.dtype->block_size * from.dtype->block_bytes;

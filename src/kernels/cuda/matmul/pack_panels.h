@@ -52,7 +52,7 @@ class RowPacker {
   static constexpr int64_t kPart = 32;  // weights of quant::Words
   static constexpr int kSteps = kPanelSlice / kPanelStep;
 
-  static quant::RecordScales scales_of(const typename Codec::Block& block) {
+  static quant::ScaleBlock scales_of(const typename Codec::Block& block) {
     if constexpr (std::is_same_v<Codec, quant::NVFP4>) {
       return quant::Parts<quant::ScaledNVFP4>::scales({1.0f, block});
     } else {
@@ -193,7 +193,7 @@ class RowPacker {
   }
 
   // Places the scales of block `i` of the row.
-  void place_scales(int64_t i, const quant::RecordScales& s) {
+  void place_scales(int64_t i, const quant::ScaleBlock& s) {
     using quant::Scales;
     const auto scale_block = [&](int64_t slice) {
       return kLayout.scales_at(slices_) + (slice / kLayout.scale_slices * kPairsOfRows + g_) * kLayout.scale_words * 4;
