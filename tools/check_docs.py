@@ -10,8 +10,8 @@ GENERATED = ("docs/options.md", "docs/parameters.md")  # made by `sluice docs`: 
 LOGS = "bench/results/"  # dated measurements: their links are checked, their lines and paths are not
 FOLDERS = ("src/", "tests/", "tools/", "docs/", "bench/", "include/")
 URL = re.compile(r"https?://[^\s)>]+")
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-CODE = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")  # its text may go over two lines
+CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 PLACEHOLDER = re.compile(r"\b(NAME|TYPE|FORMAT)\b")
 
 
@@ -24,23 +24,20 @@ def pages():
 
 
 def prose(text):
-    """The lines outside of fenced code blocks, as (number, line)."""
-    fenced = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        elif not fenced:
-            yield number, line
+    """The text with the lines of fenced code blocks emptied."""
+    fenced, lines = False, []
+    for line in text.splitlines():
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        lines.append("" if fence or fenced else line)
+    return "\n".join(lines)
 
 
 def anchors(page):
     """The anchors that GitHub makes of a page's headings."""
     found = set()
-    for _, line in prose(page.read_text()):
-        heading = re.match(r"#+\s+(.*)", line)
-        if heading:
-            words = re.sub(r"[^\w\- ]", "", heading.group(1).strip().lower())
-            found.add(words.replace(" ", "-"))
+    for heading in re.findall(r"^#+\s+(.*)$", prose(page.read_text()), re.M):
+        found.add(re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-"))
     return found
 
 
@@ -57,7 +54,7 @@ def link_error(page, target):
 
 
 def path_error(code):
-    path = code.split()[0].split(":")[0].rstrip(".,;")
+    path = (code.split() or [""])[0].split(":")[0].rstrip(".,;")
     if not path.startswith(FOLDERS):
         return None
     pattern = PLACEHOLDER.sub("*", path).rstrip("/")
@@ -73,12 +70,13 @@ def check(page):
         for number, line in enumerate(text.splitlines(), 1):
             if len(URL.sub("", line)) > COLUMNS:
                 yield f"{name}:{number}: {len(line)} columns (at most {COLUMNS})"
-    for number, line in prose(text):
-        errors = [link_error(page, target) for target in LINK.findall(line)]
-        if not log:
-            errors += [path_error(code) for code in CODE.findall(line) if code.strip()]
-        for error in filter(None, errors):
-            yield f"{name}:{number}: {error}"
+    text = prose(text)
+    found = [(link, link_error(page, link[1])) for link in LINK.finditer(text)]
+    if not log:
+        found += [(code, path_error(code[1])) for code in CODE.finditer(text)]
+    for where, error in found:
+        if error:
+            yield f"{name}:{text.count(chr(10), 0, where.start()) + 1}: {error}"
 
 
 def main():
