@@ -23,8 +23,9 @@ GROUPS = {
     "experts": ("Mixtures of experts", "Decoders with routed experts. Some sizes of a family may be dense."),
     "recurrent": ("Recurrent and hybrid models",
                   "Decoders with a recurrent state in all or some of their layers: see [recurrent.md](recurrent.md)."),
-    "encoder": ("Encoders", "Models that return vectors or scores: see [embeddings.md](embeddings.md). Every decoder above\n"
-                "does so as well with `--task embed`, or as a `...ForSequenceClassification` checkpoint."),
+    "encoder": ("Encoders",
+                "Models that return vectors or scores: see [embeddings.md](embeddings.md). Decoders do so as well, with\n"
+                "`--task embed` or as a `...ForSequenceClassification` checkpoint."),
 }
 
 INTRO = """# Model families
