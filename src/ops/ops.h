@@ -3,7 +3,7 @@
 // (Provide) and are never included from above. An empty slot means "this device cannot": asked at load, not in a step.
 //
 // Conventions: activations are fp32 unless a shape comment says otherwise. `tokens` rows of a step are a flat batch
-// of sequences (nn/batch.h). Every op gives a row the same bits whatever other rows are in the batch: sums run in an
+// of sequences (batch/batch.h). Every op gives a row the same bits whatever other rows are in the batch: sums run in an
 // order that depends only on the row's own data. That is what makes prefix reuse, chunking and batching exact.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/indices.h"
+#include "tensor/indices.h"
 #include "tensor/tensor.h"
 
 namespace sluice {

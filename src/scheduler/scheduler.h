@@ -52,10 +52,10 @@
 #include <utility>
 #include <vector>
 
+#include "batch/batch.h"
+#include "batch/sample_task.h"
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
-#include "nn/batch.h"
-#include "sampling/sampler.h"
 #include "scheduler/sequence.h"
 #include "sluice/error.h"
 

@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "batch/penalty_counts.h"
+#include "batch/sample_task.h"
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
-#include "sampling/penalty_counts.h"
-#include "sampling/sampler.h"
 #include "sluice/engine.h"
 #include "sluice/request.h"
 

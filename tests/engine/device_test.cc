@@ -79,7 +79,7 @@ std::atomic<int> overlapped_steps = 0;  // that took tokens nobody had seen
 const ops::Ops& device_table() {
   static const ops::Ops table = [] {
     ops::Ops ops = ops::select_host_backend().table();
-    ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, ops::Indices ids) {
+    ops.embed = [](ThreadPool& pool, Tensor out, const Tensor& table, Indices ids) {
       ops::select_host_backend().table().embed(pool, out, table,
                                                std::span(ids.device, ids.size()));  // not what the host wrote
     };

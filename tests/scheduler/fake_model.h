@@ -74,7 +74,7 @@ class FakeModel {
   void store(const Batch& batch, int group, const ScheduledBatch& step, const BlockPool& pool,
              std::set<int32_t>& written, std::vector<uint64_t>& states) {
     const BatchView view(batch);
-    const ops::Indices slots = view.slots_of(group);
+    const Indices slots = view.slots_of(group);
     std::vector<int32_t> tables;
     for (const int32_t id : view.block_table_of(group)) {
       EXPECT_TRUE(id < 0 || id % groups_[group].ids_per_block == 0);

@@ -9,7 +9,7 @@ namespace sluice::kernels {
 using Matmul = void (*)(ThreadPool&, const ops::MatmulArgs&);
 
 struct CpuKernels {
-  void (*embed)(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids);
+  void (*embed)(ThreadPool&, Tensor out, const Tensor& table, Indices ids);
   void (*rms_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
   void (*layer_norm)(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
   void (*match_rms)(ThreadPool&, Tensor x, Tensor like, float floor);
@@ -31,7 +31,7 @@ struct CpuKernels {
   void (*head_scan)(ThreadPool&, const ops::HeadScanArgs&);
   void (*delta_rule)(ThreadPool&, const ops::DeltaRuleArgs&);
   void (*gated_lru)(ThreadPool&, const ops::GatedLruArgs&);
-  void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, ops::Indices rows);
+  void (*gather_rows)(ThreadPool&, Tensor out, Tensor x, Indices rows);
   void (*combine)(ThreadPool&, const ops::CombineArgs&);
   Matmul matmul_f32, matmul_bf16, matmul_fp16;
   Matmul (*matmul_blocks)(DType format);  // for weights as pack_blocks orders them; null when there is none
@@ -44,7 +44,7 @@ struct CpuKernels {
 #ifdef SLUICE_ISA
 namespace sluice::SLUICE_ISA {
 
-void embed(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids);
+void embed(ThreadPool&, Tensor out, const Tensor& table, Indices ids);
 void rms_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset);
 void layer_norm(ThreadPool&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);
 void match_rms(ThreadPool&, Tensor x, Tensor like, float floor);
@@ -66,7 +66,7 @@ void selective_scan(ThreadPool&, const ops::SelectiveScanArgs&);
 void head_scan(ThreadPool&, const ops::HeadScanArgs&);
 void delta_rule(ThreadPool&, const ops::DeltaRuleArgs&);
 void gated_lru(ThreadPool&, const ops::GatedLruArgs&);
-void gather_rows(ThreadPool&, Tensor out, Tensor x, ops::Indices rows);
+void gather_rows(ThreadPool&, Tensor out, Tensor x, Indices rows);
 void combine(ThreadPool&, const ops::CombineArgs&);
 void matmul_f32(ThreadPool&, const ops::MatmulArgs&);
 void matmul_bf16(ThreadPool&, const ops::MatmulArgs&);

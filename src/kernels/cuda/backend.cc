@@ -34,7 +34,7 @@ const Launch& launch() {
   if (DecodeKernelBuilder* builder = DeviceContext::get().builder()) builder->flush();
   return DeviceContext::get().launch();
 }
-const int32_t* on_device(const ops::Indices& indices) { return DeviceContext::get().on_device(indices); }
+const int32_t* on_device(const Indices& indices) { return DeviceContext::get().on_device(indices); }
 
 // Calls a launch and ends the op.
 template <auto Function, class... Args>
@@ -59,7 +59,7 @@ void take_or_launch(Take&& take, F body) {
   finish(body);
 }
 
-void embed_op(ThreadPool&, Tensor out, const Tensor& table, ops::Indices ids) {
+void embed_op(ThreadPool&, Tensor out, const Tensor& table, Indices ids) {
   const int32_t* at = on_device(ids);
   take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, table, at, fallback); },
                  [=] { embed(launch(), out, table, at); });
@@ -76,13 +76,13 @@ void glu_op(ThreadPool&, Tensor out, Tensor gate_up, ops::Activation activation)
                  [=] { glu(launch(), out, gate_up, activation); });
 }
 
-void gather_rows_op(ThreadPool&, Tensor out, Tensor x, ops::Indices rows) {
+void gather_rows_op(ThreadPool&, Tensor out, Tensor x, Indices rows) {
   const int32_t* at = on_device(rows);
   take_or_launch([&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, x, at, fallback); },
                  [=] { gather_rows(launch(), out, x, at); });
 }
 
-void copy_rows_op(ThreadPool&, Tensor x, ops::Indices pairs) {
+void copy_rows_op(ThreadPool&, Tensor x, Indices pairs) {
   finish([&] { copy_rows(launch(), x, on_device(pairs), pairs.size() / 2); });
 }
 

@@ -128,7 +128,7 @@ DeviceContext::DeviceContext() {
   reserve_workspace(kFirstWorkspace);
 }
 
-const int32_t* DeviceContext::on_device(const ops::Indices& indices) {
+const int32_t* DeviceContext::on_device(const Indices& indices) {
   if (indices.empty()) return staged_;
   if (indices.device != nullptr) return indices.device;
   CHECK(!launch_.captured, "{} indices of a recording are not on the device", indices.size());

@@ -25,7 +25,7 @@ class DeviceContext {
   const Launch& launch() const { return launch_; }
   // The indices on the device: where they are, if that is known or the device can read them on the host, else a copy
   // that is good for the launches up to the next few thousand calls.
-  const int32_t* on_device(const ops::Indices& indices);
+  const int32_t* on_device(const Indices& indices);
   // Room for launches to come; waits when it has to grow. For load time.
   void reserve_workspace(size_t bytes);
   // After every op. Waits when host and device share memory: the host then looks at results without asking.

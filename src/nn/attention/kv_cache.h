@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "nn/batch.h"
+#include "batch/batch.h"
 #include "ops/ops.h"
 
 namespace sluice {
@@ -76,7 +76,7 @@ class KvCache {
   KvCache(const KvLayout& layout, int blocks, Memory& memory = host_memory());
 
   const Layer& layer(int i) const { return layers_[i]; }
-  void copy_blocks(ops::Ctx& c, const ops::Indices& pairs) const;  // whole blocks of the pool, see ops::copy_rows
+  void copy_blocks(ops::Ctx& c, const Indices& pairs) const;  // whole blocks of the pool, see ops::copy_rows
 
  private:
   Buffer memory_;

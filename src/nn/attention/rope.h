@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "batch/batch.h"
 #include "formats/checkpoint.h"
-#include "nn/batch.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -66,7 +66,7 @@ class Rope {
   // For a step: the table [rows, rotary_dim] fp32 (rotary_dim/2 cosines, then as many sines) and the row of each token.
   struct Rows {
     Tensor cos_sin;
-    ops::Indices rows;
+    Indices rows;
   };
   Rows rows(Arena& arena, const BatchView& batch);
 

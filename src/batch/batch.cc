@@ -1,5 +1,5 @@
-// Block numbers of callers without a block pool.
-#include "nn/batch.h"
+// Block numbers for callers without a block pool.
+#include "batch/batch.h"
 
 #include <utility>
 
