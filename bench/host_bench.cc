@@ -206,7 +206,7 @@ class Loop {
     us[kIndices] -= launch_us;
     us[kLaunch] += launch_us;
     if (in_flight_) commit(us[kResults]);
-    const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks) && next.can_overlap;
+    const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks);
     in_flight_ = std::move(next);
     end(us[kSample]);
     scheduler_.drain(events_);
@@ -235,8 +235,9 @@ class Loop {
     while (Clock::now() < asleep) continue;
   }
   void commit(double& us) {
-    std::vector<SampleResult> results = sampler_.finish(runner_.context(), in_flight_->tasks);
-    scheduler_.commit(std::move(*in_flight_), std::move(results));
+    std::vector<SampleResult> samples = sampler_.finish(runner_.context(), in_flight_->tasks);
+    std::vector<StepResult> results = step_results(*in_flight_, samples);
+    scheduler_.commit(std::move(*in_flight_), results);
     in_flight_.reset();
     end(us);
   }

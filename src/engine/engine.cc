@@ -215,8 +215,8 @@ class EngineImpl final : public TextEngine {
     return idle;
   }
 
-  // One step. On a device it is launched before the tokens of the one before are known here, where these do not need
-  // the host: what is left of that one is done while the device is at this one.
+  // One step. On a device it is launched before the host knows the tokens of the previous step, if the device sampled
+  // them. The host then finishes the previous step while the device runs this one.
   void step() {
     const auto turn = take_device(*loaded_.plan.backend);
     ScheduledBatch next = scheduler_.next();
@@ -225,10 +225,9 @@ class EngineImpl final : public TextEngine {
     if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? device_sampler_->sampled() : Tensor());
     if (in_flight_) commit_in_flight();
     if (tokens > 0 && device_sampler_ == nullptr) {
-      std::vector<SampleResult> results = sample(logits, next.tasks);
-      scheduler_.commit(std::move(next), std::move(results));
+      commit(std::move(next), sample(logits, next.tasks));
     } else if (tokens > 0) {
-      const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks) && next.can_overlap;
+      const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks);
       in_flight_ = std::move(next);
       publish(tokens);  // what the step before gave
       if (ahead) return;
@@ -240,9 +239,14 @@ class EngineImpl final : public TextEngine {
 
   void commit_in_flight() {
     std::vector<SampleResult> results = device_sampler_->finish(runner_.context(), in_flight_->tasks);
-    scheduler_.commit(std::move(*in_flight_), std::move(results));
+    commit(std::move(*in_flight_), std::move(results));
     in_flight_.reset();
     beat();
+  }
+
+  void commit(ScheduledBatch step, std::vector<SampleResult> samples) {
+    std::vector<StepResult> results = step_results(step, samples);
+    scheduler_.commit(std::move(step), results);
   }
 
   void publish(int tokens) {

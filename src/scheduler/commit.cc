@@ -21,43 +21,56 @@ Usage usage_of(const Sequence& choice, int completion_tokens) {
 
 }  // namespace
 
-void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
+void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
   CHECK(in_flight_ > 0, "no step to commit");
-  CHECK(results.size() == step.tasks.size(), "{} results for {} tasks", results.size(), step.tasks.size());
+  CHECK(results.size() == step.parts.size(), "{} results for {} parts", results.size(), step.parts.size());
   --in_flight_;
-  for (const auto& part : step.parts) --part.sequence->in_flight;
-  events_.reserve(events_.size() + results.size());
-  for (const auto& part : step.parts) commit_part(part, results);
+  for (const auto& part : step.parts) {
+    if (--part.sequence->in_flight == 0) part.sequence->awaits_host = false;
+  }
+  events_.reserve(events_.size() + step.tasks.size());
+  bool bad_logits = false;
+  for (size_t i = 0; i < results.size(); ++i) {
+    commit_part(step.parts[i], results[i]);
+    for (const auto& list : {results[i].scores, results[i].accepted}) {
+      bad_logits |= std::ranges::any_of(list, &SampleResult::bad_logits);
+    }
+  }
   erase_ended();
-  if (std::ranges::any_of(results, &SampleResult::bad_logits)) pool_.reset_prefix_cache();
+  if (bad_logits) pool_.reset_prefix_cache();
   spare_ = std::move(step);
 }
 
-void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results) {
+void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& result) {
   Sequence& sequence = *part.sequence;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
     if (sequence.in_flight == 0) release_memory(sequence);
     return;
   }
-  const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
   prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
     commit_blocks(sequence);
-    take_snapshot(sequence);
+    if (part.first + part.tokens == sequence.computed) take_snapshot(sequence);  // else when the next step was made
   }
 
-  const int samples = part.samples;
-  if (samples == 1 && part.tasks == 1) return commit_token(sequence, own[0]);
   RequestState& request = *sequence.request;
-  for (SampleResult& score : own.first(own.size() - samples)) {
+  for (SampleResult& score : result.scores) {
     if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
     request.prompt_logprobs.push_back(std::move(score.logprobs));
     ++request.scored;
   }
-  if (samples == 0) return;
-  if (samples == 1) return commit_token(sequence, own.back());
-  fork(sequence);
-  for (int i = 0; i < samples; ++i) commit_token(*request.choices[i], own[own.size() - samples + i]);
+  switch (part.outputs) {
+    case Outputs::kNone:
+    case Outputs::kScores:
+      return;
+    case Outputs::kToken:
+      return commit_tokens(sequence, result.accepted, 1);
+    case Outputs::kVerify:
+      return commit_tokens(sequence, result.accepted, part.samples);
+    case Outputs::kFork:
+      fork(sequence);
+      for (int i = 0; i < part.samples; ++i) commit_tokens(*request.choices[i], result.accepted.subspan(i, 1), 1);
+  }
 }
 
 void Scheduler::fork(Sequence& trunk) {
@@ -78,27 +91,48 @@ void Scheduler::fork(Sequence& trunk) {
   }
 }
 
-void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
+// Takes the accepted ones of `sampled` tokens. What was computed for the others is given up.
+void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled) {
   SequenceEvent& event = events_.emplace_back();
   event.request = sequence.id;
   event.index = sequence.task.choice;
   event.admitted_at = sequence.admitted_at;
-  --sequence.unknown;
-  if (!result.error.empty()) {
-    event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
-  } else {
+  sequence.unknown -= sampled;
+  for (SampleResult& result : accepted) {
+    if (!result.error.empty()) {
+      event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
+      break;
+    }
     sequence.tokens.push_back(result.token);
     if (sequence.task.counts != nullptr) sequence.counts.add_output(result.token);
     ++generated_tokens_;
-    event.token = result.token;
-    if (sequence.task.logprobs >= 0) event.logprobs = std::make_unique<TokenLogprobs>(std::move(result.logprobs));
-    if (!sequence.plain && sequence.task.choice == 0) {
-      event.prompt_logprobs = std::exchange(sequence.request->prompt_logprobs, {});
-    }
+    event.tokens.push_back(result.token);
+    if (sequence.task.logprobs >= 0) event.logprobs.push_back(std::move(result.logprobs));
     event.finish = finish_of(sequence);
+    if (event.finish) break;
+  }
+  if (!sequence.plain && sequence.task.choice == 0 && !event.tokens.empty()) {
+    event.prompt_logprobs = std::exchange(sequence.request->prompt_logprobs, {});
   }
   event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
+  if (sampled > 1 && !event.tokens.empty()) {
+    truncate(sequence, sequence.known() - 1);
+    commit_blocks(sequence);
+  }
   if (event.finish) end_sequence(sequence);
+}
+
+// Keeps the first `tokens` computed tokens of a running sequence. They must reach as far as the prefix cache has it.
+void Scheduler::truncate(Sequence& sequence, int tokens) {
+  CHECK(tokens <= sequence.computed && sequence.in_prefix_cache <= tokens / options_.block_size, "{} tokens of {} kept",
+        tokens, sequence.computed);
+  const auto rows = static_cast<size_t>(blocks_for(tokens));
+  for (SequenceBlocks& own : sequence.groups) {
+    pool_.release(std::span(own.blocks).subspan(rows));
+    own.blocks.resize(rows);
+  }
+  sequence.computed = tokens;
+  sequence.blocks_stable_until = 0;
 }
 
 std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {

@@ -10,20 +10,6 @@
 
 namespace sluice {
 
-void ScheduledBatch::clear() {
-  for (std::vector<int32_t>* list :
-       {&batch.tokens, &batch.from_sample, &batch.positions, &batch.types, &batch.slots, &batch.query_start,
-        &batch.kv_len, &batch.prompt_len, &batch.block_table, &batch.sample_rows, &batch.state_slots}) {
-    list->clear();
-  }
-  batch.copies.clear();
-  batch.state_copies.clear();
-  tasks.clear();
-  parts.clear();
-  can_overlap = true;
-  number = set = 0;
-}
-
 bool QueueLimit::try_enter(int64_t prompt_tokens) {
   if (requests_.fetch_add(1) >= max_requests_) {
     requests_.fetch_sub(1);
@@ -139,7 +125,7 @@ void Scheduler::add(RequestId id, Request request) {
 }
 
 ScheduledBatch Scheduler::next() {
-  CHECK(in_flight_ == 0 || (in_flight_ == 1 && can_overlap_), "the last step is not committed");
+  CHECK(in_flight_ <= 1, "{} steps are not committed", in_flight_);
   expire_deadlines();
   Step step{.out = std::exchange(spare_, {}),
             .number = steps_ + 1,
@@ -161,8 +147,6 @@ ScheduledBatch Scheduler::next() {
   step.out.number = step.number;
   step.out.set = decodes_all(step.out) ? running_set_ : 0;
   step.out.batch.state_copies = std::exchange(state_copies_, {});
-  step.out.can_overlap &= !(recurrent() && options_.prefix_caching);  // snapshots are of the state after the last step
-  can_overlap_ = step.out.can_overlap;
   ++in_flight_;
   ++steps_;
   return std::move(step.out);
@@ -240,11 +224,36 @@ void Scheduler::stop_running(Sequence& sequence) {
 }
 
 bool Scheduler::schedule(Step& step, Sequence& sequence) {
+  if (sequence.awaits_host) return false;
   if (sequence.unknown > 0 && sequence.length() >= sequence.most_tokens) return false;
   const int wanted = chunk_size(step, sequence);
-  const int tokens = wanted > 0 ? provide_blocks(step, sequence, wanted) : 0;
+  draft_.clear();
+  const int drafted = wanted > 0 && options_.draft ? draft(step, sequence) : 0;
+  const int tokens = wanted > 0 ? provide_blocks(step, sequence, wanted + drafted) : 0;
   if (tokens > 0) append(step, sequence, tokens);
   return tokens > 0;
+}
+
+// Whether drafts may be made for a sequence. A recurrent state cannot go back, and penalties of a token depend on the
+// tokens before it.
+bool Scheduler::speculates(const Sequence& sequence) const {
+  return options_.draft && !recurrent() && sequence.task.counts == nullptr;
+}
+
+// Fills draft_ for the next step of a sequence; returns its length. A draft takes no room that the sequences behind
+// this one need for their next token, and no blocks that others hold.
+int Scheduler::draft(const Step& step, const Sequence& sequence) {
+  const bool decodes = sequence.unknown == 0 && sequence.known() == sequence.computed + 1;
+  if (!decodes || sequence.known() == sequence.prompt_length || !speculates(sequence)) return 0;
+  const int behind = static_cast<int>(running_.size() - step.out.parts.size()) - 1;
+  int most =
+      std::min({step.tokens_left - behind, step.rows_left - behind, sequence.most_tokens - sequence.known()}) - 1;
+  const int shared = static_cast<int>(shared_at_end(step, sequence).size());
+  const int rows = sequence.rows() + std::max(0, pool_.available() - shared) / groups();
+  most = std::min(most, rows * options_.block_size - sequence.computed - 1);
+  if (most > 0) options_.draft(sequence, most, draft_);
+  CHECK(draft_.empty() || static_cast<int>(draft_.size()) <= most, "{} drafted tokens of {}", draft_.size(), most);
+  return static_cast<int>(draft_.size());
 }
 
 // As many of the sequence's tokens as the budgets of tokens and logit rows allow.
@@ -273,7 +282,10 @@ int Scheduler::stop_for_snapshot(const Sequence& sequence, int tokens) const {
 // Makes the sequence own, alone, the blocks it writes the next `tokens` tokens to. Returns for how many of them there
 // are blocks.
 int Scheduler::provide_blocks(Step& step, Sequence& sequence, int tokens) {
-  if (sequence.in_flight > 0) commit_blocks(sequence);  // before some of them slide out of their windows
+  if (sequence.in_flight > 0) {  // before blocks slide out of their windows, and before the state moves on
+    commit_blocks(sequence);
+    take_snapshot(sequence);
+  }
   give_back_slid_out(sequence);
   sequence.placed_in = step.number;
   const int owned = sequence.rows();
@@ -361,6 +373,7 @@ bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
   for (size_t i = running_.size(); i-- > 0 && running_[i] != &sequence;) {
     Sequence& victim = *running_[i];
     if (victim.last_step == step.number) continue;
+    if (victim.awaits_host) return false;  // after the step in flight, then
     running_.erase(running_.begin() + static_cast<int64_t>(i));
     ++running_set_;
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
@@ -376,17 +389,17 @@ bool Scheduler::preempt_behind(const Step& step, const Sequence& sequence) {
 
 void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   Batch& batch = step.out.batch;
-  const int end = sequence.computed + tokens;
+  const int first = sequence.computed, end = first + tokens, known = sequence.known();
   const int from_sample = sequence.sample;
-  step.out.parts.push_back({.sequence = &sequence,
-                            .first = sequence.computed,
-                            .tokens = tokens,
-                            .first_task = static_cast<int>(step.out.tasks.size())});
+  step.out.parts.push_back(
+      {.sequence = &sequence, .first = first, .tokens = tokens, .first_task = static_cast<int>(step.out.tasks.size())});
   append_tasks(step, sequence, tokens);
-  for (int position = sequence.computed; position < end; ++position) {
-    const bool known = position < sequence.known();
-    if (!known) batch.from_sample.resize(batch.tokens.size(), -1), batch.from_sample.push_back(from_sample);
-    batch.tokens.push_back(known ? sequence.tokens[position] : 0);
+  const ScheduledBatch::Part& part = step.out.parts.back();
+  const bool verifies = part.outputs == Outputs::kVerify;
+  for (int position = first; position < end; ++position) {
+    const bool on_device = position >= known && !verifies;
+    if (on_device) batch.from_sample.resize(batch.tokens.size(), -1), batch.from_sample.push_back(from_sample);
+    batch.tokens.push_back(position < known ? sequence.tokens[position] : on_device ? 0 : draft_[position - known]);
     batch.positions.push_back(position);
   }
   if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
@@ -396,44 +409,49 @@ void Scheduler::append(Step& step, Sequence& sequence, int tokens) {
   if (recurrent()) batch.state_slots.push_back(sequence.state_slot);
   step.tokens_left -= tokens;
   sequence.computed = end;
-  sequence.unknown += step.out.parts.back().samples > 0 ? 1 : 0;
+  sequence.unknown += verifies ? part.samples : part.samples > 0 ? 1 : 0;
+  sequence.awaits_host = part.scores > 0 || part.outputs == Outputs::kFork || speculates(sequence);
   sequence.last_step = step.number;
   ++sequence.in_flight;
 }
 
 void Scheduler::append_tasks(Step& step, Sequence& sequence, int tokens) {
-  Batch& batch = step.out.batch;
-  RequestState& request = *sequence.request;
+  const RequestState& request = *sequence.request;
   ScheduledBatch::Part& part = step.out.parts.back();
-  const int end = sequence.computed + tokens;
-  const auto add_row = [&](int position) {
-    batch.sample_rows.push_back(batch.size() + position - sequence.computed);
-    --step.rows_left;
-    return static_cast<int>(batch.sample_rows.size()) - 1;
-  };
+  const int end = part.first + tokens;
   if (!sequence.plain && request.scores_prompt()) {
     const int scored_end = std::min(end, request.prompt_length() - 1);
-    for (int position = std::max(sequence.computed, request.scored); position < scored_end; ++position) {
-      step.out.can_overlap = false;
-      step.out.tasks.push_back({.row = add_row(position),
+    for (int position = std::max(part.first, request.scored); position < scored_end; ++position) {
+      step.out.tasks.push_back({.row = add_logit_row(step, part, position),
                                 .target = sequence.tokens[position + 1],
                                 .params = sequence.task.params,
                                 .logprobs = *sequence.task.params->prompt_logprobs});
+      ++part.scores;
     }
+    if (part.scores > 0) part.outputs = Outputs::kScores;
   }
-  if (end == sequence.length()) {
-    const int row = add_row(end - 1);
-    part.samples = !sequence.plain && request.unforked() ? request.request.n : 1;
-    if (part.samples > 1) step.out.can_overlap = false;
-    sequence.sample = static_cast<int>(step.out.tasks.size());
-    for (int i = 0; i < part.samples; ++i) {
-      SampleTask& task = step.out.tasks.emplace_back(sequence.task);
-      task.row = row;
-      task.choice += i;
-      task.position = sequence.length() - sequence.prompt_length;
-    }
+  if (end < sequence.length()) return;
+  sequence.sample = static_cast<int>(step.out.tasks.size());
+  const int drafted = end - sequence.length();
+  part.outputs = drafted > 0 ? Outputs::kVerify : Outputs::kToken;
+  if (!sequence.plain && request.unforked()) part.outputs = Outputs::kFork;
+  part.samples = part.outputs == Outputs::kFork ? request.request.n : drafted + 1;
+  for (int i = 0, row = 0; i < part.samples; ++i) {
+    const int ahead = drafted > 0 ? i : 0;
+    if (i == 0 || drafted > 0) row = add_logit_row(step, part, sequence.length() - 1 + ahead);
+    SampleTask& task = step.out.tasks.emplace_back(sequence.task);
+    task.row = row;
+    task.choice += part.outputs == Outputs::kFork ? i : 0;
+    task.position = sequence.length() - sequence.prompt_length + ahead;
   }
-  part.tasks = static_cast<int>(step.out.tasks.size()) - part.first_task;
+}
+
+// Asks for the logits of one of the part's positions, whose tokens come next in the batch. Returns their row.
+int Scheduler::add_logit_row(Step& step, const ScheduledBatch::Part& part, int position) {
+  Batch& batch = step.out.batch;
+  batch.sample_rows.push_back(batch.size() + position - part.first);
+  --step.rows_left;
+  return static_cast<int>(batch.sample_rows.size()) - 1;
 }
 
 std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() const {

@@ -42,12 +42,13 @@ struct SequenceBlocks {
 struct alignas(64) Sequence {
   // Every step looks at these, of every sequence: one line of the cache.
   std::vector<TokenId> tokens;  // prompt, then output, as far as it is known
-  int unknown = 0;              // tokens after these that steps in flight draw
-  int sample = 0;               // which draw of its step gives the last one of them
+  int unknown = 0;              // tokens after these that steps in flight may give, at most
+  int sample = 0;               // which task of its step samples the last one of them
   int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
   int most_tokens = 0;          // it ends with so many: prompt and max_tokens, or the context
   int blocks_stable_until = 0;  // as long as fewer tokens are computed, the next one changes nothing of its blocks
-  int in_flight = 0;            // steps not committed yet that it is part of
+  int16_t in_flight = 0;        // steps not committed yet that it is part of
+  bool awaits_host = false;     // no further step before the last one is committed
   uint64_t last_step = 0;       // the number of the last one
   uint64_t placed_in = 0;       // the step that changed its blocks last
 

@@ -13,18 +13,18 @@ bool Scheduler::decodes_all(const ScheduledBatch& step) const {
   if (step.parts.size() != running_.size() || step.batch.tokens.size() != running_.size()) return false;
   if (step.tasks.size() != running_.size()) return false;
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (step.parts[i].sequence != running_[i] || step.parts[i].samples != 1) return false;
+    if (step.parts[i].sequence != running_[i] || step.parts[i].outputs != Outputs::kToken) return false;
   }
   return true;
 }
 
 // Whether all of them have a token to compute, and blocks for it.
 bool Scheduler::repeatable(const Step& step) const {
-  if (step.out.set != running_set_) return false;
+  if (step.out.set != running_set_ || options_.draft) return false;
   int missing = 0;
   for (const Sequence* sequence : running_) {
     const int length = sequence->length();
-    if (length != sequence->computed + 1) return false;
+    if (length != sequence->computed + 1 || sequence->awaits_host) return false;
     if (sequence->unknown > 0 && length >= sequence->most_tokens) return false;
     if (sequence->computed >= sequence->blocks_stable_until) missing += groups();
   }
@@ -40,7 +40,6 @@ bool Scheduler::repeat(Step& step) {
   const size_t count = running_.size();
   batch.from_sample.assign(count, -1);
   batch.copies.clear();
-  out.can_overlap = true;
   bool unknown = false, fit = true;
   for (size_t i = 0; i < count; ++i) {
     Sequence& sequence = *running_[i];

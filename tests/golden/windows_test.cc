@@ -66,10 +66,11 @@ class Windows : public ::testing::TestWithParam<std::string> {
                             .rows = static_cast<int>(logits.rows()),
                             .vocab = loaded_->plan.shape.vocab,
                             .stride = logits.row_stride};
-      auto results = sampler.sample(view, scheduled.tasks);
-      scheduler.commit(std::move(scheduled), std::move(results));
+      std::vector<SampleResult> samples = sampler.sample(view, scheduled.tasks);
+      std::vector<StepResult> results = step_results(scheduled, samples);
+      scheduler.commit(std::move(scheduled), results);
       for (const SequenceEvent& event : scheduler.drain()) {
-        if (event.token) texts[event.request].push_back(*event.token);
+        for (const TokenId token : event.tokens) texts[event.request].push_back(token);
       }
     }
     return texts;

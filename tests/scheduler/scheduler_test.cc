@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr TokenId kEos = 99;
-constexpr TokenId kWord = 7;  // what is drawn unless a test says otherwise
+constexpr TokenId kWord = 7;  // what is sampled unless a test says otherwise
 
 class SchedulerTest : public ::testing::Test {
  protected:
@@ -54,11 +54,16 @@ class SchedulerTest : public ::testing::Test {
     return all;
   }
 
-  // One step in which every draw gives `token`. Returns the batch.
+  void commit(ScheduledBatch step, std::vector<SampleResult> samples) {
+    std::vector<StepResult> all = step_results(step, samples);
+    scheduler().commit(std::move(step), all);
+  }
+
+  // One step in which every sampled token is `token`. Returns the batch.
   Batch step(TokenId token = kWord) {
     ScheduledBatch next = scheduler().next();
     Batch batch = next.batch;
-    if (!batch.empty()) scheduler().commit(std::move(next), results(next, token));
+    if (!batch.empty()) commit(next, results(next, token));
     for (SequenceEvent& event : scheduler().drain()) events_.push_back(std::move(event));
     return batch;
   }
@@ -86,7 +91,7 @@ TEST_F(SchedulerTest, PrefillIsChunkedByTheTokenBudget) {
   EXPECT_THAT(events_, IsEmpty());
   EXPECT_THAT(step(), AllOf(Field(&Batch::kv_len, ElementsAre(10)), Field(&Batch::sample_rows, ElementsAre(1))));
   ASSERT_THAT(events_, SizeIs(1));
-  EXPECT_EQ(events_[0].token, kWord);
+  EXPECT_THAT(events_[0].tokens, ElementsAre(kWord));
   EXPECT_THAT(step().tokens, ElementsAre(kWord));
   EXPECT_EQ(events_[1].finish->reason, FinishReason::kLength);
   EXPECT_EQ(events_[1].usage.completion_tokens, 2);
@@ -154,10 +159,10 @@ TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
   const ScheduledBatch prefill = scheduler().next();
   EXPECT_EQ(prefill.batch.sequences(), 1);
   EXPECT_THAT(prefill.batch.sample_rows, ElementsAre(5));
-  ASSERT_THAT(prefill.tasks, SizeIs(3));  // one row, three draws
+  ASSERT_THAT(prefill.tasks, SizeIs(3));  // one row, three samples
   for (int i = 0; i < 3; ++i)
     EXPECT_THAT(prefill.tasks[i], AllOf(Field(&SampleTask::row, 0), Field(&SampleTask::choice, i)));
-  scheduler().commit(prefill, results(prefill));
+  commit(prefill, results(prefill));
   EXPECT_EQ(used_blocks(), 2);
   const Batch decode = step();
   EXPECT_EQ(decode.sequences(), 3);
@@ -384,7 +389,7 @@ TEST_F(SchedulerTest, CancelInEveryState) {
   scheduler().cancel(in_flight);
   expect_abort(in_flight);
   EXPECT_EQ(used_blocks(), 1);  // the step may still write it
-  scheduler().commit(std::move(next), results(next));
+  commit(next, results(next));
   EXPECT_EQ(used_blocks(), 0);
   EXPECT_THAT(scheduler().drain(), IsEmpty());
 
@@ -431,7 +436,7 @@ TEST_F(SchedulerTest, AFaultEndsItsChoiceOnlyAndForgetsTheCache) {
   auto all = results(next);
   all[0].error = "not finite";
   all[0].bad_logits = true;
-  scheduler().commit(std::move(next), std::move(all));
+  commit(std::move(next), std::move(all));
   const auto events = scheduler().drain();
   ASSERT_THAT(events, SizeIs(2));
   EXPECT_EQ(events[0].finish->reason, FinishReason::kError);
@@ -527,7 +532,7 @@ TEST_F(SchedulerTest, SeedsComeFromTheRequestOrItsArrival) {
   const ScheduledBatch next = scheduler().next();
   EXPECT_EQ(next.tasks[0].seed, derive_seed(42, 0));
   EXPECT_EQ(next.tasks[1].seed, static_cast<uint64_t>(-3));
-  scheduler().commit(next, results(next));
+  commit(next, results(next));
 }
 
 }  // namespace

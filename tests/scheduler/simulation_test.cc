@@ -101,6 +101,12 @@ class Simulation {
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
     o.seed = random_();
     if (chance(70)) o.eos_token_ids = {0};
+    if (chance(40)) {
+      hit_chance_ = uniform(0, 100);
+      o.draft = [this](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
+        guess(sequence, most, draft);
+      };
+    }
     o.clock = [this] { return now_; };
     return o;
   }
@@ -177,7 +183,7 @@ class Simulation {
     check_penalty_counts(step);
     if (chance(cancel_chance_)) cancel_something();
     in_flight_.emplace(std::move(step), std::move(results));
-    if (!in_flight_->first.can_overlap || !chance(overlap_chance_)) commit_in_flight();
+    if (!chance(overlap_chance_)) commit_in_flight();
   }
 
   void commit_in_flight() {
@@ -189,7 +195,13 @@ class Simulation {
       result.error = "fault";
       result.bad_logits = chance(50);
     }
-    scheduler_.commit(std::move(step), std::move(results));
+    std::vector<StepResult> parts = step_results(step, results);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (step.parts[i].outputs != Outputs::kVerify) continue;
+      accepted += parts[i].accepted.size() - 1;
+      rejected += step.parts[i].samples - parts[i].accepted.size();
+    }
+    scheduler_.commit(std::move(step), parts);
     drain();
   }
 
@@ -224,19 +236,31 @@ class Simulation {
       ASSERT_LT(event.index, t.request.n);
       ASSERT_FALSE(t.ended[event.index]) << "an event after the end";  // I9
       std::vector<TokenId>& output = t.outputs[event.index];
-      if (event.token) output.push_back(*event.token);
+      output.insert(output.end(), event.tokens.begin(), event.tokens.end());
       EXPECT_EQ(event.usage.completion_tokens, static_cast<int>(output.size()));
       EXPECT_EQ(event.usage.prompt_tokens, static_cast<int>(t.request.prompt.size()));
       EXPECT_LT(event.usage.cached_tokens, event.usage.prompt_tokens);
-      if (event.token && t.request.sampling.logprobs) {
-        ASSERT_TRUE(event.logprobs);
-        EXPECT_EQ(event.logprobs->token.id, *event.token);
+      if (t.request.sampling.logprobs) {
+        ASSERT_EQ(event.logprobs.size(), event.tokens.size());
+        for (uint32_t i = 0; i < event.tokens.size(); ++i) {
+          EXPECT_EQ(event.logprobs[i].token.id, event.tokens[i]);
+        }
       }
       if (!event.prompt_logprobs.empty()) t.prompt_logprobs = std::move(event.prompt_logprobs);
       if (!event.finish) continue;
       t.ended[event.index] = true;
       ++ends_;
       check_output(t, event);
+    }
+  }
+
+  // Drafts what will follow, with mistakes.
+  void guess(const Sequence& sequence, int most, std::vector<TokenId>& draft) {
+    const std::vector<TokenId> all = expected(tracked_.at(sequence.id), sequence.task.choice).tokens;
+    size_t next = static_cast<size_t>(sequence.known() - sequence.request->prompt_length());
+    for (int left = std::min(most, uniform(0, kMostDrafted)); left > 0; --left, ++next) {
+      const bool hit = next < all.size() && chance(hit_chance_);
+      draft.push_back(hit ? all[next] : static_cast<TokenId>(uniform(0, vocab_ - 1)));
     }
   }
 
@@ -335,7 +359,8 @@ class Simulation {
         if (!choice) continue;
         EXPECT_LE(choice->in_flight, in_flight_ ? 1 : 0);
         if (choice->state != SequenceState::kEnded) {
-          EXPECT_LE(choice->unknown, choice->in_flight);
+          EXPECT_LE(choice->unknown, choice->in_flight * (1 + kMostDrafted));
+          EXPECT_TRUE(choice->in_flight > 0 || !choice->awaits_host);
           EXPECT_EQ(choice->groups.empty(), choice->state == SequenceState::kWaiting);
         } else {
           EXPECT_TRUE(choice->groups.empty() || choice->in_flight > 0);
@@ -432,11 +457,13 @@ class Simulation {
 
   std::mt19937_64 random_;
   int vocab_ = 2;
+  int hit_chance_ = 0;  // percent of drafted tokens that are right
   Clock::time_point now_{};
   SchedulerOptions options_;
   Scheduler scheduler_;
   FakeModel model_;
   std::optional<std::pair<ScheduledBatch, std::vector<SampleResult>>> in_flight_;
+  static constexpr int kMostDrafted = 7;
   int arrival_chance_ = 0, cancel_chance_ = 0, fault_chance_ = 0, overlap_chance_ = 0;
   int added_ = 0;
   RequestId next_id_ = 0;
@@ -446,7 +473,7 @@ class Simulation {
 
  public:
   // Over all runs: they must be worth something.
-  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0;
+  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
 };
 
 TEST(Simulation, InvariantsHold) {
@@ -463,12 +490,17 @@ TEST(Simulation, InvariantsHold) {
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
   RecordProperty("seeds", static_cast<int>(seed - 1));
-  std::printf("%d seeds, %d steps, %d of them ahead, %d preemptions, %d cached tokens\n", static_cast<int>(seed - 1),
-              static_cast<int>(Simulation::steps), static_cast<int>(Simulation::overlapped),
-              static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits));
+  std::printf(
+      "%d seeds, %d steps, %d of them ahead, %d preemptions, %d cached tokens, %d drafted tokens accepted, "
+      "%d rejected\n",
+      static_cast<int>(seed - 1), static_cast<int>(Simulation::steps), static_cast<int>(Simulation::overlapped),
+      static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits),
+      static_cast<int>(Simulation::accepted), static_cast<int>(Simulation::rejected));
   EXPECT_GT(Simulation::preemptions, 500u);
   EXPECT_GT(Simulation::hits, 500u);
   EXPECT_GT(Simulation::overlapped, 500u);
+  EXPECT_GT(Simulation::accepted, 500u);
+  EXPECT_GT(Simulation::rejected, 500u);
 }
 
 }  // namespace
