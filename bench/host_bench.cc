@@ -188,7 +188,7 @@ class Loop {
         frontend_(tokenizer, metrics_, [](RequestId, int) {}) {}
 
   void add(RequestId id, Request request) {
-    CHECK(scheduler_.queue_limit().try_enter(static_cast<int64_t>(request.prompt.size())), "the queue is full");
+    CHECK(scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size())), "the queue is full");
     frontend_.add(id, request, [this](const Event& event) { delivered_.fetch_add(event.tokens.size()); });
     scheduler_.add(id, std::move(request));
   }

@@ -28,7 +28,7 @@ struct EngineOptions {
   int max_model_len = 0;              // tokens per sequence; 0: the model's, as far as the memory plan allows
   int max_num_seqs = 0;               // sequences in one step; 0: 256 on a CPU, 512 on a GPU
   int max_num_batched_tokens = 0;     // token budget of one step; 0: 512 on a CPU, 8192 on a GPU
-  int max_num_queued_reqs = 1024;     // waiting requests; more are refused with 503
+  int max_num_queued_reqs = 1024;     // waiting sequences (n of each request); more are refused with 503
   int64_t max_num_queued_tokens = 0;  // prompt tokens waiting; 0: no limit of its own
   int block_size = 16;                // tokens per cache block: 8, 16, 32, 64
   // 0: a quarter of the free memory of a host, all that is left of a GPU's; at most what max_num_seqs full contexts
@@ -36,7 +36,7 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;  // share of the GPU's memory that may be used, other processes' use included
   bool enable_prefix_caching = true;
-  std::string scheduling_policy = "fcfs";  // fcfs, priority
+  std::string scheduling_policy = "fcfs";  // fcfs, priority, or another policy of the build
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto, or a number of parts
   std::string backend{};       // kernels: empty (best for this machine), cpu-amx, ... cpu-avx2, cuda, ... reference
@@ -87,7 +87,8 @@ void visit(V&& v, EngineOptions& o) {
   v("max-model-len", o.max_model_len, "tokens per sequence, prompt and output (0: the model's)");
   v("max-num-seqs", o.max_num_seqs, "sequences in one step (0: 256 on a CPU, 512 on a GPU)");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step (0: 512 on a CPU, 8192 on a GPU)");
-  v("max-num-queued-reqs", o.max_num_queued_reqs, "requests waiting before further ones get 503");
+  v("max-num-queued-reqs", o.max_num_queued_reqs,
+    "sequences waiting (n of each request) before further requests get 503");
   v("max-num-queued-tokens", o.max_num_queued_tokens,
     "prompt tokens waiting before further requests get 503 (0: no limit)");
   v("block-size", o.block_size, "tokens per block of the KV cache", {"8", "16", "32", "64"});
@@ -95,7 +96,8 @@ void visit(V&& v, EngineOptions& o) {
     "size of the KV cache (0: a quarter of the host's free memory, or the rest of the GPU's)");
   v("gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory that may be used");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse cache blocks of equal prompt prefixes");
-  v("scheduling-policy", o.scheduling_policy, "order of waiting requests", {"fcfs", "priority"});
+  v("scheduling-policy", o.scheduling_policy,
+    "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
   v("numa", o.numa, "parts that threads and memory are divided into: off, auto (nodes of memory), or a number");
   v("backend", o.backend, "kernels (empty: the best for this machine)");

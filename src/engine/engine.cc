@@ -92,9 +92,9 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   s.block_size = o.block_size;
   s.blocks = plan.blocks;
   s.groups = plan.kv.groups;
-  s.policy = o.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  s.policy = o.scheduling_policy;
   s.prefix_caching = o.enable_prefix_caching;
-  s.max_queued_requests = o.max_num_queued_reqs;
+  s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
   s.fingerprint = fmt::format("{}/{}/{}", plan.checkpoint->folder, plan.dtype->name, plan.kv_dtype->name);
   s.seed = static_cast<uint64_t>(o.seed);
@@ -137,7 +137,7 @@ class EngineImpl final : public TextEngine {
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));
     if (rope_class != 0) request.cache_salt += fmt::format("\x1frope {}", rope_class);
-    if (!scheduler_.queue_limit().try_enter(prompt_tokens)) {
+    if (!scheduler_.queue_limit().try_enter(request.n, prompt_tokens)) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
     const RequestId id = next_id_.fetch_add(1);
@@ -159,7 +159,7 @@ class EngineImpl final : public TextEngine {
   Health health() const override {
     Health h;
     h.running = running_.load(std::memory_order_relaxed);
-    h.waiting = scheduler_.queue_limit().requests();
+    h.waiting = scheduler_.queue_limit().sequences();
     if (busy_.load(std::memory_order_acquire)) {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();

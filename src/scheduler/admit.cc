@@ -7,9 +7,9 @@
 namespace sluice {
 
 void Scheduler::admit_waiting(Step& step) {
-  while (step.tokens_left > 0 && !waiting_.empty()) {
-    promote_overtaken();
-    if (!admit(step, **waiting_.begin())) break;
+  while (step.tokens_left > 0) {
+    Sequence* head = policy_->head();
+    if (head == nullptr || !admit(step, *head)) break;
   }
 }
 
@@ -52,7 +52,7 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
     return false;
   }
 
-  dequeue(sequence);
+  policy_->admit(sequence);
   sequence.state = SequenceState::kRunning;
   start_running(sequence);
   reserved_slots_ += slots - 1;
@@ -63,12 +63,11 @@ bool Scheduler::admit(Step& step, Sequence& sequence) {
     sequence.state_slot = states_.take();
     if (snapshot != kNoState) state_copies_.push_back({.from = snapshot, .to = sequence.state_slot});
   }
-  ++admissions_;
   if (!request.admitted) {
     request.admitted = true;
     sequence.admitted_at = options_.clock();
     sequence.cached_tokens = sequence.computed;
-    queue_limit_.leave(request.prompt_length());
+    queue_limit_.leave(request.request.n, request.prompt_length());
     if (options_.prefix_caching) pool_.count_query(request.prompt_length(), sequence.cached_tokens);
   }
   return schedule(step, sequence);
@@ -128,28 +127,9 @@ int Scheduler::missing_blocks(const Sequence& sequence) const {
   return missing;
 }
 
-void Scheduler::promote_overtaken() {
-  while (!overtakable_.empty()) {
-    Sequence& sequence = **overtakable_.begin();
-    if (admissions_ - sequence.queued_at < static_cast<uint64_t>(options_.max_overtaken)) return;
-    dequeue(sequence);
-    sequence.rank.priority = Rank::kFirst;
-    enqueue(sequence);
-  }
-}
-
 void Scheduler::enqueue(Sequence& sequence) {
   sequence.state = SequenceState::kWaiting;
-  sequence.queued_at = admissions_;
-  waiting_.insert(&sequence);
-  if (options_.policy == SchedulingPolicy::kPriority && sequence.rank.priority != Rank::kFirst) {
-    overtakable_.insert(&sequence);
-  }
-}
-
-void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(&sequence);
-  overtakable_.erase(&sequence);
+  policy_->push(sequence);
 }
 
 }  // namespace sluice

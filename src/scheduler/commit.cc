@@ -235,8 +235,8 @@ void Scheduler::end_sequence(Sequence& sequence) {
     stop_running(sequence);
     if (request.unforked()) reserved_slots_ -= request.request.n - 1;
   } else {
-    dequeue(sequence);
-    if (!request.admitted) queue_limit_.leave(request.prompt_length());
+    policy_->erase(sequence);
+    if (!request.admitted) queue_limit_.leave(request.request.n, request.prompt_length());
   }
   sequence.state = SequenceState::kEnded;
   ended_.push_back(request.id);

@@ -10,26 +10,6 @@
 
 namespace sluice {
 
-bool QueueLimit::try_enter(int64_t prompt_tokens) {
-  if (requests_.fetch_add(1) >= max_requests_) {
-    requests_.fetch_sub(1);
-    return false;
-  }
-  const int64_t before = tokens_.fetch_add(prompt_tokens);
-  if (max_tokens_ > 0 && before > 0 && before + prompt_tokens > max_tokens_) {
-    leave(prompt_tokens);
-    return false;
-  }
-  return true;
-}
-
-void QueueLimit::leave(int64_t prompt_tokens) {
-  tokens_.fetch_sub(prompt_tokens);
-  requests_.fetch_sub(1);
-}
-
-bool QueueLimit::full() const { return requests() >= max_requests_ || (max_tokens_ > 0 && tokens() >= max_tokens_); }
-
 void check_fits(const Request& request, const SchedulerOptions& options) {
   const auto refuse = [](const std::string& message, std::string param, std::string reason) {
     throw Error(ErrorCode::kInvalidRequest, message, std::move(param), std::move(reason));
@@ -74,7 +54,8 @@ Scheduler::Scheduler(SchedulerOptions options)
              .fingerprint = options_.fingerprint,
              .hash_bits = options_.hash_bits,
              .on_forget = [this](BlockId block) { states_.forget(block); }}),
-      queue_limit_(options_.max_queued_requests, options_.max_queued_tokens) {
+      queue_limit_(options_.max_queued_sequences, options_.max_queued_tokens),
+      policy_(find_policy(options_.policy).make({.max_overtaken = options_.max_overtaken})) {
   CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
   const int most =
       peak_blocks(options_.max_model_len, options_.block_size, options_.groups, options_.max_num_batched_tokens);
@@ -100,7 +81,7 @@ void Scheduler::add(RequestId id, Request request) {
   auto trunk = std::make_unique<Sequence>();
   trunk->request = state.get();
   trunk->id = id;
-  trunk->rank.priority = options_.policy == SchedulingPolicy::kPriority ? state->request.priority : 0;
+  trunk->rank.priority = policy_->priority(state->request);
   trunk->rank.arrival = arrival;
   trunk->tokens = state->request.prompt;
   trunk->task = {.params = &sampling,
@@ -461,7 +442,7 @@ std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() 
 
 SchedulerStats Scheduler::stats() const {
   return {.running = static_cast<int>(running_.size()),
-          .waiting = static_cast<int>(waiting_.size()),
+          .waiting = static_cast<int>(policy_->size()),
           .preemptions = preemptions_,
           .steps = steps_,
           .prompt_tokens = prompt_tokens_,

@@ -19,17 +19,18 @@
 // ahead. Steps run in the order in which next() gave them: memory that one step reads is free for those after it.
 //
 // A step. Decodes come first, then prefill chunks, each in rank order. Then waiting sequences are admitted while token
-// budget, sequence slots and blocks last. Rank is arrival (fcfs), or priority and then arrival (priority). The head of
-// the queue is never passed by one behind it. A sequence is admitted when all its tokens fit beside what the running
-// ones still need to finish their prefill.
+// budget, sequence slots and blocks last. The policy (scheduler/policies/) gives the rank and the order of admission.
+// The head of its queue is never passed by another sequence. A sequence is admitted when all its tokens fit beside what
+// the running ones still need to finish their prefill.
 //
 // Preemption. When blocks run out, a sequence takes them from the last running sequence in rank, if that one is behind
 // it and not yet part of the step. The victim gives up all its blocks and waits again, in the place its rank gives it;
 // it keeps its generated tokens. A victim whose results are awaited is spared until they are there. A sequence that has
 // none behind it waits. So the first in rank always proceeds, and as every context fits the pool, it ends.
 //
-// Starvation. Under fcfs a sequence waits only for earlier ones. Under priority a waiting sequence is passed by at most
-// max_overtaken admissions. Then it ranks, to its end, before everything except earlier arrivals that waited as long.
+// Starvation. Under fcfs tenants take turns, so that a sequence waits only for earlier ones of its tenant and for as
+// many of each other tenant. Under priority a waiting sequence is passed by at most max_overtaken admissions. Then it
+// ranks, to its end, before everything except earlier arrivals that waited as long.
 //
 // Drafts. SchedulerOptions::draft guesses what follows a sequence. The step computes the guesses after the last known
 // token, and commit() takes any number of accepted tokens, 1 .. drafted + 1; the memory of the others is given back.
@@ -48,13 +49,11 @@
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -64,13 +63,13 @@
 #include "batch/token_list.h"
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
+#include "scheduler/policy.h"
+#include "scheduler/queue_limit.h"
 #include "scheduler/scheduled_batch.h"
 #include "scheduler/sequence.h"
 #include "sluice/error.h"
 
 namespace sluice {
-
-enum class SchedulingPolicy { kFcfs, kPriority };
 
 // Guesses the tokens that follow the known ones of a sequence: appends at most `most` tokens to `draft`, which is
 // empty. Called for sequences that decode, before each of their steps.
@@ -85,14 +84,14 @@ struct SchedulerOptions {
   int blocks = 0;
   std::vector<BlockGroup> groups{{}};  // groups of layers; the one that sees furthest is the first
   int state_slots = 0;                 // for recurrent layers, max_num_seqs at least; 0: the model has none
-  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  int max_overtaken = 1024;  // see Starvation
+  std::string policy = "fcfs";         // a name of scheduler/policies/; the constructor throws if there is none
+  int max_overtaken = 1024;            // see Starvation
   bool prefix_caching = true;
-  int max_queued_requests = 1024;
-  int64_t max_queued_tokens = 0;  // prompt tokens; 0: no limit of its own
-  std::string fingerprint{};      // identifies the model in block hashes
-  int hash_bits = 256;            // see BlockPoolOptions
-  uint64_t seed = 0;              // for requests without a seed
+  int max_queued_sequences = 1024;  // see QueueLimit
+  int64_t max_queued_tokens = 0;    // prompt tokens; 0: no limit of its own
+  std::string fingerprint{};        // identifies the model in block hashes
+  int hash_bits = 256;              // see BlockPoolOptions
+  uint64_t seed = 0;                // for requests without a seed
   std::vector<TokenId> eos_token_ids{};
   DraftSource draft{};  // empty: no speculation
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
@@ -101,25 +100,6 @@ struct SchedulerOptions {
 // The most blocks of one group, or of all, that a sequence of `tokens` tokens holds at a time.
 int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens);
 int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens);
-
-// Requests that never ran, in the inbox or in the scheduler's queue. Thread-safe: Engine::submit enters, the scheduler
-// leaves when the request first runs or ends.
-class QueueLimit {
- public:
-  QueueLimit(int max_requests, int64_t max_tokens) : max_requests_(max_requests), max_tokens_(max_tokens) {}
-  // False, changing nothing, when the queue has no room. A request larger than the token limit enters an empty queue.
-  bool try_enter(int64_t prompt_tokens);
-  void leave(int64_t prompt_tokens);
-  bool full() const;
-  int requests() const { return requests_.load(std::memory_order_relaxed); }
-  int64_t tokens() const { return tokens_.load(std::memory_order_relaxed); }
-
- private:
-  const int max_requests_;
-  const int64_t max_tokens_;
-  std::atomic<int> requests_{0};
-  std::atomic<int64_t> tokens_{0};
-};
 
 // What a step, a cancellation or a deadline did to one choice of a request.
 struct SequenceEvent {
@@ -189,14 +169,6 @@ class Scheduler {
   const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
 
  private:
-  struct ByRank {
-    bool operator()(const Sequence* a, const Sequence* b) const { return a->rank < b->rank; }
-  };
-  struct ByWait {
-    bool operator()(const Sequence* a, const Sequence* b) const {
-      return std::tie(a->queued_at, a->rank) < std::tie(b->queued_at, b->rank);
-    }
-  };
   struct Step;  // a batch under construction (scheduler/step.h)
 
   // Building a step.
@@ -230,9 +202,7 @@ class Scheduler {
   void write_places(ScheduledBatch& out) const;
   void write_places(ScheduledBatch& out, size_t part) const;
   int promised_blocks() const;
-  void promote_overtaken();
   void enqueue(Sequence& sequence);
-  void dequeue(Sequence& sequence);
 
   // Taking results.
   void commit_part(const ScheduledBatch::Part& part, const StepResult& result);
@@ -259,8 +229,7 @@ class Scheduler {
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<Sequence*> running_;  // by rank; a list, as every step goes through it
-  std::set<Sequence*, ByRank> waiting_;
-  std::set<Sequence*, ByWait> overtakable_;  // of waiting_ under the priority policy, until they are promoted
+  std::unique_ptr<Policy> policy_;  // with the waiting sequences
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<StateCopy> state_copies_;  // done before the next step
   std::vector<SequenceEvent> events_;
@@ -271,7 +240,7 @@ class Scheduler {
   int reserved_slots_ = 0;        // sequences that running ones will fork
   int in_flight_ = 0;             // steps that were handed out and not committed
   uint64_t running_set_ = 1;      // generation of running_, changed with it
-  uint64_t arrivals_ = 0, admissions_ = 0;
+  uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
 };
 

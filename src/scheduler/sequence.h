@@ -21,7 +21,7 @@ namespace sluice {
 // Lower is served first and preempted last.
 struct Rank {
   static constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();  // of sequences that were overtaken too often
-  int64_t priority = 0;                                                   // always 0 under fcfs
+  int64_t priority = 0;                                                   // see Policy::priority()
   uint64_t arrival = 0;
   int index = 0;  // choice
   auto operator<=>(const Rank&) const = default;
@@ -65,7 +65,7 @@ struct alignas(64) Sequence {
   SampleTask task;    // its draws, but for row and position
 
   Rank rank;
-  uint64_t queued_at = 0;              // admissions before it began to wait
+  uint64_t queued_at = 0;              // admissions before it began to wait; kept by the policy
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while it waits
   std::vector<BlockHash> hashes;       // of leading full blocks, as far as they were looked for in the cache
   // With recurrent layers:

@@ -54,7 +54,7 @@ class Windows : public ::testing::TestWithParam<std::string> {
     size_t arrived = 0;
     for (int step = 0; arrived < requests.size() || !scheduler.idle(); ++step) {
       if (arrived < requests.size() && (step % 3 == 0 || scheduler.idle())) {
-        EXPECT_TRUE(scheduler.queue_limit().try_enter(static_cast<int64_t>(requests[arrived].prompt.size())));
+        EXPECT_TRUE(scheduler.queue_limit().try_enter(requests[arrived].n, static_cast<int64_t>(requests[arrived].prompt.size())));
         texts.push_back(requests[arrived].prompt);
         scheduler.add(arrived, requests[arrived]);
         ++arrived;

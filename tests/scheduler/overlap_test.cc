@@ -28,7 +28,7 @@ class OverlapTest : public ::testing::Test {
   }
 
   void add(RequestId id, Request r) {
-    ASSERT_TRUE(scheduler_.queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
+    ASSERT_TRUE(scheduler_.queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
     scheduler_.add(id, std::move(r));
   }
 
@@ -159,12 +159,12 @@ TEST_F(OverlapTest, SequencesThatAreAwaitedAreNotPreempted) {
     std::vector<StepResult> results = step_results(step, samples);
     tight.commit(std::move(step), results);
   };
-  ASSERT_TRUE(tight.queue_limit().try_enter(2));
+  ASSERT_TRUE(tight.queue_limit().try_enter(1, 2));
   tight.add(1, numbered_request(2, 6, 100));
   commit_sevens(tight.next());
   Request twice = numbered_request(5, 4, 200);
   twice.n = 2;
-  ASSERT_TRUE(tight.queue_limit().try_enter(5));
+  ASSERT_TRUE(tight.queue_limit().try_enter(1, 5));
   tight.add(2, twice);
   commit_sevens(tight.next());  // three tokens of the prompt
   ScheduledBatch fork = tight.next();
@@ -181,7 +181,7 @@ TEST_F(OverlapTest, SnapshotsOfARecurrentModelAreTakenBeforeItsStateMovesOn) {
   SchedulerOptions o = options();
   o.state_slots = 16;
   Scheduler recurrent(o);
-  ASSERT_TRUE(recurrent.queue_limit().try_enter(8));
+  ASSERT_TRUE(recurrent.queue_limit().try_enter(1, 8));
   recurrent.add(1, numbered_request(8, 9));
   ScheduledBatch first = recurrent.next();  // stops at the end of a block
   EXPECT_EQ(first.batch.size(), 4);

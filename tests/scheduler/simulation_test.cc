@@ -93,11 +93,11 @@ class Simulation {
       o.blocks = std::max(o.blocks, peak_blocks(o.max_model_len, o.block_size, o.groups, o.max_num_batched_tokens));
     }
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
-    o.policy = chance(50) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
+    o.policy = chance(50) ? "fcfs" : "priority";
     o.max_overtaken = uniform(0, 12);
     o.prefix_caching = chance(70);
     o.hash_bits = chance(70) ? 256 : uniform(1, 16);
-    o.max_queued_requests = uniform(1, 20);
+    o.max_queued_sequences = uniform(1, 20);
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
     o.seed = random_();
     if (chance(70)) o.eos_token_ids = {0};
@@ -130,7 +130,8 @@ class Simulation {
     if (chance(30)) r.sampling.presence_penalty = 0.5;
     r.n = chance(30) ? uniform(1, options_.max_num_seqs) : 1;
     r.priority = uniform(-2, 2);
-    r.cache_salt = chance(30) ? "tenant" : "";
+    r.cache_salt = chance(30) ? "salt" : "";
+    r.tenant = chance(50) ? "" : chance(50) ? "one" : "another";
     if (chance(15)) r.deadline = now_ + std::chrono::milliseconds(uniform(-5, 300));
     return r;
   }
@@ -139,7 +140,7 @@ class Simulation {
     ++added_;
     Request request = make_request();
     EXPECT_NO_THROW(check_fits(request, options_));
-    if (!scheduler_.queue_limit().try_enter(request.prompt.size())) return;
+    if (!scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size()))) return;
     Tracked& t = tracked_[next_id_];
     t.request = request;
     t.arrival = next_arrival_++;
@@ -337,13 +338,20 @@ class Simulation {
       for (Tracked* w : waiting) {
         if (w->arrival > a->arrival) continue;
         ++w->overtaken;
-        EXPECT_EQ(options_.policy, SchedulingPolicy::kPriority);
-        EXPECT_LE(w->overtaken, options_.max_overtaken);
-        EXPECT_NE(w->request.priority, a->request.priority);
+        if (options_.policy == "fcfs") {
+          EXPECT_NE(w->request.tenant, a->request.tenant);
+        } else {
+          EXPECT_LE(w->overtaken, options_.max_overtaken);
+          EXPECT_NE(w->request.priority, a->request.priority);
+        }
       }
     }
-    EXPECT_EQ(scheduler_.queue_limit().requests(), static_cast<int>(waiting.size()));  // I8
-    EXPECT_LE(scheduler_.queue_limit().requests(), options_.max_queued_requests);
+    int sequences = 0;
+    for (const Tracked* w : waiting) sequences += w->request.n;
+    EXPECT_EQ(scheduler_.queue_limit().sequences(), sequences);  // I8
+    if (waiting.size() > 1) {
+      EXPECT_LE(sequences, options_.max_queued_sequences);
+    }
   }
 
   static bool part_of_step(const RequestState& request) {
@@ -444,7 +452,7 @@ class Simulation {
     EXPECT_EQ(scheduler_.stats().waiting, 0);
     EXPECT_EQ(scheduler_.block_pool().stats().used, 0);
     EXPECT_EQ(scheduler_.block_pool().available(), options_.blocks);
-    EXPECT_EQ(scheduler_.queue_limit().requests(), 0);
+    EXPECT_EQ(scheduler_.queue_limit().sequences(), 0);
     EXPECT_EQ(scheduler_.queue_limit().tokens(), 0);
     EXPECT_FALSE(scheduler_.next_deadline());
     for (const auto& [id, t] : tracked_) {

@@ -36,7 +36,7 @@ class VerifyTest : public ::testing::Test {
   }
 
   void add(RequestId id, Request r) {
-    ASSERT_TRUE(scheduler().queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
+    ASSERT_TRUE(scheduler().queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
     scheduler().add(id, std::move(r));
   }
 
