@@ -1,4 +1,4 @@
-// Taking the results of a step: new tokens, forks, published blocks, and every way a sequence ends.
+// Taking the results of a step: new tokens, forks, blocks for the prefix cache, and every way a sequence ends.
 #include <algorithm>
 #include <utility>
 
@@ -37,20 +37,22 @@ void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
     }
   }
   erase_ended();
-  if (bad_logits) pool_.reset_prefix_cache();
+  if (bad_logits) pools_.blocks.reset_prefix_cache();
   spare_ = std::move(step);
 }
 
 void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& result) {
   Sequence& sequence = *part.sequence;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
-    if (sequence.in_flight == 0) release_memory(sequence);
+    if (sequence.in_flight == 0) sequence.memory.release(pools_);
     return;
   }
   prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
     commit_blocks(sequence);
-    if (part.first + part.tokens == sequence.computed) take_snapshot(sequence);  // else when the next step was made
+    if (part.first + part.tokens == sequence.computed)
+      sequence.memory.take_snapshot(pools_, sequence.computed,
+                                    sequence.prompt_length);  // else when the next step was made
   }
 
   RequestState& request = *sequence.request;
@@ -80,12 +82,7 @@ void Scheduler::fork(Sequence& trunk) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = choice->task.choice = i;
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
-    for (const SequenceBlocks& own : choice->groups) pool_.share(own.held());
-    if (recurrent()) {
-      choice->state_slot = states_.take();
-      choice->last_snapshot = kNoBlock;
-      state_copies_.push_back({.from = trunk.state_slot, .to = choice->state_slot});
-    }
+    choice->memory = trunk.memory.fork(pools_);
     start_running(*choice);
     request.choices[i] = std::move(choice);
   }
@@ -116,23 +113,12 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
   }
   event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
   if (sampled > 1 && !event.tokens.empty()) {
-    truncate(sequence, sequence.known() - 1);
+    sequence.computed = sequence.known() - 1;
+    sequence.blocks_stable_until = 0;
+    sequence.memory.truncate(pools_, sequence.computed);
     commit_blocks(sequence);
   }
   if (event.finish) end_sequence(sequence);
-}
-
-// Keeps the first `tokens` computed tokens of a running sequence. They must reach as far as the prefix cache has it.
-void Scheduler::truncate(Sequence& sequence, int tokens) {
-  CHECK(tokens <= sequence.computed && sequence.in_prefix_cache <= tokens / options_.block_size, "{} tokens of {} kept",
-        tokens, sequence.computed);
-  const auto rows = static_cast<size_t>(blocks_for(tokens));
-  for (SequenceBlocks& own : sequence.groups) {
-    pool_.release(std::span(own.blocks).subspan(rows));
-    own.blocks.resize(rows);
-  }
-  sequence.computed = tokens;
-  sequence.blocks_stable_until = 0;
 }
 
 std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
@@ -150,49 +136,13 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   return std::make_unique<Finish>(make_finish(FinishReason::kLength));
 }
 
+// Commits the sequence's full blocks to the prefix cache, as far as their tokens are known.
 void Scheduler::commit_blocks(Sequence& sequence) {
-  if (!options_.prefix_caching) return;
-  const int size = options_.block_size;
   const int whole = std::min(sequence.computed, sequence.known());
-  if (whole < (sequence.in_prefix_cache + 1) * size) return;
-  const SequenceBlocks& primaries = sequence.groups[0];
-  if (primaries.slid_out > 0 && sequence.in_prefix_cache <= primaries.slid_out) return;  // the parent is gone
-  sequence.blocks_stable_until = 0;  // others may have the same block: then it becomes theirs
-  const std::string& salt = sequence.request->request.cache_salt;
-  row_.resize(sequence.groups.size());
-  for (int& i = sequence.in_prefix_cache; i < whole / size; ++i) {
-    const BlockId parent = i == 0 ? kNoBlock : primaries.blocks[i - 1];
-    if (i > 0 && !pool_.in_prefix_cache(parent)) break;
-    const auto tokens = std::span(sequence.tokens).subspan(i * size, size);
-    const bool hashed = i < static_cast<int>(sequence.hashes.size());
-    const BlockHash hash =
-        hashed ? sequence.hashes[i] : pool_.hash(i == 0 ? pool_.root(salt) : pool_.hash(parent), tokens);
-    for (size_t group = 0; group < row_.size(); ++group) row_[group] = sequence.groups[group].blocks[i];
-    pool_.commit_to_cache(row_, parent, salt, hash, tokens);
-    for (size_t group = 0; group < row_.size(); ++group) sequence.groups[group].blocks[i] = row_[group];
-    if (!pool_.in_prefix_cache(row_[0])) break;
-  }
-}
-
-// The state at the end of a published block, for those who will share it. Of what a sequence generates, only the last
-// one is kept: the next turn of a conversation goes on from there.
-void Scheduler::take_snapshot(Sequence& sequence) {
-  if (!recurrent() || !options_.prefix_caching || sequence.computed % options_.block_size != 0) return;
-  const BlockId block = sequence.groups[0].blocks[sequence.computed / options_.block_size - 1];
-  if (!pool_.in_prefix_cache(block) || states_.has_snapshot(block)) return;
-  const bool generated = sequence.computed > sequence.request->prompt_length();
-  if (generated && sequence.last_snapshot != kNoBlock) states_.forget(std::exchange(sequence.last_snapshot, kNoBlock));
-  const StateSlot slot = states_.add_snapshot(block);
-  if (slot == kNoState) return;
-  if (generated) sequence.last_snapshot = block;
-  state_copies_.push_back({.from = sequence.state_slot, .to = slot});
-}
-
-void Scheduler::extend_hashes(Sequence& sequence, int blocks) const {
-  const int size = options_.block_size;
-  for (int i = static_cast<int>(sequence.hashes.size()); i < blocks; ++i) {
-    const BlockHash parent = i == 0 ? pool_.root(sequence.request->request.cache_salt) : sequence.hashes[i - 1];
-    sequence.hashes.push_back(pool_.hash(parent, std::span(sequence.tokens).subspan(i * size, size)));
+  if (whole < sequence.blocks_stable_until) return;
+  const auto tokens = std::span(sequence.tokens).first(whole);
+  if (sequence.memory.commit_to_cache(pools_, sequence.request->request.cache_salt, tokens)) {
+    sequence.blocks_stable_until = 0;  // the memory may have other blocks now
   }
 }
 
@@ -240,14 +190,7 @@ void Scheduler::end_sequence(Sequence& sequence) {
   }
   sequence.state = SequenceState::kEnded;
   ended_.push_back(request.id);
-  if (sequence.in_flight == 0) release_memory(sequence);
-}
-
-void Scheduler::release_memory(Sequence& sequence) {
-  for (const SequenceBlocks& own : sequence.groups) pool_.release(own.held());  // leaders are the older ones then
-  sequence.groups.clear();
-  if (sequence.state_slot != kNoState) states_.release(std::exchange(sequence.state_slot, kNoState));
-  sequence.last_snapshot = kNoBlock;
+  if (sequence.in_flight == 0) sequence.memory.release(pools_);
 }
 
 // Forgets requests without a living choice. Steps in flight may point to them: then later.

@@ -63,6 +63,9 @@
 #include "batch/token_list.h"
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
+#include "scheduler/batch_builder.h"
+#include "scheduler/memory.h"
+#include "scheduler/options.h"
 #include "scheduler/policy.h"
 #include "scheduler/queue_limit.h"
 #include "scheduler/scheduled_batch.h"
@@ -70,36 +73,6 @@
 #include "sluice/error.h"
 
 namespace sluice {
-
-// Guesses the tokens that follow the known ones of a sequence: appends at most `most` tokens to `draft`, which is
-// empty. Called for sequences that decode, before each of their steps.
-using DraftSource = std::function<void(const Sequence& sequence, int most, std::vector<TokenId>& draft)>;
-
-struct SchedulerOptions {
-  int max_num_seqs = 256;            // running sequences
-  int max_num_batched_tokens = 512;  // in one step
-  int max_logit_rows = 512;          // in one step
-  int max_model_len = 0;             // tokens of one sequence; peak_blocks() of them must fit
-  int block_size = 16;
-  int blocks = 0;
-  std::vector<BlockGroup> groups{{}};  // groups of layers; the one that sees furthest is the first
-  int state_slots = 0;                 // for recurrent layers, max_num_seqs at least; 0: the model has none
-  std::string policy = "fcfs";         // a name of scheduler/policies/; the constructor throws if there is none
-  int max_overtaken = 1024;            // see Starvation
-  bool prefix_caching = true;
-  int max_queued_sequences = 1024;  // see QueueLimit
-  int64_t max_queued_tokens = 0;    // prompt tokens; 0: no limit of its own
-  std::string fingerprint{};        // identifies the model in block hashes
-  int hash_bits = 256;              // see BlockPoolOptions
-  uint64_t seed = 0;                // for requests without a seed
-  std::vector<TokenId> eos_token_ids{};
-  DraftSource draft{};  // empty: no speculation
-  std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
-};
-
-// The most blocks of one group, or of all, that a sequence of `tokens` tokens holds at a time.
-int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens);
-int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens);
 
 // What a step, a cancellation or a deadline did to one choice of a request.
 struct SequenceEvent {
@@ -122,10 +95,6 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0;  // computed, recomputed ones included
   uint64_t generated_tokens = 0;
 };
-
-// Throws Error(kInvalidRequest) when the request can never be served: empty prompt, no room for a token in the context,
-// prompt and max_tokens beyond it, n outside 1 .. max_num_seqs. Thread-safe.
-void check_fits(const Request& request, const SchedulerOptions& options);
 
 class Scheduler {
  public:
@@ -162,45 +131,28 @@ class Scheduler {
   // The earliest deadline of all requests, if any has one: next() is due then even without other work.
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
-  const BlockPool& block_pool() const { return pool_; }
-  const StatePool& states() const { return states_; }
-  void reset_prefix_cache() { pool_.reset_prefix_cache(); }
+  const BlockPool& block_pool() const { return pools_.blocks; }
+  const StatePool& states() const { return pools_.states; }
+  void reset_prefix_cache() { pools_.blocks.reset_prefix_cache(); }
   // Every request that has not ended, by id; for tests and inspection.
   const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
 
  private:
-  struct Step;  // a batch under construction (scheduler/step.h)
-
   // Building a step.
   void expire_deadlines();
-  bool repeat(Step& step);
-  bool repeatable(const Step& step) const;
+  bool repeat(BatchBuilder& builder);
   bool decodes_all(const ScheduledBatch& step) const;
-  bool schedule_running(Step& step, bool decodes);
-  bool schedule(Step& step, Sequence& sequence);
-  int chunk_size(const Step& step, const Sequence& sequence) const;
+  bool schedule_running(BatchBuilder& builder, bool decodes);
+  bool schedule(BatchBuilder& builder, Sequence& sequence);
+  int chunk_size(const BatchBuilder& builder, const Sequence& sequence) const;
   int stop_for_snapshot(const Sequence& sequence, int tokens) const;
-  int provide_blocks(Step& step, Sequence& sequence, int tokens);
-  bool preempt_behind(const Step& step, const Sequence& sequence);
-  void append(Step& step, Sequence& sequence, int tokens);
-  void append_tasks(Step& step, Sequence& sequence, int tokens);
-  static int add_logit_row(Step& step, const ScheduledBatch::Part& part, int position);
-  int draft(const Step& step, const Sequence& sequence);
-  bool speculates(const Sequence& sequence) const;
+  int draft(const BatchBuilder& builder, const Sequence& sequence);
+  int provide_blocks(BatchBuilder& builder, Sequence& sequence, int tokens);
+  bool preempt_behind(const BatchBuilder& builder, const Sequence& sequence);
   void start_running(Sequence& sequence);
   void stop_running(Sequence& sequence);
-  void admit_waiting(Step& step);
-  bool admit(Step& step, Sequence& sequence);
-  int groups() const { return static_cast<int>(options_.groups.size()); }
-  int first_kept(int group, int computed) const;
-  int stable_until(const Sequence& sequence) const;
-  void give_back_slid_out(Sequence& sequence);
-  std::vector<int> shared_at_end(const Step& step, const Sequence& sequence) const;
-  int usable_rows(std::span<const BlockId> primaries) const;
-  int missing_blocks(const Sequence& sequence) const;
-  std::vector<SequenceBlocks> hold_rows(std::span<const BlockId> primaries);
-  void write_places(ScheduledBatch& out) const;
-  void write_places(ScheduledBatch& out, size_t part) const;
+  void admit_waiting(BatchBuilder& builder);
+  bool admit(BatchBuilder& builder, Sequence& sequence);
   int promised_blocks() const;
   void enqueue(Sequence& sequence);
 
@@ -208,38 +160,29 @@ class Scheduler {
   void commit_part(const ScheduledBatch::Part& part, const StepResult& result);
   void fork(Sequence& trunk);
   void commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled);
-  void truncate(Sequence& sequence, int tokens);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
   void commit_blocks(Sequence& sequence);
-  void take_snapshot(Sequence& sequence);
-  void extend_hashes(Sequence& sequence, int blocks) const;
 
   // Ending.
   void end_sequence(Sequence& sequence);
-  void release_memory(Sequence& sequence);
   void end_request(RequestState& request, const Finish& finish);
   void erase_ended();
-  int blocks_for(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
-  SchedulerOptions options_;
-  bool recurrent() const { return options_.state_slots > 0; }
-
-  StatePool states_;
-  BlockPool pool_;
+  const SchedulerOptions options_;
+  MemoryPools pools_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<Sequence*> running_;  // by rank; a list, as every step goes through it
   std::unique_ptr<Policy> policy_;  // with the waiting sequences
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
-  std::vector<StateCopy> state_copies_;  // done before the next step
   std::vector<SequenceEvent> events_;
-  ScheduledBatch spare_;          // the step that was committed last, for one like it or for its memory
-  std::vector<TokenId> draft_;    // of the sequence that is being scheduled
-  std::vector<BlockId> row_;      // that is being committed to the prefix cache
-  std::vector<RequestId> ended_;  // requests with a choice that ended since the last erase_ended()
-  int reserved_slots_ = 0;        // sequences that running ones will fork
-  int in_flight_ = 0;             // steps that were handed out and not committed
-  uint64_t running_set_ = 1;      // generation of running_, changed with it
+  ScheduledBatch spare_;             // the step that was committed last, for one like it or for its memory
+  std::vector<TokenId> draft_;       // of the sequence that is being scheduled
+  std::vector<Sequence*> changing_;  // running sequences whose blocks the next step changes
+  std::vector<RequestId> ended_;     // requests with a choice that ended since the last erase_ended()
+  int reserved_slots_ = 0;           // sequences that running ones will fork
+  int in_flight_ = 0;                // steps that were handed out and not committed
+  uint64_t running_set_ = 1;         // generation of running_, changed with it
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
 };

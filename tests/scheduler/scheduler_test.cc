@@ -286,7 +286,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
   const RequestId young = add(numbered_request(8, 8, 2000));
   while (scheduler().stats().preemptions == 0) step();
   EXPECT_EQ(scheduler().stats().running, 1);
-  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->groups.empty());
+  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->memory.groups.empty());
   EXPECT_EQ(scheduler().requests().at(old)->choices[0]->state, SequenceState::kRunning);
   const int kept = scheduler().requests().at(young)->choices[0]->length();
   EXPECT_GT(kept, 8);

@@ -369,9 +369,9 @@ class Simulation {
         if (choice->state != SequenceState::kEnded) {
           EXPECT_LE(choice->unknown, choice->in_flight * (1 + kMostDrafted));
           EXPECT_TRUE(choice->in_flight > 0 || !choice->awaits_host);
-          EXPECT_EQ(choice->groups.empty(), choice->state == SequenceState::kWaiting);
+          EXPECT_EQ(choice->memory.groups.empty(), choice->state == SequenceState::kWaiting);
         } else {
-          EXPECT_TRUE(choice->groups.empty() || choice->in_flight > 0);
+          EXPECT_TRUE(choice->memory.groups.empty() || choice->in_flight > 0);
         }
         check_blocks(*choice, holders);
       }
@@ -393,8 +393,8 @@ class Simulation {
   }
 
   void check_blocks(const Sequence& sequence, Holders& holders) {
-    for (size_t group = 0; group < sequence.groups.size(); ++group) {
-      const SequenceBlocks& own = sequence.groups[group];
+    for (size_t group = 0; group < sequence.memory.groups.size(); ++group) {
+      const SequenceBlocks& own = sequence.memory.groups[group];
       for (const BlockId block : own.held()) holders[block].push_back({&sequence, group});
       for (int i = 0; i < own.slid_out; ++i) EXPECT_EQ(own.blocks[i], kNoBlock);
       EXPECT_LE(
@@ -413,8 +413,8 @@ class Simulation {
       for (const auto& choice : state->choices) {
         if (!choice) continue;
         const bool held = choice->state == SequenceState::kEnded && choice->in_flight > 0;
-        EXPECT_TRUE(held || (choice->state_slot != kNoState) == (choice->state == SequenceState::kRunning));
-        EXPECT_TRUE(choice->state_slot == kNoState || slots.insert(choice->state_slot).second);
+        EXPECT_TRUE(held || (choice->memory.state_slot != kNoState) == (choice->state == SequenceState::kRunning));
+        EXPECT_TRUE(choice->memory.state_slot == kNoState || slots.insert(choice->memory.state_slot).second);
       }
     }
     const StatePool& states = scheduler_.states();
@@ -430,12 +430,12 @@ class Simulation {
   void check_sharing(BlockId block, const std::vector<Holder>& sequences) {
     const auto [sequence, group] = sequences[0];
     const Sequence& first = *sequence;
-    const std::vector<BlockId>& blocks = first.groups[group].blocks;
+    const std::vector<BlockId>& blocks = first.memory.groups[group].blocks;
     const auto place = std::ranges::find(blocks, block) - blocks.begin();
     for (const auto& [other, other_group] : sequences) {
       ASSERT_EQ(other_group, group);
-      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->rows()));
-      EXPECT_EQ(other->groups[group].blocks[place], block);
+      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->memory.rows()));
+      EXPECT_EQ(other->memory.groups[group].blocks[place], block);
       if (other == sequence) continue;
       const int end = std::min<int>(first.computed, (place + 1) * options_.block_size);
       EXPECT_EQ(end, std::min<int>(other->computed, (place + 1) * options_.block_size));
