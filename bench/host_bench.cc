@@ -173,7 +173,8 @@ class Loop {
         frontend_(tokenizer, metrics_, [](RequestId, int) {}) {}
 
   void add(RequestId id, Request request) {
-    CHECK(scheduler_.queue_limit().try_enter(static_cast<int64_t>(request.prompt.size())), "the queue is full");
+    CHECK(scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size())),
+          "the queue is full");
     frontend_.add(id, request, [this](const Event& event) { delivered_.fetch_add(event.tokens.size()); });
     scheduler_.add(id, std::move(request));
   }
@@ -188,7 +189,7 @@ class Loop {
     const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
     end(us[kLaunch]);
     if (in_flight_) commit(us[kResults]);
-    const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks) && next.can_overlap;
+    const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks);
     in_flight_ = std::move(next);
     end(us[kSample]);
     scheduler_.drain(events_);
@@ -217,8 +218,9 @@ class Loop {
     while (Clock::now() < asleep) continue;
   }
   void commit(double& us) {
-    std::vector<SampleResult> results = sampler_.finish(runner_.context(), in_flight_->tasks);
-    scheduler_.commit(std::move(*in_flight_), std::move(results));
+    std::vector<SampleResult> samples = sampler_.finish(runner_.context(), in_flight_->tasks);
+    std::vector<StepResult> results = step_results(*in_flight_, samples);
+    scheduler_.commit(std::move(*in_flight_), results);
     in_flight_.reset();
     end(us);
   }

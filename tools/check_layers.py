@@ -5,10 +5,12 @@ import pathlib
 import re
 import sys
 
-LADDER = ("base tensor quant hub formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling "
+LADDER = ("base tensor batch quant hub formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling "
           "speculative scheduler engine server cli app").split()
 # Stricter than the ladder: these folders may include only the named ones (and include/sluice).
-ONLY = {"server": {"server", "base"}, "nn": set(LADDER[:LADDER.index("nn") + 1]) - {"kernels"},
+ONLY = {"server": {"server", "base"}, "batch": {"batch", "tensor", "base"}, "cache": {"cache", "base"},
+        "scheduler": {"scheduler", "cache", "batch", "tensor", "base"},
+        "nn": set(LADDER[:LADDER.index("nn") + 1]) - {"kernels"},
         "models": set(LADDER[:LADDER.index("models") + 1]) - {"kernels"}}
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

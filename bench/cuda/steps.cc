@@ -142,7 +142,7 @@ class Steps {
   ops::Weight head_;
   std::vector<DeviceIndices> device_;
   std::vector<std::vector<int32_t>> host_;
-  std::vector<ops::Indices> indices_;
+  std::vector<Indices> indices_;
   Tensor floats(int columns) { return make(&kFloat32, {rows_, columns}); }
   const Tensor x_ = floats(shape_.hidden), normed_ = floats(shape_.hidden), last_ = floats(shape_.hidden);
   const Tensor norm_ = make(&kFloat32, {1, shape_.hidden}), rotations_ = make(&kFloat32, {keys_, shape_.dim});

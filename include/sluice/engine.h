@@ -62,7 +62,7 @@ struct Health {
   bool alive = false;             // idle, or a step finished lately
   bool failed = false;            // a fault ended the engine: every request got an error, none will be taken
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
-  int running = 0, waiting = 0;   // sequences, requests
+  int running = 0, waiting = 0;   // sequences; waiting: those that never ran
 };
 
 class Engine {

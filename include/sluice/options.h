@@ -37,7 +37,7 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
-  std::string scheduling_policy = "fcfs";  // fcfs, priority
+  std::string scheduling_policy = "fcfs";  // fcfs, priority, or another policy of the build
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto (one part per NUMA node), or a number of parts
   std::string backend{};       // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference
@@ -92,7 +92,8 @@ void visit(V&& v, EngineOptions& o) {
   v("max-model-len", o.max_model_len, "maximum tokens per sequence, prompt and output together (0: the model's limit)");
   v("max-num-seqs", o.max_num_seqs, "maximum sequences in one step (0: 256 on a CPU, 512 on a GPU)");
   v("max-num-batched-tokens", o.max_num_batched_tokens, "token budget of one step (0: 512 on a CPU, 8192 on a GPU)");
-  v("max-num-queued-reqs", o.max_num_queued_reqs, "maximum waiting requests; further ones get status 503");
+  v("max-num-queued-reqs", o.max_num_queued_reqs,
+    "maximum waiting sequences (n of each request); further requests get status 503");
   v("max-num-queued-tokens", o.max_num_queued_tokens,
     "maximum waiting prompt tokens; further requests get status 503 (0: no limit)");
   v("block-size", o.block_size, "tokens per block of the KV cache", {"8", "16", "32", "64"});
@@ -101,7 +102,8 @@ void visit(V&& v, EngineOptions& o) {
   v("gpu-memory-utilization", o.gpu_memory_utilization,
     "fraction of the GPU's memory that may be used, including other processes' use");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
-  v("scheduling-policy", o.scheduling_policy, "order of waiting requests", {"fcfs", "priority"});
+  v("scheduling-policy", o.scheduling_policy,
+    "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
   v("numa", o.numa,
     "number of parts that threads and memory are divided into: off, auto (one per NUMA node), or a number");

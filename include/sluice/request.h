@@ -43,7 +43,8 @@ struct Request {
   SamplingParams sampling{};
   int n = 1;                 // independent continuations; they share the prompt's cache blocks
   int priority = 0;          // lower is served first under the priority policy
-  std::string cache_salt{};  // tenant: prefixes are shared only between equal salts
+  std::string cache_salt{};  // prefixes are shared only between equal salts
+  std::string tenant{};      // who asks: under fcfs, waiting requests of different tenants are admitted in turns
   std::optional<std::chrono::steady_clock::time_point>
       deadline{};  // past it the request ends with FinishReason::kAbort
 };

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <mutex>
 
@@ -163,11 +164,12 @@ int run(Arguments a) {
   if (a.input.empty() != a.output.empty())
     throw Error(ErrorCode::kInvalidRequest, "--input and --output must be given together");
   make_local(a.engine);
-  const auto engine = load_engine(a.engine);
-  if (!a.prompt.empty()) return run_prompt(*engine, a);
-  // Twice the batch size keeps the engine full while results are written, and fits into its queue.
+  // Twice the batch size keeps the engine full while results are written. This bounds the queue, however large `n` is.
   const int in_flight =
       std::min(2 * (a.engine.max_num_seqs > 0 ? a.engine.max_num_seqs : 512), a.engine.max_num_queued_reqs);
+  a.engine.max_num_queued_reqs = std::numeric_limits<int>::max();
+  const auto engine = load_engine(a.engine);
+  if (!a.prompt.empty()) return run_prompt(*engine, a);
   const int failed = BatchRun(*engine, a, in_flight).run(a.output);
   if (failed > 0) fmt::print(stderr, "sluice: {} requests failed; see {}\n", failed, a.output);
   return failed == 0 ? 0 : 1;

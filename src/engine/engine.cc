@@ -92,9 +92,9 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   s.block_size = o.block_size;
   s.blocks = plan.blocks;
   s.groups = plan.kv.groups;
-  s.policy = o.scheduling_policy == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  s.policy = o.scheduling_policy;
   s.prefix_caching = o.enable_prefix_caching;
-  s.max_queued_requests = o.max_num_queued_reqs;
+  s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
   s.fingerprint = fmt::format("{}/{}/{}", plan.checkpoint->folder, plan.dtype->name, plan.kv_dtype->name);
   s.seed = static_cast<uint64_t>(o.seed);
@@ -137,7 +137,7 @@ class EngineImpl final : public TextEngine {
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));
     if (rope_class != 0) request.cache_salt += fmt::format("\x1frope {}", rope_class);
-    if (!scheduler_.queue_limit().try_enter(prompt_tokens)) {
+    if (!scheduler_.queue_limit().try_enter(request.n, prompt_tokens)) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
     const RequestId id = next_id_.fetch_add(1);
@@ -159,7 +159,7 @@ class EngineImpl final : public TextEngine {
   Health health() const override {
     Health h;
     h.running = running_.load(std::memory_order_relaxed);
-    h.waiting = scheduler_.queue_limit().requests();
+    h.waiting = scheduler_.queue_limit().sequences();
     if (busy_.load(std::memory_order_acquire)) {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
@@ -215,8 +215,8 @@ class EngineImpl final : public TextEngine {
     return idle;
   }
 
-  // One step. On a device it is launched before the tokens of the one before are known here, where these do not need
-  // the host: what is left of that one is done while the device is at this one.
+  // One step. On a device it is launched before the host knows the tokens of the previous step, if the device sampled
+  // them. The host then finishes the previous step while the device runs this one.
   void step() {
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
@@ -224,10 +224,9 @@ class EngineImpl final : public TextEngine {
     if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? device_sampler_->sampled() : Tensor());
     if (in_flight_) commit_in_flight();
     if (tokens > 0 && device_sampler_ == nullptr) {
-      std::vector<SampleResult> results = sample(logits, next.tasks);
-      scheduler_.commit(std::move(next), std::move(results));
+      commit(std::move(next), sample(logits, next.tasks));
     } else if (tokens > 0) {
-      const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks) && next.can_overlap;
+      const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks);
       in_flight_ = std::move(next);
       publish(tokens);  // what the step before gave
       if (ahead) return;
@@ -239,9 +238,14 @@ class EngineImpl final : public TextEngine {
 
   void commit_in_flight() {
     std::vector<SampleResult> results = device_sampler_->finish(runner_.context(), in_flight_->tasks);
-    scheduler_.commit(std::move(*in_flight_), std::move(results));
+    commit(std::move(*in_flight_), std::move(results));
     in_flight_.reset();
     beat();
+  }
+
+  void commit(ScheduledBatch step, std::vector<SampleResult> samples) {
+    std::vector<StepResult> results = step_results(step, samples);
+    scheduler_.commit(std::move(step), results);
   }
 
   void publish(int tokens) {

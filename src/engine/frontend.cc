@@ -1,6 +1,8 @@
 // One thread: token events in, text events out.
 #include "engine/frontend.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace sluice {
@@ -74,39 +76,49 @@ void Frontend::run() {
   }
 }
 
-void Frontend::time_token(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now) {
+// Tokens that come together share the time since the last one before them.
+void Frontend::time_tokens(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now) {
   RequestTimes& times = stream.times;
   if (!times.was_scheduled) {
     times.was_scheduled = true;
     times.scheduled = event.admitted_at;
   }
   if (choice.completion_tokens > 0) {
-    metrics_.next_token(std::chrono::duration<double>(now - choice.last_token).count());
+    const double seconds = std::chrono::duration<double>(now - choice.last_token).count();
+    for (uint32_t i = 0; i < event.tokens.size(); ++i) metrics_.next_token(seconds / event.tokens.size());
   } else if (!times.has_token) {
     times.has_token = true;
     times.first_token = now;
     metrics_.first_token(std::chrono::duration<double>(now - times.arrival).count());
   }
   choice.last_token = times.last_token = now;
-  ++choice.completion_tokens;
 }
 
-// The text the event adds to its choice; sets `finish` when a stop string ends it.
-std::string Frontend::text_of(Stream& stream, Choice& choice, const SequenceEvent& event,
-                              std::optional<Finish>& finish) {
+// The text that the event's tokens add to its choice. A stop string ends the choice: sets `finish` and drops the tokens
+// after the one that completed it.
+std::string Frontend::text_of(const Stream& stream, Choice& choice, Event& event) const {
   const SamplingParams& sampling = stream.request.sampling;
-  const bool armed = choice.completion_tokens > sampling.min_tokens || sampling.min_tokens == 0;
-  // An end or stop token is not part of the text, unless asked for.
-  const bool ends_by_token = finish && finish->reason == FinishReason::kStop;
+  const bool ends_by_token = event.finish && event.finish->reason == FinishReason::kStop;
+  const auto armed = [&] { return choice.completion_tokens > sampling.min_tokens || sampling.min_tokens == 0; };
   std::string text;
-  if (event.token && (!ends_by_token || sampling.include_stop_str_in_output)) {
-    text = choice.stops.push(choice.decoder.push(*event.token), armed);
+  size_t used = 0;
+  while (used < event.tokens.size() && !choice.stops.matched()) {
+    const TokenId token = event.tokens[used++];
+    ++choice.completion_tokens;
+    // An end or stop token is not part of the text, unless asked for.
+    const bool last = used == event.tokens.size();
+    if (last && ends_by_token && !sampling.include_stop_str_in_output) break;
+    text += choice.stops.push(choice.decoder.push(token), armed());
   }
-  if (finish && !choice.stops.matched()) text += choice.stops.push(choice.decoder.finish(), armed);
+  const size_t dropped = event.tokens.size() - used;
+  event.tokens.resize(used);
+  event.logprobs.resize(std::min(event.logprobs.size(), used));
+  event.usage.completion_tokens -= static_cast<int>(dropped);
+  if (event.finish && !choice.stops.matched()) text += choice.stops.push(choice.decoder.finish(), armed());
   if (choice.stops.matched()) {
-    finish =
+    event.finish =
         Finish{.reason = FinishReason::kStop, .stop_string = choice.stops.match(), .stop_token = {}, .message = {}};
-  } else if (finish) {
+  } else if (event.finish) {
     text += choice.stops.finish();
   }
   return text;
@@ -118,7 +130,7 @@ void Frontend::deliver(SequenceEvent& event) {
   Choice& choice = stream->choices[static_cast<size_t>(event.index)];
   if (choice.ended) return;  // tokens computed after the stop string
   const Clock::time_point now = Clock::now();
-  if (event.token) time_token(*stream, choice, event, now);
+  if (!event.tokens.empty()) time_tokens(*stream, choice, event, now);
 
   Event out;
   out.index = event.index;
@@ -126,9 +138,9 @@ void Frontend::deliver(SequenceEvent& event) {
   out.prompt_logprobs = std::move(event.prompt_logprobs);
   if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
-  out.text = text_of(*stream, choice, event, out.finish);
-  if (event.token) out.tokens.push_back(*event.token);
-  if (event.logprobs) out.logprobs.push_back(std::move(*event.logprobs));
+  out.tokens.assign(event.tokens.begin(), event.tokens.end());
+  out.logprobs = std::move(event.logprobs);
+  out.text = text_of(*stream, choice, out);
   if (out.finish) {
     if (!ended_by_engine) stop_choice_(event.request, event.index);
     choice.ended = true;

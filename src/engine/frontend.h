@@ -51,8 +51,8 @@ class Frontend {
 
   void run();
   void deliver(SequenceEvent& event);
-  void time_token(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now);
-  std::string text_of(Stream& stream, Choice& choice, const SequenceEvent& event, std::optional<Finish>& finish);
+  void time_tokens(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now);
+  std::string text_of(const Stream& stream, Choice& choice, Event& event) const;
   std::shared_ptr<Stream> find(RequestId id) const;
 
   const Tokenizer& tokenizer_;

@@ -84,12 +84,12 @@ BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sample
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
   inputs_.begin();
-  const auto add = [&](std::span<const int32_t> own, int32_t nobodys) -> ops::Indices {
+  const auto add = [&](std::span<const int32_t> own, int32_t nobodys) -> Indices {
     const StepInputs::List list = inputs_.add(all);
     std::ranges::fill(std::ranges::copy(own, list.host.begin()).out, list.host.end(), nobodys);
     return list;
   };
-  const auto add_counted = [&](size_t count) -> ops::Indices {
+  const auto add_counted = [&](size_t count) -> Indices {
     const StepInputs::List list = inputs_.add(count);
     std::iota(list.host.begin(), list.host.end(), 0);
     return list;
@@ -117,7 +117,7 @@ BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sample
   }
   view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
 
-  ops::Indices from_sample;  // last: steps without it have the other lists at the same places
+  Indices from_sample;  // last: steps without it have the other lists at the same places
   if (!batch.from_sample.empty()) from_sample = add(batch.from_sample, -1);
   inputs_.send();
   inputs_.feed_sampled(context_, view.tokens, from_sample, sampled);
@@ -148,7 +148,7 @@ GraphRunner::Step GraphRunner::capture(Size size) {
     loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   }
   const std::vector<int32_t> longest(lengths.size(), std::min(size.blocks * plan.block_size, plan.max_model_len));
-  view.kv_len = ops::Indices(longest, view.kv_len.device);
+  view.kv_len = Indices(longest, view.kv_len.device);
   Step step;
   step.graph = plan.queue->capture([&] {
     context_.arena.reset();

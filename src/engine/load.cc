@@ -303,6 +303,7 @@ void check_options(const EngineOptions& o) {
   };
   if (o.max_num_seqs < 0) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is negative");
   positive("max-num-queued-reqs", o.max_num_queued_reqs);
+  find_policy(o.scheduling_policy);  // throws if there is none
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--block-size {} is none of 8, 16, 32, 64", o.block_size));
   }

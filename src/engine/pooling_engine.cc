@@ -16,7 +16,7 @@
 #include "engine/metrics.h"
 #include "engine/runner.h"
 #include "engine/text_engine.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/queue_limit.h"
 
 namespace sluice {
 namespace {
@@ -96,7 +96,7 @@ class PoolingEngine final : public TextEngine {
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     auto job = std::make_shared<Job>();
     for (const PooledText& text : request.texts) job->tokens += static_cast<int64_t>(text.tokens.size());
-    if (!limit_.try_enter(job->tokens)) {
+    if (!limit_.try_enter(1, job->tokens)) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
     job->id = next_id_.fetch_add(1);
@@ -127,7 +127,7 @@ class PoolingEngine final : public TextEngine {
   Health health() const override {
     Health h;
     h.running = running_.load(std::memory_order_relaxed);
-    h.waiting = limit_.requests();
+    h.waiting = limit_.sequences();
     if (busy_.load(std::memory_order_acquire)) {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
@@ -294,7 +294,7 @@ class PoolingEngine final : public TextEngine {
     if (job.times.was_scheduled) return;
     job.times.was_scheduled = true;
     job.times.scheduled = now;
-    limit_.leave(job.tokens);
+    limit_.leave(1, job.tokens);
   }
 
   void take_vector(const Place& place, std::span<const float> row) {
@@ -318,7 +318,7 @@ class PoolingEngine final : public TextEngine {
 
   // Answers a request and forgets it. `job` may be the queue's own pointer, which goes.
   void end(const std::shared_ptr<Job>& job, FinishReason reason, std::string message) {
-    if (!job->times.was_scheduled) limit_.leave(job->tokens);
+    if (!job->times.was_scheduled) limit_.leave(1, job->tokens);
     PoolingResult result{.vectors = std::move(job->vectors),
                          .prompt_tokens = static_cast<int>(job->tokens),
                          .reason = reason,
@@ -340,7 +340,7 @@ class PoolingEngine final : public TextEngine {
   void publish_gauges(int tokens) {
     EngineGauges gauges;
     gauges.running = running_.load(std::memory_order_relaxed);
-    gauges.waiting = limit_.requests();
+    gauges.waiting = limit_.sequences();
     metrics_.step(gauges, tokens);
   }
 

@@ -9,7 +9,7 @@ namespace {
 
 // Pairs of copies as one list of indices.
 template <class Copy>
-ops::Indices pairs_of(const std::vector<Copy>& copies) {
+Indices pairs_of(const std::vector<Copy>& copies) {
   static_assert(sizeof(Copy) == 2 * sizeof(int32_t));
   return std::span(reinterpret_cast<const int32_t*>(copies.data()), 2 * copies.size());
 }

@@ -51,7 +51,7 @@ void StepInputs::send() {
   staging.copied = queue_.record_event();
 }
 
-void StepInputs::feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
+void StepInputs::feed_sampled(ops::Ctx& context, const Indices& tokens, const Indices& from_sample,
                               const Tensor& sampled) {
   if (from_sample.empty()) return;
   CHECK(sampled.data != nullptr, "tokens of a step that nobody drew");
@@ -67,9 +67,9 @@ BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor&
     return view;
   }
   begin();
-  ops::Indices from_sample = batch.from_sample;
-  for (ops::Indices* list : {&view.tokens, &view.positions, &view.types, &view.slots, &view.query_start, &view.kv_len,
-                             &view.sample_rows, &view.state_slots, &view.block_table, &from_sample}) {
+  Indices from_sample = batch.from_sample;
+  for (Indices* list : {&view.tokens, &view.positions, &view.types, &view.slots, &view.query_start, &view.kv_len,
+                        &view.sample_rows, &view.state_slots, &view.block_table, &from_sample}) {
     const List placed = add(list->size());
     std::ranges::copy(*list, placed.host.begin());
     *list = placed;

@@ -3,8 +3,8 @@
 
 #include <array>
 
+#include "batch/batch.h"
 #include "engine/load.h"
-#include "nn/batch.h"
 
 namespace sluice {
 
@@ -22,13 +22,12 @@ class StepInputs {
   struct List {
     std::span<int32_t> host;  // to be written before send()
     const int32_t* device = nullptr;
-    operator ops::Indices() const { return {host, device}; }
+    operator Indices() const { return {host, device}; }
   };
   List add(size_t count);  // from a line of its own on
   void send();
   // Tokens that the host does not know, from the draw of the step before; an empty `from_sample` changes nothing.
-  void feed_sampled(ops::Ctx& context, const ops::Indices& tokens, const ops::Indices& from_sample,
-                    const Tensor& sampled);
+  void feed_sampled(ops::Ctx& context, const Indices& tokens, const Indices& from_sample, const Tensor& sampled);
 
  private:
   struct Pinned {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "nn/batch.h"
+#include "batch/batch.h"
 #include "nn/loading/weights.h"
 #include "ops/ops.h"
 

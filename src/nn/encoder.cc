@@ -141,7 +141,7 @@ class Encoder final : public Model {
     Arena::Scope scope(c.arena);
     const Tensor sum = projected ? c.arena.take(&kFloat32, {batch.size(), width()}) : x;
     words_.into(c, sum, batch.tokens);
-    const auto add = [&](const Embedding& table, const ops::Indices& ids) {
+    const auto add = [&](const Embedding& table, const Indices& ids) {
       Arena::Scope of_table(c.arena);
       ops::add(c, sum, table(c, ids));
     };

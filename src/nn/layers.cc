@@ -283,7 +283,7 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
   *this = Embedding(copy, std::move(memory));
 }
 
-Tensor Embedding::operator()(ops::Ctx& c, const ops::Indices& ids) const {
+Tensor Embedding::operator()(ops::Ctx& c, const Indices& ids) const {
   Tensor out = c.arena.take(&kFloat32, {static_cast<int64_t>(ids.size()), table_.shape[1]});
   ops::embed(c, out, table_, ids);
   return out;

@@ -112,8 +112,8 @@ class Embedding {
   Embedding() = default;
   Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden);
   Embedding(const Tensor& table, Buffer memory) : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table) {}
-  Tensor operator()(ops::Ctx& c, const ops::Indices& ids) const;  // [tokens, hidden] fp32
-  void into(ops::Ctx& c, const Tensor& out, const ops::Indices& ids) const { ops::embed(c, out, table_, ids); }
+  Tensor operator()(ops::Ctx& c, const Indices& ids) const;  // [tokens, hidden] fp32
+  void into(ops::Ctx& c, const Tensor& out, const Indices& ids) const { ops::embed(c, out, table_, ids); }
   Embedding rows_from(int64_t first) const;  // this table without the rows before `first`
 
  private:

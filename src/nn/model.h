@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/registry.h"
+#include "batch/batch.h"
 #include "nn/attention/kv_cache.h"
-#include "nn/batch.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/weights.h"
 #include "nn/recurrent/state_cache.h"

@@ -30,7 +30,7 @@ Tensor PerLayerInputs::of(ops::Ctx& c, const BatchView& batch, const Tensor& x) 
     ids_.assign(batch.tokens.begin(), batch.tokens.end());
     for (int32_t& id : ids_) id = id < spec_.vocab ? id : 0;
   }
-  ops::add(c, inputs, table_(c, spec_.clips ? ops::Indices(ids_) : batch.tokens), spec_.table_scale);
+  ops::add(c, inputs, table_(c, spec_.clips ? Indices(ids_) : batch.tokens), spec_.table_scale);
   ops::map(c, inputs, ops::Map::kScale, spec_.sum_scale);
   return inputs;
 }

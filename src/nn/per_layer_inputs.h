@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/batch.h"
+#include "batch/batch.h"
 #include "nn/layers.h"
 
 namespace sluice {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <span>
 
+#include "batch/batch.h"
 #include "nn/attention/kv_cache.h"
 #include "nn/attention/rope.h"
-#include "nn/batch.h"
 #include "nn/loading/weights.h"
 #include "ops/ops.h"
 
@@ -35,8 +35,8 @@ struct TokenMixerStep {
   }
 
   // Where the layer's keys and values are read and written.
-  ops::Indices slots() const { return batch.slots_of(kv->group); }
-  ops::Indices block_table() const { return batch.block_table_of(kv->group); }
+  Indices slots() const { return batch.slots_of(kv->group); }
+  Indices block_table() const { return batch.block_table_of(kv->group); }
   ops::Sequences sequences() const { return {batch.query_start, batch.kv_len, batch.state_slots}; }
 };
 

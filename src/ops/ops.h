@@ -3,7 +3,7 @@
 // (Provide) and are never included from above. An empty slot means "this device cannot": asked at load, not in a step.
 //
 // Conventions: activations are fp32 unless a shape comment says otherwise. `tokens` rows of a step are a flat batch
-// of sequences (nn/batch.h). Every op gives a row the same bits whatever other rows are in the batch: sums run in an
+// of sequences (batch/batch.h). Every op gives a row the same bits whatever other rows are in the batch: sums run in an
 // order that depends only on the row's own data. That is what makes prefix reuse, chunking and batching exact.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ops/device.h"
-#include "ops/indices.h"
+#include "tensor/indices.h"
 #include "tensor/tensor.h"
 
 namespace sluice::ops {
@@ -381,15 +381,17 @@ struct Slot {
 };
 
 // SLOT(name) for every slot, in the order of OpTable.
-#define SLUICE_OP_SLOTS(SLOT)                                                                                       \
-  SLOT(embed)                                                                                                       \
-  SLOT(rms_norm)                                                                                                    \
-  SLOT(layer_norm)                                                                                                  \
-  SLOT(match_rms) SLOT(gaussian_top_k) SLOT(glu) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy)     \
-      SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) SLOT(latent_store) SLOT(attention) SLOT(causal_conv) \
-          SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows)   \
-              SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul)   \
-                  SLOT(head_matmul) SLOT(combine)
+#define SLUICE_OP_SLOTS(SLOT)                                                                                    \
+  SLOT(embed)                                                                                                    \
+  SLOT(rms_norm)                                                                                                 \
+  SLOT(layer_norm)                                                                                               \
+  SLOT(match_rms)                                                                                                \
+  SLOT(gaussian_top_k)                                                                                           \
+  SLOT(glu)                                                                                                      \
+  SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus)         \
+      SLOT(rope_store) SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) \
+          SLOT(delta_rule) SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled)     \
+              SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
 
 #define SLUICE_SLOT(name) \
   , Slot<decltype(&OpTable::name)> { #name, &OpTable::name }

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "base/philox.h"
-#include "ops/indices.h"
+#include "tensor/indices.h"
 #include "tensor/tensor.h"
 
 namespace sluice::ops {

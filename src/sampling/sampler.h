@@ -7,11 +7,10 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "sampling/penalty_counts.h"
+#include "batch/sample_task.h"
 #include "sampling/selection.h"
 #include "sluice/request.h"
 
@@ -26,37 +25,6 @@ struct LogitsView {
 
   std::span<const float> row(int i) const { return {data + i * stride, static_cast<size_t>(vocab)}; }
 };
-
-// One token to draw, or one known token to score.
-struct SampleTask {
-  int row = 0;          // of the logits
-  TokenId target = -1;  // >= 0: nothing is drawn, this token is scored (prompt log-probabilities)
-  const SamplingParams* params = nullptr;
-  const PenaltyCounts* counts = nullptr;  // null when the parameters have no penalty
-  std::span<const TokenId> end_tokens{};  // cannot be drawn while position < min_tokens
-  uint64_t seed = 0;
-  int choice = 0;
-  int position = 0;    // output tokens before this one
-  int logprobs = -1;   // alternatives to report; 0: only the token's own; -1: nothing
-  bool plain = false;  // known to have no edits(): the parameters need not be asked again
-};
-
-// May anything of these parameters change logits before a draw: bias, masks, penalties?
-inline bool edits(const SamplingParams& params) {
-  return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || params.min_tokens > 0 ||
-         PenaltyCounts::needed(params);
-}
-
-struct SampleResult {
-  TokenId token = -1;
-  TokenLogprobs logprobs;   // when asked for; of the raw logits, before bias, penalties and temperature
-  std::string_view error;   // not empty: no token, and why; one of those below
-  bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
-};
-
-// Errors of results.
-inline constexpr const char* kBadLogits = "the model's logits are not finite";
-inline constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
 
 class Sampler {
  public:
@@ -81,8 +49,5 @@ class Sampler {
   ThreadPool& threads_;
   std::vector<Scratch> scratch_;  // one per thread
 };
-
-// Seed of a request that brings none: depends on the engine's seed and the request's arrival number.
-uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival);
 
 }  // namespace sluice

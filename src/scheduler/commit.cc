@@ -1,4 +1,4 @@
-// Taking the results of a step: new tokens, forks, published blocks, and every way a sequence ends.
+// Taking the results of a step: new tokens, forks, blocks for the prefix cache, and every way a sequence ends.
 #include <algorithm>
 #include <utility>
 
@@ -21,43 +21,58 @@ Usage usage_of(const Sequence& choice, int completion_tokens) {
 
 }  // namespace
 
-void Scheduler::commit(ScheduledBatch step, std::vector<SampleResult> results) {
+void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
   CHECK(in_flight_ > 0, "no step to commit");
-  CHECK(results.size() == step.tasks.size(), "{} results for {} tasks", results.size(), step.tasks.size());
+  CHECK(results.size() == step.parts.size(), "{} results for {} parts", results.size(), step.parts.size());
   --in_flight_;
-  for (const auto& part : step.parts) --part.sequence->in_flight;
-  events_.reserve(events_.size() + results.size());
-  for (const auto& part : step.parts) commit_part(part, results);
+  for (const auto& part : step.parts) {
+    if (--part.sequence->in_flight == 0) part.sequence->awaits_host = false;
+  }
+  events_.reserve(events_.size() + step.tasks.size());
+  bool bad_logits = false;
+  for (size_t i = 0; i < results.size(); ++i) {
+    commit_part(step.parts[i], results[i]);
+    for (const auto& list : {results[i].scores, results[i].accepted}) {
+      bad_logits |= std::ranges::any_of(list, &SampleResult::bad_logits);
+    }
+  }
   erase_ended();
-  if (std::ranges::any_of(results, &SampleResult::bad_logits)) pool_.reset_prefix_cache();
+  if (bad_logits) pools_.blocks.reset_prefix_cache();
   spare_ = std::move(step);
 }
 
-void Scheduler::commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results) {
+void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& result) {
   Sequence& sequence = *part.sequence;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
-    if (sequence.in_flight == 0) release_memory(sequence);
+    if (sequence.in_flight == 0) sequence.memory.release(pools_);
     return;
   }
-  const std::span<SampleResult> own(results.data() + part.first_task, part.tasks);
   prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
     commit_blocks(sequence);
-    take_snapshot(sequence);
+    if (part.first + part.tokens == sequence.computed)
+      sequence.memory.take_snapshot(pools_, sequence.computed,
+                                    sequence.prompt_length);  // else when the next step was made
   }
 
-  const int samples = part.samples;
-  if (samples == 1 && part.tasks == 1) return commit_token(sequence, own[0]);
   RequestState& request = *sequence.request;
-  for (SampleResult& score : own.first(own.size() - samples)) {
+  for (SampleResult& score : result.scores) {
     if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
     request.prompt_logprobs.push_back(std::move(score.logprobs));
     ++request.scored;
   }
-  if (samples == 0) return;
-  if (samples == 1) return commit_token(sequence, own.back());
-  fork(sequence);
-  for (int i = 0; i < samples; ++i) commit_token(*request.choices[i], own[own.size() - samples + i]);
+  switch (part.outputs) {
+    case Outputs::kNone:
+    case Outputs::kScores:
+      return;
+    case Outputs::kToken:
+      return commit_tokens(sequence, result.accepted, 1);
+    case Outputs::kVerify:
+      return commit_tokens(sequence, result.accepted, part.samples);
+    case Outputs::kFork:
+      fork(sequence);
+      for (int i = 0; i < part.samples; ++i) commit_tokens(*request.choices[i], result.accepted.subspan(i, 1), 1);
+  }
 }
 
 void Scheduler::fork(Sequence& trunk) {
@@ -67,37 +82,42 @@ void Scheduler::fork(Sequence& trunk) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = choice->task.choice = i;
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
-    for (const SequenceBlocks& own : choice->groups) pool_.share(own.held());
-    if (recurrent()) {
-      choice->state_slot = states_.take();
-      choice->last_snapshot = kNoBlock;
-      state_copies_.push_back({.from = trunk.state_slot, .to = choice->state_slot});
-    }
+    choice->memory = trunk.memory.fork(pools_);
     start_running(*choice);
     request.choices[i] = std::move(choice);
   }
 }
 
-void Scheduler::commit_token(Sequence& sequence, SampleResult& result) {
+// Takes the accepted ones of `sampled` tokens. What was computed for the others is given up.
+void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled) {
   SequenceEvent& event = events_.emplace_back();
   event.request = sequence.id;
   event.index = sequence.task.choice;
   event.admitted_at = sequence.admitted_at;
-  --sequence.unknown;
-  if (!result.error.empty()) {
-    event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
-  } else {
+  sequence.unknown -= sampled;
+  for (SampleResult& result : accepted) {
+    if (!result.error.empty()) {
+      event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
+      break;
+    }
     sequence.tokens.push_back(result.token);
     if (sequence.task.counts != nullptr) sequence.counts.add_output(result.token);
     ++generated_tokens_;
-    event.token = result.token;
-    if (sequence.task.logprobs >= 0) event.logprobs = std::make_unique<TokenLogprobs>(std::move(result.logprobs));
-    if (!sequence.plain && sequence.task.choice == 0) {
-      event.prompt_logprobs = std::exchange(sequence.request->prompt_logprobs, {});
-    }
+    event.tokens.push_back(result.token);
+    if (sequence.task.logprobs >= 0) event.logprobs.push_back(std::move(result.logprobs));
     event.finish = finish_of(sequence);
+    if (event.finish) break;
+  }
+  if (!sequence.plain && sequence.task.choice == 0 && !event.tokens.empty()) {
+    event.prompt_logprobs = std::exchange(sequence.request->prompt_logprobs, {});
   }
   event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
+  if (sampled > 1 && !event.tokens.empty()) {
+    sequence.computed = sequence.known() - 1;
+    sequence.blocks_stable_until = 0;
+    sequence.memory.truncate(pools_, sequence.computed);
+    commit_blocks(sequence);
+  }
   if (event.finish) end_sequence(sequence);
 }
 
@@ -116,49 +136,13 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   return std::make_unique<Finish>(make_finish(FinishReason::kLength));
 }
 
+// Commits the sequence's full blocks to the prefix cache, as far as their tokens are known.
 void Scheduler::commit_blocks(Sequence& sequence) {
-  if (!options_.prefix_caching) return;
-  const int size = options_.block_size;
   const int whole = std::min(sequence.computed, sequence.known());
-  if (whole < (sequence.in_prefix_cache + 1) * size) return;
-  const SequenceBlocks& primaries = sequence.groups[0];
-  if (primaries.slid_out > 0 && sequence.in_prefix_cache <= primaries.slid_out) return;  // the parent is gone
-  sequence.blocks_stable_until = 0;  // others may have the same block: then it becomes theirs
-  const std::string& salt = sequence.request->request.cache_salt;
-  row_.resize(sequence.groups.size());
-  for (int& i = sequence.in_prefix_cache; i < whole / size; ++i) {
-    const BlockId parent = i == 0 ? kNoBlock : primaries.blocks[i - 1];
-    if (i > 0 && !pool_.in_prefix_cache(parent)) break;
-    const auto tokens = std::span(sequence.tokens).subspan(i * size, size);
-    const bool hashed = i < static_cast<int>(sequence.hashes.size());
-    const BlockHash hash =
-        hashed ? sequence.hashes[i] : pool_.hash(i == 0 ? pool_.root(salt) : pool_.hash(parent), tokens);
-    for (size_t group = 0; group < row_.size(); ++group) row_[group] = sequence.groups[group].blocks[i];
-    pool_.commit_to_cache(row_, parent, salt, hash, tokens);
-    for (size_t group = 0; group < row_.size(); ++group) sequence.groups[group].blocks[i] = row_[group];
-    if (!pool_.in_prefix_cache(row_[0])) break;
-  }
-}
-
-// The state at the end of a published block, for those who will share it. Of what a sequence generates, only the last
-// one is kept: the next turn of a conversation goes on from there.
-void Scheduler::take_snapshot(Sequence& sequence) {
-  if (!recurrent() || !options_.prefix_caching || sequence.computed % options_.block_size != 0) return;
-  const BlockId block = sequence.groups[0].blocks[sequence.computed / options_.block_size - 1];
-  if (!pool_.in_prefix_cache(block) || states_.has_snapshot(block)) return;
-  const bool generated = sequence.computed > sequence.request->prompt_length();
-  if (generated && sequence.last_snapshot != kNoBlock) states_.forget(std::exchange(sequence.last_snapshot, kNoBlock));
-  const StateSlot slot = states_.add_snapshot(block);
-  if (slot == kNoState) return;
-  if (generated) sequence.last_snapshot = block;
-  state_copies_.push_back({.from = sequence.state_slot, .to = slot});
-}
-
-void Scheduler::extend_hashes(Sequence& sequence, int blocks) const {
-  const int size = options_.block_size;
-  for (int i = static_cast<int>(sequence.hashes.size()); i < blocks; ++i) {
-    const BlockHash parent = i == 0 ? pool_.root(sequence.request->request.cache_salt) : sequence.hashes[i - 1];
-    sequence.hashes.push_back(pool_.hash(parent, std::span(sequence.tokens).subspan(i * size, size)));
+  if (whole < sequence.blocks_stable_until) return;
+  const auto tokens = std::span(sequence.tokens).first(whole);
+  if (sequence.memory.commit_to_cache(pools_, sequence.request->request.cache_salt, tokens)) {
+    sequence.blocks_stable_until = 0;  // the memory may have other blocks now
   }
 }
 
@@ -201,19 +185,12 @@ void Scheduler::end_sequence(Sequence& sequence) {
     stop_running(sequence);
     if (request.unforked()) reserved_slots_ -= request.request.n - 1;
   } else {
-    dequeue(sequence);
-    if (!request.admitted) queue_limit_.leave(request.prompt_length());
+    policy_->erase(sequence);
+    if (!request.admitted) queue_limit_.leave(request.request.n, request.prompt_length());
   }
   sequence.state = SequenceState::kEnded;
   ended_.push_back(request.id);
-  if (sequence.in_flight == 0) release_memory(sequence);
-}
-
-void Scheduler::release_memory(Sequence& sequence) {
-  for (const SequenceBlocks& own : sequence.groups) pool_.release(own.held());  // leaders are the older ones then
-  sequence.groups.clear();
-  if (sequence.state_slot != kNoState) states_.release(std::exchange(sequence.state_slot, kNoState));
-  sequence.last_snapshot = kNoBlock;
+  if (sequence.in_flight == 0) sequence.memory.release(pools_);
 }
 
 // Forgets requests without a living choice. Steps in flight may point to them: then later.

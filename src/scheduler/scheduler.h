@@ -1,145 +1,90 @@
-// Decides what each step computes: continuous batching with chunked prefill, prefix reuse, preemption by recompute and
-// n > 1 by copy-on-write. Pure host code, owned by the engine thread; deterministic given calls and clock.
+// Decides what each step computes: continuous batching with chunked prefill, prefix reuse, preemption by recompute,
+// n > 1 by copy-on-write, and verification of drafted tokens. Pure host code, owned by the engine thread; deterministic
+// given calls and clock.
 //
 //   while (work) {
 //     ScheduledBatch step = scheduler.next();
 //     if (!step.batch.empty()) {
-//       ... runner computes logits of step.batch.sample_rows, sampler gives results for step.tasks ...
-//       scheduler.commit(std::move(step), std::move(results));
+//       ... the runner computes the logits of step.batch.sample_rows, the sampler gives a result for each step.tasks
+//       ... std::vector<StepResult> results = step_results(step, samples); scheduler.commit(std::move(step), results);
 //     }
 //     for (SequenceEvent& event : scheduler.drain()) ...;
 //   }
 //
-// One step ahead. While a step with can_overlap is in flight, next() gives the step after it, so that a device need not
-// wait for the host. The tokens that the first one draws are not known then: Batch::from_sample says which draw gives
-// them. Whoever turns out to have ended keeps its blocks until the second step is committed, whose results for it are
-// dropped. Ends by max_tokens and by the context are known ahead. Steps run in the order in which they were handed out:
-// memory that one of them reads is free for those after it.
+// Run-ahead. While a step is in flight, next() gives the step after it, so that a device need not wait for the host.
+// The tokens that the first step samples are not known then; Batch::from_sample says which sample gives them. Some
+// sequences cannot go on before the host has their results: those that score prompt tokens, fork, or have drafts. They
+// are left out of the second step while the others go on. A sequence that turns out to have ended keeps its blocks
+// until the second step is committed, whose results for it are dropped. Ends by max_tokens and by the context are known
+// ahead. Steps run in the order in which next() gave them: memory that one step reads is free for those after it.
 //
-// A step. Decodes come first, then prefill chunks, each in rank order; then waiting sequences are admitted while token
-// budget, sequence slots and blocks last. Rank is arrival (fcfs), or priority and then arrival (priority). The head of
-// the queue is never passed by one behind it. A sequence is admitted when all its tokens fit beside what the running
-// ones still need to finish their prefill.
+// A step. Decodes come first, then prefill chunks, each in rank order. Then waiting sequences are admitted while token
+// budget, sequence slots and blocks last. The policy (scheduler/policies/) gives the rank and the order of admission.
+// The head of its queue is never passed by another sequence. A sequence is admitted when all its tokens fit beside what
+// the running ones still need to finish their prefill.
 //
-// When blocks run out, a sequence takes them from the last one in rank behind it that is not yet part of the step; that
-// one gives up all its blocks and waits again, its generated tokens kept, for the place its rank gives it. One that has
+// Preemption. When blocks run out, a sequence takes them from the last running sequence in rank, if that one is behind
+// it and not yet part of the step. The victim gives up all its blocks and waits again, in the place its rank gives it;
+// it keeps its generated tokens. A victim whose results are awaited is spared until they are there. A sequence that has
 // none behind it waits. So the first in rank always proceeds, and as every context fits the pool, it ends.
 //
-// Starvation. Under fcfs a sequence waits only for earlier ones. Under priority a waiting sequence is passed by at most
-// max_overtaken admissions; after them it ranks, to its end, before everything but earlier arrivals that waited as
-// long.
+// Starvation. Under fcfs tenants take turns, so that a sequence waits only for earlier ones of its tenant and for as
+// many of each other tenant. Under priority a waiting sequence is passed by at most max_overtaken admissions. Then it
+// ranks, to its end, before everything except earlier arrivals that waited as long.
 //
-// Recurrent layers. A running sequence has a slot of state. A prefix can be reused up to where a snapshot was taken: at
-// the ends of prefill chunks, which are cut at ends of blocks for it; at the last end of a block a sequence generated;
-// and, once a second prompt shares blocks that have none, where the two part.
+// Drafts. SchedulerOptions::draft guesses what follows a sequence. The step computes the guesses after the last known
+// token, and commit() takes any number of accepted tokens, 1 .. drafted + 1; the memory of the others is given back.
+// Drafts use budget and blocks that nobody else needs in the step. Sequences with penalties and models with recurrent
+// layers have none.
+//
+// Recurrent layers. A running sequence has a slot of state. A prefix can be reused up to a snapshot of the state. They
+// are taken at the ends of prefill chunks, which are cut at block ends for it; at the last block end that a sequence
+// generated; and, once a second prompt shares blocks that have no snapshot, where the two prompts part.
 //
 // Windows. A sequence has blocks for each group of layers (nn/attention/kv_cache.h). It gives back those that slid out
-// of their group's window and never holds more than peak_blocks(). Of group 0, whose blocks lead the rows of the prefix
-// cache, the one before the first in sight is kept, too, as the parent of what is published next. A prefix is reused up
-// to where the cache has all that the next token will see.
+// of their group's window and never holds more than peak_blocks(). Group 0 has the primary blocks of the prefix cache.
+// Of these the block before the first one in sight is kept, too, as the parent of the next block that is committed. A
+// prefix is reused up to where the cache has all that the next token will see.
 //
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "batch/batch.h"
+#include "batch/sample_task.h"
+#include "batch/token_list.h"
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
-#include "nn/batch.h"
-#include "sampling/sampler.h"
+#include "scheduler/batch_builder.h"
+#include "scheduler/memory.h"
+#include "scheduler/options.h"
+#include "scheduler/policy.h"
+#include "scheduler/queue_limit.h"
+#include "scheduler/scheduled_batch.h"
 #include "scheduler/sequence.h"
 #include "sluice/error.h"
 
 namespace sluice {
 
-enum class SchedulingPolicy { kFcfs, kPriority };
-
-struct SchedulerOptions {
-  int max_num_seqs = 256;            // running sequences
-  int max_num_batched_tokens = 512;  // of one step
-  int max_logit_rows = 512;          // of one step
-  int max_model_len = 0;             // tokens of one sequence; peak_blocks() of them must fit
-  int block_size = 16;
-  int blocks = 0;
-  std::vector<BlockGroup> groups{{}};  // of layers; the one that sees furthest is the first
-  int state_slots = 0;                 // of recurrent layers, max_num_seqs at least; 0: the model has none
-  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  int max_overtaken = 1024;  // see Starvation
-  bool prefix_caching = true;
-  int max_queued_requests = 1024;
-  int64_t max_queued_tokens = 0;  // prompt tokens; 0: no limit of its own
-  std::string fingerprint{};      // of the model, for the names of cached blocks
-  int hash_bits = 256;            // see BlockPoolOptions
-  uint64_t seed = 0;              // for requests without a seed
-  std::vector<TokenId> eos_token_ids{};
-  std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
-};
-
-// The most blocks of one group, or of all, that a sequence of so many tokens holds at a time.
-int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens);
-int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens);
-
-// Requests that never ran, in the inbox or in the scheduler's queue. Thread-safe: Engine::submit enters, the scheduler
-// leaves when the request first runs or ends.
-class QueueLimit {
- public:
-  QueueLimit(int max_requests, int64_t max_tokens) : max_requests_(max_requests), max_tokens_(max_tokens) {}
-  // False, changing nothing, when the queue has no room. A request larger than the token limit enters an empty queue.
-  bool try_enter(int64_t prompt_tokens);
-  void leave(int64_t prompt_tokens);
-  bool full() const;
-  int requests() const { return requests_.load(std::memory_order_relaxed); }
-  int64_t tokens() const { return tokens_.load(std::memory_order_relaxed); }
-
- private:
-  const int max_requests_;
-  const int64_t max_tokens_;
-  std::atomic<int> requests_{0};
-  std::atomic<int64_t> tokens_{0};
-};
-
 // What a step, a cancellation or a deadline did to one choice of a request.
 struct SequenceEvent {
   RequestId request = 0;
   int index = 0;
-  std::optional<TokenId> token{};                // the new one, end and stop tokens included
-  std::unique_ptr<TokenLogprobs> logprobs{};     // of the token, when asked for
+  TokenList tokens{};                            // the new ones, end and stop tokens included
+  std::vector<TokenLogprobs> logprobs{};         // one per new token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // with the first token of choice 0, when asked for: one per prompt
                                                  // token; the first has rank 0, as nothing predicts it
   std::unique_ptr<Finish> finish{};              // nothing follows for this choice
   Usage usage{};
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
-};
-
-struct ScheduledBatch {
-  Batch batch;
-  // What to draw and score. SampleTask::row is an index of batch.sample_rows, thus a row of the logits. Several tasks
-  // may share a row (n > 1). Points into the scheduler: valid until commit.
-  std::vector<SampleTask> tasks;
-
-  // For commit.
-  struct Part {
-    Sequence* sequence = nullptr;
-    int first = 0, tokens = 0;  // positions
-    int first_task = 0, tasks = 0;
-    int samples = 0;  // the last ones of its tasks
-  };
-  std::vector<Part> parts;  // one per sequence of the batch
-  // One token of each sequence, or none, is all that comes of it, and draw i of a later from_sample is task i.
-  bool can_overlap = true;
-  uint64_t number = 0;  // steps before it, and itself
-  uint64_t set = 0;     // of one token each of all running sequences: which set of them these were; else 0
-
-  void clear();  // as a new one, but with the memory of its lists
 };
 
 struct SchedulerStats {
@@ -150,10 +95,6 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0;  // computed, recomputed ones included
   uint64_t generated_tokens = 0;
 };
-
-// Throws Error(kInvalidRequest) when the request can never be served: empty prompt, no room for a token in the context,
-// prompt and max_tokens beyond it, n outside 1 .. max_num_seqs. Thread-safe.
-void check_fits(const Request& request, const SchedulerOptions& options);
 
 class Scheduler {
  public:
@@ -173,108 +114,76 @@ class Scheduler {
   // before this call took effect are the caller's to drop. Unknown and ended choices are ignored.
   void finish(RequestId id, int index);
 
-  // The next step, first ending requests past their deadline. An empty batch means that nothing can run now. Steps that
-  // are not empty must be committed before the next call, but for one that can_overlap.
+  // The next step. Requests past their deadline end first. An empty batch means that nothing can run now, or nothing
+  // before the step in flight is committed. At most one step may be in flight; a step that is not empty must be
+  // committed.
   ScheduledBatch next();
-  // The oldest step in flight. One result per task. A result with an error ends its choice with FinishReason::kError;
-  // the others go on.
-  void commit(ScheduledBatch step, std::vector<SampleResult> results);
+  // Takes the results of the oldest step in flight, one per part. A result with an error ends its choice with
+  // FinishReason::kError; the others go on.
+  void commit(ScheduledBatch step, std::span<StepResult> results);
 
   // Events since the last call, in order. Each choice gets exactly one with `finish`, unless finish() ended it.
   std::vector<SequenceEvent> drain();
-  // The same, in exchange for the memory of a list that is not needed any more.
+  // Puts them into a list, whose memory is used again.
   void drain(std::vector<SequenceEvent>& into);
 
   bool idle() const { return requests_.empty(); }
-  // The earliest deadline of a request, when one has any: next() is due then even if no other work is.
+  // The earliest deadline of all requests, if any has one: next() is due then even without other work.
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
-  const BlockPool& block_pool() const { return pool_; }
-  const StatePool& states() const { return states_; }
-  void reset_prefix_cache() { pool_.reset_prefix_cache(); }
+  const BlockPool& block_pool() const { return pools_.blocks; }
+  const StatePool& states() const { return pools_.states; }
+  void reset_prefix_cache() { pools_.blocks.reset_prefix_cache(); }
   // Every request that has not ended, by id; for tests and inspection.
   const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
 
  private:
-  struct ByRank {
-    bool operator()(const Sequence* a, const Sequence* b) const { return a->rank < b->rank; }
-  };
-  struct ByWait {
-    bool operator()(const Sequence* a, const Sequence* b) const {
-      return std::tie(a->queued_at, a->rank) < std::tie(b->queued_at, b->rank);
-    }
-  };
-  struct Step;  // a batch under construction (scheduler/step.h)
-
   // Building a step.
   void expire_deadlines();
-  bool repeat(Step& step);
-  bool repeatable(const Step& step) const;
+  bool repeat(BatchBuilder& builder);
   bool decodes_all(const ScheduledBatch& step) const;
-  bool schedule_running(Step& step, bool decodes);
-  bool schedule(Step& step, Sequence& sequence);
-  int chunk_size(const Step& step, const Sequence& sequence) const;
+  bool schedule_running(BatchBuilder& builder, bool decodes);
+  bool schedule(BatchBuilder& builder, Sequence& sequence);
+  int chunk_size(const BatchBuilder& builder, const Sequence& sequence) const;
   int stop_for_snapshot(const Sequence& sequence, int tokens) const;
-  int provide_blocks(Step& step, Sequence& sequence, int tokens);
-  bool preempt_behind(const Step& step, const Sequence& sequence);
-  void append(Step& step, Sequence& sequence, int tokens);
-  void append_tasks(Step& step, Sequence& sequence, int tokens);
+  int draft(const BatchBuilder& builder, const Sequence& sequence);
+  int provide_blocks(BatchBuilder& builder, Sequence& sequence, int tokens);
+  bool preempt_behind(const BatchBuilder& builder, const Sequence& sequence);
   void start_running(Sequence& sequence);
   void stop_running(Sequence& sequence);
-  void admit_waiting(Step& step);
-  bool admit(Step& step, Sequence& sequence);
-  int groups() const { return static_cast<int>(options_.groups.size()); }
-  int first_kept(int group, int computed) const;
-  int stable_until(const Sequence& sequence) const;
-  void give_back_slid_out(Sequence& sequence);
-  std::vector<int> shared_at_end(const Step& step, const Sequence& sequence) const;
-  int usable_rows(std::span<const BlockId> primaries) const;
-  int missing_blocks(const Sequence& sequence) const;
-  std::vector<SequenceBlocks> hold_rows(std::span<const BlockId> primaries);
-  void write_places(ScheduledBatch& out) const;
-  void write_places(ScheduledBatch& out, size_t part) const;
+  void admit_waiting(BatchBuilder& builder);
+  bool admit(BatchBuilder& builder, Sequence& sequence);
   int promised_blocks() const;
-  void promote_overtaken();
   void enqueue(Sequence& sequence);
-  void dequeue(Sequence& sequence);
 
   // Taking results.
-  void commit_part(const ScheduledBatch::Part& part, std::vector<SampleResult>& results);
+  void commit_part(const ScheduledBatch::Part& part, const StepResult& result);
   void fork(Sequence& trunk);
-  void commit_token(Sequence& sequence, SampleResult& result);
+  void commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
   void commit_blocks(Sequence& sequence);
-  void take_snapshot(Sequence& sequence);
-  void extend_hashes(Sequence& sequence, int blocks) const;
 
   // Ending.
   void end_sequence(Sequence& sequence);
-  void release_memory(Sequence& sequence);
   void end_request(RequestState& request, const Finish& finish);
   void erase_ended();
-  int blocks_for(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
-  SchedulerOptions options_;
-  bool recurrent() const { return options_.state_slots > 0; }
-
-  StatePool states_;
-  BlockPool pool_;
+  const SchedulerOptions options_;
+  MemoryPools pools_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<Sequence*> running_;  // by rank; a list, as every step goes through it
-  std::set<Sequence*, ByRank> waiting_;
-  std::set<Sequence*, ByWait> overtakable_;  // of waiting_ under the priority policy, until they are promoted
+  std::unique_ptr<Policy> policy_;  // with the waiting sequences
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
-  std::vector<StateCopy> state_copies_;  // to be done before the next step
   std::vector<SequenceEvent> events_;
-  ScheduledBatch spare_;          // the step that was committed last, for one like it or for its memory
-  std::vector<BlockId> row_;      // that is being published
-  std::vector<RequestId> ended_;  // with a choice that ended since the last erase_ended()
-  int reserved_slots_ = 0;        // sequences that running ones will fork
-  int in_flight_ = 0;             // steps
-  bool can_overlap_ = true;       // the last one handed out
-  uint64_t running_set_ = 1;      // another one with every change of running_
-  uint64_t arrivals_ = 0, admissions_ = 0;
+  ScheduledBatch spare_;             // the step that was committed last, for one like it or for its memory
+  std::vector<TokenId> draft_;       // of the sequence that is being scheduled
+  std::vector<Sequence*> changing_;  // running sequences whose blocks the next step changes
+  std::vector<RequestId> ended_;     // requests with a choice that ended since the last erase_ended()
+  int reserved_slots_ = 0;           // sequences that running ones will fork
+  int in_flight_ = 0;                // steps that were handed out and not committed
+  uint64_t running_set_ = 1;         // generation of running_, changed with it
+  uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
 };
 

@@ -9,10 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "cache/block_pool.h"
-#include "cache/state_pool.h"
-#include "sampling/penalty_counts.h"
-#include "sampling/sampler.h"
+#include "batch/penalty_counts.h"
+#include "batch/sample_task.h"
+#include "scheduler/memory.h"
 #include "sluice/engine.h"
 #include "sluice/request.h"
 
@@ -21,7 +20,7 @@ namespace sluice {
 // Lower is served first and preempted last.
 struct Rank {
   static constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();  // of sequences that were overtaken too often
-  int64_t priority = 0;                                                   // always 0 under fcfs
+  int64_t priority = 0;                                                   // see Policy::priority()
   uint64_t arrival = 0;
   int index = 0;  // choice
   auto operator<=>(const Rank&) const = default;
@@ -31,23 +30,17 @@ enum class SequenceState : uint8_t { kWaiting, kRunning, kEnded };
 
 struct RequestState;
 
-// The blocks of a sequence for one group of layers.
-struct SequenceBlocks {
-  std::vector<BlockId> blocks;  // ceil(computed / block_size) of them
-  int slid_out = 0;             // leading blocks that no later token sees: kNoBlock, given back
-
-  std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
-};
-
 struct alignas(64) Sequence {
   // Every step looks at these, of every sequence: one line of the cache.
   std::vector<TokenId> tokens;  // prompt, then output, as far as it is known
-  int unknown = 0;              // tokens after these that steps in flight draw
-  int sample = 0;               // which draw of its step gives the last one of them
+  int unknown = 0;              // tokens after these that steps in flight may give, at most
+  int sample = 0;               // which task of its step samples the last one of them
   int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
   int most_tokens = 0;          // it ends with so many: prompt and max_tokens, or the context
   int blocks_stable_until = 0;  // as long as fewer tokens are computed, the next one changes nothing of its blocks
-  int in_flight = 0;            // steps not committed yet that it is part of
+  int16_t in_flight = 0;        // steps not committed yet that it is part of
+  bool awaits_host = false;     // no further step before the last one is committed
+  bool speculates = false;      // drafts are made for it
   uint64_t last_step = 0;       // the number of the last one
   uint64_t placed_in = 0;       // the step that changed its blocks last
 
@@ -58,23 +51,15 @@ struct alignas(64) Sequence {
   int prompt_length = 0;                                // tokens
   int cached_tokens = 0;                                // of the prompt, when it was first admitted
   uint64_t end_bits = 0;                                // of every end token the bit `token % 64`
-  int in_prefix_cache = 0;                              // leading blocks that were found in the cache or published
   SequenceState state = SequenceState::kWaiting;
   bool plain = true;  // the only choice, and no log-probabilities of prompt tokens are asked for
   SampleTask task;    // its draws, but for row and position
 
   Rank rank;
-  uint64_t queued_at = 0;              // admissions before it began to wait
-  std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while it waits
-  std::vector<BlockHash> hashes;       // of leading full blocks, as far as they were looked for in the cache
-  // With recurrent layers:
-  StateSlot state_slot = kNoState;  // while running
-  int snapshot_at = 0;              // tokens known in cached blocks when it was admitted, without a state to go on from
-  BlockId last_snapshot = kNoBlock;  // made while generating
-  PenaltyCounts counts;              // kept only if the parameters have a penalty: then task.counts
+  uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy
+  SequenceMemory memory;
+  PenaltyCounts counts;  // kept only if the parameters have a penalty: then task.counts
 
-  // Blocks of each group, those that slid out included.
-  int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
   int known() const { return static_cast<int>(tokens.size()); }
   int length() const { return known() + unknown; }
 };

@@ -90,7 +90,7 @@ const ops::Ops& host_ops() { return ops::select_host_backend().open(0).ops(); }
 const ops::Ops& far_ops() {
   static const ops::Ops table = [] {
     ops::Ops ops = host_ops();
-    ops.embed = [](ops::Queue& queue, Tensor out, const Tensor& table, ops::Indices ids) {
+    ops.embed = [](ops::Queue& queue, Tensor out, const Tensor& table, Indices ids) {
       host_ops().embed(queue, out, table, std::span(ids.device, ids.size()));  // not what the host wrote
     };
     ops.sample = [](ops::Queue& queue, const ops::SampleArgs& args) {

@@ -54,7 +54,8 @@ class Windows : public ::testing::TestWithParam<std::string> {
     size_t arrived = 0;
     for (int step = 0; arrived < requests.size() || !scheduler.idle(); ++step) {
       if (arrived < requests.size() && (step % 3 == 0 || scheduler.idle())) {
-        EXPECT_TRUE(scheduler.queue_limit().try_enter(static_cast<int64_t>(requests[arrived].prompt.size())));
+        EXPECT_TRUE(scheduler.queue_limit().try_enter(requests[arrived].n,
+                                                      static_cast<int64_t>(requests[arrived].prompt.size())));
         texts.push_back(requests[arrived].prompt);
         scheduler.add(arrived, requests[arrived]);
         ++arrived;
@@ -66,10 +67,11 @@ class Windows : public ::testing::TestWithParam<std::string> {
                             .rows = static_cast<int>(logits.rows()),
                             .vocab = loaded_->plan.shape.vocab,
                             .stride = logits.row_stride};
-      auto results = sampler.sample(view, scheduled.tasks);
-      scheduler.commit(std::move(scheduled), std::move(results));
+      std::vector<SampleResult> samples = sampler.sample(view, scheduled.tasks);
+      std::vector<StepResult> results = step_results(scheduled, samples);
+      scheduler.commit(std::move(scheduled), results);
       for (const SequenceEvent& event : scheduler.drain()) {
-        if (event.token) texts[event.request].push_back(*event.token);
+        for (const TokenId token : event.tokens) texts[event.request].push_back(token);
       }
     }
     return texts;

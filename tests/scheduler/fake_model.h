@@ -25,7 +25,7 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 
 inline uint64_t extend_state(uint64_t state, TokenId token) { return mix(state, static_cast<uint64_t>(token)); }
 
-// What the fake sampler draws after a prefix with this state.
+// What the fake sampler samples after a prefix with this state.
 inline TokenId sample_token(uint64_t state, const SampleTask& task, int vocab) {
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t bits = mix(mix(mix(state, task.seed), mix(task.choice, task.position)), attempt);
@@ -74,7 +74,7 @@ class FakeModel {
   void store(const Batch& batch, int group, const ScheduledBatch& step, const BlockPool& pool,
              std::set<int32_t>& written, std::vector<uint64_t>& states) {
     const BatchView view(batch);
-    const ops::Indices slots = view.slots_of(group);
+    const Indices slots = view.slots_of(group);
     std::vector<int32_t> tables;
     for (const int32_t id : view.block_table_of(group)) {
       EXPECT_TRUE(id < 0 || id % groups_[group].ids_per_block == 0);
@@ -83,8 +83,10 @@ class FakeModel {
     for (int s = 0; s < batch.sequences(); ++s) {
       const int32_t* table = tables.data() + s * batch.block_table_stride;
       std::vector<TokenId> tokens = step.parts[s].sequence->tokens;
-      tokens.resize(batch.kv_len[s], batch.tokens[batch.query_start[s + 1] - 1]);  // the last one may be unknown there
       const int first = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
+      tokens.resize(first);  // those of the step may be unknown to the sequence, or guessed
+      tokens.insert(tokens.end(), batch.tokens.begin() + batch.query_start[s],
+                    batch.tokens.begin() + batch.query_start[s + 1]);
       uint64_t state = 0;
       for (int position = 0; position < first; ++position) state = extend_state(state, tokens[position]);
       for (int row = batch.query_start[s]; row < batch.query_start[s + 1]; ++row) {

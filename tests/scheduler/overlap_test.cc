@@ -28,14 +28,15 @@ class OverlapTest : public ::testing::Test {
   }
 
   void add(RequestId id, Request r) {
-    ASSERT_TRUE(scheduler_.queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
+    ASSERT_TRUE(scheduler_.queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
     scheduler_.add(id, std::move(r));
   }
 
   void commit(ScheduledBatch step, const std::vector<TokenId>& tokens) {
-    std::vector<SampleResult> results(tokens.size());
-    for (size_t i = 0; i < tokens.size(); ++i) results[i].token = tokens[i];
-    scheduler_.commit(std::move(step), std::move(results));
+    std::vector<SampleResult> samples(tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i) samples[i].token = tokens[i];
+    std::vector<StepResult> results = step_results(step, samples);
+    scheduler_.commit(std::move(step), results);
   }
 
   Scheduler scheduler_{options()};
@@ -119,34 +120,75 @@ TEST_F(OverlapTest, OnlyKnownTokensArePublished) {
   EXPECT_THAT(scheduler_.next().batch.tokens, ElementsAre(8)) << "the block of 3 + 1 tokens is reused";
 }
 
-TEST_F(OverlapTest, StepsThatForkOrScoreMustBeCommittedFirst) {
-  Request twice = numbered_request(3, 5);
+// The others go on meanwhile.
+TEST_F(OverlapTest, SequencesThatForkOrScoreSitOutTheNextStep) {
+  Request twice = numbered_request(3, 5, 100);
   twice.n = 2;
-  add(1, twice);
-  ScheduledBatch step = scheduler_.next();
-  EXPECT_FALSE(step.can_overlap);
-  EXPECT_DEATH(scheduler_.next(), "not committed");
-  commit(std::move(step), {7, 8});
-  step = scheduler_.next();
-  EXPECT_TRUE(step.can_overlap);
-  commit(std::move(step), {7, 8});
-  Request scored = numbered_request(3, 5);
+  Request scored = numbered_request(3, 5, 200);
   scored.sampling.prompt_logprobs = 0;
-  add(2, scored);
-  step = scheduler_.next();
-  EXPECT_FALSE(step.can_overlap);
+  add(1, twice);
+  add(2, numbered_request(3, 5, 300));
+  add(3, scored);
+  ScheduledBatch first = scheduler_.next();
+  ASSERT_EQ(first.parts.size(), 3u);
+  EXPECT_EQ(first.parts[0].outputs, Outputs::kFork);
+  EXPECT_EQ(first.parts[1].outputs, Outputs::kToken);
+  EXPECT_EQ(first.parts[2].scores, 2);
+  ScheduledBatch second = scheduler_.next();
+  ASSERT_EQ(second.parts.size(), 1u);
+  EXPECT_EQ(second.parts[0].sequence->id, 2u);
+  EXPECT_THAT(second.batch.from_sample, ElementsAre(2)) << "after the two samples of the fork";
+  commit(std::move(first), {7, 8, 9, 201, 202, 10});
+  ScheduledBatch third = scheduler_.next();
+  EXPECT_THAT(third.batch.tokens, ElementsAre(7, 8, 0, 10));
+  EXPECT_THAT(third.batch.from_sample, ElementsAre(-1, -1, 0, -1));
+  commit(std::move(second), {11});
+  commit(std::move(third), {7, 8, 9, 10});
 }
 
-TEST_F(OverlapTest, ARecurrentModelWithSnapshotsIsNotScheduledAhead) {
-  for (const bool caching : {true, false}) {
-    SchedulerOptions o = options();
-    o.state_slots = 8;
-    o.prefix_caching = caching;
-    Scheduler recurrent(o);
-    ASSERT_TRUE(recurrent.queue_limit().try_enter(3));
-    recurrent.add(1, numbered_request(3, 5));
-    EXPECT_EQ(recurrent.next().can_overlap, !caching);
-  }
+// A sequence that waits for its results must not lose its memory to one before it.
+TEST_F(OverlapTest, SequencesThatAreAwaitedAreNotPreempted) {
+  SchedulerOptions o = options();
+  o.blocks = 3;
+  o.max_model_len = 12;
+  o.max_num_batched_tokens = 4;
+  Scheduler tight(o);
+  const auto commit_sevens = [&](ScheduledBatch step) {
+    std::vector<SampleResult> samples(step.tasks.size());
+    for (SampleResult& sample : samples) sample.token = 7;
+    std::vector<StepResult> results = step_results(step, samples);
+    tight.commit(std::move(step), results);
+  };
+  ASSERT_TRUE(tight.queue_limit().try_enter(1, 2));
+  tight.add(1, numbered_request(2, 6, 100));
+  commit_sevens(tight.next());
+  Request twice = numbered_request(5, 4, 200);
+  twice.n = 2;
+  ASSERT_TRUE(tight.queue_limit().try_enter(1, 5));
+  tight.add(2, twice);
+  commit_sevens(tight.next());  // three tokens of the prompt
+  ScheduledBatch fork = tight.next();
+  ASSERT_EQ(fork.parts.size(), 2u);
+  EXPECT_EQ(fork.parts[1].outputs, Outputs::kFork);
+  EXPECT_TRUE(tight.next().batch.empty()) << "no block is free, and the only victim is awaited";
+  EXPECT_EQ(tight.stats().preemptions, 0u);
+  commit_sevens(std::move(fork));
+  EXPECT_EQ(tight.next().parts[0].sequence->id, 1u);
+  EXPECT_GT(tight.stats().preemptions, 0u);
+}
+
+TEST_F(OverlapTest, SnapshotsOfARecurrentModelAreTakenBeforeItsStateMovesOn) {
+  SchedulerOptions o = options();
+  o.state_slots = 16;
+  Scheduler recurrent(o);
+  ASSERT_TRUE(recurrent.queue_limit().try_enter(1, 8));
+  recurrent.add(1, numbered_request(8, 9));
+  ScheduledBatch first = recurrent.next();  // stops at the end of a block
+  EXPECT_EQ(first.batch.size(), 4);
+  ScheduledBatch second = recurrent.next();
+  ASSERT_EQ(second.batch.state_copies.size(), 1u);
+  EXPECT_EQ(second.batch.state_copies[0].from, second.batch.state_slots[0]);
+  EXPECT_EQ(recurrent.states().snapshots(), 1);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr TokenId kEos = 99;
-constexpr TokenId kWord = 7;  // what is drawn unless a test says otherwise
+constexpr TokenId kWord = 7;  // what is sampled unless a test says otherwise
 
 class SchedulerTest : public ::testing::Test {
  protected:
@@ -40,7 +40,7 @@ class SchedulerTest : public ::testing::Test {
   }
 
   RequestId add(Request r) {
-    EXPECT_TRUE(scheduler().queue_limit().try_enter(static_cast<int64_t>(r.prompt.size())));
+    EXPECT_TRUE(scheduler().queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
     scheduler().add(next_id_, std::move(r));
     return next_id_++;
   }
@@ -54,11 +54,16 @@ class SchedulerTest : public ::testing::Test {
     return all;
   }
 
-  // One step in which every draw gives `token`. Returns the batch.
+  void commit(ScheduledBatch step, std::vector<SampleResult> samples) {
+    std::vector<StepResult> all = step_results(step, samples);
+    scheduler().commit(std::move(step), all);
+  }
+
+  // One step in which every sampled token is `token`. Returns the batch.
   Batch step(TokenId token = kWord) {
     ScheduledBatch next = scheduler().next();
     Batch batch = next.batch;
-    if (!batch.empty()) scheduler().commit(std::move(next), results(next, token));
+    if (!batch.empty()) commit(next, results(next, token));
     for (SequenceEvent& event : scheduler().drain()) events_.push_back(std::move(event));
     return batch;
   }
@@ -86,7 +91,7 @@ TEST_F(SchedulerTest, PrefillIsChunkedByTheTokenBudget) {
   EXPECT_THAT(events_, IsEmpty());
   EXPECT_THAT(step(), AllOf(Field(&Batch::kv_len, ElementsAre(10)), Field(&Batch::sample_rows, ElementsAre(1))));
   ASSERT_THAT(events_, SizeIs(1));
-  EXPECT_EQ(events_[0].token, kWord);
+  EXPECT_THAT(events_[0].tokens, ElementsAre(kWord));
   EXPECT_THAT(step().tokens, ElementsAre(kWord));
   EXPECT_EQ(events_[1].finish->reason, FinishReason::kLength);
   EXPECT_EQ(events_[1].usage.completion_tokens, 2);
@@ -154,10 +159,10 @@ TEST_F(SchedulerTest, ChoicesShareThePromptAndCopyItsLastBlockOnce) {
   const ScheduledBatch prefill = scheduler().next();
   EXPECT_EQ(prefill.batch.sequences(), 1);
   EXPECT_THAT(prefill.batch.sample_rows, ElementsAre(5));
-  ASSERT_THAT(prefill.tasks, SizeIs(3));  // one row, three draws
+  ASSERT_THAT(prefill.tasks, SizeIs(3));  // one row, three samples
   for (int i = 0; i < 3; ++i)
     EXPECT_THAT(prefill.tasks[i], AllOf(Field(&SampleTask::row, 0), Field(&SampleTask::choice, i)));
-  scheduler().commit(prefill, results(prefill));
+  commit(prefill, results(prefill));
   EXPECT_EQ(used_blocks(), 2);
   const Batch decode = step();
   EXPECT_EQ(decode.sequences(), 3);
@@ -281,7 +286,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
   const RequestId young = add(numbered_request(8, 8, 2000));
   while (scheduler().stats().preemptions == 0) step();
   EXPECT_EQ(scheduler().stats().running, 1);
-  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->groups.empty());
+  EXPECT_TRUE(scheduler().requests().at(young)->choices[0]->memory.groups.empty());
   EXPECT_EQ(scheduler().requests().at(old)->choices[0]->state, SequenceState::kRunning);
   const int kept = scheduler().requests().at(young)->choices[0]->length();
   EXPECT_GT(kept, 8);
@@ -368,7 +373,7 @@ TEST_F(SchedulerTest, CancelInEveryState) {
   step();
   scheduler().cancel(waiting);
   expect_abort(waiting);
-  EXPECT_EQ(scheduler().queue_limit().requests(), 0);
+  EXPECT_EQ(scheduler().queue_limit().sequences(), 0);
   scheduler().cancel(prefilling);
   expect_abort(prefilling);
   EXPECT_EQ(used_blocks(), 0);
@@ -384,7 +389,7 @@ TEST_F(SchedulerTest, CancelInEveryState) {
   scheduler().cancel(in_flight);
   expect_abort(in_flight);
   EXPECT_EQ(used_blocks(), 1);  // the step may still write it
-  scheduler().commit(std::move(next), results(next));
+  commit(next, results(next));
   EXPECT_EQ(used_blocks(), 0);
   EXPECT_THAT(scheduler().drain(), IsEmpty());
 
@@ -431,7 +436,7 @@ TEST_F(SchedulerTest, AFaultEndsItsChoiceOnlyAndForgetsTheCache) {
   auto all = results(next);
   all[0].error = "not finite";
   all[0].bad_logits = true;
-  scheduler().commit(std::move(next), std::move(all));
+  commit(std::move(next), std::move(all));
   const auto events = scheduler().drain();
   ASSERT_THAT(events, SizeIs(2));
   EXPECT_EQ(events[0].finish->reason, FinishReason::kError);
@@ -458,7 +463,7 @@ TEST_F(SchedulerTest, PromptLogprobsAreBoundedByTheLogitRows) {
 }
 
 TEST_F(SchedulerTest, PriorityOrdersTheQueueUntilOneWasOvertakenTooOften) {
-  options_.policy = SchedulingPolicy::kPriority;
+  options_.policy = "priority";
   options_.max_num_seqs = 1;
   options_.max_overtaken = 3;
   const auto add_with = [&](int priority, TokenId first) {
@@ -475,20 +480,95 @@ TEST_F(SchedulerTest, PriorityOrdersTheQueueUntilOneWasOvertakenTooOften) {
   EXPECT_THAT(order, ElementsAre(0, 100, 200, 500, 300, 400, 501));
 }
 
-TEST_F(SchedulerTest, TheQueueIsBounded) {
-  QueueLimit limit(2, 10);
-  EXPECT_TRUE(limit.try_enter(50));  // larger than the limit, but alone
+TEST_F(SchedulerTest, TenantsTakeTurns) {
+  options_.max_num_seqs = 1;
+  const auto add_from = [&](const char* tenant, TokenId first) {
+    Request r = numbered_request(2, 1, first);
+    r.tenant = tenant;
+    add(r);
+  };
+  for (const TokenId first : {100, 200, 300, 400}) add_from("many", first);
+  for (const TokenId first : {500, 600}) add_from("few", first);
+  add_from("one", 700);
+  std::vector<TokenId> order;
+  while (!scheduler().idle()) order.push_back(step().tokens[0]);
+  EXPECT_THAT(order, ElementsAre(100, 500, 700, 200, 600, 300, 400));
+}
+
+// A tenant whose sequence was preempted takes the next turn.
+TEST_F(SchedulerTest, PreemptedSequencesComeBeforeNewOnesOfOtherTenants) {
+  options_.blocks = 6;
+  options_.max_model_len = 24;
+  options_.prefix_caching = false;
+  add(numbered_request(8, 8, 1000));
+  const RequestId young = add(numbered_request(8, 8, 2000));
+  for (int i = 0; i < 3; ++i) step();
+  for (const TokenId first : {3000, 4000}) {
+    Request other = numbered_request(8, 8, first);
+    other.tenant = "other";
+    add(other);
+  }
+  while (scheduler().stats().preemptions == 0) step();
+  EXPECT_EQ(scheduler().requests().at(young)->choices[0]->state, SequenceState::kWaiting);
+  while (scheduler().requests().at(young)->choices[0]->state == SequenceState::kWaiting) {
+    for (const auto& [id, request] : scheduler().requests()) {
+      EXPECT_TRUE(id <= young || !request->admitted) << "request " << id;
+    }
+    step();
+  }
+  run_to_end();
+}
+
+// 1000 requests of 128 choices each, as one HTTP request can bring them.
+TEST_F(SchedulerTest, OneTenantDoesNotHoldOffAnother) {
+  options_.max_num_seqs = 128;
+  options_.max_num_batched_tokens = options_.max_logit_rows = 256;
+  options_.blocks = 1024;
+  options_.max_queued_sequences = 1 << 20;
+  Request greedy = numbered_request(1, 12);
+  greedy.n = 128;
+  greedy.tenant = "greedy";
+  for (int i = 0; i < 1000; ++i) add(greedy);
+  for (int i = 0; i < 3; ++i) step();
+  EXPECT_EQ(scheduler().stats().running, 128);
+  Request honest = numbered_request(4, 12);
+  honest.tenant = "honest";
+  const RequestId id = add(honest);
+  int steps = 0;
+  while (!scheduler().requests().at(id)->admitted && steps < 100) step(), ++steps;
+  EXPECT_LE(steps, 24) << "what ran when it came, and one more turn of the other tenant";
+}
+
+TEST_F(SchedulerTest, UnknownPoliciesAreRefusedWithTheKnownOnes) {
+  options_.policy = "fastest";
+  try {
+    scheduler();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "--scheduling-policy: unknown value 'fastest' (expected one of: fcfs, priority)");
+  }
+}
+
+TEST_F(SchedulerTest, TheQueueIsBoundedBySequencesAndTokens) {
+  QueueLimit limit(4, 10);
+  EXPECT_TRUE(limit.try_enter(1, 50));  // more tokens than the limit, but alone
   EXPECT_TRUE(limit.full());
-  EXPECT_FALSE(limit.try_enter(1));
-  limit.leave(50);
-  EXPECT_TRUE(limit.try_enter(6));
-  EXPECT_FALSE(limit.try_enter(5));
-  EXPECT_TRUE(limit.try_enter(4));
+  EXPECT_FALSE(limit.try_enter(1, 1));
+  limit.leave(1, 50);
+  EXPECT_TRUE(limit.try_enter(128, 1));  // more sequences than the limit, but alone
   EXPECT_TRUE(limit.full());
-  EXPECT_FALSE(limit.try_enter(0));
-  limit.leave(4);
-  limit.leave(6);
-  EXPECT_EQ(limit.requests(), 0);
+  EXPECT_FALSE(limit.try_enter(1, 1));
+  limit.leave(128, 1);
+  EXPECT_TRUE(limit.try_enter(3, 6));
+  EXPECT_FALSE(limit.full());
+  EXPECT_FALSE(limit.try_enter(2, 1));
+  EXPECT_FALSE(limit.try_enter(1, 5));
+  EXPECT_TRUE(limit.try_enter(1, 4));
+  EXPECT_TRUE(limit.full());
+  EXPECT_FALSE(limit.try_enter(1, 0));
+  limit.leave(3, 6);
+  limit.leave(1, 4);
+  EXPECT_EQ(limit.sequences(), 0);
   EXPECT_EQ(limit.tokens(), 0);
 }
 
@@ -527,7 +607,7 @@ TEST_F(SchedulerTest, SeedsComeFromTheRequestOrItsArrival) {
   const ScheduledBatch next = scheduler().next();
   EXPECT_EQ(next.tasks[0].seed, derive_seed(42, 0));
   EXPECT_EQ(next.tasks[1].seed, static_cast<uint64_t>(-3));
-  scheduler().commit(next, results(next));
+  commit(next, results(next));
 }
 
 }  // namespace

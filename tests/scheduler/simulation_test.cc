@@ -93,14 +93,20 @@ class Simulation {
       o.blocks = std::max(o.blocks, peak_blocks(o.max_model_len, o.block_size, o.groups, o.max_num_batched_tokens));
     }
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
-    o.policy = chance(50) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
+    o.policy = chance(50) ? "fcfs" : "priority";
     o.max_overtaken = uniform(0, 12);
     o.prefix_caching = chance(70);
     o.hash_bits = chance(70) ? 256 : uniform(1, 16);
-    o.max_queued_requests = uniform(1, 20);
+    o.max_queued_sequences = uniform(1, 20);
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
     o.seed = random_();
     if (chance(70)) o.eos_token_ids = {0};
+    if (chance(40)) {
+      hit_chance_ = uniform(0, 100);
+      o.draft = [this](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
+        guess(sequence, most, draft);
+      };
+    }
     o.clock = [this] { return now_; };
     return o;
   }
@@ -124,7 +130,8 @@ class Simulation {
     if (chance(30)) r.sampling.presence_penalty = 0.5;
     r.n = chance(30) ? uniform(1, options_.max_num_seqs) : 1;
     r.priority = uniform(-2, 2);
-    r.cache_salt = chance(30) ? "tenant" : "";
+    r.cache_salt = chance(30) ? "salt" : "";
+    r.tenant = chance(50) ? "" : chance(50) ? "one" : "another";
     if (chance(15)) r.deadline = now_ + std::chrono::milliseconds(uniform(-5, 300));
     return r;
   }
@@ -133,7 +140,7 @@ class Simulation {
     ++added_;
     Request request = make_request();
     EXPECT_NO_THROW(check_fits(request, options_));
-    if (!scheduler_.queue_limit().try_enter(request.prompt.size())) return;
+    if (!scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size()))) return;
     Tracked& t = tracked_[next_id_];
     t.request = request;
     t.arrival = next_arrival_++;
@@ -177,7 +184,7 @@ class Simulation {
     check_penalty_counts(step);
     if (chance(cancel_chance_)) cancel_something();
     in_flight_.emplace(std::move(step), std::move(results));
-    if (!in_flight_->first.can_overlap || !chance(overlap_chance_)) commit_in_flight();
+    if (!chance(overlap_chance_)) commit_in_flight();
   }
 
   void commit_in_flight() {
@@ -189,7 +196,13 @@ class Simulation {
       result.error = "fault";
       result.bad_logits = chance(50);
     }
-    scheduler_.commit(std::move(step), std::move(results));
+    std::vector<StepResult> parts = step_results(step, results);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (step.parts[i].outputs != Outputs::kVerify) continue;
+      accepted += parts[i].accepted.size() - 1;
+      rejected += step.parts[i].samples - parts[i].accepted.size();
+    }
+    scheduler_.commit(std::move(step), parts);
     drain();
   }
 
@@ -224,19 +237,31 @@ class Simulation {
       ASSERT_LT(event.index, t.request.n);
       ASSERT_FALSE(t.ended[event.index]) << "an event after the end";  // I9
       std::vector<TokenId>& output = t.outputs[event.index];
-      if (event.token) output.push_back(*event.token);
+      output.insert(output.end(), event.tokens.begin(), event.tokens.end());
       EXPECT_EQ(event.usage.completion_tokens, static_cast<int>(output.size()));
       EXPECT_EQ(event.usage.prompt_tokens, static_cast<int>(t.request.prompt.size()));
       EXPECT_LT(event.usage.cached_tokens, event.usage.prompt_tokens);
-      if (event.token && t.request.sampling.logprobs) {
-        ASSERT_TRUE(event.logprobs);
-        EXPECT_EQ(event.logprobs->token.id, *event.token);
+      if (t.request.sampling.logprobs) {
+        ASSERT_EQ(event.logprobs.size(), event.tokens.size());
+        for (uint32_t i = 0; i < event.tokens.size(); ++i) {
+          EXPECT_EQ(event.logprobs[i].token.id, event.tokens[i]);
+        }
       }
       if (!event.prompt_logprobs.empty()) t.prompt_logprobs = std::move(event.prompt_logprobs);
       if (!event.finish) continue;
       t.ended[event.index] = true;
       ++ends_;
       check_output(t, event);
+    }
+  }
+
+  // Drafts what will follow, with mistakes.
+  void guess(const Sequence& sequence, int most, std::vector<TokenId>& draft) {
+    const std::vector<TokenId> all = expected(tracked_.at(sequence.id), sequence.task.choice).tokens;
+    size_t next = static_cast<size_t>(sequence.known() - sequence.request->prompt_length());
+    for (int left = std::min(most, uniform(0, kMostDrafted)); left > 0; --left, ++next) {
+      const bool hit = next < all.size() && chance(hit_chance_);
+      draft.push_back(hit ? all[next] : static_cast<TokenId>(uniform(0, vocab_ - 1)));
     }
   }
 
@@ -313,13 +338,20 @@ class Simulation {
       for (Tracked* w : waiting) {
         if (w->arrival > a->arrival) continue;
         ++w->overtaken;
-        EXPECT_EQ(options_.policy, SchedulingPolicy::kPriority);
-        EXPECT_LE(w->overtaken, options_.max_overtaken);
-        EXPECT_NE(w->request.priority, a->request.priority);
+        if (options_.policy == "fcfs") {
+          EXPECT_NE(w->request.tenant, a->request.tenant);
+        } else {
+          EXPECT_LE(w->overtaken, options_.max_overtaken);
+          EXPECT_NE(w->request.priority, a->request.priority);
+        }
       }
     }
-    EXPECT_EQ(scheduler_.queue_limit().requests(), static_cast<int>(waiting.size()));  // I8
-    EXPECT_LE(scheduler_.queue_limit().requests(), options_.max_queued_requests);
+    int sequences = 0;
+    for (const Tracked* w : waiting) sequences += w->request.n;
+    EXPECT_EQ(scheduler_.queue_limit().sequences(), sequences);  // I8
+    if (waiting.size() > 1) {
+      EXPECT_LE(sequences, options_.max_queued_sequences);
+    }
   }
 
   static bool part_of_step(const RequestState& request) {
@@ -335,10 +367,11 @@ class Simulation {
         if (!choice) continue;
         EXPECT_LE(choice->in_flight, in_flight_ ? 1 : 0);
         if (choice->state != SequenceState::kEnded) {
-          EXPECT_LE(choice->unknown, choice->in_flight);
-          EXPECT_EQ(choice->groups.empty(), choice->state == SequenceState::kWaiting);
+          EXPECT_LE(choice->unknown, choice->in_flight * (1 + kMostDrafted));
+          EXPECT_TRUE(choice->in_flight > 0 || !choice->awaits_host);
+          EXPECT_EQ(choice->memory.groups.empty(), choice->state == SequenceState::kWaiting);
         } else {
-          EXPECT_TRUE(choice->groups.empty() || choice->in_flight > 0);
+          EXPECT_TRUE(choice->memory.groups.empty() || choice->in_flight > 0);
         }
         check_blocks(*choice, holders);
       }
@@ -360,8 +393,8 @@ class Simulation {
   }
 
   void check_blocks(const Sequence& sequence, Holders& holders) {
-    for (size_t group = 0; group < sequence.groups.size(); ++group) {
-      const SequenceBlocks& own = sequence.groups[group];
+    for (size_t group = 0; group < sequence.memory.groups.size(); ++group) {
+      const SequenceBlocks& own = sequence.memory.groups[group];
       for (const BlockId block : own.held()) holders[block].push_back({&sequence, group});
       for (int i = 0; i < own.slid_out; ++i) EXPECT_EQ(own.blocks[i], kNoBlock);
       EXPECT_LE(
@@ -380,8 +413,8 @@ class Simulation {
       for (const auto& choice : state->choices) {
         if (!choice) continue;
         const bool held = choice->state == SequenceState::kEnded && choice->in_flight > 0;
-        EXPECT_TRUE(held || (choice->state_slot != kNoState) == (choice->state == SequenceState::kRunning));
-        EXPECT_TRUE(choice->state_slot == kNoState || slots.insert(choice->state_slot).second);
+        EXPECT_TRUE(held || (choice->memory.state_slot != kNoState) == (choice->state == SequenceState::kRunning));
+        EXPECT_TRUE(choice->memory.state_slot == kNoState || slots.insert(choice->memory.state_slot).second);
       }
     }
     const StatePool& states = scheduler_.states();
@@ -397,12 +430,12 @@ class Simulation {
   void check_sharing(BlockId block, const std::vector<Holder>& sequences) {
     const auto [sequence, group] = sequences[0];
     const Sequence& first = *sequence;
-    const std::vector<BlockId>& blocks = first.groups[group].blocks;
+    const std::vector<BlockId>& blocks = first.memory.groups[group].blocks;
     const auto place = std::ranges::find(blocks, block) - blocks.begin();
     for (const auto& [other, other_group] : sequences) {
       ASSERT_EQ(other_group, group);
-      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->rows()));
-      EXPECT_EQ(other->groups[group].blocks[place], block);
+      ASSERT_LT(place, static_cast<std::ptrdiff_t>(other->memory.rows()));
+      EXPECT_EQ(other->memory.groups[group].blocks[place], block);
       if (other == sequence) continue;
       const int end = std::min<int>(first.computed, (place + 1) * options_.block_size);
       EXPECT_EQ(end, std::min<int>(other->computed, (place + 1) * options_.block_size));
@@ -419,7 +452,7 @@ class Simulation {
     EXPECT_EQ(scheduler_.stats().waiting, 0);
     EXPECT_EQ(scheduler_.block_pool().stats().used, 0);
     EXPECT_EQ(scheduler_.block_pool().available(), options_.blocks);
-    EXPECT_EQ(scheduler_.queue_limit().requests(), 0);
+    EXPECT_EQ(scheduler_.queue_limit().sequences(), 0);
     EXPECT_EQ(scheduler_.queue_limit().tokens(), 0);
     EXPECT_FALSE(scheduler_.next_deadline());
     for (const auto& [id, t] : tracked_) {
@@ -432,11 +465,13 @@ class Simulation {
 
   std::mt19937_64 random_;
   int vocab_ = 2;
+  int hit_chance_ = 0;  // percent of drafted tokens that are right
   Clock::time_point now_{};
   SchedulerOptions options_;
   Scheduler scheduler_;
   FakeModel model_;
   std::optional<std::pair<ScheduledBatch, std::vector<SampleResult>>> in_flight_;
+  static constexpr int kMostDrafted = 7;
   int arrival_chance_ = 0, cancel_chance_ = 0, fault_chance_ = 0, overlap_chance_ = 0;
   int added_ = 0;
   RequestId next_id_ = 0;
@@ -446,7 +481,7 @@ class Simulation {
 
  public:
   // Over all runs: they must be worth something.
-  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0;
+  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
 };
 
 TEST(Simulation, InvariantsHold) {
@@ -463,12 +498,17 @@ TEST(Simulation, InvariantsHold) {
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
   RecordProperty("seeds", static_cast<int>(seed - 1));
-  std::printf("%d seeds, %d steps, %d of them ahead, %d preemptions, %d cached tokens\n", static_cast<int>(seed - 1),
-              static_cast<int>(Simulation::steps), static_cast<int>(Simulation::overlapped),
-              static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits));
+  std::printf(
+      "%d seeds, %d steps, %d of them ahead, %d preemptions, %d cached tokens, %d drafted tokens accepted, "
+      "%d rejected\n",
+      static_cast<int>(seed - 1), static_cast<int>(Simulation::steps), static_cast<int>(Simulation::overlapped),
+      static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits),
+      static_cast<int>(Simulation::accepted), static_cast<int>(Simulation::rejected));
   EXPECT_GT(Simulation::preemptions, 500u);
   EXPECT_GT(Simulation::hits, 500u);
   EXPECT_GT(Simulation::overlapped, 500u);
+  EXPECT_GT(Simulation::accepted, 500u);
+  EXPECT_GT(Simulation::rejected, 500u);
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ void softplus(ops::Queue& queue, Tensor x, const float* bias, float low, float h
   });
 }
 
-void embed(ops::Queue& queue, Tensor out, const Tensor& table, ops::Indices ids) {
+void embed(ops::Queue& queue, Tensor out, const Tensor& table, Indices ids) {
   const int64_t columns = out.shape[1], bytes = table.row_stride / table.dtype->block_size * table.dtype->block_bytes;
   each_row(queue, out.shape[0], columns, [&](int64_t row) {
     const std::byte* from = table.data + ids.data()[row] * bytes;
@@ -144,7 +144,7 @@ void copy(ops::Queue& queue, Tensor out, Tensor x) {
   });
 }
 
-void gather_rows(ops::Queue& queue, Tensor out, Tensor x, ops::Indices rows) {
+void gather_rows(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
   const int64_t columns = out.shape[1];
   each_row(queue, out.shape[0], columns, [&](int64_t row) {
     __builtin_memcpy(row_of(out, row), row_of(x, rows.data()[row]), static_cast<size_t>(columns) * sizeof(float));

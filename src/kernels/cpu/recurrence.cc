@@ -137,8 +137,8 @@ void selective_scan(ops::Queue& queue, const ops::SelectiveScanArgs& args) {
   const int64_t channels = args.x.shape[1], count = args.b.shape[1], tile = count * kLanes;
   // Scratch per thread: a vector's columns of the state and of a. In their own arrays, rows are so far apart that they
   // would share few sets of L1.
-  auto* scratch =
-      reinterpret_cast<float*>(queue.threads().scratch(static_cast<size_t>(queue.threads().threads() * 2 * tile) * sizeof(float)));
+  auto* scratch = reinterpret_cast<float*>(
+      queue.threads().scratch(static_cast<size_t>(queue.threads().threads() * 2 * tile) * sizeof(float)));
   each_part(queue, args.sequences, args.state, blocks_of(channels), [&](const Rows& rows, int64_t block, int worker) {
     const int64_t columns = channels < (block + 1) * kBlockColumns ? channels : (block + 1) * kBlockColumns;
     float *h = scratch + worker * 2 * tile, *a = h + tile;

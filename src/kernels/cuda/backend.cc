@@ -36,7 +36,7 @@ const Launch& launch(ops::Queue& queue) {
   if (DecodeKernelBuilder* builder = own.builder()) builder->flush();
   return own.launch();
 }
-const int32_t* on_device(ops::Queue& queue, const ops::Indices& indices) { return current(queue).on_device(indices); }
+const int32_t* on_device(ops::Queue& queue, const Indices& indices) { return current(queue).on_device(indices); }
 
 // The op of a slot whose launch takes the same arguments.
 template <auto Function, class Op>
@@ -66,7 +66,7 @@ void take_or_launch(ops::Queue& queue, Take&& take, F body) {
   finish(queue, body);
 }
 
-void embed_op(ops::Queue& queue, Tensor out, const Tensor& table, ops::Indices ids) {
+void embed_op(ops::Queue& queue, Tensor out, const Tensor& table, Indices ids) {
   const int32_t* at = on_device(queue, ids);
   take_or_launch(
       queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, table, at, fallback); },
@@ -85,14 +85,14 @@ void glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, ops::Activation activ
       [=](const Launch& l) { glu(l, out, gate_up, activation); });
 }
 
-void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, ops::Indices rows) {
+void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
   const int32_t* at = on_device(queue, rows);
   take_or_launch(
       queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, x, at, fallback); },
       [=](const Launch& l) { gather_rows(l, out, x, at); });
 }
 
-void copy_rows_op(ops::Queue& queue, Tensor x, ops::Indices pairs) {
+void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
   finish(queue, [&](const Launch& l) { copy_rows(l, x, on_device(queue, pairs), pairs.size() / 2); });
 }
 

@@ -91,7 +91,7 @@ const Queue::UploadBuffer& Queue::next_upload_buffer() {
   return buffer;
 }
 
-const int32_t* Queue::on_device(const ops::Indices& indices) {
+const int32_t* Queue::on_device(const Indices& indices) {
   if (indices.empty()) return staged_;
   if (indices.device != nullptr) return indices.device;
   CHECK(!launch_.captured, "{} indices of a captured op are not on the device", indices.size());

@@ -31,7 +31,7 @@ class Queue final : public ops::Queue {
   const Launch& launch() const { return launch_; }
   // The indices on the device: where they are, if that is known or the device can read them on the host, else a copy
   // that is good for the launches up to the next few thousand calls.
-  const int32_t* on_device(const ops::Indices& indices);
+  const int32_t* on_device(const Indices& indices);
   // After every op. Waits when host and device share memory.
   void finish_op();
   // While ops are captured nothing may wait, and indices must lie on the device already. Ops may go to the builder,

@@ -197,7 +197,7 @@ KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
   }
 }
 
-void KvCache::copy_blocks(ops::Ctx& c, const ops::Indices& pairs) const {
+void KvCache::copy_blocks(ops::Ctx& c, const Indices& pairs) const {
   for (const Tensor& region : regions_) {
     if (region.row_elements() > 0) ops::copy_rows(c, region, pairs);
   }

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "nn/batch.h"
+#include "batch/batch.h"
 #include "ops/ops.h"
 
 namespace sluice {
@@ -77,7 +77,7 @@ class KvCache {
 
   const Layer& layer(int i) const { return layers_[i]; }
   void copy_blocks(ops::Ctx& c,
-                   const ops::Indices& pairs) const;  // copies whole blocks of the pool; see ops::copy_rows
+                   const Indices& pairs) const;  // copies whole blocks of the pool; see ops::copy_rows
 
  private:
   Buffer memory_;

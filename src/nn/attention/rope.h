@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "batch/batch.h"
 #include "formats/checkpoint.h"
-#include "nn/batch.h"
 #include "ops/ops.h"
 #include "tensor/tensor.h"
 
@@ -69,7 +69,7 @@ class Rope {
   // A step's table [rows, rotary_dim] fp32 (rotary_dim/2 cosines, then as many sines), and the table row of each token.
   struct Rows {
     Tensor cos_sin;
-    ops::Indices rows;
+    Indices rows;
   };
   Rows rows(ops::Ctx& c, const BatchView& batch);
 

@@ -27,7 +27,7 @@ StateCache::StateCache(const std::vector<int64_t>& layers, int slots, Memory& me
   }
 }
 
-void StateCache::copy_slots(ops::Ctx& c, const ops::Indices& pairs) const {
+void StateCache::copy_slots(ops::Ctx& c, const Indices& pairs) const {
   if (!layers_.empty()) ops::copy_rows(c, all_, pairs);
 }
 

@@ -16,8 +16,8 @@ class StateCache {
 
   static size_t bytes_per_slot(const std::vector<int64_t>& layers);
 
-  const Tensor& layer(int i) const { return layers_[i]; }         // [slots, values] fp32, rows strided
-  void copy_slots(ops::Ctx& c, const ops::Indices& pairs) const;  // copies the slots of all layers; see ops::copy_rows
+  const Tensor& layer(int i) const { return layers_[i]; }    // [slots, values] fp32, rows strided
+  void copy_slots(ops::Ctx& c, const Indices& pairs) const;  // copies the slots of all layers; see ops::copy_rows
 
  private:
   Buffer memory_;

@@ -177,6 +177,7 @@ OpenAiApi::Reading OpenAiApi::read(Endpoint endpoint, const Json& body, const Ca
     throw invalid_value("prompt_logprobs", "Invalid 'prompt_logprobs': it cannot be streamed.");
   }
   reading.salt = cache_salt(caller.tenant, fields.cache_salt);
+  reading.tenant = caller.tenant;
   std::optional<std::chrono::milliseconds> timeout = caller.timeout;
   if (options_.request_timeout.count() > 0)
     timeout = std::min(timeout.value_or(options_.request_timeout), options_.request_timeout);
@@ -213,6 +214,7 @@ Request OpenAiApi::base_request(const Reading& reading) const {
   request.n = reading.fields.n;
   request.priority = reading.fields.priority;
   request.cache_salt = reading.salt;
+  request.tenant = reading.tenant;
   request.deadline = reading.deadline;
   return request;
 }

@@ -12,6 +12,7 @@ struct OpenAiApi::Reading {
   RequestFields fields;
   std::vector<std::string> unknown;  // names of fields nobody knows
   std::string salt;                  // of the prefix cache
+  std::string tenant;                // who asks
   std::string request_id;
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };

@@ -307,15 +307,16 @@ void matmul_bf16(ops::Queue& queue, const ops::MatmulArgs& args) {
     const int64_t task_panels = held ? kPair : std::clamp<int64_t>(share / kPair * kPair, kPair, kTaskPanels);
     const int64_t steps = held ? kHeldSteps : kBlockSteps;
     // Blocks of the same panels run consecutively, so the weights are read from memory once.
-    queue.threads().parallel_for(pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
-        Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
-                    sums + worker * kSums);
-        block.multiply();
-        block.write(args, pass + first, std::min(kBlockRows, rows - first));
-      }
-    });
+    queue.threads().parallel_for(
+        pieces(panels.count(), task_panels) * blocks, 1, [&](int64_t begin, int64_t end, int worker) {
+          for (int64_t task = begin; task < end; ++task) {
+            const int64_t panel = task / blocks * task_panels, first = task % blocks * kBlockRows;
+            Block block(panels, x, first, panel, std::min(task_panels, panels.count() - panel), steps,
+                        sums + worker * kSums);
+            block.multiply();
+            block.write(args, pass + first, std::min(kBlockRows, rows - first));
+          }
+        });
   }
 }
 

@@ -1,5 +1,5 @@
 // Spreads block numbers over groups, for callers without a block pool.
-#include "nn/batch.h"
+#include "batch/batch.h"
 
 #include <utility>
 

@@ -1,0 +1,47 @@
+// What the scheduler asks of a sampler, and what it gets back: plain values that need neither ops nor logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "batch/penalty_counts.h"
+#include "sluice/request.h"
+
+namespace sluice {
+
+// One token to sample, or one known token to score.
+struct SampleTask {
+  int row = 0;          // row of the logits
+  TokenId target = -1;  // >= 0: nothing is sampled; this token is scored (prompt log-probabilities)
+  const SamplingParams* params = nullptr;
+  const PenaltyCounts* counts = nullptr;  // null when the parameters have no penalty
+  std::span<const TokenId> end_tokens{};  // cannot be sampled while position < min_tokens
+  uint64_t seed = 0;
+  int choice = 0;
+  int position = 0;    // number of output tokens before this one
+  int logprobs = -1;   // alternatives to report; 0: only the token's own; -1: nothing
+  bool plain = false;  // known to have no edits(): the parameters need not be checked again
+};
+
+// Whether these parameters can change logits before a token is sampled (bias, masks, penalties).
+inline bool edits(const SamplingParams& params) {
+  return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || params.min_tokens > 0 ||
+         PenaltyCounts::needed(params);
+}
+
+struct SampleResult {
+  TokenId token = -1;
+  TokenLogprobs logprobs;   // when asked for; of the raw logits, before bias, penalties and temperature
+  std::string_view error;   // not empty: there is no token; the text is one of the constants below
+  bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
+};
+
+// Errors of results.
+inline constexpr const char* kBadLogits = "the model's logits are not finite";
+inline constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
+
+// The seed of a request that brings none. It depends on the engine's seed and the request's arrival number.
+uint64_t derive_seed(uint64_t engine_seed, uint64_t arrival);
+
+}  // namespace sluice

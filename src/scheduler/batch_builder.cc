@@ -1,0 +1,181 @@
+// The lists of a step.
+#include "scheduler/batch_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+
+BatchBuilder::BatchBuilder(const MemoryPools& pools, ScheduledBatch recycled, uint64_t number)
+    : pools_(pools),
+      out_(std::move(recycled)),
+      number_(number),
+      tokens_left_(pools.options.max_num_batched_tokens),
+      rows_left_(pools.options.max_logit_rows) {}
+
+void BatchBuilder::clear() {
+  out_.clear();
+  out_.batch.query_start.push_back(0);
+  placed_ = 0;
+}
+
+void BatchBuilder::copy_block(BlockId from, BlockId to) {
+  copied_.push_back(from);
+  out_.batch.copies.push_back({.from = from, .to = to});
+}
+
+ScheduledBatch BatchBuilder::take() {
+  if (out_.parts.size() > placed_) write_places();
+  out_.number = number_;
+  return std::move(out_);
+}
+
+// Writes where the step's tokens go and what they see. Tables have room for some more blocks, so that they seldom
+// change their shape from step to step.
+void BatchBuilder::write_places() {
+  constexpr int kRoom = 16;
+  Batch& batch = out_.batch;
+  int longest = 0;
+  for (const auto& part : out_.parts) longest = std::max(longest, part.sequence->memory.rows());
+  batch.block_table_stride =
+      std::min((longest + kRoom - 1) / kRoom * kRoom, pools_.blocks_for(pools_.options.max_model_len));
+  batch.slots.resize(batch.tokens.size() * pools_.options.groups.size());
+  batch.block_table.resize(out_.parts.size() * batch.block_table_stride * pools_.options.groups.size());
+  for (size_t part = 0; part < out_.parts.size(); ++part) write_places(part);
+  placed_ = out_.parts.size();
+}
+
+// Writes those of one part, in all groups.
+void BatchBuilder::write_places(size_t index) {
+  Batch& batch = out_.batch;
+  const ScheduledBatch::Part& part = out_.parts[index];
+  const int size = pools_.options.block_size;
+  const auto stride = static_cast<size_t>(batch.block_table_stride);
+  for (size_t group = 0; group < pools_.options.groups.size(); ++group) {
+    const int scale = pools_.options.groups[group].ids_per_block;
+    const std::vector<BlockId>& blocks = part.sequence->memory.groups[group].blocks;
+    int32_t* slots = batch.slots.data() + group * batch.tokens.size() + batch.query_start[index];
+    for (int i = 0; i < part.tokens; ++i) {
+      const BlockId block = blocks[(part.first + i) / size];
+      CHECK(!pools_.blocks.in_prefix_cache(block), "a block of the prefix cache would be written");
+      slots[i] = block * scale * size + (part.first + i) % size;
+    }
+    int32_t* table = batch.block_table.data() + (group * out_.parts.size() + index) * stride;
+    for (const BlockId block : blocks) *table++ = block == kNoBlock ? kNoBlock : block * scale;
+    std::fill_n(table, stride - blocks.size(), kNoBlock);
+  }
+}
+
+void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> draft) {
+  Batch& batch = out_.batch;
+  const int first = sequence.computed, end = first + tokens, known = sequence.known();
+  const int drafted = std::max(0, end - sequence.length()), from_sample = sequence.sample;
+  ScheduledBatch::Part& part = out_.parts.emplace_back();
+  part.sequence = &sequence;
+  part.first = first;
+  part.tokens = tokens;
+  part.first_task = static_cast<int>(out_.tasks.size());
+  add_tasks(sequence, part, drafted);
+  for (int position = first; position < end; ++position) {
+    const bool on_device = position >= known && drafted == 0;
+    if (on_device) batch.from_sample.resize(batch.tokens.size(), -1), batch.from_sample.push_back(from_sample);
+    batch.tokens.push_back(position < known ? sequence.tokens[position] : on_device ? 0 : draft[position - known]);
+    batch.positions.push_back(position);
+  }
+  if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
+  batch.query_start.push_back(batch.size());
+  batch.kv_len.push_back(end);
+  batch.prompt_len.push_back(sequence.prompt_length);
+  if (pools_.recurrent()) batch.state_slots.push_back(sequence.memory.state_slot);
+  tokens_left_ -= tokens;
+  if (part.samples > 0) {
+    sequence.sample = part.first_task + part.scores;
+    sequence.unknown += drafted > 0 ? part.samples : 1;
+  }
+  sequence.computed = end;
+  sequence.awaits_host = part.scores > 0 || part.outputs == Outputs::kFork || sequence.speculates;
+  sequence.last_step = number_;
+  ++sequence.in_flight;
+}
+
+// The tasks of a part whose tokens come next in the batch.
+void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& part, int drafted) {
+  const RequestState& request = *sequence.request;
+  const int end = part.first + part.tokens;
+  if (!sequence.plain && request.scores_prompt()) {
+    const int scored_end = std::min(end, request.prompt_length() - 1);
+    for (int position = std::max(part.first, request.scored); position < scored_end; ++position) {
+      out_.tasks.push_back({.row = add_logit_row(part, position),
+                            .target = sequence.tokens[position + 1],
+                            .params = sequence.task.params,
+                            .logprobs = *sequence.task.params->prompt_logprobs});
+      ++part.scores;
+    }
+    if (part.scores > 0) part.outputs = Outputs::kScores;
+  }
+  if (end < sequence.length()) return;
+  part.outputs = drafted > 0 ? Outputs::kVerify : Outputs::kToken;
+  if (!sequence.plain && request.unforked()) part.outputs = Outputs::kFork;
+  const bool forks = part.outputs == Outputs::kFork;
+  part.samples = forks ? request.request.n : drafted + 1;
+  for (int i = 0, row = 0; i < part.samples; ++i) {
+    const int ahead = forks ? 0 : i;
+    if (i == 0 || !forks) row = add_logit_row(part, sequence.length() - 1 + ahead);
+    SampleTask& task = out_.tasks.emplace_back(sequence.task);
+    task.row = row;
+    task.choice += forks ? i : 0;
+    task.position = sequence.length() - sequence.prompt_length + ahead;
+  }
+}
+
+// Asks for the logits of one of the part's positions. Returns their row.
+int BatchBuilder::add_logit_row(const ScheduledBatch::Part& part, int position) {
+  Batch& batch = out_.batch;
+  batch.sample_rows.push_back(batch.size() + position - part.first);
+  --rows_left_;
+  return static_cast<int>(batch.sample_rows.size()) - 1;
+}
+
+void BatchBuilder::move_on(std::span<Sequence* const> sequences) {
+  Batch& batch = out_.batch;
+  const size_t count = sequences.size();
+  batch.from_sample.assign(count, -1);
+  batch.copies.clear();
+  bool unknown = false, fit = true;
+  for (size_t i = 0; i < count; ++i) {
+    Sequence& sequence = *sequences[i];
+    const int position = sequence.computed, moved = position - out_.parts[i].first;
+    batch.tokens[i] = 0;
+    if (sequence.unknown > 0) {
+      batch.from_sample[i] = sequence.sample;
+      unknown = true;
+    } else {
+      batch.tokens[i] = sequence.tokens[position];
+    }
+    batch.positions[i] = position;
+    batch.kv_len[i] = position + 1;
+    out_.parts[i].first = position;
+    out_.tasks[i].position += moved;
+    if (sequence.placed_in <= out_.number) {
+      for (size_t slot = i; slot < batch.slots.size(); slot += count) batch.slots[slot] += moved;
+    } else if (sequence.memory.rows() <= batch.block_table_stride) {
+      write_places(i);
+    } else {
+      fit = false;
+    }
+    sequence.sample = static_cast<int>(i);
+    sequence.computed = position + 1;
+    ++sequence.unknown;
+    ++sequence.in_flight;
+    sequence.last_step = number_;
+  }
+  if (!unknown) batch.from_sample.clear();
+  if (!fit) write_places();
+  placed_ = out_.parts.size();
+  tokens_left_ -= static_cast<int>(count);
+  rows_left_ -= static_cast<int>(count);
+}
+
+}  // namespace sluice

@@ -1,0 +1,183 @@
+// Blocks and states of sequences: taken, shared, given back, and found again.
+#include "scheduler/memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+
+MemoryPools::MemoryPools(const SchedulerOptions& scheduler_options)
+    : options(scheduler_options),
+      states(options.state_slots),
+      blocks({.blocks = options.blocks,
+              .block_size = options.block_size,
+              .groups = static_cast<int>(options.groups.size()),
+              .fingerprint = options.fingerprint,
+              .hash_bits = options.hash_bits,
+              .on_forget = [this](BlockId block) { states.forget(block); }}) {}
+
+int MemoryPools::first_kept(int group, int computed) const {
+  const int window = options.groups[group].window;
+  if (window == 0) return 0;
+  const int first_seen = std::max(0, computed - window + 1) / options.block_size;
+  return group == 0 ? std::max(0, first_seen - 1) : first_seen;
+}
+
+int MemoryPools::usable_rows(std::span<const BlockId> primaries) const {
+  std::vector<int> whole_from(options.groups.size(), 0);  // the first of the unbroken blocks of each group
+  int usable = 0;
+  for (int rows = 1; rows <= static_cast<int>(primaries.size()); ++rows) {
+    const BlockId primary = primaries[rows - 1];
+    bool complete = !recurrent() || states.has_snapshot(primary);
+    for (int group = 0; group < groups(); ++group) {
+      if (blocks.in_row(primary, group) == kNoBlock) whole_from[group] = rows;
+      complete &= whole_from[group] <= first_kept(group, rows * options.block_size);
+    }
+    if (complete) usable = rows;
+  }
+  return usable;
+}
+
+void SequenceMemory::start(MemoryPools& pools, std::span<const BlockId> primaries) {
+  const int rows = static_cast<int>(primaries.size());
+  in_prefix_cache = rows;
+  groups.resize(pools.options.groups.size());
+  for (int group = 0; group < pools.groups(); ++group) {
+    SequenceBlocks& own = groups[group];
+    own.slid_out = std::min(pools.first_kept(group, rows * pools.options.block_size), rows);
+    own.blocks.assign(own.slid_out, kNoBlock);
+    for (const BlockId primary : primaries.subspan(own.slid_out)) {
+      own.blocks.push_back(pools.blocks.in_row(primary, group));
+    }
+    pools.blocks.share(own.held());
+  }
+  // The rows before them were used just now, even if they are not needed.
+  const auto before = primaries.first(groups[0].slid_out);
+  pools.blocks.share(before);
+  pools.blocks.release(before);
+  if (!pools.recurrent()) return;
+  const StateSlot snapshot = primaries.empty() ? kNoState : pools.states.use_snapshot(primaries.back());
+  state_slot = pools.states.take();
+  if (snapshot != kNoState) pools.state_copies.push_back({.from = snapshot, .to = state_slot});
+}
+
+void SequenceMemory::release(MemoryPools& pools) {
+  for (const SequenceBlocks& own : groups) pools.blocks.release(own.held());  // primary blocks are the older ones then
+  groups.clear();
+  if (state_slot != kNoState) pools.states.release(std::exchange(state_slot, kNoState));
+  last_snapshot = kNoBlock;
+  in_prefix_cache = 0;
+}
+
+SequenceMemory SequenceMemory::fork(MemoryPools& pools) const {
+  SequenceMemory copy = *this;
+  for (const SequenceBlocks& own : copy.groups) pools.blocks.share(own.held());
+  if (!pools.recurrent()) return copy;
+  copy.state_slot = pools.states.take();
+  copy.last_snapshot = kNoBlock;
+  pools.state_copies.push_back({.from = state_slot, .to = copy.state_slot});
+  return copy;
+}
+
+void SequenceMemory::truncate(MemoryPools& pools, int tokens) {
+  const auto kept = static_cast<size_t>(pools.blocks_for(tokens));
+  CHECK(in_prefix_cache <= tokens / pools.options.block_size && kept <= static_cast<size_t>(rows()),
+        "{} tokens kept of {} blocks, {} of them cached", tokens, rows(), in_prefix_cache);
+  for (SequenceBlocks& own : groups) {
+    pools.blocks.release(std::span(own.blocks).subspan(kept));
+    own.blocks.resize(kept);
+  }
+}
+
+void SequenceMemory::give_back_slid_out(MemoryPools& pools, int computed) {
+  for (int group = 0; group < pools.groups(); ++group) {
+    SequenceBlocks& own = groups[group];
+    const int first = std::min(pools.first_kept(group, computed), static_cast<int>(own.blocks.size()));
+    if (first <= own.slid_out) continue;
+    const auto begin = own.blocks.begin() + own.slid_out, end = own.blocks.begin() + first;
+    pools.blocks.release({begin, end});
+    std::fill(begin, end, kNoBlock);
+    own.slid_out = first;
+  }
+}
+
+std::vector<int> SequenceMemory::shared_at_end(const MemoryPools& pools, int computed,
+                                               std::span<const BlockId> copied) const {
+  std::vector<int> shared;
+  if (computed % pools.options.block_size == 0) return shared;
+  for (int group = 0; group < pools.groups(); ++group) {
+    const BlockId block = groups[group].blocks[computed / pools.options.block_size];
+    if (pools.blocks.holders(block) - std::ranges::count(copied, block) > 1) shared.push_back(group);
+  }
+  return shared;
+}
+
+int SequenceMemory::stable_until(const MemoryPools& pools) const {
+  const int size = pools.options.block_size;
+  int until = rows() * size;
+  if (pools.options.prefix_caching) until = std::min(until, (in_prefix_cache + 1) * size);
+  for (int group = 0; group < pools.groups(); ++group) {
+    if (pools.options.groups[group].window == 0) continue;
+    const int more = groups[group].slid_out + (group == 0 ? 2 : 1);
+    until = std::min(until, more * size + pools.options.groups[group].window - 1);
+  }
+  return until;
+}
+
+int SequenceMemory::missing_blocks(const MemoryPools& pools, int length) const {
+  int missing = 0;
+  for (int group = 0; group < pools.groups(); ++group) {
+    const SequenceBlocks& own = groups[group];
+    const int most = peak_blocks(length, pools.options.block_size, pools.options.groups[group],
+                                 pools.options.max_num_batched_tokens);
+    const int to_come = pools.blocks_for(length) - static_cast<int>(own.blocks.size());
+    missing += std::max(0, std::min(to_come, most - static_cast<int>(own.held().size())));
+  }
+  return missing;
+}
+
+void SequenceMemory::extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens,
+                                   int blocks) {
+  const int size = pool.block_size();
+  for (int i = static_cast<int>(hashes.size()); i < blocks; ++i) {
+    hashes.push_back(pool.hash(i == 0 ? pool.root(salt) : hashes[i - 1], tokens.subspan(i * size, size)));
+  }
+}
+
+bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens) {
+  const int size = pools.options.block_size, whole = static_cast<int>(tokens.size()) / size;
+  if (!pools.options.prefix_caching || whole <= in_prefix_cache) return false;
+  const SequenceBlocks& primaries = groups[0];
+  if (primaries.slid_out > 0 && in_prefix_cache <= primaries.slid_out) return false;  // the parent is gone
+  BlockPool& pool = pools.blocks;
+  std::vector<BlockId>& row = pools.row;
+  row.resize(groups.size());
+  for (int& i = in_prefix_cache; i < whole; ++i) {
+    const BlockId parent = i == 0 ? kNoBlock : primaries.blocks[i - 1];
+    if (i > 0 && !pool.in_prefix_cache(parent)) break;
+    const auto own = tokens.subspan(i * size, size);
+    const bool hashed = i < static_cast<int>(hashes.size());
+    const BlockHash hash = hashed ? hashes[i] : pool.hash(i == 0 ? pool.root(salt) : pool.hash(parent), own);
+    for (size_t group = 0; group < row.size(); ++group) row[group] = groups[group].blocks[i];
+    pool.commit_to_cache(row, parent, salt, hash, own);
+    for (size_t group = 0; group < row.size(); ++group) groups[group].blocks[i] = row[group];
+    if (!pool.in_prefix_cache(row[0])) break;
+  }
+  return true;
+}
+
+void SequenceMemory::take_snapshot(MemoryPools& pools, int computed, int prompt_length) {
+  if (!pools.recurrent() || !pools.options.prefix_caching || computed % pools.options.block_size != 0) return;
+  const BlockId block = groups[0].blocks[computed / pools.options.block_size - 1];
+  if (!pools.blocks.in_prefix_cache(block) || pools.states.has_snapshot(block)) return;
+  const bool generated = computed > prompt_length;
+  if (generated && last_snapshot != kNoBlock) pools.states.forget(std::exchange(last_snapshot, kNoBlock));
+  const StateSlot slot = pools.states.add_snapshot(block);
+  if (slot == kNoState) return;
+  if (generated) last_snapshot = block;
+  pools.state_copies.push_back({.from = state_slot, .to = slot});
+}
+
+}  // namespace sluice

@@ -1,0 +1,86 @@
+// What sequences hold of the KV cache and of the state slots. Ids only: no keys, values or states.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "batch/batch.h"
+#include "cache/block_pool.h"
+#include "cache/state_pool.h"
+#include "scheduler/options.h"
+
+namespace sluice {
+
+// The pools that all sequences share.
+struct MemoryPools {
+  explicit MemoryPools(const SchedulerOptions& scheduler_options);
+
+  const SchedulerOptions& options;
+  StatePool states;
+  BlockPool blocks;
+  std::vector<StateCopy> state_copies;  // done before the next step
+  std::vector<BlockId> row;             // scratch: blocks that are being committed to the prefix cache
+
+  int groups() const { return static_cast<int>(options.groups.size()); }
+  bool recurrent() const { return options.state_slots > 0; }
+  int blocks_for(int tokens) const { return (tokens + options.block_size - 1) / options.block_size; }
+  // The first block of a group that a sequence with `computed` tokens keeps.
+  int first_kept(int group, int computed) const;
+  // How many of the leading cached rows a sequence can go on from. For every group the blocks that the next token sees
+  // must be there, and for recurrent layers a state. Rows are given by their primary blocks.
+  int usable_rows(std::span<const BlockId> primaries) const;
+};
+
+// The blocks of a sequence for one group of layers.
+struct SequenceBlocks {
+  std::vector<BlockId> blocks;  // one for every block_size computed tokens, the last one perhaps not full
+  int slid_out = 0;             // leading blocks that no later token sees: kNoBlock, given back
+
+  std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
+};
+
+// The memory of one sequence. While it waits it holds nothing.
+struct SequenceMemory {
+  std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while the sequence waits
+  int in_prefix_cache = 0;             // leading blocks that were found in the cache or committed to it
+  std::vector<BlockHash> hashes;       // of leading full blocks, as far as they were looked for in the cache
+  // With recurrent layers:
+  StateSlot state_slot = kNoState;  // while running
+  int snapshot_at = 0;              // tokens known in cached blocks when it was admitted, without a state to go on from
+  BlockId last_snapshot = kNoBlock;  // the last one made while generating
+
+  // Blocks of each group, those that slid out included.
+  int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
+
+  // Begins to hold memory: the cached rows (given by their primary blocks) that the next token sees, and a state slot.
+  void start(MemoryPools& pools, std::span<const BlockId> primaries);
+  // Gives everything back.
+  void release(MemoryPools& pools);
+  // The memory of another sequence with the same tokens: the same blocks, and a copy of the state.
+  SequenceMemory fork(MemoryPools& pools) const;
+  // Keeps what the first `tokens` computed tokens need. They must reach as far as the prefix cache has them.
+  void truncate(MemoryPools& pools, int tokens);
+
+  // Gives back the blocks that slid out of their group's window.
+  void give_back_slid_out(MemoryPools& pools, int computed);
+  // The groups whose last block is not full and is also held by others: it must be copied before it is written. Holders
+  // among `copied`, the sources of the step's copies, do not count.
+  std::vector<int> shared_at_end(const MemoryPools& pools, int computed, std::span<const BlockId> copied) const;
+  // Up to how many computed tokens a sequence that decodes neither needs a block, nor gives one back, nor commits one
+  // to the prefix cache.
+  int stable_until(const MemoryPools& pools) const;
+  // Blocks that `length` tokens still need.
+  int missing_blocks(const MemoryPools& pools, int length) const;
+
+  // Hashes the first `blocks` blocks of `tokens`.
+  void extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens, int blocks);
+  // Commits the full blocks of `tokens`, which are computed, to the prefix cache. Returns whether it looked at any:
+  // then blocks may have been exchanged for equal ones of the cache.
+  bool commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens);
+  // Keeps the state at the end of a cached block for those who will share it; `computed` tokens end there. Of what a
+  // sequence generates only the last state is kept: the next turn of a conversation goes on from there.
+  void take_snapshot(MemoryPools& pools, int computed, int prompt_length);
+};
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+// Sizes, and what they refuse.
+#include "scheduler/options.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "sluice/error.h"
+
+namespace sluice {
+
+void check_fits(const Request& request, const SchedulerOptions& options) {
+  const auto refuse = [](const std::string& message, std::string param, std::string reason) {
+    throw Error(ErrorCode::kInvalidRequest, message, std::move(param), std::move(reason));
+  };
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const std::optional<int>& max_tokens = request.sampling.max_tokens;
+  if (prompt == 0) refuse("the prompt is empty", request.prompt_param, "invalid_value");
+  if (max_tokens && *max_tokens < 1) refuse("max_tokens must be at least 1", "max_tokens", "integer_below_min_value");
+  if (request.n < 1) refuse("n must be at least 1", "n", "integer_below_min_value");
+  if (request.n > options.max_num_seqs) {
+    refuse(fmt::format("n must be at most {}, the sequences of one step", options.max_num_seqs), "n",
+           "integer_above_max_value");
+  }
+  const int64_t wanted = prompt + max_tokens.value_or(1);
+  if (wanted > options.max_model_len) {
+    refuse(fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
+                       "prompt, {} in the completion). Please reduce the length of either one.",
+                       options.max_model_len, wanted, prompt, wanted - prompt),
+           request.prompt_param, "context_length_exceeded");
+  }
+}
+
+int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens) {
+  const auto blocks_for = [=](int64_t count) { return static_cast<int>((count + block_size - 1) / block_size); };
+  if (group.window == 0) return blocks_for(tokens);
+  // A step's tokens and what the first of them sees, which may begin and end inside of blocks, and the block before.
+  return std::min(blocks_for(tokens), blocks_for(int64_t{group.window} + max_num_batched_tokens) + 2);
+}
+
+int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens) {
+  int blocks = 0;
+  for (const BlockGroup& group : groups) blocks += peak_blocks(tokens, block_size, group, max_num_batched_tokens);
+  return blocks;
+}
+
+}  // namespace sluice
