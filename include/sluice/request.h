@@ -8,32 +8,42 @@
 #include <utility>
 #include <vector>
 
+#include "sluice/shared_list.h"
+
 namespace sluice {
 
 using TokenId = int32_t;
 
-// How tokens are chosen. Names and meanings are vLLM's and OpenAI's. Order of processing: logit_bias and allowed
-// tokens, min_tokens, penalties, temperature, then top_k, top_p, min_p on the distribution, then one draw.
+// Limits on the stop strings of a request.
+inline constexpr size_t kMaxStopStrings = 1024;
+inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
+
+// How tokens are chosen. Names and meanings follow vLLM and OpenAI. The order of processing is: logit_bias and
+// allowed_token_ids, min_tokens, penalties, temperature, then top_k, top_p and min_p on the distribution, then one
+// sample. Engine::submit checks every range given here.
 struct SamplingParams {
-  double temperature = 1.0;         // 0: greedy (ties: the lowest id); 0 .. 2
+  double temperature = 1.0;         // 0 .. 2; 0: greedy (the lowest id wins a tie)
   int top_k = 0;                    // 0 or -1: all
   double top_p = 1.0;               // (0, 1]
-  double min_p = 0.0;               // [0, 1] relative to the most likely token
-  double repetition_penalty = 1.0;  // > 0; over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
+  double min_p = 0.0;               // [0, 1], relative to the most likely token
+  double repetition_penalty = 1.0;  // > 0, over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
   double presence_penalty = 0.0;    // -2 .. 2, over the output
   double frequency_penalty = 0.0;   // -2 .. 2, over the output
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
-  std::vector<TokenId> allowed_token_ids{};             // empty: all
-  std::optional<int64_t> seed{};    // same seed, same request: same draw whatever the batch. None: the engine's own.
-  std::vector<std::string> stop{};  // the text ends before the first of them, also when it spans tokens
-  std::vector<TokenId> stop_token_ids{};
+  SharedList<TokenId> allowed_token_ids{};              // at most as many as the vocabulary has tokens; empty: all
+  // The same seed and request give the same tokens in every batch. None: derived from the engine's seed.
+  std::optional<int64_t> seed{};
+  // The text ends before the first stop string, which may span tokens. At most kMaxStopStrings, none of them empty,
+  // of at most kMaxStopBytes together.
+  SharedList<std::string> stop{};
+  std::vector<TokenId> stop_token_ids{};  // tokens that end the text
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
-  int min_tokens = 0;                    // no end, no stop before that many output tokens
-  std::optional<int> max_tokens{};       // none: up to the context length
-  std::optional<int> logprobs{};         // n most likely alternatives of each output token; 0: only the token's own
+  int min_tokens = 0;                    // output tokens before an end token or a stop string counts
+  std::optional<int> max_tokens{};       // output tokens, at least 1; none: up to the context length
+  std::optional<int> logprobs{};         // most likely alternatives per output token; 0: only the token's own
   std::optional<int> prompt_logprobs{};  // the same for each prompt token (the first has none)
-  bool skip_special_tokens = true;
+  bool skip_special_tokens = true;       // leave special tokens out of the text
 };
 
 struct Request {

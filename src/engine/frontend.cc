@@ -21,7 +21,8 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   auto stream = std::make_shared<Stream>();
   stream->sink = std::move(sink);
   stream->open = request.n;
-  for (int i = 0; i < request.n; ++i) stream->choices.emplace_back(tokenizer_, request.sampling);
+  const auto automaton = automata_.get(request.sampling.stop);
+  for (int i = 0; i < request.n; ++i) stream->choices.emplace_back(tokenizer_, request.sampling, automaton);
   stream->times.arrival = Clock::now();
   request.prompt.clear();
   request.prompt.shrink_to_fit();

@@ -32,8 +32,9 @@ class Frontend {
 
  private:
   struct Choice {
-    Choice(const Tokenizer& tokenizer, const SamplingParams& sampling)
-        : decoder(tokenizer, sampling.skip_special_tokens), stops(sampling.stop, sampling.include_stop_str_in_output) {}
+    Choice(const Tokenizer& tokenizer, const SamplingParams& sampling, std::shared_ptr<const StopAutomaton> automaton)
+        : decoder(tokenizer, sampling.skip_special_tokens),
+          stops(std::move(automaton), sampling.include_stop_str_in_output) {}
     StreamDecoder decoder;
     StopMatcher stops;
     bool ended = false;
@@ -58,6 +59,7 @@ class Frontend {
   const Tokenizer& tokenizer_;
   EngineMetrics& metrics_;
   const std::function<void(RequestId, int)> stop_choice_;
+  StopAutomata automata_;
 
   mutable std::mutex streams_mutex_;
   std::unordered_map<RequestId, std::shared_ptr<Stream>> streams_;

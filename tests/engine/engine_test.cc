@@ -307,6 +307,12 @@ TEST(Engine, RefusesWhatCannotBeServed) {
   EXPECT_EQ(error_of([&](Request& r) { r.prompt[0] = -1; }), "prompt[0]/invalid_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop_token_ids = {vocab}; }), "stop_token_ids/invalid_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.logit_bias = {{vocab, 1.0f}}; }), "logit_bias/invalid_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.allowed_token_ids = std::vector<TokenId>(vocab + 1, 5); }),
+            "allowed_token_ids/array_above_max_length");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop = std::vector<std::string>(kMaxStopStrings + 1, "a"); }),
+            "stop/array_above_max_length");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop = {std::string(kMaxStopBytes + 1, 'a')}; }),
+            "stop/array_above_max_size");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = -0.5; }), "temperature/decimal_below_min_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = NAN; }), "temperature/decimal_below_min_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.top_p = 0; }), "top_p/decimal_below_min_value");

@@ -14,11 +14,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Json body = parse_json({reinterpret_cast<const char*>(data) + 1, size - 1});
     if (!body.is_object()) return 0;
     RequestFields fields;
-    std::vector<std::string> unknown;
+    UnknownFields unknown;
     read_parameters(kEndpoints[data[0] % 4], body, kVocab, fields, unknown);
     const SamplingParams& s = fields.sampling;
     CHECK(s.temperature >= 0 && s.temperature <= 2 && s.top_p > 0 && s.top_p <= 1 && fields.n >= 1 && fields.n <= 128);
-    CHECK(s.stop.size() <= 4 && s.min_tokens >= 0 && s.max_tokens.value_or(1) >= 0);
+    CHECK(s.stop.size() <= kMaxStopStrings && s.min_tokens >= 0 && s.max_tokens.value_or(1) >= 0);
     for (const TokenId id : s.stop_token_ids) CHECK(id >= 0 && id < kVocab);
     for (const TokenId id : s.allowed_token_ids) CHECK(id >= 0 && id < kVocab);
     for (const auto& [id, bias] : s.logit_bias) CHECK(id >= 0 && id < kVocab && bias >= -100 && bias <= 100);
