@@ -101,6 +101,8 @@ ApiError overloaded(std::string message) {
           .retry_after_s = 1};
 }
 
+ApiError out_of_memory() { return overloaded("The server has too little memory for this request at the moment."); }
+
 std::string quotable(std::string_view text) {
   constexpr size_t kLimit = 128;
   std::string out;

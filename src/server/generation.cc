@@ -62,7 +62,12 @@ void Generation::start(Engine& engine, GenerationJob job, std::shared_ptr<HttpRe
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto generation = weak.lock()) generation->cancel();
   });
-  self->submit();
+  try {
+    self->submit();
+  } catch (...) {
+    self->detach();  // the caller answers
+    throw;
+  }
 }
 
 void Generation::submit() {
@@ -113,16 +118,24 @@ void Generation::cancel() {
   for (const RequestId id : ids) engine_.cancel(id);
 }
 
+// On the engine's thread: must not throw.
 void Generation::push(int prompt, Event event) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (reply_ == nullptr) return;
-    pending_.emplace_back(prompt, std::move(event));
-    if (draining_) return;
-    draining_ = true;
+  try {
+    if (!queue(prompt, std::move(event))) return;
+    const std::lock_guard posting(posting_mutex_);
+    if (const auto to = reply()) to->run([self = shared_from_this()] { self->drain(); });
+  } catch (const std::exception& e) {
+    log::error("an event was lost: {}", e.what());
+    abort(out_of_memory());
   }
-  const std::lock_guard posting(posting_mutex_);
-  if (const auto to = reply()) to->run([self = shared_from_this()] { self->drain(); });
+}
+
+// True when nothing is queued to drain the event.
+bool Generation::queue(int prompt, Event event) {
+  const std::lock_guard lock(mutex_);
+  if (reply_ == nullptr) return false;
+  pending_.emplace_back(prompt, std::move(event));
+  return !std::exchange(draining_, true);
 }
 
 void Generation::drain() {

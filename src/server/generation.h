@@ -74,6 +74,7 @@ class Generation final : public RunningCall, public std::enable_shared_from_this
              std::shared_ptr<RunningGenerations> running);
   void submit();
   void push(int prompt, Event event);
+  bool queue(int prompt, Event event);
   void drain();
   void take(int prompt, Event event);
   void finish();

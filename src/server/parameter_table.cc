@@ -1,6 +1,7 @@
 // The rows of the parameter table. OpenAI's fields first, vLLM's extensions next, then what is refused by name.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 
 #include "server/errors.h"
@@ -13,6 +14,9 @@ using Type = Parameter::Type;
 using F = RequestFields;
 
 constexpr double kIntMax = 2147483647;
+constexpr size_t kLabelBytes = 1 << 10;   // names, salts, small options
+constexpr size_t kTextBytes = 8 << 20;    // one text: about two million tokens
+constexpr size_t kTextsBytes = 16 << 20;  // several texts, or their token ids
 
 template <class T, T SamplingParams::*Member>
 void set_sampling(F& f, const Json& v) {
@@ -32,14 +36,22 @@ std::vector<std::string> strings(const Json& v) {
 }
 
 void set_stop(F& f, const Json& v) {
-  f.sampling.stop = strings(v);
-  for (size_t i = 0; i < f.sampling.stop.size(); ++i) {
-    if (!f.sampling.stop[i].empty()) continue;
+  std::vector<std::string> stops = strings(v);
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (!stops[i].empty()) continue;
     const std::string path = v.is_string() ? "stop" : fmt::format("stop[{}]", i);
     throw ApiError{.message = fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", path),
                    .param = path,
                    .code = "empty_string"};
   }
+  f.sampling.stop = std::move(stops);
+}
+
+void set_allowed(F& f, const Json& v) {
+  std::vector<TokenId> tokens = token_ids(v);
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  f.sampling.allowed_token_ids = std::move(tokens);
 }
 
 void set_logit_bias(F& f, const Json& v) {
@@ -50,8 +62,9 @@ void set_logit_bias(F& f, const Json& v) {
 
 void set_stream_options(F& f, const Json& v) {
   f.stream_options = v;
+  const FieldPath options = "stream_options";
   for (const auto& [key, value] : v.items()) {
-    const std::string path = "stream_options." + key;
+    const FieldPath path = options / key;
     if (value.is_null()) continue;
     if (key == "include_usage") {
       f.include_usage = expect_boolean(value, path);
@@ -91,15 +104,15 @@ void set_tool_choice(F& f, const Json& v) {
 }
 
 // A conversation's template is the operator's; variables that would replace it or the conversation are refused.
-void refuse_template_override(const Json& value, const std::string& path) {
+void refuse_template_override(const Json& value, const FieldPath& path) {
   if (value.is_object()) {
     for (const auto& [key, member] : value.items()) {
-      const std::string inner = path + "." + key;
+      const FieldPath inner = path / key;
       if (key == "chat_template") throw unsupported_parameter(inner, "cannot be set by a request");
       refuse_template_override(member, inner);
     }
   } else if (value.is_array()) {
-    for (size_t i = 0; i < value.size(); ++i) refuse_template_override(value[i], fmt::format("{}[{}]", path, i));
+    for (size_t i = 0; i < value.size(); ++i) refuse_template_override(value[i], path[i]);
   }
 }
 
@@ -128,11 +141,22 @@ void set_truncate(F& f, const Json& v) {
   }
 }
 
+// A field that is refused unless its value is null or one of `neutral`, a JSON array.
+constexpr Parameter refused(std::string_view name, std::string_view neutral = {}, std::string_view instead = {},
+                            unsigned endpoints = kGeneration) {
+  return {.name = name, .type = Type::kUnsupported, .endpoints = endpoints, .neutral = neutral, .help = instead};
+}
+
+constexpr Parameter companion(std::string_view name, Type type, std::string_view help) {
+  return {.name = name, .type = type, .max_bytes = kLabelBytes, .fallback = "none", .help = help};
+}
+
 constexpr auto kTable = std::to_array<Parameter>({
     // What to answer
     {.name = "model",
      .type = Type::kString,
      .endpoints = kAll,
+     .max_bytes = kLabelBytes,
      .fallback = "required; the only one for /tokenize",
      .help = "name of a served model",
      .set = [](F& f, const Json& v) { f.model = v.get<std::string>(); }},
@@ -141,6 +165,7 @@ constexpr auto kTable = std::to_array<Parameter>({
      .endpoints = kChat | kTokenize,
      .min_items = 1,
      .max_items = 16384,
+     .max_bytes = kTextBytes,
      .fallback = "required",
      .help = "the conversation: roles system, developer (treated as system), user, assistant, "
              "tool; content is a string or an array of text parts",
@@ -148,6 +173,7 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "prompt",
      .type = Type::kAny,
      .endpoints = kCompletions | kTokenize,
+     .max_bytes = kTextsBytes,
      .fallback = "required",
      .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids "
              "(a string for /tokenize)",
@@ -155,6 +181,7 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "tokens",
      .type = Type::kTokenIds,
      .endpoints = kDetokenize,
+     .max_items = 1 << 20,
      .required = true,
      .fallback = "required",
      .help = "token ids to turn into text",
@@ -163,6 +190,7 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "input",
      .type = Type::kAny,
      .endpoints = kEmbeddings,
+     .max_bytes = kTextsBytes,
      .required = true,
      .fallback = "required",
      .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; "
@@ -171,6 +199,7 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "query",
      .type = Type::kString,
      .endpoints = kRerank,
+     .max_bytes = kTextBytes,
      .required = true,
      .fallback = "required",
      .help = "what documents are to be relevant to",
@@ -180,6 +209,7 @@ constexpr auto kTable = std::to_array<Parameter>({
      .endpoints = kRerank,
      .min_items = 1,
      .max_items = 2048,
+     .max_bytes = kTextsBytes,
      .required = true,
      .fallback = "required",
      .help = "strings, or objects with a string `text`",
@@ -187,6 +217,9 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "text_1",
      .type = Type::kStrings,
      .endpoints = kScores,
+     .min_items = 1,
+     .max_items = 2048,
+     .max_bytes = kTextsBytes,
      .required = true,
      .fallback = "required",
      .help = "first text of each pair; one goes with all of the second",
@@ -194,6 +227,9 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "text_2",
      .type = Type::kStrings,
      .endpoints = kScores,
+     .min_items = 1,
+     .max_items = 2048,
+     .max_bytes = kTextsBytes,
      .required = true,
      .fallback = "required",
      .help = "second text of each pair",
@@ -203,6 +239,7 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "encoding_format",
      .type = Type::kString,
      .endpoints = kEmbeddings,
+     .max_bytes = kLabelBytes,
      .fallback = "float",
      .help = "float: numbers; base64: fp32, little endian",
      .set = set_encoding_format},
@@ -223,6 +260,7 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "prompt_name",
      .type = Type::kString,
      .endpoints = kEmbeddings,
+     .max_bytes = kLabelBytes,
      .fallback = "the model's",
      .help = "which of the model's prompts to put before texts (config_sentence_transformers.json); an empty one: none",
      .set = [](F& f, const Json& v) { f.prompt_name = v.get<std::string>(); }},
@@ -364,9 +402,10 @@ constexpr auto kTable = std::to_array<Parameter>({
     {.name = "allowed_token_ids",
      .type = Type::kTokenIds,
      .min_items = 1,
+     .max_items = Parameter::kVocabulary,
      .fallback = "all",
      .help = "the only tokens that may be generated",
-     .set = [](F& f, const Json& v) { f.sampling.allowed_token_ids = token_ids(v); }},
+     .set = set_allowed},
     {.name = "seed",
      .type = Type::kInteger,
      .min = -0x1p63,
@@ -378,7 +417,8 @@ constexpr auto kTable = std::to_array<Parameter>({
     // Where it ends
     {.name = "stop",
      .type = Type::kStrings,
-     .max_items = 4,
+     .max_items = kMaxStopStrings,
+     .max_bytes = kMaxStopBytes,
      .fallback = "none",
      .help = "the text ends before the first of them",
      .set = set_stop},
@@ -407,11 +447,13 @@ constexpr auto kTable = std::to_array<Parameter>({
      .set = [](F& f, const Json& v) { f.stream = v.get<bool>(); }},
     {.name = "stream_options",
      .type = Type::kObject,
+     .max_bytes = kLabelBytes,
      .fallback = "none",
      .help = "include_usage: a last chunk with the usage; continuous_usage_stats: usage in every chunk",
      .set = set_stream_options},
     {.name = "logprobs",
      .type = Type::kAny,
+     .max_bytes = kLabelBytes,
      .fallback = "none",
      .help = "chat: true for the log probability of each token; completions: how many alternatives (0 to 20), too"},
     {.name = "top_logprobs",
@@ -464,6 +506,7 @@ constexpr auto kTable = std::to_array<Parameter>({
      .type = Type::kObject,
      .endpoints = kChat | kTokenize,
      .max_items = 64,
+     .max_bytes = 64 << 10,
      .fallback = "{}",
      .help = "further variables for the chat template",
      .set = set_template_kwargs},
@@ -471,18 +514,21 @@ constexpr auto kTable = std::to_array<Parameter>({
      .type = Type::kArray,
      .endpoints = kChat | kTokenize,
      .max_items = 128,
+     .max_bytes = 1 << 20,
      .fallback = "none",
      .help = "functions the template tells the model about",
      .set = [](F& f, const Json& v) { f.tools = v; }},
     {.name = "tool_choice",
      .type = Type::kAny,
      .endpoints = kChat,
+     .max_bytes = kLabelBytes,
      .fallback = "auto",
      .help = "none: the template is not told of the tools; auto",
      .set = set_tool_choice},
     {.name = "response_format",
      .type = Type::kObject,
      .endpoints = kGeneration,
+     .max_bytes = 1 << 20,
      .fallback = "{\"type\": \"text\"}",
      .help = "only text",
      .set = set_response_format},
@@ -497,61 +543,124 @@ constexpr auto kTable = std::to_array<Parameter>({
      .set = [](F& f, const Json& v) { f.priority = v.get<int>(); }},
     {.name = "cache_salt",
      .type = Type::kString,
+     .max_bytes = kLabelBytes,
      .fallback = "none",
      .help = "prefixes are shared only between requests of equal salt and API key",
      .set = [](F& f, const Json& v) { f.cache_salt = v.get<std::string>(); }},
     {.name = "user",
      .type = Type::kString,
      .endpoints = kGeneration | kPooling,
+     .max_bytes = kLabelBytes,
      .fallback = "none",
      .help = "a label; changes nothing"},
-    {.name = "safety_identifier", .type = Type::kString, .fallback = "none", .help = "a label; changes nothing"},
+    {.name = "safety_identifier",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "none",
+     .help = "a label; changes nothing"},
     {.name = "prompt_cache_key",
      .type = Type::kString,
+     .max_bytes = kLabelBytes,
      .fallback = "none",
      .help = "a label; prefixes are found without it"},
-    {.name = "metadata", .type = Type::kObject, .fallback = "none", .help = "labels; change nothing"},
+    {.name = "metadata",
+     .type = Type::kObject,
+     .max_bytes = 64 << 10,
+     .fallback = "none",
+     .help = "labels; change nothing"},
 
     // Known, and refused rather than ignored
-    {.name = "suffix", .type = Type::kUnsupported, .endpoints = kCompletions, .neutral = R"([""])"},
-    {.name = "audio", .type = Type::kUnsupported, .endpoints = kChat},
-    {.name = "modalities", .type = Type::kUnsupported, .endpoints = kChat, .neutral = R"([["text"]])"},
-    {.name = "functions", .type = Type::kUnsupported, .endpoints = kChat, .neutral = "[[]]"},
-    {.name = "function_call", .type = Type::kUnsupported, .endpoints = kChat, .neutral = R"(["none"])"},
-    {.name = "parallel_tool_calls", .type = Type::kUnsupported, .endpoints = kChat, .neutral = "[true]"},
-    {.name = "prediction", .type = Type::kUnsupported, .endpoints = kChat},
-    {.name = "store", .type = Type::kUnsupported, .endpoints = kChat, .neutral = "[false]"},
-    {.name = "web_search_options", .type = Type::kUnsupported, .endpoints = kChat},
-    {.name = "reasoning_effort", .type = Type::kUnsupported, .endpoints = kChat},
-    {.name = "verbosity", .type = Type::kUnsupported, .endpoints = kChat, .neutral = R"(["medium"])"},
-    {.name = "service_tier", .type = Type::kUnsupported, .neutral = R"(["auto", "default"])"},
-    {.name = "guided_json", .type = Type::kUnsupported},
-    {.name = "guided_regex", .type = Type::kUnsupported},
-    {.name = "guided_choice", .type = Type::kUnsupported},
-    {.name = "guided_grammar", .type = Type::kUnsupported},
-    {.name = "guided_decoding_backend", .type = Type::kUnsupported},
-    {.name = "guided_whitespace_pattern", .type = Type::kUnsupported},
-    {.name = "structural_tag", .type = Type::kUnsupported},
-    {.name = "structured_outputs", .type = Type::kUnsupported},
-    {.name = "bad_words", .type = Type::kUnsupported, .neutral = "[[]]"},
-    {.name = "use_beam_search", .type = Type::kUnsupported, .neutral = "[false]"},
-    {.name = "length_penalty", .type = Type::kUnsupported, .neutral = "[1, 1.0]"},
-    {.name = "early_stopping", .type = Type::kUnsupported, .neutral = "[false]"},
-    {.name = "truncate_prompt_tokens", .type = Type::kUnsupported},
-    {.name = "prompt_embeds", .type = Type::kUnsupported, .endpoints = kCompletions},
-    {.name = "spaces_between_special_tokens", .type = Type::kUnsupported, .neutral = "[true]"},
-    {.name = "logits_processors", .type = Type::kUnsupported, .neutral = "[[]]"},
-    {.name = "return_tokens_as_token_ids", .type = Type::kUnsupported, .neutral = "[false]"},
-    {.name = "return_token_ids", .type = Type::kUnsupported, .neutral = "[false]"},
-    {.name = "chat_template", .type = Type::kUnsupported, .endpoints = kChat | kTokenize},
-    {.name = "continue_final_message",
-     .type = Type::kUnsupported,
-     .endpoints = kChat | kTokenize,
-     .neutral = "[false]"},
-    {.name = "documents", .type = Type::kUnsupported, .endpoints = kChat},
-    {.name = "mm_processor_kwargs", .type = Type::kUnsupported, .endpoints = kChat | kTokenize},
-    {.name = "kv_transfer_params", .type = Type::kUnsupported},
-    {.name = "vllm_xargs", .type = Type::kUnsupported},
+    refused("suffix", R"([""])", {}, kCompletions),
+    refused("audio", {}, {}, kChat),
+    refused("modalities", R"([["text"]])", {}, kChat),
+    refused("functions", "[[]]", "Use 'tools'", kChat),
+    refused("function_call", R"(["none"])", "Use 'tool_choice'", kChat),
+    refused("parallel_tool_calls", "[true]", {}, kChat),
+    refused("prediction", {}, {}, kChat),
+    refused("store", "[false]", {}, kChat),
+    refused("web_search_options", {}, {}, kChat),
+    refused("reasoning_effort", {}, {}, kChat),
+    refused("verbosity", R"(["medium"])", {}, kChat),
+    refused("service_tier", R"(["auto", "default"])"),
+    // Output cannot be constrained yet.
+    refused("guided_json"),
+    refused("guided_regex"),
+    refused("guided_choice"),
+    refused("guided_grammar"),
+    refused("guided_decoding_backend"),
+    refused("guided_whitespace_pattern"),
+    refused("structural_tag"),
+    refused("structured_outputs"),
+    refused("grammar", R"([""])"),
+    refused("grammar_lazy", "[false]"),
+    refused("json_schema"),
+    refused("regex"),
+    refused("ebnf"),
+    refused("stop_regex", R"([[], ""])", "Use 'stop'"),
+    // Samplers
+    refused("typical_p", "[1]"),
+    refused("typical", "[1]"),
+    refused("tfs_z", "[1]"),
+    refused("top_n_sigma", "[-1, 0]"),
+    refused("nsigma", "[-1, 0]"),
+    refused("top_a", "[0]"),
+    refused("epsilon_cutoff", "[0]"),
+    refused("eta_cutoff", "[0]"),
+    refused("smoothing_factor", "[0]"),
+    refused("dry_multiplier", "[0]"),
+    refused("xtc_probability", "[0]"),
+    refused("mirostat", "[0]"),
+    refused("mirostat_mode", "[0]"),
+    refused("dynatemp_range", "[0]"),
+    refused("dynamic_temperature", "[false]"),
+    refused("no_repeat_ngram_size", "[0]"),
+    refused("min_keep", "[0, 1]"),
+    refused("samplers"),
+    refused("sampling_seed", {}, "Use 'seed'"),
+    refused("repeat_penalty", "[1]", "Use 'repetition_penalty'"),
+    refused("bad_words", "[[]]", "Use 'logit_bias'"),
+    refused("logits_processors", "[[]]", "Use 'logit_bias'"),
+    refused("custom_logit_processor", {}, "Use 'logit_bias'"),
+    refused("use_beam_search", "[false]"),
+    refused("num_beams", "[1]"),
+    refused("length_penalty", "[1]"),
+    refused("early_stopping", "[false]"),
+    refused("thinking_token_budget"),
+    refused("thinking_budget_tokens"),
+    refused("reasoning_budget", "[-1]"),
+    refused("max_new_tokens", {}, "Use 'max_tokens'"),
+    refused("min_new_tokens", {}, "Use 'min_tokens'"),
+    refused("n_predict", {}, "Use 'max_tokens'"),
+    refused("n_probs", "[0]", "Use 'logprobs'"),
+    // Adapters, Ollama's fields, and what changes the answer's form
+    refused("lora_request"),
+    refused("lora_path"),
+    refused("lora", "[[]]"),
+    refused("options", "[{}]", "Use fields of the request itself"),
+    refused("format", R"([""])"),
+    refused("think"),
+    refused("truncate_prompt_tokens"),
+    refused("prompt_embeds", {}, {}, kCompletions),
+    refused("spaces_between_special_tokens", "[true]"),
+    refused("return_tokens_as_token_ids", "[false]"),
+    refused("return_token_ids", "[false]"),
+    refused("chat_template", {}, "Set it with --chat-template", kChat | kTokenize),
+    refused("continue_final_message", "[false]", {}, kChat | kTokenize),
+    refused("documents", {}, {}, kChat),
+    refused("mm_processor_kwargs", {}, {}, kChat | kTokenize),
+    refused("kv_transfer_params"),
+    refused("vllm_xargs"),
+
+    // Settings of samplers that are refused unless they are off
+    companion("dry_base", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("dry_allowed_length", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("dry_penalty_last_n", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("dry_sequence_breakers", Type::kAny, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("xtc_threshold", Type::kNumber, "a setting of 'xtc_probability', which must be 0; changes nothing"),
+    companion("mirostat_tau", Type::kNumber, "a setting of 'mirostat', which must be 0; changes nothing"),
+    companion("mirostat_eta", Type::kNumber, "a setting of 'mirostat', which must be 0; changes nothing"),
+    companion("dynatemp_exponent", Type::kNumber, "a setting of 'dynatemp_range', which must be 0; changes nothing"),
+    companion("repeat_last_n", Type::kNumber, "a setting of 'repeat_penalty', which must be 1; changes nothing"),
 });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The table of request fields: one row each, with type, range, default and the routes that know it. Validation, the
-// documentation and --help are made from it; nothing else decides which field a request may have.
+// The table of request fields: one row each, with type, range, default and the routes that know it. Validation and
+// documentation are made from it; nothing else decides which field a request may have.
 #pragma once
 
 #include <span>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "server/field_path.h"
 #include "sluice/request.h"
 
 namespace sluice::server {
@@ -77,41 +78,51 @@ struct Parameter {
     kStrings,      // a string or an array of strings
     kTokenIds,     // an array of token ids
     kTokenBias,    // an object of token ids to numbers
-    kAny,          // checked by `set`
-    kUnsupported,  // known and refused by name, unless it says what would happen anyway
+    kAny,          // `set` checks the type
+    kUnsupported,  // known, and refused by name unless the value asks for nothing
   };
+  static constexpr size_t kVocabulary = static_cast<size_t>(-1);  // as many items as the vocabulary has tokens
 
   std::string_view name = {};
   Type type = Type::kAny;
   unsigned endpoints = kGeneration;
   double min = 0, max = 0;              // of numbers, both inclusive unless above_min; no range when equal
   bool above_min = false;               // the range excludes min itself
-  size_t min_items = 0, max_items = 0;  // of arrays and objects; max_items 0: no limit
+  size_t min_items = 0, max_items = 0;  // of arrays and objects; max_items 0: only max_bytes limits them
+  // Of strings: bytes; of kStrings: bytes of all strings together; of others: bytes of compact JSON text, in which
+  // strings count without escapes. 0 only for scalars and for kTokenIds and kTokenBias, which max_items limits.
+  size_t max_bytes = 0;
   bool required = false;
   std::string_view fallback = {};  // the default, for readers
   std::string_view neutral = {};   // kUnsupported: a JSON array of values that ask for nothing
-  std::string_view help = {};
+  std::string_view help = {};      // kUnsupported: what to use instead ("Use 'max_tokens'"); may be empty
   // Called after the checks above; may throw ApiError.
   void (*set)(RequestFields& fields, const Json& value) = nullptr;
 };
 
 std::span<const Parameter> parameters();
 
+// Fields of a request body, at most.
+inline constexpr size_t kMaxFields = 1024;
+
 // Checks a request's fields against the table and collects them, starting from `fields`. Throws ApiError for the first
-// wrong one; names of unknown fields are added to `unknown`. vocab: token ids below it are valid.
-void read_parameters(Endpoint endpoint, const Json& body, int vocab, RequestFields& fields,
-                     std::vector<std::string>& unknown);
+// wrong one; unknown fields are added to `unknown`. Token ids must be below `vocab`. Takes time linear in the body.
+void read_parameters(Endpoint endpoint, const Json& body, int vocab, RequestFields& fields, UnknownFields& unknown);
 
-// Checks of one value, for nested fields. `path` is what errors name. Throw ApiError(invalid_type, ..._value).
-const std::string& expect_string(const Json& value, const std::string& path);
-bool expect_boolean(const Json& value, const std::string& path);
-const Json& expect_object(const Json& value, const std::string& path);
-const Json& expect_array(const Json& value, const std::string& path, size_t min_items = 0, size_t max_items = 0);
-int64_t expect_integer(const Json& value, const std::string& path, int64_t min, int64_t max);
-TokenId expect_token_id(const Json& value, const std::string& path, int vocab);
+// Checks of one value, for nested fields. `path` is what errors name. Throw ApiError (invalid_type, ..._value).
+const std::string& expect_string(const Json& value, const FieldPath& path);
+bool expect_boolean(const Json& value, const FieldPath& path);
+const Json& expect_object(const Json& value, const FieldPath& path);
+const Json& expect_array(const Json& value, const FieldPath& path, size_t min_items = 0, size_t max_items = 0);
+int64_t expect_integer(const Json& value, const FieldPath& path, int64_t min, int64_t max);
+TokenId expect_token_id(const Json& value, const FieldPath& path, int vocab);
+// An array of at least one token id.
+std::vector<TokenId> expect_token_ids(const Json& value, const FieldPath& path, int vocab);
 
-// The table as Markdown, for docs/, and as text, for --help.
+// Bytes of the value's compact JSON text, strings without escapes. Stops counting above `limit`.
+size_t json_bytes(const Json& value, size_t limit);
+
+// The table as Markdown, for docs/.
 std::string parameters_markdown();
-std::string parameters_help();
 
 }  // namespace sluice::server

@@ -23,7 +23,12 @@ void PoolingCall::start(Engine& engine, PoolingJob job, std::shared_ptr<HttpRepl
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto call = weak.lock()) call->cancel();
   });
-  self->submit();
+  try {
+    self->submit();
+  } catch (...) {
+    self->detach();  // the caller answers
+    throw;
+  }
 }
 
 void PoolingCall::submit() {
@@ -70,14 +75,20 @@ void PoolingCall::cancel() {
   if (id) engine_.cancel(*id);
 }
 
+// On the engine's thread: must not throw.
 void PoolingCall::push(PoolingResult result) {
-  const std::lock_guard posting(posting_mutex_);
-  const auto to = reply();
-  if (to == nullptr) return;
-  // Functions must be copyable: the result is not copied with them.
-  to->run([self = shared_from_this(), result = std::make_shared<const PoolingResult>(std::move(result))] {
-    self->answer(self->response_to(*result));
-  });
+  try {
+    const std::lock_guard posting(posting_mutex_);
+    const auto to = reply();
+    if (to == nullptr) return;
+    // Functions must be copyable: the result is not copied with them.
+    to->run([self = shared_from_this(), result = std::make_shared<const PoolingResult>(std::move(result))] {
+      self->answer(self->response_to(*result));
+    });
+  } catch (const std::exception& e) {
+    log::error("a result was lost: {}", e.what());
+    abort(out_of_memory());
+  }
 }
 
 HttpResponse PoolingCall::response_to(const PoolingResult& result) {

@@ -13,6 +13,7 @@ namespace sluice::server {
 namespace {
 
 constexpr size_t kMaxPrompts = 2048;
+constexpr size_t kMaxSequences = 2048;  // prompts times n: one request must not fill the engine for hours
 
 // What echo gives back of a prompt.
 struct Echo {
@@ -199,6 +200,14 @@ GenerationJob OpenAiApi::completions_job(Reading reading) const {
     throw unsupported_parameter("best_of", "must equal 'n'");
   }
   if (!fields.sampling.max_tokens || !fields.has_max_tokens) fields.sampling.max_tokens = 16;
+  if (items.size() * static_cast<size_t>(fields.n) > kMaxSequences) {
+    throw ApiError{
+        .message = fmt::format("Invalid 'n': {} prompts with {} choices each are {} sequences. Expected at "
+                               "most {} sequences in a request.",
+                               items.size(), fields.n, items.size() * static_cast<size_t>(fields.n), kMaxSequences),
+        .param = "n",
+        .code = "too_many_sequences"};
+  }
   CompletionOptions more;
   more.discard_output = fields.echo && *fields.sampling.max_tokens == 0;
   more.prompt_logprobs = fields.sampling.prompt_logprobs.has_value();
@@ -217,10 +226,7 @@ GenerationJob OpenAiApi::completions_job(Reading reading) const {
       request.prompt =
           tokenize_text(item.value->get<std::string>(), fields.add_special_tokens.value_or(true), item.path);
     } else {
-      for (size_t i = 0; i < item.value->size(); ++i) {
-        const std::string path = fmt::format("{}[{}]", item.path, i);
-        request.prompt.push_back(expect_token_id((*item.value)[i], path, engine_.model().vocab_size));
-      }
+      request.prompt = expect_token_ids(*item.value, item.path, engine_.model().vocab_size);
     }
     fit_context(fields, "prompt", request);
     if (fields.echo) {

@@ -18,13 +18,13 @@ namespace {
 
 // Text of so many bytes per token of context cannot fit: refused before any time is spent on tokenizing it.
 constexpr size_t kBytesPerToken = 16;
-constexpr size_t kBytesAlways = 4096;
+constexpr size_t kMaxValues = 2 << 20;  // of a request's JSON; a prompt of token ids has one for each
 
 Json parse_body(std::string_view body) {
   constexpr std::string_view kMessage = "We could not parse the JSON body of your request.";
   Json json;
   try {
-    json = parse_json(body);
+    json = parse_json(body, {.values = kMaxValues});
   } catch (const Error& e) {
     throw ApiError{.message = fmt::format("{} (HINT: {})", kMessage, quotable(e.what()))};
   }
@@ -68,6 +68,29 @@ class OfflineReply final : public HttpReply {
   const std::function<void(ApiResult)> done_;
 };
 
+// Runs the work on a request. This is one of the places where errors are caught: whatever is thrown becomes an answer.
+template <class Work>
+void guard(const Caller& caller, HttpReply& reply, const Work& work) {
+  try {
+    try {
+      work();
+    } catch (const ApiError& error) {
+      reply.send(to_response(error));
+    } catch (const Error& error) {
+      reply.send(to_response(to_api_error(error)));
+    } catch (const std::bad_alloc&) {
+      log::error("{}: out of memory", caller.request_id);
+      reply.send(to_response(out_of_memory()));
+    } catch (const std::exception& error) {
+      log::error("{}: {}", caller.request_id, error.what());
+      reply.send(to_response(server_fault()));
+    }
+  } catch (const std::exception&) {
+    // Not even the error could be built: an answer that needs no memory of its own.
+    reply.send({.status = 503, .content_type = {}, .close = true});
+  }
+}
+
 // Whole answers to a number of seconds; nullopt when it is none.
 std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   double seconds = 0;
@@ -90,47 +113,32 @@ OpenAiApi::~OpenAiApi() { running_->detach_all(); }
 
 void OpenAiApi::serve(std::string_view path, std::string_view body, const Caller& caller,
                       std::shared_ptr<HttpReply> reply) {
-  try {
-    serve_json(path, parse_body(body), caller, reply);
-  } catch (const ApiError& error) {
-    reply->send(to_response(error));
-  }
+  guard(caller, *reply, [&] { serve_json(path, parse_body(body), caller, reply); });
 }
 
-// Admission: one of the places where errors are caught. Everything thrown on the way becomes an answer.
 void OpenAiApi::serve_json(std::string_view path, const Json& body, const Caller& caller,
-                           std::shared_ptr<HttpReply> reply) {
-  try {
-    const std::optional<Endpoint> endpoint = endpoint_of(path);
-    if (!endpoint) {
-      throw ApiError{
-          .status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"};
-    }
-    Reading reading = read(*endpoint, body, caller);
-    expect_task(*endpoint);
-    switch (*endpoint) {
-      case kEmbeddings:
-        return PoolingCall::start(engine_, embeddings_job(reading), reply, running_);
-      case kRerank:
-        return PoolingCall::start(engine_, rerank_job(reading), reply, running_);
-      case kScores:
-        return PoolingCall::start(engine_, score_job(reading), reply, running_);
-      case kTokenize:
-        return reply->send(tokenize(reading));
-      case kDetokenize:
-        return reply->send(detokenize(reading));
-      case kChat:
-        return Generation::start(engine_, chat_job(std::move(reading)), reply, running_);
-      case kCompletions:
-        return Generation::start(engine_, completions_job(std::move(reading)), reply, running_);
-    }
-  } catch (const ApiError& error) {
-    reply->send(to_response(error));
-  } catch (const Error& error) {
-    reply->send(to_response(to_api_error(error)));
-  } catch (const std::exception& error) {
-    log::error("{}: {}", caller.request_id, error.what());
-    reply->send(to_response(server_fault()));
+                           const std::shared_ptr<HttpReply>& reply) {
+  const std::optional<Endpoint> endpoint = endpoint_of(path);
+  if (!endpoint) {
+    throw ApiError{.status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"};
+  }
+  Reading reading = read(*endpoint, body, caller);
+  expect_task(*endpoint);
+  switch (*endpoint) {
+    case kEmbeddings:
+      return PoolingCall::start(engine_, embeddings_job(reading), reply, running_);
+    case kRerank:
+      return PoolingCall::start(engine_, rerank_job(reading), reply, running_);
+    case kScores:
+      return PoolingCall::start(engine_, score_job(reading), reply, running_);
+    case kTokenize:
+      return reply->send(tokenize(reading));
+    case kDetokenize:
+      return reply->send(detokenize(reading));
+    case kChat:
+      return Generation::start(engine_, chat_job(std::move(reading)), reply, running_);
+    case kCompletions:
+      return Generation::start(engine_, completions_job(std::move(reading)), reply, running_);
   }
 }
 
@@ -149,7 +157,8 @@ void OpenAiApi::complete(std::string_view path, const Json& body, std::function<
   if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
     return reply->send(to_response(unsupported_parameter("stream", "is not supported in a batch")));
   }
-  serve_json(path, body, {.request_id = fmt::format("batch-{}", next++)}, reply);
+  const Caller caller{.request_id = fmt::format("batch-{}", next++)};
+  guard(caller, *reply, [&] { serve_json(path, body, caller, reply); });
 }
 
 OpenAiApi::Reading OpenAiApi::read(Endpoint endpoint, const Json& body, const Caller& caller) const {
@@ -189,20 +198,19 @@ OpenAiApi::Reading OpenAiApi::read(Endpoint endpoint, const Json& body, const Ca
 Headers OpenAiApi::judge_unknown(const Reading& reading) const {
   if (reading.unknown.empty()) return {};
   if (options_.strict) {
-    throw ApiError{.message = fmt::format("Unrecognized request argument supplied: {}", quotable(reading.unknown[0]))};
+    throw ApiError{.message = fmt::format("Unrecognized request argument supplied: {}", reading.unknown.names()[0])};
   }
   // Names are the client's: only harmless characters go into a header.
-  constexpr size_t kMaxNames = 8;
   std::string names;
-  for (size_t i = 0; i < std::min(reading.unknown.size(), kMaxNames); ++i) {
+  for (const std::string& name : reading.unknown.names()) {
     names += names.empty() ? "" : ", ";
-    for (const char c : reading.unknown[i].substr(0, 64)) {
+    for (const char c : name.substr(0, 64)) {
       const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                          std::string_view("._[]-").find(c) != std::string_view::npos;
       names += plain ? c : '?';
     }
   }
-  if (reading.unknown.size() > kMaxNames) names += ", ...";
+  if (reading.unknown.more()) names += ", ...";
   return {{"X-Sluice-Warning", "unknown fields ignored: " + names}};
 }
 
@@ -218,9 +226,9 @@ Request OpenAiApi::base_request(const Reading& reading) const {
 }
 
 std::vector<TokenId> OpenAiApi::tokenize_text(const std::string& text, bool add_special_tokens,
-                                              const std::string& param) const {
+                                              const std::string& param, size_t accepted) const {
   const auto context = static_cast<size_t>(engine_.model().max_model_len);
-  if (text.size() > std::max(context * kBytesPerToken, kBytesAlways)) {
+  if (text.size() > std::max(context * kBytesPerToken, accepted)) {
     throw ApiError{.message = fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
                                           "bytes of text, which is more than {} tokens can hold.",
                                           context, param, text.size(), context),

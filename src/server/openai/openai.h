@@ -45,7 +45,7 @@ class OpenAiApi {
   ~OpenAiApi();  // ends what is running, without an answer
 
   // Answers one request body. `path` is one of the routes' below. Parses, renders and tokenizes on the caller's thread;
-  // the answer follows on the reply's. Throws nothing.
+  // the answer follows on the reply's. Throws only what a failing reply.send() throws.
   void serve(std::string_view path, std::string_view body, const Caller& caller, std::shared_ptr<HttpReply> reply);
 
   // The same without HTTP: for batches. Streams are refused. Any number of calls may be in progress.
@@ -65,7 +65,8 @@ class OpenAiApi {
  private:
   struct Reading;  // a request being read
 
-  void serve_json(std::string_view path, const Json& body, const Caller& caller, std::shared_ptr<HttpReply> reply);
+  void serve_json(std::string_view path, const Json& body, const Caller& caller,
+                  const std::shared_ptr<HttpReply>& reply);
   Reading read(Endpoint endpoint, const Json& body, const Caller& caller) const;
   Headers judge_unknown(const Reading& reading) const;
   GenerationJob chat_job(Reading reading) const;
@@ -84,7 +85,9 @@ class OpenAiApi {
   HttpResponse model(const std::string& name) const;
   Json model_card(const std::string& name) const;
 
-  std::vector<TokenId> tokenize_text(const std::string& text, bool add_special_tokens, const std::string& param) const;
+  // Refuses text that cannot fit the context before it spends time on it, unless the text has at most `accepted` bytes.
+  std::vector<TokenId> tokenize_text(const std::string& text, bool add_special_tokens, const std::string& param,
+                                     size_t accepted = 4096) const;
   std::vector<TokenId> tokenize_chat(Reading& reading) const;
   Request base_request(const Reading& reading) const;
   void fit_context(const RequestFields& fields, std::string_view what, Request& request) const;

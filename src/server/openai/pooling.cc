@@ -60,14 +60,6 @@ bool all_integers(const Json& array) {
   return std::all_of(array.begin(), array.end(), [](const Json& v) { return v.is_number_integer(); });
 }
 
-PooledText read_tokens(const Json& value, const std::string& path, int vocab) {
-  PooledText text;
-  for (size_t i = 0; i < expect_array(value, path, 1).size(); ++i) {
-    text.tokens.push_back(expect_token_id(value[i], fmt::format("{}[{}]", path, i), vocab));
-  }
-  return text;
-}
-
 std::vector<std::string> as_strings(const Json& value, const std::string& path) {
   if (value.is_string()) return {value.get<std::string>()};
   expect_array(value, path, 1, kMostTexts);
@@ -162,7 +154,9 @@ PoolingJob OpenAiApi::embeddings_job(const Reading& reading) const {
                  .headers = {}};
   std::vector<PooledText>& texts = job.request.texts;
   const auto add = [&](const Json& value, const std::string& path) {
-    if (value.is_array()) return texts.push_back(read_tokens(value, path, model.vocab_size));
+    if (value.is_array()) {
+      return texts.push_back({.tokens = expect_token_ids(value, path, model.vocab_size), .types = {}});
+    }
     const std::string& text = expect_string(value, path);
     if (text.empty()) throw invalid_value(path, fmt::format("Invalid '{}': it has no text.", path));
     texts.push_back(encode(reading, before + text, {}, path));
@@ -220,12 +214,12 @@ PoolingJob OpenAiApi::rerank_job(const Reading& reading) const {
   const RequestFields& fields = reading.fields;
   std::vector<std::pair<std::string, std::string>> pairs;
   std::vector<std::string> documents;
+  const FieldPath field = "documents";
   for (size_t i = 0; i < fields.documents.size(); ++i) {
     const Json& document = fields.documents[i];
-    const std::string path = fmt::format("documents[{}]", i);
-    if (document.is_object() && !document.contains("text")) throw missing_parameter(path + ".text");
-    documents.push_back(document.is_object() ? expect_string(document["text"], path + ".text")
-                                             : expect_string(document, path));
+    const FieldPath path = field[i], text = path / "text";
+    if (document.is_object() && !document.contains("text")) throw missing_parameter(text);
+    documents.push_back(document.is_object() ? expect_string(document["text"], text) : expect_string(document, path));
     pairs.emplace_back(fields.query, documents.back());
   }
   PoolingJob job = pairs_job(reading, pairs, "query", "documents");

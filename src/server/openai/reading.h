@@ -10,8 +10,8 @@ namespace sluice::server {
 
 struct OpenAiApi::Reading {
   RequestFields fields;
-  std::vector<std::string> unknown;  // names of fields nobody knows
-  std::string salt;                  // of the prefix cache
+  UnknownFields unknown;
+  std::string salt;  // of the prefix cache
   std::string request_id;
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };
