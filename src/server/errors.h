@@ -1,4 +1,4 @@
-// Errors of the HTTP API: a status with OpenAI's body {"error": {message, type, param, code}}.
+// Errors of the API as values. Wordings and codes are those of OpenAI; dialects print them in their own form.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace sluice::server {
 
-// Thrown by request parsing, carried as a value by whoever answers. `param` and `code` are null in JSON when empty.
+// Thrown by request parsing, carried as a value by whoever answers. `param` and `code` may be empty.
 struct ApiError {
   int status = 400;
   std::string message = {};
@@ -20,9 +20,11 @@ struct ApiError {
   int retry_after_s = 0;                       // > 0: a Retry-After header goes with it
 };
 
-// {"error": {...}}, always with all four keys.
-Json to_json(const ApiError& error);
-// The same as a response, with the headers that go with the status.
+struct Dialect;
+
+// The error as a response: the dialect's body, the status and the headers that go with it. Without a dialect: the
+// default one, for requests that match no route.
+HttpResponse to_response(const ApiError& error, const Dialect& dialect);
 HttpResponse to_response(const ApiError& error);
 
 // Translates what the engine throws. Texts of kInternal stay in the log.
@@ -40,7 +42,7 @@ ApiError server_fault();
 ApiError overloaded(std::string message);
 ApiError out_of_memory();  // for this request: 503 with Retry-After
 
-// Any text from a client, cut and with control characters replaced, fit for quoting inside a message.
+// Text from a client, cut to 128 bytes and without control characters, fit for quoting in a message.
 std::string quotable(std::string_view text);
 
 }  // namespace sluice::server

@@ -42,9 +42,9 @@ ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& dea
           .type = "server_error"};
 }
 
-Generation::Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+Generation::Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        std::shared_ptr<RunningGenerations> running)
-    : engine_(engine),
+    : engine_(std::move(engine)),
       job_(std::move(job)),
       running_(std::move(running)),
       reply_(std::move(reply)),
@@ -54,9 +54,9 @@ Generation::Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpRe
 
 Generation::~Generation() { running_->remove(this); }
 
-void Generation::start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+void Generation::start(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        const std::shared_ptr<RunningGenerations>& running) {
-  const std::shared_ptr<Generation> self(new Generation(engine, std::move(job), reply, running));
+  const std::shared_ptr<Generation> self(new Generation(std::move(engine), std::move(job), reply, running));
   running->add(self);
   // Weak: a reply outlives its generation only while nobody can abandon it, and must not keep it.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
@@ -74,7 +74,7 @@ void Generation::submit() {
   for (size_t i = 0; i < job_.requests.size(); ++i) {
     RequestId id = 0;
     try {
-      id = engine_.submit(std::move(job_.requests[i]), [self = shared_from_this(), i](Event event) {
+      id = engine_->submit(std::move(job_.requests[i]), [self = shared_from_this(), i](Event event) {
         self->push(static_cast<int>(i), std::move(event));
       });
     } catch (const Error& e) {
@@ -86,7 +86,7 @@ void Generation::submit() {
       ids_.push_back(id);
       cancelled = cancelled_;
     }
-    if (cancelled) return engine_.cancel(id);
+    if (cancelled) return engine_->cancel(id);
   }
 }
 
@@ -115,7 +115,7 @@ void Generation::cancel() {
     cancelled_ = true;
     ids = ids_;
   }
-  for (const RequestId id : ids) engine_.cancel(id);
+  for (const RequestId id : ids) engine_->cancel(id);
 }
 
 // On the engine's thread: must not throw.

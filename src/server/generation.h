@@ -62,7 +62,7 @@ ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& dea
 class Generation final : public RunningCall, public std::enable_shared_from_this<Generation> {
  public:
   // Submits the requests; the reply gets the answer or the error. A client that leaves cancels them.
-  static void start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+  static void start(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                     const std::shared_ptr<RunningGenerations>& running);
   ~Generation() override;
 
@@ -70,7 +70,7 @@ class Generation final : public RunningCall, public std::enable_shared_from_this
   void detach() override;
 
  private:
-  Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+  Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
              std::shared_ptr<RunningGenerations> running);
   void submit();
   void push(int prompt, Event event);
@@ -82,7 +82,7 @@ class Generation final : public RunningCall, public std::enable_shared_from_this
   void cancel();
   std::shared_ptr<HttpReply> reply();
 
-  Engine& engine_;
+  const std::shared_ptr<Engine> engine_;
   GenerationJob job_;
   const std::shared_ptr<RunningGenerations> running_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;

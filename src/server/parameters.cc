@@ -1,4 +1,4 @@
-// Validation by the parameter table, and the table for readers.
+// Validation by the rows, and the rows for readers.
 #include "server/parameters.h"
 
 #include <fmt/core.h>
@@ -106,13 +106,6 @@ void check_token_bias(const Parameter& row, const Json& value, const FieldPath& 
   }
 }
 
-std::string accepted_text(const Parameter& row) {
-  std::string text = "null";
-  if (row.neutral.empty()) return text;
-  for (const Json& value : parse_json(row.neutral)) text += " or " + dump_json(value);
-  return text;
-}
-
 void check_unsupported(const Parameter& row, const Json& value) {
   if (!row.neutral.empty()) {
     for (const Json& neutral : parse_json(row.neutral)) {
@@ -167,20 +160,13 @@ void check(const Parameter& row, const Json& value, const FieldPath& path, int v
   if (row.type != Type::kUnsupported) check_bytes(row, value, path);
 }
 
-const Parameter* find_parameter(Endpoint endpoint, std::string_view name) {
-  for (const Parameter& row : parameters()) {
-    if (row.name == name && (row.endpoints & endpoint) != 0) return &row;
+const Parameter* find_row(std::span<const std::span<const Parameter>> groups, std::string_view name) {
+  for (const std::span<const Parameter> group : groups) {
+    for (const Parameter& row : group) {
+      if (row.name == name) return &row;
+    }
   }
   return nullptr;
-}
-
-// `logprobs` is the one field that has a different type on each route.
-void read_logprobs(Endpoint endpoint, const Json& value, RequestFields& fields) {
-  if (endpoint == kChat) {
-    fields.want_logprobs = expect_boolean(value, "logprobs");
-  } else {
-    fields.sampling.logprobs = static_cast<int>(expect_integer(value, "logprobs", 0, 20));
-  }
 }
 
 }  // namespace
@@ -245,33 +231,34 @@ size_t json_bytes(const Json& value, size_t limit) {
   return bytes;
 }
 
-void read_parameters(Endpoint endpoint, const Json& body, int vocab, RequestFields& fields, UnknownFields& unknown) {
+void check_parameter(const Parameter& row, const Json& value, int vocab) { check(row, value, row.name, vocab); }
+
+void read_parameters(std::span<const std::span<const Parameter>> groups, const Json& body, int vocab, Fields& fields,
+                     UnknownFields& unknown) {
   if (body.size() > kMaxFields) {
     throw ApiError{.message = fmt::format("Too many fields. Expected at most {} fields in a request, but got {}.",
                                           kMaxFields, body.size()),
                    .code = "object_above_max_length"};
   }
   for (const auto& [key, value] : body.items()) {
-    const Parameter* row = find_parameter(endpoint, key);
+    const Parameter* row = find_row(groups, key);
     if (row == nullptr) {
       unknown.add(key);
       continue;
     }
     if (value.is_null()) continue;  // as if left out
-    check(*row, value, key, vocab);
+    check_parameter(*row, value, vocab);
     if (row->set != nullptr) row->set(fields, value);
-    if (key == "logprobs") read_logprobs(endpoint, value, fields);
   }
-  for (const Parameter& row : parameters()) {
-    if (!row.required || (row.endpoints & endpoint) == 0) continue;
-    const auto found = body.find(row.name);
-    if (found == body.end() || found->is_null()) throw missing_parameter(std::string(row.name));
+  for (const std::span<const Parameter> group : groups) {
+    for (const Parameter& row : group) {
+      const auto found = row.required ? body.find(row.name) : body.end();
+      if (row.required && (found == body.end() || found->is_null())) throw missing_parameter(std::string(row.name));
+    }
   }
 }
 
-namespace {
-
-std::string type_name(const Parameter& row) {
+std::string type_text(const Parameter& row) {
   switch (row.type) {
     case Type::kBoolean:
       return "boolean";
@@ -299,7 +286,7 @@ std::string type_name(const Parameter& row) {
   return {};
 }
 
-std::string bytes_text(size_t bytes) {
+static std::string bytes_text(size_t bytes) {
   if (bytes % (1u << 20) == 0) return fmt::format("{} MiB", bytes >> 20);
   if (bytes % (1u << 10) == 0) return fmt::format("{} KiB", bytes >> 10);
   return fmt::format("{} bytes", bytes);
@@ -324,41 +311,11 @@ std::string items_text(const Parameter& row) {
 
 std::string size_text(const Parameter& row) { return row.max_bytes > 0 ? bytes_text(row.max_bytes) : std::string(); }
 
-std::string endpoint_names(unsigned endpoints) {
-  std::string names;
-  const auto add = [&](Endpoint endpoint, std::string_view name) {
-    if ((endpoints & endpoint) != 0) names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  };
-  add(kChat, "chat");
-  add(kCompletions, "completions");
-  add(kTokenize, "tokenize");
-  add(kDetokenize, "detokenize");
-  add(kEmbeddings, "embeddings");
-  add(kRerank, "rerank");
-  add(kScores, "score");
-  return names;
-}
-
-}  // namespace
-
-std::string parameters_markdown() {
-  std::string out =
-      "| field | type | range | most items | most bytes | default | endpoints | meaning |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- |\n";
-  for (const Parameter& row : parameters()) {
-    if (row.type == Type::kUnsupported) continue;
-    out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", row.name, type_name(row), range_text(row),
-                       items_text(row), size_text(row), row.fallback, endpoint_names(row.endpoints), row.help);
-  }
-  out +=
-      "\nThe following fields are known, and refused with the code `unsupported_parameter` unless their value asks for "
-      "nothing:\n\n| field | accepted | endpoints | instead |\n| --- | --- | --- | --- |\n";
-  for (const Parameter& row : parameters()) {
-    if (row.type != Type::kUnsupported) continue;
-    out +=
-        fmt::format("| `{}` | {} | {} | {} |\n", row.name, accepted_text(row), endpoint_names(row.endpoints), row.help);
-  }
-  return out;
+std::string accepted_text(const Parameter& row) {
+  std::string text = "null";
+  if (row.neutral.empty()) return text;
+  for (const Json& value : parse_json(row.neutral)) text += " or " + dump_json(value);
+  return text;
 }
 
 }  // namespace sluice::server

@@ -5,9 +5,9 @@
 
 namespace sluice::server {
 
-PoolingCall::PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+PoolingCall::PoolingCall(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                          std::shared_ptr<RunningGenerations> running)
-    : engine_(engine),
+    : engine_(std::move(engine)),
       job_(std::move(job)),
       running_(std::move(running)),
       deadline_(job_.request.deadline),
@@ -15,9 +15,9 @@ PoolingCall::PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpRep
 
 PoolingCall::~PoolingCall() { running_->remove(this); }
 
-void PoolingCall::start(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+void PoolingCall::start(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                         const std::shared_ptr<RunningGenerations>& running) {
-  const std::shared_ptr<PoolingCall> self(new PoolingCall(engine, std::move(job), reply, running));
+  const std::shared_ptr<PoolingCall> self(new PoolingCall(std::move(engine), std::move(job), reply, running));
   running->add(self);
   // Weak: a reply outlives its call only while nobody can abandon it, and must not keep it.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
@@ -34,8 +34,8 @@ void PoolingCall::start(Engine& engine, PoolingJob job, std::shared_ptr<HttpRepl
 void PoolingCall::submit() {
   RequestId id = 0;
   try {
-    id = engine_.embed(std::move(job_.request),
-                       [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
+    id = engine_->embed(std::move(job_.request),
+                        [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
   } catch (const Error& e) {
     return abort(to_api_error(e));
   }
@@ -45,7 +45,7 @@ void PoolingCall::submit() {
     id_ = id;
     cancelled = cancelled_;
   }
-  if (cancelled) engine_.cancel(id);
+  if (cancelled) engine_->cancel(id);
 }
 
 std::shared_ptr<HttpReply> PoolingCall::reply() {
@@ -55,7 +55,8 @@ std::shared_ptr<HttpReply> PoolingCall::reply() {
 
 void PoolingCall::abort(const ApiError& error) {
   cancel();
-  if (const auto to = reply()) to->run([self = shared_from_this(), error] { self->answer(to_response(error)); });
+  if (const auto to = reply())
+    to->run([self = shared_from_this(), error] { self->answer(to_response(error, *self->job_.dialect)); });
 }
 
 void PoolingCall::detach() {
@@ -72,7 +73,7 @@ void PoolingCall::cancel() {
     cancelled_ = true;
     id = id_;
   }
-  if (id) engine_.cancel(*id);
+  if (id) engine_->cancel(*id);
 }
 
 // On the engine's thread: must not throw.
@@ -94,9 +95,9 @@ void PoolingCall::push(PoolingResult result) {
 HttpResponse PoolingCall::response_to(const PoolingResult& result) {
   if (result.reason == FinishReason::kError) {
     log::error("a request failed: {}", result.message);
-    return to_response(server_fault());
+    return to_response(server_fault(), *job_.dialect);
   }
-  if (result.reason == FinishReason::kAbort) return to_response(aborted(deadline_));
+  if (result.reason == FinishReason::kAbort) return to_response(aborted(deadline_), *job_.dialect);
   return {.body = job_.body(result), .headers = job_.headers};
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "server/dialect.h"
 #include "server/generation.h"
 #include "server/http/http.h"
 #include "sluice/engine.h"
@@ -18,12 +19,13 @@ struct PoolingJob {
   PoolingRequest request;
   std::function<std::string(const PoolingResult&)> body;  // of the answer
   Headers headers;
+  const Dialect* dialect = nullptr;  // prints errors
 };
 
 class PoolingCall final : public RunningCall, public std::enable_shared_from_this<PoolingCall> {
  public:
   // Submits the request; the reply gets the answer or the error. A client that leaves cancels it.
-  static void start(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+  static void start(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                     const std::shared_ptr<RunningGenerations>& running);
   ~PoolingCall() override;
 
@@ -31,7 +33,7 @@ class PoolingCall final : public RunningCall, public std::enable_shared_from_thi
   void detach() override;
 
  private:
-  PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+  PoolingCall(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
               std::shared_ptr<RunningGenerations> running);
   void submit();
   void push(PoolingResult result);
@@ -40,7 +42,7 @@ class PoolingCall final : public RunningCall, public std::enable_shared_from_thi
   HttpResponse response_to(const PoolingResult& result);
   std::shared_ptr<HttpReply> reply();
 
-  Engine& engine_;
+  const std::shared_ptr<Engine> engine_;
   PoolingJob job_;
   const std::shared_ptr<RunningGenerations> running_;
   const std::optional<std::chrono::steady_clock::time_point> deadline_;

@@ -3,7 +3,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "server/openai/openai.h"
+#include "base/registry.h"
+#include "server/api.h"
 #include "server/server_fixture.h"
 
 // GCC takes the inlined free() below for a mismatch with the operator new that it belongs to.
@@ -51,38 +52,38 @@ class StatusReply final : public HttpReply {
 };
 
 // Serves the body once for each of its allocations.
-void fail_each_allocation(std::string_view path, const std::string& body) {
+void fail_each_allocation(std::string_view name, const std::string& body) {
   FakeEngine engine;
-  OpenAiApi api(engine, {.model_names = {"fake"}});
+  Api api(single_model(engine, {"fake"}), {});
   int served = 0, refused = 0;
   for (int n = 0; served < 3 && n < 2000; ++n) {
     const auto reply = std::make_shared<StatusReply>();
     const Caller caller{.request_id = "a request id that is longer than a short string"};
     allocations_left = n;
     try {
-      api.serve(path, body, caller, reply);
+      api.serve(*Registry<EndpointInfo>::find(name), body, caller, reply);
     } catch (...) {
       allocations_left = -1;
-      FAIL() << path << ": an exception left serve() at allocation " << n;
+      FAIL() << name << ": an exception left serve() at allocation " << n;
     }
     allocations_left = -1;
-    ASSERT_TRUE(eventually([&] { return reply->status != 0; })) << path << ": no answer at allocation " << n;
+    ASSERT_TRUE(eventually([&] { return reply->status != 0; })) << name << ": no answer at allocation " << n;
     if (reply->status == 200) ++served;
     if (reply->status == 503) ++refused;
-    ASSERT_TRUE(reply->status == 200 || reply->status == 503) << path << ": " << reply->status << " at " << n;
+    ASSERT_TRUE(reply->status == 200 || reply->status == 503) << name << ": " << reply->status << " at " << n;
   }
-  EXPECT_EQ(served, 3) << path;
-  EXPECT_GT(refused, 5) << path;
-  EXPECT_TRUE(eventually([&] { return engine.running() == 0; })) << path << ": a request was left at the engine";
+  EXPECT_EQ(served, 3) << name;
+  EXPECT_GT(refused, 5) << name;
+  EXPECT_TRUE(eventually([&] { return engine.running() == 0; })) << name << ": a request was left at the engine";
 }
 
 TEST(AllocationFailure, EndsOneRequest) {
   const std::string text(1000, 'a');
-  fail_each_allocation("/v1/chat/completions", R"({"model":"fake","messages":[{"role":"user","content":")" + text +
-                                                   R"("}],"unknown":1,"stop":")" + text + "b\"}");
-  fail_each_allocation("/v1/completions", R"({"model":"fake","prompt":[")" + text + "\",\"" + text +
-                                              R"("],"n":2,"echo":true,"logprobs":1})");
-  fail_each_allocation("/tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})");
+  fail_each_allocation("chat", R"({"model":"fake","messages":[{"role":"user","content":")" + text +
+                                   R"("}],"unknown":1,"stop":")" + text + "b\"}");
+  fail_each_allocation("completions", R"({"model":"fake","prompt":[")" + text + "\",\"" + text +
+                                          R"("],"n":2,"echo":true,"logprobs":1})");
+  fail_each_allocation("tokenize", R"({"prompt":")" + text + R"(","return_token_strs":true})");
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
-// The parameter table: every row is documented, and no field of a request is unbounded.
-#include "server/parameters.h"
+// Fields of all endpoints: every row is documented, and no field of a request is unbounded.
+#include "server/endpoint.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <set>
 
 #include "server/errors.h"
 
@@ -13,13 +15,33 @@ using Type = Parameter::Type;
 
 constexpr int kVocab = 1000;
 
-TEST(Parameters, TableIsDocumented) {
+const std::vector<const EndpointInfo*>& endpoints() { return Registry<EndpointInfo>::all(); }
+
+TEST(Parameters, EveryRowIsDocumented) {
   const std::string text = parameters_markdown();
-  for (const Parameter& row : parameters()) {
-    EXPECT_NE(text.find(fmt::format("| `{}` |", row.name)), std::string::npos) << row.name;
-    if (row.type == Type::kUnsupported) continue;
-    EXPECT_FALSE(row.help.empty()) << row.name;
-    EXPECT_FALSE(row.fallback.empty()) << row.name;
+  EXPECT_GE(endpoints().size(), 9u);
+  for (const EndpointInfo* endpoint : endpoints()) {
+    EXPECT_NE(text.find(fmt::format("| {} | {} | `{}`", endpoint->name, endpoint->method, endpoint->paths[0])),
+              std::string::npos);
+    for (const std::span<const Parameter> group : endpoint->parameters) {
+      for (const Parameter& row : group) {
+        EXPECT_NE(text.find(fmt::format("| `{}` |", row.name)), std::string::npos) << row.name;
+        if (row.type == Type::kUnsupported) continue;
+        EXPECT_FALSE(row.help.empty()) << row.name;
+        EXPECT_FALSE(row.fallback.empty()) << row.name;
+      }
+    }
+  }
+}
+
+TEST(Parameters, AnEndpointHasAFieldOnce) {
+  for (const EndpointInfo* endpoint : endpoints()) {
+    std::set<std::string_view> names;
+    for (const std::span<const Parameter> group : endpoint->parameters) {
+      for (const Parameter& row : group) {
+        EXPECT_TRUE(names.insert(row.name).second) << endpoint->name << " has '" << row.name << "' twice";
+      }
+    }
   }
 }
 
@@ -69,22 +91,22 @@ bool is_scalar(Type type) {
 }
 
 TEST(Parameters, NoFieldIsUnbounded) {
-  for (const Parameter& row : parameters()) {
-    const std::vector<Json> values = oversized(row);
-    EXPECT_TRUE(is_scalar(row.type) || !values.empty()) << row.name << " has no limit";
-    for (const Json& value : values) {
-      for (unsigned endpoint = 1; endpoint <= kScores; endpoint *= 2) {
-        if ((row.endpoints & endpoint) == 0) continue;
-        RequestFields fields;
-        UnknownFields unknown;
-        try {
-          read_parameters(static_cast<Endpoint>(endpoint), Json{{std::string(row.name), value}}, kVocab, fields,
-                          unknown);
-          ADD_FAILURE() << row.name << " took " << dump_json(value).size() << " bytes";
-        } catch (const ApiError& e) {
-          EXPECT_TRUE(e.code.ends_with("_above_max_length") || e.code.ends_with("_above_max_size"))
-              << row.name << ": " << e.message;
-          EXPECT_EQ(e.param, row.name);
+  for (const EndpointInfo* endpoint : endpoints()) {
+    for (const std::span<const Parameter> group : endpoint->parameters) {
+      for (const Parameter& row : group) {
+        const std::vector<Json> values = oversized(row);
+        EXPECT_TRUE(is_scalar(row.type) || !values.empty()) << row.name << " has no limit";
+        for (const Json& value : values) {
+          Fields fields;
+          UnknownFields unknown;
+          try {
+            read_parameters(endpoint->parameters, Json{{std::string(row.name), value}}, kVocab, fields, unknown);
+            ADD_FAILURE() << row.name << " took " << dump_json(value).size() << " bytes";
+          } catch (const ApiError& e) {
+            EXPECT_TRUE(e.code.ends_with("_above_max_length") || e.code.ends_with("_above_max_size"))
+                << row.name << ": " << e.message;
+            EXPECT_EQ(e.param, row.name);
+          }
         }
       }
     }

@@ -18,8 +18,8 @@ Json usage_json(int64_t prompt, int64_t completion, int64_t cached) {
 
 }  // namespace
 
-OpenAiFormat::OpenAiFormat(const Engine& engine, FormatOptions options)
-    : engine_(engine),
+OpenAiFormat::OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
+    : engine_(std::move(engine)),
       options_(std::move(options)),
       prompt_logprobs_(static_cast<size_t>(options_.prompts)),
       created_(std::time(nullptr)),

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "server/generation.h"
+#include "server/openai/dialect.h"
 
 namespace sluice::server {
 
@@ -33,7 +34,7 @@ class OpenAiFormat : public AnswerFormat {
   std::string stream_end() final;
   std::string stream_error(const ApiError& error) final;
   std::string body() final;
-  HttpResponse error_response(const ApiError& error) final { return to_response(error); }
+  HttpResponse error_response(const ApiError& error) final { return to_response(error, kOpenAi); }
 
  protected:
   struct Choice {
@@ -45,7 +46,7 @@ class OpenAiFormat : public AnswerFormat {
     Usage usage;
   };
 
-  OpenAiFormat(const Engine& engine, FormatOptions options);
+  OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions options);
 
   // Adds an event to its choice; with `stream`, returns the chunks for it.
   virtual std::string add(int prompt, int index, Choice& choice, Event& event) = 0;
@@ -59,7 +60,7 @@ class OpenAiFormat : public AnswerFormat {
   // Log probabilities that belong to the text: without the token that ended it.
   std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
 
-  const Engine& engine_;
+  const std::shared_ptr<const Engine> engine_;
   const FormatOptions options_;
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // by prompt
 

@@ -1,6 +1,5 @@
 // Answers of the OpenAI API: shapes of both routes, streamed and whole, and the way without HTTP.
-#include "server/openai/openai.h"
-
+#include "server/api.h"
 #include "server/server_fixture.h"
 
 namespace sluice {
@@ -326,7 +325,7 @@ TEST_F(OpenAi, FaultsBecomeErrors) {
 }
 
 TEST_F(OpenAi, WithoutHttp) {
-  server::OpenAiApi api(engine, {.model_names = {"m"}});
+  server::Api api(server::single_model(engine, {"m"}), {});
   const Json messages = {{{"role", "user"}, {"content", "hi"}}};
   const server::ApiResult good = api.complete("/v1/chat/completions", {{"model", "m"}, {"messages", messages}});
   EXPECT_EQ(good.status, 200);
