@@ -1,4 +1,4 @@
-// A generation request and the events that answer it. Plain values; all validation happens in Engine::submit.
+// A generation request and the events that answer it. Plain values; Engine::submit validates them.
 #pragma once
 
 #include <chrono>
@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "sluice/shared_list.h"
@@ -49,13 +50,14 @@ struct SamplingParams {
 struct Request {
   std::string id{};                     // for logs; need not be unique
   std::vector<TokenId> prompt{};        // at least one token
-  std::string prompt_param = "prompt";  // the request's field that errors about the prompt name
+  std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
   SamplingParams sampling{};
-  int n = 1;                 // independent continuations; they share the prompt's cache blocks
-  int priority = 0;          // lower is served first under the priority policy
-  std::string cache_salt{};  // tenant: prefixes are shared only between equal salts
-  std::optional<std::chrono::steady_clock::time_point>
-      deadline{};  // past it the request ends with FinishReason::kAbort
+  bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
+  int n = 1;                           // independent continuations; they share the prompt's cache blocks
+  int priority = 0;                    // lower is served first under the priority policy
+  std::string cache_salt{};            // tenant: prefixes are shared only between equal salts
+  // Past it the request ends with FinishReason::kAbort.
+  std::optional<std::chrono::steady_clock::time_point> deadline{};
 };
 
 enum class FinishReason {
@@ -85,20 +87,47 @@ struct TokenLogprobs {
 
 struct Usage {
   int prompt_tokens = 0;
-  int cached_tokens = 0;      // of the prompt, found in the prefix cache
+  int cached_tokens = 0;      // prompt tokens that were found in the prefix cache
   int completion_tokens = 0;  // of this choice, the end token included
 };
+
+// Pieces of an answer. Those of a choice, put together in order, are the answer.
+struct TextDelta {
+  std::string text{};  // whole UTF-8 characters
+};
+struct ReasoningDelta {
+  std::string text{};  // what the model thinks before it answers
+};
+struct ToolCallBegin {
+  int index = 0;  // calls of a choice count from 0
+  std::string id{};
+  std::string name{};
+};
+struct ToolCallArguments {
+  int index = 0;
+  std::string json{};  // the next piece of the JSON text
+};
+using Delta = std::variant<TextDelta, ReasoningDelta, ToolCallBegin, ToolCallArguments>;
 
 // One piece of the answer to one choice. Events of a choice come in order; the last one of each choice has `finish`.
 struct Event {
   int index = 0;                                 // choice, 0 .. n-1
-  std::string text{};                            // newly complete text; may be empty
-  std::vector<TokenId> tokens{};                 // the tokens of this step, special and end tokens included
+  std::vector<Delta> deltas{};                   // newly complete pieces of the answer; may be empty
+  std::vector<TokenId> tokens{};                 // tokens of this step, special and end tokens included
   std::vector<TokenLogprobs> logprobs{};         // one per token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
   std::optional<Finish> finish{};
   bool last = false;  // nothing follows for the whole request
   Usage usage{};      // of this choice so far
 };
+
+// The text of an event: its text deltas together.
+inline std::string event_text(const Event& event) {
+  std::string text;
+  for (const Delta& delta : event.deltas) {
+    if (const auto* piece = std::get_if<TextDelta>(&delta)) text += piece->text;
+  }
+  return text;
+}
 
 }  // namespace sluice

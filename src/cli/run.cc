@@ -47,7 +47,7 @@ int run_prompt(Engine& engine, const Arguments& a) {
 class BatchRun {
  public:
   BatchRun(Engine& engine, const Arguments& a, int in_flight)
-      : api_(server::single_model(engine, a.served_model_name), {}),
+      : api_(server::Models::single(engine, a.served_model_name), {}),
         in_flight_limit_(in_flight),
         input_(a.input),
         part_(a.output + ".part") {

@@ -1,4 +1,4 @@
-// One thread: token events in, text events out.
+// One thread takes token events and hands out text events.
 #include "engine/frontend.h"
 
 #include "base/log.h"
@@ -92,7 +92,7 @@ void Frontend::time_token(Stream& stream, Choice& choice, const SequenceEvent& e
   ++choice.completion_tokens;
 }
 
-// The text the event adds to its choice; sets `finish` when a stop string ends it.
+// Returns the text that the event adds to its choice. Sets `finish` when a stop string ends the choice.
 std::string Frontend::text_of(Stream& stream, Choice& choice, const SequenceEvent& event,
                               std::optional<Finish>& finish) {
   const SamplingParams& sampling = stream.request.sampling;
@@ -127,14 +127,15 @@ void Frontend::deliver(SequenceEvent& event) {
   out.prompt_logprobs = std::move(event.prompt_logprobs);
   if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
-  out.text = text_of(*stream, choice, event, out.finish);
+  choice.parser->push(text_of(*stream, choice, event, out.finish), out.deltas);
+  if (out.finish) choice.parser->finish(out.deltas);
   if (event.token) out.tokens.push_back(*event.token);
   if (event.logprobs) out.logprobs.push_back(std::move(*event.logprobs));
   if (out.finish) {
     if (!ended_by_engine) stop_choice_(event.request, event.index);
     choice.ended = true;
     out.last = --stream->open == 0;
-    // A fault or an abort of one choice is what the whole request is counted as.
+    // Metrics count the request by the worst end of its choices.
     if (static_cast<int>(out.finish->reason) > static_cast<int>(stream->reason)) stream->reason = out.finish->reason;
   }
   if (out.last) {

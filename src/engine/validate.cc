@@ -1,4 +1,4 @@
-// Ranges of sampling parameters and token ids.
+// One function per kind of range.
 #include "engine/validate.h"
 
 #include <fmt/core.h>

@@ -1,7 +1,7 @@
 // The API over the served models: requests in JSON to answers in JSON, for all registered endpoints. Usable without
 // HTTP:
 //
-//   Api api(single_model(engine, {"minnow"}), {});
+//   Api api(Models::single(engine, {"minnow"}), {});
 //   ApiResult result = api.complete("/v1/chat/completions", {{"model", "minnow"}, {"messages", ...}});
 #pragma once
 

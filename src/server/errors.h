@@ -10,14 +10,14 @@
 
 namespace sluice::server {
 
-// Thrown by request parsing, carried as a value by whoever answers. `param` and `code` may be empty.
+// Thrown while a request is read, and passed as a value to the code that answers. `param` and `code` may be empty.
 struct ApiError {
   int status = 400;
   std::string message = {};
   std::string param = {};                      // path of the field: "messages[2].content"
   std::string code = {};                       // machine-readable: "invalid_type"
   std::string type = "invalid_request_error";  // or "server_error", "service_unavailable_error"
-  int retry_after_s = 0;                       // > 0: a Retry-After header goes with it
+  int retry_after_s = 0;                       // seconds of a Retry-After header; 0: none
 };
 
 struct Dialect;
@@ -27,12 +27,12 @@ struct Dialect;
 HttpResponse to_response(const ApiError& error, const Dialect& dialect);
 HttpResponse to_response(const ApiError& error);
 
-// Translates what the engine throws. Texts of kInternal stay in the log.
+// Translates what the engine throws. Messages of kInternal are logged and not sent.
 ApiError to_api_error(const Error& error);
 
-// Constructors for the wordings of the OpenAI API.
+// Errors in the wordings of the OpenAI API.
 ApiError missing_parameter(std::string path);
-// expected: "an integer"; got: article and name of the value's JSON type.
+// expected: "an integer". The message also names the JSON type of `got`.
 ApiError invalid_type(std::string path, std::string_view expected, const Json& got);
 ApiError invalid_value(std::string path, std::string message);
 ApiError unsupported_parameter(std::string path, std::string_view reason);

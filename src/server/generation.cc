@@ -1,4 +1,4 @@
-// Events are queued by the engine's thread and formatted on the connection's.
+// The engine's thread queues events; the connection's thread formats them.
 #include "server/generation.h"
 
 #include <fmt/core.h>
@@ -48,8 +48,8 @@ Generation::Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::s
       job_(std::move(job)),
       running_(std::move(running)),
       reply_(std::move(reply)),
-      open_(job_.requests.size()) {
-  deadline_ = job_.requests.front().deadline;
+      open_(job_.chat ? 1 : job_.requests.size()) {
+  deadline_ = job_.chat ? job_.chat->request.deadline : job_.requests.front().deadline;
 }
 
 Generation::~Generation() { running_->remove(this); }
@@ -58,7 +58,7 @@ void Generation::start(std::shared_ptr<Engine> engine, GenerationJob job, std::s
                        const std::shared_ptr<RunningGenerations>& running) {
   const std::shared_ptr<Generation> self(new Generation(std::move(engine), std::move(job), reply, running));
   running->add(self);
-  // Weak: a reply outlives its generation only while nobody can abandon it, and must not keep it.
+  // Weak: the reply must not keep the generation alive.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto generation = weak.lock()) generation->cancel();
   });
@@ -70,13 +70,20 @@ void Generation::start(std::shared_ptr<Engine> engine, GenerationJob job, std::s
   }
 }
 
+RequestId Generation::submit(size_t prompt) {
+  EventSink sink = [self = shared_from_this(), prompt](Event event) {
+    self->push(static_cast<int>(prompt), std::move(event));
+  };
+  if (job_.chat) return engine_->submit_chat(std::move(*job_.chat), std::move(sink));
+  return engine_->submit(std::move(job_.requests[prompt]), std::move(sink));
+}
+
 void Generation::submit() {
-  for (size_t i = 0; i < job_.requests.size(); ++i) {
+  const size_t prompts = open_;  // drain() counts it down
+  for (size_t i = 0; i < prompts; ++i) {
     RequestId id = 0;
     try {
-      id = engine_->submit(std::move(job_.requests[i]), [self = shared_from_this(), i](Event event) {
-        self->push(static_cast<int>(i), std::move(event));
-      });
+      id = submit(i);
     } catch (const Error& e) {
       return abort(to_api_error(e));
     }
@@ -130,7 +137,7 @@ void Generation::push(int prompt, Event event) {
   }
 }
 
-// True when nothing is queued to drain the event.
+// Returns true when the caller must post a drain().
 bool Generation::queue(int prompt, Event event) {
   const std::lock_guard lock(mutex_);
   if (reply_ == nullptr) return false;
@@ -191,7 +198,7 @@ void Generation::finish() {
   }
 }
 
-// Before the first byte the status says it; in a stream an event does, and the missing end marker.
+// Before the first byte, the status reports the error. A stream reports it as an event and lacks the end marker.
 void Generation::fail(const ApiError& error) {
   if (done_) return;
   done_ = true;

@@ -61,7 +61,7 @@ std::string content_text(const Json& content, const FieldPath& path, UnknownFiel
   return text;
 }
 
-// Templates want arguments as an object; the API has them as JSON text.
+// Templates want arguments as an object, while the API has them as JSON text.
 Json tool_call(const Json& call, const FieldPath& path, UnknownFields& unknown) {
   expect_object(call, path);
   note_unknown(call, path, {"id", "type", "function", "index"}, unknown);

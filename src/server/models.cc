@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <thread>
 
 namespace sluice::server {
 
@@ -15,6 +16,15 @@ const ServedModel* Models::lookup(std::string_view name) const {
 }
 
 void Models::load(std::string name, std::shared_ptr<Engine> engine) {
+  // The last owner may be a request that ends on the engine's own thread, which cannot destroy the engine.
+  Engine* const object = engine.get();
+  const std::shared_ptr<Engine> handle(object, [owner = std::move(engine)](Engine*) mutable {
+    std::thread([last = std::move(owner)]() mutable { last.reset(); }).detach();
+  });
+  add(std::move(name), handle);
+}
+
+void Models::add(std::string name, std::shared_ptr<Engine> engine) {
   const std::lock_guard lock(mutex_);
   if (lookup(name) != nullptr) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("The model name '{}' is already in use.", name), "model", "");
@@ -25,7 +35,7 @@ void Models::load(std::string name, std::shared_ptr<Engine> engine) {
 void Models::alias(std::string alias, std::string_view name) {
   std::optional<ServedModel> model = find(name);
   if (!model) throw Error(ErrorCode::kNotFound, fmt::format("The model '{}' is not loaded.", name), "model", "");
-  load(std::move(alias), std::move(model->engine));
+  add(std::move(alias), std::move(model->engine));
 }
 
 bool Models::unload(std::string_view name) {
@@ -56,10 +66,10 @@ std::optional<ServedModel> Models::first() const {
   return models_.empty() ? std::nullopt : std::optional(models_.front());
 }
 
-std::shared_ptr<Models> single_model(Engine& engine, const std::vector<std::string>& names) {
+std::shared_ptr<Models> Models::single(Engine& engine, const std::vector<std::string>& names) {
   const std::shared_ptr<Engine> unowned(std::shared_ptr<void>(), &engine);
   auto models = std::make_shared<Models>();
-  models->load(names.empty() ? engine.model().name : names.front(), unowned);
+  models->add(names.empty() ? engine.model().name : names.front(), unowned);
   for (size_t i = 1; i < names.size(); ++i) models->alias(names[i], names.front());
   return models;
 }

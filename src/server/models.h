@@ -21,7 +21,12 @@ struct ServedModel {
 // Thread-safe. A request that runs owns its engine together with this table, so that unloading a model never cuts it.
 class Models {
  public:
-  // Throws Error(kInvalidRequest) when the name is taken.
+  // One model under the names, or under its own name when there are none. The engine must outlive the table and every
+  // request.
+  static std::shared_ptr<Models> single(Engine& engine, const std::vector<std::string>& names);
+
+  // Throws Error(kInvalidRequest) when the name is taken. The engine is destroyed on a thread of its own when the model
+  // is unloaded and its last request has ended.
   void load(std::string name, std::shared_ptr<Engine> engine);
   // A further name of a model. Throws Error(kNotFound) when `name` is unknown, kInvalidRequest when `alias` is taken.
   void alias(std::string alias, std::string_view name);
@@ -33,14 +38,11 @@ class Models {
   std::optional<ServedModel> first() const;  // what requests without a model get; none while nothing is loaded
 
  private:
+  void add(std::string name, std::shared_ptr<Engine> engine);
   const ServedModel* lookup(std::string_view name) const;  // with the mutex held
 
   mutable std::mutex mutex_;
   std::vector<ServedModel> models_;
 };
-
-// One model under the names, or under its own name when there are none. The engine must outlive the table and every
-// request.
-std::shared_ptr<Models> single_model(Engine& engine, const std::vector<std::string>& names);
 
 }  // namespace sluice::server

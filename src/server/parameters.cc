@@ -1,4 +1,4 @@
-// Validation by the rows, and the rows for readers.
+// Checks values against rows, and prints rows for documentation.
 #include "server/parameters.h"
 
 #include <fmt/core.h>
@@ -33,7 +33,7 @@ void check_number(const Json& value, const FieldPath& path, double min, double m
 }
 
 void check_integer(const Json& value, const FieldPath& path, double min, double max) {
-  // The range of a row is given in doubles: 2^63 stands for the largest int64.
+  // Ranges are doubles: 2^63 stands for the largest int64.
   const auto bound = [](double b) { return b >= 0x1p63 ? INT64_MAX : static_cast<int64_t>(b); };
   expect_integer(value, path, bound(min), bound(max));
 }

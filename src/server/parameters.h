@@ -33,11 +33,11 @@ struct Parameter {
 
   std::string_view name = {};
   Type type = Type::kAny;
-  double min = 0, max = 0;              // of numbers, both inclusive unless above_min; no range when equal
+  double min = 0, max = 0;              // inclusive range of numbers; no range when equal
   bool above_min = false;               // the range excludes min itself
-  size_t min_items = 0, max_items = 0;  // of arrays and objects; max_items 0: only max_bytes limits them
-  // Of strings: bytes; of kStrings: bytes of all strings together; of others: bytes of compact JSON text, in which
-  // strings count without escapes. 0 only for scalars and for kTokenIds and kTokenBias, which max_items limits.
+  size_t min_items = 0, max_items = 0;  // items of arrays and objects; max_items 0: max_bytes alone limits them
+  // Bytes of a string, of all strings of kStrings together, or else of the compact JSON text without escapes. 0 only
+  // for scalars and for kTokenIds and kTokenBias, which max_items limits.
   size_t max_bytes = 0;
   bool required = false;
   std::string_view fallback = {};  // the default, for readers
@@ -47,7 +47,7 @@ struct Parameter {
   void (*set)(Fields& fields, const Json& value) = nullptr;
 };
 
-// Fields of a request body, at most.
+// The most fields of a request body.
 inline constexpr size_t kMaxFields = 1024;
 
 // Checks a request's fields against the rows and collects them. Throws ApiError for the first wrong one; unknown fields
@@ -58,20 +58,20 @@ void read_parameters(std::span<const std::span<const Parameter>> groups, const J
 // Checks one value, which is not null, without storing it. Throws ApiError.
 void check_parameter(const Parameter& row, const Json& value, int vocab);
 
-// Checks of one value, for nested fields. `path` is what errors name. Throw ApiError (invalid_type, ..._value).
+// Check one value of a nested field. Errors name `path`. They throw ApiError (invalid_type, ..._value).
 const std::string& expect_string(const Json& value, const FieldPath& path);
 bool expect_boolean(const Json& value, const FieldPath& path);
 const Json& expect_object(const Json& value, const FieldPath& path);
 const Json& expect_array(const Json& value, const FieldPath& path, size_t min_items = 0, size_t max_items = 0);
 int64_t expect_integer(const Json& value, const FieldPath& path, int64_t min, int64_t max);
 TokenId expect_token_id(const Json& value, const FieldPath& path, int vocab);
-// An array of at least one token id.
+// Expects an array of at least one token id.
 std::vector<TokenId> expect_token_ids(const Json& value, const FieldPath& path, int vocab);
 
-// Bytes of the value's compact JSON text, strings without escapes. Stops counting above `limit`.
+// Counts the bytes of the value's compact JSON text without escapes. Stops counting above `limit`.
 size_t json_bytes(const Json& value, size_t limit);
 
-// Cells of the documentation; empty where a row has nothing to say.
+// Cells of the documentation. Empty when there is nothing to say.
 std::string type_text(const Parameter& row);
 std::string range_text(const Parameter& row);
 std::string items_text(const Parameter& row);     // most items

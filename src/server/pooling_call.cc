@@ -1,4 +1,4 @@
-// One result, one answer.
+// Turns one result into one answer.
 #include "server/pooling_call.h"
 
 #include "base/log.h"
@@ -19,7 +19,7 @@ void PoolingCall::start(std::shared_ptr<Engine> engine, PoolingJob job, std::sha
                         const std::shared_ptr<RunningGenerations>& running) {
   const std::shared_ptr<PoolingCall> self(new PoolingCall(std::move(engine), std::move(job), reply, running));
   running->add(self);
-  // Weak: a reply outlives its call only while nobody can abandon it, and must not keep it.
+  // Weak: the reply must not keep the call alive.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto call = weak.lock()) call->cancel();
   });
@@ -82,7 +82,7 @@ void PoolingCall::push(PoolingResult result) {
     const std::lock_guard posting(posting_mutex_);
     const auto to = reply();
     if (to == nullptr) return;
-    // Functions must be copyable: the result is not copied with them.
+    // A std::function is copyable; the shared pointer avoids copies of the result.
     to->run([self = shared_from_this(), result = std::make_shared<const PoolingResult>(std::move(result))] {
       self->answer(self->response_to(*result));
     });

@@ -66,7 +66,7 @@ struct Server::Impl final : HttpHandler {
   Impl(Engine& e, const ServerOptions& o)
       : engine(e),
         options(o),
-        api(single_model(e, o.served_model_name), api_options(o)),
+        api(Models::single(e, o.served_model_name), api_options(o)),
         http(transport_options(o), *this),
         gate(o, http.loopback(), router),
         workers(o.io_threads) {

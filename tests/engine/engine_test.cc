@@ -2,10 +2,12 @@
 #include "sluice/engine.h"
 
 #include <gtest/gtest.h>
+
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -140,6 +142,46 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
     divided.numa = parts;
     expect_same_in_batch(divided, requests, expected, std::string("numa ") + parts);
   }
+}
+
+// Renders, tokenizes and answers a conversation, or says what is wrong with it.
+TEST(Engine, SubmitsChats) {
+  Engine& engine = shared_engine();
+  const auto chat = [](int max_tokens) {
+    ChatRequest request{.request = {}, .chat = ChatPrompt::user(kQuestions[0])};
+    request.request.prompt_param = "messages";
+    request.request.sampling.temperature = 0;
+    request.request.sampling.max_tokens = max_tokens;
+    return request;
+  };
+  const auto answer = [&](ChatRequest request) {
+    std::promise<std::string> promise;
+    std::string text;
+    engine.submit_chat(std::move(request), [&](const Event& event) {
+      text += event_text(event);
+      if (event.last) promise.set_value(text);
+    });
+    return promise.get_future().get();
+  };
+  const std::string expected = run_alone(engine, question(engine, kQuestions[0])).text;
+  EXPECT_FALSE(expected.empty());
+  EXPECT_EQ(answer(chat(40)), expected);
+  const int context = engine.model().max_model_len;
+  ChatRequest by_default = chat(context);
+  by_default.request.max_tokens_is_default = true;
+  EXPECT_EQ(answer(by_default), expected);
+  const auto error = [&](ChatRequest request) {
+    try {
+      engine.submit_chat(std::move(request), [](const Event&) { ADD_FAILURE() << "an event of a refused request"; });
+    } catch (const Error& e) {
+      return e.param + "/" + e.reason;
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(error(chat(context)), "messages/context_length_exceeded");
+  ChatRequest longer = chat(1);
+  longer.chat = ChatPrompt::user(std::string(static_cast<size_t>(context) * 20, 'a'));
+  EXPECT_EQ(error(longer), "messages/context_length_exceeded");
 }
 
 TEST(Engine, SeededSamplesDoNotDependOnTheBatch) {

@@ -54,7 +54,7 @@ class StatusReply final : public HttpReply {
 // Serves the body once for each of its allocations.
 void fail_each_allocation(std::string_view name, const std::string& body) {
   FakeEngine engine;
-  Api api(single_model(engine, {"fake"}), {});
+  Api api(Models::single(engine, {"fake"}), {});
   int served = 0, refused = 0;
   for (int n = 0; served < 3 && n < 2000; ++n) {
     const auto reply = std::make_shared<StatusReply>();

@@ -49,7 +49,7 @@ class ChatFormat final : public OpenAiFormat {
     Json content;
     if (options_.logprobs) content = logprobs_content(*engine_, text_logprobs(event), options_.top_logprobs);
     if (options_.stream) return add_to_stream(index, choice, event, content);
-    choice.text += event.text;
+    choice.text += event_text(event);
     if (options_.logprobs) {
       if (choice.logprobs.is_null()) choice.logprobs = Json::array();
       for (Json& entry : content) choice.logprobs.push_back(std::move(entry));
@@ -63,8 +63,9 @@ class ChatFormat final : public OpenAiFormat {
       choice.begun = true;
       out += chunk(choice_json(index, R"({"role":"assistant","content":""})", nullptr, std::nullopt), event.usage);
     }
-    if (!event.text.empty() || (content.is_array() && !content.empty())) {
-      out += chunk(choice_json(index, fmt::format(R"({{"content":{}}})", dump_json(event.text)), content, std::nullopt),
+    const std::string text = event_text(event);
+    if (!text.empty() || (content.is_array() && !content.empty())) {
+      out += chunk(choice_json(index, fmt::format(R"({{"content":{}}})", dump_json(text)), content, std::nullopt),
                    event.usage);
     }
     if (event.finish) out += chunk(choice_json(index, "{}", nullptr, event.finish), event.usage);
@@ -148,7 +149,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
     refused("documents"),
 });
 
-// Rules between fields.
+// Checks rules between fields.
 void check(Call& call) {
   const auto& chat = call.fields.of<ChatFields>();
   const auto& conversation = call.fields.of<ConversationFields>();
@@ -174,28 +175,29 @@ void run(Call& call) {
   const auto& generation = call.fields.of<GenerationFields>();
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
 
-  Request request = base_request(call);
-  request.prompt = tokenize_chat(call, chat.tool_choice != "none");
-  request.prompt_param = "messages";
-  fit_context(call, "messages", generation.has_max_tokens || chat.has_max_completion_tokens, request);
+  ChatRequest request{.request = base_request(call),
+                      .chat = chat_prompt(call, /*with_tools=*/chat.tool_choice != "none"),
+                      .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
+  request.request.prompt_param = "messages";
+  request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
 
   GenerationJob job;
   job.stream = generation.stream;
   job.headers = call.warnings();
-  job.format = std::make_unique<ChatFormat>(call.model.engine,
-                                            FormatOptions{.id = "chatcmpl-" + call.request_id,
-                                                          .object = "chat.completion",
-                                                          .chunk_object = "chat.completion.chunk",
-                                                          .model = call.model.name,
-                                                          .fingerprint = fingerprint(call.info()),
-                                                          .n = generation.n,
-                                                          .stream = generation.stream,
-                                                          .include_usage = generation.include_usage,
-                                                          .continuous_usage = generation.continuous_usage,
-                                                          .logprobs = chat.want_logprobs,
-                                                          .top_logprobs = chat.top_logprobs,
-                                                          .keep_stop = request.sampling.include_stop_str_in_output});
-  job.requests.push_back(std::move(request));
+  job.format = std::make_unique<ChatFormat>(
+      call.model.engine, FormatOptions{.id = "chatcmpl-" + call.request_id,
+                                       .object = "chat.completion",
+                                       .chunk_object = "chat.completion.chunk",
+                                       .model = call.model.name,
+                                       .fingerprint = fingerprint(call.info()),
+                                       .n = generation.n,
+                                       .stream = generation.stream,
+                                       .include_usage = generation.include_usage,
+                                       .continuous_usage = generation.continuous_usage,
+                                       .logprobs = chat.want_logprobs,
+                                       .top_logprobs = chat.top_logprobs,
+                                       .keep_stop = request.request.sampling.include_stop_str_in_output});
+  job.chat = std::move(request);
   call.generate(std::move(job));
 }
 

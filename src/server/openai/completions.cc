@@ -23,7 +23,7 @@ struct CompletionFields {
   bool echo = false;
 };
 
-// What echo gives back of a prompt.
+// A prompt that echo repeats in the answer.
 struct Echo {
   std::string text;
   std::vector<TokenId> tokens;
@@ -31,7 +31,7 @@ struct Echo {
 
 struct CompletionOptions {
   std::vector<Echo> echo;        // one per prompt, or none
-  bool prompt_logprobs = false;  // asked for by name, not by echo
+  bool prompt_logprobs = false;  // the client asked for them; echo alone does not count
   bool discard_output = false;   // echo with max_tokens 0: only the prompt is scored
 };
 
@@ -54,7 +54,7 @@ class CompletionFormat final : public OpenAiFormat {
     const auto p = static_cast<size_t>(prompt);
     if (more_.discard_output) choice.usage.completion_tokens = event.usage.completion_tokens = 0;
     if (!options_.stream || !options_.logprobs || more_.echo.empty()) return add_now(p, index, choice, event);
-    // The prompt's log probabilities come with the first event of choice 0, and every choice starts with them.
+    // Every choice starts with the prompt's log probabilities, which come with the first event of choice 0.
     if (index % options_.n != 0 && !held_[p].released) {
       held_[p].events.emplace_back(index, &choice, std::move(event));
       return {};
@@ -71,7 +71,7 @@ class CompletionFormat final : public OpenAiFormat {
     if (options_.logprobs) logprobs = empty_logprobs();
     if (options_.stream && !choice.begun) begin(prompt, choice, text, logprobs);
     if (!more_.discard_output) {
-      text += event.text;
+      text += event_text(event);
       if (options_.logprobs) {
         for (const TokenLogprobs& token : text_logprobs(event)) append(logprobs, choice, token);
       }
@@ -88,7 +88,7 @@ class CompletionFormat final : public OpenAiFormat {
                  event.usage);
   }
 
-  // What comes before the first generated token.
+  // Prints what comes before the first generated token.
   void begin(size_t prompt, Choice& choice, std::string& text, Json& logprobs) {
     choice.begun = true;
     if (more_.echo.empty()) return;
@@ -145,7 +145,7 @@ class CompletionFormat final : public OpenAiFormat {
     const auto prompt = static_cast<size_t>(index / options_.n);
     Json logprobs;
     if (!more_.echo.empty()) {
-      // Offsets of the output were counted from 0: the prompt goes before it.
+      // The prompt goes before the output, whose offsets were counted from 0.
       Json prompt_part = empty_logprobs();
       std::string text;
       Choice start;
@@ -230,7 +230,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
     refused("prompt_embeds"),
 });
 
-// Rules between fields, for so many prompts.
+// Checks rules between fields. `prompts` is the number of prompts.
 void check(Call& call, size_t prompts) {
   const auto& fields = call.fields.of<CompletionFields>();
   const auto n = static_cast<size_t>(call.fields.of<GenerationFields>().n);
@@ -254,7 +254,8 @@ Request request_of(Call& call, const PromptItem& item) {
   } else {
     request.prompt = expect_token_ids(*item.value, item.path, call.info().vocab_size);
   }
-  fit_context(call, "prompt", call.fields.of<GenerationFields>().has_max_tokens, request);
+  request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  fit_context(request, call.info().max_model_len, "prompt");
   return request;
 }
 

@@ -83,7 +83,7 @@ std::string base64(std::span<const float> values) {
   return out;
 }
 
-// Shortest decimals that give the same fp32 again.
+// Prints the shortest decimals that round to the same fp32 values.
 std::string numbers(std::span<const float> values) {
   std::string out = "[";
   for (size_t i = 0; i < values.size(); ++i) {
@@ -98,7 +98,7 @@ bool all_integers(const Json& array) {
   return std::all_of(array.begin(), array.end(), [](const Json& v) { return v.is_number_integer(); });
 }
 
-// The model's prompt that the request names, to be put before texts.
+// Returns the model's prompt that the request names. It goes before each text.
 std::string prompt_of(const Call& call, const EmbeddingFields& fields) {
   const ModelInfo& model = call.info();
   const std::string name = fields.prompt_name.value_or(model.default_prompt);
@@ -141,8 +141,9 @@ void run(Call& call) {
   if (model.task != Task::kEmbed) refuse_task(call, "give embeddings");
   const auto& fields = call.fields.of<EmbeddingFields>();
   if (fields.dimensions > model.vector_size) {
-    throw invalid_value("dimensions", fmt::format("Invalid 'dimensions': vectors of this model have {} dimensions.",
-                                                  model.vector_size));
+    throw invalid_value("dimensions", fmt::format("Invalid 'dimensions': expected at most the {} dimensions of this "
+                                                  "model's vectors, but got {}.",
+                                                  model.vector_size, fields.dimensions));
   }
   PoolingJob job{.request = {.id = call.request_id,
                              .texts = read_texts(call, fields),

@@ -13,7 +13,9 @@ using Type = Parameter::Type;
 
 void set_truncate(Fields& f, const Json& v) {
   f.of<PoolingFields>().truncate = v.get<int>();
-  if (v == 0) throw invalid_value("truncate_prompt_tokens", "Invalid 'truncate_prompt_tokens': nothing would be left.");
+  if (v == 0)
+    throw invalid_value("truncate_prompt_tokens",
+                        "Invalid 'truncate_prompt_tokens': expected -1 or at least 1, but got 0.");
 }
 
 constexpr Parameter kTruncation[] = {{.name = "truncate_prompt_tokens",
@@ -39,7 +41,7 @@ PooledText encode_text(Call& call, std::string_view text, std::optional<std::str
                        const std::string& path) {
   const int context = call.info().max_model_len;
   const int asked = call.fields.of<PoolingFields>().truncate;
-  if (asked == 0) check_text_length(call, text.size() + (pair ? pair->size() : 0), path);
+  if (asked == 0) check_text_length(text.size() + (pair ? pair->size() : 0), context, path);
   const int truncate = asked < 0 ? context : asked;
   if (truncate > context) {
     throw invalid_value("truncate_prompt_tokens",
@@ -57,7 +59,7 @@ void expect_scores(const Call& call) {
   const ModelInfo& model = call.info();
   if (model.task == Task::kGenerate) refuse_task(call, "score texts");
   if (model.task == Task::kScore && model.vector_size != 1) {
-    refuse_task(call, fmt::format("score pairs of texts by one number but by {} labels", model.vector_size));
+    refuse_task(call, fmt::format("give one score per pair of texts, but {} labels", model.vector_size));
   }
 }
 

@@ -52,19 +52,9 @@ Request base_request(Call& call) {
   return request;
 }
 
-void check_text_length(const Call& call, size_t bytes, const std::string& param, size_t accepted) {
-  const auto context = static_cast<size_t>(call.info().max_model_len);
-  if (bytes <= std::max(context * kBytesPerToken, accepted)) return;
-  throw ApiError{.message = fmt::format("This model's maximum context length is {} tokens. However, your {} has {} "
-                                        "bytes of text, which is more than {} tokens can hold.",
-                                        context, param, bytes, context),
-                 .param = param,
-                 .code = "context_length_exceeded"};
-}
-
 std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bool add_special_tokens,
                                    const std::string& param, size_t accepted) {
-  check_text_length(call, text.size(), param, accepted);
+  check_text_length(text.size(), call.info().max_model_len, param, accepted);
   return call.engine().tokenize(text, add_special_tokens);
 }
 
@@ -85,30 +75,6 @@ std::vector<TokenId> tokenize_chat(Call& call, bool with_tools) {
   const std::string text = call.engine().render_chat(chat_prompt(call, with_tools));
   // Templates write the special tokens themselves.
   return tokenize_text(call, text, call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false), "messages");
-}
-
-void fit_context(const Call& call, std::string_view what, bool asked, Request& request) {
-  const int64_t context = call.info().max_model_len;
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  if (prompt == 0) {
-    throw invalid_value(request.prompt_param, fmt::format("Invalid '{}': it has no tokens.", request.prompt_param));
-  }
-  if (!asked && request.sampling.max_tokens) {
-    request.sampling.max_tokens =
-        static_cast<int>(std::clamp<int64_t>(context - prompt, 1, *request.sampling.max_tokens));
-  }
-  const int64_t completion = request.sampling.max_tokens.value_or(1);
-  if (prompt + completion <= context) return;
-  std::string message = fmt::format("This model's maximum context length is {} tokens. However, ", context);
-  if (prompt >= context) {
-    message += fmt::format("your {0} resulted in {1} tokens. Please reduce the length of the {0}.", what, prompt);
-  } else {
-    message += fmt::format(
-        "you requested {0} tokens ({1} in the {3}, {2} in the completion). Please reduce the length "
-        "of the {3} or completion.",
-        prompt + completion, prompt, completion, what);
-  }
-  throw ApiError{.message = std::move(message), .param = request.prompt_param, .code = "context_length_exceeded"};
 }
 
 std::string fingerprint(const ModelInfo& model) {

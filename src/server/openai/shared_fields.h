@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "server/endpoint.h"
 #include "server/openai/dialect.h"
+#include "sluice/context.h"
 
 namespace sluice::server {
 
@@ -18,10 +19,6 @@ inline constexpr size_t kLabelBytes = 1 << 10;   // names, salts, small options
 inline constexpr size_t kTextBytes = 8 << 20;    // one text: about two million tokens
 inline constexpr size_t kTextsBytes = 16 << 20;  // several texts, or their token ids
 inline constexpr double kIntMax = 2147483647;
-
-// Text of so many bytes per token of context cannot fit: refused before any time is spent on tokenizing it.
-inline constexpr size_t kBytesPerToken = 16;
-inline constexpr size_t kBytesAlways = 4096;  // accepted whatever the context
 
 // Groups of rows. The field "model" comes in two groups: required, or else the first model.
 std::span<const Parameter> model_parameter();
@@ -71,9 +68,7 @@ void check_generation(Call& call, bool echo);
 // A request for the engine with everything but its prompt.
 Request base_request(Call& call);
 
-// Throws ApiError(context_length_exceeded) for text that cannot fit the context, unless it has at most `accepted`
-// bytes.
-void check_text_length(const Call& call, size_t bytes, const std::string& param, size_t accepted = kBytesAlways);
+// Tokens of a text. Throws Error(context_length_exceeded), see check_text_length.
 std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bool add_special_tokens,
                                    const std::string& param, size_t accepted = kBytesAlways);
 
@@ -81,10 +76,6 @@ std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bo
 ChatPrompt chat_prompt(Call& call, bool with_tools);
 // The conversation through the chat template and the tokenizer.
 std::vector<TokenId> tokenize_chat(Call& call, bool with_tools);
-
-// Throws ApiError(context_length_exceeded) in OpenAI's wording unless prompt and completion fit. `what` is "messages"
-// or "prompt". Unless the client `asked` for a length, max_tokens is a default and gives way to the context.
-void fit_context(const Call& call, std::string_view what, bool asked, Request& request);
 
 // Equal as long as answers are made the same way: "fp_0123456789ab".
 std::string fingerprint(const ModelInfo& model);

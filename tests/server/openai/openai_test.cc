@@ -325,7 +325,7 @@ TEST_F(OpenAi, FaultsBecomeErrors) {
 }
 
 TEST_F(OpenAi, WithoutHttp) {
-  server::Api api(server::single_model(engine, {"m"}), {});
+  server::Api api(server::Models::single(engine, {"m"}), {});
   const Json messages = {{{"role", "user"}, {"content", "hi"}}};
   const server::ApiResult good = api.complete("/v1/chat/completions", {{"model", "m"}, {"messages", messages}});
   EXPECT_EQ(good.status, 200);
