@@ -349,7 +349,8 @@ constexpr auto kConversation = std::to_array<Parameter>({
 
 // A setting of a sampler that is itself refused unless it is off.
 constexpr Parameter companion(std::string_view name, Type type, std::string_view help) {
-  return {.name = name, .type = type, .max_bytes = kLabelBytes, .fallback = "none", .help = help};
+  return {
+      .name = name, .type = type, .max_bytes = type == Type::kAny ? kLabelBytes : 0, .fallback = "none", .help = help};
 }
 
 constexpr auto kForeign = std::to_array<Parameter>({
