@@ -9,13 +9,12 @@ int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "usage: %s MODEL QUESTION\n", argv[0]), 2;
   try {
     const auto engine = sluice::Engine::load({.model = argv[1]});
-    sluice::Request request;
-    request.prompt = engine->tokenize(engine->render_chat(sluice::ChatPrompt::user(argv[2])), false);
-    request.sampling.temperature = 0;
-    request.sampling.max_tokens = 64;
+    sluice::ChatRequest chat{.chat = sluice::ChatPrompt::user(argv[2])};
+    chat.request.sampling.temperature = 0;
+    chat.request.sampling.max_tokens = 64;
     std::promise<void> done;
-    engine->submit(request, [&done](const sluice::Event& event) {
-      std::fputs(event.text.c_str(), stdout);
+    engine->submit_chat(chat, [&done](const sluice::Event& event) {
+      std::fputs(sluice::event_text(event).c_str(), stdout);
       std::fflush(stdout);
       if (event.last) done.set_value();
     });

@@ -1,8 +1,8 @@
-// The engine: what the server, the command line and embedding programs are written against.
+// The engine: the interface that the server, the command line and other programs use.
 //
 //   auto engine = sluice::Engine::load({.model = "models/minnow-6m"});
 //   sluice::Request request{.prompt = engine->tokenize("Hello"), .sampling = {.max_tokens = 32}};
-//   engine->submit(request, [](sluice::Event event) { std::fputs(event.text.c_str(), stdout); });
+//   engine->submit(request, [](sluice::Event event) { std::fputs(sluice::event_text(event).c_str(), stdout); });
 #pragma once
 
 #include <chrono>
@@ -24,20 +24,20 @@
 namespace sluice {
 
 struct ModelInfo {
-  std::string name{};  // the model's folder name
-  std::string path{};
+  std::string name{};     // name of the model's folder
+  std::string path{};     // the folder or file
   std::string family{};   // "llama"
-  std::string dtype{};    // type of the matrices
+  std::string dtype{};    // type of the weight matrices
   std::string backend{};  // kernels in use
   int64_t parameters = 0;
-  int max_model_len = 0;  // tokens
-  int vocab_size = 0;     // width of the logits: ids below are valid in requests
+  int max_model_len = 0;  // tokens of prompt and completion together
+  int vocab_size = 0;     // width of the logits; requests may use the ids below it
   std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;
   Task task = Task::kGenerate;
   int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
-  // kEmbed: texts to put before the input, by name, and the one for inputs that name none (empty: nothing).
+  // kEmbed: texts to put before the input, by name, and the name of the default one (empty: none).
   std::map<std::string, std::string> prompts{};
   std::string default_prompt{};
   // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
@@ -54,7 +54,14 @@ struct ChatPrompt {
   static ChatPrompt user(std::string_view text);  // one message of the user
 };
 
-// Gets events in order, on a thread of the engine; must not block and must not throw. One sink serves one request.
+// A turn of a conversation. The engine renders and tokenizes the prompt.
+struct ChatRequest {
+  Request request{};  // without a prompt
+  ChatPrompt chat{};
+  bool add_special_tokens = false;  // templates write the special tokens themselves
+};
+
+// Receives events in order, on a thread of the engine. Must not block and must not throw. One sink serves one request.
 using EventSink = std::function<void(Event)>;
 using RequestId = uint64_t;
 
@@ -62,38 +69,43 @@ struct Health {
   bool alive = false;             // idle, or a step finished lately
   bool failed = false;            // a fault ended the engine: every request got an error, none will be taken
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
-  int running = 0, waiting = 0;   // sequences; waiting: those that never ran
+  int running = 0;                // sequences
+  int waiting = 0;                // sequences that never ran
 };
 
 class Engine {
  public:
-  // Loads a model: reads the configuration, checks the memory plan, packs the weights. Throws Error. `progress` gets
-  // the share of the weights that are done, from 0 to 1, now and then; may be null.
+  // Loads a model: reads the configuration, checks the memory plan, packs the weights. Throws Error. `progress` is
+  // called now and then with the share of the weights that are loaded, from 0 to 1; may be null.
   static std::unique_ptr<Engine> load(const EngineOptions& options, const std::function<void(double)>& progress = {});
   virtual ~Engine() = default;  // ends running requests with FinishReason::kAbort
 
   virtual const ModelInfo& model() const = 0;
 
-  // Text ends; thread-safe, run on the caller's thread. Throw Error(kInvalidRequest).
+  // Text to tokens and back. Thread-safe; they run on the caller's thread. Throw Error(kInvalidRequest).
   virtual std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens = true) const = 0;
   virtual std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens = true) const = 0;
-  virtual std::string token_text(TokenId token) const = 0;   // the vocabulary's spelling, byte-level symbols and all
+  virtual std::string token_text(TokenId token) const = 0;   // the vocabulary's spelling, with byte-level symbols
   virtual std::string token_bytes(TokenId token) const = 0;  // the bytes the token stands for
   virtual std::string render_chat(const ChatPrompt& chat) const = 0;
 
   // Validates and queues a request; events follow. Throws Error(kInvalidRequest) that names the field, or
   // Error(kOverloaded) at once when the queue is full or the engine is draining; then no event comes.
   virtual RequestId submit(Request request, EventSink sink) = 0;
+  // The same for a conversation. Renders and tokenizes on the caller's thread; throws also what render_chat and
+  // fit_context (sluice/context.h) throw.
+  virtual RequestId submit_chat(ChatRequest request, EventSink sink) = 0;
   // The same for models of another task than kGenerate; one result follows. A model of one kind refuses the other's
   // requests with kInvalidRequest.
   virtual RequestId embed(PoolingRequest request, PoolingSink sink) = 0;
-  // A text, or a pair of texts, with what the model wants around it, for embed(). Not longer than max_model_len, or
-  // than `truncate` tokens if that is more than 0: more is an error without `truncate`, else cut off at the end.
+  // Tokens of a text, or of a pair of texts, for embed(), with what the model wants around them. The limit is
+  // `truncate` tokens, or max_model_len if `truncate` is 0. Longer texts are cut off at the end if `truncate` is above
+  // 0, else they are an error.
   virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const = 0;
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;
 
-  // True when a further request would be refused with kOverloaded: asked before any work is put into it.
+  // True when a further request would be refused with kOverloaded. Ask before any work is put into one.
   virtual bool overloaded() const = 0;
   virtual void stop_accepting() = 0;  // draining: later submits are refused, running requests go on
   virtual Health health() const = 0;  // never blocks on the engine

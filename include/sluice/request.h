@@ -1,4 +1,4 @@
-// A generation request and the events that answer it. Plain values; all validation happens in Engine::submit.
+// A generation request and the events that answer it. Plain values; Engine::submit validates them.
 #pragma once
 
 #include <chrono>
@@ -6,47 +6,59 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
+
+#include "sluice/shared_list.h"
 
 namespace sluice {
 
 using TokenId = int32_t;
 
-// How tokens are chosen. Names and meanings are vLLM's and OpenAI's. Order of processing: logit_bias and allowed
-// tokens, min_tokens, penalties, temperature, then top_k, top_p, min_p on the distribution, then one draw.
+// Limits on the stop strings of a request.
+inline constexpr size_t kMaxStopStrings = 1024;
+inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
+
+// How tokens are chosen. Names and meanings follow vLLM and OpenAI. The order of processing is: logit_bias and
+// allowed_token_ids, min_tokens, penalties, temperature, then top_k, top_p and min_p on the distribution, then one
+// sample. Engine::submit checks every range given here.
 struct SamplingParams {
-  double temperature = 1.0;         // 0: greedy (ties: the lowest id); 0 .. 2
+  double temperature = 1.0;         // 0 .. 2; 0: greedy (the lowest id wins a tie)
   int top_k = 0;                    // 0 or -1: all
   double top_p = 1.0;               // (0, 1]
-  double min_p = 0.0;               // [0, 1] relative to the most likely token
-  double repetition_penalty = 1.0;  // > 0; over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
+  double min_p = 0.0;               // [0, 1], relative to the most likely token
+  double repetition_penalty = 1.0;  // > 0, over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
   double presence_penalty = 0.0;    // -2 .. 2, over the output
   double frequency_penalty = 0.0;   // -2 .. 2, over the output
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
-  std::vector<TokenId> allowed_token_ids{};             // empty: all
-  std::optional<int64_t> seed{};    // same seed, same request: same draw whatever the batch. None: the engine's own.
-  std::vector<std::string> stop{};  // the text ends before the first of them, also when it spans tokens
-  std::vector<TokenId> stop_token_ids{};
+  SharedList<TokenId> allowed_token_ids{};              // at most as many as the vocabulary has tokens; empty: all
+  // The same seed and request give the same tokens in every batch. None: derived from the engine's seed.
+  std::optional<int64_t> seed{};
+  // The text ends before the first stop string, which may span tokens. At most kMaxStopStrings, none of them empty,
+  // of at most kMaxStopBytes together.
+  SharedList<std::string> stop{};
+  std::vector<TokenId> stop_token_ids{};  // tokens that end the text
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
-  int min_tokens = 0;                    // no end, no stop before that many output tokens
-  std::optional<int> max_tokens{};       // none: up to the context length
-  std::optional<int> logprobs{};         // n most likely alternatives of each output token; 0: only the token's own
+  int min_tokens = 0;                    // output tokens before an end token or a stop string counts
+  std::optional<int> max_tokens{};       // output tokens, at least 1; none: up to the context length
+  std::optional<int> logprobs{};         // most likely alternatives per output token; 0: only the token's own
   std::optional<int> prompt_logprobs{};  // the same for each prompt token (the first has none)
-  bool skip_special_tokens = true;
+  bool skip_special_tokens = true;       // leave special tokens out of the text
 };
 
 struct Request {
   std::string id{};                     // for logs; need not be unique
   std::vector<TokenId> prompt{};        // at least one token
-  std::string prompt_param = "prompt";  // the request's field that errors about the prompt name
+  std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
   SamplingParams sampling{};
-  int n = 1;                 // independent continuations; they share the prompt's cache blocks
-  int priority = 0;          // lower is served first under the priority policy
-  std::string cache_salt{};  // prefixes are shared only between equal salts
-  std::string tenant{};      // who asks: under fcfs, waiting requests of different tenants are admitted in turns
-  std::optional<std::chrono::steady_clock::time_point>
-      deadline{};  // past it the request ends with FinishReason::kAbort
+  bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
+  int n = 1;                           // independent continuations; they share the prompt's cache blocks
+  int priority = 0;                    // lower is served first under the priority policy
+  std::string cache_salt{};            // prefixes are shared only between equal salts
+  std::string tenant{};                // who asks: under fcfs, waiting requests of different tenants take turns
+  // Past it the request ends with FinishReason::kAbort.
+  std::optional<std::chrono::steady_clock::time_point> deadline{};
 };
 
 enum class FinishReason {
@@ -76,20 +88,47 @@ struct TokenLogprobs {
 
 struct Usage {
   int prompt_tokens = 0;
-  int cached_tokens = 0;      // of the prompt, found in the prefix cache
+  int cached_tokens = 0;      // prompt tokens that were found in the prefix cache
   int completion_tokens = 0;  // of this choice, the end token included
 };
+
+// Pieces of an answer. Those of a choice, put together in order, are the answer.
+struct TextDelta {
+  std::string text{};  // whole UTF-8 characters
+};
+struct ReasoningDelta {
+  std::string text{};  // what the model thinks before it answers
+};
+struct ToolCallBegin {
+  int index = 0;  // calls of a choice count from 0
+  std::string id{};
+  std::string name{};
+};
+struct ToolCallArguments {
+  int index = 0;
+  std::string json{};  // the next piece of the JSON text
+};
+using Delta = std::variant<TextDelta, ReasoningDelta, ToolCallBegin, ToolCallArguments>;
 
 // One piece of the answer to one choice. Events of a choice come in order; the last one of each choice has `finish`.
 struct Event {
   int index = 0;                                 // choice, 0 .. n-1
-  std::string text{};                            // newly complete text; may be empty
-  std::vector<TokenId> tokens{};                 // the tokens of this step, special and end tokens included
+  std::vector<Delta> deltas{};                   // newly complete pieces of the answer; may be empty
+  std::vector<TokenId> tokens{};                 // tokens of this step, special and end tokens included
   std::vector<TokenLogprobs> logprobs{};         // one per token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
   std::optional<Finish> finish{};
   bool last = false;  // nothing follows for the whole request
   Usage usage{};      // of this choice so far
 };
+
+// The text of an event: its text deltas together.
+inline std::string event_text(const Event& event) {
+  std::string text;
+  for (const Delta& delta : event.deltas) {
+    if (const auto* piece = std::get_if<TextDelta>(&delta)) text += piece->text;
+  }
+  return text;
+}
 
 }  // namespace sluice

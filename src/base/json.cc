@@ -46,6 +46,8 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+    constexpr int kOutOfRange = 406;  // nlohmann's number for a number that fp64 cannot hold
+    if (e.id == kOutOfRange) return fail(fmt::format("number beyond the range of 64-bit floats (byte {})", position));
     // Format of nlohmann's message: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error
     // while ..."
     std::string_view what = e.what();

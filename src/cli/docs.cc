@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "server/parameters.h"
+#include "server/endpoint.h"
 
 namespace sluice::cli {
 namespace {
@@ -18,9 +18,8 @@ int print(const std::string& page) {
         "`SLUICE_MAX_MODEL_LEN`.\n\n{}",
         options_markdown());
   } else {
-    fmt::print(
-        "# Request parameters\n\nMade by `sluice docs parameters`, from the table that validates requests.\n\n{}",
-        server::parameters_markdown());
+    fmt::print("# Request parameters\n\nMade by `sluice docs parameters`, from the rows that validate requests.\n\n{}",
+               server::parameters_markdown());
   }
   return 0;
 }

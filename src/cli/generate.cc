@@ -61,8 +61,9 @@ Answer generate(Engine& engine, Request request, const std::function<void(const 
       engine.cancel(id);
     }
     for (Event& event : batch) {
-      if (!event.text.empty()) on_text(event.text);
-      answer.text += event.text;
+      const std::string text = event_text(event);
+      if (!text.empty()) on_text(text);
+      answer.text += text;
       answer.usage = event.usage;
       if (event.finish) answer.finish = *event.finish;
       last = event.last;

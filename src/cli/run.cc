@@ -15,7 +15,7 @@
 #include "cli/command.h"
 #include "cli/generate.h"
 #include "cli/load_engine.h"
-#include "server/openai/openai.h"
+#include "server/api.h"
 
 namespace sluice::cli {
 namespace {
@@ -48,7 +48,7 @@ int run_prompt(Engine& engine, const Arguments& a) {
 class BatchRun {
  public:
   BatchRun(Engine& engine, const Arguments& a, int in_flight)
-      : api_(engine, {.model_names = a.served_model_name}),
+      : api_(server::Models::single(engine, a.served_model_name), {}),
         in_flight_limit_(in_flight),
         input_(a.input),
         part_(a.output + ".part") {
@@ -141,7 +141,7 @@ class BatchRun {
                std::string(kWidth - full, ' '), done_, open_, failed_, end ? "\n" : "");
   }
 
-  server::OpenAiApi api_;
+  server::Api api_;
   const int in_flight_limit_;
   std::ifstream input_;
   const std::string part_;

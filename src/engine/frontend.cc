@@ -1,4 +1,4 @@
-// One thread: token events in, text events out.
+// One thread takes token events and hands out text events.
 #include "engine/frontend.h"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   auto stream = std::make_shared<Stream>();
   stream->sink = std::move(sink);
   stream->open = request.n;
-  for (int i = 0; i < request.n; ++i) stream->choices.emplace_back(tokenizer_, request.sampling);
+  const auto automaton = automata_.get(request.sampling.stop);
+  for (int i = 0; i < request.n; ++i) stream->choices.emplace_back(tokenizer_, request.sampling, automaton);
   stream->times.arrival = Clock::now();
   request.prompt.clear();
   request.prompt.shrink_to_fit();
@@ -94,7 +95,7 @@ void Frontend::time_tokens(Stream& stream, Choice& choice, const SequenceEvent& 
   choice.last_token = times.last_token = now;
 }
 
-// The text that the event's tokens add to its choice. A stop string ends the choice: sets `finish` and drops the tokens
+// Returns the text that the event adds to its choice. A stop string ends the choice: sets `finish` and drops the tokens
 // after the one that completed it.
 std::string Frontend::text_of(const Stream& stream, Choice& choice, Event& event) const {
   const SamplingParams& sampling = stream.request.sampling;
@@ -140,12 +141,13 @@ void Frontend::deliver(SequenceEvent& event) {
   const bool ended_by_engine = out.finish.has_value();
   out.tokens.assign(event.tokens.begin(), event.tokens.end());
   out.logprobs = std::move(event.logprobs);
-  out.text = text_of(*stream, choice, out);
+  choice.parser->push(text_of(*stream, choice, out), out.deltas);
+  if (out.finish) choice.parser->finish(out.deltas);
   if (out.finish) {
     if (!ended_by_engine) stop_choice_(event.request, event.index);
     choice.ended = true;
     out.last = --stream->open == 0;
-    // A fault or an abort of one choice is what the whole request is counted as.
+    // Metrics count the request by the worst end of its choices.
     if (static_cast<int>(out.finish->reason) > static_cast<int>(stream->reason)) stream->reason = out.finish->reason;
   }
   if (out.last) {

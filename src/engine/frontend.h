@@ -1,5 +1,5 @@
-// The text end of generation: turns the scheduler's token events into the caller's text events. Runs on its own thread
-// so that detokenization, stop strings and sinks never delay a step.
+// Turns the scheduler's token events into the caller's events: detokenizes, finds stop strings, parses the answer. Runs
+// on its own thread, so that none of this nor a sink delays a step.
 #pragma once
 
 #include <condition_variable>
@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "chat/output_parser.h"
 #include "engine/metrics.h"
 #include "engine/stop_matcher.h"
 #include "scheduler/scheduler.h"
@@ -20,22 +21,24 @@ namespace sluice {
 
 class Frontend {
  public:
-  // stop_choice(id, index): a stop string ended that choice; the engine thread must free it. Called on this thread.
+  // Calls stop_choice(id, index) on its thread when a stop string ended that choice; the engine must free the choice.
   Frontend(const Tokenizer& tokenizer, EngineMetrics& metrics, std::function<void(RequestId, int)> stop_choice);
-  ~Frontend();  // delivers what was posted, then ends
+  ~Frontend();  // delivers all posted events first
 
   void add(RequestId id, Request request, EventSink sink);  // before the engine sees the request
   void remove(RequestId id);                                // the request was refused after all: no event comes
-  // From the engine thread, never blocks for long. Leaves memory in `events` for further ones.
+  // Takes events from the engine thread; never blocks for long. Leaves `events` empty, with capacity for further ones.
   void post(std::vector<SequenceEvent>&& events);
   int active() const;  // requests that have not ended
 
  private:
   struct Choice {
-    Choice(const Tokenizer& tokenizer, const SamplingParams& sampling)
-        : decoder(tokenizer, sampling.skip_special_tokens), stops(sampling.stop, sampling.include_stop_str_in_output) {}
+    Choice(const Tokenizer& tokenizer, const SamplingParams& sampling, std::shared_ptr<const StopAutomaton> automaton)
+        : decoder(tokenizer, sampling.skip_special_tokens),
+          stops(std::move(automaton), sampling.include_stop_str_in_output) {}
     StreamDecoder decoder;
     StopMatcher stops;
+    std::unique_ptr<OutputParser> parser = make_text_parser();
     bool ended = false;
     Clock::time_point last_token;
     int completion_tokens = 0;
@@ -58,6 +61,7 @@ class Frontend {
   const Tokenizer& tokenizer_;
   EngineMetrics& metrics_;
   const std::function<void(RequestId, int)> stop_choice_;
+  StopAutomata automata_;
 
   mutable std::mutex streams_mutex_;
   std::unordered_map<RequestId, std::shared_ptr<Stream>> streams_;

@@ -1,5 +1,5 @@
-// One thread: takes texts off a queue, as many as a step has room for, and hands out results when all texts of a
-// request are done. Between steps nothing of a text remains: no prefix cache, no preemption.
+// One thread takes as many texts off a queue as a step has room for. It hands out a result when all texts of a request
+// are done. Nothing of a text is kept between steps, so there is neither a prefix cache nor preemption.
 #include "engine/pooling_engine.h"
 
 #include <fmt/core.h>
@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-constexpr auto kHangAfter = std::chrono::seconds(60);  // without a step while there is work
+constexpr auto kHangAfter = std::chrono::seconds(60);  // time without a step while there is work
 
 struct Job {
   RequestId id = 0;
@@ -29,11 +29,12 @@ struct Job {
   PoolingSink sink;
   RequestTimes times;
   int64_t tokens = 0;
-  size_t next = 0, done = 0;  // texts that were put into a step, that have a vector
+  size_t next = 0;  // texts that were put into a step
+  size_t done = 0;  // texts that have a vector
   std::vector<std::vector<float>> vectors;
 };
 
-// A text of a step.
+// A text that is in a step.
 struct Place {
   std::shared_ptr<Job> job;
   size_t text = 0;
@@ -143,7 +144,7 @@ class PoolingEngine final : public TextEngine {
     throw Error(ErrorCode::kInvalidRequest, message, std::move(param), reason);
   }
 
-  // Nothing out of range gets past it, whoever built the request.
+  // Checks all ranges, for requests from any source.
   void check(const PoolingRequest& request) const {
     const std::string& param = request.param;
     if (request.texts.empty()) refuse(param, "empty_array", fmt::format("Invalid '{}': it has no texts.", param));
@@ -178,13 +179,13 @@ class PoolingEngine final : public TextEngine {
         if (!waiting_.empty()) step();
       }
     } catch (const std::exception& e) {
-      // Nothing in a step throws by design; memory may still run out. Every request learns of it, health turns bad.
+      // Steps do not throw by design, but memory may run out. Every request then ends with an error, and health fails.
       log::error("the engine stopped: {}", e.what());
       dead_.store(true);
       stop_accepting();
     }
     end_all();
-    while (dead_.load() && take_commands()) end_all();  // a dead engine answers until it is closed
+    while (dead_.load() && take_commands()) end_all();  // a failed engine answers with errors until it is closed
     end_all();
   }
 
@@ -195,7 +196,7 @@ class PoolingEngine final : public TextEngine {
     }
   }
 
-  // Takes what has arrived, and sleeps for it when there is nothing to do. False once the engine is closed.
+  // Takes the commands that have arrived; sleeps when there is nothing to do. Returns false once the engine is closed.
   bool take_commands() {
     std::vector<std::shared_ptr<Job>> arrived;
     std::vector<RequestId> cancelled;
@@ -228,7 +229,7 @@ class PoolingEngine final : public TextEngine {
     return !closed;
   }
 
-  // The first texts that are still to be done, as many as fit.
+  // Takes the first texts that still have no vector, as many as fit a step.
   std::vector<Place> next_texts() {
     std::vector<Place> places;
     int room = loaded_.plan.step_tokens;
@@ -300,7 +301,7 @@ class PoolingEngine final : public TextEngine {
   void take_vector(const Place& place, std::span<const float> row) {
     Job& job = *place.job;
     const PoolingRequest& request = job.request;
-    if (job.sink == nullptr) return;  // it has ended
+    if (job.sink == nullptr) return;  // the job has ended
     if (!std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); })) {
       return end(place.job, FinishReason::kError, fmt::format("text {} has a vector that is not finite", place.text));
     }
@@ -316,7 +317,7 @@ class PoolingEngine final : public TextEngine {
     if (++job.done == request.texts.size()) end(place.job, FinishReason::kStop, "");
   }
 
-  // Answers a request and forgets it. `job` may be the queue's own pointer, which goes.
+  // Answers a request and removes it. `job` may be the queue's own pointer, which is then destroyed.
   void end(const std::shared_ptr<Job>& job, FinishReason reason, std::string message) {
     if (!job->times.was_scheduled) limit_.leave(1, job->tokens);
     PoolingResult result{.vectors = std::move(job->vectors),
@@ -324,7 +325,7 @@ class PoolingEngine final : public TextEngine {
                          .reason = reason,
                          .message = std::move(message)};
     if (reason != FinishReason::kStop) result.vectors.clear();
-    Request counted;  // what the metrics of all requests ask of one
+    Request counted;  // carries what the metrics read of a request
     const Usage usage{.prompt_tokens = result.prompt_tokens, .cached_tokens = 0, .completion_tokens = 0};
     metrics_.request_done(counted, job->times, usage, 0, reason, Clock::now());
     const PoolingSink sink = std::exchange(job->sink, nullptr);
@@ -352,7 +353,7 @@ class PoolingEngine final : public TextEngine {
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
   std::atomic<int> running_{0};
   std::atomic<Clock::rep> progress_{0};
-  std::deque<std::shared_ptr<Job>> waiting_;  // in order of arrival; the engine thread's
+  std::deque<std::shared_ptr<Job>> waiting_;  // in order of arrival; used on the engine thread only
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,4 +1,4 @@
-// The engine of models that give vectors: texts come whole, several to a step, first come first served.
+// The engine for models that return vectors or scores. A step holds several whole texts, first come first served.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// `loaded` is of a task other than kGenerate, on `pool`'s threads.
+// `loaded` must have a task other than kGenerate. Steps run on the threads of `pool`.
 std::unique_ptr<Engine> pooling_engine(const EngineOptions& options, std::unique_ptr<ThreadPool> pool,
                                        LoadedModel loaded, TextEnds text);
 

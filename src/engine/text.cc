@@ -1,4 +1,4 @@
-// Where tokenizer and template are looked for.
+// Finds the files of tokenizer and template.
 #include "engine/text.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// The text ends of a model: its tokenizer (required) and its chat template (not every model has one).
+// Loads what turns text into tokens: the tokenizer (required) and the chat template (not every model has one).
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace sluice {
 
-// --tokenizer's, or the checkpoint folder's (Tokenizer::open). Throws Error.
+// The tokenizer of --tokenizer, or else of the checkpoint (Tokenizer::open). Throws Error.
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint);
 
-// --chat-template's, or the checkpoint's; special tokens are the checkpoint's. Throws Error.
+// The template of --chat-template, or else of the checkpoint. Special tokens come from the checkpoint. Throws Error.
 std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint);
 
 struct TextEnds {
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
 };
-// Both. Throws Error.
+// Loads both. Throws Error.
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint);
 
 }  // namespace sluice

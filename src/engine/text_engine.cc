@@ -1,4 +1,4 @@
-// The text ends of an engine, whatever its model is for.
+// Tokenizer and chat template of an engine, whatever its model is for.
 #include "engine/text_engine.h"
 
 #include <fmt/core.h>
@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "engine/text.h"
 #include "hub/cache.h"
+#include "sluice/context.h"
 
 namespace sluice {
 namespace {
@@ -42,7 +43,7 @@ ModelInfo model_info(const LoadPlan& plan, bool has_template) {
   return info;
 }
 
-// How many tokens of each of two texts are kept: the longer one is cut first, as Hugging Face's tokenizers do it.
+// How many tokens of each of two texts are kept. The longer text is cut first, as in Hugging Face's tokenizers.
 std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t room) {
   if (first + second <= room) return {first, second};
   const bool swapped = first > second;
@@ -94,6 +95,17 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   if (!chat.template_kwargs.empty()) input.kwargs = parse_json(chat.template_kwargs);
   input.add_generation_prompt = chat.add_generation_prompt;
   return template_->render(input, std::chrono::system_clock::now());
+}
+
+RequestId TextEngine::submit_chat(ChatRequest chat, EventSink sink) {
+  Request& request = chat.request;
+  if (info_.task == Task::kGenerate) {
+    const std::string text = render_chat(chat.chat);
+    check_text_length(text.size(), info_.max_model_len, request.prompt_param);
+    request.prompt = tokenize(text, chat.add_special_tokens);
+    fit_context(request, info_.max_model_len, "messages");
+  }
+  return submit(std::move(request), std::move(sink));
 }
 
 PooledText TextEngine::encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const {

@@ -1,4 +1,4 @@
-// What engines of every task share: a loaded model and the text ends of it.
+// What engines of every task share: a loaded model, its tokenizer and its chat template.
 #pragma once
 
 #include <memory>
@@ -20,6 +20,7 @@ class TextEngine : public Engine {
   std::string token_text(TokenId token) const override;
   std::string token_bytes(TokenId token) const override;
   std::string render_chat(const ChatPrompt& chat) const override;
+  RequestId submit_chat(ChatRequest request, EventSink sink) override;
   PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override;
 
  protected:

@@ -1,4 +1,4 @@
-// Ranges of sampling parameters and token ids.
+// One function per kind of range.
 #include "engine/validate.h"
 
 #include <fmt/core.h>
@@ -47,6 +47,32 @@ void known_token(const std::string& path, TokenId id, int vocab) {
          fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path, id, vocab));
 }
 
+void check_stops(const SharedList<std::string>& stops) {
+  if (stops.size() > kMaxStopStrings) {
+    refuse(
+        "stop", "array_above_max_length",
+        fmt::format("Invalid 'stop': array too long. Expected an array with maximum length {}, but got an array with "
+                    "length {} instead.",
+                    kMaxStopStrings, stops.size()));
+  }
+  size_t bytes = 0;
+  for (const std::string& stop : stops) bytes += stop.size();
+  if (bytes <= kMaxStopBytes) return;
+  refuse("stop", "array_above_max_size",
+         fmt::format("Invalid 'stop': too long. Expected at most {} bytes of stop strings, but got {} instead.",
+                     kMaxStopBytes, bytes));
+}
+
+void check_allowed(const SharedList<TokenId>& allowed, int vocab) {
+  if (allowed.size() > static_cast<size_t>(vocab)) {
+    refuse("allowed_token_ids", "array_above_max_length",
+           fmt::format("Invalid 'allowed_token_ids': array too long. Expected at most the {} tokens of the vocabulary, "
+                       "but got {} instead.",
+                       vocab, allowed.size()));
+  }
+  for (const TokenId id : allowed) known_token("allowed_token_ids", id, vocab);
+}
+
 }  // namespace
 
 void validate(const Request& request, int vocab) {
@@ -79,7 +105,8 @@ void validate(const Request& request, int vocab) {
     in_range("logit_bias", bias, -100, 100);
   }
   for (const TokenId id : s.stop_token_ids) known_token("stop_token_ids", id, vocab);
-  for (const TokenId id : s.allowed_token_ids) known_token("allowed_token_ids", id, vocab);
+  check_allowed(s.allowed_token_ids, vocab);
+  check_stops(s.stop);
 }
 
 }  // namespace sluice

@@ -1,11 +1,12 @@
-// The last gate before the scheduler: nothing out of range gets past it, whoever built the request.
+// The last check before the scheduler, for requests from any source.
 #pragma once
 
 #include "sluice/request.h"
 
 namespace sluice {
 
-// Token ids must be in [0, vocab). Throws Error(kInvalidRequest) with the field's name and OpenAI's error code.
+// Checks ranges of sampling parameters and that token ids are in [0, vocab). Throws Error(kInvalidRequest) with the
+// field's name and OpenAI's error code.
 void validate(const Request& request, int vocab);
 
 }  // namespace sluice

@@ -27,24 +27,7 @@ std::string_view type_with_article(const Json& value) {
   }
 }
 
-Json nullable(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
 }  // namespace
-
-Json to_json(const ApiError& error) {
-  return Json{{"error",
-               {{"message", error.message},
-                {"type", error.type},
-                {"param", nullable(error.param)},
-                {"code", nullable(error.code)}}}};
-}
-
-HttpResponse to_response(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = dump_json(to_json(error))};
-  if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
-  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return response;
-}
 
 ApiError to_api_error(const Error& error) {
   switch (error.code) {
@@ -100,6 +83,8 @@ ApiError overloaded(std::string message) {
           .type = "service_unavailable_error",
           .retry_after_s = 1};
 }
+
+ApiError out_of_memory() { return overloaded("The server has too little memory for this request at the moment."); }
 
 std::string quotable(std::string_view text) {
   constexpr size_t kLimit = 128;

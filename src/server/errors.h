@@ -1,4 +1,4 @@
-// Errors of the HTTP API: a status with OpenAI's body {"error": {message, type, param, code}}.
+// Errors of the API as values. Wordings and codes are those of OpenAI; dialects print them in their own form.
 #pragma once
 
 #include <string>
@@ -10,27 +10,29 @@
 
 namespace sluice::server {
 
-// Thrown by request parsing, carried as a value by whoever answers. `param` and `code` are null in JSON when empty.
+// Thrown while a request is read, and passed as a value to the code that answers. `param` and `code` may be empty.
 struct ApiError {
   int status = 400;
   std::string message = {};
   std::string param = {};                      // path of the field: "messages[2].content"
   std::string code = {};                       // machine-readable: "invalid_type"
   std::string type = "invalid_request_error";  // or "server_error", "service_unavailable_error"
-  int retry_after_s = 0;                       // > 0: a Retry-After header goes with it
+  int retry_after_s = 0;                       // seconds of a Retry-After header; 0: none
 };
 
-// {"error": {...}}, always with all four keys.
-Json to_json(const ApiError& error);
-// The same as a response, with the headers that go with the status.
+struct Dialect;
+
+// The error as a response: the dialect's body, the status and the headers that go with it. Without a dialect: the
+// default one, for requests that match no route.
+HttpResponse to_response(const ApiError& error, const Dialect& dialect);
 HttpResponse to_response(const ApiError& error);
 
-// Translates what the engine throws. Texts of kInternal stay in the log.
+// Translates what the engine throws. Messages of kInternal are logged and not sent.
 ApiError to_api_error(const Error& error);
 
-// Constructors for the wordings of the OpenAI API.
+// Errors in the wordings of the OpenAI API.
 ApiError missing_parameter(std::string path);
-// expected: "an integer"; got: article and name of the value's JSON type.
+// expected: "an integer". The message also names the JSON type of `got`.
 ApiError invalid_type(std::string path, std::string_view expected, const Json& got);
 ApiError invalid_value(std::string path, std::string message);
 ApiError unsupported_parameter(std::string path, std::string_view reason);
@@ -38,8 +40,9 @@ ApiError model_not_found(std::string_view model);
 ApiError server_fault();
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);
+ApiError out_of_memory();  // for this request: 503 with Retry-After
 
-// Any text from a client, cut and with control characters replaced, fit for quoting inside a message.
+// Text from a client, cut to 128 bytes and without control characters, fit for quoting in a message.
 std::string quotable(std::string_view text);
 
 }  // namespace sluice::server

@@ -86,10 +86,12 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
   const bool preflight = request.method == "OPTIONS" && request.count("Access-Control-Request-Method") > 0;
   if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds what it asks for
   Router::Match match = router_.match(request.method, request.path);
+  const bool has_dialect = match.route != nullptr && match.route->dialect != nullptr;
+  const Dialect& dialect = has_dialect ? *match.route->dialect : default_dialect();
   const bool is_public = match.route != nullptr && (match.route->flags & Route::kPublic) != 0;
   // Before anything else is said about the path: without a key, known and unknown ones look the same.
   if (!is_public) {
-    if (auto refused = check_key(request, admission.context)) return refused;
+    if (auto refused = check_key(request, dialect, admission.context)) return refused;
   }
   if (match.allowed.empty()) {
     return to_response(
@@ -108,13 +110,14 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
     response.headers.emplace_back("Allow", join(match.allowed));
     return response;
   }
-  if (match.route->method == "POST") {
+  if (match.route->method == "POST" || match.route->method == "PUT") {
     const bool plain = request.count("Content-Encoding") == 0;
     if (!plain || !is_json(request.header("Content-Type").value_or(""))) {
       return to_response({.status = 415,
                           .message = plain ? "The Content-Type of the request must be application/json."
                                            : "The body of the request must not have a Content-Encoding.",
-                          .code = "unsupported_media_type"});
+                          .code = "unsupported_media_type"},
+                         dialect);
     }
   }
   admission.route = match.route;
@@ -137,19 +140,21 @@ std::optional<HttpResponse> Gate::check_host(const HttpRequest& request) const {
   return to_response({.status = 403, .message = "This server answers to local names only."});
 }
 
-std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, RequestContext& context) const {
+std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, const Dialect& dialect,
+                                            RequestContext& context) const {
   if (!keys_.required()) return std::nullopt;
   const auto header = request.header("Authorization");
   const auto token = header ? bearer_token(*header) : std::nullopt;
   if (!token) {
-    return to_response({.status = 401,
-                        .message =
-                            "You didn't provide an API key. Send it in an Authorization header using Bearer auth "
-                            "(Authorization: Bearer YOUR_KEY)."});
+    return to_response(
+        {.status = 401,
+         .message = "You didn't provide an API key. Send it in an Authorization header using Bearer auth "
+                    "(Authorization: Bearer YOUR_KEY)."},
+        dialect);
   }
   auto tenant = keys_.tenant(*token);
   if (!tenant) {
-    return to_response({.status = 401, .message = "Incorrect API key provided.", .code = "invalid_api_key"});
+    return to_response({.status = 401, .message = "Incorrect API key provided.", .code = "invalid_api_key"}, dialect);
   }
   context.tenant = std::move(*tenant);
   return std::nullopt;

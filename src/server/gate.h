@@ -36,7 +36,8 @@ class Gate {
 
  private:
   std::optional<HttpResponse> check_host(const HttpRequest& request) const;
-  std::optional<HttpResponse> check_key(const HttpRequest& request, RequestContext& context) const;
+  std::optional<HttpResponse> check_key(const HttpRequest& request, const Dialect& dialect,
+                                        RequestContext& context) const;
   bool allowed_origin(const HttpRequest& request) const;
 
   const Router& router_;

@@ -1,4 +1,4 @@
-// Events are queued by the engine's thread and formatted on the connection's.
+// The engine's thread queues events; the connection's thread formats them.
 #include "server/generation.h"
 
 #include <fmt/core.h>
@@ -42,36 +42,48 @@ ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& dea
           .type = "server_error"};
 }
 
-Generation::Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+Generation::Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        std::shared_ptr<RunningGenerations> running)
-    : engine_(engine),
+    : engine_(std::move(engine)),
       job_(std::move(job)),
       running_(std::move(running)),
       reply_(std::move(reply)),
-      open_(job_.requests.size()) {
-  deadline_ = job_.requests.front().deadline;
+      open_(job_.chat ? 1 : job_.requests.size()) {
+  deadline_ = job_.chat ? job_.chat->request.deadline : job_.requests.front().deadline;
 }
 
 Generation::~Generation() { running_->remove(this); }
 
-void Generation::start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+void Generation::start(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        const std::shared_ptr<RunningGenerations>& running) {
-  const std::shared_ptr<Generation> self(new Generation(engine, std::move(job), reply, running));
+  const std::shared_ptr<Generation> self(new Generation(std::move(engine), std::move(job), reply, running));
   running->add(self);
-  // Weak: a reply outlives its generation only while nobody can abandon it, and must not keep it.
+  // Weak: the reply must not keep the generation alive.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto generation = weak.lock()) generation->cancel();
   });
-  self->submit();
+  try {
+    self->submit();
+  } catch (...) {
+    self->detach();  // the caller answers
+    throw;
+  }
+}
+
+RequestId Generation::submit(size_t prompt) {
+  EventSink sink = [self = shared_from_this(), prompt](Event event) {
+    self->push(static_cast<int>(prompt), std::move(event));
+  };
+  if (job_.chat) return engine_->submit_chat(std::move(*job_.chat), std::move(sink));
+  return engine_->submit(std::move(job_.requests[prompt]), std::move(sink));
 }
 
 void Generation::submit() {
-  for (size_t i = 0; i < job_.requests.size(); ++i) {
+  const size_t prompts = open_;  // drain() counts it down
+  for (size_t i = 0; i < prompts; ++i) {
     RequestId id = 0;
     try {
-      id = engine_.submit(std::move(job_.requests[i]), [self = shared_from_this(), i](Event event) {
-        self->push(static_cast<int>(i), std::move(event));
-      });
+      id = submit(i);
     } catch (const Error& e) {
       return abort(to_api_error(e));
     }
@@ -81,7 +93,7 @@ void Generation::submit() {
       ids_.push_back(id);
       cancelled = cancelled_;
     }
-    if (cancelled) return engine_.cancel(id);
+    if (cancelled) return engine_->cancel(id);
   }
 }
 
@@ -110,19 +122,27 @@ void Generation::cancel() {
     cancelled_ = true;
     ids = ids_;
   }
-  for (const RequestId id : ids) engine_.cancel(id);
+  for (const RequestId id : ids) engine_->cancel(id);
 }
 
+// On the engine's thread: must not throw.
 void Generation::push(int prompt, Event event) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (reply_ == nullptr) return;
-    pending_.emplace_back(prompt, std::move(event));
-    if (draining_) return;
-    draining_ = true;
+  try {
+    if (!queue(prompt, std::move(event))) return;
+    const std::lock_guard posting(posting_mutex_);
+    if (const auto to = reply()) to->run([self = shared_from_this()] { self->drain(); });
+  } catch (const std::exception& e) {
+    log::error("an event was lost: {}", e.what());
+    abort(out_of_memory());
   }
-  const std::lock_guard posting(posting_mutex_);
-  if (const auto to = reply()) to->run([self = shared_from_this()] { self->drain(); });
+}
+
+// Returns true when the caller must post a drain().
+bool Generation::queue(int prompt, Event event) {
+  const std::lock_guard lock(mutex_);
+  if (reply_ == nullptr) return false;
+  pending_.emplace_back(prompt, std::move(event));
+  return !std::exchange(draining_, true);
 }
 
 void Generation::drain() {
@@ -178,7 +198,7 @@ void Generation::finish() {
   }
 }
 
-// Before the first byte the status says it; in a stream an event does, and the missing end marker.
+// Before the first byte, the status reports the error. A stream reports it as an event and lacks the end marker.
 void Generation::fail(const ApiError& error) {
   if (done_) return;
   done_ = true;

@@ -1,8 +1,9 @@
-// A generation in progress: joins the engine's events, which come on its thread, to the reply of one client.
+// A generation in progress. Carries events from the engine's thread to the reply of one client.
 #pragma once
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,42 +14,43 @@
 
 namespace sluice::server {
 
-// Turns the events of one answer into its text. Used by one thread at a time.
+// Prints the events of one answer in the form of a dialect. Used by one thread at a time.
 class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
-  // `prompt` counts the requests of the answer. Returns what a stream sends for the event, which may be nothing.
+  // `prompt` is the index of the request. Returns what a stream sends for the event, which may be nothing.
   virtual std::string on_event(int prompt, Event event) = 0;
   virtual std::string stream_end() = 0;                            // after the last event
   virtual std::string stream_error(const ApiError& error) = 0;     // instead of stream_end
-  virtual std::string body() = 0;                                  // of an answer that is not streamed
-  virtual HttpResponse error_response(const ApiError& error) = 0;  // before any answer
+  virtual std::string body() = 0;                                  // whole answer, when it is not streamed
+  virtual HttpResponse error_response(const ApiError& error) = 0;  // when nothing was sent yet
 };
 
 struct GenerationJob {
-  std::vector<Request> requests;  // one per prompt
+  std::vector<Request> requests;    // one per prompt
+  std::optional<ChatRequest> chat;  // instead of `requests`
   bool stream = false;
   std::unique_ptr<AnswerFormat> format;
-  Headers headers;  // of the answer
+  Headers headers;  // sent with the answer
 };
 
-// Work of the engine for one client.
+// What the engine does for one client.
 class RunningCall {
  public:
   virtual ~RunningCall() = default;
-  // Ends it with an error. Any thread.
+  // Ends the call with an error. May be called on any thread.
   virtual void abort(const ApiError& error) = 0;
-  // Cancels at the engine and lets go of the reply: once it returns, what the reply needs may go. Any thread.
+  // Cancels the request at the engine and releases the reply, which is not used after detach() returns. Any thread.
   virtual void detach() = 0;
 };
 
-// The calls that are running, so that a shutdown can end them. Thread-safe.
+// All running calls, so that a shutdown can end them. Thread-safe.
 class RunningGenerations {
  public:
   void add(const std::shared_ptr<RunningCall>& call);
   void remove(RunningCall* call);
-  void abort_all(const ApiError& error);  // each answers with the error; streams as an event
-  void detach_all();                      // cancels them and lets go of their replies
+  void abort_all(const ApiError& error);  // every call answers with the error; a stream sends it as an event
+  void detach_all();                      // cancels all calls and releases their replies
 
  private:
   std::vector<std::shared_ptr<RunningCall>> all();
@@ -56,13 +58,13 @@ class RunningGenerations {
   std::unordered_map<RunningCall*, std::weak_ptr<RunningCall>> items_;
 };
 
-// The error of a request that ended before it was done.
+// The error for a request that was aborted: deadline_exceeded if the deadline has passed.
 ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& deadline);
 
 class Generation final : public RunningCall, public std::enable_shared_from_this<Generation> {
  public:
-  // Submits the requests; the reply gets the answer or the error. A client that leaves cancels them.
-  static void start(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+  // Submits the requests. The reply gets the answer or the error. The requests are cancelled when the client leaves.
+  static void start(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                     const std::shared_ptr<RunningGenerations>& running);
   ~Generation() override;
 
@@ -70,10 +72,12 @@ class Generation final : public RunningCall, public std::enable_shared_from_this
   void detach() override;
 
  private:
-  Generation(Engine& engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
+  Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
              std::shared_ptr<RunningGenerations> running);
   void submit();
+  RequestId submit(size_t prompt);
   void push(int prompt, Event event);
+  bool queue(int prompt, Event event);
   void drain();
   void take(int prompt, Event event);
   void finish();
@@ -81,12 +85,12 @@ class Generation final : public RunningCall, public std::enable_shared_from_this
   void cancel();
   std::shared_ptr<HttpReply> reply();
 
-  Engine& engine_;
+  const std::shared_ptr<Engine> engine_;
   GenerationJob job_;
   const std::shared_ptr<RunningGenerations> running_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
 
-  std::mutex posting_mutex_;          // held while the engine's thread hands work to the reply; locked before mutex_
+  std::mutex posting_mutex_;          // held while the engine's thread posts to the reply; locked before mutex_
   std::mutex mutex_;                  // guards the following five
   std::shared_ptr<HttpReply> reply_;  // null once detached
   std::vector<RequestId> ids_;

@@ -14,10 +14,10 @@ namespace {
 
 constexpr size_t kMaxItems = 16384;
 
-void note_unknown(const Json& object, const std::string& path, std::initializer_list<std::string_view> known,
-                  std::vector<std::string>& unknown) {
+void note_unknown(const Json& object, const FieldPath& path, std::initializer_list<std::string_view> known,
+                  UnknownFields& unknown) {
   for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) unknown.push_back(path + "." + key);
+    if (std::find(known.begin(), known.end(), key) == known.end()) unknown.add(path / key);
   }
 }
 
@@ -27,17 +27,17 @@ const Json* member(const Json& object, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-const Json& required_member(const Json& object, std::string_view key, const std::string& path) {
+const Json& required_member(const Json& object, std::string_view key, const FieldPath& path) {
   const Json* found = member(object, key);
-  if (found == nullptr) throw missing_parameter(fmt::format("{}.{}", path, key));
+  if (found == nullptr) throw missing_parameter(path / key);
   return *found;
 }
 
-const std::string& required_string(const Json& object, std::string_view key, const std::string& path) {
-  return expect_string(required_member(object, key, path), fmt::format("{}.{}", path, key));
+const std::string& required_string(const Json& object, std::string_view key, const FieldPath& path) {
+  return expect_string(required_member(object, key, path), path / key);
 }
 
-std::string part_text(const Json& part, const std::string& path, std::vector<std::string>& unknown) {
+std::string part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
   expect_object(part, path);
   const std::string& type = required_string(part, "type", path);
   if (type == "text") {
@@ -47,33 +47,32 @@ std::string part_text(const Json& part, const std::string& path, std::vector<std
   for (const std::string_view other : {"image_url", "input_audio", "audio_url", "video_url", "file", "image_embeds"}) {
     if (type == other) throw unsupported_parameter(path, fmt::format("is of type '{}': this model reads text", type));
   }
-  throw invalid_value(path + ".type",
-                      fmt::format("Invalid value: '{}'. Supported values are: 'text'.", quotable(type)));
+  throw invalid_value(path / "type", fmt::format("Invalid value: '{}'. Supported values are: 'text'.", quotable(type)));
 }
 
-std::string content_text(const Json& content, const std::string& path, std::vector<std::string>& unknown) {
+std::string content_text(const Json& content, const FieldPath& path, UnknownFields& unknown) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
   expect_array(content, path, 1, kMaxItems);
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
-    text += part_text(content[i], fmt::format("{}[{}]", path, i), unknown);
+    text += part_text(content[i], path[i], unknown);
   }
   return text;
 }
 
-// Templates want arguments as an object; the API has them as JSON text.
-Json tool_call(const Json& call, const std::string& path, std::vector<std::string>& unknown) {
+// Templates want arguments as an object, while the API has them as JSON text.
+Json tool_call(const Json& call, const FieldPath& path, UnknownFields& unknown) {
   expect_object(call, path);
   note_unknown(call, path, {"id", "type", "function", "index"}, unknown);
   required_string(call, "id", path);
   const std::string& type = required_string(call, "type", path);
   if (type != "function") {
-    throw invalid_value(path + ".type",
+    throw invalid_value(path / "type",
                         fmt::format("Invalid value: '{}'. Supported values are: 'function'.", quotable(type)));
   }
-  const Json& function = expect_object(required_member(call, "function", path), path + ".function");
-  const std::string inner = path + ".function";
+  const Json& function = expect_object(required_member(call, "function", path), path / "function");
+  const FieldPath inner = path / "function";
   note_unknown(function, inner, {"name", "arguments"}, unknown);
   required_string(function, "name", inner);
   const std::string& text = required_string(function, "arguments", inner);
@@ -82,12 +81,12 @@ Json tool_call(const Json& call, const std::string& path, std::vector<std::strin
     try {
       arguments = parse_json(text);
     } catch (const Error& e) {
-      throw invalid_value(inner + ".arguments",
-                          fmt::format("Invalid '{}.arguments': not valid JSON: {}.", inner, e.what()));
+      throw invalid_value(inner / "arguments",
+                          fmt::format("Invalid '{}.arguments': not valid JSON: {}.", inner.str(), e.what()));
     }
     if (!arguments.is_object()) {
-      throw invalid_value(inner + ".arguments",
-                          fmt::format("Invalid '{}.arguments': expected the text of a JSON object.", inner));
+      throw invalid_value(inner / "arguments",
+                          fmt::format("Invalid '{}.arguments': expected the text of a JSON object.", inner.str()));
     }
   }
   Json out = call;
@@ -95,41 +94,40 @@ Json tool_call(const Json& call, const std::string& path, std::vector<std::strin
   return out;
 }
 
-Json assistant_message(const Json& message, const std::string& path, std::vector<std::string>& unknown) {
+Json assistant_message(const Json& message, const FieldPath& path, UnknownFields& unknown) {
   note_unknown(message, path,
                {"role", "content", "name", "tool_calls", "refusal", "reasoning_content", "audio", "function_call",
                 "annotations"},
                unknown);
   for (const char* key : {"audio", "function_call"}) {
-    if (member(message, key) != nullptr) throw unsupported_parameter(path + "." + key, "is not supported");
+    if (member(message, key) != nullptr) throw unsupported_parameter(path / key, "is not supported");
   }
   Json out = {{"role", "assistant"}};
   const Json* content = member(message, "content");
   const Json* calls = member(message, "tool_calls");
   const Json* refusal = member(message, "refusal");
-  if (content == nullptr && calls == nullptr && refusal == nullptr) throw missing_parameter(path + ".content");
+  if (content == nullptr && calls == nullptr && refusal == nullptr) throw missing_parameter(path / "content");
   if (content != nullptr) {
-    out["content"] = content_text(*content, path + ".content", unknown);
+    out["content"] = content_text(*content, path / "content", unknown);
   } else if (refusal != nullptr) {
-    out["content"] = expect_string(*refusal, path + ".refusal");
+    out["content"] = expect_string(*refusal, path / "refusal");
   } else {
     out["content"] = nullptr;
   }
   if (const Json* reasoning = member(message, "reasoning_content")) {
-    out["reasoning_content"] = expect_string(*reasoning, path + ".reasoning_content");
+    out["reasoning_content"] = expect_string(*reasoning, path / "reasoning_content");
   }
   if (calls != nullptr) {
-    expect_array(*calls, path + ".tool_calls", 0, 128);
+    const FieldPath calls_path = path / "tool_calls";
+    expect_array(*calls, calls_path, 0, 128);
     Json list = Json::array();
-    for (size_t i = 0; i < calls->size(); ++i) {
-      list.push_back(tool_call((*calls)[i], fmt::format("{}.tool_calls[{}]", path, i), unknown));
-    }
+    for (size_t i = 0; i < calls->size(); ++i) list.push_back(tool_call((*calls)[i], calls_path[i], unknown));
     if (!list.empty()) out["tool_calls"] = std::move(list);
   }
   return out;
 }
 
-Json template_message(const Json& message, const std::string& path, std::vector<std::string>& unknown) {
+Json template_message(const Json& message, const FieldPath& path, UnknownFields& unknown) {
   expect_object(message, path);
   const std::string& role = required_string(message, "role", path);
   Json out;
@@ -138,55 +136,55 @@ Json template_message(const Json& message, const std::string& path, std::vector<
   } else if (role == "system" || role == "developer" || role == "user") {
     note_unknown(message, path, {"role", "content", "name"}, unknown);
     out = {{"role", role == "developer" ? "system" : role},
-           {"content", content_text(required_member(message, "content", path), path + ".content", unknown)}};
+           {"content", content_text(required_member(message, "content", path), path / "content", unknown)}};
   } else if (role == "tool") {
     note_unknown(message, path, {"role", "content", "name", "tool_call_id"}, unknown);
     out = {{"role", role},
-           {"content", content_text(required_member(message, "content", path), path + ".content", unknown)},
+           {"content", content_text(required_member(message, "content", path), path / "content", unknown)},
            {"tool_call_id", required_string(message, "tool_call_id", path)}};
   } else {
-    throw invalid_value(path + ".role",
+    throw invalid_value(path / "role",
                         fmt::format("Invalid value: '{}'. Supported values are: 'system', 'developer', 'user', "
                                     "'assistant', and 'tool'.",
                                     quotable(role)));
   }
-  if (const Json* name = member(message, "name")) out["name"] = expect_string(*name, path + ".name");
+  if (const Json* name = member(message, "name")) out["name"] = expect_string(*name, path / "name");
   return out;
 }
 
 }  // namespace
 
-Json template_messages(const Json& messages, std::vector<std::string>& unknown) {
+Json template_messages(const Json& messages, UnknownFields& unknown) {
+  const FieldPath path = "messages";
   Json out = Json::array();
-  for (size_t i = 0; i < messages.size(); ++i) {
-    out.push_back(template_message(messages[i], fmt::format("messages[{}]", i), unknown));
-  }
+  for (size_t i = 0; i < messages.size(); ++i) out.push_back(template_message(messages[i], path[i], unknown));
   return out;
 }
 
-const Json& check_tools(const Json& tools, std::vector<std::string>& unknown) {
+const Json& check_tools(const Json& tools, UnknownFields& unknown) {
+  const FieldPath tools_path = "tools";
   for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string path = fmt::format("tools[{}]", i);
+    const FieldPath path = tools_path[i];
     const Json& tool = expect_object(tools[i], path);
     note_unknown(tool, path, {"type", "function"}, unknown);
     const std::string& type = required_string(tool, "type", path);
     if (type != "function") {
-      throw invalid_value(path + ".type",
+      throw invalid_value(path / "type",
                           fmt::format("Invalid value: '{}'. Supported values are: 'function'.", quotable(type)));
     }
-    const std::string inner = path + ".function";
+    const FieldPath inner = path / "function";
     const Json& function = expect_object(required_member(tool, "function", path), inner);
     note_unknown(function, inner, {"name", "description", "parameters", "strict"}, unknown);
     const std::string& name = required_string(function, "name", inner);
     if (name.empty() || name.size() > 64) {
-      throw invalid_value(inner + ".name", fmt::format("Invalid '{}.name': expected 1 to 64 characters, but got {}.",
-                                                       inner, name.size()));
+      throw invalid_value(inner / "name", fmt::format("Invalid '{}.name': expected 1 to 64 characters, but got {}.",
+                                                      inner.str(), name.size()));
     }
-    if (const Json* text = member(function, "description")) expect_string(*text, inner + ".description");
-    if (const Json* schema = member(function, "parameters")) expect_object(*schema, inner + ".parameters");
+    if (const Json* text = member(function, "description")) expect_string(*text, inner / "description");
+    if (const Json* schema = member(function, "parameters")) expect_object(*schema, inner / "parameters");
     if (const Json* strict = member(function, "strict");
-        strict != nullptr && expect_boolean(*strict, inner + ".strict")) {
-      throw unsupported_parameter(inner + ".strict", "is not supported: output cannot be constrained yet");
+        strict != nullptr && expect_boolean(*strict, inner / "strict")) {
+      throw unsupported_parameter(inner / "strict", "is not supported: output cannot be constrained yet");
     }
   }
   return tools;

@@ -1,18 +1,16 @@
-// Conversations and tools of the chat API: validated field by field, and brought into the form that templates expect.
+// Conversations and tools of the chat API: checks them field by field and brings them into the form templates expect.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "base/json.h"
+#include "server/field_path.h"
 
 namespace sluice::server {
 
-// The messages for the template: text parts joined, tool-call arguments parsed, "developer" called "system". Throws
-// ApiError that names the path; paths of unknown fields are added to `unknown`.
-Json template_messages(const Json& messages, std::vector<std::string>& unknown);
+// The messages for the template: text parts are joined, arguments of tool calls are parsed, "developer" becomes
+// "system". Throws ApiError that names the path. Unknown fields are added to `unknown`.
+Json template_messages(const Json& messages, UnknownFields& unknown);
 
-// Checks the tools and returns them as they are.
-const Json& check_tools(const Json& tools, std::vector<std::string>& unknown);
+// Checks the tools and returns them unchanged. Throws ApiError that names the path.
+const Json& check_tools(const Json& tools, UnknownFields& unknown);
 
 }  // namespace sluice::server

@@ -72,7 +72,7 @@ std::string prometheus_text(const std::vector<MetricFamily>& families) {
 
 void HttpMetrics::count(std::string_view handler, std::string_view method, int status, double seconds) {
   // Methods are the client's words: only known ones become labels.
-  constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "OPTIONS"};
+  constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
   const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
   std::lock_guard lock(mutex_);
   ++requests_[{std::string(handler), std::string(known ? method : "other"), status}];

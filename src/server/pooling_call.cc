@@ -1,13 +1,13 @@
-// One result, one answer.
+// Turns one result into one answer.
 #include "server/pooling_call.h"
 
 #include "base/log.h"
 
 namespace sluice::server {
 
-PoolingCall::PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+PoolingCall::PoolingCall(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                          std::shared_ptr<RunningGenerations> running)
-    : engine_(engine),
+    : engine_(std::move(engine)),
       job_(std::move(job)),
       running_(std::move(running)),
       deadline_(job_.request.deadline),
@@ -15,22 +15,27 @@ PoolingCall::PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpRep
 
 PoolingCall::~PoolingCall() { running_->remove(this); }
 
-void PoolingCall::start(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+void PoolingCall::start(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                         const std::shared_ptr<RunningGenerations>& running) {
-  const std::shared_ptr<PoolingCall> self(new PoolingCall(engine, std::move(job), reply, running));
+  const std::shared_ptr<PoolingCall> self(new PoolingCall(std::move(engine), std::move(job), reply, running));
   running->add(self);
-  // Weak: a reply outlives its call only while nobody can abandon it, and must not keep it.
+  // Weak: the reply must not keep the call alive.
   reply->on_abandoned([weak = std::weak_ptr(self)] {
     if (const auto call = weak.lock()) call->cancel();
   });
-  self->submit();
+  try {
+    self->submit();
+  } catch (...) {
+    self->detach();  // the caller answers
+    throw;
+  }
 }
 
 void PoolingCall::submit() {
   RequestId id = 0;
   try {
-    id = engine_.embed(std::move(job_.request),
-                       [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
+    id = engine_->embed(std::move(job_.request),
+                        [self = shared_from_this()](PoolingResult result) { self->push(std::move(result)); });
   } catch (const Error& e) {
     return abort(to_api_error(e));
   }
@@ -40,7 +45,7 @@ void PoolingCall::submit() {
     id_ = id;
     cancelled = cancelled_;
   }
-  if (cancelled) engine_.cancel(id);
+  if (cancelled) engine_->cancel(id);
 }
 
 std::shared_ptr<HttpReply> PoolingCall::reply() {
@@ -50,7 +55,8 @@ std::shared_ptr<HttpReply> PoolingCall::reply() {
 
 void PoolingCall::abort(const ApiError& error) {
   cancel();
-  if (const auto to = reply()) to->run([self = shared_from_this(), error] { self->answer(to_response(error)); });
+  if (const auto to = reply())
+    to->run([self = shared_from_this(), error] { self->answer(to_response(error, *self->job_.dialect)); });
 }
 
 void PoolingCall::detach() {
@@ -67,25 +73,31 @@ void PoolingCall::cancel() {
     cancelled_ = true;
     id = id_;
   }
-  if (id) engine_.cancel(*id);
+  if (id) engine_->cancel(*id);
 }
 
+// On the engine's thread: must not throw.
 void PoolingCall::push(PoolingResult result) {
-  const std::lock_guard posting(posting_mutex_);
-  const auto to = reply();
-  if (to == nullptr) return;
-  // Functions must be copyable: the result is not copied with them.
-  to->run([self = shared_from_this(), result = std::make_shared<const PoolingResult>(std::move(result))] {
-    self->answer(self->response_to(*result));
-  });
+  try {
+    const std::lock_guard posting(posting_mutex_);
+    const auto to = reply();
+    if (to == nullptr) return;
+    // A std::function is copyable; the shared pointer avoids copies of the result.
+    to->run([self = shared_from_this(), result = std::make_shared<const PoolingResult>(std::move(result))] {
+      self->answer(self->response_to(*result));
+    });
+  } catch (const std::exception& e) {
+    log::error("a result was lost: {}", e.what());
+    abort(out_of_memory());
+  }
 }
 
 HttpResponse PoolingCall::response_to(const PoolingResult& result) {
   if (result.reason == FinishReason::kError) {
     log::error("a request failed: {}", result.message);
-    return to_response(server_fault());
+    return to_response(server_fault(), *job_.dialect);
   }
-  if (result.reason == FinishReason::kAbort) return to_response(aborted(deadline_));
+  if (result.reason == FinishReason::kAbort) return to_response(aborted(deadline_), *job_.dialect);
   return {.body = job_.body(result), .headers = job_.headers};
 }
 

@@ -1,5 +1,4 @@
-// A request for vectors or scores in progress: joins the engine's result, which comes on its thread, to the reply of
-// one client.
+// A request for vectors or scores in progress. Carries the result from the engine's thread to the reply of one client.
 #pragma once
 
 #include <functional>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "server/dialect.h"
 #include "server/generation.h"
 #include "server/http/http.h"
 #include "sluice/engine.h"
@@ -16,14 +16,15 @@ namespace sluice::server {
 
 struct PoolingJob {
   PoolingRequest request;
-  std::function<std::string(const PoolingResult&)> body;  // of the answer
+  std::function<std::string(const PoolingResult&)> body;  // prints the answer
   Headers headers;
+  const Dialect* dialect = nullptr;  // prints errors
 };
 
 class PoolingCall final : public RunningCall, public std::enable_shared_from_this<PoolingCall> {
  public:
-  // Submits the request; the reply gets the answer or the error. A client that leaves cancels it.
-  static void start(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+  // Submits the request. The reply gets the answer or the error. The request is cancelled when the client leaves.
+  static void start(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                     const std::shared_ptr<RunningGenerations>& running);
   ~PoolingCall() override;
 
@@ -31,27 +32,27 @@ class PoolingCall final : public RunningCall, public std::enable_shared_from_thi
   void detach() override;
 
  private:
-  PoolingCall(Engine& engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
+  PoolingCall(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
               std::shared_ptr<RunningGenerations> running);
   void submit();
   void push(PoolingResult result);
   void cancel();
-  void answer(const HttpResponse& response);  // on the reply's thread; only the first counts
+  void answer(const HttpResponse& response);  // on the reply's thread; only the first call has an effect
   HttpResponse response_to(const PoolingResult& result);
   std::shared_ptr<HttpReply> reply();
 
-  Engine& engine_;
+  const std::shared_ptr<Engine> engine_;
   PoolingJob job_;
   const std::shared_ptr<RunningGenerations> running_;
   const std::optional<std::chrono::steady_clock::time_point> deadline_;
 
-  std::mutex posting_mutex_;          // held while the engine's thread hands work to the reply; locked before mutex_
+  std::mutex posting_mutex_;          // held while the engine's thread posts to the reply; locked before mutex_
   std::mutex mutex_;                  // guards the following three
   std::shared_ptr<HttpReply> reply_;  // null once detached
   std::optional<RequestId> id_;
   bool cancelled_ = false;
 
-  bool done_ = false;  // the reply's thread
+  bool done_ = false;  // used on the reply's thread only
 };
 
 }  // namespace sluice::server

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/dialect.h"
 #include "server/http/http.h"
 
 namespace sluice::server {
@@ -24,10 +25,11 @@ struct Route {
     kQuick = 2,      // answers at once, on the I/O thread; others run on a worker
     kGenerates = 4,  // asks the engine for tokens: refused while it is overloaded or draining
   };
-  std::string_view method = {};  // "GET" (HEAD comes with it) or "POST" (a JSON body)
+  std::string_view method = {};  // "GET" (HEAD comes with it), "POST" or "PUT" (a JSON body), "DELETE", "HEAD"
   std::string_view path = {};    // exact, or with a last segment of '*' for the rest of the path
   unsigned flags = 0;
   std::string_view help = {};
+  const Dialect* dialect = nullptr;  // prints errors; null: the default one
   std::function<void(HttpRequest, RequestContext, std::shared_ptr<HttpReply>)> handle = {};
 };
 

@@ -8,10 +8,10 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "server/api.h"
 #include "server/gate.h"
 #include "server/http/server.h"
 #include "server/metrics.h"
-#include "server/openai/openai.h"
 #include "server/worker_pool.h"
 #include "sluice/version.h"
 
@@ -56,10 +56,8 @@ HttpServerOptions transport_options(const ServerOptions& o) {
   return out;
 }
 
-OpenAiOptions openai_options(const ServerOptions& o) {
-  return {.model_names = o.served_model_name,
-          .strict = o.strict,
-          .request_timeout = std::chrono::milliseconds(o.request_timeout_ms)};
+ApiOptions api_options(const ServerOptions& o) {
+  return {.strict = o.strict, .request_timeout = std::chrono::milliseconds(o.request_timeout_ms)};
 }
 
 }  // namespace
@@ -68,12 +66,12 @@ struct Server::Impl final : HttpHandler {
   Impl(Engine& e, const ServerOptions& o)
       : engine(e),
         options(o),
-        openai(e, openai_options(o)),
+        api(Models::single(e, o.served_model_name), api_options(o)),
         http(transport_options(o), *this),
         gate(o, http.loopback(), router),
         workers(o.io_threads) {
     router.add(own_routes());
-    router.add(openai.routes());
+    router.add(api.routes());
   }
 
   // HttpHandler
@@ -82,7 +80,7 @@ struct Server::Impl final : HttpHandler {
     request.id = request_id(&request);
     Gate::Admission admission;
     if (auto refused = gate.check(request, admission)) return refused;
-    if ((admission.route->flags & Route::kGenerates) != 0) return refuse_work();
+    if ((admission.route->flags & Route::kGenerates) != 0) return refuse_work(*admission.route);
     return std::nullopt;
   }
 
@@ -120,13 +118,16 @@ struct Server::Impl final : HttpHandler {
   }
 
   // Asked before any work is put into a request.
-  std::optional<HttpResponse> refuse_work() {
+  std::optional<HttpResponse> refuse_work(const Route& route) {
+    const Dialect& dialect = route.dialect != nullptr ? *route.dialect : default_dialect();
     if (draining) {
-      HttpResponse response = to_response(overloaded("The server is shutting down."));
+      HttpResponse response = to_response(overloaded("The server is shutting down."), dialect);
       response.close = true;
       return response;
     }
-    if (engine.overloaded()) return to_response(overloaded("The server is overloaded. Please try again later."));
+    if (engine.overloaded()) {
+      return to_response(overloaded("The server is overloaded. Please try again later."), dialect);
+    }
     return std::nullopt;
   }
 
@@ -200,7 +201,7 @@ struct Server::Impl final : HttpHandler {
   void abort_running() {
     if (aborted.exchange(true)) return;
     log::warning("ending the requests that still run");
-    openai.abort_all(overloaded("The server is shutting down."));
+    api.abort_all(overloaded("The server is shutting down."));
     http.after(kFlushTimeout, [this] { http.stop(); });
   }
 
@@ -213,7 +214,7 @@ struct Server::Impl final : HttpHandler {
   void print_ready_line() const {
     const bool ipv6 = options.host.find(':') != std::string::npos;
     const std::string line =
-        fmt::format("sluice: serving {} on {}://{}:{}\n", openai.model_name(), http.tls() ? "https" : "http",
+        fmt::format("sluice: serving {} on {}://{}:{}\n", api.models().first()->name, http.tls() ? "https" : "http",
                     ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
     std::fputs(line.c_str(), stdout);
     std::fflush(stdout);
@@ -226,7 +227,7 @@ struct Server::Impl final : HttpHandler {
   std::atomic<bool> aborted{false};
   HttpMetrics metrics;
   Router router;
-  OpenAiApi openai;
+  Api api;
   HttpServer http;
   Gate gate;
   WorkerPool workers;
@@ -244,7 +245,7 @@ void Server::run() {
   impl_->watch();
   impl_->http.run();
   impl_->workers.stop();
-  impl_->openai.detach_all();
+  impl_->api.detach_all();
   log::info("stopped");
 }
 

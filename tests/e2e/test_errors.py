@@ -19,7 +19,7 @@ HI = [{"role": "user", "content": "hi"}]
         ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
         ({"max_tokens": 1 << 20}, "messages", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages", "context_length_exceeded"),
-        ({"stop": ["a"] * 5}, "stop", "array_above_max_length"),
+        ({"stop": ["a"] * 1025}, "stop", "array_above_max_length"),
         ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "invalid_value"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),

@@ -71,7 +71,7 @@ class Collector {
   void take(size_t at, Event event) {
     const std::scoped_lock lock(mutex_);
     Choice& choice = answers_[at][static_cast<size_t>(event.index)];
-    choice.text += event.text;
+    choice.text += event_text(event);
     choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
     choice.logprobs.insert(choice.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
     if (!event.prompt_logprobs.empty()) choice.prompt_logprobs = event.prompt_logprobs;

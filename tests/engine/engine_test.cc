@@ -2,10 +2,12 @@
 #include "sluice/engine.h"
 
 #include <gtest/gtest.h>
+
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -140,6 +142,46 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
     divided.numa = parts;
     expect_same_in_batch(divided, requests, expected, std::string("numa ") + parts);
   }
+}
+
+// Renders, tokenizes and answers a conversation, or says what is wrong with it.
+TEST(Engine, SubmitsChats) {
+  Engine& engine = shared_engine();
+  const auto chat = [](int max_tokens) {
+    ChatRequest request{.request = {}, .chat = ChatPrompt::user(kQuestions[0])};
+    request.request.prompt_param = "messages";
+    request.request.sampling.temperature = 0;
+    request.request.sampling.max_tokens = max_tokens;
+    return request;
+  };
+  const auto answer = [&](ChatRequest request) {
+    std::promise<std::string> promise;
+    std::string text;
+    engine.submit_chat(std::move(request), [&](const Event& event) {
+      text += event_text(event);
+      if (event.last) promise.set_value(text);
+    });
+    return promise.get_future().get();
+  };
+  const std::string expected = run_alone(engine, question(engine, kQuestions[0])).text;
+  EXPECT_FALSE(expected.empty());
+  EXPECT_EQ(answer(chat(40)), expected);
+  const int context = engine.model().max_model_len;
+  ChatRequest by_default = chat(context);
+  by_default.request.max_tokens_is_default = true;
+  EXPECT_EQ(answer(by_default), expected);
+  const auto error = [&](ChatRequest request) {
+    try {
+      engine.submit_chat(std::move(request), [](const Event&) { ADD_FAILURE() << "an event of a refused request"; });
+    } catch (const Error& e) {
+      return e.param + "/" + e.reason;
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(error(chat(context)), "messages/context_length_exceeded");
+  ChatRequest longer = chat(1);
+  longer.chat = ChatPrompt::user(std::string(static_cast<size_t>(context) * 20, 'a'));
+  EXPECT_EQ(error(longer), "messages/context_length_exceeded");
 }
 
 TEST(Engine, SeededSamplesDoNotDependOnTheBatch) {
@@ -307,6 +349,12 @@ TEST(Engine, RefusesWhatCannotBeServed) {
   EXPECT_EQ(error_of([&](Request& r) { r.prompt[0] = -1; }), "prompt[0]/invalid_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop_token_ids = {vocab}; }), "stop_token_ids/invalid_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.logit_bias = {{vocab, 1.0f}}; }), "logit_bias/invalid_value");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.allowed_token_ids = std::vector<TokenId>(vocab + 1, 5); }),
+            "allowed_token_ids/array_above_max_length");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop = std::vector<std::string>(kMaxStopStrings + 1, "a"); }),
+            "stop/array_above_max_length");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.stop = {std::string(kMaxStopBytes + 1, 'a')}; }),
+            "stop/array_above_max_size");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = -0.5; }), "temperature/decimal_below_min_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = NAN; }), "temperature/decimal_below_min_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.top_p = 0; }), "top_p/decimal_below_min_value");

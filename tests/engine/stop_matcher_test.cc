@@ -8,6 +8,10 @@
 namespace sluice {
 namespace {
 
+StopMatcher matcher_of(const std::vector<std::string>& stops, bool include) {
+  return {std::make_shared<const StopAutomaton>(stops), include};
+}
+
 // The first stop to end; of several ending together, the longest.
 std::string reference(const std::string& text, const std::vector<std::string>& stops, bool include) {
   for (size_t end = 1; end <= text.size(); ++end) {
@@ -35,7 +39,7 @@ TEST(StopMatcher, EqualsASearchInTheWholeTextForEverySplit) {
     std::vector<std::string> stops(rng() % 4);
     for (std::string& s : stops) s = random_text(5);
     const bool include = rng() % 2 == 0;
-    StopMatcher matcher(stops, include);
+    StopMatcher matcher = matcher_of(stops, include);
     std::string shown;
     for (size_t at = 0; at < text.size();) {
       const size_t n = 1 + rng() % 4;
@@ -49,8 +53,42 @@ TEST(StopMatcher, EqualsASearchInTheWholeTextForEverySplit) {
   }
 }
 
+// A thousand strings that share prefixes, which a matcher per string would take a thousand times as long for.
+TEST(StopMatcher, ManyStringsAreOneAutomaton) {
+  std::vector<std::string> stops;
+  for (int i = 0; i < 1024; ++i) stops.push_back(std::string(59, 'a') + std::to_string(1000 + i));
+  StopMatcher matcher = matcher_of(stops, false);
+  std::string shown;
+  for (int i = 0; i < 20000; ++i) shown += matcher.push(std::string(100, 'a'));
+  EXPECT_EQ(shown.size(), 2'000'000u - 59);
+  shown += matcher.push("1500");
+  ASSERT_TRUE(matcher.matched());
+  EXPECT_EQ(matcher.match(), stops[500]);
+  EXPECT_EQ(shown.size(), 2'000'000u - 59);
+}
+
+TEST(StopMatcher, CopiesOfAListShareAnAutomaton) {
+  StopAutomata automata;
+  const SharedList<std::string> stops = {"a", "b"}, copy = stops, other = {"a", "b"};
+  auto first = automata.get(stops);
+  EXPECT_EQ(first, automata.get(copy));
+  EXPECT_NE(first, automata.get(other));
+  EXPECT_EQ(automata.get({}), nullptr);
+  const std::weak_ptr<const StopAutomaton> weak = first;
+  first.reset();
+  EXPECT_TRUE(weak.expired());
+  EXPECT_NE(automata.get(stops), nullptr);
+}
+
+TEST(StopMatcher, WithoutStopsTextPasses) {
+  StopMatcher matcher(nullptr, false);
+  EXPECT_EQ(matcher.push("text"), "text");
+  EXPECT_EQ(matcher.finish(), "");
+  EXPECT_FALSE(matcher.matched());
+}
+
 TEST(StopMatcher, HoldsBackOnlyWhatIsUndecided) {
-  StopMatcher matcher({"END"}, false);
+  StopMatcher matcher = matcher_of({"END"}, false);
   EXPECT_EQ(matcher.push("textE"), "text");
   EXPECT_EQ(matcher.push("x"), "Ex");
   EXPECT_EQ(matcher.push("EN"), "");
@@ -61,7 +99,7 @@ TEST(StopMatcher, HoldsBackOnlyWhatIsUndecided) {
 }
 
 TEST(StopMatcher, UnarmedTextPassesAndCannotBeginAMatch) {
-  StopMatcher matcher({"ab"}, false);
+  StopMatcher matcher = matcher_of({"ab"}, false);
   EXPECT_EQ(matcher.push("ab a", false), "ab a");
   EXPECT_EQ(matcher.push("b", true), "b");
   EXPECT_EQ(matcher.push("ab", true), "");

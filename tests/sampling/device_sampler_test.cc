@@ -47,7 +47,9 @@ class DeviceSamplerTest : public ::testing::Test {
     for (int i = static_cast<int>(random_() % 4); i > 0; --i)
       p.logit_bias.emplace_back(token(vocab), chance(50) ? -50.0f : 3.0f);
     if (chance(30)) {
-      for (int i = 0; i < 3 + vocab / 4; ++i) p.allowed_token_ids.push_back(token(vocab));
+      std::vector<TokenId> allowed;
+      for (int i = 0; i < 3 + vocab / 4; ++i) allowed.push_back(token(vocab));
+      p.allowed_token_ids = std::move(allowed);
     }
     if (chance(60)) {
       p.repetition_penalty = 1.4, p.presence_penalty = 0.3, p.frequency_penalty = 0.2;

@@ -68,7 +68,9 @@ void make_case(std::mt19937_64& random, int vocab, Case& c) {
     for (int i = 0; i < 5; ++i) p.logit_bias.emplace_back(token(), static_cast<float>(real(-100.0, 100.0)));
   }
   if (chance(15)) {
-    for (int i = 0; i < 9; ++i) p.allowed_token_ids.push_back(token());
+    std::vector<TokenId> allowed;
+    for (int i = 0; i < 9; ++i) allowed.push_back(token());
+    p.allowed_token_ids = std::move(allowed);
   }
   if (chance(20)) p.min_tokens = 3;
   for (int i = 0; i < 3; ++i) c.end_tokens.push_back(token());

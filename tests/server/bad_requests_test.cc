@@ -27,6 +27,11 @@ class BadRequests : public ServerTest {
     EXPECT_EQ(client.read_response().status, 200);
   }
 
+  static std::string repeated(std::string_view text, int times) {
+    std::string out;
+    for (int i = 0; i < times; ++i) out += text;
+    return out;
+  }
   static std::string chat_body(std::string_view more) {
     return R"({"model":"fake","messages":[{"role":"user","content":"hi"}],)" + std::string(more) + "}";
   }
@@ -211,7 +216,9 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("min_tokens":-1)", "min_tokens", "integer_below_min_value"},
       {R"("seed":9223372036854775808)", "seed", "integer_above_max_value"},
       {R"("seed":0.5)", "seed", "invalid_type"},
-      {R"("stop":["a","b","c","d","e"])", "stop", "array_above_max_length"},
+      {"\"stop\":[\"a\"" + repeated(",\"a\"", 1024) + "]", "stop", "array_above_max_length"},
+      {"\"stop\":\"" + std::string(65537, 'a') + "\"", "stop", "string_above_max_length"},
+      {"\"stop\":[\"" + std::string(65536, 'a') + "\",\"a\"]", "stop", "array_above_max_size"},
       {R"("stop":5)", "stop", "invalid_type"},
       {R"("stop":["a",5])", "stop[1]", "invalid_type"},
       {R"("stop":"")", "stop", "empty_string"},
@@ -221,6 +228,7 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("stop_token_ids":["a"])", "stop_token_ids[0]", "invalid_type"},
       {R"("allowed_token_ids":[])", "allowed_token_ids", "empty_array"},
       {R"("allowed_token_ids":[1,2,2147483648])", "allowed_token_ids[2]", "invalid_value"},
+      {"\"allowed_token_ids\":[1" + repeated(",1", 300) + "]", "allowed_token_ids", "array_above_max_length"},
       {R"("logit_bias":{"300":1})", "logit_bias.300", "invalid_value"},
       {R"("logit_bias":{"-1":1})", "logit_bias.-1", "invalid_value"},
       {R"("logit_bias":{"99999999999":1})", "logit_bias.99999999999", "invalid_value"},
@@ -247,7 +255,9 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("bad_words":["a"])", "bad_words", "unsupported_parameter"},
       {R"("use_beam_search":true)", "use_beam_search", "unsupported_parameter"},
       {R"("length_penalty":2)", "length_penalty", "unsupported_parameter"},
-      {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens", "unsupported_parameter"}};
+      {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens", "unsupported_parameter"},
+      {R"("user":")" + std::string(1025, 'a') + "\"", "user", "string_above_max_length"},
+      {"\"metadata\":{\"a\":\"" + std::string(65536, 'a') + "\"}", "metadata", "object_above_max_size"}};
   start();
   TestClient client(port);
   for (const Row& row : fields) {
@@ -263,6 +273,104 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
     }
   }
   EXPECT_EQ(engine.submitted, 0);
+}
+
+// What other servers constrain or sample by is never ignored.
+TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
+  const std::vector<std::pair<std::string, std::string>> fields = {{"grammar", R"("root ::= \"a\"")"},
+                                                                   {"json_schema", "{}"},
+                                                                   {"regex", R"("a+")"},
+                                                                   {"ebnf", R"("root ::= \"a\"")"},
+                                                                   {"structural_tag", R"("{}")"},
+                                                                   {"stop_regex", R"("a+")"},
+                                                                   {"typical_p", "0.9"},
+                                                                   {"top_n_sigma", "1.5"},
+                                                                   {"top_a", "0.2"},
+                                                                   {"dry_multiplier", "0.8"},
+                                                                   {"xtc_probability", "0.5"},
+                                                                   {"mirostat", "2"},
+                                                                   {"mirostat_mode", "2"},
+                                                                   {"dynatemp_range", "0.5"},
+                                                                   {"min_keep", "3"},
+                                                                   {"lora_request", "{}"},
+                                                                   {"lora_path", R"("a")"},
+                                                                   {"thinking_token_budget", "100"},
+                                                                   {"logits_processors", R"(["a"])"},
+                                                                   {"n_predict", "5"},
+                                                                   {"max_new_tokens", "5"},
+                                                                   {"repeat_penalty", "1.1"},
+                                                                   {"options", R"({"a":1})"},
+                                                                   {"format", R"("json")"},
+                                                                   {"sampling_seed", "5"},
+                                                                   {"tfs_z", "0.5"},
+                                                                   {"no_repeat_ngram_size", "3"}};
+  start();
+  TestClient client(port);
+  for (const auto& [name, value] : fields) {
+    SCOPED_TRACE(name);
+    for (const bool chat : {true, false}) {
+      const std::string more = fmt::format("\"{}\":{}", name, value);
+      client.send(chat ? post_text("/v1/chat/completions", chat_body(more))
+                       : post_text("/v1/completions", completion_body(more)));
+      const TestResponse response = client.read_response();
+      expect_error(response, 400, name, "unsupported_parameter");
+      EXPECT_NE(response.body.find("Accepted: null"), std::string::npos) << response.body;
+    }
+  }
+  EXPECT_EQ(engine.submitted, 0);
+  client.send(post_text(
+      "/v1/chat/completions",
+      chat_body(R"("grammar":"","json_schema":null,"typical_p":1,"top_n_sigma":-1,"top_a":0,"dry_multiplier":0.0,
+                   "dry_base":1.75,"dry_allowed_length":2,"dry_sequence_breakers":["\n"],"xtc_probability":0,
+                   "xtc_threshold":0.1,"mirostat":0,"mirostat_tau":5,"mirostat_eta":0.1,"dynatemp_range":0,
+                   "dynatemp_exponent":1,"repeat_penalty":1.0,"repeat_last_n":64,"lora":[],"options":{},"n_probs":0)")));
+  const TestResponse neutral = client.read_response();
+  EXPECT_EQ(neutral.status, 200) << neutral.body;
+  EXPECT_FALSE(neutral.headers.contains("x-sluice-warning"));
+}
+
+TEST_F(BadRequests, RefusalsSayWhatIsAccepted) {
+  const auto message = [this](std::string_view more) {
+    return post("/v1/chat/completions", chat_body(more)).json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message(R"("top_a":0.5)"), "Unsupported parameter: 'top_a' is not supported. Accepted: null or 0.");
+  EXPECT_EQ(message(R"("n_predict":5)"),
+            "Unsupported parameter: 'n_predict' is not supported. Accepted: null. Use 'max_tokens'.");
+}
+
+TEST_F(BadRequests, LargeFieldsAreRefusedEarly) {
+  expect_rows("/v1/chat/completions",
+              {{chat_body("\"chat_template_kwargs\":{\"a\":[0" + repeated(",0", 40000) + "]}"), "chat_template_kwargs",
+                "object_above_max_size"},
+               {chat_body("\"chat_template_kwargs\":{\"a\":[[]" + repeated(",[]", 40000) + "]}"),
+                "chat_template_kwargs", "object_above_max_size"},
+               {chat_body(R"("tools":[{"type":"function","function":{"name":"f","description":")" +
+                          std::string(1 << 20, 'a') + "\"}}]"),
+                "tools", "array_above_max_size"},
+               {chat_body("\"a0\":0" +
+                          [] {
+                            std::string fields;
+                            for (int i = 1; i < 1100; ++i) fields += fmt::format(",\"a{}\":0", i);
+                            return fields;
+                          }()),
+                "", "object_above_max_length"},
+               {"{\"a\":[0" + repeated(",0", 2 << 20) + "]}", "", ""}});
+}
+
+TEST_F(BadRequests, PromptsTimesChoicesAreLimited) {
+  const std::string prompts = "[\"a\"" + repeated(",\"a\"", 1023) + "]";
+  expect_rows("/v1/completions", {{R"({"model":"fake","n":3,"prompt":)" + prompts + "}", "n", "too_many_sequences"},
+                                  {R"({"model":"fake","n":128,"prompt":)" + prompts + "}", "n", "too_many_sequences"}});
+  const TestResponse response = post("/v1/completions", R"({"model":"fake","n":3,"prompt":)" + prompts + "}");
+  EXPECT_EQ(response.json()["error"]["message"],
+            "Invalid 'n': 1024 prompts with 3 choices each are 3072 sequences. Expected at most 2048 sequences in a "
+            "request.");
+}
+
+TEST_F(BadRequests, NumbersBeyondFp64HaveTheirOwnMessage) {
+  EXPECT_EQ(
+      post("/v1/chat/completions", "{\"a\":1e400}").json()["error"]["message"],
+      "We could not parse the JSON body of your request. (HINT: number beyond the range of 64-bit floats (byte 10))");
 }
 
 TEST_F(BadRequests, RefusedChatFields) {
@@ -297,6 +405,10 @@ TEST_F(BadRequests, TokenizeAndDetokenize) {
                "invalid_value");
   expect_error(post("/tokenize", R"({"prompt":"a","messages":[{"role":"user","content":""}]})"), 400, "prompt",
                "invalid_parameter_combination");
+  // Texts longer than the context may be counted, up to a limit.
+  EXPECT_EQ(post("/tokenize", R"({"prompt":")" + std::string(1 << 20, 'a') + "\"}").status, 200);
+  expect_error(post("/tokenize", R"({"prompt":")" + std::string((1 << 20) + 1, 'a') + "\"}"), 400, "prompt",
+               "context_length_exceeded");
   expect_error(post("/detokenize", "{}"), 400, "tokens", "missing_required_parameter");
   expect_error(post("/detokenize", R"({"tokens":[300]})"), 400, "tokens[0]", "invalid_value");
   expect_error(post("/detokenize", R"({"tokens":"a"})"), 400, "tokens", "invalid_type");

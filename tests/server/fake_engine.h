@@ -1,5 +1,5 @@
-// An engine for tests of the server: tokens are bytes, the answer to a prompt is the prompt again. It generates on a
-// thread of its own, one token per choice and step, and can be told to be slow, to fail, to refuse and to stall.
+// An engine for tests of the server. Tokens are bytes, and the answer to a prompt is the prompt again. It generates on
+// its own thread, one token per choice and step. Tests can make it slow, fail, refuse or stall.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "sluice/context.h"
 #include "sluice/engine.h"
 
 namespace sluice {
@@ -106,6 +107,13 @@ class FakeEngine : public Engine {
     running_.emplace(id, std::move(running));
     wake_.notify_all();
     return id;
+  }
+  RequestId submit_chat(ChatRequest chat, EventSink sink) override {
+    const std::string text = render_chat(chat.chat);
+    check_text_length(text.size(), info_.max_model_len, chat.request.prompt_param);
+    chat.request.prompt = tokenize(text, chat.add_special_tokens);
+    fit_context(chat.request, info_.max_model_len, "messages");
+    return submit(std::move(chat.request), std::move(sink));
   }
   // The vector of a text: its length, its first and its last token, its types' sum.
   RequestId embed(PoolingRequest request, PoolingSink sink) override {
@@ -275,7 +283,7 @@ class FakeEngine : public Engine {
         show = at + (s.include_stop_str_in_output ? stop.size() : 0);
         event.finish = Finish{.reason = FinishReason::kStop, .stop_string = stop, .stop_token = {}, .message = {}};
       }
-      if (show > choice.sent) event.text = choice.text.substr(choice.sent, show - choice.sent);
+      if (show > choice.sent) event.deltas = {TextDelta{choice.text.substr(choice.sent, show - choice.sent)}};
       choice.sent = std::max(show, choice.sent);
     }
     choice.ended = event.finish.has_value();

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "server/openai/openai.h"
+#include "server/api.h"
 #include "server/server_fixture.h"
 #include "sluice/version.h"
 

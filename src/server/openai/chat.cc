@@ -1,15 +1,22 @@
 // /v1/chat/completions.
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <array>
 
-#include "server/messages.h"
 #include "server/openai/format.h"
-#include "server/openai/openai.h"
-#include "server/openai/reading.h"
+#include "server/openai/shared_fields.h"
 
 namespace sluice::server {
 namespace {
+
+using Type = Parameter::Type;
+
+struct ChatFields {
+  bool want_logprobs = false;
+  int top_logprobs = 0;
+  bool has_max_completion_tokens = false;
+  Json tool_choice;  // "none", "auto" or null
+};
 
 Json token_entry(const Engine& engine, const TokenLogprob& token) {
   const std::string bytes = engine.token_bytes(token.id);
@@ -34,14 +41,15 @@ Json logprobs_content(const Engine& engine, const std::vector<TokenLogprobs>& lo
 
 class ChatFormat final : public OpenAiFormat {
  public:
-  ChatFormat(const Engine& engine, FormatOptions options) : OpenAiFormat(engine, std::move(options)) {}
+  ChatFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
+      : OpenAiFormat(std::move(engine), std::move(options)) {}
 
  private:
   std::string add(int, int index, Choice& choice, Event& event) override {
     Json content;
-    if (options_.logprobs) content = logprobs_content(engine_, text_logprobs(event), options_.top_logprobs);
+    if (options_.logprobs) content = logprobs_content(*engine_, text_logprobs(event), options_.top_logprobs);
     if (options_.stream) return add_to_stream(index, choice, event, content);
-    choice.text += event.text;
+    choice.text += event_text(event);
     if (options_.logprobs) {
       if (choice.logprobs.is_null()) choice.logprobs = Json::array();
       for (Json& entry : content) choice.logprobs.push_back(std::move(entry));
@@ -55,8 +63,9 @@ class ChatFormat final : public OpenAiFormat {
       choice.begun = true;
       out += chunk(choice_json(index, R"({"role":"assistant","content":""})", nullptr, std::nullopt), event.usage);
     }
-    if (!event.text.empty() || (content.is_array() && !content.empty())) {
-      out += chunk(choice_json(index, fmt::format(R"({{"content":{}}})", dump_json(event.text)), content, std::nullopt),
+    const std::string text = event_text(event);
+    if (!text.empty() || (content.is_array() && !content.empty())) {
+      out += chunk(choice_json(index, fmt::format(R"({{"content":{}}})", dump_json(text)), content, std::nullopt),
                    event.usage);
     }
     if (event.finish) out += chunk(choice_json(index, "{}", nullptr, event.finish), event.usage);
@@ -80,68 +89,128 @@ class ChatFormat final : public OpenAiFormat {
   }
 
   void extend_body(Json& body) override {
-    if (!prompt_logprobs_[0].empty()) body["prompt_logprobs"] = prompt_logprobs_json(engine_, prompt_logprobs_[0]);
+    if (!prompt_logprobs_[0].empty()) body["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[0]);
   }
 };
 
-}  // namespace
-
-std::vector<TokenId> OpenAiApi::tokenize_chat(Reading& reading) const {
-  RequestFields& fields = reading.fields;
-  ChatPrompt chat;
-  chat.messages = dump_json(template_messages(fields.messages, reading.unknown));
-  const bool tools_allowed = fields.tool_choice.is_null() || fields.tool_choice != "none";
-  if (fields.tools.is_array() && !fields.tools.empty()) {
-    const Json& tools = check_tools(fields.tools, reading.unknown);
-    if (tools_allowed) chat.tools = dump_json(tools);
-  }
-  if (fields.template_kwargs.is_object()) chat.template_kwargs = dump_json(fields.template_kwargs);
-  chat.add_generation_prompt = fields.add_generation_prompt;
-  const std::string text = engine_.render_chat(chat);
-  // Templates write the special tokens themselves.
-  return tokenize_text(text, fields.add_special_tokens.value_or(false), "messages");
+void set_max_completion_tokens(Fields& f, const Json& v) {
+  f.of<SamplingParams>().max_tokens = v.get<int>();
+  f.of<ChatFields>().has_max_completion_tokens = true;
 }
 
-GenerationJob OpenAiApi::chat_job(Reading reading) const {
-  RequestFields& fields = reading.fields;
-  if (!fields.messages.is_array()) throw missing_parameter("messages");
-  if (fields.has_max_tokens && fields.has_max_completion_tokens) {
+void set_tool_choice(Fields& f, const Json& v) {
+  constexpr std::string_view kReason = "can only be 'none' or 'auto': output cannot be constrained yet";
+  if (v.is_object()) throw unsupported_parameter("tool_choice", kReason);
+  const std::string& name = expect_string(v, "tool_choice");
+  if (name == "required") throw unsupported_parameter("tool_choice", kReason);
+  if (name != "none" && name != "auto") {
+    throw invalid_value("tool_choice",
+                        fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto'.", quotable(name)));
+  }
+  f.of<ChatFields>().tool_choice = v;
+}
+
+constexpr auto kParameters = std::to_array<Parameter>({
+    {.name = "max_completion_tokens",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = kIntMax,
+     .fallback = "max_tokens",
+     .help = "the newer name of max_tokens",
+     .set = set_max_completion_tokens},
+    {.name = "logprobs",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "report the log probability of each token",
+     .set = assign<&ChatFields::want_logprobs>},
+    {.name = "top_logprobs",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = 20,
+     .fallback = "0",
+     .help = "alternatives to report for each token; needs logprobs",
+     .set = assign<&ChatFields::top_logprobs>},
+    {.name = "tool_choice",
+     .type = Type::kAny,
+     .max_bytes = kLabelBytes,
+     .fallback = "auto",
+     .help = "none: the template is not told of the tools; auto",
+     .set = set_tool_choice},
+    refused("audio"),
+    refused("modalities", R"([["text"]])"),
+    refused("functions", "[[]]", "Use 'tools'"),
+    refused("function_call", R"(["none"])", "Use 'tool_choice'"),
+    refused("parallel_tool_calls", "[true]"),
+    refused("prediction"),
+    refused("store", "[false]"),
+    refused("web_search_options"),
+    refused("reasoning_effort"),
+    refused("verbosity", R"(["medium"])"),
+    refused("documents"),
+});
+
+// Checks rules between fields.
+void check(Call& call) {
+  const auto& chat = call.fields.of<ChatFields>();
+  const auto& conversation = call.fields.of<ConversationFields>();
+  check_generation(call, /*echo=*/false);
+  if (!conversation.messages.is_array()) throw missing_parameter("messages");
+  if (chat.has_max_completion_tokens && call.fields.of<GenerationFields>().has_max_tokens) {
     throw ApiError{.message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
                    .param = "max_tokens",
                    .code = "invalid_parameter_combination"};
   }
-  if (fields.top_logprobs > 0 && !fields.want_logprobs) {
+  if (chat.top_logprobs > 0 && !chat.want_logprobs) {
     throw invalid_value("top_logprobs", "Invalid 'top_logprobs': it needs 'logprobs' to be true.");
   }
-  if (fields.tool_choice.is_string() && fields.tools.is_null()) {
+  if (chat.tool_choice.is_string() && conversation.tools.is_null()) {
     throw invalid_value("tool_choice", "Invalid 'tool_choice': it needs 'tools'.");
   }
-  const int top = std::max(fields.top_logprobs, 0);
-  if (fields.want_logprobs) fields.sampling.logprobs = top;
-
-  Request request = base_request(reading);
-  request.prompt = tokenize_chat(reading);
-  request.prompt_param = "messages";
-  fit_context(fields, "messages", request);
-
-  GenerationJob job;
-  job.stream = fields.stream;
-  job.headers = judge_unknown(reading);
-  job.format =
-      std::make_unique<ChatFormat>(engine_, FormatOptions{.id = "chatcmpl-" + reading.request_id,
-                                                          .object = "chat.completion",
-                                                          .chunk_object = "chat.completion.chunk",
-                                                          .model = fields.model,
-                                                          .fingerprint = fingerprint_,
-                                                          .n = fields.n,
-                                                          .stream = fields.stream,
-                                                          .include_usage = fields.include_usage,
-                                                          .continuous_usage = fields.continuous_usage,
-                                                          .logprobs = fields.want_logprobs,
-                                                          .top_logprobs = top,
-                                                          .keep_stop = fields.sampling.include_stop_str_in_output});
-  job.requests.push_back(std::move(request));
-  return job;
 }
 
+void run(Call& call) {
+  expect_generates(call);
+  check(call);
+  const auto& chat = call.fields.of<ChatFields>();
+  const auto& generation = call.fields.of<GenerationFields>();
+  if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
+
+  ChatRequest request{.request = base_request(call),
+                      .chat = chat_prompt(call, /*with_tools=*/chat.tool_choice != "none"),
+                      .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
+  request.request.prompt_param = "messages";
+  request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
+
+  GenerationJob job;
+  job.stream = generation.stream;
+  job.headers = call.warnings();
+  job.format = std::make_unique<ChatFormat>(
+      call.model.engine, FormatOptions{.id = "chatcmpl-" + call.request_id,
+                                       .object = "chat.completion",
+                                       .chunk_object = "chat.completion.chunk",
+                                       .model = call.model.name,
+                                       .fingerprint = fingerprint(call.info()),
+                                       .n = generation.n,
+                                       .stream = generation.stream,
+                                       .include_usage = generation.include_usage,
+                                       .continuous_usage = generation.continuous_usage,
+                                       .logprobs = chat.want_logprobs,
+                                       .top_logprobs = chat.top_logprobs,
+                                       .keep_stop = request.request.sampling.include_stop_str_in_output});
+  job.chat = std::move(request);
+  call.generate(std::move(job));
+}
+
+const EndpointInfo endpoint{
+    .name = "chat",
+    .dialect = &kOpenAi,
+    .paths = {"/v1/chat/completions"},
+    .flags = Route::kGenerates,
+    .help = "chat completions",
+    .parameters = {model_parameter(), conversation_parameters(), generation_parameters(), kParameters,
+                   special_token_parameter(), label_parameter(), foreign_parameters()},
+    .run = run};
+const Registry<EndpointInfo> registered{endpoint};
+
+}  // namespace
 }  // namespace sluice::server

@@ -2,19 +2,28 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <utility>
 
 #include "server/openai/format.h"
-#include "server/openai/openai.h"
-#include "server/openai/reading.h"
+#include "server/openai/shared_fields.h"
 
 namespace sluice::server {
 namespace {
 
-constexpr size_t kMaxPrompts = 2048;
+using Type = Parameter::Type;
 
-// What echo gives back of a prompt.
+constexpr size_t kMaxPrompts = 2048;
+constexpr size_t kMaxSequences = 2048;  // prompts times n: one request must not fill the engine for hours
+
+struct CompletionFields {
+  Json prompt;      // a string, or an array in one of the accepted forms
+  int best_of = 0;  // 0: not given
+  bool echo = false;
+};
+
+// A prompt that echo repeats in the answer.
 struct Echo {
   std::string text;
   std::vector<TokenId> tokens;
@@ -22,7 +31,7 @@ struct Echo {
 
 struct CompletionOptions {
   std::vector<Echo> echo;        // one per prompt, or none
-  bool prompt_logprobs = false;  // asked for by name, not by echo
+  bool prompt_logprobs = false;  // the client asked for them; echo alone does not count
   bool discard_output = false;   // echo with max_tokens 0: only the prompt is scored
 };
 
@@ -37,15 +46,15 @@ std::string token_name(const Engine& engine, TokenId id) {
 
 class CompletionFormat final : public OpenAiFormat {
  public:
-  CompletionFormat(const Engine& engine, FormatOptions options, CompletionOptions more)
-      : OpenAiFormat(engine, std::move(options)), more_(std::move(more)), held_(more_.echo.size()) {}
+  CompletionFormat(std::shared_ptr<const Engine> engine, FormatOptions options, CompletionOptions more)
+      : OpenAiFormat(std::move(engine), std::move(options)), more_(std::move(more)), held_(more_.echo.size()) {}
 
  private:
   std::string add(int prompt, int index, Choice& choice, Event& event) override {
     const auto p = static_cast<size_t>(prompt);
     if (more_.discard_output) choice.usage.completion_tokens = event.usage.completion_tokens = 0;
     if (!options_.stream || !options_.logprobs || more_.echo.empty()) return add_now(p, index, choice, event);
-    // The prompt's log probabilities come with the first event of choice 0, and every choice starts with them.
+    // Every choice starts with the prompt's log probabilities, which come with the first event of choice 0.
     if (index % options_.n != 0 && !held_[p].released) {
       held_[p].events.emplace_back(index, &choice, std::move(event));
       return {};
@@ -62,7 +71,7 @@ class CompletionFormat final : public OpenAiFormat {
     if (options_.logprobs) logprobs = empty_logprobs();
     if (options_.stream && !choice.begun) begin(prompt, choice, text, logprobs);
     if (!more_.discard_output) {
-      text += event.text;
+      text += event_text(event);
       if (options_.logprobs) {
         for (const TokenLogprobs& token : text_logprobs(event)) append(logprobs, choice, token);
       }
@@ -79,7 +88,7 @@ class CompletionFormat final : public OpenAiFormat {
                  event.usage);
   }
 
-  // What comes before the first generated token.
+  // Prints what comes before the first generated token.
   void begin(size_t prompt, Choice& choice, std::string& text, Json& logprobs) {
     choice.begun = true;
     if (more_.echo.empty()) return;
@@ -92,7 +101,7 @@ class CompletionFormat final : public OpenAiFormat {
         append(logprobs, choice, scored[i]);
         continue;
       }
-      logprobs["tokens"].push_back(token_name(engine_, echo.tokens[i]));
+      logprobs["tokens"].push_back(token_name(*engine_, echo.tokens[i]));
       logprobs["token_logprobs"].push_back(nullptr);
       logprobs["top_logprobs"].push_back(nullptr);
       advance(logprobs, choice, echo.tokens[i]);
@@ -107,22 +116,22 @@ class CompletionFormat final : public OpenAiFormat {
   }
 
   void append(Json& logprobs, Choice& choice, const TokenLogprobs& token) {
-    logprobs["tokens"].push_back(token_name(engine_, token.token.id));
+    logprobs["tokens"].push_back(token_name(*engine_, token.token.id));
     logprobs["token_logprobs"].push_back(json_logprob(token.token.logprob));
     Json top = Json::object();
     for (const TokenLogprob& other : token.top) {
       if (static_cast<int>(top.size()) < options_.top_logprobs) {
-        top[token_name(engine_, other.id)] = json_logprob(other.logprob);
+        top[token_name(*engine_, other.id)] = json_logprob(other.logprob);
       }
     }
-    top[token_name(engine_, token.token.id)] = json_logprob(token.token.logprob);
+    top[token_name(*engine_, token.token.id)] = json_logprob(token.token.logprob);
     logprobs["top_logprobs"].push_back(std::move(top));
     advance(logprobs, choice, token.token.id);
   }
 
   void advance(Json& logprobs, Choice& choice, TokenId id) {
     logprobs["text_offset"].push_back(choice.characters);
-    choice.characters += count_characters(engine_.token_bytes(id));
+    choice.characters += count_characters(engine_->token_bytes(id));
   }
 
   static void concatenate(Json& all, Json& more) {
@@ -136,7 +145,7 @@ class CompletionFormat final : public OpenAiFormat {
     const auto prompt = static_cast<size_t>(index / options_.n);
     Json logprobs;
     if (!more_.echo.empty()) {
-      // Offsets of the output were counted from 0: the prompt goes before it.
+      // The prompt goes before the output, whose offsets were counted from 0.
       Json prompt_part = empty_logprobs();
       std::string text;
       Choice start;
@@ -150,7 +159,7 @@ class CompletionFormat final : public OpenAiFormat {
     if (options_.logprobs) concatenate(logprobs, choice.logprobs);
     Json out = {{"index", index}, {"text", std::move(choice.text)}, {"logprobs", std::move(logprobs)}};
     out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish))));
-    if (more_.prompt_logprobs) out["prompt_logprobs"] = prompt_logprobs_json(engine_, prompt_logprobs_[prompt]);
+    if (more_.prompt_logprobs) out["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[prompt]);
     return out;
   }
 
@@ -190,65 +199,122 @@ std::vector<PromptItem> prompt_items(const Json& prompt) {
   return items;
 }
 
-}  // namespace
+constexpr auto kParameters = std::to_array<Parameter>({
+    {.name = "prompt",
+     .type = Type::kAny,
+     .max_bytes = kTextsBytes,
+     .fallback = "required",
+     .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; at most 2048 "
+             "prompts",
+     .set = assign<&CompletionFields::prompt>},
+    {.name = "best_of",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = 128,
+     .fallback = "n",
+     .help = "must equal n",
+     .set = assign<&CompletionFields::best_of>},
+    {.name = "logprobs",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = 20,
+     .fallback = "none",
+     .help = "alternatives to report for each token; 0: only the token's own log probability",
+     .set = assign<&SamplingParams::logprobs>},
+    {.name = "echo",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "put the prompt before the text, and its log probabilities before those of the text",
+     .set = assign<&CompletionFields::echo>},
+    refused("suffix", R"([""])"),
+    refused("prompt_embeds"),
+});
 
-GenerationJob OpenAiApi::completions_job(Reading reading) const {
-  RequestFields& fields = reading.fields;
-  const std::vector<PromptItem> items = prompt_items(fields.prompt);
-  if (fields.best_of != 0 && fields.best_of != fields.n) {
+// Checks rules between fields. `prompts` is the number of prompts.
+void check(Call& call, size_t prompts) {
+  const auto& fields = call.fields.of<CompletionFields>();
+  const auto n = static_cast<size_t>(call.fields.of<GenerationFields>().n);
+  if (fields.best_of != 0 && fields.best_of != static_cast<int>(n)) {
     throw unsupported_parameter("best_of", "must equal 'n'");
   }
-  if (!fields.sampling.max_tokens || !fields.has_max_tokens) fields.sampling.max_tokens = 16;
-  CompletionOptions more;
-  more.discard_output = fields.echo && *fields.sampling.max_tokens == 0;
-  more.prompt_logprobs = fields.sampling.prompt_logprobs.has_value();
-  const bool logprobs = fields.sampling.logprobs.has_value();
-  const int top = fields.sampling.logprobs.value_or(0);
-  if (more.discard_output) fields.sampling.max_tokens = 1;
-  if (fields.echo && logprobs) {
-    fields.sampling.prompt_logprobs = std::max(top, fields.sampling.prompt_logprobs.value_or(0));
+  if (prompts * n <= kMaxSequences) return;
+  throw ApiError{.message = fmt::format("Invalid 'n': {} prompts with {} choices each are {} sequences. Expected at "
+                                        "most {} sequences in a request.",
+                                        prompts, n, prompts * n, kMaxSequences),
+                 .param = "n",
+                 .code = "too_many_sequences"};
+}
+
+Request request_of(Call& call, const PromptItem& item) {
+  Request request = base_request(call);
+  request.prompt_param = item.path;
+  if (item.value->is_string()) {
+    const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);
+    request.prompt = tokenize_text(call, item.value->get_ref<const std::string&>(), special, item.path);
+  } else {
+    request.prompt = expect_token_ids(*item.value, item.path, call.info().vocab_size);
   }
+  request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  fit_context(request, call.info().max_model_len, "prompt");
+  return request;
+}
+
+void run(Call& call) {
+  expect_generates(call);
+  const auto& fields = call.fields.of<CompletionFields>();
+  const auto& generation = call.fields.of<GenerationFields>();
+  auto& sampling = call.fields.of<SamplingParams>();
+  check_generation(call, fields.echo);
+  const std::vector<PromptItem> items = prompt_items(fields.prompt);
+  check(call, items.size());
+  if (!sampling.max_tokens || !generation.has_max_tokens) sampling.max_tokens = 16;
+  CompletionOptions more;
+  more.discard_output = fields.echo && *sampling.max_tokens == 0;
+  more.prompt_logprobs = sampling.prompt_logprobs.has_value();
+  const bool logprobs = sampling.logprobs.has_value();
+  const int top = sampling.logprobs.value_or(0);
+  if (more.discard_output) sampling.max_tokens = 1;
+  if (fields.echo && logprobs) sampling.prompt_logprobs = std::max(top, sampling.prompt_logprobs.value_or(0));
 
   GenerationJob job;
   for (const PromptItem& item : items) {
-    Request request = base_request(reading);
-    request.prompt_param = item.path;
-    if (item.value->is_string()) {
-      request.prompt =
-          tokenize_text(item.value->get<std::string>(), fields.add_special_tokens.value_or(true), item.path);
-    } else {
-      for (size_t i = 0; i < item.value->size(); ++i) {
-        const std::string path = fmt::format("{}[{}]", item.path, i);
-        request.prompt.push_back(expect_token_id((*item.value)[i], path, engine_.model().vocab_size));
-      }
-    }
-    fit_context(fields, "prompt", request);
+    Request request = request_of(call, item);
     if (fields.echo) {
       more.echo.push_back(
-          {item.value->is_string() ? item.value->get<std::string>() : engine_.detokenize(request.prompt, false),
+          {item.value->is_string() ? item.value->get<std::string>() : call.engine().detokenize(request.prompt, false),
            logprobs ? request.prompt : std::vector<TokenId>()});
     }
     job.requests.push_back(std::move(request));
   }
-  job.stream = fields.stream;
-  job.headers = judge_unknown(reading);
-  job.format =
-      std::make_unique<CompletionFormat>(engine_,
-                                         FormatOptions{.id = "cmpl-" + reading.request_id,
-                                                       .object = "text_completion",
-                                                       .chunk_object = "text_completion",
-                                                       .model = fields.model,
-                                                       .fingerprint = fingerprint_,
-                                                       .prompts = static_cast<int>(items.size()),
-                                                       .n = fields.n,
-                                                       .stream = fields.stream,
-                                                       .include_usage = fields.include_usage,
-                                                       .continuous_usage = fields.continuous_usage,
-                                                       .logprobs = logprobs,
-                                                       .top_logprobs = top,
-                                                       .keep_stop = fields.sampling.include_stop_str_in_output},
-                                         std::move(more));
-  return job;
+  job.stream = generation.stream;
+  job.headers = call.warnings();
+  job.format = std::make_unique<CompletionFormat>(call.model.engine,
+                                                  FormatOptions{.id = "cmpl-" + call.request_id,
+                                                                .object = "text_completion",
+                                                                .chunk_object = "text_completion",
+                                                                .model = call.model.name,
+                                                                .fingerprint = fingerprint(call.info()),
+                                                                .prompts = static_cast<int>(items.size()),
+                                                                .n = generation.n,
+                                                                .stream = generation.stream,
+                                                                .include_usage = generation.include_usage,
+                                                                .continuous_usage = generation.continuous_usage,
+                                                                .logprobs = logprobs,
+                                                                .top_logprobs = top,
+                                                                .keep_stop = sampling.include_stop_str_in_output},
+                                                  std::move(more));
+  call.generate(std::move(job));
 }
 
+const EndpointInfo endpoint{.name = "completions",
+                            .dialect = &kOpenAi,
+                            .paths = {"/v1/completions"},
+                            .flags = Route::kGenerates,
+                            .help = "text completions",
+                            .parameters = {model_parameter(), generation_parameters(), kParameters,
+                                           special_token_parameter(), label_parameter(), foreign_parameters()},
+                            .run = run};
+const Registry<EndpointInfo> registered{endpoint};
+
+}  // namespace
 }  // namespace sluice::server

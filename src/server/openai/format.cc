@@ -1,4 +1,4 @@
-// The envelope of answers and chunks.
+// Prints answers and chunks around their choices.
 #include "server/openai/format.h"
 
 #include <fmt/core.h>
@@ -18,8 +18,8 @@ Json usage_json(int64_t prompt, int64_t completion, int64_t cached) {
 
 }  // namespace
 
-OpenAiFormat::OpenAiFormat(const Engine& engine, FormatOptions options)
-    : engine_(engine),
+OpenAiFormat::OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
+    : engine_(std::move(engine)),
       options_(std::move(options)),
       prompt_logprobs_(static_cast<size_t>(options_.prompts)),
       created_(std::time(nullptr)),
@@ -94,7 +94,7 @@ std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish) {
   std::string stop_reason = "null";
   if (finish->stop_token) stop_reason = std::to_string(*finish->stop_token);
   if (!finish->stop_string.empty()) stop_reason = dump_json(finish->stop_string);
-  // Aborts and faults never get here: they are errors.
+  // Aborts and faults are answered as errors and never get here.
   const std::string_view reason = finish->reason == FinishReason::kLength ? "length" : "stop";
   return fmt::format(R"("finish_reason":"{}","stop_reason":{})", reason, stop_reason);
 }

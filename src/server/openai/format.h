@@ -1,4 +1,4 @@
-// What chat and text completions have in common when events become JSON: identity, usage, choices.
+// The JSON that answers of chat and text completions have in common: identity, usage, choices.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,14 @@
 
 #include "base/json.h"
 #include "server/generation.h"
+#include "server/openai/dialect.h"
 
 namespace sluice::server {
 
 struct FormatOptions {
   std::string id;            // "chatcmpl-..."
-  std::string object;        // of a whole answer: "chat.completion"
-  std::string chunk_object;  // of a stream's chunks
+  std::string object;        // type of a whole answer: "chat.completion"
+  std::string chunk_object;  // type of a stream's chunks
   std::string model;
   std::string fingerprint;
   int prompts = 1;
@@ -33,19 +34,19 @@ class OpenAiFormat : public AnswerFormat {
   std::string stream_end() final;
   std::string stream_error(const ApiError& error) final;
   std::string body() final;
-  HttpResponse error_response(const ApiError& error) final { return to_response(error); }
+  HttpResponse error_response(const ApiError& error) final { return to_response(error, kOpenAi); }
 
  protected:
   struct Choice {
     bool begun = false;
     std::string text;
-    Json logprobs;          // what the dialect collects
-    size_t characters = 0;  // of the text and tokens so far
+    Json logprobs;          // log probabilities collected so far
+    size_t characters = 0;  // characters of text and tokens so far
     std::optional<Finish> finish;
     Usage usage;
   };
 
-  OpenAiFormat(const Engine& engine, FormatOptions options);
+  OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions options);
 
   // Adds an event to its choice; with `stream`, returns the chunks for it.
   virtual std::string add(int prompt, int index, Choice& choice, Event& event) = 0;
@@ -56,10 +57,10 @@ class OpenAiFormat : public AnswerFormat {
   std::string chunk(std::string_view choice_json, const Usage& usage) const;
   // "length", "stop" or null; the stop string or token that matched.
   static std::string finish_members(const std::optional<Finish>& finish);
-  // Log probabilities that belong to the text: without the token that ended it.
+  // Log probabilities of the text's tokens, without the token that ended it.
   std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
 
-  const Engine& engine_;
+  const std::shared_ptr<const Engine> engine_;
   const FormatOptions options_;
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // by prompt
 
@@ -67,7 +68,7 @@ class OpenAiFormat : public AnswerFormat {
   Json usage() const;
 
   const int64_t created_;
-  const std::string chunk_head_;  // what every chunk begins with, up to its choices
+  const std::string chunk_head_;  // start of every chunk, up to its choices
   std::vector<Choice> choices_;   // prompt * n + index
 };
 

@@ -1,0 +1,57 @@
+// Whether prompt and completion of a request fit the context of a model. Servers ask before they submit several prompts
+// together; Engine::submit_chat asks for its one prompt.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "sluice/error.h"
+#include "sluice/request.h"
+
+namespace sluice {
+
+// Text of so many bytes per token of context cannot fit: it is refused before any time is spent on tokenizing it.
+inline constexpr size_t kBytesPerToken = 16;
+inline constexpr size_t kBytesAlways = 4096;  // accepted whatever the context
+
+// Throws Error(kInvalidRequest, context_length_exceeded) that names `param` when a text of so many bytes cannot fit
+// `context` tokens. Accepts up to `accepted` bytes in any case.
+inline void check_text_length(size_t bytes, int context, const std::string& param, size_t accepted = kBytesAlways) {
+  if (bytes <= std::max(static_cast<size_t>(context) * kBytesPerToken, accepted)) return;
+  const std::string tokens = std::to_string(context);
+  throw Error(ErrorCode::kInvalidRequest,
+              "This model's maximum context length is " + tokens + " tokens. However, your " + param + " has " +
+                  std::to_string(bytes) + " bytes of text, which is more than " + tokens + " tokens can hold.",
+              param, "context_length_exceeded");
+}
+
+// Throws Error(kInvalidRequest) that names request.prompt_param unless prompt and completion fit `context` tokens.
+// max_tokens gives way to the context if request.max_tokens_is_default. The wording is OpenAI's: `what` is "messages"
+// or "prompt".
+inline void fit_context(Request& request, int context, const std::string& what) {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt == 0) {
+    throw Error(ErrorCode::kInvalidRequest, "Invalid '" + request.prompt_param + "': it has no tokens.",
+                request.prompt_param, "invalid_value");
+  }
+  std::optional<int>& most = request.sampling.max_tokens;
+  if (request.max_tokens_is_default && most) {
+    most = static_cast<int>(std::clamp<int64_t>(context - prompt, 1, std::max(*most, 1)));
+  }
+  const int64_t completion = most.value_or(1);
+  if (prompt + completion <= context) return;
+  std::string message = "This model's maximum context length is " + std::to_string(context) + " tokens. However, ";
+  if (prompt >= context) {
+    message += "your " + what + " resulted in " + std::to_string(prompt) + " tokens. Please reduce the length of the " +
+               what + ".";
+  } else {
+    message += "you requested " + std::to_string(prompt + completion) + " tokens (" + std::to_string(prompt) +
+               " in the " + what + ", " + std::to_string(completion) +
+               " in the completion). Please reduce the length of the " + what + " or completion.";
+  }
+  throw Error(ErrorCode::kInvalidRequest, message, request.prompt_param, "context_length_exceeded");
+}
+
+}  // namespace sluice

@@ -1,0 +1,79 @@
+// The API over the served models: requests in JSON to answers in JSON, for all registered endpoints. Usable without
+// HTTP:
+//
+//   Api api(Models::single(engine, {"minnow"}), {});
+//   ApiResult result = api.complete("/v1/chat/completions", {{"model", "minnow"}, {"messages", ...}});
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "server/endpoint.h"
+#include "server/generation.h"
+#include "server/models.h"
+#include "server/router.h"
+
+namespace sluice::server {
+
+struct ApiOptions {
+  bool strict = false;                           // unknown fields are errors
+  std::chrono::milliseconds request_timeout{0};  // longest life of a request; 0: none
+};
+
+struct ApiResult {
+  int status = 200;
+  Json body;
+};
+
+// Where a request comes from.
+struct Caller {
+  std::string request_id = {};                            // for logs
+  std::string tenant = {};                                // prefix-cache blocks are shared within it only
+  std::string suffix = {};                                // what the '*' of the endpoint's path stands for
+  std::optional<std::chrono::milliseconds> timeout = {};  // what the client allows; request_timeout caps it
+};
+
+class Api {
+ public:
+  Api(std::shared_ptr<Models> models, ApiOptions options);
+  ~Api();  // ends what is running, without an answer
+
+  // Answers one request. Parses, renders and tokenizes on the caller's thread; the answer follows on the reply's.
+  // Throws only what a failing reply.send() throws.
+  void serve(const EndpointInfo& endpoint, std::string_view body, const Caller& caller,
+             const std::shared_ptr<HttpReply>& reply);
+
+  // Answers a POST without HTTP, for batches. Streams are refused. Any number of calls may be in progress. `done` may
+  // be called before complete() returns.
+  ApiResult complete(std::string_view path, const Json& body);
+  void complete(std::string_view path, const Json& body, std::function<void(ApiResult)> done);
+
+  // Ends every running request with the error.
+  void abort_all(const ApiError& error) { running_->abort_all(error); }
+  // Cancels them and lets go of their replies.
+  void detach_all() { running_->detach_all(); }
+
+  // The routes of all endpoints; they call back into the object.
+  std::vector<Route> routes();
+
+  const Models& models() const { return *models_; }
+
+ private:
+  void serve_json(const EndpointInfo& endpoint, const Json& body, const Caller& caller,
+                  const std::shared_ptr<HttpReply>& reply);
+  void serve_http(const EndpointInfo& endpoint, const HttpRequest& request, RequestContext context,
+                  const std::shared_ptr<HttpReply>& reply);
+  void choose_model(Call& call, const Json& body) const;
+
+  const std::shared_ptr<Models> models_;
+  const ApiOptions options_;
+  const std::shared_ptr<RunningGenerations> running_;
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,73 @@
+// Endpoints of the API. Each one is a constant object that its own file registers: name, paths, fields and handler.
+// Routes, validation and documentation are made from the registry; nothing else lists endpoints.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/dialect.h"
+#include "server/fields.h"
+#include "server/generation.h"
+#include "server/models.h"
+#include "server/parameters.h"
+#include "server/pooling_call.h"
+#include "server/router.h"
+
+namespace sluice::server {
+
+struct EndpointInfo;
+
+// One request on its way through an endpoint.
+struct Call {
+  const EndpointInfo& endpoint;
+  const Models& models;
+  std::string request_id;            // for logs and for ids of answers
+  std::string tenant;                // prefix-cache blocks are shared within it only
+  std::string suffix;                // what the '*' of the endpoint's path stands for
+  std::shared_ptr<HttpReply> reply;  // gets the answer
+  std::shared_ptr<RunningGenerations> running;
+  bool strict = false;  // unknown fields are errors
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+
+  // After the body was read. Endpoints without a field "model" get the first model, if there is one.
+  ServedModel model;
+  Fields fields;
+  UnknownFields unknown;
+
+  Engine& engine() const { return *model.engine; }
+  const ModelInfo& info() const { return model.engine->model(); }
+
+  // Headers that name the unknown fields; in strict mode, throws ApiError for them. Called when all of the body was
+  // looked at.
+  Headers warnings() const;
+
+  void send(HttpResponse response) { reply->send(std::move(response)); }
+  // Submit the job to the model's engine; the reply gets the answer.
+  void generate(GenerationJob job);
+  void embed(PoolingJob job);
+};
+
+struct EndpointInfo {
+  std::string_view name = {};                // unique; documentation calls the endpoint so
+  const Dialect* dialect = nullptr;          // prints its errors
+  std::string_view method = "POST";          // GET (HEAD comes with it), POST, PUT, DELETE or HEAD
+  std::vector<std::string_view> paths = {};  // exact, or with a last segment of '*' for the rest of the path
+  unsigned flags = 0;                        // Route::Flags
+  std::string_view help = {};
+  std::vector<std::span<const Parameter>> parameters = {};  // fields of the JSON body; none: the body is not read
+  // Answers through the call, at once or later. What it throws becomes the answer.
+  void (*run)(Call& call) = nullptr;
+};
+
+// The field of that name; null when the endpoint does not have it.
+const Parameter* find_parameter(const EndpointInfo& endpoint, std::string_view name);
+
+// All fields of all endpoints as Markdown, for docs/.
+std::string parameters_markdown();
+
+}  // namespace sluice::server

@@ -1,0 +1,48 @@
+// The models that are served: names that clients use, and their engines.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sluice/engine.h"
+
+namespace sluice::server {
+
+// A model as a client calls it. Holding one keeps the engine alive.
+struct ServedModel {
+  std::string name;
+  std::shared_ptr<Engine> engine;
+};
+
+// Thread-safe. A request that runs owns its engine together with this table, so that unloading a model never cuts it.
+class Models {
+ public:
+  // One model under the names, or under its own name when there are none. The engine must outlive the table and every
+  // request.
+  static std::shared_ptr<Models> single(Engine& engine, const std::vector<std::string>& names);
+
+  // Throws Error(kInvalidRequest) when the name is taken. The engine is destroyed on a thread of its own when the model
+  // is unloaded and its last request has ended.
+  void load(std::string name, std::shared_ptr<Engine> engine);
+  // A further name of a model. Throws Error(kNotFound) when `name` is unknown, kInvalidRequest when `alias` is taken.
+  void alias(std::string alias, std::string_view name);
+  // Removes the model under all of its names. False when the name is unknown.
+  bool unload(std::string_view name);
+
+  std::optional<ServedModel> find(std::string_view name) const;
+  std::vector<ServedModel> all() const;      // every name, in the order in which they came
+  std::optional<ServedModel> first() const;  // what requests without a model get; none while nothing is loaded
+
+ private:
+  void add(std::string name, std::shared_ptr<Engine> engine);
+  const ServedModel* lookup(std::string_view name) const;  // with the mutex held
+
+  mutable std::mutex mutex_;
+  std::vector<ServedModel> models_;
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,33 @@
+// /detokenize, with vLLM's fields.
+#include "server/openai/shared_fields.h"
+
+namespace sluice::server {
+namespace {
+
+struct DetokenizeFields {
+  std::vector<TokenId> tokens;
+};
+
+constexpr Parameter kParameters[] = {{.name = "tokens",
+                                      .type = Parameter::Type::kTokenIds,
+                                      .max_items = 1 << 20,
+                                      .required = true,
+                                      .fallback = "required",
+                                      .help = "token ids to turn into text",
+                                      .set = assign<&DetokenizeFields::tokens>}};
+
+void run(Call& call) {
+  const auto& tokens = call.fields.of<DetokenizeFields>().tokens;
+  call.send({.body = dump_json({{"prompt", call.engine().detokenize(tokens, false)}}), .headers = call.warnings()});
+}
+
+const EndpointInfo endpoint{.name = "detokenize",
+                            .dialect = &kOpenAi,
+                            .paths = {"/detokenize"},
+                            .help = "token ids to text",
+                            .parameters = {optional_model_parameter(), kParameters},
+                            .run = run};
+const Registry<EndpointInfo> registered{endpoint};
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,48 @@
+// /v1/models: the served models, with vLLM's additions.
+#include "server/openai/shared_fields.h"
+
+namespace sluice::server {
+namespace {
+
+Json model_card(const ServedModel& served) {
+  const ModelInfo& model = served.engine->model();
+  return {{"id", served.name},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "sluice"},
+          {"root", model.name},
+          {"parent", nullptr},
+          {"max_model_len", model.max_model_len},
+          {"task", to_string(model.task)}};
+}
+
+void list(Call& call) {
+  Json data = Json::array();
+  for (const ServedModel& model : call.models.all()) data.push_back(model_card(model));
+  call.send({.body = dump_json({{"object", "list"}, {"data", std::move(data)}})});
+}
+
+void show(Call& call) {
+  const auto model = call.models.find(call.suffix);
+  if (!model) throw model_not_found(call.suffix);
+  call.send({.body = dump_json(model_card(*model))});
+}
+
+const EndpointInfo all{.name = "models",
+                       .dialect = &kOpenAi,
+                       .method = "GET",
+                       .paths = {"/v1/models"},
+                       .flags = Route::kQuick,
+                       .help = "the served models",
+                       .run = list};
+const EndpointInfo one{.name = "model",
+                       .dialect = &kOpenAi,
+                       .method = "GET",
+                       .paths = {"/v1/models/*"},
+                       .flags = Route::kQuick,
+                       .help = "one model",
+                       .run = show};
+const Registry<EndpointInfo> registered_all{all}, registered_one{one};
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,42 @@
+// What the endpoints of vectors and scores have in common.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/openai/shared_fields.h"
+
+namespace sluice::server {
+
+inline constexpr size_t kMostTexts = 2048;  // of one request
+
+struct PoolingFields {
+  int truncate = 0;                    // tokens of a text; -1: the model's limit; 0: longer texts are errors
+  std::optional<bool> use_activation;  // of scores; none: as the model says
+};
+
+std::span<const Parameter> truncation_parameter();
+std::span<const Parameter> activation_parameter();
+
+// A text, or a pair, with what the model wants around it. Errors name `path`. Throws ApiError, Error.
+PooledText encode_text(Call& call, std::string_view text, std::optional<std::string_view> pair,
+                       const std::string& path);
+
+// Throws ApiError(unsupported_task) unless the model gives one score per pair, or vectors to compare.
+void expect_scores(const Call& call);
+
+// The request for scores of pairs. `first` and `second` are the fields of the pairs' texts, which errors name.
+// `one_to_all`: all pairs have the same first text; an embedding model then reads it once.
+PoolingJob pairs_job(Call& call, const std::vector<std::pair<std::string, std::string>>& pairs,
+                     const std::string& first, const std::string& second, bool one_to_all);
+// The score of each pair of a result, with the same `one_to_all`.
+std::vector<float> scores_of(const PoolingResult& result, Task task, bool one_to_all);
+
+Json usage_of(const PoolingResult& result);
+std::string next_id(std::string_view kind);  // "rerank-1f"
+
+}  // namespace sluice::server

@@ -1,0 +1,444 @@
+// Rows of the fields that several endpoints have. OpenAI's fields come first in each group, then those of vLLM.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "server/openai/shared_fields.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+std::vector<TokenId> token_ids(const Json& v) { return v.get<std::vector<TokenId>>(); }
+
+void set_stop(Fields& f, const Json& v) {
+  std::vector<std::string> stops;
+  if (v.is_string()) {
+    stops.push_back(v.get<std::string>());
+  } else {
+    stops = v.get<std::vector<std::string>>();
+  }
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (!stops[i].empty()) continue;
+    const std::string path = v.is_string() ? "stop" : fmt::format("stop[{}]", i);
+    throw ApiError{.message = fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", path),
+                   .param = path,
+                   .code = "empty_string"};
+  }
+  f.of<SamplingParams>().stop = std::move(stops);
+}
+
+void set_allowed(Fields& f, const Json& v) {
+  std::vector<TokenId> tokens = token_ids(v);
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  f.of<SamplingParams>().allowed_token_ids = std::move(tokens);
+}
+
+void set_logit_bias(Fields& f, const Json& v) {
+  for (const auto& [token, bias] : v.items()) {
+    f.of<SamplingParams>().logit_bias.emplace_back(std::stoi(token), static_cast<float>(bias.get<double>()));
+  }
+}
+
+void set_max_tokens(Fields& f, const Json& v) {
+  f.of<SamplingParams>().max_tokens = v.get<int>();
+  f.of<GenerationFields>().has_max_tokens = true;
+}
+
+void set_stream_options(Fields& f, const Json& v) {
+  auto& fields = f.of<GenerationFields>();
+  fields.stream_options = v;
+  const FieldPath options = "stream_options";
+  for (const auto& [key, value] : v.items()) {
+    const FieldPath path = options / key;
+    if (value.is_null()) continue;
+    if (key == "include_usage") {
+      fields.include_usage = expect_boolean(value, path);
+    } else if (key == "continuous_usage_stats") {
+      fields.continuous_usage = expect_boolean(value, path);
+    } else if (key == "include_obfuscation") {
+      if (expect_boolean(value, path)) throw unsupported_parameter(path, "is not supported");
+    } else {
+      throw unsupported_parameter(path, "is not known");
+    }
+  }
+}
+
+void check_response_format(Fields&, const Json& v) {
+  const auto type = v.find("type");
+  if (type == v.end()) throw missing_parameter("response_format.type");
+  const std::string& name = expect_string(*type, "response_format.type");
+  if (name == "text") return;
+  if (name == "json_object" || name == "json_schema" || name == "structural_tag") {
+    throw unsupported_parameter("response_format",
+                                fmt::format("of type '{}' is not supported: output cannot be constrained yet", name));
+  }
+  throw invalid_value("response_format.type",
+                      fmt::format("Invalid value: '{}'. Supported values are: 'text'.", quotable(name)));
+}
+
+// The operator chooses the template. Variables that would replace it are refused.
+void refuse_template_override(const Json& value, const FieldPath& path) {
+  if (value.is_object()) {
+    for (const auto& [key, member] : value.items()) {
+      const FieldPath inner = path / key;
+      if (key == "chat_template") throw unsupported_parameter(inner, "cannot be set by a request");
+      refuse_template_override(member, inner);
+    }
+  } else if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) refuse_template_override(value[i], path[i]);
+  }
+}
+
+void set_template_kwargs(Fields& f, const Json& v) {
+  const FieldPath path = "chat_template_kwargs";
+  for (const std::string_view key : {"messages", "tools", "tokenize", "add_generation_prompt"}) {
+    if (v.contains(key)) throw unsupported_parameter(path / key, "cannot be set by a template variable");
+  }
+  refuse_template_override(v, path);
+  f.of<ConversationFields>().template_kwargs = v;
+}
+
+constexpr Parameter kModel[] = {{.name = "model",
+                                 .type = Type::kString,
+                                 .max_bytes = kLabelBytes,
+                                 .required = true,
+                                 .fallback = "required",
+                                 .help = "name of a served model"}};
+
+constexpr Parameter kOptionalModel[] = {{.name = "model",
+                                         .type = Type::kString,
+                                         .max_bytes = kLabelBytes,
+                                         .fallback = "the first served model",
+                                         .help = "name of a served model"}};
+
+constexpr Parameter kUser[] = {{.name = "user",
+                                .type = Type::kString,
+                                .max_bytes = kLabelBytes,
+                                .fallback = "none",
+                                .help = "a label; changes nothing"}};
+
+constexpr Parameter kSpecialTokens[] = {{.name = "add_special_tokens",
+                                         .type = Type::kBoolean,
+                                         .fallback = "true for a prompt, false for messages",
+                                         .help = "add the tokens that the tokenizer puts around a text",
+                                         .set = assign<&SpecialTokenFields::add_special_tokens>}};
+
+constexpr auto kGeneration = std::to_array<Parameter>({
+    // Length
+    {.name = "max_tokens",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = kIntMax,
+     .fallback = "chat: up to the context; completions: 16",
+     .help = "the most tokens to generate; at least 1, or 0 with echo",
+     .set = set_max_tokens},
+    {.name = "min_tokens",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = kIntMax,
+     .fallback = "0",
+     .help = "the answer neither ends nor stops before it has this many tokens",
+     .set = assign<&SamplingParams::min_tokens>},
+    {.name = "n",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = 128,
+     .fallback = "1",
+     .help = "choices per prompt; prompts times choices are at most 2048",
+     .set = assign<&GenerationFields::n>},
+
+    // Sampling
+    {.name = "temperature",
+     .type = Type::kNumber,
+     .min = 0,
+     .max = 2,
+     .fallback = "the model's, else 1",
+     .help = "divides the logits; 0 always takes the most likely token",
+     .set = assign<&SamplingParams::temperature>},
+    {.name = "top_p",
+     .type = Type::kNumber,
+     .min = 0,
+     .max = 1,
+     .above_min = true,
+     .fallback = "the model's, else 1",
+     .help = "sample from the smallest set of tokens with this much probability",
+     .set = assign<&SamplingParams::top_p>},
+    {.name = "top_k",
+     .type = Type::kInteger,
+     .min = -1,
+     .max = kIntMax,
+     .fallback = "the model's, else 0",
+     .help = "sample from this many most likely tokens (0 or -1: all)",
+     .set = assign<&SamplingParams::top_k>},
+    {.name = "min_p",
+     .type = Type::kNumber,
+     .min = 0,
+     .max = 1,
+     .fallback = "the model's, else 0",
+     .help = "least probability, relative to the most likely token",
+     .set = assign<&SamplingParams::min_p>},
+    {.name = "presence_penalty",
+     .type = Type::kNumber,
+     .min = -2,
+     .max = 2,
+     .fallback = "0",
+     .help = "subtracted from the logits of tokens that are in the output",
+     .set = assign<&SamplingParams::presence_penalty>},
+    {.name = "frequency_penalty",
+     .type = Type::kNumber,
+     .min = -2,
+     .max = 2,
+     .fallback = "0",
+     .help = "subtracted once for each time that a token is in the output",
+     .set = assign<&SamplingParams::frequency_penalty>},
+    {.name = "repetition_penalty",
+     .type = Type::kNumber,
+     .min = 0.000001,
+     .max = 1000000,
+     .fallback = "the model's, else 1",
+     .help = "factor for tokens of prompt and output",
+     .set = assign<&SamplingParams::repetition_penalty>},
+    {.name = "logit_bias",
+     .type = Type::kTokenBias,
+     .min = -100,
+     .max = 100,
+     .max_items = 1024,
+     .fallback = "{}",
+     .help = "maps token ids to numbers that are added to their logits",
+     .set = set_logit_bias},
+    {.name = "allowed_token_ids",
+     .type = Type::kTokenIds,
+     .min_items = 1,
+     .max_items = Parameter::kVocabulary,
+     .fallback = "all",
+     .help = "the only tokens that may be generated",
+     .set = set_allowed},
+    {.name = "seed",
+     .type = Type::kInteger,
+     .min = -0x1p63,
+     .max = 0x1p63,
+     .fallback = "none",
+     .help = "makes sampling repeatable",
+     .set = assign<&SamplingParams::seed>},
+
+    // End
+    {.name = "stop",
+     .type = Type::kStrings,
+     .max_items = kMaxStopStrings,
+     .max_bytes = kMaxStopBytes,
+     .fallback = "none",
+     .help = "the text ends before the first of these strings; the limit on bytes is for all of them together",
+     .set = set_stop},
+    {.name = "stop_token_ids",
+     .type = Type::kTokenIds,
+     .max_items = 1024,
+     .fallback = "none",
+     .help = "tokens that end the text",
+     .set = assign<&SamplingParams::stop_token_ids>},
+    {.name = "include_stop_str_in_output",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "keep the stop string or token that ended the text",
+     .set = assign<&SamplingParams::include_stop_str_in_output>},
+    {.name = "ignore_eos",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "generate beyond end-of-sequence tokens",
+     .set = assign<&SamplingParams::ignore_eos>},
+
+    // Form of the answer
+    {.name = "stream",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "answer by server-sent events",
+     .set = assign<&GenerationFields::stream>},
+    {.name = "stream_options",
+     .type = Type::kObject,
+     .max_bytes = kLabelBytes,
+     .fallback = "none",
+     .help = "include_usage: a last chunk with the usage; continuous_usage_stats: usage in every chunk",
+     .set = set_stream_options},
+    {.name = "prompt_logprobs",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = 20,
+     .fallback = "none",
+     .help = "alternatives to report for each prompt token; not with stream",
+     .set = assign<&SamplingParams::prompt_logprobs>},
+    {.name = "skip_special_tokens",
+     .type = Type::kBoolean,
+     .fallback = "true",
+     .help = "leave special tokens out of the text",
+     .set = assign<&SamplingParams::skip_special_tokens>},
+    {.name = "response_format",
+     .type = Type::kObject,
+     .max_bytes = 1 << 20,
+     .fallback = "{\"type\": \"text\"}",
+     .help = "only text",
+     .set = check_response_format},
+
+    // The request itself
+    {.name = "priority",
+     .type = Type::kInteger,
+     .min = -kIntMax,
+     .max = kIntMax,
+     .fallback = "0",
+     .help = "lower is served first, with --scheduling-policy priority",
+     .set = assign<&GenerationFields::priority>},
+    {.name = "cache_salt",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "none",
+     .help = "cached prefixes are shared only between requests with the same salt and API key",
+     .set = assign<&GenerationFields::cache_salt>},
+    {.name = "safety_identifier",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "none",
+     .help = "a label; changes nothing"},
+    {.name = "prompt_cache_key",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "none",
+     .help = "a label; cached prefixes are found without it"},
+    {.name = "metadata",
+     .type = Type::kObject,
+     .max_bytes = 64 << 10,
+     .fallback = "none",
+     .help = "labels; change nothing"},
+});
+
+constexpr auto kConversation = std::to_array<Parameter>({
+    {.name = "messages",
+     .type = Type::kArray,
+     .min_items = 1,
+     .max_items = 16384,
+     .max_bytes = kTextBytes,
+     .fallback = "required",
+     .help =
+         "the conversation: roles system, developer (treated as system), user, assistant, tool; content is a string "
+         "or an array of text parts",
+     .set = assign<&ConversationFields::messages>},
+    {.name = "tools",
+     .type = Type::kArray,
+     .max_items = 128,
+     .max_bytes = 1 << 20,
+     .fallback = "none",
+     .help = "functions that the template tells the model about",
+     .set = assign<&ConversationFields::tools>},
+    {.name = "chat_template_kwargs",
+     .type = Type::kObject,
+     .max_items = 64,
+     .max_bytes = 64 << 10,
+     .fallback = "{}",
+     .help = "further variables for the chat template",
+     .set = set_template_kwargs},
+    {.name = "add_generation_prompt",
+     .type = Type::kBoolean,
+     .fallback = "true",
+     .help = "let the template begin the assistant's turn",
+     .set = assign<&ConversationFields::add_generation_prompt>},
+    refused("chat_template", {}, "Set it with --chat-template"),
+    refused("continue_final_message", "[false]"),
+    refused("mm_processor_kwargs"),
+});
+
+// A setting of a sampler that is itself refused unless it is off.
+constexpr Parameter companion(std::string_view name, Type type, std::string_view help) {
+  return {
+      .name = name, .type = type, .max_bytes = type == Type::kAny ? kLabelBytes : 0, .fallback = "none", .help = help};
+}
+
+constexpr auto kForeign = std::to_array<Parameter>({
+    refused("service_tier", R"(["auto", "default"])"),
+    // Output cannot be constrained yet.
+    refused("guided_json"),
+    refused("guided_regex"),
+    refused("guided_choice"),
+    refused("guided_grammar"),
+    refused("guided_decoding_backend"),
+    refused("guided_whitespace_pattern"),
+    refused("structural_tag"),
+    refused("structured_outputs"),
+    refused("grammar", R"([""])"),
+    refused("grammar_lazy", "[false]"),
+    refused("json_schema"),
+    refused("regex"),
+    refused("ebnf"),
+    refused("stop_regex", R"([[], ""])", "Use 'stop'"),
+    // Samplers
+    refused("typical_p", "[1]"),
+    refused("typical", "[1]"),
+    refused("tfs_z", "[1]"),
+    refused("top_n_sigma", "[-1, 0]"),
+    refused("nsigma", "[-1, 0]"),
+    refused("top_a", "[0]"),
+    refused("epsilon_cutoff", "[0]"),
+    refused("eta_cutoff", "[0]"),
+    refused("smoothing_factor", "[0]"),
+    refused("dry_multiplier", "[0]"),
+    refused("xtc_probability", "[0]"),
+    refused("mirostat", "[0]"),
+    refused("mirostat_mode", "[0]"),
+    refused("dynatemp_range", "[0]"),
+    refused("dynamic_temperature", "[false]"),
+    refused("no_repeat_ngram_size", "[0]"),
+    refused("min_keep", "[0, 1]"),
+    refused("samplers"),
+    refused("sampling_seed", {}, "Use 'seed'"),
+    refused("repeat_penalty", "[1]", "Use 'repetition_penalty'"),
+    refused("bad_words", "[[]]", "Use 'logit_bias'"),
+    refused("logits_processors", "[[]]", "Use 'logit_bias'"),
+    refused("custom_logit_processor", {}, "Use 'logit_bias'"),
+    refused("use_beam_search", "[false]"),
+    refused("num_beams", "[1]"),
+    refused("length_penalty", "[1]"),
+    refused("early_stopping", "[false]"),
+    refused("thinking_token_budget"),
+    refused("thinking_budget_tokens"),
+    refused("reasoning_budget", "[-1]"),
+    refused("max_new_tokens", {}, "Use 'max_tokens'"),
+    refused("min_new_tokens", {}, "Use 'min_tokens'"),
+    refused("n_predict", {}, "Use 'max_tokens'"),
+    refused("n_probs", "[0]", "Use 'logprobs'"),
+    // Adapters, Ollama's fields, and what changes the answer's form
+    refused("lora_request"),
+    refused("lora_path"),
+    refused("lora", "[[]]"),
+    refused("options", "[{}]", "Use fields of the request itself"),
+    refused("format", R"([""])"),
+    refused("think"),
+    refused("truncate_prompt_tokens"),
+    refused("spaces_between_special_tokens", "[true]"),
+    refused("return_tokens_as_token_ids", "[false]"),
+    refused("return_token_ids", "[false]"),
+    refused("kv_transfer_params"),
+    refused("vllm_xargs"),
+
+    // Settings of samplers that are refused unless they are off
+    companion("dry_base", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("dry_allowed_length", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("dry_penalty_last_n", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("dry_sequence_breakers", Type::kAny, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
+    companion("xtc_threshold", Type::kNumber, "a setting of 'xtc_probability', which must be 0; changes nothing"),
+    companion("mirostat_tau", Type::kNumber, "a setting of 'mirostat', which must be 0; changes nothing"),
+    companion("mirostat_eta", Type::kNumber, "a setting of 'mirostat', which must be 0; changes nothing"),
+    companion("dynatemp_exponent", Type::kNumber, "a setting of 'dynatemp_range', which must be 0; changes nothing"),
+    companion("repeat_last_n", Type::kNumber, "a setting of 'repeat_penalty', which must be 1; changes nothing"),
+});
+
+}  // namespace
+
+std::span<const Parameter> model_parameter() { return kModel; }
+std::span<const Parameter> optional_model_parameter() { return kOptionalModel; }
+std::span<const Parameter> label_parameter() { return kUser; }
+std::span<const Parameter> special_token_parameter() { return kSpecialTokens; }
+std::span<const Parameter> generation_parameters() { return kGeneration; }
+std::span<const Parameter> conversation_parameters() { return kConversation; }
+std::span<const Parameter> foreign_parameters() { return kForeign; }
+
+}  // namespace sluice::server

@@ -1,0 +1,68 @@
+// Names of served models: aliases, what is taken twice, and requests that outlive an unload.
+#include "server/models.h"
+
+#include "server/api.h"
+#include "server/server_fixture.h"
+
+namespace sluice::server {
+namespace {
+
+TEST(Models, NamesAndAliases) {
+  Models models;
+  EXPECT_FALSE(models.first());
+  const auto a = std::make_shared<FakeEngine>(), b = std::make_shared<FakeEngine>();
+  models.load("a", a);
+  models.load("b", b);
+  models.alias("big", "b");
+  EXPECT_EQ(models.first()->name, "a");
+  EXPECT_EQ(models.find("big")->engine.get(), b.get());
+  EXPECT_EQ(models.find("big")->name, "big");
+  EXPECT_FALSE(models.find("c"));
+  EXPECT_THROW(models.load("big", a), Error);
+  EXPECT_THROW(models.alias("x", "c"), Error);
+  EXPECT_EQ(models.all().size(), 3u);
+  EXPECT_TRUE(models.unload("b"));
+  EXPECT_FALSE(models.find("big"));
+  EXPECT_FALSE(models.unload("b"));
+  EXPECT_TRUE(eventually([&] { return b.use_count() == 1; }));
+}
+
+TEST(Models, RequestsGoToTheModelTheyName) {
+  const auto models = std::make_shared<Models>();
+  const auto a = std::make_shared<FakeEngine>(), b = std::make_shared<FakeEngine>();
+  models->load("a", a);
+  models->load("b", b);
+  Api api(models, {});
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", "b"}, {"prompt", "x"}}).body["model"], "b");
+  EXPECT_EQ(a->submitted, 0);
+  EXPECT_EQ(b->submitted, 1);
+  EXPECT_EQ(api.complete("/tokenize", {{"prompt", "x"}}).status, 200);
+  EXPECT_EQ(a->tokenized, 1);
+}
+
+// The engine of an unloaded model lives until its last request has ended, which then is its only owner.
+TEST(Models, RequestsOutliveAnUnload) {
+  const auto models = std::make_shared<Models>();
+  auto engine = std::make_shared<FakeEngine>();
+  const std::weak_ptr<FakeEngine> weak = engine;
+  engine->stalled = true;
+  models->load("a", engine);
+  Api api(models, {});
+  std::atomic<int> status{0};
+  api.complete("/v1/completions", {{"model", "a"}, {"prompt", "x"}}, [&](ApiResult r) { status = r.status; });
+  EXPECT_TRUE(models->unload("a"));
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", "a"}, {"prompt", "x"}}).status, 404);
+  engine->stalled = false;
+  engine.reset();
+  EXPECT_TRUE(eventually([&] { return status == 200; }));
+  EXPECT_TRUE(eventually([&] { return weak.expired(); }));
+}
+
+TEST(Models, WithoutAModelRequestsAreAnswered) {
+  Api api(std::make_shared<Models>(), {});
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", "a"}, {"prompt", "x"}}).status, 404);
+  EXPECT_EQ(api.complete("/tokenize", {{"prompt", "x"}}).status, 404);
+}
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,138 @@
+// Fields of all endpoints: every row is documented, and no field of a request is unbounded.
+#include "server/endpoint.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "server/errors.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+constexpr int kVocab = 1000;
+
+const std::vector<const EndpointInfo*>& endpoints() { return Registry<EndpointInfo>::all(); }
+
+TEST(Parameters, EveryRowIsDocumented) {
+  const std::string text = parameters_markdown();
+  EXPECT_GE(endpoints().size(), 9u);
+  for (const EndpointInfo* endpoint : endpoints()) {
+    EXPECT_NE(text.find(fmt::format("| {} | {} | `{}`", endpoint->name, endpoint->method, endpoint->paths[0])),
+              std::string::npos);
+    for (const std::span<const Parameter> group : endpoint->parameters) {
+      for (const Parameter& row : group) {
+        EXPECT_NE(text.find(fmt::format("| `{}` |", row.name)), std::string::npos) << row.name;
+        if (row.type == Type::kUnsupported) continue;
+        EXPECT_FALSE(row.help.empty()) << row.name;
+        EXPECT_FALSE(row.fallback.empty()) << row.name;
+      }
+    }
+  }
+}
+
+TEST(Parameters, AnEndpointHasAFieldOnce) {
+  for (const EndpointInfo* endpoint : endpoints()) {
+    std::set<std::string_view> names;
+    for (const std::span<const Parameter> group : endpoint->parameters) {
+      for (const Parameter& row : group) {
+        EXPECT_TRUE(names.insert(row.name).second) << endpoint->name << " has '" << row.name << "' twice";
+      }
+    }
+  }
+}
+
+// Values just above the row's limits. None: the field has no limit, or needs none.
+std::vector<Json> oversized(const Parameter& row) {
+  const size_t items = row.max_items == Parameter::kVocabulary ? kVocab : row.max_items;
+  const Json text = std::string(row.max_bytes + 1, 'a');
+  std::vector<Json> out;
+  switch (row.type) {
+    case Type::kString:
+      if (row.max_bytes > 0) out = {text};
+      break;
+    case Type::kObject:
+      if (row.max_bytes > 0) out = {Json{{"a", text}}};
+      break;
+    case Type::kArray:
+      if (row.max_bytes > 0) out = {Json::array({text})};
+      break;
+    case Type::kStrings:
+      if (row.max_bytes > 0) out = {text, Json::array({text, "a"})};
+      if (row.max_bytes > 0 && items > 0) out.push_back(Json(std::vector<std::string>(items + 1, "a")));
+      break;
+    case Type::kAny:
+      if (row.max_bytes > 0) out = {text, Json::array({text}), Json{{"a", text}}};
+      break;
+    case Type::kTokenIds:
+      if (items > 0) out = {Json(std::vector<int>(items + 1, 0))};
+      break;
+    case Type::kTokenBias:
+      if (items > 0) {
+        Json bias = Json::object();
+        for (size_t i = 0; i <= items; ++i) bias[std::to_string(i)] = 0;
+        out = {bias};
+      }
+      break;
+    case Type::kBoolean:
+    case Type::kInteger:
+    case Type::kNumber:
+    case Type::kUnsupported:
+      break;
+  }
+  return out;
+}
+
+bool is_scalar(Type type) {
+  return type == Type::kBoolean || type == Type::kInteger || type == Type::kNumber || type == Type::kUnsupported;
+}
+
+TEST(Parameters, NoFieldIsUnbounded) {
+  for (const EndpointInfo* endpoint : endpoints()) {
+    for (const std::span<const Parameter> group : endpoint->parameters) {
+      for (const Parameter& row : group) {
+        const std::vector<Json> values = oversized(row);
+        EXPECT_TRUE(is_scalar(row.type) || !values.empty()) << row.name << " has no limit";
+        for (const Json& value : values) {
+          Fields fields;
+          UnknownFields unknown;
+          try {
+            read_parameters(endpoint->parameters, Json{{std::string(row.name), value}}, kVocab, fields, unknown);
+            ADD_FAILURE() << row.name << " took " << dump_json(value).size() << " bytes";
+          } catch (const ApiError& e) {
+            EXPECT_TRUE(e.code.ends_with("_above_max_length") || e.code.ends_with("_above_max_size"))
+                << row.name << ": " << e.message;
+            EXPECT_EQ(e.param, row.name);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Parameters, JsonBytesStopAtTheLimit) {
+  EXPECT_EQ(json_bytes(Json::object(), 100), 2u);
+  const Json value = {{"a", {1, 2.5, nullptr, "x"}}, {"b", true}};
+  EXPECT_GE(json_bytes(value, 1000), dump_json(value).size());
+  EXPECT_LE(json_bytes(value, 1000), dump_json(value).size() + 4);
+  const Json many = std::vector<int>(1'000'000, 0);
+  EXPECT_LT(json_bytes(many, 100), 200u);
+}
+
+TEST(Parameters, PathsAreText) {
+  const FieldPath root = "messages";
+  const FieldPath item = root[2];
+  const FieldPath field = item / "content";
+  EXPECT_EQ(root.str(), "messages");
+  EXPECT_EQ(field.str(), "messages[2].content");
+  UnknownFields unknown;
+  for (int i = 0; i < 10; ++i) unknown.add(field);
+  EXPECT_EQ(unknown.names().size(), UnknownFields::kMostNames);
+  EXPECT_TRUE(unknown.more());
+}
+
+}  // namespace
+}  // namespace sluice::server
