@@ -101,6 +101,10 @@ ApiError overloaded(std::string message) {
           .retry_after_s = 1};
 }
 
+ApiError out_of_memory() {
+  return overloaded("The server has not enough memory for this request. Please try again later.");
+}
+
 std::string quotable(std::string_view text) {
   constexpr size_t kLimit = 128;
   std::string out;

@@ -38,6 +38,8 @@ ApiError model_not_found(std::string_view model);
 ApiError server_fault();
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);
+// An allocation for the request failed: 503 as well.
+ApiError out_of_memory();
 
 // Any text from a client, cut and with control characters replaced, fit for quoting inside a message.
 std::string quotable(std::string_view text);

@@ -74,6 +74,8 @@ void Generation::submit() {
       });
     } catch (const Error& e) {
       return abort(to_api_error(e));
+    } catch (const std::bad_alloc&) {
+      return abort(out_of_memory());
     }
     bool cancelled = false;
     {

@@ -128,6 +128,8 @@ void OpenAiApi::serve_json(std::string_view path, const Json& body, const Caller
     reply->send(to_response(error));
   } catch (const Error& error) {
     reply->send(to_response(to_api_error(error)));
+  } catch (const std::bad_alloc&) {
+    reply->send(to_response(out_of_memory()));
   } catch (const std::exception& error) {
     log::error("{}: {}", caller.request_id, error.what());
     reply->send(to_response(server_fault()));
