@@ -56,7 +56,7 @@ struct ServerOptions {
   std::vector<std::string> allowed_origins{};    // for CORS; empty: no CORS headers
   int64_t max_body_bytes = 32 << 20;
   int max_header_bytes = 64 << 10;
-  int max_connections = 4096;
+  int max_connections = 16384;
   int header_timeout_ms = 10'000;  // time limit to receive a request's header
   int body_timeout_ms = 30'000;    // time limit without progress in receiving a body or sending an answer
   int keep_alive_timeout_ms = 75'000;
@@ -65,6 +65,13 @@ struct ServerOptions {
   int io_threads = 1;                // threads for HTTP and text processing
   bool strict = false;               // unknown request fields are errors; false: they cause a warning header
   std::string log_level = "info";    // debug, info, warning, error, off
+  // Host headers that are accepted besides local names; "*": any. Empty: any name unless the server is bound to
+  // loopback
+  std::vector<std::string> allowed_hosts{};
+  int64_t max_total_body_bytes = 0;     // bodies of all requests together; 0: an eighth of memory, at most 1 GiB
+  int body_total_timeout_ms = 300'000;  // to receive a whole body
+  int max_connections_per_address = 0;  // 0: half of max_connections, without a limit for loopback addresses
+  int worker_threads = 0;               // parse, render and tokenize requests; 0: one per CPU, 2 to 16
 };
 
 // Calls v(name, reference, "what it is", {allowed values, if the set is closed}) for each option.
@@ -136,6 +143,47 @@ void visit(V&& v, ServerOptions& o) {
   v("io-threads", o.io_threads, "threads for HTTP and text processing");
   v("strict", o.strict, "refuse requests with unknown fields instead of warning");
   v("log-level", o.log_level, "lowest level that is logged", {"debug", "info", "warning", "error", "off"});
+  v("allowed-hosts", o.allowed_hosts,
+    "names accepted in the Host header besides local ones; *: any. Without it, any name unless bound to loopback");
+  v("max-total-body-bytes", o.max_total_body_bytes,
+    "bodies of all requests together; more get 503 (0: an eighth of memory, at most 1 GiB)");
+  v("body-total-timeout-ms", o.body_total_timeout_ms, "time to receive a whole request body");
+  v("max-connections-per-address", o.max_connections_per_address,
+    "open connections of one IPv4 address or IPv6 /64 network (0: half of max-connections, none for loopback)");
+  v("worker-threads", o.worker_threads,
+    "threads that parse, render and tokenize requests (0: one per CPU, at least 2 and at most 16)");
+}
+
+// v(name, value, least, most) for each integer option that has a range.
+template <class V>
+void visit_ranges(V&& v, const EngineOptions& o) {
+  constexpr int64_t kInt = 2147483647, kBytes = int64_t{1} << 60;
+  v("max-model-len", o.max_model_len, 0, kInt);
+  v("max-num-seqs", o.max_num_seqs, 0, 65536);
+  v("max-num-batched-tokens", o.max_num_batched_tokens, 0, 1 << 24);
+  v("max-num-queued-reqs", o.max_num_queued_reqs, 0, kInt);
+  v("max-num-queued-tokens", o.max_num_queued_tokens, 0, kBytes);
+  v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, 0, kBytes);
+  v("threads", o.threads, 0, 1024);
+}
+
+template <class V>
+void visit_ranges(V&& v, const ServerOptions& o) {
+  constexpr int64_t kDayMs = 86'400'000, kInt = 2147483647, kBytes = int64_t{1} << 40;
+  v("port", o.port, 0, 65535);
+  v("max-body-bytes", o.max_body_bytes, 1, kBytes);
+  v("max-total-body-bytes", o.max_total_body_bytes, 0, kBytes);
+  v("max-header-bytes", o.max_header_bytes, 1, 1 << 24);
+  v("max-connections", o.max_connections, 1, 1'000'000);
+  v("max-connections-per-address", o.max_connections_per_address, 0, 1'000'000);
+  v("header-timeout-ms", o.header_timeout_ms, 1, kDayMs);
+  v("body-timeout-ms", o.body_timeout_ms, 1, kDayMs);
+  v("body-total-timeout-ms", o.body_total_timeout_ms, 1, kDayMs);
+  v("keep-alive-timeout-ms", o.keep_alive_timeout_ms, 1, kDayMs);
+  v("request-timeout-ms", o.request_timeout_ms, 0, kInt);
+  v("shutdown-timeout-ms", o.shutdown_timeout_ms, 0, kDayMs);
+  v("io-threads", o.io_threads, 1, 256);
+  v("worker-threads", o.worker_threads, 0, 256);
 }
 
 }  // namespace sluice

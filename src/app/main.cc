@@ -2,11 +2,34 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
 #include <functional>
+#include <string_view>
 
 #include "cli/command.h"
 #include "sluice/error.h"
 #include "sluice/version.h"
+
+namespace {
+
+// Overwrites the values of --api-key in the command line, which other users of the machine can read. CLI11 has copied
+// them.
+void hide_api_keys(int argc, char** argv) {
+  constexpr std::string_view kFlag = "--api-key";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    char* value = nullptr;
+    if (word == kFlag && i + 1 < argc) {
+      value = argv[++i];
+    } else if (word.starts_with(kFlag) && word.substr(kFlag.size()).starts_with('=')) {
+      value = argv[i] + kFlag.size() + 1;
+    }
+    if (value != nullptr) std::fill_n(value, std::strlen(value), 'x');
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using sluice::cli::Command;
@@ -20,6 +43,7 @@ int main(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
+    hide_api_keys(argc, argv);
     return chosen();
   } catch (const CLI::ParseError& e) {
     return app.exit(e);

@@ -2,11 +2,35 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/json_fwd.h"
+
+// The library's destructor moves all values below an array or object to a list that it allocates first, and so ends the
+// process where memory is short. This one allocates nothing. It recurses as deep as the value is nested.
+template <>
+inline void nlohmann::ordered_json::json_value::destroy(value_t t) {
+  const auto free = [](auto* value) {
+    std::destroy_at(value);
+    std::allocator<std::remove_pointer_t<decltype(value)>>().deallocate(value, 1);
+  };
+  switch (t) {
+    case value_t::object:
+      return free(object);
+    case value_t::array:
+      return free(array);
+    case value_t::string:
+      return free(string);
+    case value_t::binary:
+      return free(binary);
+    default:
+      return;
+  }
+}
 
 namespace sluice {
 

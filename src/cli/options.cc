@@ -34,6 +34,22 @@ struct FlagAdder {
   }
 };
 
+// Refuses values outside the ranges of integer options, in flags and in the environment.
+struct RangeAdder {
+  CLI::App& app;
+
+  template <class T>
+  void operator()(const std::string& name, T, int64_t least, int64_t most) const {
+    const auto check = [least, most](const std::string& text) -> std::string {
+      T value{};
+      if (!CLI::detail::lexical_cast(text, value)) return {};  // CLI11 reports what is not a number
+      if (value >= least && value <= most) return {};
+      return fmt::format("{} is out of range (expected {} to {})", text, least, most);
+    };
+    app.get_option("--" + name)->check(check, "");
+  }
+};
+
 struct TableWriter {
   std::string& out;
 
@@ -66,8 +82,17 @@ struct TableWriter {
 
 }  // namespace
 
-void add_engine_options(CLI::App& app, EngineOptions& options) { visit(FlagAdder{app}, options); }
-void add_server_options(CLI::App& app, ServerOptions& options) { visit(FlagAdder{app}, options); }
+void add_engine_options(CLI::App& app, EngineOptions& options) {
+  visit(FlagAdder{app}, options);
+  visit_ranges(RangeAdder{app}, options);
+}
+
+void add_server_options(CLI::App& app, ServerOptions& options) {
+  visit(FlagAdder{app}, options);
+  visit_ranges(RangeAdder{app}, options);
+  // A key may contain commas. The server itself reads SLUICE_API_KEY, which holds one key.
+  app.get_option("--api-key")->delimiter('\0')->envname("");
+}
 
 void add_model(CLI::App& app, EngineOptions& options) {
   app.add_option("model", options.model,

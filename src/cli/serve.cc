@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/load_engine.h"
 #include "server/server.h"
+#include "server/startup.h"
 #include "sluice/engine.h"
 
 namespace sluice::cli {
@@ -32,7 +33,9 @@ void greet(const Arguments& a, const Engine& engine, int port) {
 }
 
 int serve(Arguments a) {
+  server::open_standard_descriptors();
   log::set_level(a.server.log_level);
+  a.server.max_connections = server::fit_connections(a.server.max_connections);
   make_local(a.engine);
   const auto engine = load_engine(a.engine);
   Server server(*engine, a.server);

@@ -381,17 +381,18 @@ struct Slot {
 };
 
 // SLOT(name) for every slot, in the order of OpTable.
-#define SLUICE_OP_SLOTS(SLOT)                                                                                    \
-  SLOT(embed)                                                                                                    \
-  SLOT(rms_norm)                                                                                                 \
-  SLOT(layer_norm)                                                                                               \
-  SLOT(match_rms)                                                                                                \
-  SLOT(gaussian_top_k)                                                                                           \
-  SLOT(glu)                                                                                                      \
-  SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus)         \
-      SLOT(rope_store) SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) \
-          SLOT(delta_rule) SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled)     \
-              SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
+#define SLUICE_OP_SLOTS(SLOT)                                                                                         \
+  SLOT(embed)                                                                                                         \
+  SLOT(rms_norm)                                                                                                      \
+  SLOT(layer_norm)                                                                                                    \
+  SLOT(match_rms)                                                                                                     \
+  SLOT(gaussian_top_k)                                                                                                \
+  SLOT(glu)                                                                                                           \
+  SLOT(clamped_glu)                                                                                                   \
+  SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store)               \
+      SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule)      \
+          SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
+              SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
 
 #define SLUICE_SLOT(name) \
   , Slot<decltype(&OpTable::name)> { #name, &OpTable::name }

@@ -1,4 +1,4 @@
-// Keys from files, and their constant-time comparison by OpenSSL.
+// Reading of keys, and their comparison in constant time by OpenSSL.
 #include "server/auth.h"
 
 #include <fmt/core.h>
@@ -31,7 +31,7 @@ std::vector<std::string> collect_api_keys(const ServerOptions& options) {
     if (!key.empty()) keys.emplace_back(key);
   };
   for (const std::string& key : options.api_key) {
-    if (key.empty()) throw Error(ErrorCode::kInvalidRequest, "--api-key: an empty key", "api-key", "");
+    if (key.empty()) throw Error(ErrorCode::kInvalidRequest, "--api-key: the key is empty", "api-key", "");
     add(key);
   }
   if (!options.api_key_file.empty()) {
@@ -43,8 +43,8 @@ std::vector<std::string> collect_api_keys(const ServerOptions& options) {
     }
     if (keys.size() == before) {
       throw Error(ErrorCode::kInvalidRequest,
-                  fmt::format("--api-key-file {}: not readable, or without a key", options.api_key_file),
-                  "api-key-file", "");
+                  fmt::format("--api-key-file: {} cannot be read or has no key", options.api_key_file), "api-key-file",
+                  "");
     }
   }
   if (const char* key = std::getenv("SLUICE_API_KEY")) add(key);
@@ -59,7 +59,7 @@ std::optional<std::string_view> bearer_token(std::string_view authorization) {
 
 std::string cache_salt(std::string_view tenant, std::string_view request_salt) {
   if (tenant.empty() && request_salt.empty()) return {};
-  // The tenant is of fixed length or empty: no two pairs make the same text.
+  // The tenant is empty or has a fixed length, so no two pairs make the same text.
   return hex(sha256(fmt::format("sluice cache salt\n{}\n{}", tenant, request_salt)));
 }
 

@@ -40,7 +40,8 @@ ApiError model_not_found(std::string_view model);
 ApiError server_fault();
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);
-ApiError out_of_memory();  // for this request: 503 with Retry-After
+// An allocation for the request failed: 503 as well.
+ApiError out_of_memory();
 
 // Text from a client, cut to 128 bytes and without control characters, fit for quoting in a message.
 std::string quotable(std::string_view text);

@@ -22,7 +22,7 @@ bool is_json(std::string_view content_type) {
   return equals_ignoring_case(type, "application/json");
 }
 
-// 127.0.0.0/8 in its usual spelling, the only one a browser sends.
+// An address of 127.0.0.0/8 in its usual spelling, the only one that browsers send.
 bool is_loopback_address(std::string_view host) {
   return host.starts_with("127.") && std::count(host.begin(), host.end(), '.') == 3 &&
          std::all_of(host.begin(), host.end(), [](char c) { return c == '.' || (c >= '0' && c <= '9'); });
@@ -32,6 +32,63 @@ std::string join(const std::vector<std::string>& words) {
   std::string out;
   for (const std::string& word : words) out += (out.empty() ? "" : ", ") + word;
   return out;
+}
+
+bool contains(const std::vector<std::string>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  }
+  return out;
+}
+
+std::vector<std::string> read_hosts(const std::vector<std::string>& hosts) {
+  std::vector<std::string> out;
+  for (const std::string& text : hosts) {
+    const auto host = text == "*" ? text : parse_host(text);
+    if (!host) {
+      throw Error(ErrorCode::kInvalidRequest,
+                  fmt::format("--allowed-hosts: '{}' is not a host name (expected HOST or '*')", text), "allowed-hosts",
+                  "");
+    }
+    out.push_back(*host);
+  }
+  return out;
+}
+
+std::vector<std::string> read_origins(const std::vector<std::string>& origins) {
+  for (const std::string& text : origins) {
+    const size_t scheme = text.find("://");
+    const bool origin = scheme != std::string::npos && scheme > 0 && text.size() > scheme + 3 &&
+                        text.find('/', scheme + 3) == std::string::npos;
+    if (origin || text == "*" || text == "null") continue;
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--allowed-origins: '{}' is not an origin (expected SCHEME://HOST[:PORT] or '*')", text),
+                "allowed-origins", "");
+  }
+  return origins;
+}
+
+// The headers that pages may send: our own, and those of the OpenAI libraries among the `requested` ones.
+std::string allowed_headers(std::string_view requested) {
+  constexpr size_t kMaxNames = 64;
+  std::vector<std::string> names = {"authorization", "content-type", "x-request-id", "x-request-timeout"};
+  while (!requested.empty() && names.size() < kMaxNames) {
+    const size_t comma = std::min(requested.find(','), requested.size());
+    std::string_view name = requested.substr(0, comma);
+    requested.remove_prefix(std::min(comma + 1, requested.size()));
+    while (name.starts_with(' ')) name.remove_prefix(1);
+    while (name.ends_with(' ')) name.remove_suffix(1);
+    const std::string lower = lower_case(name);
+    if ((lower.starts_with("x-stainless-") || lower.starts_with("openai-")) && all_of(lower, "-")) {
+      names.push_back(lower);
+    }
+  }
+  return join(names);
 }
 
 }  // namespace
@@ -55,12 +112,8 @@ std::optional<std::string> parse_host(std::string_view header) {
   const bool port_ok =
       port.empty() || (port[0] == ':' && port.size() <= 6 &&
                        std::all_of(port.begin() + 1, port.end(), [](char c) { return c >= '0' && c <= '9'; }));
-  if (!port_ok) return std::nullopt;
-  std::string lower(host);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  }
-  return lower;
+  if (!port_ok || (port.size() > 1 && std::stoi(std::string(port.substr(1))) > 65535)) return std::nullopt;
+  return lower_case(host);
 }
 
 std::string request_id(const HttpRequest* request) {
@@ -78,18 +131,19 @@ Gate::Gate(const ServerOptions& options, bool loopback, const Router& router)
       bind_host_(
           parse_host(options.host.find(':') == std::string::npos ? options.host : fmt::format("[{}]", options.host))
               .value_or("")),
-      allowed_origins_(options.allowed_origins),
+      allowed_hosts_(read_hosts(options.allowed_hosts)),
+      allowed_origins_(read_origins(options.allowed_origins)),
       keys_(collect_api_keys(options)) {}
 
 std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& admission) const {
   if (auto refused = check_host(request)) return refused;
   const bool preflight = request.method == "OPTIONS" && request.count("Access-Control-Request-Method") > 0;
-  if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds what it asks for
+  if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds the headers
   Router::Match match = router_.match(request.method, request.path);
   const bool has_dialect = match.route != nullptr && match.route->dialect != nullptr;
   const Dialect& dialect = has_dialect ? *match.route->dialect : default_dialect();
   const bool is_public = match.route != nullptr && (match.route->flags & Route::kPublic) != 0;
-  // Before anything else is said about the path: without a key, known and unknown ones look the same.
+  // This comes before anything is said about the path: without a key, known and unknown paths look the same.
   if (!is_public) {
     if (auto refused = check_key(request, dialect, admission.context)) return refused;
   }
@@ -127,17 +181,20 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
 
 std::optional<HttpResponse> Gate::check_host(const HttpRequest& request) const {
   const auto header = request.header("Host");
-  if (!header) return std::nullopt;  // HTTP/1.0; later versions were refused by the parser
+  if (!header) return std::nullopt;  // HTTP/1.0; the parser refuses later versions without it
   const auto host = parse_host(*header);
   if (!host) {
     HttpResponse response = to_response({.message = "The Host header is malformed."});
     response.close = true;
     return response;
   }
-  if (!loopback_ || *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || *host == bind_host_) {
-    return std::nullopt;
-  }
-  return to_response({.status = 403, .message = "This server answers to local names only."});
+  const bool local = *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || *host == bind_host_;
+  const bool any = contains(allowed_hosts_, "*") || (!loopback_ && allowed_hosts_.empty());
+  if (local || any || contains(allowed_hosts_, *host)) return std::nullopt;
+  return to_response(
+      {.status = 403,
+       .message = fmt::format("This server does not answer to the host '{}'. The option --allowed-hosts can allow it.",
+                              quotable(*host))});
 }
 
 std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, const Dialect& dialect,
@@ -162,16 +219,21 @@ std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, const Di
 
 bool Gate::allowed_origin(const HttpRequest& request) const {
   const auto origin = request.header("Origin");
-  return origin && std::find(allowed_origins_.begin(), allowed_origins_.end(), *origin) != allowed_origins_.end();
+  return origin && (contains(allowed_origins_, "*") || contains(allowed_origins_, *origin));
 }
 
 Headers Gate::cors(const HttpRequest& request) const {
   if (!allowed_origin(request)) return {};
-  Headers headers = {{"Access-Control-Allow-Origin", std::string(*request.header("Origin"))}, {"Vary", "Origin"}};
+  Headers headers;
+  if (contains(allowed_origins_, "*")) {
+    headers.emplace_back("Access-Control-Allow-Origin", "*");
+  } else {
+    headers = {{"Access-Control-Allow-Origin", std::string(*request.header("Origin"))}, {"Vary", "Origin"}};
+  }
   if (request.method == "OPTIONS") {
     headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST");
     headers.emplace_back("Access-Control-Allow-Headers",
-                         "Authorization, Content-Type, X-Request-Id, X-Request-Timeout");
+                         allowed_headers(request.header("Access-Control-Request-Headers").value_or("")));
     headers.emplace_back("Access-Control-Max-Age", "600");
   } else {
     headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, X-Sluice-Warning, Retry-After");

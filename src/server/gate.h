@@ -1,4 +1,4 @@
-// What every request passes before its body is read: Host, route, method, CORS, API key, content type.
+// The checks of every request before its body is read: Host, route, method, CORS, API key, content type.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@
 
 namespace sluice::server {
 
-// "host" or "host:port" of RFC 9110, without the port and in lower case; nullopt when malformed.
+// The host of a "host" or "host:port" (RFC 9110, section 7.2), in lower case. nullopt when it is malformed or the port
+// is above 65535.
 std::optional<std::string> parse_host(std::string_view header);
 
 // The client's X-Request-Id if it is [A-Za-z0-9._-]{1,128}, else a new random one.
@@ -21,7 +22,8 @@ std::string request_id(const HttpRequest* request);
 
 class Gate {
  public:
-  // loopback: the server listens on a loopback address, so that only local names may be in Host (DNS rebinding).
+  // loopback: the server listens on a loopback address. Then Host must be a local name or one of
+  // options.allowed_hosts, which stops DNS rebinding. Throws Error when hosts, origins or keys are malformed.
   Gate(const ServerOptions& options, bool loopback, const Router& router);
 
   struct Admission {
@@ -34,6 +36,8 @@ class Gate {
   // CORS headers for an answer; none unless the Origin is an allowed one.
   Headers cors(const HttpRequest& request) const;
 
+  bool requires_key() const { return keys_.required(); }
+
  private:
   std::optional<HttpResponse> check_host(const HttpRequest& request) const;
   std::optional<HttpResponse> check_key(const HttpRequest& request, const Dialect& dialect,
@@ -43,7 +47,7 @@ class Gate {
   const Router& router_;
   const bool loopback_;
   const std::string bind_host_;
-  const std::vector<std::string> allowed_origins_;
+  const std::vector<std::string> allowed_hosts_, allowed_origins_;  // "*": any
   const ApiKeys keys_;
 };
 

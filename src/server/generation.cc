@@ -86,6 +86,8 @@ void Generation::submit() {
       id = submit(i);
     } catch (const Error& e) {
       return abort(to_api_error(e));
+    } catch (const std::bad_alloc&) {
+      return abort(out_of_memory());
     }
     bool cancelled = false;
     {

@@ -71,7 +71,7 @@ std::string prometheus_text(const std::vector<MetricFamily>& families) {
 }
 
 void HttpMetrics::count(std::string_view handler, std::string_view method, int status, double seconds) {
-  // Methods are the client's words: only known ones become labels.
+  // The client chooses the method, so only known methods become labels.
   constexpr std::string_view kMethods[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"};
   const bool known = std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
   std::lock_guard lock(mutex_);
@@ -91,7 +91,7 @@ std::vector<MetricFamily> HttpMetrics::families(int connections) const {
                         .help = "Requests by route, method and status (499: the client left before the answer).",
                         .type = MetricFamily::Type::kCounter};
   MetricFamily durations{.name = "http_request_duration_seconds",
-                         .help = "From the request's header to the last byte of its answer.",
+                         .help = "Time from the request's header to the last byte of its answer.",
                          .type = MetricFamily::Type::kHistogram};
   MetricFamily open{.name = "http_connections", .help = "Open connections.", .type = MetricFamily::Type::kGauge};
   open.samples.push_back({.value = static_cast<double>(connections)});

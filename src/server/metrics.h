@@ -1,4 +1,4 @@
-// Metrics of the HTTP side, and the Prometheus text exposition of any metrics.
+// Metrics of HTTP requests, and the Prometheus text format of any metrics.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@
 
 namespace sluice::server {
 
-// Text format 0.0.4: counters get their _total suffix, histograms their cumulative buckets.
+// Prometheus text format 0.0.4. Names of counters get the suffix _total; buckets of histograms are cumulative.
 std::string prometheus_text(const std::vector<MetricFamily>& families);
 
 // Counts requests by route. Thread-safe.
 class HttpMetrics {
  public:
-  // `handler` is the route's path from the table (never the client's), "none" for unknown ones.
+  // `handler` is the path in the table of routes, never the client's; "none" for an unknown path.
   void count(std::string_view handler, std::string_view method, int status, double seconds);
   std::vector<MetricFamily> families(int connections) const;
 

@@ -31,7 +31,7 @@ std::string percent_decode(std::string_view text) {
   return out;
 }
 
-// What the '*' stands for, "" for an exact match.
+// The text that the '*' stands for; "" for an exact match.
 std::optional<std::string_view> match_path(std::string_view pattern, std::string_view path) {
   if (!pattern.ends_with('*')) return pattern == path ? std::optional(std::string_view()) : std::nullopt;
   pattern.remove_suffix(1);

@@ -1,5 +1,5 @@
-// The table of routes. Authentication, methods and metrics all go by the entry a request was matched to, never by its
-// path, so that no spelling of a path can slip past one of them.
+// The table of routes. Authentication, methods and metrics all use the entry that a request was matched to, never its
+// path. So no spelling of a path gets past one of them.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@
 
 namespace sluice::server {
 
-// What authentication and transport know about a request, for its handler.
+// What authentication and routing found out about a request, for its handler.
 struct RequestContext {
-  std::string tenant;  // of the API key; empty without keys
+  std::string tenant;  // name of the API key's owner; empty without keys
   std::string suffix;  // what the '*' of the route's path stands for, percent-decoded
 };
 
@@ -23,10 +23,11 @@ struct Route {
   enum Flags : unsigned {
     kPublic = 1,     // needs no API key
     kQuick = 2,      // answers at once, on the I/O thread; others run on a worker
-    kGenerates = 4,  // asks the engine for tokens: refused while it is overloaded or draining
+    kGenerates = 4,  // asks the engine for work: refused while it is overloaded or draining
+    kEssential = 8,  // answered even when the server has too many connections
   };
   std::string_view method = {};  // "GET" (HEAD comes with it), "POST" or "PUT" (a JSON body), "DELETE", "HEAD"
-  std::string_view path = {};    // exact, or with a last segment of '*' for the rest of the path
+  std::string_view path = {};    // exact; a last segment of '*' stands for the rest of the path
   unsigned flags = 0;
   std::string_view help = {};
   const Dialect* dialect = nullptr;  // prints errors; null: the default one
@@ -41,7 +42,7 @@ class Router {
   struct Match {
     const Route* route = nullptr;  // null: unknown path, or a method it does not have
     std::string suffix;
-    std::vector<std::string> allowed;  // methods of the path; empty: unknown path
+    std::vector<std::string> allowed;  // methods that the path has; empty: unknown path
   };
   Match match(std::string_view method, std::string_view path) const;
 

@@ -1,17 +1,21 @@
-// Joins transport, gate, routes and engine; health, metrics, and the way down.
+// Connects transport, gate, routes and engine. Answers health and metrics, and ends the server.
 #include "server/server.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <mutex>
 
+#include "base/cgroup.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "server/api.h"
 #include "server/gate.h"
 #include "server/http/server.h"
 #include "server/metrics.h"
+#include "server/startup.h"
 #include "server/worker_pool.h"
 #include "sluice/version.h"
 
@@ -23,24 +27,44 @@ namespace {
 
 constexpr std::chrono::milliseconds kWatchEvery{500};
 
-// After aborted requests were told, so long may their last bytes take.
+// Bodies above this size (bytes) wait until the workers have no smaller ones.
+constexpr size_t kLargeBody = 64 << 10;
+
+// The time that the last bytes of aborted requests may take.
 constexpr std::chrono::milliseconds kFlushTimeout{2000};
+
+// An eighth of the memory that the process may use, between 64 MiB and 1 GiB, and always one body.
+int64_t default_total_body_bytes(int64_t max_body_bytes) {
+  const auto machine = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  const size_t group = cgroup_memory().total;
+  const int64_t memory = group < static_cast<size_t>(machine) ? static_cast<int64_t>(group) : machine;
+  return std::max(max_body_bytes, std::clamp<int64_t>(memory / 8, 64 << 20, 1 << 30));
+}
+
+int worker_threads(const ServerOptions& o) {
+  if (o.worker_threads > 0) return o.worker_threads;
+  size_t cpus = 0;
+  for (const NumaNode& node : numa_nodes()) cpus += node.cpus.size();
+  return static_cast<int>(std::clamp<size_t>(cpus, 2, 16));
+}
 
 HttpServerOptions transport_options(const ServerOptions& o) {
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty()) {
     throw Error(ErrorCode::kInvalidRequest, "--ssl-certfile and --ssl-keyfile need each other", "ssl-certfile", "");
   }
-  const auto at_least_1 = [](const char* name, int64_t value) {
-    if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name), name, "");
-  };
-  at_least_1("max-body-bytes", o.max_body_bytes);
-  at_least_1("max-header-bytes", o.max_header_bytes);
-  at_least_1("max-connections", o.max_connections);
-  at_least_1("header-timeout-ms", o.header_timeout_ms);
-  at_least_1("body-timeout-ms", o.body_timeout_ms);
-  at_least_1("keep-alive-timeout-ms", o.keep_alive_timeout_ms);
-  at_least_1("io-threads", o.io_threads);
-  if (o.port < 0 || o.port > 65535) throw Error(ErrorCode::kInvalidRequest, "--port must be 0 to 65535", "port", "");
+  visit_ranges(
+      [](const char* name, int64_t value, int64_t least, int64_t most) {
+        if (value >= least && value <= most) return;
+        throw Error(ErrorCode::kInvalidRequest,
+                    fmt::format("--{}: {} is out of range (expected {} to {})", name, value, least, most), name, "");
+      },
+      o);
+  if (o.max_total_body_bytes > 0 && o.max_total_body_bytes < o.max_body_bytes) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--max-total-body-bytes: {} is less than --max-body-bytes ({}), so no such body would fit",
+                            o.max_total_body_bytes, o.max_body_bytes),
+                "max-total-body-bytes", "");
+  }
   HttpServerOptions out;
   out.host = o.host;
   out.port = o.port;
@@ -48,10 +72,14 @@ HttpServerOptions transport_options(const ServerOptions& o) {
   out.key_file = o.ssl_keyfile;
   out.limits.header_bytes = o.max_header_bytes;
   out.limits.body_bytes = o.max_body_bytes;
+  out.total_body_bytes =
+      o.max_total_body_bytes > 0 ? o.max_total_body_bytes : default_total_body_bytes(o.max_body_bytes);
   out.max_connections = o.max_connections;
+  out.max_connections_per_address = o.max_connections_per_address;
   out.threads = o.io_threads;
   out.header_timeout = std::chrono::milliseconds(o.header_timeout_ms);
   out.body_timeout = std::chrono::milliseconds(o.body_timeout_ms);
+  out.body_total_timeout = std::chrono::milliseconds(o.body_total_timeout_ms);
   out.keep_alive_timeout = std::chrono::milliseconds(o.keep_alive_timeout_ms);
   return out;
 }
@@ -69,7 +97,8 @@ struct Server::Impl final : HttpHandler {
         api(Models::single(e, o.served_model_name), api_options(o)),
         http(transport_options(o), *this),
         gate(o, http.loopback(), router),
-        workers(o.io_threads) {
+        workers(worker_threads(o)) {
+    warn_about(o, http.loopback(), gate.requires_key());
     router.add(own_routes());
     router.add(api.routes());
   }
@@ -84,17 +113,39 @@ struct Server::Impl final : HttpHandler {
     return std::nullopt;
   }
 
+  bool is_essential(const HttpRequest& request) override {
+    const Router::Match match = router.match(request.method, request.path);
+    return match.route != nullptr && (match.route->flags & Route::kEssential) != 0;
+  }
+
   void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) override {
-    // The same look-up as in on_header: the header has not changed since.
-    Gate::Admission admission;
-    if (auto refused = gate.check(request, admission)) return reply->send(std::move(*refused));
-    const Route& route = *admission.route;
-    if ((route.flags & Route::kQuick) != 0) {
-      return route.handle(std::move(request), std::move(admission.context), std::move(reply));
-    }
-    workers.post([&route, request = std::move(request), context = std::move(admission.context), reply]() mutable {
-      route.handle(std::move(request), std::move(context), std::move(reply));
+    answer_faults(reply, [&] {
+      // The result is the same as in on_header: the header has not changed since.
+      Gate::Admission admission;
+      if (auto refused = gate.check(request, admission)) return reply->send(std::move(*refused));
+      const Route& route = *admission.route;
+      if ((route.flags & Route::kQuick) != 0) {
+        return route.handle(std::move(request), std::move(admission.context), reply);
+      }
+      const auto size = request.body.size() > kLargeBody ? WorkerPool::Size::kLarge : WorkerPool::Size::kSmall;
+      workers.post(size,
+                   [&route, request = std::move(request), context = std::move(admission.context), reply]() mutable {
+                     answer_faults(reply, [&] { route.handle(std::move(request), std::move(context), reply); });
+                   });
     });
+  }
+
+  // Runs a task that answers a request. What it throws becomes the answer, if there is none yet.
+  template <class F>
+  static void answer_faults(const std::shared_ptr<HttpReply>& reply, F&& task) {
+    try {
+      task();
+    } catch (const std::bad_alloc&) {
+      reply->send(to_response(out_of_memory()));
+    } catch (const std::exception& e) {
+      log::error("a request failed: {}", e.what());
+      reply->send(to_response(server_fault()));
+    }
   }
 
   HttpResponse on_refused(int status, std::string_view code, std::string message) override {
@@ -117,7 +168,7 @@ struct Server::Impl final : HttpHandler {
     log::debug("{} {} {} {} {:.1f} ms", request.id, request.method, quotable(request.path), status, seconds * 1000);
   }
 
-  // Asked before any work is put into a request.
+  // Called before any work is put into a request.
   std::optional<HttpResponse> refuse_work(const Route& route) {
     const Dialect& dialect = route.dialect != nullptr ? *route.dialect : default_dialect();
     if (draining) {
@@ -131,7 +182,7 @@ struct Server::Impl final : HttpHandler {
     return std::nullopt;
   }
 
-  // Routes that belong to no dialect
+  // Routes that belong to no API dialect
 
   std::vector<Route> own_routes() {
     const auto get = [](std::string_view path, unsigned flags, std::string_view help, auto answer) {
@@ -142,15 +193,15 @@ struct Server::Impl final : HttpHandler {
           .help = help,
           .handle = [answer](HttpRequest, RequestContext, std::shared_ptr<HttpReply> reply) { reply->send(answer()); }};
     };
-    return {
-        get("/", 0, "this list", [this] { return index(); }),
-        get("/health", Route::kPublic, "200 while the engine makes progress, else 503", [this] { return health(); }),
-        get("/ping", Route::kPublic, "the same", [this] { return health(); }),
-        get("/version", 0, "the version",
-            [] {
-              return HttpResponse{.body = dump_json({{"version", kVersion}})};
-            }),
-        get("/metrics", 0, "Prometheus metrics", [this] { return exposition(); })};
+    return {get("/", 0, "the list of routes", [this] { return index(); }),
+            get("/health", Route::kPublic | Route::kEssential, "200 while the engine makes progress, else 503",
+                [this] { return health(); }),
+            get("/ping", Route::kPublic | Route::kEssential, "the same as /health", [this] { return health(); }),
+            get("/version", 0, "the version",
+                [] {
+                  return HttpResponse{.body = dump_json({{"version", kVersion}})};
+                }),
+            get("/metrics", Route::kEssential, "Prometheus metrics", [this] { return exposition(); })};
   }
 
   HttpResponse index() const {
@@ -179,7 +230,7 @@ struct Server::Impl final : HttpHandler {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};
   }
 
-  // An engine that failed will not come back: what is under way has its error, and the server ends.
+  // An engine that failed does not recover. Running requests have got their error, and the server ends.
   void watch() {
     http.after(kWatchEvery, [this] {
       if (!engine.health().failed) return watch();
@@ -188,7 +239,7 @@ struct Server::Impl final : HttpHandler {
     });
   }
 
-  // The way down: drain, then abort what is left, then stop.
+  // The end of the server: drain, then abort the requests that are left, then stop.
 
   void shutdown() {
     if (draining.exchange(true)) return;
@@ -200,7 +251,7 @@ struct Server::Impl final : HttpHandler {
 
   void abort_running() {
     if (aborted.exchange(true)) return;
-    log::warning("ending the requests that still run");
+    log::warning("aborting the requests that still run");
     api.abort_all(overloaded("The server is shutting down."));
     http.after(kFlushTimeout, [this] { http.stop(); });
   }
@@ -220,7 +271,7 @@ struct Server::Impl final : HttpHandler {
     std::fflush(stdout);
   }
 
-  // The order matters at the end: workers stop first, then connections go, then what they report to.
+  // Members are destroyed in reverse order: workers stop first, then connections end, then what they report to.
   Engine& engine;
   const ServerOptions options;
   std::atomic<bool> draining{false};

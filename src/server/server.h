@@ -1,4 +1,4 @@
-// The server: an engine's APIs over HTTP, with authentication, health, metrics and an orderly end.
+// The server: the APIs of an engine over HTTP, with authentication, health, metrics and an orderly end.
 #pragma once
 
 #include <memory>
@@ -11,18 +11,18 @@ namespace sluice {
 
 class Server {
  public:
-  // Binds and listens; throws Error when an option does not do (address in use, TLS files, API key file).
-  // The engine must outlive the server.
+  // Binds and listens. Throws Error if an option cannot be used: the address, TLS files, the API key file, a value that
+  // is out of range. The engine must outlive the server.
   Server(Engine& engine, const ServerOptions& options);
   ~Server();
 
   int port() const;
 
-  // Serves until shutdown() or the first SIGTERM or SIGINT, then drains: /health is 503 at once, new work is refused,
-  // running requests get shutdown_timeout_ms to finish. A second signal ends them at once. Prints one line when ready:
-  // "sluice: serving NAME on http://127.0.0.1:8000". Drains by itself when the engine has failed (Health::failed).
+  // Prints one line, "sluice: serving NAME on http://127.0.0.1:8000", and serves until shutdown() or the first SIGTERM,
+  // SIGINT or SIGHUP (ignored under nohup). Then it drains: /health is 503, new work is refused, running requests have
+  // shutdown_timeout_ms to finish. A second signal ends them at once. Also drains if the engine fails (Health::failed).
   void run();
-  // Begins draining; run() returns when it is done. Any thread.
+  // Begins to drain; run() returns when that is done. Any thread.
   void shutdown();
 
  private:

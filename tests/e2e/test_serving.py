@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import pathlib
+import subprocess
 import threading
 import time
 
@@ -9,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from serving import Server
+from serving import MODEL, Server, binary
 
 STORY = [{"role": "user", "content": "Tell me a story about a clever mouse."}]
 ENDLESS = {"ignore_eos": True}
@@ -30,6 +33,46 @@ def test_api_keys():
         for path in ("/metrics", "/version", "/v1/models", "/", "/nothing"):
             assert httpx.get(server.url + path).status_code == 401
         assert "one" not in "".join(server.lines) and "two" not in "".join(server.lines)
+
+
+def test_keys_are_whole_and_hidden():
+    with Server("--api-key", "one,1", "--api-key=two", env={"SLUICE_API_KEY": "three,3"}) as server:
+        for key in ("one,1", "two", "three,3"):
+            assert server.client(key).models.list().data
+        for key in ("one", "1", "three", "3"):
+            with pytest.raises(openai.AuthenticationError):
+                server.client(key).models.list()
+        command = open(f"/proc/{server.process.pid}/cmdline", "rb").read()
+        assert b"one,1" not in command and b"two" not in command and b"--api-key" in command
+
+
+@pytest.mark.parametrize(
+    "option, value, accepted",
+    [("threads", "-3", "0 to 1024"), ("threads", "5000", "0 to 1024"), ("io-threads", "100000", "1 to 256"),
+     ("port", "70000", "0 to 65535")],
+)  # fmt: skip
+def test_options_out_of_range(option, value, accepted):
+    message = f"--{option}: {value} is out of range (expected {accepted})"
+    variable = "SLUICE_" + option.upper().replace("-", "_")
+    for arguments, env in (([f"--{option}", value], {}), ([], {variable: value})):
+        command = [binary(), "serve", MODEL, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, timeout=60)
+        assert done.returncode > 0 and message in done.stdout + done.stderr
+
+
+def test_closed_standard_descriptors():
+    """Numbers 0 to 2 are never a socket, a timer or a file of the model."""
+    command = f"exec {binary()} serve {MODEL} --port 0 <&- >&- 2>&-"
+    process = subprocess.Popen(["sh", "-c", command])
+    try:
+        folder = pathlib.Path(f"/proc/{process.pid}/fd")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not any("socket" in os.readlink(fd) for fd in folder.iterdir()):
+            time.sleep(0.05)
+        assert [os.readlink(folder / str(fd)) for fd in range(3)] == ["/dev/null"] * 3
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_metric_names(server, client, model):

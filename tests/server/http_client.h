@@ -63,6 +63,16 @@ class TestClient {
     return true;
   }
 
+  // Sends until the kernel's buffers have been full for a while.
+  void send_what_fits(std::string_view bytes) {
+    pollfd p{fd_, POLLOUT, 0};
+    while (!bytes.empty() && ::poll(&p, 1, 50) > 0) {
+      const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n <= 0) return;
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+
   // Reads more into the buffer; false at the end of the connection or after the timeout.
   bool fill(int timeout_ms = 10'000) {
     pollfd p{fd_, POLLIN, 0};

@@ -50,13 +50,28 @@ TEST_F(ServerTest, UnknownRoutesAndMethods) {
   expect_error(get("/v1/../health"), 404, "", "unknown_url");
   expect_error(get("/%761/models"), 404, "", "unknown_url");
   expect_error(get("/v1/models/"), 404, "", "unknown_url");
-  expect_error(get("http://localhost/v1/models"), 404, "", "unknown_url");
+  expect_error(get("ftp://localhost/v1/models"), 404, "", "unknown_url");
   const TestResponse wrong = get("/v1/chat/completions");
   expect_error(wrong, 405, "", "method_not_supported");
   EXPECT_EQ(wrong.headers.at("allow"), "POST, OPTIONS");
   EXPECT_EQ(post("/health", "{}").headers.at("allow"), "GET, HEAD, OPTIONS");
   expect_error(send(get_text("/health", "", "BREW")), 405, "", "method_not_supported");
   EXPECT_EQ(get("/health?probe=1").status, 200);
+}
+
+TEST_F(ServerTest, TargetsInAbsoluteForm) {
+  EXPECT_EQ(get("http://localhost/health").status, 200);
+  EXPECT_EQ(get("HTTP://127.0.0.1:8000/health?probe=1").status, 200);
+  EXPECT_EQ(get("https://localhost").json()["name"], "sluice");
+  EXPECT_EQ(get("http://localhost?x").json()["name"], "sluice");
+  EXPECT_EQ(send("GET http://localhost/health HTTP/1.0\r\n\r\n").status, 200);
+  // The target's host counts, not the Host header's.
+  expect_error(get("http://evil.example/health"), 403, "", "");
+  EXPECT_EQ(send("GET http://localhost/health HTTP/1.1\r\nHost: evil.example\r\n\r\n").status, 200);
+  expect_error(send("GET http://evil.example/health HTTP/1.0\r\n\r\n"), 403, "", "");
+  for (const auto* target : {"http:///health", "http://user@localhost/health", "http://localhost:x/health"}) {
+    EXPECT_EQ(get(target).status, 400) << target;
+  }
 }
 
 TEST_F(ServerTest, HeadAndOptions) {
@@ -154,8 +169,8 @@ TEST_F(ServerTest, EveryRouteNeedsAKeyButThePublicOnes) {
     EXPECT_EQ(send(fmt::format("GET {} HTTP/1.1\r\nHost: a/health?\r\n\r\n", path)).status, 400);
   }
   // Nothing is said about unknown paths either.
-  for (const auto* path :
-       {"//v1/models", "/v1/../health", "/%761/models", "/nothing", "http://localhost/health", "/health/", "/Health"}) {
+  for (const auto* path : {"//v1/models", "/v1/../health", "/%761/models", "/nothing", "http://localhost/v1/models",
+                           "/health/", "/Health"}) {
     EXPECT_EQ(get(path).status, 401) << path;
   }
   EXPECT_EQ(get("/wrong", bearer(kKey)).status, 404);
@@ -165,11 +180,12 @@ TEST_F(ServerTest, KeysFromFileAndEnvironment) {
   const std::string file = ::testing::TempDir() + "/sluice_keys";
   std::ofstream(file) << "# keys\nfrom-file \r\n\nsecond\n";
   options.api_key_file = file;
-  ::setenv("SLUICE_API_KEY", "from-env", 1);
+  ::setenv("SLUICE_API_KEY", "from,env", 1);
   start();
   ::unsetenv("SLUICE_API_KEY");
-  for (const auto* key : {"from-file", "second", "from-env"})
+  for (const auto* key : {"from-file", "second", "from,env"})
     EXPECT_EQ(get("/v1/models", bearer(key)).status, 200) << key;
+  for (const auto* key : {"from", "env"}) EXPECT_EQ(get("/v1/models", bearer(key)).status, 401) << key;
   EXPECT_EQ(get("/v1/models", bearer("# keys")).status, 401);
   EXPECT_EQ(get("/v1/models").status, 401);
   stop();
@@ -202,13 +218,39 @@ TEST_F(ServerTest, ForeignHostsOnLoopback) {
     EXPECT_EQ(with_host(host).status, 200) << host;
   }
   for (const auto* host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]"}) {
-    expect_error(with_host(host), 403, "", "");
+    const TestResponse refused = with_host(host);
+    expect_error(refused, 403, "", "");
+    EXPECT_NE(refused.body.find("--allowed-hosts"), std::string::npos);
   }
-  for (const auto* host : {"a/health?", "a b", "", "user@localhost", "localhost:x", "[::1", "localhost:999999"}) {
+  for (const auto* host : {"a/health?", "a b", "", "user@localhost", "localhost:x", "[::1", "localhost:999999",
+                           "127.0.0.1:99999", "localhost:65536"}) {
     const TestResponse response = with_host(host);
     expect_error(response, 400, "", "");
     EXPECT_EQ(response.headers.at("connection"), "close") << host;
   }
+}
+
+TEST_F(ServerTest, AllowedHosts) {
+  const auto with_host = [this](std::string_view host) {
+    return send(fmt::format("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", host)).status;
+  };
+  options.allowed_hosts = {"Models.example:443", "other.example"};
+  for (const auto* host : {"localhost", "models.example", "MODELS.example:8000", "other.example"}) {
+    EXPECT_EQ(with_host(host), 200) << host;
+  }
+  EXPECT_EQ(with_host("models.example.evil"), 403);
+  stop();
+  options.allowed_hosts = {"*"};
+  EXPECT_EQ(with_host("evil.example"), 200);
+  EXPECT_EQ(with_host("a b"), 400);
+  stop();
+  options.host = "0.0.0.0";
+  options.allowed_hosts = {};
+  EXPECT_EQ(with_host("evil.example"), 200);
+  stop();
+  options.allowed_hosts = {"models.example"};
+  EXPECT_EQ(with_host("models.example"), 200);
+  EXPECT_EQ(with_host("evil.example"), 403);
 }
 
 TEST_F(ServerTest, CorsOnlyForAllowedOrigins) {
@@ -231,6 +273,29 @@ TEST_F(ServerTest, CorsOnlyForAllowedOrigins) {
     EXPECT_EQ(refused.status, 401);
     EXPECT_FALSE(refused.headers.contains("access-control-allow-origin"));
   }
+}
+
+TEST_F(ServerTest, CorsForSeveralAndForAllOrigins) {
+  const auto allowed = [this](std::string_view origin) {
+    const TestResponse response = get("/health", fmt::format("Origin: {}\r\n", origin));
+    const auto found = response.headers.find("access-control-allow-origin");
+    return found == response.headers.end() ? "" : found->second;
+  };
+  options.allowed_origins = {"https://a.example", "http://b.example:8080"};
+  for (const auto* origin : {"https://a.example", "http://b.example:8080"}) EXPECT_EQ(allowed(origin), origin);
+  EXPECT_EQ(allowed("https://c.example"), "");
+  stop();
+  options.allowed_origins = {"*"};
+  EXPECT_EQ(allowed("https://c.example"), "*");
+  const TestResponse preflight = send(
+      get_text("/v1/chat/completions",
+               "Origin: https://c.example\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: "
+               "authorization, content-type,x-stainless-lang,X-Stainless-Retry-Count, openai-organization,x-evil\r\n",
+               "OPTIONS"));
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-headers"),
+            "authorization, content-type, x-request-id, x-request-timeout, x-stainless-lang, x-stainless-retry-count, "
+            "openai-organization");
 }
 
 // Messages and limits
@@ -332,20 +397,45 @@ TEST_F(ServerTest, Http10) {
   EXPECT_EQ(sse_data(streamed.body).back(), "[DONE]");
 }
 
-TEST_F(ServerTest, TooManyConnections) {
-  options.max_connections = 3;
+TEST_F(ServerTest, HealthIsAnsweredWhenConnectionsAreFull) {
+  options.max_connections = 2;
+  engine.step_us = 1000;
   start();
-  TestClient a(port), b(port), c(port);
-  a.send(get_text("/health"));
-  EXPECT_EQ(a.read_response().status, 200);
-  TestClient d(port);
-  const TestResponse refused = d.read_response();
+  TestClient a(port), b(port);
+  a.send(endless_text(true));
+  b.send(endless_text(true));
+  ASSERT_TRUE(eventually([&] { return engine.running() == 2; }));
+  for (const auto* path : {"/health", "/ping", "/metrics"}) {
+    const TestResponse answer = get(path);
+    EXPECT_EQ(answer.status, 200) << path;
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+  }
+  const TestResponse refused = get("/v1/models");
   expect_error(refused, 503, "", "server_is_overloaded", "service_unavailable_error");
   EXPECT_TRUE(refused.headers.contains("retry-after"));
-  d.close();
+  expect_error(chat(), 503, "", "server_is_overloaded", "service_unavailable_error");
+  a.close();
+  EXPECT_TRUE(eventually([&] { return get("/v1/models").status == 200; }));
+}
+
+TEST_F(ServerTest, TheLimitOnAllBodies) {
+  options.max_body_bytes = 60'000;
+  options.max_total_body_bytes = 100'000;
+  start();
+  const std::string body = R"({"prompt":")" + std::string(50'000, 'a') + "\"}";
+  EXPECT_EQ(post("/tokenize", body).status, 200);
+  const std::string text = post_text("/tokenize", body);
+  TestClient a(port), b(port);
+  a.send(text.substr(0, text.size() - 1));
+  b.send(text.substr(0, 40'000));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const TestResponse refused = post("/tokenize", body);
+  expect_error(refused, 503, "", "server_is_overloaded", "service_unavailable_error");
+  EXPECT_TRUE(refused.headers.contains("retry-after"));
+  a.send(text.substr(text.size() - 1));
+  EXPECT_EQ(a.read_response().status, 200);
   b.close();
-  c.close();
-  EXPECT_TRUE(eventually([&] { return get("/health").status == 200; }));
+  EXPECT_TRUE(eventually([&] { return post("/tokenize", body).status == 200; }));
 }
 
 // Slow clients
@@ -440,6 +530,28 @@ TEST_F(ServerTest, ClientsThatLeaveCancel) {
   client.close();
   EXPECT_TRUE(eventually([&] { return engine.running() == 0; }));
   EXPECT_NE(get("/metrics").body.find("status=\"499\""), std::string::npos);
+}
+
+TEST_F(ServerTest, LongPromptsBehindAStreamAreAnswered) {
+  engine.info().max_model_len = 100'000;
+  start();
+  TestClient client(port);
+  const std::string prompt = post_text(
+      "/v1/completions", fmt::format(R"({{"model":"fake","prompt":"{}","max_tokens":1}})", std::string(60'000, 'a')));
+  engine.step_us = 1000;
+  client.send(chat_text(R"(,"ignore_eos":true,"stream":true,"max_tokens":100)") + prompt + prompt);
+  EXPECT_TRUE(client.read_response().body.ends_with("data: [DONE]\n\n"));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(client.read_response().json()["usage"]["prompt_tokens"], 60'001);
+}
+
+TEST_F(ServerTest, LeavingBehindManyPipelinedBytesCancels) {
+  engine.step_us = 1000;
+  start();
+  TestClient client(port);
+  client.send(endless_text(false) + std::string(80'000, '\n'));
+  ASSERT_TRUE(eventually([&] { return engine.running() == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return engine.cancelled == 1 && engine.running() == 0; }));
 }
 
 TEST_F(ServerTest, LeavingWhileTheTemplateRuns) {
@@ -551,6 +663,21 @@ TEST_F(ServerTest, SignalsDrainThenAbort) {
   join();
 }
 
+TEST_F(ServerTest, HangupDrains) {
+  EXPECT_EQ(get("/health").status, 200);  // signals are handled from now on
+  ::kill(::getpid(), SIGHUP);
+  join();
+}
+
+TEST_F(ServerTest, HangupIsIgnoredUnderNohup) {
+  const auto before = ::signal(SIGHUP, SIG_IGN);
+  EXPECT_EQ(get("/health").status, 200);
+  ::kill(::getpid(), SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(get("/health").status, 200);
+  ::signal(SIGHUP, before);
+}
+
 TEST_F(ServerTest, AStalledEngineDoesNotKeepTheServer) {
   engine.stalled = true;
   options.shutdown_timeout_ms = 50;
@@ -618,6 +745,16 @@ TEST_F(ServerTest, OptionsThatDoNotDo) {
   EXPECT_NE(fails([](ServerOptions& o) { o.port = 70000; }).find("--port"), std::string::npos);
   EXPECT_NE(fails([](ServerOptions& o) { o.io_threads = 0; }).find("--io-threads"), std::string::npos);
   EXPECT_NE(fails([](ServerOptions& o) { o.api_key = {""}; }).find("--api-key"), std::string::npos);
+  EXPECT_EQ(fails([](ServerOptions& o) { o.io_threads = 100'000; }),
+            "--io-threads: 100000 is out of range (expected 1 to 256)");
+  EXPECT_EQ(fails([](ServerOptions& o) { o.worker_threads = -3; }),
+            "--worker-threads: -3 is out of range (expected 0 to 256)");
+  EXPECT_NE(fails([](ServerOptions& o) { o.max_total_body_bytes = 1000; }).find("--max-total-body-bytes: 1000 is less"),
+            std::string::npos);
+  EXPECT_EQ(fails([](ServerOptions& o) { o.allowed_hosts = {"a b"}; }),
+            "--allowed-hosts: 'a b' is not a host name (expected HOST or '*')");
+  EXPECT_EQ(fails([](ServerOptions& o) { o.allowed_origins = {"https://a/"}; }),
+            "--allowed-origins: 'https://a/' is not an origin (expected SCHEME://HOST[:PORT] or '*')");
   start();
   EXPECT_NE(fails([this](ServerOptions& o) { o.port = port; }).find("cannot listen"), std::string::npos);
 }

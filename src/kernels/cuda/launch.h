@@ -52,12 +52,13 @@ enum class Arithmetic { kTensor, kExact };
 
 // SLOT(name) for every op whose launch takes the arguments of its slot (ops::OpTable), the launch in place of the
 // queue. A new op of that kind is a name here and a .cu file.
-#define SLUICE_CUDA_PLAIN_SLOTS(SLOT)                                                                                 \
-  SLOT(layer_norm)                                                                                                    \
-  SLOT(match_rms)                                                                                                     \
-  SLOT(gaussian_top_k)                                                                                                \
-  SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(sample) \
-      SLOT(route) SLOT(group_by_expert) SLOT(combine)
+#define SLUICE_CUDA_PLAIN_SLOTS(SLOT)                                                                           \
+  SLOT(layer_norm)                                                                                              \
+  SLOT(match_rms)                                                                                               \
+  SLOT(gaussian_top_k)                                                                                          \
+  SLOT(clamped_glu)                                                                                             \
+  SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(sample) SLOT(route) \
+      SLOT(group_by_expert) SLOT(combine)
 
 template <class Op>
 struct LaunchOf;

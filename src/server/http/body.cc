@@ -40,7 +40,7 @@ size_t BodyReader::feed(std::string_view bytes) {
   return at;
 }
 
-// Lines end in CRLF; neither of the two may stand alone.
+// Lines end in CRLF. Neither of the two bytes may stand alone.
 void BodyReader::take_line_byte(char c) {
   const bool after_cr = line_.ends_with('\r');
   if (after_cr != (c == '\n')) return refuse("a chunk's line ends without CRLF");
@@ -88,7 +88,7 @@ void BodyReader::read_size() {
   const char* end = line_.data() + line_.size();
   const auto [stop, error] = std::from_chars(line_.data(), end, size, 16);
   const auto digits = static_cast<size_t>(stop - line_.data());
-  // from_chars would take a minus sign for some types, and any number of zeros.
+  // from_chars accepts a minus sign for some types, and any number of zeros.
   if (error != std::errc() || digits > kMaxDigits || line_[0] == '-' || (stop != end && *stop != ';')) {
     return refuse("a chunk size is malformed");
   }

@@ -1,8 +1,10 @@
-// The connection's state machine. Everything here runs on the connection's strand.
+// The connection's state machine. Everything here runs on the connection's I/O thread unless the header says otherwise.
 #include "server/http/connection.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 
+#include <algorithm>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
@@ -15,10 +17,20 @@ namespace {
 
 constexpr size_t kHeaderReadBytes = 4 << 10;
 constexpr size_t kBodyReadBytes = 64 << 10;
-constexpr size_t kMaxPipelinedBytes = 64 << 10;  // read ahead while an answer is in progress
-constexpr size_t kMaxDiscardedBody = 64 << 10;   // a refused request's body that is read to keep the connection
+constexpr size_t kFreeReadAhead = 64 << 10;     // read while an answer is in progress; more counts as a body
+constexpr size_t kMaxReadAhead = 256 << 10;     // reading pauses there
+constexpr size_t kMaxDiscardedBody = 64 << 10;  // a refused request's body that is read to keep the connection
 constexpr size_t kMaxLingerBytes = 1 << 20;
+constexpr const char* kBodiesExhausted = "The server holds too many request bodies. Please try again later.";
 constexpr std::chrono::milliseconds kLingerTimeout{1000};
+constexpr std::chrono::milliseconds kReserveTimeout{1000};  // for the header of a request on a reserve connection
+
+void report(const char* event, const char* reason) noexcept {
+  try {
+    log::warning("{}: {}", event, reason);
+  } catch (...) {  // there may be no memory for the line either
+  }
+}
 
 std::string http_date() {
   const std::time_t now = std::time(nullptr);
@@ -31,7 +43,14 @@ std::string http_date() {
 
 }  // namespace
 
-// Forwards to the connection's strand; holds the connection weakly, so that a forgotten reply keeps nothing open.
+ConnectionContext::ConnectionContext(const HttpServerOptions& o, HttpHandler& h)
+    : options(o),
+      handler(h),
+      table({.connections = o.max_connections, .per_address = o.max_connections_per_address}),
+      bodies(o.total_body_bytes) {}
+
+// Forwards to the connection's I/O thread. Holds the connection weakly, so that a forgotten reply keeps nothing open.
+// If a call cannot be passed on for lack of memory, the connection is closed.
 class Connection::Reply : public HttpReply {
  public:
   Reply(const std::shared_ptr<Connection>& connection, uint64_t answer)
@@ -39,7 +58,7 @@ class Connection::Reply : public HttpReply {
 
   ~Reply() override {
     if (used_) return;
-    // A reply dropped without an answer is a fault of the handler; the client must not wait for it.
+    // A reply that is dropped without an answer is a fault of the handler. The client must not wait for it.
     on_connection([](Connection& c) {
       if (c.state_ == State::kAnswering) c.send(c.context_.handler.on_refused(500, "", "The request was dropped."));
     });
@@ -59,26 +78,60 @@ class Connection::Reply : public HttpReply {
   void end_stream(bool close) override {
     on_connection([close](Connection& c) { c.end_stream(close); });
   }
-  void run(std::function<void()> task) override { boost::asio::post(executor_, std::move(task)); }
+
+  void run(std::function<void()> task) override {
+    guarded([&] {
+      boost::asio::post(executor_, [connection = connection_, answer = answer_, task = std::move(task)] {
+        const auto c = connection.lock();
+        if (c && c->answer_ == answer) return c->guarded(task);
+        try {
+          task();
+        } catch (const std::exception& e) {
+          report("a task of an ended request", e.what());
+        }
+      });
+    });
+  }
 
   void on_abandoned(std::function<void()> callback) override {
-    boost::asio::dispatch(executor_, [connection = connection_, answer = answer_, callback = std::move(callback)] {
-      const auto c = connection.lock();
-      if (c && c->answer_ == answer && c->state_ != State::kClosed) {
-        c->abandoned_ = callback;
-      } else {
-        callback();
-      }
+    const auto shared = std::make_shared<std::function<void()>>(std::move(callback));
+    const bool passed_on = guarded([&] {
+      boost::asio::dispatch(executor_, [connection = connection_, answer = answer_, shared] {
+        const auto c = connection.lock();
+        if (c && c->answer_ == answer && c->state_ != State::kClosed) {
+          c->abandoned_ = std::move(*shared);
+        } else {
+          (*shared)();
+        }
+      });
     });
+    if (!passed_on) (*shared)();
   }
 
  private:
   template <class F>
   void on_connection(F task) {
-    boost::asio::dispatch(executor_, [connection = connection_, answer = answer_, task = std::move(task)]() mutable {
-      const auto c = connection.lock();
-      if (c && c->answer_ == answer) task(*c);
+    guarded([&] {
+      boost::asio::dispatch(executor_, [connection = connection_, answer = answer_, task = std::move(task)]() mutable {
+        const auto c = connection.lock();
+        if (c && c->answer_ == answer) c->guarded([&] { task(*c); });
+      });
     });
+  }
+
+  // False if the call threw. The connection then closes soon.
+  template <class F>
+  bool guarded(F&& call) noexcept {
+    try {
+      call();
+      return true;
+    } catch (...) {
+      if (const auto c = connection_.lock()) {
+        c->broken_answer_ = answer_;
+        c->request_look();
+      }
+      return false;
+    }
   }
 
   const std::weak_ptr<Connection> connection_;
@@ -87,46 +140,98 @@ class Connection::Reply : public HttpReply {
   std::atomic<bool> used_{false};
 };
 
-Connection::Connection(std::unique_ptr<ByteStream> stream, ConnectionContext& context, bool refused)
+Connection::Connection(std::unique_ptr<ByteStream> stream, ConnectionContext& context, ConnectionTable::Place place,
+                       const boost::asio::ip::address& peer)
     : stream_(std::move(stream)),
       context_(context),
-      refused_(refused),
+      entry_(this, place, ConnectionTable::network_of(peer)),
+      input_charge_(context.bodies),
       parser_(std::make_unique<HttpParser>(context.options.limits)),
       timer_(stream_->socket().get_executor()) {
-  ++context_.open;
-  std::lock_guard lock(context_.mutex);
-  context_.connections.insert(this);
+  context_.table.add(entry_);
+  context_.table.set_waiting(entry_, true);
 }
 
 Connection::~Connection() {
-  {
-    std::lock_guard lock(context_.mutex);
-    context_.connections.erase(this);
-  }
-  end_request();
-  --context_.open;
+  abandon();
+  context_.table.remove(entry_);
+  if (look_requested_) --context_.flagged;
 }
 
 void Connection::start(bool tls) {
-  set_deadline(context_.options.header_timeout);
-  const auto begin = [this] {
-    state_ = State::kIdle;
-    if (refused_) return refuse(503, "server_is_overloaded", "The server has too many connections.");
-    read();
-  };
-  if (!tls) return begin();
-  stream_->handshake([self = shared_from_this(), this, begin](boost::system::error_code error) {
-    if (state_ == State::kClosed) return;
-    if (error) return close();
-    begin();
+  self_ = shared_from_this();
+  guarded([&] {
+    const bool reserve = entry_.place != ConnectionTable::Place::kNormal;
+    set_timeout(reserve ? std::min(context_.options.header_timeout, kReserveTimeout) : context_.options.header_timeout);
+    const auto begin = [this] {
+      set_state(State::kIdle);
+      read();
+    };
+    if (!tls) return begin();
+    stream_->handshake([self = self_, this, begin](boost::system::error_code error) {
+      if (state_ == State::kClosed) return;
+      if (error) return close();
+      guarded(begin);
+    });
   });
 }
 
-void Connection::post_close_if_idle() {
-  boost::asio::post(stream_->socket().get_executor(), [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (self && self->state_ == State::kIdle) self->close();
+// Closes the connection if its state is `latest` or an earlier one.
+void Connection::post_close(State latest) {
+  boost::asio::post(stream_->socket().get_executor(), [latest, weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self && self->state_ <= latest) self->close();
   });
+}
+
+void Connection::set_state(State state) {
+  state_ = state;
+  context_.table.set_waiting(entry_, state <= State::kHeader);
+}
+
+// Faults
+
+template <class F>
+void Connection::guarded(F&& task) noexcept {
+  try {
+    task();
+  } catch (const std::exception& e) {
+    fail(e.what());
+  } catch (...) {
+    fail("unknown exception");
+  }
+}
+
+void Connection::fail(const char* what) noexcept {
+  if (state_ == State::kClosed) return;
+  report("a connection is closed", what);
+  abandon();
+}
+
+// Some things cannot be waited for: a call that a reply could not pass on, and the end of a connection whose bytes are
+// not read. The server looks at such connections a few times per second.
+void Connection::request_look() noexcept {
+  if (!look_requested_.exchange(true)) ++context_.flagged;
+}
+
+void Connection::post_look() {
+  if (!look_requested_) return;
+  boost::asio::post(stream_->socket().get_executor(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->guarded([&] { self->look(); });
+  });
+}
+
+void Connection::look() {
+  if (look_requested_.exchange(false)) --context_.flagged;
+  if (broken_answer_ == answer_) return fail("out of memory");
+  if (!paused_since_ || (state_ != State::kAnswering && state_ != State::kStreaming)) return;
+  pollfd socket{.fd = stream_->socket().native_handle(), .events = POLLRDHUP, .revents = 0};
+  if (::poll(&socket, 1, 0) > 0) return abandon();
+  // The end may be stuck behind bytes that the socket's full buffer keeps at the client.
+  if (Clock::now() - *paused_since_ > context_.options.body_timeout) {
+    log::info("{}: the client sent more than {} bytes during an answer; abandoned", request_.id, kMaxReadAhead);
+    return abandon();
+  }
+  request_look();
 }
 
 // Reading
@@ -134,16 +239,27 @@ void Connection::post_close_if_idle() {
 void Connection::read() {
   if (reading_ || state_ == State::kClosed) return;
   const bool answering = state_ == State::kAnswering || state_ == State::kStreaming || state_ == State::kFlushing;
-  if (answering && input_.size() >= kMaxPipelinedBytes) return;
+  if (answering && !may_read_ahead()) {
+    if (!paused_since_) paused_since_ = Clock::now();
+    return request_look();
+  }
+  paused_since_.reset();
   reading_ = true;
   const size_t size = state_ == State::kBody ? kBodyReadBytes : kHeaderReadBytes;
   if (read_buffer_.size() != size) {
     read_buffer_.resize(size);
     read_buffer_.shrink_to_fit();
   }
-  stream_->read_some(
-      read_buffer_.data(), read_buffer_.size(),
-      [self = shared_from_this()](boost::system::error_code error, size_t bytes) { self->on_read(error, bytes); });
+  stream_->read_some(read_buffer_.data(), read_buffer_.size(),
+                     [self = shared_from_this()](boost::system::error_code error, size_t bytes) {
+                       self->guarded([&] { self->on_read(error, bytes); });
+                     });
+}
+
+// Requests may follow while an answer is in progress. Only by reading on is the end of the connection seen behind them.
+bool Connection::may_read_ahead() {
+  return input_.size() < kMaxReadAhead &&
+         input_charge_.resize(input_.size() < kFreeReadAhead ? 0 : static_cast<int64_t>(input_.size()));
 }
 
 void Connection::on_read(boost::system::error_code error, size_t bytes) {
@@ -167,19 +283,14 @@ void Connection::on_read(boost::system::error_code error, size_t bytes) {
 // Consumes what a request needs of input_.
 void Connection::on_input() {
   if (state_ == State::kIdle && !input_.empty()) {
-    state_ = State::kHeader;
-    set_deadline(context_.options.header_timeout);
+    set_state(State::kHeader);
+    if (entry_.place == ConnectionTable::Place::kNormal) set_timeout(context_.options.header_timeout);
   }
   if (state_ == State::kHeader) {
     parser_->feed(input_);
     if (parser_->state() == HttpParser::State::kBody || parser_->state() == HttpParser::State::kDone) on_header();
   }
-  if (state_ == State::kBody) {
-    const size_t before = input_.size();
-    parser_->feed(input_);
-    if (before > 0) set_deadline(context_.options.body_timeout);
-    if (parser_->state() == HttpParser::State::kDone) dispatch();
-  }
+  if (state_ == State::kBody) read_body();
   if (parser_->state() == HttpParser::State::kRefused && (state_ == State::kHeader || state_ == State::kBody)) {
     const HttpRefusal refusal = parser_->refusal();
     refuse(refusal.status, refusal.code, refusal.message);
@@ -187,19 +298,31 @@ void Connection::on_input() {
 }
 
 void Connection::on_header() {
-  state_ = State::kBody;
-  set_deadline(context_.options.body_timeout);
+  set_state(State::kBody);
   HttpRequest& request = parser_->request();
   busy_ = true;
   ++context_.busy;
-  request_start_ = Clock::now();
+  request_start_ = body_start_ = Clock::now();
+  body_bytes_ = 0;
+  set_body_deadline();
   body_wanted_ = request.method != "HEAD";
   close_after_ = !parser_->keep_alive();
   rejection_ = context_.handler.on_header(request);
+  const std::optional<uint64_t> length = parser_->content_length();
+  if (!rejection_ && entry_.place != ConnectionTable::Place::kNormal) {
+    close_after_ = true;
+    if (!context_.handler.is_essential(request)) {
+      rejection_ = context_.handler.on_refused(503, "server_is_overloaded",
+                                               entry_.place == ConnectionTable::Place::kReserve
+                                                   ? "The server has too many connections."
+                                                   : "Your address has too many connections to this server.");
+    }
+  } else if (!rejection_ && !context_.bodies.fits(static_cast<int64_t>(length.value_or(0)))) {
+    rejection_ = context_.handler.on_refused(503, "server_is_overloaded", kBodiesExhausted);
+  }
   if (parser_->state() == HttpParser::State::kDone) return;
   if (rejection_) {
     // Reading a small body keeps the connection usable; a large one is not worth it.
-    const auto length = parser_->content_length();
     if (parser_->expects_continue() || !length || *length > kMaxDiscardedBody) {
       close_after_ = true;
       finish_reject();
@@ -209,20 +332,34 @@ void Connection::on_header() {
   }
 }
 
+void Connection::read_body() {
+  const size_t before = input_.size();
+  parser_->feed(input_);
+  if (const auto bytes = static_cast<int64_t>(before - input_.size()); bytes > 0) {
+    body_bytes_ += bytes;
+    set_body_deadline();
+    if (charge_ == nullptr) charge_ = std::make_shared<BodyCharge>(context_.bodies);
+    if (!charge_->resize(body_bytes_)) return refuse(503, "server_is_overloaded", kBodiesExhausted);
+  }
+  if (parser_->state() == HttpParser::State::kDone) dispatch();
+}
+
 void Connection::dispatch() {
   if (rejection_) return finish_reject();
-  state_ = State::kAnswering;
+  set_state(State::kAnswering);
   clear_deadline();
   HttpRequest request = std::move(parser_->request());
   std::string body = std::move(request.body);
   request_ = request;
   request.body = std::move(body);
+  request.body_charge = std::move(charge_);
   context_.handler.on_request(std::move(request), std::make_shared<Reply>(shared_from_this(), answer_));
 }
 
 void Connection::finish_reject() {
-  state_ = State::kAnswering;
+  set_state(State::kAnswering);
   request_ = std::move(parser_->request());
+  charge_ = nullptr;
   HttpResponse response = std::move(*rejection_);
   rejection_.reset();
   send(std::move(response));
@@ -231,7 +368,9 @@ void Connection::finish_reject() {
 // Answers what is not a request to be served, and ends the connection.
 void Connection::refuse(int status, const std::string& code, const std::string& message) {
   request_ = std::move(parser_->request());
-  state_ = State::kAnswering;
+  parser_ = std::make_unique<HttpParser>(context_.options.limits);  // frees what has arrived of the body
+  charge_ = nullptr;
+  set_state(State::kAnswering);
   close_after_ = true;
   send(context_.handler.on_refused(status, code, message));
 }
@@ -244,7 +383,7 @@ void Connection::send(HttpResponse response) {
   const bool bodyless = response.status == 204;
   std::string bytes = head(response, bodyless ? "" : fmt::format("Content-Length: {}\r\n", response.body.size()));
   if (body_wanted_ && !bodyless) bytes += response.body;
-  state_ = State::kFlushing;
+  set_state(State::kFlushing);
   enqueue(std::move(bytes));
 }
 
@@ -253,7 +392,7 @@ void Connection::start_stream(HttpResponse response) {
   if (response.close) close_after_ = true;
   chunked_ = request_.version == 11;
   if (!chunked_) close_after_ = true;
-  state_ = State::kStreaming;
+  set_state(State::kStreaming);
   enqueue(head(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : ""));
 }
 
@@ -269,7 +408,7 @@ void Connection::write_stream(const std::string& data) {
 void Connection::end_stream(bool close) {
   if (state_ != State::kStreaming) return;
   if (close) close_after_ = true;
-  state_ = State::kFlushing;
+  set_state(State::kFlushing);
   enqueue(chunked_ && body_wanted_ ? "0\r\n\r\n" : "");
 }
 
@@ -306,7 +445,7 @@ void Connection::write() {
   }
   writing_.swap(out_);
   out_.clear();
-  if (state_ != State::kBody) set_deadline(context_.options.body_timeout);
+  if (state_ != State::kBody) set_timeout(context_.options.body_timeout);
   on_write({}, 0);
 }
 
@@ -314,10 +453,12 @@ void Connection::on_write(boost::system::error_code error, size_t bytes) {
   if (state_ == State::kClosed) return;
   if (error) return abandon();
   written_ += bytes;
-  if (bytes > 0 && state_ != State::kBody) set_deadline(context_.options.body_timeout);
+  if (bytes > 0 && state_ != State::kBody) set_timeout(context_.options.body_timeout);
   if (written_ < writing_.size()) {
     stream_->write_some(writing_.data() + written_, writing_.size() - written_,
-                        [self = shared_from_this()](boost::system::error_code e, size_t n) { self->on_write(e, n); });
+                        [self = shared_from_this()](boost::system::error_code e, size_t n) {
+                          self->guarded([&] { self->on_write(e, n); });
+                        });
     return;
   }
   writing_.clear();
@@ -337,60 +478,85 @@ void Connection::next_request() {
   parser_ = std::make_unique<HttpParser>(context_.options.limits);
   request_ = {};
   body_wanted_ = true;
-  state_ = State::kIdle;
-  set_deadline(context_.options.keep_alive_timeout);
+  paused_since_.reset();
+  input_charge_.resize(0);
+  set_state(State::kIdle);
+  set_timeout(context_.options.keep_alive_timeout);
   if (out_.capacity() > kBodyReadBytes) out_ = {};
   // From a fresh stack: the next request may be here already, and the one after it, and so on.
   boost::asio::post(stream_->socket().get_executor(), [self = shared_from_this()] {
     if (self->state_ != State::kIdle) return;
-    self->on_input();
-    self->read();
+    self->guarded([&] {
+      self->on_input();
+      self->read();
+    });
   });
 }
 
 // Ends
 
-void Connection::end_request() {
+// Whatever the handler throws, the request is over.
+void Connection::end_request() noexcept {
   ++answer_;
   abandoned_ = nullptr;
   if (!busy_) return;
   busy_ = false;
-  const double seconds = std::chrono::duration<double>(Clock::now() - request_start_).count();
-  context_.handler.on_finished(request_, status_ == 0 ? 499 : status_, seconds);
+  --context_.busy;
+  try {
+    const double seconds = std::chrono::duration<double>(Clock::now() - request_start_).count();
+    context_.handler.on_finished(request_, status_ == 0 ? 499 : status_, seconds);
+  } catch (const std::exception& e) {
+    report("the end of a request is not counted", e.what());
+  }
   status_ = 0;
-  if (--context_.busy == 0 && context_.on_idle) context_.on_idle();
+  if (context_.busy == 0 && context_.on_idle) context_.on_idle();
 }
 
-void Connection::abandon() {
+void Connection::abandon() noexcept {
   if (state_ == State::kClosed) return;
   const auto callback = std::move(abandoned_);
   close();
-  if (callback) callback();
+  try {
+    if (callback) callback();
+  } catch (const std::exception& e) {
+    report("an abandoned request is not cancelled", e.what());
+  }
 }
 
-// Closing a socket with unread bytes resets it, and the client may lose the answer: so the client closes first, or a
+// Closing a socket with unread bytes resets it, and the client may lose the answer. So the client closes first, or a
 // second passes.
 void Connection::linger() {
-  state_ = State::kLingering;
-  set_deadline(kLingerTimeout);
+  set_state(State::kLingering);
+  set_timeout(kLingerTimeout);
   input_.clear();
   stream_->finish_writing([self = shared_from_this()] {});
   read();
 }
 
-void Connection::close() {
+void Connection::close() noexcept {
   if (state_ == State::kClosed) return;
-  state_ = State::kClosed;
+  set_state(State::kClosed);
   boost::system::error_code ignored;
   stream_->socket().close(ignored);
   timer_.cancel();
+  charge_ = nullptr;
+  input_charge_.resize(0);
   end_request();
+  self_ = nullptr;  // may be the last owner: nothing follows
 }
 
 // Time
 
-void Connection::set_deadline(std::chrono::milliseconds timeout) {
-  deadline_ = Clock::now() + timeout;
+// The earliest of three ends: no progress for body_timeout, too low a rate since the start, too long altogether.
+void Connection::set_body_deadline() {
+  const HttpServerOptions& o = context_.options;
+  const std::chrono::milliseconds at_least_rate(o.min_body_rate > 0 ? body_bytes_ * 1000 / o.min_body_rate : INT_MAX);
+  const auto whole = std::min(o.body_total_timeout, std::max(o.body_rate_grace, at_least_rate));
+  set_deadline(std::min(Clock::now() + o.body_timeout, body_start_ + whole));
+}
+
+void Connection::set_deadline(Clock::time_point deadline) {
+  deadline_ = deadline;
   // A pending wait is left alone unless it would be late: it looks at deadline_ again when it ends.
   if (!timer_waiting_ || timer_.expiry() > deadline_) wait_timer();
 }
@@ -401,9 +567,11 @@ void Connection::wait_timer() {
   timer_.async_wait([weak = weak_from_this()](boost::system::error_code error) {
     const auto self = weak.lock();
     if (!self || error || self->state_ == State::kClosed) return;
-    self->timer_waiting_ = false;
-    if (Clock::now() >= self->deadline_) return self->on_deadline();
-    if (self->deadline_ != Clock::time_point::max()) self->wait_timer();
+    self->guarded([&] {
+      self->timer_waiting_ = false;
+      if (Clock::now() >= self->deadline_) return self->on_deadline();
+      if (self->deadline_ != Clock::time_point::max()) self->wait_timer();
+    });
   });
 }
 

@@ -1,4 +1,4 @@
-// HTTP requests and responses as values, and the seam between the transport (http_server.h) and what answers.
+// HTTP requests and responses as values, and the interface between the transport (http/server.h) and its handler.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,8 @@
 
 namespace sluice::server {
 
+class BodyCharge;
+
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
@@ -20,7 +22,8 @@ struct HttpRequest {
   int version = 11;    // 10 or 11
   Headers headers;     // in order, names as sent
   std::string body;
-  std::string id;  // X-Request-Id: the client's if well-formed, else made here
+  std::string id;                                 // X-Request-Id: the client's if it is well-formed, else a random one
+  std::shared_ptr<const BodyCharge> body_charge;  // the body counts as held until the last copy of this is gone
 
   // The value of the only header of that name (any case); nullopt when there is none or more than one.
   std::optional<std::string_view> header(std::string_view name) const;
@@ -31,40 +34,42 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body = {};
-  Headers headers = {};  // further ones; framing, Date and Connection are the transport's
+  Headers headers = {};  // further headers; the transport adds framing, Date and Connection
   bool close = false;    // end the connection afterwards
 };
 
-// Where one request's answer goes: either send() once, or start_stream(), write()..., end_stream().
-// Every method may be called from any thread and does nothing once the client is gone.
+// Takes the answer to one request: either send() once, or start_stream(), write()..., end_stream().
+// Every method may be called from any thread and does nothing once the client is gone. Must not outlive the transport.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
   virtual void send(HttpResponse response) = 0;
-  // Status line and headers; body and content length of `head` are not used.
+  // Sends the status line and the headers of `head`. Its body is not used.
   virtual void start_stream(HttpResponse head) = 0;
   virtual void write(std::string data) = 0;
-  // Ends the body. With `close`, the connection ends, too.
+  // Ends the body, and with `close` the connection.
   virtual void end_stream(bool close) = 0;
   // Runs a task on the connection's thread; tasks run in order, never two at a time.
   virtual void run(std::function<void()> task) = 0;
-  // Called (on the connection's thread) when the client is gone or too slow; at once if it already is.
+  // Calls `callback` on the connection's thread when the client is gone or too slow; at once if it already is.
   virtual void on_abandoned(std::function<void()> callback) = 0;
 };
 
-// What the transport serves. All methods are called on I/O threads and must not block.
+// Answers the requests of a transport. All methods are called on I/O threads and must not block.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // The header is complete, the body is not read yet. Sets request.id. A response refuses the request unread.
+  // Called when the header is complete and the body is not read yet. Sets request.id. A response refuses the request.
   virtual std::optional<HttpResponse> on_header(HttpRequest& request) = 0;
+  // True for requests that are answered even when the server has too many connections: health and metrics.
+  virtual bool is_essential(const HttpRequest& request) = 0;
   virtual void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) = 0;
-  // The answer to what the transport itself refuses (a malformed message, limits, timeouts).
+  // Makes the answer to a request that the transport refuses: a malformed message, a limit, a timeout.
   virtual HttpResponse on_refused(int status, std::string_view code, std::string message) = 0;
-  // Headers every response to the request gets (X-Request-Id, CORS). `request` is null for on_refused answers
-  // before a header was understood.
+  // Headers of every response to the request (X-Request-Id, CORS). `request` is null if the transport refused a
+  // request whose header it could not read.
   virtual Headers common_headers(const HttpRequest* request) = 0;
-  // The answer was handed to the socket or abandoned. status 499: the client left before there was one.
+  // Called when the answer is written or abandoned. Status 499: the client left before there was an answer.
   virtual void on_finished(const HttpRequest& request, int status, double seconds) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Checks what Beast's parser would let pass, then hands the bytes to it.
+// Checks what Beast's parser would accept too freely, then passes the bytes on to it.
 #include "server/http/parser.h"
 
 #include <fmt/core.h>
@@ -53,7 +53,9 @@ void HttpParser::feed(std::string& input) {
 void HttpParser::feed_header(std::string& input) {
   if (scanned_ == 0) {
     // Empty lines before a request are tolerated (RFC 9112, 2.2).
-    while (input.starts_with("\r\n")) input.erase(0, 2);
+    size_t empty = 0;
+    while (input.compare(empty, 2, "\r\n") == 0) empty += 2;
+    input.erase(0, empty);
     if (input.empty() || input == "\r") return;
   }
   const size_t scanned = std::exchange(scanned_, input.size());
@@ -69,7 +71,7 @@ void HttpParser::feed_header(std::string& input) {
     return refuse(431, "request_too_large",
                   fmt::format("The request header is longer than {} bytes.", limits_.header_bytes));
   }
-  // Checked while incomplete, too: a line that ends in a bare LF must not wait for an end that never comes.
+  // An incomplete header is checked, too: a line that ends in a bare LF must not wait for an end that never comes.
   if (!check_header_block(std::string_view(input).substr(0, bytes), scanned) || end == std::string::npos) return;
 
   boost::beast::error_code error;
@@ -81,7 +83,7 @@ void HttpParser::feed_header(std::string& input) {
     return;
   }
   if (error == http::error::bad_version) {
-    return refuse(505, "", "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+    return refuse(505, "", "The HTTP version is not supported (expected HTTP/1.0 or HTTP/1.1).");
   }
   if (error || !impl_->parser.is_header_done()) {
     return refuse(400, "", fmt::format("The request is not valid HTTP: {}.", error.message()));
@@ -93,8 +95,8 @@ void HttpParser::feed_header(std::string& input) {
   state_ = body_->done() ? State::kDone : State::kBody;
 }
 
-// Line endings and folding, which a lenient reader and a strict one would read differently. Each byte is judged with
-// the one before it, once.
+// Refuses line ends and folded lines that a lenient reader and a strict one would read differently. Each byte is
+// checked once, together with the byte before it.
 bool HttpParser::check_header_block(std::string_view block, size_t from) {
   for (size_t at = from; at < block.size(); ++at) {
     const char c = block[at];
@@ -123,9 +125,29 @@ void HttpParser::read_header_fields() {
   for (const auto& field : message) {
     request_.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
   }
+  read_absolute_target();
 }
 
-// Request smuggling needs two readers that see different bodies: whatever could be read in two ways is refused.
+// "http://host/path" as proxies send it (RFC 9112, section 3.2.2): its host replaces the one of the Host header.
+void HttpParser::read_absolute_target() {
+  const std::string_view target = request_.target;
+  const size_t scheme = target.find("://");
+  if (scheme == std::string_view::npos || !(equals_ignoring_case(target.substr(0, scheme), "http") ||
+                                            equals_ignoring_case(target.substr(0, scheme), "https"))) {
+    return;
+  }
+  const std::string_view rest = target.substr(scheme + 3);
+  const size_t end = std::min(rest.find_first_of("/?"), rest.size());
+  const std::string_view path = rest.substr(end, rest.find('?') - end);
+  request_.path = path.empty() ? "/" : std::string(path);
+  const std::string authority(rest.substr(0, end));
+  if (request_.version == 10 && request_.count("Host") == 0) request_.headers.emplace_back("Host", authority);
+  for (auto& [name, value] : request_.headers) {
+    if (equals_ignoring_case(name, "Host")) value = authority;
+  }
+}
+
+// Request smuggling needs two readers that see different bodies. So whatever could be read in two ways is refused.
 bool HttpParser::check_framing() {
   const int lengths = request_.count("Content-Length");
   const int codings = request_.count("Transfer-Encoding");
@@ -134,11 +156,11 @@ bool HttpParser::check_framing() {
   };
   std::string problem;
   if (lengths + codings > 1) {
-    problem = "it needs exactly one of Content-Length and Transfer-Encoding";
+    problem = "it has more than one Content-Length or Transfer-Encoding header";
   } else if (lengths == 1 && !digits_only(*request_.header("Content-Length"))) {
     problem = "Content-Length is not a number";
   } else if (codings == 1 && !equals_ignoring_case(*request_.header("Transfer-Encoding"), "chunked")) {
-    problem = "the only transfer coding is chunked";
+    problem = "its transfer coding is not supported (expected chunked)";
   } else if (codings == 1 && request_.version == 10) {
     problem = "HTTP/1.0 has no transfer codings";
   } else if (request_.count("Host") > 1 || (request_.version == 11 && request_.count("Host") == 0)) {
@@ -150,7 +172,7 @@ bool HttpParser::check_framing() {
   }
   const auto expect = request_.header("Expect");
   if (request_.count("Expect") > 1 || (expect && !equals_ignoring_case(*expect, "100-continue"))) {
-    refuse(417, "", "The only expectation understood is 100-continue.");
+    refuse(417, "", "The expectation is not supported (expected 100-continue).");
     return false;
   }
   return true;

@@ -1,5 +1,5 @@
-// Incremental parser of one HTTP/1.1 request: the grammar is Boost.Beast's, made strict by checks of its own (CRLF
-// only, no folded lines, no doubled framing headers, one transfer coding) and bounded in every dimension.
+// Incremental parser of one HTTP/1.1 request (RFC 9112). Boost.Beast reads the grammar. Checks of our own make it
+// strict: CRLF only, no folded lines, no doubled framing headers, one transfer coding. Every size has a limit.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ class HttpParser {
   explicit HttpParser(const HttpLimits& limits);
   ~HttpParser();
 
-  // Takes bytes from the front of `input`, as many as belong to this request, and stops once when the header is
-  // complete (state kBody or kDone), so that the caller can judge it before the body is read.
+  // Takes the bytes that belong to this request from the front of `input`. Stops once when the header is complete
+  // (state kBody or kDone), so that the caller can check it before the body is read.
   void feed(std::string& input);
 
   State state() const { return state_; }
   const HttpRefusal& refusal() const { return refusal_; }
-  HttpRequest& request() { return request_; }  // headers are there from kBody on, the body at kDone
+  HttpRequest& request() { return request_; }  // headers from kBody on, the body at kDone
   bool keep_alive() const;                     // what the client wants
   bool expects_continue() const;
-  // Bytes of the body, if the header says; nullopt: chunked.
+  // Bytes of the body; 0 if the header does not say, nullopt for a chunked body.
   std::optional<uint64_t> content_length() const;
 
  private:
@@ -36,6 +36,7 @@ class HttpParser {
   void feed_header(std::string& input);
   void feed_body(std::string& input);
   void read_header_fields();
+  void read_absolute_target();
   bool check_header_block(std::string_view block, size_t from);
   bool check_framing();
   void refuse(int status, std::string code, std::string message);
@@ -44,10 +45,10 @@ class HttpParser {
   State state_ = State::kHeader;
   HttpRequest request_;
   HttpRefusal refusal_;
-  size_t scanned_ = 0;  // bytes of an incomplete header already looked at
-  int lines_ = 0;       // line ends among them
+  size_t scanned_ = 0;  // bytes of an incomplete header that were checked
+  int lines_ = 0;       // line ends among these bytes
   std::unique_ptr<Impl> impl_;
-  std::optional<BodyReader> body_;  // once the header is complete
+  std::optional<BodyReader> body_;  // set when the header is complete
 };
 
 }  // namespace sluice::server

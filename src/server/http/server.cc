@@ -1,19 +1,21 @@
-// Listener, I/O threads and TLS of the HTTP server.
+// The listener, the I/O threads and TLS of the HTTP server.
 #include "server/http/server.h"
 
 #include <fmt/core.h>
 #include <openssl/ssl.h>
 
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <csignal>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "server/http/connection.h"
@@ -27,8 +29,8 @@ using boost::system::error_code;
 
 namespace {
 
-// Connections above the limit that are still told so; further ones are dropped.
-constexpr int kMaxRefusedConnections = 64;
+constexpr std::chrono::milliseconds kLookEvery{100};   // at connections that asked for it
+constexpr std::chrono::milliseconds kRetryAfter{100};  // out of file descriptors or memory
 
 class PlainStream : public ByteStream {
  public:
@@ -75,6 +77,8 @@ class TlsStream : public ByteStream {
 asio::ssl::context make_tls(const HttpServerOptions& options) {
   asio::ssl::context context(asio::ssl::context::tls_server);
   SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
+  // For TLS 1.2: forward secrecy and authenticated encryption only, as all suites of TLS 1.3 have.
+  SSL_CTX_set_cipher_list(context.native_handle(), "ECDHE+AESGCM:ECDHE+CHACHA20");
   context.set_options(asio::ssl::context::default_workarounds | SSL_OP_NO_RENEGOTIATION);
   error_code error;
   context.use_certificate_chain_file(options.certificate_file, error);
@@ -117,41 +121,110 @@ struct HttpServer::Impl {
   Impl(const HttpServerOptions& o, HttpHandler& handler)
       : options(o),
         context(options, handler),
-        io(options.threads),
+        contexts(make_contexts(options.threads)),
+        io(*contexts.front()),
         acceptor(listen(io, options)),
         accept_retry(io),
+        look_timer(io),
         signals(io) {
     context.on_idle = [this] { on_idle(); };
     if (!options.certificate_file.empty()) tls.emplace(make_tls(options));
     endpoint = acceptor.local_endpoint();
     accept();
+    look();
   }
 
-  ~Impl() { context.on_idle = nullptr; }
+  // No I/O thread runs any more. Connections own themselves until they end.
+  ~Impl() {
+    context.on_idle = nullptr;
+    std::vector<std::shared_ptr<Connection>> open;
+    context.table.for_each([&](Connection& connection) {
+      if (auto owner = connection.weak_from_this().lock()) open.push_back(std::move(owner));
+    });
+    for (const auto& connection : open) connection->end();
+  }
 
-  void accept() {
-    acceptor.async_accept(asio::make_strand(io), [this](error_code error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted) return;
-      if (error) {
-        // Out of file descriptors, most likely: wait for some to be closed.
-        log::warning("cannot accept a connection: {}", error.message());
-        accept_retry.expires_after(std::chrono::milliseconds(100));
-        accept_retry.async_wait([this](error_code e) {
-          if (!e) accept();
-        });
+  static std::vector<std::unique_ptr<asio::io_context>> make_contexts(int threads) {
+    std::vector<std::unique_ptr<asio::io_context>> out;
+    for (int i = 0; i < threads; ++i) out.push_back(std::make_unique<asio::io_context>(1));
+    return out;
+  }
+
+  // The work of one I/O thread. What a handler throws ends its task, never the server.
+  void work(asio::io_context& mine) {
+    const auto guard = asio::make_work_guard(mine);
+    for (;;) {
+      try {
+        if (&mine == &io) {
+          accept();
+          look();
+        }
+        mine.run();
         return;
+      } catch (const std::exception& e) {
+        report("an I/O task failed", e.what());
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
-      open(std::move(socket));
-      accept();
+    }
+  }
+
+  static void report(const char* event, const char* reason) noexcept {
+    try {
+      log::warning("{}: {}", event, reason);
+    } catch (...) {  // there may be no memory for the line either
+    }
+  }
+
+  // Waits for the next connection, if nothing does yet. The I/O threads take turns.
+  void accept() {
+    start_once(accepting, [this] {
+      next_context = (next_context + 1) % contexts.size();
+      acceptor.async_accept(*contexts[next_context], [this](error_code error, tcp::socket socket) {
+        if (error == asio::error::operation_aborted) return;
+        accepting = false;
+        if (error) return retry_accept(error);
+        try {
+          open(std::move(socket));
+        } catch (const std::exception& e) {
+          report("a new connection is dropped", e.what());
+        }
+        accept();
+      });
     });
   }
 
+  // Out of file descriptors, most likely: some may be closed soon.
+  void retry_accept(const error_code& cause) {
+    log::warning("cannot accept a connection: {}", cause.message());
+    start_once(accepting, [this] {
+      accept_retry.expires_after(kRetryAfter);
+      accept_retry.async_wait([this](error_code error) {
+        if (error) return;
+        accepting = false;
+        accept();
+      });
+    });
+  }
+
+  // Starts an operation that sets `pending` back to false when it ends.
+  template <class F>
+  static void start_once(bool& pending, F&& start) {
+    if (std::exchange(pending, true)) return;
+    try {
+      start();
+    } catch (...) {
+      pending = false;
+      throw;
+    }
+  }
+
   void open(tcp::socket socket) {
-    const int excess = context.open - options.max_connections;
-    // Over TLS a refusal would cost a handshake.
-    if (excess >= (tls ? 0 : kMaxRefusedConnections)) return;
-    error_code ignored;
-    socket.set_option(tcp::no_delay(true), ignored);
+    error_code error;
+    const tcp::endpoint peer = socket.remote_endpoint(error);
+    if (error) return;  // it has left
+    const auto place = context.table.place_for(peer.address());
+    if (place == ConnectionTable::Place::kNone) return;
+    socket.set_option(tcp::no_delay(true), error);
     const auto executor = socket.get_executor();
     std::unique_ptr<ByteStream> stream;
     if (tls) {
@@ -159,17 +232,32 @@ struct HttpServer::Impl {
     } else {
       stream = std::make_unique<PlainStream>(std::move(socket));
     }
-    const auto connection = std::make_shared<Connection>(std::move(stream), context, excess >= 0);
+    const auto connection = std::make_shared<Connection>(std::move(stream), context, place, peer.address());
     asio::post(executor, [connection, secure = tls.has_value()] { connection->start(secure); });
   }
 
-  void on_idle() {
-    std::function<void()> task;
-    {
-      std::lock_guard lock(idle_mutex);
-      if (context.busy == 0) task = std::exchange(idle_task, nullptr);
+  void look() {
+    start_once(looking, [this] {
+      look_timer.expires_after(kLookEvery);
+      look_timer.async_wait([this](error_code error) {
+        if (error) return;
+        looking = false;
+        if (context.flagged > 0) context.table.for_each([](Connection& connection) { connection.post_look(); });
+        if (context.draining) on_idle();  // a call may have failed
+        look();
+      });
+    });
+  }
+
+  void on_idle() noexcept {
+    const std::lock_guard lock(idle_mutex);
+    if (context.busy > 0 || !idle_task) return;
+    try {
+      asio::post(io, [task = idle_task] { task(); });
+      idle_task = nullptr;
+    } catch (const std::exception& e) {
+      report("the end of the server is delayed", e.what());
     }
-    if (task) asio::post(io, std::move(task));
   }
 
   void wait_signal() {
@@ -180,15 +268,20 @@ struct HttpServer::Impl {
     });
   }
 
-  // Destroying the io_context ends what is left of the connections: it goes before what they use.
+  // Destroying the contexts ends what is left of the connections' operations: they go before what these use.
   const HttpServerOptions options;
   std::mutex idle_mutex;
   std::function<void()> idle_task;
   ConnectionContext context;
-  asio::io_context io;
+  // One context per I/O thread. A connection stays with its context, so its handlers never run at the same time, and,
+  // unlike with strands, no completed operation needs memory before its handler runs.
+  std::vector<std::unique_ptr<asio::io_context>> contexts;
+  asio::io_context& io;  // the first one; also accepts, and runs timers and signals
   std::optional<asio::ssl::context> tls;
   tcp::acceptor acceptor;
-  asio::steady_timer accept_retry;
+  asio::steady_timer accept_retry, look_timer;
+  bool accepting = false, looking = false;  // used by the first I/O thread
+  size_t next_context = 0;
   tcp::endpoint endpoint;
   asio::signal_set signals;
   std::function<void()> signal_task;
@@ -202,12 +295,22 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->endpoint.port(); }
 bool HttpServer::loopback() const { return impl_->endpoint.address().is_loopback(); }
 bool HttpServer::tls() const { return impl_->tls.has_value(); }
-int HttpServer::connections() const { return impl_->context.open; }
+int HttpServer::connections() const { return impl_->context.table.open(); }
 
 void HttpServer::run() {
   std::vector<std::thread> helpers;
-  for (int i = 1; i < impl_->options.threads; ++i) helpers.emplace_back([this] { impl_->io.run(); });
-  impl_->io.run();
+  try {
+    for (size_t i = 1; i < impl_->contexts.size(); ++i) {
+      helpers.emplace_back([this, i] { impl_->work(*impl_->contexts[i]); });
+    }
+  } catch (const std::system_error& e) {
+    stop();
+    for (std::thread& helper : helpers) helper.join();
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--io-threads: cannot start {} threads: {}", impl_->options.threads, e.what()),
+                "io-threads", "");
+  }
+  impl_->work(impl_->io);
   for (std::thread& helper : helpers) helper.join();
 }
 
@@ -217,14 +320,13 @@ void HttpServer::drain(std::function<void()> idle) {
     std::lock_guard lock(impl_->idle_mutex);
     impl_->idle_task = std::move(idle);
   }
-  {
-    std::lock_guard lock(impl_->context.mutex);
-    for (Connection* connection : impl_->context.connections) connection->post_close_if_idle();
-  }
+  impl_->context.table.for_each([](Connection& connection) { connection.post_close_if_idle(); });
   impl_->on_idle();
 }
 
-void HttpServer::stop() { impl_->io.stop(); }
+void HttpServer::stop() {
+  for (const auto& context : impl_->contexts) context->stop();
+}
 
 void HttpServer::after(std::chrono::milliseconds delay, std::function<void()> task) {
   auto timer = std::make_shared<asio::steady_timer>(impl_->io, delay);
@@ -237,6 +339,9 @@ void HttpServer::on_signal(std::function<void()> task) {
   impl_->signal_task = std::move(task);
   impl_->signals.add(SIGTERM);
   impl_->signals.add(SIGINT);
+  // nohup ignores SIGHUP, and the server must then survive the end of its terminal.
+  struct sigaction hangup {};
+  if (::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) impl_->signals.add(SIGHUP);
   impl_->wait_signal();
 }
 

@@ -1,4 +1,4 @@
-// The HTTP transport: a listener, its connections, their limits and timeouts, TLS. Knows nothing about what it serves.
+// The HTTP transport: a listener, its connections with their limits and timeouts, and TLS. It knows no routes.
 #pragma once
 
 #include <chrono>
@@ -16,35 +16,40 @@ struct HttpServerOptions {
   int port = 0;
   std::string certificate_file, key_file;  // PEM; both empty: no TLS
   HttpLimits limits;
-  int max_connections = 4096;
+  int64_t total_body_bytes = 1 << 30;  // bodies of all requests together; 0: no limit
+  int max_connections = 16384;
+  int max_connections_per_address = 0;  // 0: half of max_connections, without a limit for loopback addresses
   int threads = 1;
   std::chrono::milliseconds header_timeout{10'000};
-  std::chrono::milliseconds body_timeout{30'000};  // without progress, reading a body or writing an answer
+  std::chrono::milliseconds body_timeout{30'000};         // without progress of a body or an answer
+  std::chrono::milliseconds body_total_timeout{300'000};  // for a whole body
+  int64_t min_body_rate = 1024;                           // bytes per second since the start of a body; 0: any
+  std::chrono::milliseconds body_rate_grace{10'000};      // the rate is required after this time
   std::chrono::milliseconds keep_alive_timeout{75'000};
   size_t max_stream_backlog = 1 << 20;  // bytes of a stream its client has not read; more abandons the request
 };
 
 class HttpServer {
  public:
-  // Binds and listens; throws Error when the address or the TLS files do not do. `handler` must outlive the server.
+  // Binds and listens. Throws Error if the address or the TLS files cannot be used. `handler` must outlive the server.
   HttpServer(const HttpServerOptions& options, HttpHandler& handler);
   ~HttpServer();
 
   int port() const;
-  bool loopback() const;  // bound to an address only this machine reaches
+  bool loopback() const;  // bound to an address that only this machine reaches
   bool tls() const;
   int connections() const;
 
-  // Serves until stop(), on this thread and options.threads - 1 others.
+  // Serves until stop(), on this thread and options.threads - 1 others. Throws Error if a thread cannot be started.
   void run();
 
-  // From here on every answer closes its connection; `idle` is called once when no request is being served.
+  // From now on every answer closes its connection. Calls `idle` once, when no request is in progress.
   void drain(std::function<void()> idle);
   void stop();
-  // All thread-safe: runs a task on an I/O thread, after a while or on SIGTERM and SIGINT (each one, until stop()).
+  // Runs a task on an I/O thread after `delay`. Any thread.
   void after(std::chrono::milliseconds delay, std::function<void()> task);
-  void on_signal(std::function<void()> task);
-  void default_signals();  // gives SIGTERM and SIGINT their default action back
+  void on_signal(std::function<void()> task);  // at each SIGTERM, SIGINT and (unless it is ignored) SIGHUP until stop()
+  void default_signals();                      // gives these signals their default action back
 
  private:
   struct Impl;

@@ -69,6 +69,22 @@ TEST_F(TlsTest, OldVersionsAndPlainTextAreRefused) {
   EXPECT_TRUE(silent.closed_by_server(3000));
 }
 
+TEST_F(TlsTest, SuitesWithoutForwardSecrecyAreRefused) {
+  start();
+  const auto answers = [this](const char* suites) {
+    SSL_CTX_set_max_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_cipher_list(context, suites);
+    return exchange(get_text("/health", "Connection: close\r\n")).starts_with("HTTP/1.1 200 OK\r\n");
+  };
+  EXPECT_TRUE(answers("ECDHE+AESGCM"));
+  EXPECT_TRUE(answers("ECDHE+CHACHA20"));
+  EXPECT_FALSE(answers("AES128-SHA"));
+  EXPECT_FALSE(answers("AES256-GCM-SHA384"));
+  EXPECT_FALSE(answers("ECDHE-RSA-AES128-SHA:ECDHE-ECDSA-AES128-SHA"));
+  SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
+  EXPECT_TRUE(exchange(get_text("/health", "Connection: close\r\n")).starts_with("HTTP/1.1 200 OK\r\n"));
+}
+
 TEST_F(TlsTest, ClientsThatLeaveCancel) {
   engine.step_us = 1000;
   start();

@@ -1,0 +1,82 @@
+// The open connections of a server: how many there are, how many each address has, and which of them give way to a new
+// connection when the server is full.
+#pragma once
+
+#include <array>
+#include <boost/asio/ip/address.hpp>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <mutex>
+#include <unordered_set>
+
+namespace sluice::server {
+
+class Connection;
+
+class ConnectionTable {
+ public:
+  // IPv4 address, or the /64 network of an IPv6 address: its owner has all addresses of that network.
+  using Network = std::array<uint8_t, 16>;
+
+  enum class Place {
+    kNormal,
+    kReserve,         // the server is full: only essential requests (health, metrics) are answered
+    kAddressReserve,  // the address has too many connections: the same
+    kNone,            // the connection must be dropped
+  };
+
+  struct Limits {
+    int connections = 0;
+    int reserve = 64;     // connections above the limit, for essential requests
+    int per_address = 0;  // connections of one network; 0: half of `connections`, loopback addresses have no limit
+  };
+
+  // A connection's part of the table. The connection owns it.
+  struct Entry {
+    Entry(Connection* owner, Place seat, const Network& peer) : connection(owner), place(seat), network(peer) {}
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    Connection* const connection;
+    const Place place;
+    const Network network;
+
+   private:
+    friend class ConnectionTable;
+    std::list<Entry*> own{this};  // holds the node while it is in no queue, so that moving it allocates nothing
+    std::list<Entry*>::iterator node = own.begin();
+    bool waiting = false;
+  };
+
+  static Network network_of(const boost::asio::ip::address& address);
+
+  explicit ConnectionTable(const Limits& limits) : limits_(limits) {}
+
+  // Decides about a new connection. When the server is full, the connection that has waited longest for a request is
+  // closed, and the new one takes its place. One call at a time.
+  Place place_for(const boost::asio::ip::address& address);
+
+  void add(Entry& entry);
+  void remove(Entry& entry) noexcept;
+  // A waiting connection has no request in progress and may be closed for another one.
+  void set_waiting(Entry& entry, bool waiting) noexcept;
+
+  int open() const;
+  void for_each(const std::function<void(Connection&)>& visit);  // under the table's lock
+
+ private:
+  bool close_longest(std::list<Entry*>& queue);
+  std::list<Entry*>& queue_of(const Entry& entry) {
+    return entry.place == Place::kNormal ? waiting_ : reserve_waiting_;
+  }
+
+  const Limits limits_;
+  mutable std::mutex mutex_;
+  std::unordered_set<Entry*> entries_;
+  std::list<Entry*> waiting_, reserve_waiting_;  // the longest-waiting connection first
+  std::map<Network, int> networks_;              // connections of each
+  int reserved_ = 0;                             // connections in a reserve place
+};
+
+}  // namespace sluice::server
