@@ -243,6 +243,7 @@ struct HttpServer::Impl {
       stream = std::make_unique<PlainStream>(std::move(socket));
     }
     const auto connection = std::make_shared<Connection>(std::move(stream), context, place, peer.address());
+    connection->enter_table();
     asio::post(executor, [connection, secure = tls.has_value()] { connection->start(secure); });
   }
 
@@ -305,6 +306,7 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->endpoint.port(); }
 bool HttpServer::loopback() const { return impl_->endpoint.address().is_loopback(); }
 bool HttpServer::tls() const { return impl_->tls.has_value(); }
+int64_t HttpServer::body_bytes() const { return impl_->context.bodies.used(); }
 int HttpServer::connections() const { return impl_->context.table.open(); }
 
 void HttpServer::run() {
