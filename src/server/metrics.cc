@@ -86,7 +86,7 @@ void HttpMetrics::count(std::string_view handler, std::string_view method, int s
   histogram.sum += seconds;
 }
 
-std::vector<MetricFamily> HttpMetrics::families(int connections) const {
+std::vector<MetricFamily> HttpMetrics::families(int connections, int64_t body_bytes) const {
   MetricFamily requests{.name = "http_requests",
                         .help = "Requests by route, method and status (499: the client left before the answer).",
                         .type = MetricFamily::Type::kCounter};
@@ -95,6 +95,9 @@ std::vector<MetricFamily> HttpMetrics::families(int connections) const {
                          .type = MetricFamily::Type::kHistogram};
   MetricFamily open{.name = "http_connections", .help = "Open connections.", .type = MetricFamily::Type::kGauge};
   open.samples.push_back({.value = static_cast<double>(connections)});
+  MetricFamily bodies{
+      .name = "http_request_body_bytes", .help = "Request bodies in memory.", .type = MetricFamily::Type::kGauge};
+  bodies.samples.push_back({.value = static_cast<double>(body_bytes)});
   std::lock_guard lock(mutex_);
   for (const auto& [key, count] : requests_) {
     const auto& [handler, method, status] = key;
@@ -105,7 +108,7 @@ std::vector<MetricFamily> HttpMetrics::families(int connections) const {
   for (const auto& [handler, histogram] : seconds_) {
     durations.samples.push_back({.labels = {{"handler", handler}}, .histogram = histogram});
   }
-  return {requests, durations, open};
+  return {requests, durations, open, bodies};
 }
 
 }  // namespace sluice::server

@@ -20,7 +20,7 @@ class HttpMetrics {
  public:
   // `handler` is the path in the table of routes, never the client's; "none" for an unknown path.
   void count(std::string_view handler, std::string_view method, int status, double seconds);
-  std::vector<MetricFamily> families(int connections) const;
+  std::vector<MetricFamily> families(int connections, int64_t body_bytes) const;
 
  private:
   mutable std::mutex mutex_;

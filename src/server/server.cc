@@ -226,7 +226,8 @@ struct Server::Impl final : HttpHandler {
 
   HttpResponse exposition() const {
     std::vector<MetricFamily> families = engine.metrics();
-    for (MetricFamily& family : metrics.families(http.connections())) families.push_back(std::move(family));
+    for (MetricFamily& family : metrics.families(http.connections(), http.body_bytes()))
+      families.push_back(std::move(family));
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};
   }
 

@@ -86,7 +86,7 @@ class FakeEngine : public Engine {
     std::this_thread::sleep_for(std::chrono::milliseconds(render_ms));
     std::string text;
     for (const Json& message : parse_json(chat.messages)) {
-      if (message["content"] == "raise") {
+      if (message["content"] == Json("raise")) {
         throw Error(ErrorCode::kInvalidRequest, "The chat template refused: no raising.", "messages", "");
       }
       const std::string content = message["content"].is_string() ? message["content"].get<std::string>() : "";

@@ -129,7 +129,8 @@ TEST_F(ServerTest, Metrics) {
         "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 7\n", "vllm:time_to_first_token_seconds_sum 12.5\n",
         "vllm:time_to_first_token_seconds_count 7\n",
         "http_requests_total{handler=\"/v1/chat/completions\",method=\"POST\",status=\"200\"} 1\n",
-        "http_requests_total{handler=\"none\",method=\"GET\",status=\"404\"} 1\n", "http_connections "}) {
+        "http_requests_total{handler=\"none\",method=\"GET\",status=\"404\"} 1\n", "http_connections ",
+        "http_request_body_bytes 0\n"}) {
     EXPECT_NE(response.body.find(line), std::string::npos) << line << "\n" << response.body;
   }
 }
@@ -425,10 +426,17 @@ TEST_F(ServerTest, TheLimitOnAllBodies) {
   const std::string body = R"({"prompt":")" + std::string(50'000, 'a') + "\"}";
   EXPECT_EQ(post("/tokenize", body).status, 200);
   const std::string text = post_text("/tokenize", body);
+  const auto held = [this](size_t bytes) {
+    return eventually([&] {
+      return get("/metrics").body.find(fmt::format("\nhttp_request_body_bytes {}\n", bytes)) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(held(0));
   TestClient a(port), b(port);
   a.send(text.substr(0, text.size() - 1));
-  b.send(text.substr(0, 40'000));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(held(body.size() - 1));
+  b.send(text.substr(0, text.size() - body.size() + 40'000));
+  EXPECT_TRUE(held(body.size() - 1 + 40'000));
   const TestResponse refused = post("/tokenize", body);
   expect_error(refused, 503, "", "server_is_overloaded", "service_unavailable_error");
   EXPECT_TRUE(refused.headers.contains("retry-after"));

@@ -147,10 +147,7 @@ Connection::Connection(std::unique_ptr<ByteStream> stream, ConnectionContext& co
       entry_(this, place, ConnectionTable::network_of(peer)),
       input_charge_(context.bodies),
       parser_(std::make_unique<HttpParser>(context.options.limits)),
-      timer_(stream_->socket().get_executor()) {
-  context_.table.add(entry_);
-  context_.table.set_waiting(entry_, true);
-}
+      timer_(stream_->socket().get_executor()) {}
 
 Connection::~Connection() {
   abandon();
@@ -159,8 +156,10 @@ Connection::~Connection() {
 }
 
 void Connection::start(bool tls) {
+  if (state_ == State::kClosed) return;
   self_ = shared_from_this();
   guarded([&] {
+    set_state(State::kHandshake);
     const bool reserve = entry_.place != ConnectionTable::Place::kNormal;
     set_timeout(reserve ? std::min(context_.options.header_timeout, kReserveTimeout) : context_.options.header_timeout);
     const auto begin = [this] {

@@ -49,6 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(std::unique_ptr<ByteStream> stream, ConnectionContext& context, ConnectionTable::Place place,
              const boost::asio::ip::address& peer);
   ~Connection();
+  void enter_table() { context_.table.add(entry_); }  // before start(); from then on other threads know the connection
   void start(bool tls);
 
   // Closes the connection unless it serves a request. Any thread; under the table's lock.

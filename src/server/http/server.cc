@@ -115,6 +115,22 @@ tcp::acceptor listen(asio::io_context& io, const HttpServerOptions& options) {
   return acceptor;
 }
 
+// Sets a flag while an operation is outstanding. The operation's handler holds it: if memory runs out before the
+// handler is called, Asio destroys the handler, and the operation can be started again.
+class Pending {
+ public:
+  explicit Pending(bool& flag) : flag_(&flag) { flag = true; }
+  Pending(Pending&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+  Pending& operator=(Pending&&) = delete;
+  ~Pending() { end(); }
+  void end() {
+    if (flag_ != nullptr) *std::exchange(flag_, nullptr) = false;
+  }
+
+ private:
+  bool* flag_;
+};
+
 }  // namespace
 
 struct HttpServer::Impl {
@@ -177,45 +193,39 @@ struct HttpServer::Impl {
 
   // Waits for the next connection, if nothing does yet. The I/O threads take turns.
   void accept() {
-    start_once(accepting, [this] {
+    start_once(accepting, [this](Pending pending) {
       next_context = (next_context + 1) % contexts.size();
-      acceptor.async_accept(*contexts[next_context], [this](error_code error, tcp::socket socket) {
-        if (error == asio::error::operation_aborted) return;
-        accepting = false;
-        if (error) return retry_accept(error);
-        try {
-          open(std::move(socket));
-        } catch (const std::exception& e) {
-          report("a new connection is dropped", e.what());
-        }
-        accept();
-      });
+      acceptor.async_accept(*contexts[next_context],
+                            [this, pending = std::move(pending)](error_code error, tcp::socket socket) mutable {
+                              if (error == asio::error::operation_aborted) return;
+                              pending.end();
+                              if (error) return retry_accept(error);
+                              try {
+                                open(std::move(socket));
+                              } catch (const std::exception& e) {
+                                report("a new connection is dropped", e.what());
+                              }
+                              accept();
+                            });
     });
   }
 
   // Out of file descriptors, most likely: some may be closed soon.
   void retry_accept(const error_code& cause) {
     log::warning("cannot accept a connection: {}", cause.message());
-    start_once(accepting, [this] {
+    start_once(accepting, [this](Pending pending) {
       accept_retry.expires_after(kRetryAfter);
-      accept_retry.async_wait([this](error_code error) {
+      accept_retry.async_wait([this, pending = std::move(pending)](error_code error) mutable {
         if (error) return;
-        accepting = false;
+        pending.end();
         accept();
       });
     });
   }
 
-  // Starts an operation that sets `pending` back to false when it ends.
   template <class F>
-  static void start_once(bool& pending, F&& start) {
-    if (std::exchange(pending, true)) return;
-    try {
-      start();
-    } catch (...) {
-      pending = false;
-      throw;
-    }
+  static void start_once(bool& flag, F&& start) {
+    if (!flag) start(Pending(flag));
   }
 
   void open(tcp::socket socket) {
@@ -233,15 +243,16 @@ struct HttpServer::Impl {
       stream = std::make_unique<PlainStream>(std::move(socket));
     }
     const auto connection = std::make_shared<Connection>(std::move(stream), context, place, peer.address());
+    connection->enter_table();
     asio::post(executor, [connection, secure = tls.has_value()] { connection->start(secure); });
   }
 
   void look() {
-    start_once(looking, [this] {
+    start_once(looking, [this](Pending pending) {
       look_timer.expires_after(kLookEvery);
-      look_timer.async_wait([this](error_code error) {
+      look_timer.async_wait([this, pending = std::move(pending)](error_code error) mutable {
         if (error) return;
-        looking = false;
+        pending.end();
         if (context.flagged > 0) context.table.for_each([](Connection& connection) { connection.post_look(); });
         if (context.draining) on_idle();  // a call may have failed
         look();
@@ -273,6 +284,7 @@ struct HttpServer::Impl {
   std::mutex idle_mutex;
   std::function<void()> idle_task;
   ConnectionContext context;
+  bool accepting = false, looking = false;  // used by the first I/O thread
   // One context per I/O thread. A connection stays with its context, so its handlers never run at the same time, and,
   // unlike with strands, no completed operation needs memory before its handler runs.
   std::vector<std::unique_ptr<asio::io_context>> contexts;
@@ -280,7 +292,6 @@ struct HttpServer::Impl {
   std::optional<asio::ssl::context> tls;
   tcp::acceptor acceptor;
   asio::steady_timer accept_retry, look_timer;
-  bool accepting = false, looking = false;  // used by the first I/O thread
   size_t next_context = 0;
   tcp::endpoint endpoint;
   asio::signal_set signals;
@@ -295,6 +306,7 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->endpoint.port(); }
 bool HttpServer::loopback() const { return impl_->endpoint.address().is_loopback(); }
 bool HttpServer::tls() const { return impl_->tls.has_value(); }
+int64_t HttpServer::body_bytes() const { return impl_->context.bodies.used(); }
 int HttpServer::connections() const { return impl_->context.table.open(); }
 
 void HttpServer::run() {

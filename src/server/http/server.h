@@ -39,6 +39,7 @@ class HttpServer {
   bool loopback() const;  // bound to an address that only this machine reaches
   bool tls() const;
   int connections() const;
+  int64_t body_bytes() const;  // of request bodies that are held now
 
   // Serves until stop(), on this thread and options.threads - 1 others. Throws Error if a thread cannot be started.
   void run();

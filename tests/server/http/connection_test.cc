@@ -203,7 +203,7 @@ TEST_F(HttpTest, TheLongestIdleConnectionGivesWay) {
   EXPECT_TRUE(d.closed_by_server(2000));
   e.send("GET / HTTP/1.1\r\nHos");
   a.send(post_text("/wait", ""));
-  ASSERT_TRUE(soon([&] { return handler.started == 7; }));
+  ASSERT_TRUE(soon([&] { return handler.started == 8; }));
   TestClient f(port), g(port);  // take the places of c and e
   EXPECT_TRUE(answers(f));
   EXPECT_TRUE(answers(g));
