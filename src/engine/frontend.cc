@@ -135,11 +135,13 @@ void Frontend::deliver(SequenceEvent& event) {
   Event out;
   out.index = event.index;
   out.usage = event.usage;
-  out.prompt_logprobs = std::move(event.prompt_logprobs);
   if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
   out.tokens.assign(event.tokens.begin(), event.tokens.end());
-  out.logprobs = std::move(event.logprobs);
+  if (event.logprobs) {
+    out.logprobs = std::move(event.logprobs->tokens);
+    out.prompt_logprobs = std::move(event.logprobs->prompt);
+  }
   out.text = text_of(*stream, choice, out);
   if (out.finish) {
     if (!ended_by_engine) stop_choice_(event.request, event.index);
