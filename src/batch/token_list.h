@@ -3,45 +3,40 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
+#include <memory>
 #include <vector>
 
 #include "sluice/request.h"
 
 namespace sluice {
 
-// What a sequence gets from one step: nearly always one token. A few tokens need no memory besides the list itself.
+// What a sequence gets from one step: nearly always one token, which needs no memory besides the list itself.
 class TokenList {
  public:
   using value_type = TokenId;
   using const_iterator = const TokenId*;
 
-  TokenList() = default;
-  TokenList(std::initializer_list<TokenId> tokens) {
-    for (const TokenId token : tokens) push_back(token);
-  }
-
   void push_back(TokenId token) {
-    if (size_ == kFew) more_.assign(few_.begin(), few_.end());
     if (size_ < kFew) {
       few_[size_] = token;
     } else {
-      more_.push_back(token);
+      if (size_ == kFew) more_ = std::make_unique<std::vector<TokenId>>(few_.begin(), few_.end());
+      more_->push_back(token);
     }
     ++size_;
   }
   uint32_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  const TokenId* begin() const { return size_ <= kFew ? few_.data() : more_.data(); }
+  const TokenId* begin() const { return size_ <= kFew ? few_.data() : more_->data(); }
   const TokenId* end() const { return begin() + size_; }
   TokenId operator[](uint32_t i) const { return begin()[i]; }
 
  private:
-  static constexpr uint32_t kFew = 3;
+  static constexpr uint32_t kFew = 1;
 
   uint32_t size_ = 0;
   std::array<TokenId, kFew> few_{};
-  std::vector<TokenId> more_;  // all tokens, if they are more than a few
+  std::unique_ptr<std::vector<TokenId>> more_;  // all tokens, if there are more than kFew
 };
 
 }  // namespace sluice

@@ -52,8 +52,8 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
   return taken;
 }
 
-// A follower alone; a leader with its row and all that comes after it in the tree, leaves first. What nobody holds is
-// free then.
+// Evicts a dependent block alone; a primary block with its row and all that comes after it in the tree, leaves first.
+// Blocks without a holder are free then.
 void BlockPool::evict(BlockId block) {
   if (const BlockId primary = nodes_[block].primary; primary != kNoBlock) {
     *std::ranges::find(dependents(primary), block) = kNoBlock;
@@ -113,12 +113,13 @@ BlockHash BlockPool::root(const std::string& salt) const {
   return hash;
 }
 
-BlockHash BlockPool::hash(const BlockHash& parent, std::span<const TokenId> tokens) const {
+// The tokens of a block have a fixed length, so that the extra keys may follow them without their own.
+BlockHash BlockPool::hash(const BlockHash& parent, std::span<const TokenId> tokens, std::string_view extra) const {
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
   const uint64_t tag_size = kBlockTag.size();
   BlockHash hash = {
       sha256({bytes_of(&tag_size, sizeof tag_size), kBlockTag, bytes_of(parent.bytes.data(), parent.bytes.size()),
-              bytes_of(tokens.data(), tokens.size_bytes())})};
+              bytes_of(tokens.data(), tokens.size_bytes()), extra})};
   cut(hash);
   return hash;
 }
@@ -128,15 +129,17 @@ void BlockPool::cut(BlockHash& hash) const {
 }
 
 std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const BlockHash> hashes,
-                                     std::span<const TokenId> tokens) const {
+                                     std::span<const TokenId> tokens, std::span<const std::string> extras) const {
   const size_t size = options_.block_size;
-  CHECK(hashes.size() * size <= tokens.size(), "{} names, {} tokens", hashes.size(), tokens.size());
+  CHECK(hashes.size() * size <= tokens.size(), "{} hashes, {} tokens", hashes.size(), tokens.size());
+  CHECK(extras.empty() || extras.size() >= hashes.size(), "{} hashes, extra keys of {}", hashes.size(), extras.size());
   std::vector<BlockId> chain;
   for (size_t i = 0; i < hashes.size(); ++i) {
     const auto found = by_hash_.find(hashes[i]);
     if (found == by_hash_.end()) break;
     const BlockId parent = chain.empty() ? kNoBlock : chain.back();
-    if (!matches(found->second, parent, salt, tokens.subspan(i * size, size))) break;
+    const std::string_view extra = extras.empty() ? std::string_view() : std::string_view(extras[i]);
+    if (!matches(found->second, parent, salt, tokens.subspan(i * size, size), extra)) break;
     chain.push_back(found->second);
   }
   return chain;
@@ -147,13 +150,16 @@ void BlockPool::count_query(int queried_tokens, int hit_tokens) {
   hit_tokens_ += hit_tokens;
 }
 
-bool BlockPool::matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const {
+bool BlockPool::matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens,
+                        std::string_view extra) const {
+  const auto own = extras_.find(block);
+  if (extra != (own == extras_.end() ? std::string_view() : std::string_view(own->second))) return false;
   return nodes_[block].parent == parent && (parent != kNoBlock || salts_.at(block) == salt) &&
          std::ranges::equal(tokens, std::span(tokens_).subspan(size_t(block) * tokens.size(), tokens.size()));
 }
 
 void BlockPool::commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
-                                std::span<const TokenId> tokens) {
+                                std::span<const TokenId> tokens, std::string_view extra) {
   CHECK(static_cast<int>(row.size()) == options_.groups, "{} blocks in a row of {}", row.size(), options_.groups);
   CHECK(uses_[row[0]].holders > 0, "block {} is not held", row[0]);
   CHECK(static_cast<int>(tokens.size()) == options_.block_size, "{} tokens", tokens.size());
@@ -162,18 +168,19 @@ void BlockPool::commit_to_cache(std::span<BlockId> row, BlockId parent, const st
   const auto [entry, added] = by_hash_.try_emplace(hash, primary);
   const BlockId existing = entry->second;
   if (!added) {
-    if (existing == primary || !matches(existing, parent, salt, tokens)) return;
+    if (existing == primary || !matches(existing, parent, salt, tokens, extra)) return;
     share({&existing, 1});
     release({&primary, 1});
     row[0] = existing;
     return follow(existing, row);
   }
-  CHECK(!uses_[primary].in_prefix_cache, "block {} has another name", primary);
+  CHECK(!uses_[primary].in_prefix_cache, "block {} has another hash", primary);
   uses_[primary].in_prefix_cache = true;
   Node& node = nodes_[primary];
   node.parent = parent;
   node.hash = hash;
   if (parent == kNoBlock) salts_[primary] = salt;
+  if (!extra.empty()) extras_[primary] = extra;
   std::ranges::copy(tokens, tokens_.begin() + static_cast<int64_t>(primary) * options_.block_size);
   if (parent != kNoBlock) {
     node.next_sibling = nodes_[parent].first_child;
@@ -183,14 +190,14 @@ void BlockPool::commit_to_cache(std::span<BlockId> row, BlockId parent, const st
   follow(primary, row);
 }
 
-// The followers of `row` become those of a published leader, or are exchanged for those it has.
+// The dependent blocks of `row` become those of a cached primary block, or are exchanged for those it has.
 void BlockPool::follow(BlockId primary, std::span<BlockId> row) {
   for (size_t group = 1; group < row.size(); ++group) {
     BlockId& place = dependents(primary)[group - 1];
     if (row[group] == kNoBlock || row[group] == place) continue;
     if (place == kNoBlock) {
       Use& use = uses_[row[group]];
-      CHECK(use.holders > 0 && !use.in_prefix_cache, "block {} cannot follow {}", row[group], primary);
+      CHECK(use.holders > 0 && !use.in_prefix_cache, "block {} cannot depend on {}", row[group], primary);
       use.in_prefix_cache = true;
       nodes_[row[group]].primary = primary;
       place = row[group];
@@ -208,7 +215,7 @@ void BlockPool::reset_prefix_cache() {
     remove_cached(block);
     free_.push_back(block);
   }
-  // What is left is held. Deepest first is not needed: nobody looks at the tree while all of it is forgotten.
+  // What is left is held. The order does not matter: nobody reads the tree while all of it is forgotten.
   for (const auto& [hash, block] : by_hash_) remove_from_prefix_cache(block);
   by_hash_.clear();
 }
@@ -253,7 +260,7 @@ void BlockPool::forget(BlockId primary) {
   remove_from_prefix_cache(primary);
 }
 
-// With its row.
+// Takes the whole row out.
 void BlockPool::remove_from_prefix_cache(BlockId primary) {
   uses_[primary].in_prefix_cache = false;
   Node& node = nodes_[primary];
@@ -265,6 +272,7 @@ void BlockPool::remove_from_prefix_cache(BlockId primary) {
     dependent = kNoBlock;
   }
   salts_.erase(primary);
+  extras_.erase(primary);
   if (options_.on_forget) options_.on_forget(primary);
 }
 

@@ -1,22 +1,25 @@
-// Blocks of the paged KV cache: who holds which, and which can be found again by what is in them. Ids only: the pool
+// Blocks of the paged KV cache: who holds which, and which can be found again by their content. Ids only: the pool
 // never sees keys or values.
 //
 // Layers that see equally far form a group, and a sequence keeps a list of blocks for each (nn/attention/kv_cache.h).
 // All blocks are alike and lie in one pool: a group takes what another does not need. The blocks of all groups for the
-// same tokens of a sequence are a row; that of group 0, which sees furthest, leads it, the others follow.
+// same tokens of a sequence are a block row. The block of group 0, which sees furthest, is its primary block; the
+// others are its dependent blocks.
 //
-// A full block may be published. Its name is a hash chain, SHA-256 over (domain tag, model fingerprint, salt) and then
-// over (parent's name, tokens), so it depends on the content alone and means the same in another process. Published
-// blocks form a tree per salt. A hit is verified against the block's tokens and its parent (salt at the root), so that
-// not even a collision of the hash can hand one prompt's cache to another.
+// A row of full blocks may be committed to the prefix cache. Its hash is a chain: SHA-256 over (domain tag, model
+// fingerprint, salt) at the root, then over (parent's hash, tokens, extra keys). So it depends on the content alone and
+// means the same in another process. Extra keys are whatever else the values depend on: an adapter, hashes of images.
+// Cached blocks form a tree per salt. A hit is verified against the block's tokens, extra keys and parent (salt at the
+// root), so that not even a collision of the hash can hand one prompt's cache to another.
 //
-// Whoever holds a published block as a rule also holds its parents: find() and publish() keep it that way. Release goes
-// from the last block to the first, therefore the least recently used block nobody holds is then a leaf of the tree.
-// Who attends in a window gives back the blocks that slid out of it and keeps what follows. Such a block can be evicted
-// before those after it; they lose their names with it, because a prefix is found from its start.
+// A holder of a cached block as a rule also holds its parents: find() and commit_to_cache() keep it that way. Release
+// goes from the last block to the first, so the least recently used block without a holder is a leaf of the tree. A
+// sequence with a window gives back the blocks that slid out of it and keeps what follows. Such a block can be evicted
+// before those after it; they leave the cache with it, because a prefix is found from its start.
 //
-// Only leaders have names. Followers are found through them, if they are still there: one that nobody holds is evicted
-// alone, or with its leader. Whoever goes on from a prefix needs of each group only what its layers will see.
+// Only primary blocks are hashed. Dependent blocks are found through them, if they are still there: one without a
+// holder is evicted alone, or with its primary block. A sequence that goes on from a prefix needs from each group only
+// what its layers will see.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +27,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -43,19 +47,19 @@ struct BlockHash {
 struct BlockPoolOptions {
   int blocks = 0;
   int block_size = 16;                       // tokens
-  int groups = 1;                            // blocks of a row
+  int groups = 1;                            // blocks in a row
   std::string fingerprint{};                 // what the cached values depend on besides tokens: model, types
-  int hash_bits = 256;                       // names are cut to so many bits; fewer than 256 only to test collisions
-  std::function<void(BlockId)> on_forget{};  // a published leader lost its name; may be null
+  int hash_bits = 256;                       // hashes are cut to so many bits; fewer than 256 only to test collisions
+  std::function<void(BlockId)> on_forget{};  // a primary block left the prefix cache; may be null
 };
 
 struct BlockPoolStats {
   int total = 0;
-  int free = 0;               // held by nobody, not published
-  int cached = 0;             // published, held by nobody: available, and found until they are evicted
+  int free = 0;               // neither held nor in the prefix cache
+  int cached = 0;             // in the prefix cache without a holder: available, and found until they are evicted
   int used = 0;               // held
   uint64_t query_tokens = 0;  // tokens looked up in the prefix cache
-  uint64_t hit_tokens = 0;    // of them found
+  uint64_t hit_tokens = 0;    // tokens found there
   uint64_t evictions = 0;
 };
 
@@ -68,58 +72,59 @@ class BlockPool {
   int blocks() const { return options_.blocks; }
   int available() const { return static_cast<int>(free_.size()) + cached_; }  // what take() can give
 
-  // n blocks held once each. Free ones first, then the least recently used cached ones, which are forgotten with all
-  // that follows them in the tree. Returns
-  // nullopt, changing nothing, when fewer than n are available. Never touches a held block.
+  // n blocks held once each. Free ones come first, then the least recently used cached ones, which leave the cache with
+  // all that follows them in the tree. Returns nullopt, changing nothing, when fewer than n are available. Never
+  // touches a held block.
   std::optional<std::vector<BlockId>> take(int n);
-  // One more holder for each block; each must be held or published.
+  // Adds a holder to each block; each must be held or in the prefix cache.
   void share(std::span<const BlockId> blocks);
-  // One holder less for each block, last block first. Published blocks without a holder stay cached.
+  // Takes a holder from each block, last block first. Blocks of the prefix cache without a holder stay cached.
   void release(std::span<const BlockId> blocks);
   int holders(BlockId block) const { return uses_[block].holders; }
   bool in_prefix_cache(BlockId block) const { return uses_[block].in_prefix_cache; }
 
-  // Names of full blocks: the chain begins at root(salt).
+  // Hashes of full blocks (block_size tokens each); the chain begins at root(salt).
   BlockHash root(const std::string& salt) const;
-  BlockHash hash(const BlockHash& parent, std::span<const TokenId> tokens) const;  // block_size tokens
-  const BlockHash& hash(BlockId primary) const { return nodes_[primary].hash; }    // of a published one
+  BlockHash hash(const BlockHash& parent, std::span<const TokenId> tokens, std::string_view extra = {}) const;
+  const BlockHash& hash(BlockId primary) const { return nodes_[primary].hash; }  // of a block in the prefix cache
 
-  // The longest published chain of leaders for the first names.size() rows of `tokens`, verified. Holds nothing and
-  // counts nothing: share() what is used and count_query().
-  std::vector<BlockId> find(const std::string& salt, std::span<const BlockHash> hashes,
-                            std::span<const TokenId> tokens) const;
-  // The block of `group` in the row that a published `leader` leads (itself for group 0); kNoBlock when it is gone.
+  // The longest cached chain of primary blocks for the first hashes.size() rows of `tokens`, verified. `extras` are the
+  // extra keys of each row, or empty if there are none. Holds nothing and counts nothing: share() what is used and
+  // count_query().
+  std::vector<BlockId> find(const std::string& salt, std::span<const BlockHash> hashes, std::span<const TokenId> tokens,
+                            std::span<const std::string> extras = {}) const;
+  // The block of `group` in the row of a cached primary block (itself for group 0); kNoBlock when it is gone.
   BlockId in_row(BlockId primary, int group) const { return group == 0 ? primary : dependents(primary)[group - 1]; }
   void count_query(int queried_tokens, int hit_tokens);
 
-  // Publishes a row of full blocks [groups], whose values must be final from now on. The leader is held, and so are
-  // the followers; those that slid out of their windows are kNoBlock. `parent` is the published leader before it in the
-  // same sequence, kNoBlock at the start. `row` becomes what the caller holds from now on: the same blocks, or those
-  // already published with that content, whose holder the caller became in exchange for its own. Check
-  // published(row[0]): it is false when the name is taken by other content (a collision) or `parent` is not published
-  // any more.
+  // Commits a row of full blocks [groups] to the prefix cache; their values must be final from now on. The primary
+  // block is held, and so are the dependent blocks; those that slid out of their windows are kNoBlock. `parent` is the
+  // cached primary block before it in the same sequence, kNoBlock at the start. `row` becomes what the caller holds
+  // from now on: the same blocks, or the cached ones with that content, which the caller holds in exchange for its own.
+  // in_prefix_cache(row[0]) is false afterwards when the hash belongs to other content (a collision) or `parent` is not
+  // cached any more.
   void commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
-                       std::span<const TokenId> tokens);
+                       std::span<const TokenId> tokens, std::string_view extra = {});
 
-  // Forgets every name. Held blocks stay with their holders.
+  // Empties the prefix cache. Held blocks stay with their holders.
   void reset_prefix_cache();
 
   BlockPoolStats stats() const;
 
  private:
-  // What every step looks at, of many blocks: packed together.
+  // Read in every step for many blocks: packed together.
   struct Use {
     int32_t holders = 0;
     bool in_prefix_cache = false;
   };
-  // What publication and eviction look at: one line of the cache.
+  // Read when a block is committed or evicted: one cache line.
   struct alignas(64) Node {
-    BlockHash hash;                              // of a published leader
-    BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks
-    BlockId primary = kNoBlock;                  // of a published follower
-    // Of published leaders:
+    BlockHash hash;                              // if it is a cached primary block
+    BlockId older = kNoBlock, newer = kNoBlock;  // among the cached blocks without a holder
+    BlockId primary = kNoBlock;                  // if it is a cached dependent block
+    // If it is a cached primary block:
     BlockId parent = kNoBlock;
-    BlockId first_child = kNoBlock;  // of the published blocks whose parent this is
+    BlockId first_child = kNoBlock;  // of the cached blocks whose parent this is
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
   };
   struct BlockHasher {
@@ -134,7 +139,8 @@ class BlockPool {
   }
   size_t dependents_each() const { return static_cast<size_t>(options_.groups - 1); }
   size_t first_dependent(BlockId primary) const { return static_cast<size_t>(primary) * dependents_each(); }
-  bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens) const;
+  bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens,
+               std::string_view extra) const;
   void cut(BlockHash& hash) const;
   void follow(BlockId primary, std::span<BlockId> row);
   void append_cached(BlockId block);
@@ -145,14 +151,15 @@ class BlockPool {
   void remove_from_prefix_cache(BlockId primary);
 
   BlockPoolOptions options_;
-  std::vector<Use> uses_;                           // [blocks]
-  std::vector<Node> nodes_;                         // [blocks]
-  std::vector<BlockId> dependents_;                 // [blocks, groups - 1] of published leaders
-  std::unordered_map<BlockId, std::string> salts_;  // of published leaders without a parent
-  std::vector<TokenId> tokens_;                     // [blocks, block_size] of published leaders
-  std::vector<BlockId> free_;                       // taken from the back
+  std::vector<Use> uses_;                            // [blocks]
+  std::vector<Node> nodes_;                          // [blocks]
+  std::vector<BlockId> dependents_;                  // [blocks, groups - 1] of cached primary blocks
+  std::unordered_map<BlockId, std::string> salts_;   // of cached primary blocks without a parent
+  std::unordered_map<BlockId, std::string> extras_;  // of cached primary blocks that have extra keys
+  std::vector<TokenId> tokens_;                      // [blocks, block_size] of cached primary blocks
+  std::vector<BlockId> free_;                        // taken from the back
   std::unordered_map<BlockHash, BlockId, BlockHasher> by_hash_;
-  BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks, by the time of their last release
+  BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks without a holder, by their last release
   int cached_ = 0;
   uint64_t query_tokens_ = 0, hit_tokens_ = 0, evictions_ = 0;
 };

@@ -1,6 +1,6 @@
-// Slots of recurrent state: one for every running sequence, and the rest for snapshots, states as they were at the end
-// of a published block. A recurrent layer cannot take a prefix from cached blocks alone; it goes on from a snapshot.
-// Ids only: the pool never sees a state.
+// Slots of recurrent state: one for every running sequence, and the rest for snapshots. A snapshot is the state at the
+// end of a block in the prefix cache. A recurrent layer cannot take a prefix from cached blocks alone; it goes on from
+// a snapshot. Ids only: the pool never sees a state.
 #pragma once
 
 #include <list>
@@ -23,7 +23,7 @@ class StatePool {
   int live() const { return live_; }  // slots of sequences
   int snapshots() const { return static_cast<int>(by_block_.size()); }
 
-  // A slot for a sequence: a free one, or that of the snapshot used longest ago. CHECKs that not all are live.
+  // A slot for a sequence: a free one, or the one of the least recently used snapshot. CHECKs that not all are live.
   StateSlot take();
   void release(StateSlot slot);
 
@@ -45,7 +45,7 @@ class StatePool {
   int slots_;
   int live_ = 0;
   std::vector<StateSlot> free_;
-  std::list<Snapshot> by_use_;  // the one used longest ago first
+  std::list<Snapshot> by_use_;  // least recently used first
   std::unordered_map<BlockId, std::list<Snapshot>::iterator> by_block_;
 };
 

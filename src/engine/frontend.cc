@@ -136,11 +136,13 @@ void Frontend::deliver(SequenceEvent& event) {
   Event out;
   out.index = event.index;
   out.usage = event.usage;
-  out.prompt_logprobs = std::move(event.prompt_logprobs);
   if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
   out.tokens.assign(event.tokens.begin(), event.tokens.end());
-  out.logprobs = std::move(event.logprobs);
+  if (event.logprobs) {
+    out.logprobs = std::move(event.logprobs->tokens);
+    out.prompt_logprobs = std::move(event.logprobs->prompt);
+  }
   choice.parser->push(text_of(*stream, choice, out), out.deltas);
   if (out.finish) choice.parser->finish(out.deltas);
   if (out.finish) {

@@ -19,6 +19,11 @@ Usage usage_of(const Sequence& choice, int completion_tokens) {
           .completion_tokens = completion_tokens};
 }
 
+EventLogprobs& logprobs_of(SequenceEvent& event) {
+  if (!event.logprobs) event.logprobs = std::make_unique<EventLogprobs>();
+  return *event.logprobs;
+}
+
 }  // namespace
 
 void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
@@ -29,15 +34,10 @@ void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
     if (--part.sequence->in_flight == 0) part.sequence->awaits_host = false;
   }
   events_.reserve(events_.size() + step.tasks.size());
-  bool bad_logits = false;
-  for (size_t i = 0; i < results.size(); ++i) {
-    commit_part(step.parts[i], results[i]);
-    for (const auto& list : {results[i].scores, results[i].accepted}) {
-      bad_logits |= std::ranges::any_of(list, &SampleResult::bad_logits);
-    }
-  }
+  bad_logits_ = false;
+  for (size_t i = 0; i < results.size(); ++i) commit_part(step.parts[i], results[i]);
   erase_ended();
-  if (bad_logits) pools_.blocks.reset_prefix_cache();
+  if (bad_logits_) pools_.blocks.reset_prefix_cache();
   spare_ = std::move(step);
 }
 
@@ -45,19 +45,27 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
   Sequence& sequence = *part.sequence;
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
     if (sequence.in_flight == 0) sequence.memory.release(pools_);
+    for (const auto& list : {result.scores, result.accepted}) {
+      bad_logits_ |= std::ranges::any_of(list, &SampleResult::bad_logits);
+    }
     return;
   }
   prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
     commit_blocks(sequence);
-    if (part.first + part.tokens == sequence.computed)
-      sequence.memory.take_snapshot(pools_, sequence.computed,
-                                    sequence.prompt_length);  // else when the next step was made
+    // The state has moved on if a further step was made; then the snapshot was taken before that.
+    const bool state_is_here = part.first + part.tokens == sequence.computed;
+    if (pools_.recurrent() && state_is_here) {
+      sequence.memory.take_snapshot(pools_, sequence.computed, sequence.prompt_length);
+    }
   }
 
   RequestState& request = *sequence.request;
   for (SampleResult& score : result.scores) {
-    if (!score.error.empty()) return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
+    if (!score.error.empty()) {
+      bad_logits_ |= score.bad_logits;
+      return end_request(request, make_finish(FinishReason::kError, std::string(score.error)));
+    }
     request.prompt_logprobs.push_back(std::move(score.logprobs));
     ++request.scored;
   }
@@ -97,6 +105,7 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
   sequence.unknown -= sampled;
   for (SampleResult& result : accepted) {
     if (!result.error.empty()) {
+      bad_logits_ |= result.bad_logits;
       event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
       break;
     }
@@ -104,12 +113,13 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
     if (sequence.task.counts != nullptr) sequence.counts.add_output(result.token);
     ++generated_tokens_;
     event.tokens.push_back(result.token);
-    if (sequence.task.logprobs >= 0) event.logprobs.push_back(std::move(result.logprobs));
+    if (sequence.task.logprobs >= 0) logprobs_of(event).tokens.push_back(std::move(result.logprobs));
     event.finish = finish_of(sequence);
     if (event.finish) break;
   }
   if (!sequence.plain && sequence.task.choice == 0 && !event.tokens.empty()) {
-    event.prompt_logprobs = std::exchange(sequence.request->prompt_logprobs, {});
+    std::vector<TokenLogprobs> prompt = std::exchange(sequence.request->prompt_logprobs, {});
+    if (!prompt.empty()) logprobs_of(event).prompt = std::move(prompt);
   }
   event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
   if (sampled > 1 && !event.tokens.empty()) {

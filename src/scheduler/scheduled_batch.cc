@@ -33,14 +33,16 @@ void ScheduledBatch::clear() {
 
 std::vector<StepResult> step_results(const ScheduledBatch& step, std::span<SampleResult> results) {
   CHECK(results.size() == step.tasks.size(), "{} results for {} tasks", results.size(), step.tasks.size());
-  std::vector<StepResult> all(step.parts.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const ScheduledBatch::Part& part = step.parts[i];
-    all[i].scores = results.subspan(part.first_task, part.scores);
-    all[i].accepted = results.subspan(part.first_task + part.scores, part.samples);
-    if (part.outputs != Outputs::kVerify) continue;
-    const auto draft = std::span(step.batch.tokens).subspan(step.batch.query_start[i] + 1, part.samples - 1);
-    all[i].accepted = all[i].accepted.first(accepted_tokens(draft, all[i].accepted));
+  std::vector<StepResult> all;
+  all.reserve(step.parts.size());
+  for (const ScheduledBatch::Part& part : step.parts) {
+    const auto samples = results.subspan(part.first_task + part.scores, part.samples);
+    size_t accepted = samples.size();
+    if (part.outputs == Outputs::kVerify) {
+      const int first_drafted = step.batch.query_start[all.size()] + 1;
+      accepted = accepted_tokens(std::span(step.batch.tokens).subspan(first_drafted, part.samples - 1), samples);
+    }
+    all.push_back({.scores = results.subspan(part.first_task, part.scores), .accepted = samples.first(accepted)});
   }
   return all;
 }

@@ -74,15 +74,19 @@
 
 namespace sluice {
 
+struct EventLogprobs {
+  std::vector<TokenLogprobs> tokens;  // one per new token, when asked for
+  std::vector<TokenLogprobs> prompt;  // with the first token of choice 0, when asked for: one per prompt token; the
+                                      // first has rank 0, as nothing predicts it
+};
+
 // What a step, a cancellation or a deadline did to one choice of a request.
 struct SequenceEvent {
   RequestId request = 0;
   int index = 0;
-  TokenList tokens{};                            // the new ones, end and stop tokens included
-  std::vector<TokenLogprobs> logprobs{};         // one per new token, when asked for
-  std::vector<TokenLogprobs> prompt_logprobs{};  // with the first token of choice 0, when asked for: one per prompt
-                                                 // token; the first has rank 0, as nothing predicts it
-  std::unique_ptr<Finish> finish{};              // nothing follows for this choice
+  TokenList tokens{};                         // the new ones, end and stop tokens included
+  std::unique_ptr<EventLogprobs> logprobs{};  // null when not asked for
+  std::unique_ptr<Finish> finish{};           // nothing follows for this choice
   Usage usage{};
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
 };
@@ -183,6 +187,7 @@ class Scheduler {
   int reserved_slots_ = 0;           // sequences that running ones will fork
   int in_flight_ = 0;                // steps that were handed out and not committed
   uint64_t running_set_ = 1;         // generation of running_, changed with it
+  bool bad_logits_ = false;          // in the results that are being committed
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
 };

@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// Lower is served first and preempted last.
+// The order of running sequences: lower is served first and preempted last.
 struct Rank {
   static constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();  // of sequences that were overtaken too often
   int64_t priority = 0;                                                   // see Policy::priority()
@@ -31,34 +31,34 @@ enum class SequenceState : uint8_t { kWaiting, kRunning, kEnded };
 struct RequestState;
 
 struct alignas(64) Sequence {
-  // Every step looks at these, of every sequence: one line of the cache.
-  std::vector<TokenId> tokens;  // prompt, then output, as far as it is known
+  // Read in every step for every sequence: one cache line.
+  std::vector<TokenId> tokens;  // prompt, then known output
   int unknown = 0;              // tokens after these that steps in flight may give, at most
   int sample = 0;               // which task of its step samples the last one of them
   int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
-  int most_tokens = 0;          // it ends with so many: prompt and max_tokens, or the context
-  int blocks_stable_until = 0;  // as long as fewer tokens are computed, the next one changes nothing of its blocks
-  int16_t in_flight = 0;        // steps not committed yet that it is part of
+  int most_tokens = 0;          // where it ends: prompt and max_tokens, or the context
+  int blocks_stable_until = 0;  // while fewer tokens are computed, the next one leaves its blocks alone
+  int16_t in_flight = 0;        // steps it is part of that are not committed
   bool awaits_host = false;     // no further step before the last one is committed
   bool speculates = false;      // drafts are made for it
-  uint64_t last_step = 0;       // the number of the last one
-  uint64_t placed_in = 0;       // the step that changed its blocks last
+  uint64_t last_step = 0;       // number of the last step it was part of
+  uint64_t placed_in = 0;       // number of the last step that changed its blocks
 
-  // And at these when a token comes.
+  // Read when a token comes.
   RequestState* request = nullptr;
-  RequestId id = 0;                                     // of the request
-  std::chrono::steady_clock::time_point admitted_at{};  // first time
+  RequestId id = 0;                                     // the request's
+  std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
   int prompt_length = 0;                                // tokens
-  int cached_tokens = 0;                                // of the prompt, when it was first admitted
-  uint64_t end_bits = 0;                                // of every end token the bit `token % 64`
+  int cached_tokens = 0;                                // prompt tokens found in the cache when first admitted
+  uint64_t end_bits = 0;                                // bit `token % 64` of every end token
   SequenceState state = SequenceState::kWaiting;
   bool plain = true;  // the only choice, and no log-probabilities of prompt tokens are asked for
-  SampleTask task;    // its draws, but for row and position
+  SampleTask task;    // what is sampled for it, without row and position
 
   Rank rank;
   uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy
   SequenceMemory memory;
-  PenaltyCounts counts;  // kept only if the parameters have a penalty: then task.counts
+  PenaltyCounts counts;  // kept only if the parameters have a penalty; task.counts points here then
 
   int known() const { return static_cast<int>(tokens.size()); }
   int length() const { return known() + unknown; }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -16,10 +17,10 @@ TEST(TokenList, KeepsTokensInOrderHoweverManyThereAre) {
     for (const TokenId token : expected) list.push_back(token);
     EXPECT_EQ(list.size(), expected.size());
     EXPECT_EQ(list.empty(), expected.empty());
-    const TokenList copy = list;
-    EXPECT_THAT(std::vector<TokenId>(copy.begin(), copy.end()), ::testing::ElementsAreArray(expected));
+    const TokenList moved = std::move(list);
+    EXPECT_THAT(std::vector<TokenId>(moved.begin(), moved.end()), ::testing::ElementsAreArray(expected));
     if (count > 0) {
-      EXPECT_EQ(copy[static_cast<uint32_t>(count) - 1], 100 + count - 1);
+      EXPECT_EQ(moved[static_cast<uint32_t>(count) - 1], 100 + count - 1);
     }
   }
 }

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Tokens = std::vector<TokenId>;
 
-std::vector<BlockHash> names_of(const BlockPool& pool, const std::string& salt, const Tokens& tokens) {
+std::vector<BlockHash> hashes_of_prompt(const BlockPool& pool, const std::string& salt, const Tokens& tokens) {
   std::vector<BlockHash> hashes;
   BlockHash hash = pool.root(salt);
   for (size_t i = 0; i + pool.block_size() <= tokens.size(); i += pool.block_size()) {
@@ -27,13 +27,14 @@ std::vector<BlockHash> names_of(const BlockPool& pool, const std::string& salt, 
 }
 
 std::vector<BlockId> find(const BlockPool& pool, const std::string& salt, const Tokens& tokens) {
-  return pool.find(salt, names_of(pool, salt, tokens), tokens);
+  return pool.find(salt, hashes_of_prompt(pool, salt, tokens), tokens);
 }
 
-// Takes blocks for all of `tokens` (a multiple of the block size) and publishes them. Returns what the caller holds.
+// Takes blocks for all of `tokens` (a multiple of the block size) and commits them to the prefix cache. Returns what
+// the caller holds.
 std::vector<BlockId> fill(BlockPool& pool, const std::string& salt, const Tokens& tokens) {
   const int size = pool.block_size();
-  const std::vector<BlockHash> hashes = names_of(pool, salt, tokens);
+  const std::vector<BlockHash> hashes = hashes_of_prompt(pool, salt, tokens);
   std::vector<BlockId> blocks = *pool.take(static_cast<int>(hashes.size()));
   for (size_t i = 0; i < blocks.size(); ++i) {
     pool.commit_to_cache({&blocks[i], 1}, i == 0 ? kNoBlock : blocks[i - 1], salt, hashes[i],
@@ -54,6 +55,45 @@ TEST(BlockPool, TakesAllOrNothing) {
   EXPECT_EQ(pool.stats().free, 4);
 }
 
+// Two images may have the same placeholder tokens, and two adapters the same prompt. A hash of one bit collides: then
+// the keys themselves are compared.
+TEST(BlockPool, ExtraKeysKeepEqualTokensApart) {
+  for (const int bits : {256, 1}) {
+    BlockPool pool({.blocks = 32, .block_size = 2, .hash_bits = bits});
+    const Tokens tokens = {7, 7, 7, 7};
+    const auto hashes_of = [&](const std::vector<std::string>& extras) {
+      std::vector<BlockHash> hashes;
+      for (size_t i = 0; i < extras.size(); ++i) {
+        hashes.push_back(
+            pool.hash(i == 0 ? pool.root("") : hashes[i - 1], std::span(tokens).subspan(2 * i, 2), extras[i]));
+      }
+      return hashes;
+    };
+    const auto found = [&](const std::vector<std::string>& extras) {
+      return pool.find("", hashes_of(extras), tokens, extras);
+    };
+    const std::vector<std::string> cat = {"", "cat"}, dog = {"", "dog"}, none = {"", ""};
+    EXPECT_EQ(hashes_of(none), hashes_of_prompt(pool, "", tokens));
+    std::vector<BlockId> blocks = *pool.take(2);
+    for (size_t i = 0; i < 2; ++i) {
+      pool.commit_to_cache({&blocks[i], 1}, i == 0 ? kNoBlock : blocks[0], "", hashes_of(cat)[i],
+                           std::span(tokens).subspan(2 * i, 2), cat[i]);
+    }
+    const bool both = pool.in_prefix_cache(blocks[1]);  // not if its hash is that of the first one
+    EXPECT_TRUE(both || bits == 1);
+    EXPECT_EQ(found(cat).size(), both ? 2u : 1u);
+    EXPECT_EQ(found(dog), std::vector<BlockId>{blocks[0]});
+    EXPECT_EQ(found(none), std::vector<BlockId>{blocks[0]});
+    // A block that was evicted and used again has no extra keys of its former content.
+    pool.release(blocks);
+    pool.release(*pool.take(32));
+    EXPECT_THAT(found(cat), IsEmpty());
+    fill(pool, "", tokens);
+    EXPECT_EQ(found(none), find(pool, "", tokens));
+    EXPECT_LE(found(dog).size(), 1u);
+  }
+}
+
 TEST(BlockPool, FindsTheLongestPrefixOfEqualContentOnly) {
   BlockPool pool({.blocks = 8, .block_size = 2});
   const auto blocks = fill(pool, "", {1, 2, 3, 4, 5, 6});
@@ -68,16 +108,16 @@ TEST(BlockPool, NamesDependOnContentAloneAndOnAllOfIt) {
   const BlockPool pool({.blocks = 1, .block_size = 2, .fingerprint = "model"});
   const BlockPool same({.blocks = 9, .block_size = 2, .fingerprint = "model"});
   const BlockPool other({.blocks = 1, .block_size = 2, .fingerprint = "mode"});
-  EXPECT_EQ(names_of(pool, "s", {1, 2, 3, 4}), names_of(same, "s", {1, 2, 3, 4}));
+  EXPECT_EQ(hashes_of_prompt(pool, "s", {1, 2, 3, 4}), hashes_of_prompt(same, "s", {1, 2, 3, 4}));
   EXPECT_NE(pool.root(""), other.root("l"));  // strings are hashed with their lengths
   EXPECT_NE(pool.root("a"), pool.root("b"));
-  EXPECT_NE(names_of(pool, "", {1, 2, 3, 4})[1], names_of(pool, "", {9, 2, 3, 4})[1]);
+  EXPECT_NE(hashes_of_prompt(pool, "", {1, 2, 3, 4})[1], hashes_of_prompt(pool, "", {9, 2, 3, 4})[1]);
   // SHA-256 of the documented bytes, computed with another implementation (Python's hashlib).
   const BlockPool plain({.blocks = 1, .block_size = 2});
   EXPECT_EQ(fmt::format("{:02x}{:02x}{:02x}{:02x}", plain.root("").bytes[0], plain.root("").bytes[1],
                         plain.root("").bytes[2], plain.root("").bytes[3]),
             "89b21205");
-  const BlockHash first = names_of(plain, "", {1, 2})[0];
+  const BlockHash first = hashes_of_prompt(plain, "", {1, 2})[0];
   EXPECT_EQ(fmt::format("{:02x}{:02x}{:02x}{:02x}", first.bytes[0], first.bytes[1], first.bytes[2], first.bytes[3]),
             "aaa7d5a2");
 }
@@ -144,7 +184,7 @@ TEST(BlockPool, ResetForgetsNamesButNotHolders) {
   const auto next = *pool.take(1);
   const Tokens tokens{1, 2, 3};
   BlockId last = next[0];
-  pool.commit_to_cache({&last, 1}, held[1], "", names_of(pool, "", tokens)[2], std::span(tokens).subspan(2));
+  pool.commit_to_cache({&last, 1}, held[1], "", hashes_of_prompt(pool, "", tokens)[2], std::span(tokens).subspan(2));
   EXPECT_EQ(last, next[0]);
   EXPECT_FALSE(pool.in_prefix_cache(last));
   pool.release(next);
@@ -224,7 +264,7 @@ void ModelTest::run(uint64_t seed) {
       const auto prefix = [&](size_t n) {
         return NaiveModel::Key(holder.salt, Tokens(holder.tokens.begin(), holder.tokens.begin() + n * size));
       };
-      const auto hashes = names_of(pool, holder.salt, holder.tokens);
+      const auto hashes = hashes_of_prompt(pool, holder.salt, holder.tokens);
       holder.blocks = pool.find(holder.salt, hashes, holder.tokens);
       for (size_t i = 0; i < holder.blocks.size(); ++i) ASSERT_EQ(model.content[holder.blocks[i]], prefix(i + 1));
       const size_t hits = holder.blocks.size();

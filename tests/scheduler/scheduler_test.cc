@@ -454,12 +454,14 @@ TEST_F(SchedulerTest, PromptLogprobsAreBoundedByTheLogitRows) {
   std::vector<size_t> rows;
   while (!scheduler().idle()) rows.push_back(step().sample_rows.size());
   EXPECT_THAT(rows, ElementsAre(3, 3, 2, 1));
-  ASSERT_THAT(events_[0].prompt_logprobs, SizeIs(8));
+  ASSERT_TRUE(events_[0].logprobs);
+  const std::vector<TokenLogprobs>& scores = events_[0].logprobs->prompt;
+  ASSERT_THAT(scores, SizeIs(8));
   for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(events_[0].prompt_logprobs[i].token.id, 1000 + i);
-    EXPECT_EQ(events_[0].prompt_logprobs[i].token.rank, i == 0 ? 0 : 1);
+    EXPECT_EQ(scores[i].token.id, 1000 + i);
+    EXPECT_EQ(scores[i].token.rank, i == 0 ? 0 : 1);
   }
-  EXPECT_THAT(events_[1].prompt_logprobs, IsEmpty());
+  EXPECT_FALSE(events_[1].logprobs);
 }
 
 TEST_F(SchedulerTest, PriorityOrdersTheQueueUntilOneWasOvertakenTooOften) {

@@ -241,13 +241,14 @@ class Simulation {
       EXPECT_EQ(event.usage.completion_tokens, static_cast<int>(output.size()));
       EXPECT_EQ(event.usage.prompt_tokens, static_cast<int>(t.request.prompt.size()));
       EXPECT_LT(event.usage.cached_tokens, event.usage.prompt_tokens);
-      if (t.request.sampling.logprobs) {
-        ASSERT_EQ(event.logprobs.size(), event.tokens.size());
+      if (t.request.sampling.logprobs && !event.tokens.empty()) {
+        ASSERT_TRUE(event.logprobs);
+        ASSERT_EQ(event.logprobs->tokens.size(), event.tokens.size());
         for (uint32_t i = 0; i < event.tokens.size(); ++i) {
-          EXPECT_EQ(event.logprobs[i].token.id, event.tokens[i]);
+          EXPECT_EQ(event.logprobs->tokens[i].token.id, event.tokens[i]);
         }
       }
-      if (!event.prompt_logprobs.empty()) t.prompt_logprobs = std::move(event.prompt_logprobs);
+      if (event.logprobs && !event.logprobs->prompt.empty()) t.prompt_logprobs = std::move(event.logprobs->prompt);
       if (!event.finish) continue;
       t.ended[event.index] = true;
       ++ends_;
