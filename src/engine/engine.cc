@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/numa.h"
+#include "engine/fingerprint.h"
 #include "engine/frontend.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
@@ -96,7 +97,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   s.prefix_caching = o.enable_prefix_caching;
   s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
-  s.fingerprint = fmt::format("{}/{}/{}", plan.checkpoint->folder, plan.dtype->name, plan.kv_dtype->name);
+  s.fingerprint = model_fingerprint(plan);
   s.seed = static_cast<uint64_t>(o.seed);
   s.eos_token_ids = plan.checkpoint->generation.eos_token_ids;
   return s;
