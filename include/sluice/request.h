@@ -35,7 +35,7 @@ struct SamplingParams {
   // The same seed and request give the same tokens in every batch. None: derived from the engine's seed.
   std::optional<int64_t> seed{};
   // The text ends before the first stop string, which may span tokens. At most kMaxStopStrings, none of them empty,
-  // of at most kMaxStopBytes together.
+  // with at most kMaxStopBytes together.
   SharedList<std::string> stop{};
   std::vector<TokenId> stop_token_ids{};  // tokens that end the text
   bool include_stop_str_in_output = false;
@@ -43,7 +43,7 @@ struct SamplingParams {
   int min_tokens = 0;                    // output tokens before an end token or a stop string counts
   std::optional<int> max_tokens{};       // output tokens, at least 1; none: up to the context length
   std::optional<int> logprobs{};         // most likely alternatives per output token; 0: only the token's own
-  std::optional<int> prompt_logprobs{};  // the same for each prompt token (the first has none)
+  std::optional<int> prompt_logprobs{};  // like logprobs, for each prompt token but the first
   bool skip_special_tokens = true;       // leave special tokens out of the text
 };
 
@@ -89,7 +89,7 @@ struct TokenLogprobs {
 struct Usage {
   int prompt_tokens = 0;
   int cached_tokens = 0;      // prompt tokens that were found in the prefix cache
-  int completion_tokens = 0;  // of this choice, the end token included
+  int completion_tokens = 0;  // tokens of this choice, the end token included
 };
 
 // Pieces of an answer. Those of a choice, put together in order, are the answer.
@@ -119,7 +119,7 @@ struct Event {
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
   std::optional<Finish> finish{};
   bool last = false;  // nothing follows for the whole request
-  Usage usage{};      // of this choice so far
+  Usage usage{};      // usage of this choice so far
 };
 
 // The text of an event: its text deltas together.

@@ -15,7 +15,7 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kMaxValues = 2 << 20;  // of a request's JSON; a prompt of token ids has one for each
+constexpr size_t kMaxValues = 2 << 20;  // values in a request's JSON; a prompt has one per token id
 
 Json parse_body(std::string_view body) {
   constexpr std::string_view kMessage = "We could not parse the JSON body of your request.";

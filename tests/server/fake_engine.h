@@ -55,6 +55,12 @@ class FakeEngine : public Engine {
     thread_.join();
   }
 
+  // Later requests are answered by one event with these deltas.
+  void answer_with(std::vector<Delta> deltas) {
+    const std::lock_guard lock(mutex_);
+    script_ = std::move(deltas);
+  }
+
   ModelInfo& info() { return info_; }
   const ModelInfo& model() const override { return info_; }
 
@@ -255,6 +261,10 @@ class FakeEngine : public Engine {
     const bool late = r.request.deadline && std::chrono::steady_clock::now() >= *r.request.deadline;
     if (r.cancelled || late) {
       event.finish = Finish{.reason = FinishReason::kAbort, .stop_string = {}, .stop_token = {}, .message = {}};
+    } else if (!script_.empty()) {
+      event.deltas = script_;
+      event.finish = Finish{};
+      ++choice.tokens;
     } else if (choice.tokens == fail_at_token) {
       event.finish = Finish{
           .reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "NaN at 0x7f00deadbeef"};
@@ -325,6 +335,7 @@ class FakeEngine : public Engine {
   std::map<RequestId, PoolingSink> pooling_;  // while stalled
   PoolingRequest last_pooling_;
   Request last_request_;
+  std::vector<Delta> script_;
   RequestId last_id_ = 0;
   bool closed_ = false;
   std::thread thread_;

@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <utility>
+#include <variant>
 
 #include "server/openai/format.h"
 #include "server/openai/shared_fields.h"
@@ -39,17 +41,56 @@ Json logprobs_content(const Engine& engine, const std::vector<TokenLogprobs>& lo
   return content;
 }
 
+// A streamed delta, as the JSON text of "delta".
+struct DeltaText {
+  std::string operator()(const TextDelta& d) const { return fmt::format(R"({{"content":{}}})", dump_json(d.text)); }
+  std::string operator()(const ReasoningDelta& d) const { return dump_json({{"reasoning_content", d.text}}); }
+  std::string operator()(const ToolCallBegin& d) const {
+    return call(
+        {{"index", d.index}, {"id", d.id}, {"type", "function"}, {"function", {{"name", d.name}, {"arguments", ""}}}});
+  }
+  std::string operator()(const ToolCallArguments& d) const {
+    return call({{"index", d.index}, {"function", {{"arguments", d.json}}}});
+  }
+  static std::string call(const Json& call) { return dump_json({{"tool_calls", Json::array({call})}}); }
+};
+
+// The message of a whole answer, collected from deltas.
+struct Message {
+  std::string text, reasoning;
+  std::vector<std::pair<ToolCallBegin, std::string>> calls;  // with the JSON text of their arguments
+
+  void operator()(const TextDelta& d) { text += d.text; }
+  void operator()(const ReasoningDelta& d) { reasoning += d.text; }
+  void operator()(const ToolCallBegin& d) { calls.emplace_back(d, ""); }
+  void operator()(const ToolCallArguments& d) { calls.at(static_cast<size_t>(d.index)).second += d.json; }
+
+  Json json() const {
+    Json out = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+    if (text.empty() && !calls.empty()) out["content"] = nullptr;
+    if (!reasoning.empty()) out["reasoning_content"] = reasoning;
+    for (const auto& [begin, arguments] : calls) {
+      out["tool_calls"].push_back(
+          {{"id", begin.id}, {"type", "function"}, {"function", {{"name", begin.name}, {"arguments", arguments}}}});
+    }
+    return out;
+  }
+};
+
 class ChatFormat final : public OpenAiFormat {
  public:
   ChatFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
-      : OpenAiFormat(std::move(engine), std::move(options)) {}
+      : OpenAiFormat(std::move(engine), std::move(options)), messages_(static_cast<size_t>(options_.n)) {}
 
  private:
   std::string add(int, int index, Choice& choice, Event& event) override {
     Json content;
     if (options_.logprobs) content = logprobs_content(*engine_, text_logprobs(event), options_.top_logprobs);
-    if (options_.stream) return add_to_stream(index, choice, event, content);
-    choice.text += event_text(event);
+    for (const Delta& delta : event.deltas) {
+      choice.calls_tools |= std::holds_alternative<ToolCallBegin>(delta);
+      if (!options_.stream) std::visit(messages_[static_cast<size_t>(index)], delta);
+    }
+    if (options_.stream) return add_to_stream(index, choice, event, std::move(content));
     if (options_.logprobs) {
       if (choice.logprobs.is_null()) choice.logprobs = Json::array();
       for (Json& entry : content) choice.logprobs.push_back(std::move(entry));
@@ -57,40 +98,44 @@ class ChatFormat final : public OpenAiFormat {
     return {};
   }
 
-  std::string add_to_stream(int index, Choice& choice, const Event& event, const Json& content) {
+  std::string add_to_stream(int index, Choice& choice, Event& event, Json content) {
     std::string out;
+    const auto add_chunk = [&](std::string_view delta, const Json& logprobs, const std::optional<Finish>& finish) {
+      out += chunk(choice_json(index, delta, logprobs, finish, choice.calls_tools), event.usage);
+    };
     if (!choice.begun) {
       choice.begun = true;
-      out += chunk(choice_json(index, R"({"role":"assistant","content":""})", nullptr, std::nullopt), event.usage);
+      add_chunk(R"({"role":"assistant","content":""})", nullptr, std::nullopt);
     }
-    const std::string text = event_text(event);
-    if (!text.empty() || (content.is_array() && !content.empty())) {
-      out += chunk(choice_json(index, fmt::format(R"({{"content":{}}})", dump_json(text)), content, std::nullopt),
-                   event.usage);
+    // Log probabilities of tokens that complete no character come with an empty text.
+    if (event.deltas.empty() && content.is_array() && !content.empty()) event.deltas.emplace_back(TextDelta{});
+    for (const Delta& delta : event.deltas) {
+      add_chunk(std::visit(DeltaText{}, delta), std::exchange(content, nullptr), std::nullopt);
     }
-    if (event.finish) out += chunk(choice_json(index, "{}", nullptr, event.finish), event.usage);
+    if (event.finish) add_chunk("{}", nullptr, event.finish);
     return out;
   }
 
   static std::string choice_json(int index, std::string_view delta, const Json& content,
-                                 const std::optional<Finish>& finish) {
+                                 const std::optional<Finish>& finish, bool calls_tools) {
     const std::string logprobs =
         content.is_null() ? "null" : fmt::format(R"({{"content":{},"refusal":null}})", dump_json(content));
-    return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}}})", index, delta, logprobs, finish_members(finish));
+    return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}}})", index, delta, logprobs,
+                       finish_members(finish, calls_tools));
   }
 
   Json whole_choice(int index, Choice& choice) override {
-    Json out = {{"index", index},
-                {"message", {{"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}}},
-                {"logprobs", nullptr}};
+    Json out = {{"index", index}, {"message", messages_[static_cast<size_t>(index)].json()}, {"logprobs", nullptr}};
     if (options_.logprobs) out["logprobs"] = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
-    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish))));
+    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish, choice.calls_tools))));
     return out;
   }
 
   void extend_body(Json& body) override {
     if (!prompt_logprobs_[0].empty()) body["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[0]);
   }
+
+  std::vector<Message> messages_;  // by choice, when the answer is not streamed
 };
 
 void set_max_completion_tokens(Fields& f, const Json& v) {

@@ -89,13 +89,14 @@ std::string OpenAiFormat::body() {
   return dump_json(body);
 }
 
-std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish) {
+std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish, bool calls_tools) {
   if (!finish) return R"("finish_reason":null)";
   std::string stop_reason = "null";
   if (finish->stop_token) stop_reason = std::to_string(*finish->stop_token);
   if (!finish->stop_string.empty()) stop_reason = dump_json(finish->stop_string);
   // Aborts and faults are answered as errors and never get here.
-  const std::string_view reason = finish->reason == FinishReason::kLength ? "length" : "stop";
+  const std::string_view stopped = calls_tools ? "tool_calls" : "stop";
+  const std::string_view reason = finish->reason == FinishReason::kLength ? "length" : stopped;
   return fmt::format(R"("finish_reason":"{}","stop_reason":{})", reason, stop_reason);
 }
 

@@ -39,6 +39,7 @@ class OpenAiFormat : public AnswerFormat {
  protected:
   struct Choice {
     bool begun = false;
+    bool calls_tools = false;
     std::string text;
     Json logprobs;          // log probabilities collected so far
     size_t characters = 0;  // characters of text and tokens so far
@@ -55,8 +56,8 @@ class OpenAiFormat : public AnswerFormat {
 
   // A chunk with one choice, given as JSON text.
   std::string chunk(std::string_view choice_json, const Usage& usage) const;
-  // "length", "stop" or null; the stop string or token that matched.
-  static std::string finish_members(const std::optional<Finish>& finish);
+  // "length", "stop", "tool_calls" or null; the stop string or token that matched.
+  static std::string finish_members(const std::optional<Finish>& finish, bool calls_tools = false);
   // Log probabilities of the text's tokens, without the token that ended it.
   std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
 

@@ -12,11 +12,11 @@
 
 namespace sluice::server {
 
-inline constexpr size_t kMostTexts = 2048;  // of one request
+inline constexpr size_t kMostTexts = 2048;  // texts in one request
 
 struct PoolingFields {
   int truncate = 0;                    // tokens of a text; -1: the model's limit; 0: longer texts are errors
-  std::optional<bool> use_activation;  // of scores; none: as the model says
+  std::optional<bool> use_activation;  // applies to scores; none: as the model says
 };
 
 std::span<const Parameter> truncation_parameter();

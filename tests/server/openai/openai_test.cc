@@ -53,6 +53,36 @@ TEST_F(OpenAi, ChatStreamEqualsWhole) {
   EXPECT_EQ(text, "user:h\u00fc\u20ac\U0001F600|>");
 }
 
+// Whatever the parser of the engine finds in an answer has its place in the message and in chunks.
+TEST_F(OpenAi, ReasoningAndToolCalls) {
+  engine.answer_with({ReasoningDelta{"why"}, TextDelta{"a"}, ToolCallBegin{0, "call-1", "f"},
+                      ToolCallArguments{0, "{\"x\":"}, ToolCallArguments{0, "1}"}, ToolCallBegin{1, "call-2", "g"},
+                      TextDelta{"b"}});
+  const Json choice = chat().json()["choices"][0];
+  EXPECT_EQ(dump_json(choice["message"]),
+            R"({"role":"assistant","content":"ab","refusal":null,"reasoning_content":"why","tool_calls":[)"
+            R"({"id":"call-1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},)"
+            R"({"id":"call-2","type":"function","function":{"name":"g","arguments":""}}]})");
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  std::string deltas;
+  const std::vector<Json> chunks = events(chat({{"stream", true}}));
+  for (const Json& chunk : chunks) deltas += dump_json(chunk["choices"][0]["delta"]) + "\n";
+  EXPECT_EQ(deltas,
+            R"({"role":"assistant","content":""}
+{"reasoning_content":"why"}
+{"content":"a"}
+{"tool_calls":[{"index":0,"id":"call-1","type":"function","function":{"name":"f","arguments":""}}]}
+{"tool_calls":[{"index":0,"function":{"arguments":"{\"x\":"}}]}
+{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}
+{"tool_calls":[{"index":1,"id":"call-2","type":"function","function":{"name":"g","arguments":""}}]}
+{"content":"b"}
+{}
+)");
+  EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "tool_calls");
+  engine.answer_with({ToolCallBegin{0, "call-1", "f"}});
+  EXPECT_TRUE(chat().json()["choices"][0]["message"]["content"].is_null());
+}
+
 TEST_F(OpenAi, StreamUsage) {
   const auto last = chat({{"stream", true}, {"stream_options", {{"include_usage", true}}}});
   std::vector<Json> chunks = events(last);
