@@ -411,9 +411,9 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
   EXPECT_NE(error_of([](EngineOptions& o) { o.model = "/nonexistent/model"; }).find("/nonexistent/model"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.dtype = "int3"; }).find("--dtype"), std::string::npos);
-  EXPECT_NE(error_of([](EngineOptions& o) {
-              o.kv_cache_dtype = "int9";
-            }).find("--kv-cache-dtype: 'int9' is none of auto, float32, bfloat16, float16, fp8, fp8_e5m2, int8"),
+  EXPECT_NE(error_of([](EngineOptions& o) { o.kv_cache_dtype = "int9"; })
+                .find("--kv-cache-dtype: unknown value 'int9' (expected one of: auto, float32, bfloat16, float16, fp8, "
+                      "fp8_e5m2, int8)"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 4096; }).find("--max-model-len"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 12; }).find("--block-size"), std::string::npos);
