@@ -1,4 +1,4 @@
-// What packed weights depend on, as a text.
+// Describes everything that packed weights depend on as text.
 #include "engine/packed_cache.h"
 
 #include <fmt/core.h>
@@ -11,11 +11,11 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kSamples = 256;     // tensors that are looked into, evenly chosen among all
-constexpr size_t kSampleBytes = 64;  // of each
+constexpr size_t kSamples = 256;     // tensors that are sampled, evenly spaced among all
+constexpr size_t kSampleBytes = 64;  // bytes of each sampled tensor
 
-// Bytes from the middle of a tensor: files may have equal sizes and times and be different models' (archives whose
-// times were made equal).
+// Returns bytes from the middle of a tensor. Files of different models may have equal sizes and times, for example from
+// archives with normalized times.
 std::string sample_of(const TensorEntry& entry) {
   if (entry.compute) {
     const int64_t rows = entry.shape.elements() / entry.shape[-1];

@@ -1,4 +1,4 @@
-// Two staging buffers, one copy.
+// Two pinned buffers, and one copy per step.
 #include "engine/step_inputs.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLine = 32;  // indices: lists begin on lines of 128 bytes
+constexpr size_t kLine = 32;  // indices per cache line of 128 bytes; each list starts on a line
 constexpr size_t kLists = 10;
 
 size_t whole_lines(size_t count) { return (count + kLine - 1) / kLine * kLine; }

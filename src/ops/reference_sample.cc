@@ -65,7 +65,7 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
   return keeps;
 }
 
-// Returns the largest logit. NaN and +infinity count as largest.
+// Returns the largest logit, or +infinity if any logit is NaN or +infinity.
 float worst_or_max(const float* logits, int64_t vocab) {
   float max = kMasked;
   for (int64_t i = 0; i < vocab; ++i) {

@@ -134,11 +134,12 @@ inline int64_t most_matrices(const MatmulProblem& p) {
 
 // matmul/exact.cu: fp32 matmul without tensor cores, for any number of rows.
 void matmul_exact(const Launch&, const MatmulProblem&);
-// matmul/stream.cu: 16-bit weights on the tensor cores. It reads the weights once for up to kMostStreamedRows rows of x.
+// matmul/stream.cu: 16-bit weights on the tensor cores. It reads the weights once for up to kMostStreamedRows rows of
+// x.
 inline constexpr int64_t kMostStreamedRows = 64;
 void matmul_streamed(const Launch&, const MatmulProblem&);
-// matmul/tiles.h: 16-bit weights in tiles of up to 256 rows, for experts with many rows. Returns false and does nothing if
-// it does not support the problem.
+// matmul/tiles.h: 16-bit weights in tiles of up to 256 rows, for experts with many rows. Returns false and does nothing
+// if it does not support the problem.
 bool matmul_plain_by_tiles(const Launch&, const MatmulProblem&);
 inline constexpr int64_t kTiledExpertRows = 8;  // average rows per expert from which tiles are used
 // Rounds the rows of x to `type` and writes them to `to` as rows of padded_k(k) elements. With `x_rows`, row i is row
@@ -154,15 +155,15 @@ inline constexpr int64_t kFp8Rows = 5;
 // Returns whether one of these supports such a matmul, with inputs of type `input` and results of type `output`.
 bool dense_possible(const Launch&, const ops::Weight&, int64_t rows, DType input, DType output);
 
-// matmul/fp8_rows.cu: rounds x, fp32 or bf16, to 8-bit floats [rows, k] in `to`; k is a multiple of 128. The largest magnitude
-// that shares a scale becomes 448. The scales are [rows], one per row, or with `groups` [k / 128, rows], one per 128
-// inputs. `x_rows` is that of MatmulProblem, and only allowed with one scale per row.
+// matmul/fp8_rows.cu: rounds x, fp32 or bf16, to 8-bit floats [rows, k] in `to`; k is a multiple of 128. The largest
+// magnitude that shares a scale becomes 448. The scales are [rows], one per row, or with `groups` [k / 128, rows], one
+// per 128 inputs. `x_rows` is that of MatmulProblem, and only allowed with one scale per row.
 void round_to_fp8(const Launch&, std::byte* to, float* scales, const Tensor& x, bool groups,
                   const int32_t* x_rows = nullptr);
 // Copies the scales of packed weights (panels.h) to `to` in the order [k / 128, n].
 void gather_fp8_scales(const Launch&, float* to, const std::byte* weight, int64_t n, int64_t k);
-// matmul/panel_kernels.cc: quantized weights. Returns false and does nothing for types that have no panels (panels.h). With many
-// rows it unpacks the weights, a part of the outputs at a time, to bf16 for cuBLASLt or to fp32 for kExact.
+// matmul/panel_kernels.cc: quantized weights. Returns false and does nothing for types that have no panels (panels.h).
+// With many rows it unpacks the weights, a part of the outputs at a time, to bf16 for cuBLASLt or to fp32 for kExact.
 bool matmul_quantized(const Launch&, const MatmulProblem&, Arithmetic);
 inline constexpr size_t kUnpackedBytes = size_t{32} << 20;  // bytes of such a part, which stays in the L2 cache
 // Returns the bytes of workspace that matmuls need for `rows` rows of at most `k` inputs.
