@@ -1,4 +1,4 @@
-// Reading of sentence-transformers' files, old and new spellings.
+// Reads sentence-transformers' files in old and new spellings.
 #include "engine/sentence_transformers.h"
 
 #include <fmt/core.h>
@@ -68,7 +68,7 @@ Pooling read_pooling(const Config& config) {
   std::optional<std::string> found;
   for (const auto& [key, name] : kFlags) {
     if (!config.get(key, false)) continue;
-    if (found) config.refuse(key, fmt::format("joining it with {} pooling is not supported", *found));
+    if (found) config.refuse(key, fmt::format("combining it with {} pooling is not supported", *found));
     found = name;
   }
   const auto mode = config.get("pooling_mode", found.value_or("mean"));
@@ -171,7 +171,7 @@ ScoreActivation read_score_activation(const Config& config) {
 EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
   const fs::path folder = checkpoint.folder;
   EmbeddingFiles files;
-  if (!checkpoint.pooling.empty()) {  // one file has all; its vectors are of length 1, as llama.cpp's are
+  if (!checkpoint.pooling.empty()) {  // GGUF: one file has everything; embeddings have length 1, as in llama.cpp
     return {.present = true,
             .pooling = parse_pooling(checkpoint.config, "pooling", checkpoint.pooling),
             .dense_tensors = checkpoint.config.get("sentence_transformers_dense", std::vector<std::string>{}),

@@ -128,7 +128,7 @@ void check_given(const Ctx& ctx, const Tensor& tensor, const char* name) {
   if (tensor.dtype == &kFloat32) return;
   const auto kernels = ctx.ops.matmul.find(&kBFloat16);
   const bool given = kernels != ctx.ops.matmul.end() && kernels->second.output_type != nullptr;
-  CHECK(tensor.dtype == &kBFloat16 && given, "{} is {}, which no product gives here", name, tensor.dtype->name);
+  CHECK(tensor.dtype == &kBFloat16 && given, "{} is {}, which no matmul returns here", name, tensor.dtype->name);
 }
 
 }  // namespace

@@ -85,9 +85,9 @@ using MatmulBlocksTest = OpsTest;
 // The number of rows from which backends that round inputs may round weights too.
 constexpr int64_t kTiledRows = 9;
 
-// Weights of many rows may be rounded to bf16 as well, each by 2^-9 of up to 10, and the levels of NF4 may always; else
-// tensor cores sum what is above zero by an offset, or inputs are rounded to 15 bits of their row's largest (but those
-// of heads: rows 0).
+// Kernels may also round the weights to bf16, each by 2^-9 of up to 10: with many rows, and always the levels of NF4.
+// Otherwise tensor cores sum numbers that an offset makes positive, or inputs are rounded to 15 bits of their row's
+// largest magnitude. The latter does not apply to heads, for which `rows` is 0.
 void expect_product(const Owned& out, const Owned& expected, DType type, int64_t k, bool bf16, int64_t rows) {
   const bool weights = bf16 && (rows >= kTiledRows || type == &quant::NF4::kType);
   const float each = !bf16 ? 1e-6f : weights ? 6e-3f : rows > 0 ? 5e-4f : 1e-5f;

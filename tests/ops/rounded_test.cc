@@ -68,7 +68,7 @@ class RoundedTest : public OpsTest {
 };
 
 TEST_P(RoundedTest, NormsWriteEveryType) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (DType type : kRounded) {
     for (const int64_t columns : {4, 128, 132, 1024, 4096, 20480}) {
       const int64_t rows = 5;
@@ -89,7 +89,7 @@ TEST_P(RoundedTest, NormsWriteEveryType) {
 
 // Uses so many rows that a thread block processes several in turn (device/row_stream.cuh).
 TEST_P(RoundedTest, NormsAndGatesOfManyRows) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2209, 4096}, {1200, 8200}, {600, 14336}}) {
     Owned x(&kFloat32, {rows, columns}, 4), weight(&kFloat32, {1, columns}), exact(&kFloat32, {rows, columns});
     x.fill(random, 3.0f), weight.fill(random);
@@ -111,7 +111,7 @@ TEST_P(RoundedTest, NormsAndGatesOfManyRows) {
 }
 
 TEST_P(RoundedTest, GatesReadAndWriteEveryType) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
     for (DType input : {&kFloat32, &kBFloat16}) {
       for (const int64_t columns : {4, 128, 260, 14336, 20000}) {
@@ -162,7 +162,7 @@ double distance(const Tensor& a, const Tensor& b) {
 // Matmuls with 8-bit weights that may round inputs to 8-bit floats. Inputs are fp32, or rows that are already rounded.
 TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
   const auto kernels = device.ctx.ops.matmul.find(&quant::Fp8::kType);
-  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
+  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no matmuls with 8-bit floats";
   int i = 0;
   for (const InputRounding rounding : {InputRounding::kFp8PerRow, InputRounding::kFp8PerGroup}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 128}, {48, 384}, {272, 1024}, {4096, 512}, {32, 8320}}) {
@@ -227,7 +227,7 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
 // The same matmuls with experts. Inputs are rounded if each expert has many rows.
 TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
   const auto kernels = device.ctx.ops.matmul.find(&quant::Fp8::kType);
-  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
+  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no matmuls with 8-bit floats";
   const std::vector<std::vector<int>> cases = {
       {0, 40, 1, 0, 60}, {300, 0, 2, 17, 256}, {130, 100, 65}, {16, 15, 18, 33}, {900}};
   for (const std::vector<int>& counts : cases) {
@@ -263,7 +263,7 @@ TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
 }
 
 TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (DType type : {&kBFloat16, &kFloat16}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{40, 72}, {256, 512}, {12288, 2048}}) {
       for (const int64_t rows : {8, 33, 100}) {
@@ -296,7 +296,7 @@ TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
 }
 
 TEST_P(RoundedTest, AttentionGivesSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   constexpr int kHeads = 8, kKvHeads = 2, kBlock = 16, kBlocks = 60;
   for (const int dim : {64, 128, 40}) {
     for (const auto& [rows, keys] : {std::pair{1, 900}, {3, 70}, {200, 333}}) {
@@ -346,7 +346,7 @@ struct RotationCase {
 
 // Columns of one matmul's rows, as layers pass them on: compares with fp32 input of equal values on the reference.
 TEST_P(RoundedTest, RotationsReadAndWriteSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products give fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls return fp32";
   constexpr int kTokens = 11, kBlock = 16, kPositions = 100;
   std::vector<int32_t> positions, slots;
   for (int t = 0; t < kTokens; ++t) positions.push_back((t * 37) % kPositions), slots.push_back(t * 5 + 3);
@@ -425,7 +425,7 @@ TEST_P(RoundedTest, RotationsNormalizeSixteenBits) {
 
 // Equal values in fp32 and in bf16 give the same bits in every attention kernel.
 TEST_P(RoundedTest, AttentionReadsSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products give fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls return fp32";
   constexpr int kHeads = 8, kKvHeads = 2, kBlock = 16, kBlocks = 60;
   const std::vector<int32_t> start = {0, 1, 4, 204}, kv_len = {900, 70, 333};
   const int64_t rows = start.back();
@@ -462,7 +462,7 @@ TEST_P(RoundedTest, AttentionReadsSixteenBits) {
 
 TEST(Rounded, RowsThatNoProductGivesAreRefused) {
   Checked device(select_backend("reference"), 1);
-  const char* why = "bfloat16, which no product gives here";
+  const char* why = "bfloat16, which no matmul returns here";
   Owned rows(&kBFloat16, {1, 64}), wide(&kFloat32, {1, 64}), half(&kFloat32, {1, 32});
   Owned k(&kBFloat16, {1, 1, 8, 64}), v(k);
   const std::vector<int32_t> zero = {0}, start = {0, 1}, length = {1};
