@@ -142,8 +142,8 @@ ops::Device& open_device(const ops::Backend& backend, int ordinal) {
   return backend.open(ordinal);
 }
 
-// Returns how many bytes of a memory the engine may use. On a device, the whole process and others together may use the
-// share `utilization` of it.
+// Returns how many bytes of a memory the engine may use. On a device, this is the share `utilization` of its memory
+// minus the bytes that are already in use.
 size_t usable_memory(const Memory& memory, double utilization) {
   if (memory.host_accessible()) return memory.available();
   const auto most = static_cast<size_t>(utilization * static_cast<double>(memory.total()));
@@ -218,7 +218,7 @@ std::string describe_groups(const KvLayout& kv) {
 // Plans the sequence length and the number of blocks. Sizes set by options are used exactly; others become what fits.
 void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes) {
   const int asked = options.max_model_len;
-  if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len is negative");
+  if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len must not be negative");
   if (asked > plan.shape.max_positions) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--max-model-len {} is longer than the model's {} positions",
                                                         asked, plan.shape.max_positions));
@@ -235,7 +235,7 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
     block_bytes = kBookkeeping;
   }
   const int64_t asked_bytes = options.kv_cache_memory_bytes;
-  if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes is negative");
+  if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes must not be negative");
   int64_t blocks = asked_bytes > 0
                        ? asked_bytes / static_cast<int64_t>(block_bytes)
                        : std::min<int64_t>(most, static_cast<int64_t>(cache_share(plan, free_bytes) / block_bytes));
@@ -245,7 +245,7 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   }
   blocks = std::min<int64_t>(blocks, most_blocks(plan.kv));
   if (blocks < one_sequence) {
-    int64_t fits = 0;  // in whole blocks, then in tokens
+    int64_t fits = 0;  // counted in blocks by the loop, then in tokens
     for (int64_t more = 1 << 26; more > 0; more /= 2) {
       if (blocks_of_sequence((fits + more) * bs) <= blocks) fits += more;
     }
@@ -307,7 +307,7 @@ void check_options(const EngineOptions& o) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name));
   };
-  if (o.max_num_seqs < 0) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is negative");
+  if (o.max_num_seqs < 0) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must not be negative");
   positive("max-num-queued-reqs", o.max_num_queued_reqs);
   find_policy(o.scheduling_policy);  // throws for an unknown name
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
@@ -320,7 +320,7 @@ void check_options(const EngineOptions& o) {
   if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
     throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is out of range (expected above 0, at most 1)");
   }
-  if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is above 65536");
+  if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must be at most 65536");
 }
 
 bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint) {

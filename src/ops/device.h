@@ -81,7 +81,7 @@ class Queue {
 struct Capabilities {
   bool captures = false;  // queues can capture graphs
   // True: the bits of a row depend on that row alone. False: matmuls and attention round fp32 inputs to the type of the
-  // weights or the cache, and choose kernels by the number of rows, so results depend on the batch size.
+  // weights or the cache. They also choose kernels by the number of rows, so results depend on the batch size.
   bool batch_invariant = true;
   bool rounds_attention = false;  // rounds queries and softmax weights to bf16 if the cache is bf16 or narrower
   // The 8-bit types that the KV cache may have: kFloat8E4M3 and kFloat8E5M2 without scales, kInt8 with one scale per

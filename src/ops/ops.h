@@ -1,7 +1,9 @@
 // The contract between models and hardware: one table of operations (ops) per device.
 //
 // Layers call the free functions of this header. They check shapes and types, then call the kernel in the table's slot.
-// Kernels register themselves (Provide); code above this layer never includes them. Every slot of a backend is filled.
+// Backends register themselves (base/registry.h); code above this layer never includes kernels. A backend fills every
+// slot of its table.
+// A backend may lack matmuls for some weight types (Ops::matmul); loading a model throws for those, a step never does.
 //
 // Conventions: activations are fp32 unless a shape comment says otherwise. The `tokens` rows of a step are a flat batch
 // of sequences (batch/batch.h). On a batch-invariant backend (Capabilities::batch_invariant) every op computes the same
