@@ -1,4 +1,5 @@
-// The engine: one thread owns every sequence; an inbox and the front end join it to the rest.
+// The engine for text generation. One thread owns all sequences. Other threads reach it through an inbox of commands;
+// its results leave through the front end.
 #include "sluice/engine.h"
 
 #include <fmt/core.h>
@@ -31,7 +32,8 @@
 namespace sluice {
 namespace {
 
-// A step may be long (a large model's prefill chunk); a minute without one while there is work is a hang.
+// A step can take long (a prefill chunk of a large model). A minute without a finished step while there is work counts
+// as a hang.
 constexpr auto kHangAfter = std::chrono::seconds(60);
 
 struct Submit {
@@ -63,7 +65,8 @@ class Inbox {
     }
     wake_.notify_one();
   }
-  // Takes all commands; with `wait`, sleeps until there is one, the time has come or the inbox is closed.
+  // Takes all commands. With `wait`, it first sleeps until there is a command, `until` is reached or the inbox is
+  // closed.
   std::vector<Command> take(bool wait, std::optional<Clock::time_point> until) {
     std::unique_lock lock(mutex_);
     const auto ready = [this] { return closed_ || !commands_.empty(); };
@@ -149,7 +152,8 @@ class EngineImpl final : public TextEngine {
 
   RequestId embed(PoolingRequest request, PoolingSink) override {
     throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("{} generates text: load it with --task embed or --task score for vectors", info_.name),
+                fmt::format("{} was loaded to generate text: embeddings and scores need --task embed or --task score",
+                            info_.name),
                 request.param, "unsupported_task");
   }
 
@@ -191,7 +195,8 @@ class EngineImpl final : public TextEngine {
       }
       if (in_flight_) commit_in_flight();
     } catch (const std::exception& e) {
-      // Nothing in a step throws by design; memory may still run out. Every request learns of it, health turns bad.
+      // Steps do not throw by design, but memory may run out. Every request then ends with an error, and health()
+      // reports the failure.
       log::error("the engine stopped: {}", e.what());
       dead_.store(true);
       stop_accepting();
@@ -200,7 +205,8 @@ class EngineImpl final : public TextEngine {
     shut_down();
   }
 
-  // Applies waiting commands; sleeps for one when there is nothing to do. True when there still is nothing.
+  // Applies the waiting commands. With `wait`, it first sleeps until there is a command. Returns whether the scheduler
+  // is still idle.
   bool apply(bool wait) {
     if (wait) busy_.store(false, std::memory_order_release);
     const std::vector<Command> commands = inbox_.take(wait, scheduler_.next_deadline());
@@ -216,8 +222,8 @@ class EngineImpl final : public TextEngine {
     return idle;
   }
 
-  // One step. On a device it is launched before the host knows the tokens of the previous step, if the device sampled
-  // them. The host then finishes the previous step while the device runs this one.
+  // Runs one step. If the device sampled the previous step's tokens, this step is launched before the host knows them.
+  // The host then finishes the previous step while the device runs this one.
   void step() {
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
@@ -229,10 +235,10 @@ class EngineImpl final : public TextEngine {
     } else if (tokens > 0) {
       const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks);
       in_flight_ = std::move(next);
-      publish(tokens);  // what the step before gave
+      publish(tokens);  // events of the previous step
       if (ahead) return;
       commit_in_flight();
-      if (!scheduler_.idle()) return;  // else there is no next step to publish beside
+      if (!scheduler_.idle()) return;  // the next step's launch comes first, then this step's events are published
     }
     publish(device_sampler_ == nullptr ? tokens : 0);
   }
@@ -282,7 +288,7 @@ class EngineImpl final : public TextEngine {
                   tokens);
   }
 
-  // Every request, whatever its state, ends with the message.
+  // Ends every request, whatever its state, with an error of this message.
   void fail_all(const std::string& message) {
     std::vector<SequenceEvent> events = scheduler_.drain();
     for (const auto& [id, request] : scheduler_.requests()) {
@@ -298,7 +304,7 @@ class EngineImpl final : public TextEngine {
     frontend_.post(std::move(events));
   }
 
-  // After the last step: what is still open ends with kAbort (or kError, when the engine died).
+  // Runs after the last step. Requests that are still open end with kAbort, or with kError if the engine failed.
   void shut_down() {
     const bool dead = dead_.load();
     if (dead) {
@@ -332,9 +338,9 @@ class EngineImpl final : public TextEngine {
   Scheduler scheduler_;
   Runner runner_;
   Sampler sampler_;
-  std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are on the host
-  std::optional<ScheduledBatch> in_flight_;        // on a device: what device_sampler_ is at
-  std::vector<SequenceEvent> events_;              // of the step that is handed on
+  std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are in host memory
+  std::optional<ScheduledBatch> in_flight_;        // the batch between device_sampler_'s begin() and finish()
+  std::vector<SequenceEvent> events_;              // events being published; kept to reuse its memory
   EngineMetrics metrics_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};
@@ -356,7 +362,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::fu
   const int parts = parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(options.threads, /*pin=*/true, parts);
   set_memory_parts(pool->parts());
-  // Beside the weights, for which nobody should wait if there is no tokenizer.
+  // The tokenizer loads while the weights do. If that fails, loading the weights stops early.
   std::future<TextEnds> coming;
   std::optional<TextEnds> text;
   const LoadEvents events = {.planned =

@@ -1,4 +1,4 @@
-// Sizes of recordings, padding, recording.
+// Chooses the sizes of captured graphs, pads batches to them, and captures.
 #include "engine/graph_runner.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kFewestBlocks = 16;  // of a recording's longest sequence
+constexpr int kFewestBlocks = 16;  // smallest Size::blocks
 
 int whole(int n, int step) { return (n + step - 1) / step * step; }
 
@@ -26,8 +26,8 @@ struct TableRows {
   size_t rows = 0, width = 0;
 };
 
-// Copies a table to one of wider rows, filled up with `nobodys`, and returns how many entries are neither -1 nor a
-// block before that one. There are thousands in a step: no branch for each.
+// Copies a block table to one with wider rows and fills the rest of each row with `nobodys`. Returns how many entries
+// are neither -1 nor a block below `nobodys`. A step has thousands of entries, so the check has no branch per entry.
 SLUICE_WIDE uint32_t copy_rows(TableRows from, int32_t* to, size_t width, int32_t nobodys) {
   uint32_t bad = 0;
   const auto most = static_cast<uint32_t>(nobodys);
@@ -58,7 +58,8 @@ int GraphRunner::most_sequences() const {
   return static_cast<int>(std::min<int64_t>(loaded_.plan.max_num_seqs, loaded_.plan.step_tokens));
 }
 
-// One recording for every few sequences, and for every doubling of the length.
+// Rounds the number of sequences up to a multiple (8 up to 64, then 32; powers of 2 up to 4), and the blocks up to a
+// power of 2.
 GraphRunner::Size GraphRunner::size_for(int sequences, int blocks) const {
   const LoadPlan& plan = loaded_.plan;
   const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
@@ -79,7 +80,7 @@ void GraphRunner::prepare() {
             took.count(), format_bytes(free - std::min(free, memory.available())));
 }
 
-// The batch with rows of nobody's sequence until there are `size.sequences`, where the recording of that size reads it.
+// Pads the batch to `size.sequences` rows and writes it where the graph of that size reads its inputs.
 BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sampled) {
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
@@ -117,14 +118,14 @@ BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sample
   }
   view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
 
-  Indices from_sample;  // last: steps without it have the other lists at the same places
+  Indices from_sample;  // must be the last list: the others are then at the same addresses in steps without it
   if (!batch.from_sample.empty()) from_sample = add(batch.from_sample, -1);
   inputs_.send();
   inputs_.feed_sampled(context_, view.tokens, from_sample, sampled);
   return view;
 }
 
-// What ops check when they are called, they cannot when they are launched again.
+// Checks the batch's values. Ops check them when they are called, but not when a captured graph is launched.
 void GraphRunner::check(const Batch& batch) const {
   const LoadPlan& plan = loaded_.plan;
   const size_t rows = batch.tokens.size();
@@ -140,10 +141,10 @@ void GraphRunner::check(const Batch& batch) const {
 
 GraphRunner::Step GraphRunner::capture(Size size) {
   const LoadPlan& plan = loaded_.plan;
-  BatchView view = place({}, size, {});  // tells where the indices of this size lie
+  BatchView view = place({}, size, {});  // holds the device addresses of the indices for this size
   std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), 1);
   view.prompt_len = lengths;
-  if (warm_.insert(size.sequences).second) {  // libraries get ready in a step that is not recorded
+  if (warm_.insert(size.sequences).second) {  // libraries initialize themselves in a step that is not captured
     context_.arena.reset();
     loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   }

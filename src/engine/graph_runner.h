@@ -1,6 +1,7 @@
-// Steps in which every sequence gets one token, launched as recordings where the backend has them: a step then costs
-// the host one launch, whatever the model's depth. Batches are padded to the sizes of a recording by rows of a sequence
-// of their own, whose keys, values and states go to a block and a slot that nobody else has.
+// Runs decode steps, in which every sequence computes one token, as captured graphs if the backend can capture them.
+// A step then costs the host one launch, whatever the model's depth. Batches are padded to the sizes that were
+// captured. The padding rows belong to a sequence of their own; its keys, values and states go to a spare block and a
+// spare slot that no other sequence uses.
 #pragma once
 
 #include <map>
@@ -16,16 +17,19 @@ class GraphRunner {
  public:
   GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
 
-  // Makes the recordings of every number of sequences, for short ones; those of longer ones are made when they come.
+  // Captures the graphs for every number of short sequences. Graphs for longer sequences are captured on first use.
   void prepare();
+  // Returns whether forward() can run the batch: a decode step that samples every row, on a backend and model that can
+  // be captured.
   bool takes(const Batch& batch) const;
-  // As Model::forward() on the batch's rows, at the same place for all batches of like size. `drawn`: see StepInputs.
+  // Like Model::forward() on the batch's rows. The result is at the same address for all batches of the same padded
+  // size. `sampled`: see StepInputs.
   Tensor forward(const Batch& batch, const Tensor& sampled);
 
  private:
   struct Size {
     int sequences = 0;
-    int blocks = 0;  // of the longest sequence
+    int blocks = 0;  // blocks of the longest sequence
     auto operator<=>(const Size&) const = default;
   };
   struct Step {
@@ -34,7 +38,7 @@ class GraphRunner {
   };
 
   bool usable() const;
-  int most_sequences() const;  // of a step
+  int most_sequences() const;  // most sequences of one step
   Size size_for(int sequences, int blocks) const;
   BatchView place(const Batch& batch, Size size, const Tensor& sampled);
   void check(const Batch& batch) const;
@@ -45,7 +49,7 @@ class GraphRunner {
   ops::Ctx& context_;
   StepInputs& inputs_;
   std::map<Size, Step> steps_;
-  std::set<int> warm_;  // numbers of sequences that ran unrecorded
+  std::set<int> warm_;  // numbers of sequences for which a step has run without capture
 };
 
 }  // namespace sluice

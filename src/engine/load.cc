@@ -1,4 +1,4 @@
-// Load: the same model constructors run dry for the plan, then for real.
+// Loading. The model constructors run twice: a dry run for the plan, then a run that reads the weights.
 #include "engine/load.h"
 
 #include <fmt/core.h>
@@ -21,9 +21,9 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kBookkeeping = 512;      // of a block, besides keys and values
-constexpr int64_t kMostNames = 1 << 17;   // blocks of a model without keys and values
-constexpr size_t kHeadroom = 256u << 20;  // left for text, connections, thread stacks; on a device for its driver
+constexpr size_t kBookkeeping = 512;      // bytes per block besides keys and values
+constexpr int64_t kMostNames = 1 << 17;   // most blocks of a model without keys and values
+constexpr size_t kHeadroom = 256u << 20;  // bytes left for text, connections and thread stacks, or a device's driver
 
 DType parse_dtype(std::string_view option, const std::string& name, DType automatic, std::string_view others = "") {
   if (name == "auto") return automatic;
@@ -31,11 +31,12 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
     if (type->name == name) return type;
   }
   throw Error(ErrorCode::kInvalidRequest,
-              fmt::format("--{}: '{}' is none of auto, float32, bfloat16, float16{}", option, name, others));
+              fmt::format("--{}: unknown value '{}' (expected one of: auto, float32, bfloat16, float16{})", option,
+                          name, others));
 }
 
-// Keys and values are cached in the type of compute; in bfloat16 instead of float16 where a CPU multiplies pairs of it,
-// which reads a long context twice as fast.
+// With "auto", keys and values are cached in the compute type. CPUs that multiply pairs of bfloat16 numbers use
+// bfloat16 instead of float16: attention then reads a long context twice as fast.
 DType parse_cache_dtype(const std::string& name, DType compute, const LoadPlan& plan) {
   const ops::Backend& backend = *plan.backend;
   const bool pairs = plan.device->memory().host_accessible() && backend.can.rounds_attention;
@@ -47,7 +48,7 @@ DType parse_cache_dtype(const std::string& name, DType compute, const LoadPlan& 
   if (narrow == nullptr) return parse_dtype("kv-cache-dtype", name, automatic, ", fp8, fp8_e5m2, int8");
   if (backend.caches(narrow)) return narrow;
   throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("--kv-cache-dtype {}: backend {} has no caches of that type", name, backend.name));
+              fmt::format("--kv-cache-dtype {}: backend {} does not support this cache type", name, backend.name));
 }
 
 DType parse_quantization(const std::string& name) {
@@ -59,10 +60,11 @@ DType parse_quantization(const std::string& name) {
   for (DType other : Registry<TypeInfo>::all()) {
     if (other->block_size > 1 && other->encode != nullptr) known += fmt::format(", {}", other->name);
   }
-  throw Error(ErrorCode::kInvalidRequest, fmt::format("--quantization: '{}' is none of none, fp8{}", name, known));
+  throw Error(ErrorCode::kInvalidRequest,
+              fmt::format("--quantization: unknown value '{}' (expected one of: none, fp8{})", name, known));
 }
 
-// The checkpoint's own type: what config.json says, and it must agree with what the matrices are stored in.
+// Returns the checkpoint's own type: the one in config.json, or else the type of the first stored matrix.
 DType checkpoint_dtype(const Checkpoint& checkpoint) {
   const std::string modern = checkpoint.config.get("dtype", std::string());
   const std::string old = checkpoint.config.get("torch_dtype", std::string());
@@ -82,7 +84,7 @@ bool plain_weight(const std::string_view name) {
          name.ends_with(".attention.bias");
 }
 
-// What the family left over, of tensors and of settings, in one error.
+// Throws one Error that lists all tensors and settings that the model family did not use.
 void check_all_used(const Config& config, const LoadContext& context) {
   std::string problems;
   try {
@@ -101,14 +103,15 @@ void check_all_used(const Config& config, const LoadContext& context) {
   if (!problems.empty()) throw Error(ErrorCode::kUnsupportedModel, problems);
 }
 
-// What --task asks for; what the model was made for, if it leaves that open. A checkpoint whose files make vectors of
-// its hidden states was made for that.
+// Returns the task of --task. With "auto" it is the task that the model was made for: embed if the checkpoint has
+// sentence-transformers pooling files.
 Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
   for (const Task task : {Task::kGenerate, Task::kEmbed, Task::kScore}) {
     if (asked == to_string(task)) return task;
   }
   if (asked != "auto") {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("--task: '{}' is none of auto, generate, embed, score", asked));
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--task: unknown value '{}' (expected one of: auto, generate, embed, score)", asked));
   }
   const Task task = native_task(find_family(checkpoint.config), checkpoint.config);
   if (task != Task::kGenerate) return task;
@@ -139,7 +142,8 @@ ops::Device& open_device(const ops::Backend& backend, int ordinal) {
   return backend.open(ordinal);
 }
 
-// What the engine may use of a memory: a device is shared with others as its owner says.
+// Returns how many bytes of a memory the engine may use. On a device, this is the share `utilization` of its memory
+// minus the bytes that are already in use.
 size_t usable_memory(const Memory& memory, double utilization) {
   if (memory.host_accessible()) return memory.available();
   const auto most = static_cast<size_t>(utilization * static_cast<double>(memory.total()));
@@ -147,7 +151,7 @@ size_t usable_memory(const Memory& memory, double utilization) {
   return most > used ? most - used : 0;
 }
 
-// What the ops of a backend need beside their tensors.
+// Returns the bytes that the backend's ops need besides their tensors.
 size_t workspace(const LoadPlan& plan, const LoadContext& context, int longest) {
   return plan.device->workspace_bytes({.tokens = plan.step_tokens,
                                        .sequences = plan.max_num_seqs,
@@ -157,8 +161,9 @@ size_t workspace(const LoadPlan& plan, const LoadContext& context, int longest) 
                                        .attention_value_dim = context.attention_value_dim});
 }
 
-// Slots for recurrent states: one for every sequence that may run, and as many again for snapshots at the ends of
-// cached blocks; fewer snapshots and then fewer sequences where memory is short. Takes its share from `free_bytes`.
+// Plans the slots for recurrent states: one for every sequence that may run, and as many again for snapshots at the
+// ends of cached blocks. If memory is short, there are fewer snapshots, and then fewer sequences. Subtracts its bytes
+// from `free_bytes`.
 void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_bytes) {
   if (plan.shape.state.empty()) return;
   const size_t slot_bytes = StateCache::bytes_per_slot(plan.shape.state);
@@ -166,12 +171,12 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
   const int64_t wanted = int64_t{options.max_num_seqs} * (options.enable_prefix_caching ? 2 : 1);
   const auto slots = std::min<int64_t>(wanted, static_cast<int64_t>(share / slot_bytes));
   if (slots < 1) {
-    throw Error(ErrorCode::kOutOfMemory, fmt::format("the state of one sequence takes {}, and {} of memory are free",
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("the state of one sequence needs {}, but only {} are available",
                                                      format_bytes(slot_bytes), format_bytes(free_bytes)));
   }
   if (slots < options.max_num_seqs) {
     plan.warnings.push_back(fmt::format(
-        "there is memory for the states of {} sequences at once, --max-num-seqs asks for {}; more will wait", slots,
+        "memory holds the states of {} concurrent sequences, fewer than --max-num-seqs {}; other sequences wait", slots,
         options.max_num_seqs));
   }
   plan.state_slots = static_cast<int>(slots);
@@ -181,23 +186,23 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
       {"states", slot_bytes * slots, fmt::format("{} slots of {}", slots, format_bytes(slot_bytes))});
 }
 
-// Memory for the KV cache where nobody asks for a size: what is left of a device, a part of a host that others use,
-// too.
+// Returns the bytes for the KV cache if no option sets its size: all free memory of a device, but only a part of the
+// host's, which other programs use too.
 size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
   if (!plan.device->memory().host_accessible()) return free_bytes;
-  size_t pageable = 0;  // would like to stay in memory, too
+  size_t pageable = 0;  // mapped file pages, which should also stay in memory
   for (const MemoryPlan::Row& row : plan.memory.rows) pageable += row.pageable ? row.bytes : 0;
   return (free_bytes - std::min(pageable, free_bytes / 4 * 3)) / 4;
 }
 
-// Places of tokens in the cache are counted in 32 bits.
+// Returns the most blocks a cache can have: the places of tokens in it are 32-bit integers.
 int64_t most_blocks(const KvLayout& kv) {
   int64_t parts = 1;
   for (const BlockGroup& group : kv.groups) parts = std::max<int64_t>(parts, group.ids_per_block);
   return std::numeric_limits<int32_t>::max() / (parts * kv.block_size) - 1;
 }
 
-// " in 7 groups of 5 layers (1 of all tokens, 6 of the last 1024)"; nothing where all are one group.
+// Returns for example " in 7 groups of 5 layers (1 of all tokens, 6 of the last 1024)", or "" if there is one group.
 std::string describe_groups(const KvLayout& kv) {
   if (kv.groups.size() < 2) return "";
   std::map<int, int, std::greater<>> by_window;
@@ -210,10 +215,10 @@ std::string describe_groups(const KvLayout& kv) {
   return fmt::format(" in {} groups of {} layers ({})", kv.groups.size(), kv.places.size(), text);
 }
 
-// Length and number of blocks: what was asked for exactly, or what fits.
+// Plans the sequence length and the number of blocks. Sizes set by options are used exactly; others become what fits.
 void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes) {
   const int asked = options.max_model_len;
-  if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len is negative");
+  if (asked < 0) throw Error(ErrorCode::kInvalidRequest, "--max-model-len must not be negative");
   if (asked > plan.shape.max_positions) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--max-model-len {} is longer than the model's {} positions",
                                                         asked, plan.shape.max_positions));
@@ -225,12 +230,12 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   };
   size_t block_bytes = plan.kv.block_bytes();
   int64_t most = blocks_of_sequence(plan.max_model_len) * options.max_num_seqs;
-  if (plan.shape.kv.empty()) {  // blocks are names only
+  if (plan.shape.kv.empty()) {  // blocks are block hashes only
     most = std::max(blocks_of_sequence(plan.max_model_len), std::min(most, kMostNames));
     block_bytes = kBookkeeping;
   }
   const int64_t asked_bytes = options.kv_cache_memory_bytes;
-  if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes is negative");
+  if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes must not be negative");
   int64_t blocks = asked_bytes > 0
                        ? asked_bytes / static_cast<int64_t>(block_bytes)
                        : std::min<int64_t>(most, static_cast<int64_t>(cache_share(plan, free_bytes) / block_bytes));
@@ -240,33 +245,34 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   }
   blocks = std::min<int64_t>(blocks, most_blocks(plan.kv));
   if (blocks < one_sequence) {
-    int64_t fits = 0;  // tokens, of whole blocks
+    int64_t fits = 0;  // counted in blocks by the loop, then in tokens
     for (int64_t more = 1 << 26; more > 0; more /= 2) {
       if (blocks_of_sequence((fits + more) * bs) <= blocks) fits += more;
     }
     fits *= bs;
     if (asked > 0 || fits < bs) {
       throw Error(ErrorCode::kOutOfMemory,
-                  fmt::format("one sequence of {} tokens needs {} of KV cache, there is room for {} tokens: lower "
+                  fmt::format("one sequence of {} tokens needs {} of KV cache, but only {} tokens fit: lower "
                               "--max-model-len or raise --kv-cache-memory-bytes",
                               plan.max_model_len, format_bytes(one_sequence * block_bytes), fits));
     }
     plan.warnings.push_back(
-        fmt::format("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are refused",
+        fmt::format("the KV cache has room for {} of the model's {} tokens per sequence; longer requests are rejected",
                     fits, plan.max_model_len));
     plan.max_model_len = static_cast<int>(fits);
   }
   plan.blocks = static_cast<int>(blocks);
 }
 
-// Length and scratch of a model that gives vectors. Its texts come whole: a step must have room for the longest one,
-// and keys and values need to last for one layer only.
+// Plans the sequence length and scratch memory of a model that computes embeddings or scores. It processes whole texts:
+// a step must have room for the longest text, and keys and values are needed for one layer at a time.
 void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model& model, const LoadContext& context,
                       size_t free_bytes) {
   const int asked = options.max_model_len, most = plan.shape.max_positions, said = plan.embedding.max_seq_length;
   if (asked < 0 || asked > most) {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--max-model-len {} is not within the model's {} positions", asked, most));
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("--max-model-len {} is out of range (expected 0 to {}, the model's positions)", asked, most));
   }
   const int wanted = asked > 0 ? asked : said > 0 ? std::min(said, most) : most;
   plan.kv = one_place(plan.shape.kv, plan.kv_dtype, options.block_size);
@@ -281,14 +287,14 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
     if (bytes <= (asked > 0 ? free_bytes : free_bytes / 2)) break;
     if (asked > 0 || plan.max_model_len < 2) {
       throw Error(ErrorCode::kOutOfMemory,
-                  fmt::format("a step of {} tokens needs {}, and {} of memory are free: lower --max-model-len or "
+                  fmt::format("a step of {} tokens needs {}, but only {} are available: lower --max-model-len or "
                               "--max-num-batched-tokens",
                               plan.step_tokens, format_bytes(bytes), format_bytes(free_bytes)));
     }
   }
   if (plan.max_model_len < wanted) {
     plan.warnings.push_back(
-        fmt::format("there is memory for {} of the model's {} tokens per text; longer ones are refused",
+        fmt::format("memory suffices for {} of the model's {} tokens per text; longer texts are rejected",
                     plan.max_model_len, wanted));
   }
   plan.memory.rows.push_back({"step", step, fmt::format("activations of {} tokens", plan.step_tokens)});
@@ -301,31 +307,32 @@ void check_options(const EngineOptions& o) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1) throw Error(ErrorCode::kInvalidRequest, fmt::format("--{} must be at least 1", name));
   };
-  if (o.max_num_seqs < 0) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is negative");
+  if (o.max_num_seqs < 0) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must not be negative");
   positive("max-num-queued-reqs", o.max_num_queued_reqs);
-  find_policy(o.scheduling_policy);  // throws if there is none
+  find_policy(o.scheduling_policy);  // throws for an unknown name
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("--block-size {} is none of 8, 16, 32, 64", o.block_size));
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--block-size: unsupported value {} (expected one of: 8, 16, 32, 64)", o.block_size));
   }
   if (o.max_num_batched_tokens < 0 || o.max_num_batched_tokens > 1 << 20) {
-    throw Error(ErrorCode::kInvalidRequest, "--max-num-batched-tokens is not within 0 and 1048576");
+    throw Error(ErrorCode::kInvalidRequest, "--max-num-batched-tokens is out of range (expected 0 to 1048576)");
   }
   if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
-    throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is not within 0 and 1");
+    throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is out of range (expected above 0, at most 1)");
   }
-  if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs is above 65536");
+  if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must be at most 65536");
 }
 
 bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint) {
   const std::string& asked = options.activation_quantization;
   if (asked != "auto" && asked != "none" && asked != "fp8") {
     throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--activation-quantization: '{}' is none of auto, none, fp8", asked));
+                fmt::format("--activation-quantization: unknown value '{}' (expected one of: auto, none, fp8)", asked));
   }
   return asked == "fp8" || (asked == "auto" && (checkpoint.fp8_activations || options.quantization == "fp8"));
 }
 
-// Rows of the plan for the weights: pages of a file are not counted.
+// Adds the memory plan's rows for the weights. Pages of a packed file are not counted as used memory.
 void plan_weights(const EngineOptions& options, LoadPlan& plan) {
   const std::string what = fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name);
   if (options.packed_cache.empty()) return plan.memory.rows.push_back({"weights", plan.weight_bytes, what});
@@ -352,7 +359,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   const bool host_accessible = plan.device->memory().host_accessible();
   if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("--packed-cache: backend {} has weights in a device's memory", plan.backend->name));
+                fmt::format("--packed-cache needs a backend with weights in host memory, not {}", plan.backend->name));
   }
   if (options.max_num_seqs == 0) options.max_num_seqs = host_accessible ? 256 : 512;
   plan.block_size = options.block_size;
@@ -416,7 +423,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
 
 namespace {
 
-// With the weights in a file, if the options name a folder for it; throws PackedFileError when that cannot be written.
+// Loads the model. If the options name a folder for packed weights, the weights are in a file there. Throws
+// PackedFileError if that file cannot be written.
 LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   LoadedModel loaded{.plan = plan_load(options, pool),
                      .packed = nullptr,

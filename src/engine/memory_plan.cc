@@ -1,4 +1,4 @@
-// The table.
+// Formats the memory plan as a table.
 #include "engine/memory_plan.h"
 
 #include <fmt/core.h>

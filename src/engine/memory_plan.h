@@ -1,4 +1,5 @@
-// Every buffer of the engine, sized before the first byte is allocated. What does not fit is refused with this table.
+// The sizes of all buffers of the engine, computed before anything is allocated. If the plan does not fit, the error
+// shows it as a table.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@ struct MemoryPlan {
     std::string what;
     size_t bytes = 0;
     std::string detail;
-    bool pageable = false;  // of a file: the kernel may drop its pages and read them again, so it is not counted
+    bool pageable = false;  // mapped from a file; not counted, as the kernel can drop and reread its pages
   };
   std::vector<Row> rows;
-  size_t mapped_bytes = 0;     // pages of the checkpoint that are read in place, not counted either
-  size_t available_bytes = 0;  // on this machine, before loading
+  size_t mapped_bytes = 0;     // checkpoint pages that are read in place; not counted
+  size_t available_bytes = 0;  // memory that the engine may use, before loading
 
   size_t total() const;
-  std::string table() const;  // for people: one line per row, then the total and what is available
+  std::string table() const;  // readable text: one line per row, then the total and the available memory
 };
 
 }  // namespace sluice

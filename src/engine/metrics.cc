@@ -1,5 +1,5 @@
-// vLLM's metric names, so that dashboards and autoscalers made for it work unchanged. Its buckets too, with finer ones
-// below where a small model on a fast machine would fall into the first.
+// Uses vLLM's metric names, so that dashboards and autoscalers for vLLM work unchanged. The buckets are vLLM's too,
+// with finer ones added below; otherwise a small model on a fast machine would only fill the first bucket.
 #include "engine/metrics.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ const std::vector<double> kRequest = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 
                                       15,   20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
-// 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
+// Returns the buckets 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
 std::vector<double> token_buckets(int max_len) {
   std::vector<double> bounds;
   for (double scale = 1;; scale *= 10) {

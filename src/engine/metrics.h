@@ -1,4 +1,4 @@
-// What the engine counts and times. Written by the engine and front-end threads, read by /metrics at any time.
+// The engine's counters and timings. Thread-safe: the engine and front-end threads write them, and /metrics reads them.
 #pragma once
 
 #include <array>
@@ -14,16 +14,16 @@ namespace sluice {
 
 using Clock = std::chrono::steady_clock;
 
-// Gauges and counters of the moment, copied out of the scheduler once per step.
+// Current gauges and counters, copied from the scheduler once per step.
 struct EngineGauges {
   int running = 0;                               // sequences in the batch
-  int waiting = 0;                               // requests
+  int waiting = 0;                               // waiting requests
   double kv_usage = 0;                           // share of blocks referenced by sequences, 0 .. 1
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
 };
 
-// When things happened to one request.
+// The times of one request's events.
 struct RequestTimes {
   Clock::time_point arrival, scheduled, first_token, last_token;
   bool was_scheduled = false, has_token = false;
@@ -63,7 +63,7 @@ class EngineMetrics {
   mutable std::mutex mutex_;
   EngineGauges gauges_;
   std::array<Histogram, kSeriesCount> histograms_;
-  std::array<uint64_t, 4> finished_{};  // by FinishReason
+  std::array<uint64_t, 4> finished_{};  // finished choices, by FinishReason
   uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, cached_tokens_ = 0, corrupted_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What packed weights depend on, as a text.
+// Describes everything that packed weights depend on as text.
 #include "engine/packed_cache.h"
 
 #include <fmt/core.h>

@@ -7,8 +7,9 @@
 
 namespace sluice {
 
-// In the folder options.packed_cache. Packed weights depend on the checkpoint (configuration, tensors, sizes and times
-// of its files, a few bytes of them, not their paths), on what they are packed as, on the backend and on the program.
+// Opens the plan's file in the folder options.packed_cache. The file's name identifies everything that packed weights
+// depend on: the checkpoint, the packed types and layout, the backend and the program. The checkpoint is identified by
+// its configuration, its tensors, its files' sizes and times, and a few bytes of the files, but not by their paths.
 // Throws PackedFileError.
 std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const LoadPlan& plan);
 

@@ -1,5 +1,5 @@
 // One thread takes as many texts off a queue as a step has room for. It hands out a result when all texts of a request
-// are done. Nothing of a text is kept between steps, so there is neither a prefix cache nor preemption.
+// are done. The engine keeps no state of a text between steps, so there is neither a prefix cache nor preemption.
 #include "engine/pooling_engine.h"
 
 #include <fmt/core.h>
@@ -29,8 +29,8 @@ struct Job {
   PoolingSink sink;
   RequestTimes times;
   int64_t tokens = 0;
-  size_t next = 0;  // texts that were put into a step
-  size_t done = 0;  // texts that have a vector
+  size_t next = 0;  // number of texts that a step has taken
+  size_t done = 0;  // number of texts that have a vector
   std::vector<std::vector<float>> vectors;
 };
 
@@ -88,7 +88,7 @@ class PoolingEngine final : public TextEngine {
   RequestId submit(Request request, EventSink) override {
     throw Error(
         ErrorCode::kInvalidRequest,
-        fmt::format("{} does not generate text: it is loaded with --task {}", info_.name, to_string(info_.task)),
+        fmt::format("{} does not generate text: it was loaded with --task {}", info_.name, to_string(info_.task)),
         request.prompt_param, "unsupported_task");
   }
 

@@ -1,4 +1,4 @@
-// The step on the device, and single texts.
+// Runs steps on the device, and single texts.
 #include "engine/runner.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace sluice {
 
 namespace {
 
-// Pairs of copies as one list of indices.
+// Flattens the pairs of block copies to one list of indices.
 template <class Copy>
 Indices pairs_of(const std::vector<Copy>& copies) {
   static_assert(sizeof(Copy) == 2 * sizeof(int32_t));

@@ -1,5 +1,5 @@
-// Runs batches on a loaded model: cache copies, then the forward pass. Also a plain way to get the logits of one text,
-// without scheduler or sampler, for checking tools and tests.
+// Runs batches on a loaded model: copies in the cache first, then the forward pass. It also computes the logits of one
+// text without scheduler or sampler, for verification tools and tests.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@ class Runner {
  public:
   explicit Runner(LoadedModel& loaded);
 
-  // What the model's forward() gives for the batch, in the backend's memory, valid until the next call. `drawn`: what
-  // the draw of the step before writes, for a batch with from_sample.
+  // Returns the result of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
+  // is the output of the previous step's sample, for a batch with from_sample.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
-  // The same in the host's memory.
+  // Like run(), but returns the result in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch)); }
-  // Before the first of many decode steps: makes them ready, if the backend has something to make.
+  // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
   void prepare() { graph_runner_.prepare(); }
   ops::Ctx& context() { return context_; }
 
@@ -32,11 +32,11 @@ class Runner {
   ops::Ctx context_;
   StepInputs inputs_;
   GraphRunner graph_runner_;
-  Buffer results_;  // of a device, for those who want them on the host
+  Buffer results_;  // host copy of a device's results
 };
 
-// Logits of every position of one text, computed in steps of at most `chunk` tokens on blocks 0, 1, ... of the cache,
-// which must be long enough and unused. row(position, logits [vocab]) is called in order.
+// Computes the logits of every position of one text, in steps of at most `chunk` tokens. It uses blocks 0, 1, ... of
+// the cache; the cache must be unused and have enough blocks. Calls row(position, logits [vocab]) in order.
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
                      const std::function<void(int position, std::span<const float> logits)>& row);
 

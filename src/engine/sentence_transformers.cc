@@ -1,4 +1,4 @@
-// Reading of sentence-transformers' files, old and new spellings.
+// Reads sentence-transformers' files in old and new spellings.
 #include "engine/sentence_transformers.h"
 
 #include <fmt/core.h>
@@ -27,7 +27,7 @@ bool present(const fs::path& path) {
   return fs::exists(path, unreadable);
 }
 
-// A path of modules.json: below the model's folder, whatever it says.
+// Resolves a path of modules.json; refuses paths that leave the model's folder.
 fs::path below(const fs::path& folder, const fs::path& file, const std::string& name) {
   const fs::path relative = fs::path(name).lexically_normal();
   if (relative.is_absolute() || (!relative.empty() && *relative.begin() == "..")) {
@@ -50,7 +50,9 @@ Pooling parse_pooling(const Config& config, const char* key, const std::string& 
     if (name == known) return pooling;
   }
   config.refuse(key,
-                fmt::format("'{}' is none of cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken", name));
+                fmt::format("unknown value '{}' (expected one of: cls, mean, max, mean_sqrt_len_tokens, weightedmean, "
+                            "lasttoken)",
+                            name));
 }
 
 Pooling read_pooling(const Config& config) {
@@ -66,7 +68,7 @@ Pooling read_pooling(const Config& config) {
   std::optional<std::string> found;
   for (const auto& [key, name] : kFlags) {
     if (!config.get(key, false)) continue;
-    if (found) config.refuse(key, fmt::format("joining it with {} pooling is not supported", *found));
+    if (found) config.refuse(key, fmt::format("combining it with {} pooling is not supported", *found));
     found = name;
   }
   const auto mode = config.get("pooling_mode", found.value_or("mean"));
@@ -77,7 +79,8 @@ Pooling read_pooling(const Config& config) {
 
 DenseSpec read_dense(const Config& config, int inputs) {
   const int stored = config.at<int>("in_features");
-  if (stored != inputs) config.refuse("in_features", fmt::format("{} where {} columns come in", stored, inputs));
+  if (stored != inputs)
+    config.refuse("in_features", fmt::format("is {}, but the layer's input has {} columns", stored, inputs));
   DenseSpec spec{.name = "linear", .outputs = config.at<int>("out_features"), .bias = config.get("bias", true)};
   if (spec.outputs < 1) config.refuse("out_features", "is not positive");
   constexpr std::pair<const char*, ops::Activation> kActivations[] = {
@@ -96,7 +99,7 @@ DenseSpec read_dense(const Config& config, int inputs) {
 void read_modules(const fs::path& folder, EmbeddingFiles& files) {
   const fs::path file = folder / "modules.json";
   const Json modules = read_json_file(file.string());
-  if (!modules.is_array()) corrupt(file, "is no array");
+  if (!modules.is_array()) corrupt(file, "expected an array");
   for (const Json& module : modules) {
     if (!module.is_object() || !module.contains("type") || !module["type"].is_string()) {
       corrupt(file, "a module has no 'type'");
@@ -112,7 +115,7 @@ void read_modules(const fs::path& folder, EmbeddingFiles& files) {
     if (name == "Transformer") {
       if (!path.empty()) refuse("a transformer that is not at the top of the folder is not supported");
     } else if (files.normalize) {
-      refuse("a module behind Normalize is not supported");
+      refuse("a module after Normalize is not supported");
     } else if (name == "Pooling") {
       if (files.pooling) refuse("a second pooling is not supported");
       files.pooling = read_pooling(read_config((place / "config.json").string()));
@@ -120,7 +123,7 @@ void read_modules(const fs::path& folder, EmbeddingFiles& files) {
       files.normalize = true;
     } else if (name == "Dense" && files.pooling) {
       files.dense_folders.push_back(place.string());
-    } else if (name != "Dropout") {  // which does nothing but in training
+    } else if (name != "Dropout") {  // Dropout only acts in training
       refuse("is not supported");
     }
   }
@@ -129,10 +132,10 @@ void read_modules(const fs::path& folder, EmbeddingFiles& files) {
 void read_prompts(const fs::path& file, EmbeddingFiles& files) {
   const Config config = read_config(file.string());
   if (const Json* prompts = config.find("prompts")) {
-    if (!prompts->is_object()) config.refuse("prompts", "is no object");
+    if (!prompts->is_object()) config.refuse("prompts", "expected an object");
     for (const auto& [name, text] : prompts->items()) {
       if (text.is_null()) continue;
-      if (!text.is_string()) config.refuse("prompts", fmt::format("{} is no string", dump_json(name)));
+      if (!text.is_string()) config.refuse("prompts", fmt::format("expected a string as {}", dump_json(name)));
       files.prompts[name] = text.get<std::string>();
     }
   }
@@ -168,7 +171,7 @@ ScoreActivation read_score_activation(const Config& config) {
 EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
   const fs::path folder = checkpoint.folder;
   EmbeddingFiles files;
-  if (!checkpoint.pooling.empty()) {  // one file has all; its vectors are of length 1, as llama.cpp's are
+  if (!checkpoint.pooling.empty()) {  // GGUF: one file has everything; embeddings have length 1, as in llama.cpp
     return {.present = true,
             .pooling = parse_pooling(checkpoint.config, "pooling", checkpoint.pooling),
             .dense_tensors = checkpoint.config.get("sentence_transformers_dense", std::vector<std::string>{}),

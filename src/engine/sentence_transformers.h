@@ -1,5 +1,5 @@
-// What the files of sentence-transformers beside a checkpoint say about making a text's vector of the model's hidden
-// states: modules.json and the folders it names, config_sentence_transformers.json, sentence_bert_config.json.
+// The sentence-transformers files beside a checkpoint, which tell how to compute a text's embedding from the model's
+// hidden states: modules.json and the folders it names, config_sentence_transformers.json, sentence_bert_config.json.
 #pragma once
 
 #include <map>
@@ -13,29 +13,29 @@ namespace sluice {
 
 struct EmbeddingFiles {
   bool present = false;                      // there is a modules.json
-  std::optional<ops::Pooling> pooling{};     // none: left to the model
-  std::vector<std::string> dense_folders{};  // in order
-  std::vector<std::string> dense_tensors{};  // in order, of layers without activation that the checkpoint holds
-  bool normalize = false;                    // to length 1
-  int max_seq_length = 0;                    // tokens; 0: not said
-  int truncate_dim = 0;                      // how many dimensions are given unless asked otherwise; 0: all
-  // Texts that are put before the input, by name ("query", "document"), and the one that is when none is named.
+  std::optional<ops::Pooling> pooling{};     // empty: the model family's default
+  std::vector<std::string> dense_folders{};  // folders of dense layers, in order
+  std::vector<std::string> dense_tensors{};  // tensors of the checkpoint's dense layers without activation, in order
+  bool normalize = false;                    // normalizes embeddings to length 1
+  int max_seq_length = 0;                    // tokens; 0: unset
+  int truncate_dim = 0;                      // default number of dimensions of an embedding; 0: all
+  // Prompts to prepend to the input, by name ("query", "document"), and the name of the default prompt.
   std::map<std::string, std::string> prompts{};
   std::string default_prompt{};
 };
 
-// What is done to the logits of a classifier.
+// The function applied to a classifier's logits.
 enum class ScoreActivation { kNone, kSigmoid, kSoftmax };
 
-// As config.json asks for it, in sentence-transformers' keys or by problem_type; else a sigmoid of a single label, a
-// softmax over several.
+// Returns the function that config.json sets by sentence-transformers' keys or by problem_type. The default is a
+// sigmoid for one label and a softmax for several.
 ScoreActivation read_score_activation(const Config& config);
 
-// Of the checkpoint's folder, or as its own file says. Throws Error(kUnsupportedModel | kCorruptFile) that names file
-// and field of what is there and not supported.
+// Reads the files in the checkpoint's folder, or the same settings in the checkpoint's own file. Throws
+// Error(kUnsupportedModel | kCorruptFile), which names the file and field that is not supported.
 EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint);
 
-// The dense layers of tensors and folders, the first one of `inputs` columns. Their weights count as the model's.
+// Loads the dense layers; the first one has `inputs` columns. Their weights count as part of the model's.
 std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context, int inputs);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Two staging buffers, one copy.
+// Two pinned buffers, and one copy per step.
 #include "engine/step_inputs.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLine = 32;  // indices: lists begin on lines of 128 bytes
+constexpr size_t kLine = 32;  // indices per cache line of 128 bytes; each list starts on a line
 constexpr size_t kLists = 10;
 
 size_t whole_lines(size_t count) { return (count + kLine - 1) / kLine * kLine; }
@@ -54,7 +54,7 @@ void StepInputs::send() {
 void StepInputs::feed_sampled(ops::Ctx& context, const Indices& tokens, const Indices& from_sample,
                               const Tensor& sampled) {
   if (from_sample.empty()) return;
-  CHECK(sampled.data != nullptr, "tokens of a step that nobody drew");
+  CHECK(sampled.data != nullptr, "tokens of the previous step were not sampled on the device");
   std::byte* at = device_.data() + (reinterpret_cast<const std::byte*>(tokens.device) - device_.data());
   const Tensor placed(at, &kInt32, {static_cast<int64_t>(tokens.size())});
   ops::feed_sampled(context, {.tokens = placed, .sampled = sampled, .from = from_sample});
@@ -63,7 +63,7 @@ void StepInputs::feed_sampled(ops::Ctx& context, const Indices& tokens, const In
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {
   BatchView view(batch);
   if (device_.size() == 0) {
-    CHECK(batch.from_sample.empty(), "tokens of a step that nobody drew");
+    CHECK(batch.from_sample.empty(), "tokens of the previous step were not sampled on the device");
     return view;
   }
   begin();

@@ -1,4 +1,5 @@
-// The indices of a step where its ops read them: those of a device lie side by side in one block, copied there at once.
+// Puts a step's indices where its ops read them. For a device, all lists are adjacent in one buffer and are copied
+// there by one copy.
 #pragma once
 
 #include <array>
@@ -12,34 +13,35 @@ class StepInputs {
  public:
   explicit StepInputs(const LoadPlan& plan);
 
-  // The batch for the model, good until the next call. Where the indices of a batch go depends on its sizes alone.
-  // `drawn` is what the draw of the step before writes (ops::SampledRow), for a batch with from_sample. Waits only for
-  // the copy of the call before the last one.
+  // Returns the batch as the model reads it, valid until the next call. The addresses of the indices depend only on the
+  // batch's sizes. `sampled` is the output of the previous step's sample (ops::SampledRow), for a batch with
+  // from_sample. Waits only for the copy of the call before the last one.
   BatchView place(ops::Ctx& context, const Batch& batch, const Tensor& sampled = {});
 
-  // The same by hand, on a device: begin(), add() for each list, send().
+  // place() in single steps, for devices: begin(), then add() for each list, then send().
   void begin();
   struct List {
-    std::span<int32_t> host;  // to be written before send()
+    std::span<int32_t> host;  // the caller writes this before send()
     const int32_t* device = nullptr;
     operator Indices() const { return {host, device}; }
   };
-  List add(size_t count);  // from a line of its own on
+  List add(size_t count);  // starts on a cache line of its own
   void send();
-  // Tokens that the host does not know, from the draw of the step before; an empty `from_sample` changes nothing.
+  // Fills in tokens that the host does not know yet from the previous step's sample. Does nothing if `from_sample` is
+  // empty.
   void feed_sampled(ops::Ctx& context, const Indices& tokens, const Indices& from_sample, const Tensor& sampled);
 
  private:
   struct Pinned {
     Buffer indices;
-    uint64_t copied = 0;  // an event of the queue
+    uint64_t copied = 0;  // event of the queue after the last copy
   };
 
   ops::Queue& queue_;
-  std::array<Pinned, 2> staging_;  // in turn, so that the host fills one while the other is copied
+  std::array<Pinned, 2> staging_;  // used alternately: the host fills one while the other is copied
   size_t turn_ = 0;
-  size_t used_ = 0;  // indices of this turn
-  Buffer device_;    // empty where ops read the host's memory
+  size_t used_ = 0;  // indices added since begin()
+  Buffer device_;    // empty if ops read host memory
 };
 
 }  // namespace sluice

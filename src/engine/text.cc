@@ -1,4 +1,4 @@
-// Finds the files of tokenizer and template.
+// Finds the files of the tokenizer and the chat template.
 #include "engine/text.h"
 
 namespace sluice {

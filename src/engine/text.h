@@ -11,10 +11,11 @@
 
 namespace sluice {
 
-// The tokenizer of --tokenizer, or else of the checkpoint (Tokenizer::open). Throws Error.
+// Loads the tokenizer of --tokenizer, or by default the checkpoint's (Tokenizer::open). Throws Error.
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint);
 
-// The template of --chat-template, or else of the checkpoint. Special tokens come from the checkpoint. Throws Error.
+// Loads the template of --chat-template, or by default the checkpoint's. Special tokens come from the checkpoint.
+// Throws Error.
 std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint);
 
 struct TextEnds {

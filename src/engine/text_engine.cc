@@ -1,4 +1,4 @@
-// Tokenizer and chat template of an engine, whatever its model is for.
+// Tokenization and chat rendering, for engines of every task.
 #include "engine/text_engine.h"
 
 #include <fmt/core.h>
@@ -43,7 +43,7 @@ ModelInfo model_info(const LoadPlan& plan, bool has_template) {
   return info;
 }
 
-// How many tokens of each of two texts are kept. The longer text is cut first, as in Hugging Face's tokenizers.
+// Returns how many tokens of each of two texts to keep. The longer text is cut first, as in Hugging Face's tokenizers.
 std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t room) {
   if (first + second <= room) return {first, second};
   const bool swapped = first > second;

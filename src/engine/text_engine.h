@@ -1,4 +1,4 @@
-// What engines of every task share: a loaded model, its tokenizer and its chat template.
+// The base class of engines for all tasks: a loaded model, its tokenizer and its chat template.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The last check before the scheduler, for requests from any source.
+// The last check of a request before the scheduler, for requests from any source.
 #pragma once
 
 #include "sluice/request.h"

@@ -1,4 +1,4 @@
-// What the checked calls of the op table ask of their tensors.
+// Checks of tensor arguments, for the checked calls of the op table.
 #pragma once
 
 #include "ops/ops.h"
@@ -9,7 +9,7 @@ inline void check_f32(const Tensor& tensor, const char* name) {
   CHECK(tensor.dtype == &kFloat32, "{} is {}", name, tensor.dtype->name);
 }
 
-// A [rows, columns] view; -1 accepts any extent.
+// Checks that the tensor is a [rows, columns] view; -1 accepts any extent.
 inline void check_extents(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
   CHECK(
       tensor.shape.rank() == 2 && (rows < 0 || tensor.shape[0] == rows) && (columns < 0 || tensor.shape[1] == columns),
@@ -17,13 +17,13 @@ inline void check_extents(const Tensor& tensor, const char* name, int64_t rows, 
   CHECK(tensor.row_stride >= tensor.shape[1] || tensor.shape[0] <= 1, "{} has overlapping rows", name);
 }
 
-// The same of fp32.
+// Checks that the tensor is an fp32 [rows, columns] view.
 inline void check_matrix(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
   check_f32(tensor, name);
   check_extents(tensor, name, rows, columns);
 }
 
-// What a product rounds to: fp32, a type of 16 bits, or dense rows of 8-bit floats with their scales.
+// Checks for a type that matmuls read: fp32, a 16-bit float, or dense rows of 8-bit floats with their scales.
 inline void check_rows(const Tensor& tensor, const char* name, int64_t rows, int64_t columns) {
   const DType type = tensor.dtype;
   const bool plain = type == &kFloat32 || type == &kBFloat16 || type == &kFloat16;
@@ -31,7 +31,7 @@ inline void check_rows(const Tensor& tensor, const char* name, int64_t rows, int
   check_extents(tensor, name, rows, columns);
 }
 
-// A dense list of `count` int32.
+// Checks that the tensor is a dense list of `count` int32.
 inline void check_list(const Tensor& tensor, const char* name, int64_t count) {
   CHECK(tensor.dtype == &kInt32 && tensor.dense() && tensor.shape.elements() == count, "{} is {} {}, expected {} int32",
         name, tensor.dtype->name, tensor.shape.str(), count);

@@ -1,4 +1,4 @@
-// Queues of the host's memory, and the choice of a backend.
+// Queues for host memory, and the selection of a backend.
 #include "ops/device.h"
 
 #include <fmt/core.h>
@@ -59,7 +59,7 @@ const Backend& select_backend(std::string_view name, bool deterministic) {
 const Backend& select_host_backend() {
   const Backend* best =
       best_usable([](const Backend& b) { return b.usable() && b.open(0).memory().host_accessible(); });
-  CHECK(best != nullptr, "no backend for the host's memory");  // the reference is one
+  CHECK(best != nullptr, "no backend for host memory");  // the reference is one
   return *best;
 }
 

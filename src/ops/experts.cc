@@ -1,5 +1,5 @@
-// Checked calls of the ops on experts and heads. What lies in tensors (experts, places) is not looked at: it was
-// computed by an op, on whatever device.
+// Checked calls of the ops on experts and heads. They check shapes but not the contents of index tensors (experts,
+// places), because an op computed these, perhaps on another device.
 #include "ops/checks.h"
 
 namespace sluice::ops {
@@ -20,7 +20,7 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, const Tensor& rows) {
   check_list(rows, "rows", count);
   check_matrix(x, "x", -1, -1);
   check_matrix(out, "out", count, x.shape[1]);
-  const auto* indices = rows.as<const int32_t>();  // where the device reads them; the host may not
+  const auto* indices = rows.as<const int32_t>();  // device memory; the host may be unable to read it
   ctx.ops.gather_rows(ctx.queue, out, x, Indices({indices, static_cast<size_t>(count)}, indices));
 }
 

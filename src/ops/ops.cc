@@ -1,4 +1,4 @@
-// Checked calls of the op table, activations by name, and the choice of a backend.
+// Checked calls of the op table, and activations by name.
 #include "ops/ops.h"
 
 #include <fmt/core.h>
@@ -32,7 +32,7 @@ void check_cache(const CacheTensor& k_cache, const CacheTensor& v_cache) {
   check_scales(k_cache), check_scales(v_cache);
 }
 
-// Columns of a value: of the values' own cache, or the first ones of the keys.
+// Returns the columns of a value, which is in its own cache or is the first columns of the key.
 int64_t check_values(const AttentionArgs& args) {
   if (args.v_cache.data == nullptr) {
     CHECK(args.k_cache.shape.rank() == 4 && args.k_cache.dense(), "k {}", args.k_cache.shape.str());
@@ -83,7 +83,7 @@ float activate(Activation activation, float x) {
       return static_cast<float>(v / (1.0 + std::exp(-v)));
     case Activation::kGelu:
       return static_cast<float>(0.5 * v * std::erfc(-v * M_SQRT1_2));
-    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 is the sigmoid of 2u, which does not cancel
+    case Activation::kGeluTanh:  // (1 + tanh(u)) / 2 equals sigmoid(2u), which has no cancellation
       return static_cast<float>(v / (1.0 + std::exp(-M_SQRT2 * M_2_SQRTPI * (v + 0.044715 * v * v * v))));
     case Activation::kRelu:
       return x < 0.0f ? 0.0f : x;
@@ -123,12 +123,12 @@ const MatmulKernels& kernels_of(const Ctx& ctx, const Weight& weight) {
   return kernels->second;
 }
 
-// fp32, or what products of this device may give (output_type).
+// Checks for fp32 or a type that this device's matmuls may return (output_type).
 void check_given(const Ctx& ctx, const Tensor& tensor, const char* name) {
   if (tensor.dtype == &kFloat32) return;
   const auto kernels = ctx.ops.matmul.find(&kBFloat16);
   const bool given = kernels != ctx.ops.matmul.end() && kernels->second.output_type != nullptr;
-  CHECK(tensor.dtype == &kBFloat16 && given, "{} is {}, which no product gives here", name, tensor.dtype->name);
+  CHECK(tensor.dtype == &kBFloat16 && given, "{} is {}, which no matmul returns here", name, tensor.dtype->name);
 }
 
 }  // namespace
@@ -321,7 +321,7 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
     CHECK(rows >= 0 && args.kv_len[s] >= rows, "sequence {}: {} rows, kv_len {}", s, rows, args.kv_len[s]);
     const int64_t used = rows == 0 ? 0 : (args.kv_len[s] + block_size - 1) / block_size;
     CHECK(used <= args.block_table_stride, "sequence {} needs {} blocks of {}", s, used, args.block_table_stride);
-    // Blocks that slid out of the window may be gone: only those a row can see must exist.
+    // Blocks that slid out of the window may be freed. Only blocks that a row attends to must exist.
     const int64_t position = args.kv_len[s] - rows;
     int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) / block_size : 0;
     if (args.chunk > 0) first = position / args.chunk * args.chunk / block_size;

@@ -1,10 +1,14 @@
-// The one seam between models and hardware: a table of operations per device (style G11). Layers call the free
-// functions of this header, which check shapes and types once and jump through the slot; kernels register themselves
-// (Provide) and are never included from above. An empty slot means "this device cannot": asked at load, not in a step.
+// The contract between models and hardware: one table of operations (ops) per device.
 //
-// Conventions: activations are fp32 unless a shape comment says otherwise. `tokens` rows of a step are a flat batch
-// of sequences (batch/batch.h). Every op gives a row the same bits whatever other rows are in the batch: sums run in an
-// order that depends only on the row's own data. That is what makes prefix reuse, chunking and batching exact.
+// Layers call the free functions of this header. They check shapes and types, then call the kernel in the table's slot.
+// Backends register themselves (base/registry.h); code above this layer never includes kernels. A backend fills every
+// slot of its table.
+// A backend may lack matmuls for some weight types (Ops::matmul); loading a model throws for those, a step never does.
+//
+// Conventions: activations are fp32 unless a shape comment says otherwise. The `tokens` rows of a step are a flat batch
+// of sequences (batch/batch.h). On a batch-invariant backend (Capabilities::batch_invariant) every op computes the same
+// bits for a row whatever other rows are in the batch: sums run in an order that depends only on the row's own data.
+// Prefix reuse, chunked prefill and batching therefore do not change results there.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +28,16 @@ namespace sluice::ops {
 struct SampleArgs;  // ops/sample.h
 struct FeedSampledArgs;
 
-// What a product may do to its inputs beyond the rounding its kernels do anyway. Kernels of few rows need not.
+// The extra rounding a matmul may apply to its inputs, beyond what its kernels always do. Kernels for few rows may skip
+// it.
 enum class InputRounding {
   kNone,
-  kFp8PerRow,    // to 8-bit floats (E4M3), a scale per row; of weights whose outputs have one scale each
-  kFp8PerGroup,  // the same with a scale per 128 inputs of a row
+  kFp8PerRow,    // rounds to 8-bit floats (E4M3) with one scale per row; for weights with one scale per output
+  kFp8PerGroup,  // rounds to 8-bit floats (E4M3) with one scale per 128 inputs of a row
 };
 
-// A view of a weight matrix [n, k] in the layout its device multiplies best: MatmulKernels::packed_bytes(n, k) of
-// memory that somebody else owns.
+// A view of a weight matrix [n, k], packed in the layout that its device multiplies fastest. The view does not own its
+// memory, which is MatmulKernels::packed_bytes(n, k) long.
 struct Weight {
   DType dtype = nullptr;  // the type the matrix is stored in
   int64_t n = 0;          // outputs
@@ -41,59 +46,60 @@ struct Weight {
   InputRounding inputs = InputRounding::kNone;
 };
 
-// Layouts are sequences of whole panels: outputs from a multiple of this on begin at packed_bytes(that many, k), so
-// that stacked matrices (experts, heads) are windows of one weight.
+// Outputs per packed panel. Layouts are sequences of whole panels: if `begin` is a multiple of this number, output
+// `begin` starts at byte packed_bytes(begin, k). Stacked matrices (experts, heads) are therefore windows of one weight.
 inline constexpr int64_t kWeightPanel = 16;
 
 // out[t, :] = (accumulate ? out[t, :] : 0) + x[t, :] * weight^T + bias
 struct MatmulArgs {
-  Tensor out;  // [tokens, n] fp32, or what output_type() says, then without bias and accumulation
-  Tensor x;    // [tokens, k] fp32, or what input_type() says
+  Tensor out;  // [tokens, n] fp32, or output_type() if there is neither bias nor accumulation
+  Tensor x;    // [tokens, k] fp32 or input_type()
   const Weight* weight = nullptr;
   const float* bias = nullptr;  // [n] or null
   bool accumulate = false;      // adds into out: the residual stream
 };
 
-// How rows choose among experts (Shazeer et al. 2017, arXiv:1701.06538). The top_k of highest score are taken, the
-// lower one first among equals; their weights are these scores, then normalized and scaled.
+// How each row selects its experts (Shazeer et al. 2017, arXiv:1701.06538). A row selects the top_k experts with the
+// highest scores; among equal scores the lower index wins. The weights are these scores, then normalized and scaled.
 struct Routing {
   enum class Score {
-    kSoftmax,  // over all experts
+    kSoftmax,  // softmax over all experts
     kSigmoid,
-    kSparseMixer,  // the two largest logits, each by its share of a softmax over the logits close to it (Phi-3.5 MoE,
-                   // arXiv:2409.12136)
+    kSparseMixer,  // the two largest logits; the score is a logit's share of a softmax over the logits close to it
+                   // (Phi-3.5 MoE, arXiv:2409.12136)
   };
   int top_k = 0;
   Score score = Score::kSoftmax;
-  // Only experts of the `top_groups` best groups are taken (DeepSeek-V2, arXiv:2405.04434). A group is as good as the
-  // sum of its `group_best` best experts.
+  // Only experts in the `top_groups` best groups can be selected (DeepSeek-V2, arXiv:2405.04434). A group's score is
+  // the sum of its `group_best` highest expert scores.
   int groups = 1;
   int top_groups = 1;
   int group_best = 2;
-  bool normalize = false;     // weights are divided by their sum,
-  float smallest_sum = 0.0f;  // or by this if that is more
-  float scale = 1.0f;         // of the weights
-  float jitter = 0.0f;        // kSparseMixer: how close, as half of the relative distance
+  bool normalize = false;     // divides the weights by max(their sum, smallest_sum)
+  float smallest_sum = 0.0f;  // lower bound of the divisor
+  float scale = 1.0f;         // factor applied to the weights
+  float jitter = 0.0f;        // kSparseMixer: half of the relative distance within which a logit counts as close
 };
 
 struct RouteArgs {
   Tensor experts;                     // out: [rows, top_k] int32, ascending in a row
   Tensor weights;                     // out: [rows, top_k] fp32
   Tensor logits;                      // [rows, experts] fp32
-  const float* correction = nullptr;  // [experts] added to the scores for the choice alone (arXiv:2412.19437), or null
+  const float* correction = nullptr;  // [experts] or null: added to the scores for selection only (arXiv:2412.19437)
   Routing routing{};
 };
 
-// Sorts what rows chose by expert, rows ascending. Row r's j-th choice is entry r * top_k + j.
+// Sorts the entries by expert, then by row, ascending. An entry is one selected expert of one row: the j-th expert of
+// row r is entry r * top_k + j. A place is an index in the sorted order.
 struct GroupByExpertArgs {
   Tensor experts;  // [rows, top_k] int32
   Tensor entries;  // out: [rows * top_k] int32: the entry at each place
   Tensor rows;     // out: [rows * top_k] int32: the row at each place
   Tensor places;   // out: [rows * top_k] int32: the place of each entry
-  Tensor starts;   // out: [experts + 1] int32: expert e owns the places starts[e] .. starts[e + 1]
+  Tensor starts;   // out: [experts + 1] int32: expert e owns the places starts[e] .. starts[e + 1] - 1
 };
 
-// Matrices of one shape [n, k] as windows of one weight, each at a multiple of this many outputs.
+// The distance, in outputs, between stacked matrices of shape [n, k] that are windows of one weight.
 constexpr int64_t stacked_outputs(int64_t n) { return (n + kWeightPanel - 1) / kWeightPanel * kWeightPanel; }
 
 // out[i, :] = x[rows[i], :] * weight_e^T + bias_e for the expert e that owns place i.
@@ -101,14 +107,14 @@ struct ExpertMatmulArgs {
   Tensor out;                      // [places, n] fp32
   Tensor x;                        // [any, k] fp32
   Tensor rows{};                   // [places] int32; empty: rows[i] = i
-  Tensor gathered{};               // scratch beside rows: [places, k] fp32, for devices that gather first
+  Tensor gathered{};               // scratch [places, k] fp32 for devices that gather `rows` first
   Tensor starts;                   // [experts + 1] int32
   const Weight* weight = nullptr;  // [experts * stacked_outputs(n), k]
   const float* bias = nullptr;     // [experts, n] or null
 };
 
-// A matrix per head: out[t, h, :] = x[t, h, :] * weight_h^T. Head h reads k columns of x from h * x_stride on, and
-// writes n columns of out from h * out_stride on.
+// A matmul with one matrix per head: out[t, h, :] = x[t, h, :] * weight_h^T. Head h reads the k columns of x that start
+// at h * x_stride. It writes the n columns of out that start at h * out_stride.
 struct HeadMatmulArgs {
   Tensor out;  // [tokens, (heads - 1) * out_stride + n or more] fp32
   Tensor x;    // [tokens, (heads - 1) * x_stride + k or more] fp32
@@ -124,33 +130,33 @@ struct CombineArgs {
   Tensor out;      // [rows, n] fp32
   Tensor x;        // [rows * top_k, n] fp32
   Tensor weights;  // [rows, top_k] fp32
-  Tensor places;   // [rows * top_k] int32; empty: x is in the order of the entries
+  Tensor places;   // [rows * top_k] int32; if empty, x is in the order of the entries
   bool accumulate = false;
 };
 
-// Keys or values in the paged cache, [blocks, kv_heads, block_size, dim] fp32, bf16 or fp16, or as
-// Backend::narrow_caches says: E4M3, or int8, of which every vector has a scale: its numbers times this. The scale is
-// the vector's largest magnitude / 127, NaN where an element is not finite.
+// Keys or values in the paged cache: [blocks, kv_heads, block_size, dim] fp32, bf16 or fp16, or one of the 8-bit types
+// in Capabilities::narrow_caches. An int8 vector has a scale, and its elements are code * scale. The scale is the
+// vector's largest magnitude / 127; it is NaN if any element is not finite.
 struct CacheTensor : Tensor {
-  float* scales = nullptr;  // of int8: [blocks, kv_heads, block_size]
+  float* scales = nullptr;  // for int8: [blocks, kv_heads, block_size]
 
   CacheTensor() = default;
   CacheTensor(const Tensor& tensor, float* scales = nullptr) : Tensor(tensor), scales(scales) {}
 };
 
-// RMSNorm of the vector of every head by itself (rms_norm); weight [head_dim], null: none.
+// RMSNorm of each head's vector on its own (see rms_norm); weight [head_dim], or null for no norm.
 struct HeadNorm {
   const float* weight = nullptr;
   float eps = 0.0f;
 };
 
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
-// Without k (an empty tensor) only q is rotated and v and the caches are not looked at but for head_dim.
+// If k is empty, the op only rotates q; it ignores v, and uses the caches only for head_dim.
 struct RopeStoreArgs {
-  Tensor q;        // [tokens, heads * head_dim] fp32 or what output_type() says, rotated in place
+  Tensor q;        // [tokens, heads * head_dim] fp32 or output_type(), rotated in place
   Tensor k;        // [tokens, kv_heads * head_dim] of the same type
   Tensor v;        // [tokens, kv_heads * value_dim] of the same type
-  Tensor cos_sin;  // [positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; empty: no rotation
+  Tensor cos_sin;  // [positions, rotary_dim] fp32: rotary_dim/2 cosines, then as many sines; empty: no rotation
   bool interleaved = false;     // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
   CacheTensor k_cache;          // [blocks, kv_heads, block_size, head_dim]
   CacheTensor v_cache;          // [blocks, kv_heads, block_size, value_dim]
@@ -159,14 +165,14 @@ struct RopeStoreArgs {
   HeadNorm q_norm{}, k_norm{};  // applied before the rotation; needs fp32 rows unless normalizes_heads()
 };
 
-// The same for latent attention (DeepSeek-V2, arXiv:2405.04434): one cached vector [latent, rotary] per token, of which
-// only the rotary columns are rotated, and queries that consist alike.
+// RopeStoreArgs for latent attention (DeepSeek-V2, arXiv:2405.04434). The cache holds one vector [latent, rotary] per
+// token, and each head's query has the same layout. Only the rotary columns are rotated.
 struct LatentStoreArgs {
-  Tensor q;        // [tokens, heads * (latent + rotary)] fp32: the rotary columns of every head are written
-  Tensor q_rope;   // [tokens, heads * rotary] fp32: what they are before the rotation
+  Tensor q;        // [tokens, heads * (latent + rotary)] fp32: the op writes the rotary columns of every head
+  Tensor q_rope;   // [tokens, heads * rotary] fp32: the rotary columns before the rotation
   Tensor latent;   // [tokens, latent] fp32
   Tensor k_rope;   // [tokens, rotary] fp32
-  Tensor cos_sin;  // [positions, rotary] fp32, as above
+  Tensor cos_sin;  // [positions, rotary] fp32, as in RopeStoreArgs
   bool interleaved = false;
   CacheTensor k_cache;  // [blocks, 1, block_size, latent + rotary]
   Indices positions;    // [tokens] rows of cos_sin
@@ -175,14 +181,14 @@ struct LatentStoreArgs {
 
 // Attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
 // Gimelshein 2018, arXiv:1805.02867; paging: Kwon et al. 2023, arXiv:2309.06180). k and v of this step are already in
-// the cache. Sequence s owns rows query_start[s] .. query_start[s+1]; its last row is at position kv_len[s] - 1.
-// A causal row sees the positions up to its own, any other row all kv_len[s] of its sequence.
+// the cache. Sequence s owns rows query_start[s] .. query_start[s + 1] - 1; its last row is at position kv_len[s] - 1.
+// With `causal`, a row attends to the positions up to its own; otherwise to all kv_len[s] positions of its sequence.
 struct AttentionArgs {
-  Tensor out;             // [tokens, heads * value_dim] fp32, or of take_rows() in 16 bits that input_type() says
-  Tensor q;               // [tokens, heads * head_dim] fp32 or what output_type() says, rotated
+  Tensor out;             // [tokens, heads * value_dim] fp32, or rows from take_rows() in a 16-bit input_type()
+  Tensor q;               // [tokens, heads * head_dim] fp32 or output_type(), rotated
   CacheTensor k_cache;    // [blocks, kv_heads, block_size (a multiple of 8), head_dim]
-  CacheTensor v_cache;    // [blocks, kv_heads, block_size, value_dim]; empty: values are the
-  int64_t value_dim = 0;  // first value_dim columns of the keys
+  CacheTensor v_cache;    // [blocks, kv_heads, block_size, value_dim]; if empty, values are the keys' first columns
+  int64_t value_dim = 0;  // columns of a value
   Indices query_start;    // [sequences + 1]
   Indices kv_len;         // [sequences] tokens in the cache after this step
   Indices block_table;    // [sequences, block_table_stride]
@@ -190,44 +196,46 @@ struct AttentionArgs {
   int heads = 0;  // query heads; head h reads kv head h / (heads / kv_heads)
   float scale = 1.0f;
   bool causal = true;
-  int window = 0;                       // > 0: a row sees only positions less than `window` away from its own
-  int chunk = 0;                        // > 0: causal, and only those of its own chunk, [i * chunk, (i + 1) * chunk)
+  int window = 0;                       // > 0: a row attends only to positions less than `window` away from its own
+  int chunk = 0;                        // > 0: causal, within the row's own chunk [i * chunk, (i + 1) * chunk)
   float soft_cap = 0.0f;                // > 0: scores become cap * tanh(score / cap)
   const float* sinks = nullptr;         // [heads] extra logit in the softmax's denominator, or null
   const float* alibi_slopes = nullptr;  // [heads] or null: adds slope * (key position - query position); causal only
-  // [heads, 2 * relative_reach + 1] or null: adds the entry of the distance key position - query position, distances
-  // from -relative_reach to relative_reach; further ones count as these.
+  // [heads, 2 * relative_reach + 1] or null: adds the entry for the distance (key position - query position) to the
+  // score. Entries run from distance -relative_reach to relative_reach; distances beyond are clamped to that range.
   const float* relative_bias = nullptr;
   int relative_reach = 0;
 };
 
-// One vector of every sequence: out[s, :] from the rows query_start[s] .. query_start[s + 1] of x.
+// Reduces each sequence to one vector: out[s, :] from the rows query_start[s] .. query_start[s + 1] - 1 of x.
 enum class Pooling { kFirst, kLast, kMean, kWeightedMean, kMax, kMeanSqrtLength };
 struct PoolingArgs {
   Tensor out;           // [sequences, n] fp32
   Tensor x;             // [rows, n] fp32
   Indices query_start;  // [sequences + 1], no sequence is empty
-  // kMean: the sum, rows ascending, divided by their number; kMeanSqrtLength: by its root. kWeightedMean: row i counts
-  // i + 1 times (SGPT: Muennighoff 2022, arXiv:2202.08904).
+  // kMean divides the sum of the rows, ascending, by their number; kMeanSqrtLength divides it by the square root of
+  // that number. In kWeightedMean row i has weight i + 1 (SGPT: Muennighoff 2022, arXiv:2202.08904).
   Pooling pooling = Pooling::kMean;
 };
 
 // The sequences of a flat batch, for ops that carry a state from row to row. Sequence s owns rows query_start[s] ..
-// query_start[s+1] and the row slots[s] of a state tensor, which no other sequence of the batch owns. Where these are
-// all the rows it has had (kv_len[s] is their number), its state begins as zeros, whatever the slot holds. After the op
-// the slot holds the state after the sequence's last row, in fp32: the next step goes on as if it were the same one.
+// query_start[s + 1] - 1, and row slots[s] of a state tensor, which no other sequence of the batch owns.
+// If this step has all the sequence's rows so far (kv_len[s] is their number), its state starts as zeros, whatever the
+// slot holds. After the op the slot holds the fp32 state after the sequence's last row. Splitting a sequence into steps
+// therefore gives the same result as one step.
 struct Sequences {
   Indices query_start;  // [sequences + 1]
-  Indices kv_len;       // [sequences] tokens so far, this step's included
+  Indices kv_len;       // [sequences] tokens so far, including this step's
   Indices slots;        // [sequences]
 };
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kTanh, kSigmoid, kIdentity };
-// Hugging Face's names (hidden_act).
+// Takes Hugging Face's names (hidden_act); nullopt for unknown ones.
 std::optional<Activation> parse_activation(std::string_view name);
 float activate(Activation activation, float x);  // scalar reference
 
-// Functions of an element and one positive parameter p: x * p, min(max(x, -p), p), p * tanh(x / p).
+// Functions of an element x and one positive parameter p: kScale is x * p, kClamp is min(max(x, -p), p), kSoftCap is
+// p * tanh(x / p).
 enum class Map { kScale, kClamp, kSoftCap };
 
 // xIELU (Huang and Schlag 2024, arXiv:2411.13010): alpha_p x^2 + beta x above zero, else
@@ -239,9 +247,9 @@ struct Xielu {
 inline constexpr int kMaxConvWidth = 16;
 
 // Depthwise causal convolution over time: out[t, :] = activation(bias + sum over j of weight[j, :] * x[t - width + 1 +
-// j, :]), j ascending. The state is the last width - 1 inputs, the oldest first.
+// j, :]), j ascending. The state is the last width - 1 inputs, oldest first.
 struct CausalConvArgs {
-  Tensor out;                     // [tokens, channels] fp32, not x
+  Tensor out;                     // [tokens, channels] fp32; must not be x
   Tensor x;                       // [tokens, channels] fp32
   Tensor state;                   // [slots, (width - 1) * channels] fp32
   int width = 0;                  // 1 .. kMaxConvWidth
@@ -251,13 +259,13 @@ struct CausalConvArgs {
   Sequences sequences;
 };
 
-// Selective scan (Mamba: Gu and Dao 2023, arXiv:2312.00752). For every channel c and every i below n:
+// Selective scan (Mamba: Gu and Dao 2023, arXiv:2312.00752). For every channel c and every i < n:
 //   h[i] = exp(dt[t, c] * a[i, c]) * h[i] + dt[t, c] * b[t, i] * x[t, c]
 //   out[t, c] = sum over i of c[t, i] * h[i] + d[c] * x[t, c]
 struct SelectiveScanArgs {
   Tensor out;                // [tokens, channels] fp32; may be x
   Tensor x;                  // [tokens, channels] fp32
-  Tensor dt;                 // [tokens, channels] fp32, the steps' sizes
+  Tensor dt;                 // [tokens, channels] fp32 step sizes
   Tensor b, c;               // [tokens, n] fp32
   const float* a = nullptr;  // [n, channels]
   const float* d = nullptr;  // [channels] or null
@@ -265,15 +273,15 @@ struct SelectiveScanArgs {
   Sequences sequences;
 };
 
-// The scan with one decay per head (state space duality, Mamba 2: Dao and Gu 2024, arXiv:2405.21060), which without
-// dt and d is linear attention with a decay (Lightning Attention: Qin et al. 2024, arXiv:2401.04658). For a head h of
-// group g = h / (heads / groups), every i below n and every p below dim:
+// The scan with one decay per head (state space duality, Mamba 2: Dao and Gu 2024, arXiv:2405.21060). Without dt and d
+// it is linear attention with a decay (Lightning Attention: Qin et al. 2024, arXiv:2401.04658). For a head h of
+// group g = h / (heads / groups), every i < n and every p < dim:
 //   s[i, p] = exp(dt[t, h] * a[h]) * s[i, p] + dt[t, h] * b[t, g, i] * x[t, h, p]
 //   out[t, h, p] = sum over i of c[t, g, i] * s[i, p] + d[h] * x[t, h, p]
 struct HeadScanArgs {
   Tensor out;                // [tokens, heads * dim] fp32; may be x
   Tensor x;                  // [tokens, heads * dim] fp32
-  Tensor dt;                 // [tokens, heads] fp32, or empty: 1
+  Tensor dt;                 // [tokens, heads] fp32; if empty, 1 everywhere
   Tensor b, c;               // [tokens, groups * n] fp32
   const float* a = nullptr;  // [heads]
   const float* d = nullptr;  // [heads] or null
@@ -283,8 +291,8 @@ struct HeadScanArgs {
   Sequences sequences;
 };
 
-// The gated delta rule (Yang et al. 2024, arXiv:2412.06464; with a decay for every channel of the keys it is that of
-// Kimi Linear, arXiv:2510.26692). For a head h, its keys' head g = h / (heads / key_heads), every i below key_dim:
+// The gated delta rule (Yang et al. 2024, arXiv:2412.06464). With one decay per key channel it is Kimi Linear's
+// (arXiv:2510.26692). For a head h with key head g = h / (heads / key_heads), and every i < key_dim:
 //   s[i, :] = exp(dt[t, h] * a[h]) * s[i, :]          or exp(dt[t, h, i] * a[h])
 //   r = beta[t, h] * (v[t, h, :] - sum over i of k[t, g, i] * s[i, :])
 //   s[i, :] = s[i, :] + k[t, g, i] * r
@@ -305,7 +313,7 @@ struct DeltaRuleArgs {
 // The real-gated linear recurrent unit (Griffin: De et al. 2024, arXiv:2402.19427). For every channel:
 //   log_a = rate * sigmoid(recurrent_gate[t] + recurrent_bias)
 //   h = exp(log_a) * h + sqrt(1 - exp(2 * log_a)) * sigmoid(input_gate[t] + input_bias) * x[t]
-// but for the first row of all, whose input is not scaled by the root.
+// The sequence's first row is an exception: its input is not scaled by the square root.
 struct GatedLruArgs {
   Tensor out;                             // [tokens, channels] fp32: h; may be x
   Tensor x;                               // [tokens, channels] fp32
@@ -320,14 +328,15 @@ struct GatedLruArgs {
 struct MatmulKernels {
   size_t (*packed_bytes)(int64_t n, int64_t k) = nullptr;
   // Writes rows [row, row + from.rows()) of the [n, k] matrix `into`; `from` is [rows, k] of any plain float type.
-  // Rows may come in any order and from several source tensors (q, k and v of one fused weight), each row once; those
-  // that never come are zero, as the memory was.
+  // Calls may write the rows in any order and from several tensors (q, k and v of one fused weight), each row once.
+  // Rows that are never written stay zero, because the memory is zeroed.
   void (*pack)(Queue& queue, const Weight& into, int64_t row, const Tensor& from) = nullptr;
   void (*matmul)(Queue& queue, const MatmulArgs& args) = nullptr;
-  // How these kernels see x. 0: as fp32, or rounded to the type of the weights. Else every so many inputs of a row are
-  // rounded to the nearest multiples (-127 .. 127) of their largest magnitude / 127; products and sums are fp32.
+  // The rounding of x in these kernels. 0: x is fp32, or rounded to the type of the weights. Otherwise each block of
+  // this many inputs of a row is rounded to the nearest multiples (-127 .. 127) of its largest magnitude / 127;
+  // multiplications and sums are fp32.
   int int8_block = 0;
-  // See ops::input_type and ops::output_type; null: fp32.
+  // See ops::input_type and ops::output_type; null means fp32.
   DType (*input_type)(const Queue& queue, const Weight& weight, int64_t rows) = nullptr;
   DType (*output_type)(const Queue& queue, const Weight& weight, int64_t rows) = nullptr;
 };
@@ -337,7 +346,7 @@ inline Weight window(const MatmulKernels& kernels, const Weight& weight, int64_t
   return {.dtype = weight.dtype, .n = n, .k = weight.k, .data = weight.data + kernels.packed_bytes(begin, weight.k)};
 }
 
-// The op table: one function per op, the same for all backends. Every slot of a backend is filled.
+// The op table: one function per op, with the same signatures on all backends. A backend fills every slot.
 struct OpTable {
   void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
   void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
@@ -373,33 +382,29 @@ struct OpTable {
   void (*combine)(Queue&, const CombineArgs&) = nullptr;
 };
 
-// One slot of OpTable, for code that goes through all of them: timing, tests, inspection.
+// One slot of OpTable, for code that visits all of them: timing, tests, inspection.
 template <class Member>
 struct Slot {
   const char* name;
   Member member;
 };
 
-// SLOT(name) for every slot, in the order of OpTable.
-#define SLUICE_OP_SLOTS(SLOT)                                                                                         \
-  SLOT(embed)                                                                                                         \
-  SLOT(rms_norm)                                                                                                      \
-  SLOT(layer_norm)                                                                                                    \
-  SLOT(match_rms)                                                                                                     \
-  SLOT(gaussian_top_k)                                                                                                \
-  SLOT(glu)                                                                                                           \
-  SLOT(clamped_glu)                                                                                                   \
-  SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store)               \
-      SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule)      \
-          SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
-              SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
+// Expands SLOT(name) for every slot, in the order of OpTable.
+// clang-format off
+#define SLUICE_OP_SLOTS(SLOT) \
+  SLOT(embed) SLOT(rms_norm) SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(glu) SLOT(clamped_glu) \
+  SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
+  SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
+  SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
+  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
+// clang-format on
 
 #define SLUICE_SLOT(name) \
   , Slot<decltype(&OpTable::name)> { #name, &OpTable::name }
 inline constexpr auto kSlots =
     std::apply([](int, auto... slots) { return std::tuple{slots...}; }, std::tuple{0 SLUICE_OP_SLOTS(SLUICE_SLOT)});
 #undef SLUICE_SLOT
-// A slot that the list lacks fails here.
+// Fails if the list lacks a slot.
 static_assert(sizeof(OpTable) == std::tuple_size_v<decltype(kSlots)> * sizeof(void (*)()));
 
 // The function type of a slot: `SlotFunction<&OpTable::copy> copy;` declares a kernel of that signature.
@@ -412,18 +417,19 @@ struct SlotTraits<F * OpTable::*> {
 template <auto Member>
 using SlotFunction = typename SlotTraits<decltype(Member)>::Function;
 
-// The ops of a device, its matmuls by the type that weights are stored in, and what its fused ops fuse. The checked
-// calls below compose what a device does not fuse from other ops, so that layers need not ask.
+// The ops of a device: the table, the matmul kernels by the type of the stored weights, and which fused operations the
+// kernels support. If a device does not fuse an operation, the checked calls below compose it from other ops, so layers
+// need not ask.
 struct Ops : OpTable {
   std::map<DType, MatmulKernels> matmul;
-  bool gathers_rows = false;  // the slot expert_matmul takes ExpertMatmulArgs::rows
-  // Whether the slot rope_store takes norms of heads, for such a rotation and cache. Null: never.
+  bool gathers_rows = false;  // the kernel in slot expert_matmul accepts ExpertMatmulArgs::rows
+  // Returns whether the kernel in slot rope_store applies head norms for this rotation and cache. Null: never.
   bool (*normalizes_heads)(const Tensor& cos_sin, bool interleaved, const CacheTensor& keys) = nullptr;
 };
 
-// What a layer needs to run: where, on which threads, into which memory.
+// What a layer needs to run: the ops, the queue they run on, and memory for activations. Does not own them.
 struct Ctx {
-  const Ops& ops;  // of the queue's device, or a wrapper of them (ops/timed.h)
+  const Ops& ops;  // the ops of the queue's device, or a wrapper around them (ops/timed.h)
   Queue& queue;
   Arena& arena;
 
@@ -431,39 +437,43 @@ struct Ctx {
   Ctx(const Ops& ops, Queue& queue, Arena& arena) : ops(ops), queue(queue), arena(arena) {}
 };
 
-// What a product of `rows` rows would round its inputs to: whoever writes them may write that type instead of fp32,
-// into take_rows(), and saves reading them again. And a type that costs little where the results are read by ops whose
-// own results are rounded (the halves of a gated unit; queries, keys and values). fp32 where the device has nothing to
-// gain.
+// Returns the type that a matmul of `rows` rows rounds its inputs to. The op that produces the inputs may write that
+// type, into rows from take_rows(), instead of fp32; the matmul then need not convert them. Returns fp32 if the device
+// gains nothing.
 DType input_type(const Ctx&, const Weight& weight, int64_t rows);
+// Returns the type that a matmul of `rows` rows may write where only ops that round their own results read it: gate and
+// up of a gated unit; queries, keys and values. The loss of precision is then small. Returns fp32 if the device gains
+// nothing.
 DType output_type(const Ctx&, const Weight& weight, int64_t rows);
-// Whether rope_store applies norms of heads itself, also to rows of output_type(). Otherwise it calls rms_norm first,
-// which needs fp32.
+// Returns whether rope_store applies head norms itself; it then accepts rows of output_type(). Otherwise it calls
+// rms_norm first, which needs fp32.
 bool normalizes_heads(const Ctx&, const Tensor& cos_sin, bool interleaved, const CacheTensor& keys);
 
-// Dense rows in memory for as many of fp32, of the arena or of a tensor that is not needed as it was. Behind rows of
-// 8-bit floats (E4M3) lie their scales: a row is scale times its numbers.
+// take_rows returns dense rows of `type` in arena memory that would hold as many rows of fp32. rows_in returns them in
+// the memory of an fp32 tensor whose contents are no longer needed. The scales of 8-bit float rows (E4M3) follow the
+// rows, one per row: an element is its code times the scale. row_scales returns them.
 Tensor take_rows(Ctx&, DType type, int64_t rows, int64_t columns);
 Tensor rows_in(const Tensor& memory, DType type);
 inline float* row_scales(const Tensor& rows) {
   return reinterpret_cast<float*>(rows.data + rows.shape[0] * rows.shape[1]);
 }
 
-// Checked calls. Shapes as above; each CHECKs them (a mismatch is a bug of the layer, not of the input).
+// Checked calls. Each one CHECKs the shapes given above: a mismatch is a bug in the layer, not an error in the input.
 void embed(Ctx&, Tensor out, const Tensor& table, Indices ids);  // out[i, :] = fp32(table[ids[i], :])
-// out = x / rms(x) * (weight + weight_offset) per vector of the last dimension; x and out may be the same, and may be
-// strided [rows, cols] or [rows, groups, cols] (the heads of a row); weight may be null (no scale). out is fp32, or of
-// take_rows() in a type that input_type() says.
+// out = x / rms(x) * (weight + weight_offset) for each vector of the last dimension. x and out may be the same tensor.
+// They may be strided [rows, cols] or [rows, groups, cols] (the heads of a row). weight may be null (no scale). out is
+// fp32, or rows from take_rows() of input_type().
 void rms_norm(Ctx&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset = 0.0f);
 void layer_norm(Ctx&, Tensor out, Tensor x, const float* weight, const float* bias, float eps);  // either may be null
-// Rows of x are scaled to the length of those of `like`: x *= sqrt(mean(like^2) / max(mean(x^2), floor)).
+// Scales each row of x to the root mean square of the same row of `like`:
+// x *= sqrt(mean(like^2) / max(mean(x^2), floor)).
 void match_rms(Ctx&, Tensor x, Tensor like, float floor);
-// Keeps about the largest values of every row, were it normally distributed, less the least of them: x = max(x - (mean
-// + deviations * std), 0), std with divisor n (Gemma 3n).
+// Sparsifies each row by a threshold: x = max(x - (mean + deviations * std), 0), where std has divisor n (Gemma 3n).
+// For normally distributed rows this keeps about a fixed share of the values, the largest ones.
 void gaussian_top_k(Ctx&, Tensor x, float deviations);
 void glu(Ctx&, Tensor out, Tensor gate_up,
-         Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n]: gate columns, then up. out is
-                                  // as in rms_norm, gate_up fp32 or what output_type() says
+         Activation activation);  // out = act(gate) * up; gate_up is [tokens, 2n], gate columns first, in fp32 or
+                                  // output_type(). The types of out are those of rms_norm
 // out = g * sigmoid(alpha * g) * (u + 1) with g = min(gate, limit) and u = min(max(up, -limit), limit) (gpt-oss)
 void clamped_glu(Ctx&, Tensor out, Tensor gate_up, float alpha, float limit);
 void unary(Ctx&, Tensor x, Activation activation);                                         // in place
@@ -484,8 +494,8 @@ void head_scan(Ctx&, const HeadScanArgs& args);
 void delta_rule(Ctx&, const DeltaRuleArgs& args);
 void gated_lru(Ctx&, const GatedLruArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, Indices rows);
-void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // int32 that an op wrote
-// x[pairs[1], ...] = x[pairs[0], ...], then the same of pairs[2] and pairs[3], and so on; x is of a plain type.
+void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // `rows` is an int32 tensor that an op wrote
+// x[pairs[1], ...] = x[pairs[0], ...], then x[pairs[3], ...] = x[pairs[2], ...], and so on; x is of a plain type.
 void copy_rows(Ctx&, Tensor x, Indices pairs);
 void sample(Ctx&, const SampleArgs& args);
 void feed_sampled(Ctx&, const FeedSampledArgs& args);

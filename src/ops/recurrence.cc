@@ -1,4 +1,4 @@
-// Checked calls of the ops that carry a state from row to row, and of the gates around them.
+// Checked calls of the ops that carry a state from row to row, and of the related gates.
 #include "ops/checks.h"
 
 namespace sluice::ops {

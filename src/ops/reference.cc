@@ -1,5 +1,5 @@
-// The scalar reference: the plainest statement of what each op computes, and the referee of every other backend.
-// Sums run in double precision and in index order; weights stay row-major. It is meant to be right, not fast.
+// The scalar reference: the simplest implementation of each op, against which tests compare every other backend. Sums
+// run in double precision and in index order; weights stay row-major. It is written to be correct, not fast.
 #include "ops/reference.h"
 
 #include <algorithm>

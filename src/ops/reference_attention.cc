@@ -1,4 +1,4 @@
-// Scalar reference of the ops on the paged cache: rotation with store, and attention by a plain two-pass softmax.
+// Scalar reference of the ops on the paged cache: rope_store, latent_store, and attention with a two-pass softmax.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace sluice::ops::reference {
 namespace {
 
-// Which vector of a cache [blocks, kv_heads, block_size, dim] is that of one kv head at `slot`.
+// Returns the index of the vector of one kv head at `slot` in a cache [blocks, kv_heads, block_size, dim].
 int64_t vector_of(const CacheTensor& cache, int64_t slot, int64_t head) {
   const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2];
   return (slot / block_size * kv_heads + head) * block_size + slot % block_size;
@@ -28,7 +28,7 @@ void store(const CacheTensor& cache, int64_t slot, int64_t head, const float* fr
   }
 }
 
-// The vector's first elements.
+// Decodes the first elements of the vector.
 void load(const CacheTensor& cache, int64_t slot, int64_t head, std::vector<float>& to) {
   const int64_t vector = vector_of(cache, slot, head);
   if (cache.dtype != &kInt8) return to_float(cache.dtype, address(cache, vector), to.data(), to.size());
@@ -59,7 +59,7 @@ class Row {
     if (args.window > 0) last_ = std::min<int64_t>(last_, position + args.window - 1);
   }
 
-  // One head: `q` is [head_dim], `out` [value_dim].
+  // Computes one head: `q` is [head_dim], `out` is [value_dim].
   void attend(const float* q, float* out, int64_t head) const {
     const int64_t kv_head = head / (args_.heads / args_.k_cache.shape[1]);
     const int64_t keys = last_ + 1 - first_;
@@ -118,7 +118,7 @@ float encode_int8(const float* from, int8_t* to, int64_t count) {
   }
   std::fill_n(to, count, int8_t{0});
   if (!finite) return NAN;
-  const float inverse = 127.0f / top;  // infinite where the scale is next to nothing, as are the elements
+  const float inverse = 127.0f / top;  // may be infinite if all elements are tiny
   if (top == 0 || std::isinf(inverse)) return 0;
   for (int64_t i = 0; i < count; ++i) to[i] = static_cast<int8_t>(std::nearbyint(from[i] * inverse));
   return top / 127.0f;

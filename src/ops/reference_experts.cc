@@ -1,5 +1,5 @@
-// Reference of the ops on experts and heads. route and group_by_expert are plain host code that every CPU backend uses;
-// the products are one call of the reference's matmul per matrix.
+// Reference of the ops on experts and heads. Every CPU backend uses route and group_by_expert from here. The matmuls
+// call the reference's matmul once per matrix.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// The k largest of `scores`, the lower index first among equals, in ascending order of index; k distinct ones even
-// where scores are NaN.
+// Returns the indices of the k largest `scores` in ascending order; among equal scores the lower index wins. The
+// indices are distinct even if scores are NaN.
 void top(const std::vector<float>& scores, int k, std::vector<int>& chosen) {
   chosen.clear();
   for (int i = 0; i < static_cast<int>(scores.size()); ++i) {
@@ -34,7 +34,7 @@ void softmax(std::vector<float>& scores) {
   for (float& s : scores) s = static_cast<float>(s / sum);
 }
 
-// One row at a time, with its memory.
+// Routes one row at a time; holds the buffers for it.
 class Router {
  public:
   explicit Router(const RouteArgs& args) : args_(args), routing_(args.routing) {}
@@ -93,8 +93,8 @@ class Router {
     }
   }
 
-  // The largest of the scores that remain, and its share of a softmax over those within 2 * jitter of it; distances are
-  // relative to the magnitude of the scores, the removed ones' too.
+  // Returns the largest remaining score and its share of a softmax over the scores within 2 * jitter of it. Distances
+  // are relative to the magnitude of the scores, including removed ones.
   std::pair<int, float> take_largest(const std::vector<float>& all) {
     const auto largest = std::max_element(scores_.begin(), scores_.end());
     const float threshold = *largest;
@@ -125,7 +125,7 @@ class Router {
 }  // namespace
 
 void route(Queue& queue, const RouteArgs& args) {
-  constexpr int64_t kGrain = 16;  // rows worth handing to another thread
+  constexpr int64_t kGrain = 16;  // fewest rows for another thread
   queue.threads().parallel_for(args.logits.rows(), kGrain, [&](int64_t begin, int64_t end) {
     Router router(args);
     for (int64_t row = begin; row < end; ++row) router.run(row);

@@ -1,4 +1,5 @@
-// Pooling of a sequence's rows to one vector: every column by itself, rows ascending, sums in double precision.
+// Reference of pooling a sequence's rows to one vector. Columns are independent; sums add rows in ascending order in
+// double precision.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +9,7 @@
 namespace sluice::ops::reference {
 namespace {
 
-// The column `x` of the rows [begin, end).
+// Pools the column `x` over the rows [begin, end).
 float pool_column(Pooling pooling, const float* x, int64_t stride, int64_t begin, int64_t end) {
   const auto rows = static_cast<double>(end - begin);
   double sum = 0;
@@ -36,7 +37,7 @@ float pool_column(Pooling pooling, const float* x, int64_t stride, int64_t begin
 }  // namespace
 
 void pooling(Queue& queue, const PoolingArgs& args) {
-  constexpr int64_t kColumns = 16;  // of a row, read together
+  constexpr int64_t kColumns = 16;  // columns of a row that are read together
   const int64_t columns = args.x.shape[1], pieces = (columns + kColumns - 1) / kColumns;
   queue.threads().parallel_for(args.out.rows() * pieces, 4, [&](int64_t item, int64_t end) {
     for (; item < end; ++item) {

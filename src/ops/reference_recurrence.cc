@@ -1,5 +1,5 @@
-// Scalar reference of the ops that carry a state from row to row, and of the gates around them. States are rounded to
-// fp32 after every row, so that a sequence cut into steps is the sequence in one.
+// Scalar reference of the ops that carry a state from row to row, and of the related gates. States are rounded to fp32
+// after every row, so splitting a sequence into steps does not change results.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -15,8 +15,8 @@ float* mutable_row(const Tensor& x, int64_t row) { return x.f32() + row * x.row_
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// Calls body(sequence's first row, row past its last, its state, whether these are its first rows), the state zeroed
-// in that case.
+// Calls body(first row, row after the last, state, first) for each sequence. `first` tells whether these are the
+// sequence's first rows; its state is then zeroed before the call.
 template <class F>
 void each_sequence(const Sequences& sequences, const Tensor& state, F&& body) {
   for (size_t s = 0; s < sequences.kv_len.size(); ++s) {
@@ -51,7 +51,7 @@ void causal_conv(Queue&, const CausalConvArgs& args) {
   const int64_t channels = args.x.shape[1], past = args.width - 1;
   each_sequence(args.sequences, args.state, [&](int64_t begin, int64_t end, float* state, bool) {
     for (int64_t c = 0; c < channels; ++c) {
-      std::vector<float> inputs;  // the state's, then the step's
+      std::vector<float> inputs;  // inputs from the state, then those of the step
       for (int64_t j = 0; j < past; ++j) inputs.push_back(state[j * channels + c]);
       for (int64_t t = begin; t < end; ++t) inputs.push_back(row_of(args.x, t)[c]);
       for (int64_t t = begin; t < end; ++t) {

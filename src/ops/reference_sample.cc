@@ -1,4 +1,4 @@
-// Scalar reference of drawing tokens.
+// Scalar reference of sampling tokens.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -21,8 +21,7 @@ int bin_of(float max, float logit) {
   return static_cast<int>(std::min((max - logit) * kBinsPerLogit, static_cast<float>(kLogitBins - 1)));
 }
 
-// Lists at least `count` of the largest logits: those of whole bins. Returns how many there are; only so many as there
-// is room for are written.
+// Lists at least `count` of the largest logits by taking whole bins. Returns their number, but writes at most kMostTop.
 int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, TopLogit* to) {
   std::vector<int64_t> bins(kLogitBins);
   for (int64_t i = 0; i < vocab; ++i) {
@@ -39,7 +38,7 @@ int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, 
   return count;
 }
 
-// What a draw keeps of a row, by id.
+// Returns which tokens of a row the filters (top-k, top-p, min-p) keep, by id.
 std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, float max) {
   struct Token {
     size_t id;
@@ -66,7 +65,7 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
   return keeps;
 }
 
-// The largest logit; NaN and +infinity are so, too.
+// Returns the largest logit, or +infinity if any logit is NaN or +infinity.
 float worst_or_max(const float* logits, int64_t vocab) {
   float max = kMasked;
   for (int64_t i = 0; i < vocab; ++i) {
@@ -83,7 +82,7 @@ float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   return edit.output > 0 ? logit - (row.frequency * static_cast<float>(edit.output) + row.presence) : logit;
 }
 
-// The row after its edits and its mask.
+// Returns the row after its edits and its mask.
 std::vector<float> edit(const SampleArgs& args, const SampleRow& row, const float* raw, int64_t vocab) {
   std::vector<float> logits(raw, raw + vocab);
   for (int32_t i = 0; i < row.edits; ++i) {

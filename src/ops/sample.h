@@ -1,15 +1,15 @@
-// Drawing tokens from rows of logits where these lie: the op sends back tokens instead of whole rows, and what
-// log-probabilities are made of.
+// Samples tokens from rows of logits on the device that computed them. The op returns tokens, and the numbers that
+// log-probabilities are computed from, instead of whole rows.
 //
-// A row is drawn from after its edits and its mask. Log-probabilities are of the raw logits.
+// A row is edited and masked before it is sampled. Log-probabilities are those of the raw logits.
 //
-// What top-k, top-p and min-p keep is exact, however many tokens that are: tokens have an order (higher logit first,
-// among equal ones the lower id), and weights of draws are integers, whose sums do not depend on the order in which a
-// device adds them up.
+// Top-k, top-p and min-p keep exactly the right tokens, however many these are. Tokens have a total order: higher logit
+// first, and the lower id among equal logits. Sampling weights are integers, so their sums do not depend on the order
+// in which a device adds them.
 //
-// A draw from softmax(scale * logits) takes the token of the largest scale * logit + Gumbel noise (Gumbel 1954;
-// Maddison et al. 2014, arXiv:1411.0030). The noise of a token is a function of key, choice, position and the token's
-// id, so that a draw does not depend on the order in which a device looks at the row.
+// To sample from softmax(scale * logits), the op takes the token with the largest scale * logit + Gumbel noise (Gumbel
+// 1954; Maddison et al. 2014, arXiv:1411.0030). The noise of a token is a function of key, choice, position and token
+// id. The result therefore does not depend on the order in which a device visits the row.
 #pragma once
 
 #include <cmath>
@@ -21,32 +21,32 @@
 
 namespace sluice::ops {
 
-// Plain data that the device reads.
+// How to sample one token: plain data that the device reads.
 struct SampleRow {
-  int32_t row = 0;     // of the logits
-  float scale = 0.0f;  // 1 / temperature; 0: no draw, the largest logit
+  int32_t row = 0;     // row of the logits
+  float scale = 0.0f;  // 1 / temperature; 0: takes the largest logit without sampling
   uint32_t key[2] = {};
   uint32_t choice = 0, position = 0;
-  // Which tokens a draw keeps, each of these of what the one before has kept:
-  int32_t count = 0;   // > 0: the first so many in order (top-k)
-  float least = 0.0f;  // those of at least this weight, the largest logit's being 1 (min-p); the last of the three
-  double mass = 1.0;   // < 1: the shortest prefix in order that holds at least this share of the weight (top-p)
+  // The filters of candidate tokens. They apply in the order top-k, top-p, min-p, each to what the one before kept.
+  int32_t count = 0;   // top-k, > 0: keeps the first `count` tokens in order
+  float least = 0.0f;  // min-p: keeps tokens of at least this weight, relative to the largest logit's weight of 1
+  double mass = 1.0;   // top-p, < 1: keeps the shortest prefix in order that has at least this share of the weight
 
-  int32_t target = -1;                                         // >= 0: this token instead of a draw
-  int32_t first_edit = 0, edits = 0;                           // of SampleArgs::edits
+  int32_t target = -1;                                         // >= 0: takes this token without sampling
+  int32_t first_edit = 0, edits = 0;                           // range in SampleArgs::edits
   float repetition = 1.0f, presence = 0.0f, frequency = 0.0f;  // penalties, see LogitEdit
-  int32_t mask = -1;                                           // of SampleArgs::masks; -1: all tokens may be drawn
-  int32_t report = -1;  // >= 0: what log-probabilities need, of the token and of so many of the largest raw logits
+  int32_t mask = -1;                                           // index in SampleArgs::masks; -1 allows all tokens
+  int32_t report = -1;  // >= 0: reports log-probability data for the token and for this many largest raw logits
 };
 
-// What becomes of a token's logit: first the bias is added; then, where the token is one that penalties are for, it is
-// divided by `repetition` if positive, else multiplied; then, where it is in the output, frequency * output + presence
-// is taken off.
+// How one token's logit changes before sampling. First the bias is added. Next, if penalties apply to the token, a
+// positive logit is divided by `repetition` and any other is multiplied by it. Last, if the token occurs in the output,
+// frequency * output + presence is subtracted.
 struct LogitEdit {
-  int32_t id = 0;       // each at most once among a row's edits
-  float bias = 0.0f;    // -infinity: cannot be drawn
-  int32_t output = -1;  // occurrences in the output; 0: the prompt alone has it; -1: no penalties
-  float raw = 0.0f;     // the op's own
+  int32_t id = 0;       // token; at most once among a row's edits
+  float bias = 0.0f;    // -infinity excludes the token
+  int32_t output = -1;  // occurrences in the output; 0: occurs in the prompt only; -1: no penalties
+  float raw = 0.0f;     // the raw logit; only the op uses this field
 };
 
 // One of the largest logits.
@@ -55,57 +55,59 @@ struct TopLogit {
   float logit = 0.0f;
 };
 
-inline constexpr int kMostTop = 512;
+inline constexpr int kMostTop = 512;  // most TopLogits listed for one sample
 
-// And writes.
+// The result for one SampleRow: plain data that the device writes.
 struct SampledRow {
-  // The draw, or the largest logit's lowest id, or the target.
-  static constexpr int32_t kBadLogits = -1;  // the raw ones are NaN, +infinity or all -infinity
-  static constexpr int32_t kNoneLeft = -2;   // after edits and mask they are
+  static constexpr int32_t kBadLogits = -1;  // a raw logit is NaN or +infinity, or all are -infinity
+  static constexpr int32_t kNoneLeft = -2;   // the same of the logits after edits and mask
+  // The sampled token, the target, or without sampling the lowest id with the largest logit; or an error from above.
   int32_t token = kBadLogits;
 
-  // Of the raw logits, where asked for:
+  // Numbers of the raw logits, set if SampleRow::report asks for them:
   float raw_max = 0.0f;
   float raw_total = 0.0f;  // sum of exp(logit - raw_max)
   float token_logit = 0.0f;
-  int32_t before = 0;  // tokens of larger logits, or of equal ones and lower ids
-  int32_t top = 0;     // listed in `top`, in any order, never fewer than asked for; -1: more than kMostTop
+  int32_t before = 0;  // number of tokens that come first in the order: larger logit, or equal logit and lower id
+  int32_t top = 0;     // entries in SampleArgs::top, unordered, at least as many as asked for; -1: more than kMostTop
 };
 
+// Arguments of the op. A sample is one SampleRow.
 struct SampleArgs {
-  Tensor logits;    // [rows, vocabulary] fp32; rows of draws with edits are written, and as they were in the end, so
-                    // that each must be the row of that draw alone
-  Tensor rows;      // bytes of SampleRow [draws], in the backend's staging memory, as they are when the op is called
-  Tensor sampled;   // out: bytes of SampledRow [draws]
-  Tensor for_host;  // out: the same in staging memory; may be empty
-  // May be empty where no row asks for them:
+  Tensor logits;    // [rows, vocabulary] fp32; the op changes and then restores rows of samples with edits, so such a
+                    // row must belong to one sample only
+  Tensor rows;      // bytes of SampleRow [samples] in pinned memory; the op uses the values at the time of the call
+  Tensor sampled;   // out: bytes of SampledRow [samples]
+  Tensor for_host;  // out: a copy of `sampled` in pinned memory; may be empty
+  // These may be empty if no row asks for them:
   Tensor edits;  // in, out: bytes of LogitEdit
-  Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32: the token may be drawn
-  Tensor top;    // out: bytes of TopLogit [draws, kMostTop]
+  Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32 allows token id
+  Tensor top;    // out: bytes of TopLogit [samples, kMostTop]
 };
 
 constexpr int64_t mask_words(int64_t vocabulary) { return (vocabulary + 31) / 32; }
 
-// Puts the tokens that a step drew into the inputs of the next one, before the host has seen them.
+// Copies the tokens that a step sampled to the inputs of the next step, before the host has seen them.
 struct FeedSampledArgs {
   Tensor tokens;   // [rows] int32, in and out
-  Tensor sampled;  // bytes of SampledRow [draws]
-  Indices from;    // [rows] the draw that gives the row's token, 0 where it failed; -1: the token stays
+  Tensor sampled;  // bytes of SampledRow [samples]
+  Indices from;    // [rows] index of the sample that gives the row's token (0 if it failed); -1 keeps the token
 };
 
-// Uniform in (0, 1) of a token's lane in a block of four ids.
+// Maps random bits to a uniform number in (0, 1).
 constexpr float open_uniform(uint32_t bits) { return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f; }
 
-// The noise of ids 4 * block .. 4 * block + 3 comes from one call; the last word of the counter keeps it apart from
-// other draws of the same key.
+// Returns the random bits for the noise of token ids 4 * block .. 4 * block + 3. The last word of the counter separates
+// them from other random numbers with the same key.
 constexpr std::array<uint32_t, 4> sample_bits(const SampleRow& row, uint32_t block) {
   return philox4x32({row.position, row.choice, block, 2}, {row.key[0], row.key[1]});
 }
 
-// The weight of a token, exp(scale * (logit - max)), in units that leave room for the sum of 2^20 of them.
+// A token's weight exp(scale * (logit - max)) is stored as an integer in units of 1 / kSampleWeightUnits. The sum of
+// 2^20 such integers fits in 64 bits.
 inline constexpr double kSampleWeightUnits = 0x1p43;
 
-// The largest logits are found by bins of equal width below the maximum.
+// Devices find the largest logits with a histogram: bins of equal width below the maximum.
 inline constexpr int kLogitBins = 2048;
 inline constexpr float kBinsPerLogit = 32.0f;
 

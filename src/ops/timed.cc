@@ -1,4 +1,4 @@
-// A wrapper per slot; what they share is one object of the process, as tables are.
+// One wrapper per slot. The wrappers share one object of the process, because tables hold plain functions.
 #include "ops/timed.h"
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@ struct Timer {
   Ops table{};
   std::vector<OpTime> times{};
   OpTime between{.op = "between ops"};
-  double last_end = 0;  // 0: no op has run since the times were taken
+  double last_end = 0;  // 0: no op has run since take_times()
 };
 Timer timer;
 
@@ -54,7 +54,7 @@ double bytes_of(const AttentionArgs& args) {
          bytes_of(args.out);
 }
 
-// Arguments that are no tensors, or whose traffic nobody asked for.
+// Arguments that are not tensors, or whose traffic is not counted.
 template <class T>
 double bytes_of(const T&) {
   return 0;
@@ -91,7 +91,7 @@ void record(const char* name, double begin, double end, const First& first, cons
   timer.last_end = timer.now();
 }
 
-// The slot's function, timed. `Index` is the slot's place in kSlots.
+// Calls the slot's function and times it. `Index` is the slot's index in kSlots.
 template <size_t Index, class Function = SlotFunction<std::get<Index>(kSlots).member>>
 struct Timed;
 
@@ -104,7 +104,7 @@ struct Timed<Index, void(Queue&, Args...)> {
   }
 };
 
-// Stacked matmuls run the type's own matmul on other threads: the inner one, which is not timed.
+// Stacked matmuls call the weight type's own matmul on other threads. That inner call is not timed.
 template <size_t Index, class Args>
 struct Timed<Index, void(Queue&, const MatmulKernels&, const Args&)> {
   static void call(Queue& queue, const MatmulKernels&, const Args& args) {
@@ -114,7 +114,7 @@ struct Timed<Index, void(Queue&, const MatmulKernels&, const Args&)> {
   }
 };
 
-// Reads a few rows of its table, so that only the result's bytes count.
+// The op reads only a few rows of its table, so only the bytes of the result count.
 void timed_embed(Queue& queue, Tensor out, const Tensor& table, Indices ids) {
   const double begin = timer.now();
   timer.inner->embed(queue, out, table, ids);

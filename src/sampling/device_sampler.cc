@@ -1,4 +1,4 @@
-// Which rows are drawn where, and the end of the draws.
+// Decides which rows the device samples and which the host samples, and collects the results.
 #include "sampling/device_sampler.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ bool DeviceSampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const Sam
     (inputs_.promise(tasks[i], same_row(i - 1) || same_row(i + 1)) ? sampling_ : whole_rows_).push_back(i);
   }
   sample(c, tasks, sampled_together(0));
-  // Lists of the largest logits may turn out to be too long: whole rows are needed then.
+  // A list of the largest logits may turn out to be too long. The whole row is needed then.
   const bool may_need_rows = inputs_.top_asked() && vocab() > ops::kMostTop;
   return whole_rows_.empty() && sampling_.size() <= static_cast<size_t>(most_rows_) && !may_need_rows;
 }
@@ -65,7 +65,7 @@ void DeviceSampler::sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::
   launched_ = queue_.record_event();
 }
 
-// What the draws of tasks `which` gave. Those that need whole rows are added to whole_rows_.
+// Collects the device's results for the tasks `which`. Tasks that need whole rows are added to whole_rows_.
 void DeviceSampler::collect(std::span<const SampleTask> tasks, std::span<const size_t> which,
                             std::vector<SampleResult>& results) {
   queue_.wait_for(launched_);
@@ -89,7 +89,7 @@ bool DeviceSampler::read(const SampleTask& task, const ops::SampledRow& sampled,
   return !reports || report(task, sampled, top, result);
 }
 
-// Log-probabilities of the result's token and of the most likely ones; false where `top` lacks them.
+// Sets the log-probabilities of the result's token and of the most likely tokens. Returns false if `top` lacks some.
 bool DeviceSampler::report(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
                            SampleResult& result) {
   const double log_sum = sampled.raw_max + std::log(double{sampled.raw_total});
@@ -107,7 +107,7 @@ bool DeviceSampler::report(const SampleTask& task, const ops::SampledRow& sample
   return true;
 }
 
-// Whole rows on the host, as many at a time as there is room for.
+// Copies whole rows to the host, as many at a time as the buffer holds, and samples them there.
 void DeviceSampler::sample_rows(std::span<const SampleTask> tasks, std::vector<SampleResult>& results) {
   const auto row_bytes = static_cast<size_t>(vocab()) * sizeof(float);
   for (size_t begin = 0; begin < whole_rows_.size(); begin += static_cast<size_t>(most_rows_)) {

@@ -1,7 +1,9 @@
-// Sampling from logits on a device: tokens are drawn where the rows lie (ops/sample.h), with bias, masks, penalties,
-// top-k, top-p and min-p; log-probabilities come with them. What the device has no room for (many edits, edits of a row
-// that several choices draw from, alternatives among very many equal logits) is copied to the host, row by row, and
-// left to Sampler.
+// Samples tokens on the device that holds the logits (ops/sample.h), with bias, masks, penalties, top-k, top-p, min-p
+// and log-probabilities.
+//
+// Some rows need the host: those with more edits than the device has room for, those with edits that several choices
+// sample from, and those whose log-probabilities list very many equal logits. They are copied to the host, and Sampler
+// samples them.
 #pragma once
 
 #include "sampling/sample_inputs.h"
@@ -10,24 +12,24 @@ namespace sluice {
 
 class DeviceSampler {
  public:
-  // For steps of up to `rows` rows of `vocab` logits.
+  // Takes steps of up to `rows` rows of `vocab` logits.
   DeviceSampler(ops::Queue& queue, int rows, int vocab);
 
-  // Begins what finish() ends; logits [rows, vocab] lie in the backend's memory. Seeds give the same draws whatever the
-  // other tasks are, but not those of the host: draws add Gumbel noise. True when the device draws every token,
-  // task i as row i of drawn(): the next step may be launched before finish(). Else finish() must come before the
-  // logits are written over.
+  // Starts sampling; finish() completes it. Logits [rows, vocab] are in the device's memory. A seed gives the same
+  // tokens whatever the other tasks are. They differ from the host's, because the device samples with Gumbel noise.
+  // Returns true if the device samples every token, task i as row i of sampled(). The next step may then be launched
+  // before finish(). Otherwise finish() must come before the logits are overwritten.
   bool begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks);
-  // Results as those of Sampler::sample(), of the tasks that begin() got; waits for the step.
+  // Waits for the step and returns results like those of Sampler::sample(). `tasks` must be those given to begin().
   std::vector<SampleResult> finish(ops::Ctx& c, std::span<const SampleTask> tasks);
-  // Bytes of ops::SampledRow that the last draw writes.
+  // Bytes of the ops::SampledRow that the last launch writes.
   const Tensor& sampled() const { return sampled_rows_; }
 
  private:
   std::span<const size_t> sampled_together(size_t begin) const;
   void sample(ops::Ctx& c, std::span<const SampleTask> tasks, std::span<const size_t> which);
   void collect(std::span<const SampleTask> tasks, std::span<const size_t> which, std::vector<SampleResult>& results);
-  // False where the whole row is needed.
+  // Returns false if the whole row is needed.
   bool read(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
             SampleResult& result);
   bool report(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top,
@@ -39,13 +41,13 @@ class DeviceSampler {
   int most_rows_;
   SampleInputs inputs_;
   Mirror sampled_, top_;
-  Buffer whole_;  // rows of logits on the host
-  // Of the step that was begun:
+  Buffer whole_;  // rows of logits copied to the host
+  // The step that begin() started:
   Tensor logits_, sampled_rows_;
-  std::vector<size_t> sampling_, whole_rows_;  // tasks
-  uint64_t launched_ = 0;                      // event after them
+  std::vector<size_t> sampling_, whole_rows_;  // indices of tasks sampled on the device, and of tasks for the host
+  uint64_t launched_ = 0;                      // event after the launched samples
   Sampler sampler_;
-  std::vector<Candidate> listed_;  // of a row's largest logits
+  std::vector<Candidate> listed_;  // the largest logits of one row
 };
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// See draw_inputs.h. Edits are as many as tokens with a bias or a penalty: for a long text thousands, a few
-// microseconds of a row's step.
+// A row has one edit for every token with a bias or a penalty. A long text has thousands; writing them takes a few
+// microseconds per row and step.
 #include "sampling/sample_inputs.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // room for; rows share it
+constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // capacity, shared by all rows
 constexpr size_t kMasks = 64;
 
 bool masks_ends(const SampleTask& task) { return task.position < task.params->min_tokens; }
@@ -80,7 +80,7 @@ void SampleInputs::write_edits(const SampleTask& task) {
     const TokenId id = task.end_tokens[i];
     if (id >= 0 && id < vocab_) biased_.push_back({.id = id, .bias = kMasked});
   }
-  // A token may be named twice: its biases add up.
+  // The biases of a token that occurs twice add up.
   std::ranges::stable_sort(biased_, {}, by_id);
   size_t kept = 0;
   for (const ops::LogitEdit& edit : biased_) {

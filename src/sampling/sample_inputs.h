@@ -1,5 +1,5 @@
-// What the draws of a step need on a device (ops/sample.h): rows, edits of their logits, masks, filled in on the host
-// and copied together.
+// The inputs of the sample op (ops/sample.h): sample rows, logit edits and masks. The host fills them in and copies
+// them to the device together.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// Staging memory and its like on the device.
+// A buffer in pinned memory and one of equal size on the device.
 struct Mirror {
   Mirror(ops::Device& owner, size_t bytes) : host(bytes, owner.pinned_memory()), device(bytes, owner.memory()) {}
 
@@ -29,17 +29,19 @@ class SampleInputs {
  public:
   SampleInputs(ops::Device& device, int rows, int vocab);
 
-  // Forgets all rows, and what was promised.
+  // Removes all rows and all reservations of space.
   void clear();
-  // Whether there is room for the task beside those promised before it; promises it, then. Not for tasks with edits
-  // whose row of logits is another's, too.
+  // Reserves space for the task's edits and mask. Returns false, and reserves nothing, if too little space is left, or
+  // if the task has edits and shares its row of logits with another task.
   bool promise(const SampleTask& task, bool shares_row);
-  // Tasks of one launch; each was promised. Token ids of the parameters must be below the vocabulary's size.
+  // Fills in the tasks of one launch. Each must have space reserved by promise(), and its parameters' token ids must be
+  // below the vocabulary size.
   void fill(std::span<const SampleTask> tasks, std::span<const size_t> which);
-  // Puts rows, edits and masks into the arguments: the first where they are, in staging memory, the others copied.
+  // Sets the rows, edits and masks of the arguments. Rows stay in pinned memory; edits and masks are copied to the
+  // device.
   void send(ops::Queue& queue, ops::SampleArgs& args);
 
-  bool top_asked() const { return top_asked_; }  // by a row of the launch
+  bool top_asked() const { return top_asked_; }  // whether a row of the launch needs the largest logits
 
  private:
   ops::SampleRow row_of(const SampleTask& task);
@@ -48,12 +50,12 @@ class SampleInputs {
 
   int vocab_;
   size_t most_edits_, most_masks_, mask_words_;
-  Buffer rows_;  // in staging memory
+  Buffer rows_;  // in pinned memory
   Mirror edits_, masks_;
   size_t edits_promised_ = 0, masks_promised_ = 0;
   size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
   bool top_asked_ = false;
-  std::vector<ops::LogitEdit> biased_;  // of the task that is written, by id
+  std::vector<ops::LogitEdit> biased_;  // edits of the task being written, sorted by id
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// See sampler.h. One task reads its row two to four times, at memory speed; the tasks are spread over the threads.
+// A task reads its row two to four times, at memory speed. The tasks are spread over the threads.
 #include "sampling/sampler.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Does anything change the task's logits before the draw: bias, masks, penalties?
+// Returns whether a bias, a mask or a penalty changes the task's logits before sampling.
 bool edits_logits(const SampleTask& task) {
   const SamplingParams& params = *task.params;
   return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || task.counts != nullptr ||
@@ -34,7 +34,7 @@ void apply_penalties(std::span<float> logits, const SamplingParams& params, cons
   }
 }
 
-// Logit bias, allowed tokens, min_tokens and penalties.
+// Applies logit bias, allowed tokens, min_tokens and penalties.
 void edit_logits(std::span<const float> raw, const SampleTask& task, std::vector<float>& logits) {
   const SamplingParams& params = *task.params;
   const auto vocab = static_cast<TokenId>(raw.size());
@@ -59,14 +59,14 @@ void edit_logits(std::span<const float> raw, const SampleTask& task, std::vector
   if (task.counts) apply_penalties(logits, params, *task.counts);
 }
 
-// A draw from the whole row.
+// Samples from the whole row.
 TokenId sample_from_row(std::span<const float> logits, float max, float scale, double u, std::vector<float>& weights,
                         std::vector<double>& chunk_sum) {
   const double total = weigh_row(logits, max, scale, weights, chunk_sum);
   double left = u * total;
   size_t chunk = 0;
   while (chunk + 1 < chunk_sum.size() && left >= chunk_sum[chunk]) left -= chunk_sum[chunk++];
-  // Rounding may leave a little at the end: then the last token with any weight is meant.
+  // Rounding may leave a remainder at the end. The sample is then the last token with a positive weight.
   const auto last_of = [&](size_t end) {
     while (end > 1 && weights[end - 1] == 0.0f) --end;
     return end - 1;
@@ -93,9 +93,9 @@ TokenId sample_from(const std::vector<Candidate>& candidates, double u) {
   return last;
 }
 
-// The draw from candidates with their weights, which hold at least what top-k, top-p and min-p keep of a row of `vocab`
-// logits, among them its largest. `total` is the weight of the whole row; not looked at with top-k. Both vectors are
-// overwritten.
+// Samples from candidates with weights. They must include the row's largest logit and all tokens that top-k, top-p and
+// min-p keep of a row of `vocab` logits. `total` is the weight of the whole row; it is unused with top-k. Overwrites
+// both vectors.
 TokenId sample_candidate(std::vector<Candidate>& candidates, double total, int vocab, const SampleTask& task,
                          std::vector<Candidate>& scratch) {
   const SamplingParams& params = *task.params;
@@ -119,7 +119,7 @@ TokenId sample_candidate(std::vector<Candidate>& candidates, double total, int v
 
 }  // namespace
 
-// What one thread works with.
+// Buffers of one thread.
 struct Sampler::Scratch {
   std::vector<float> logits, weights, chunk_max;
   std::vector<double> chunk_sum;
@@ -129,7 +129,7 @@ struct Sampler::Scratch {
 Sampler::Sampler(ThreadPool& threads) : threads_(threads), scratch_(threads.threads()) {}
 Sampler::~Sampler() = default;
 
-// One token from softmax(logits / temperature), cut to top-k, then top-p, then min-p.
+// Samples one token from softmax(logits / temperature), filtered by top-k, then top-p, then min-p.
 TokenId Sampler::sample(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch) {
   const SamplingParams& params = *task.params;
   const auto scale = static_cast<float>(1.0 / params.temperature);
@@ -143,7 +143,7 @@ TokenId Sampler::sample(std::span<const float> logits, float max, const SampleTa
     for (Candidate& candidate : candidates) sum += candidate.weight = weight(candidate);
     return sum;
   };
-  // Tokens of a weight of at least exp(log_weight), and a few below because of rounding.
+  // Gathers the tokens with a weight of at least exp(log_weight), and because of rounding a few with less.
   const auto gather_above = [&](double log_weight) {
     const double slack = 1e-5 * (1.0 - log_weight) / scale + 1e-6 * std::abs(max);
     gather(logits, scratch.chunk_max, static_cast<float>(max + log_weight / scale - slack), candidates);
@@ -159,7 +159,7 @@ TokenId Sampler::sample(std::span<const float> logits, float max, const SampleTa
     sum_of(own_weight);
   } else if (top_p) {
     total = weigh_row(logits, max, scale, scratch.weights, scratch.chunk_sum);
-    // The nucleus is mostly small: try the most likely tokens before all.
+    // The nucleus is usually small, so try the most likely tokens before the whole row.
     for (const double log_weight : {-6.0, -12.0, -24.0, -1e30}) {
       gather_above(log_weight);
       if (sum_of(row_weight) >= params.top_p * total) break;

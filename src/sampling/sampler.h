@@ -1,8 +1,9 @@
-// From logits to tokens: logit bias, masks, penalties, temperature, top-k, top-p, min-p, one draw, and
+// Samples tokens from logits on the host, with logit bias, masks, penalties, temperature, top-k, top-p, min-p and
 // log-probabilities.
 //
-// A draw depends on the request alone: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
-// 3") keyed by the seed, its counter made of choice and position. Nothing sorts the vocabulary.
+// The random number of a token depends on its request alone. It comes from Philox4x32-10 (Salmon et al. 2011, "Parallel
+// random numbers: as easy as 1, 2, 3"); the key is the seed, and the counter consists of choice and position. The
+// sampler never sorts the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +35,9 @@ class Sampler {
   explicit Sampler(ThreadPool& threads);
   ~Sampler();
 
-  // One result per task, in their order; the same whatever the other tasks are and however many threads there are.
-  // Greedy ties go to the lowest id. Among equal logits at the edge of top-k and top-p lower ids are kept. A fault
-  // stays within its task. Token ids of the parameters must be below logits.vocab.
+  // Returns one result per task, in order. A result does not depend on the other tasks or on the number of threads.
+  // Greedy ties go to the lowest id. Among equal logits at the cutoff of top-k and top-p, lower ids are kept. Bad
+  // logits are an error of their task only. Token ids in the parameters must be below logits.vocab.
   std::vector<SampleResult> sample(const LogitsView& logits, std::span<const SampleTask> tasks);
 
  private:

@@ -1,4 +1,4 @@
-// See selection.h.
+// Row loops, gathering and quickselect.
 #include "sampling/selection.h"
 
 #include <algorithm>
@@ -11,8 +11,9 @@
 namespace sluice {
 namespace {
 
-// The loops over whole rows are compiled for several instruction sets, chosen at start. No sum depends on the vector
-// width, so neither does any result. (Sanitizers are not ready when such choices are made.)
+// Loops over whole rows are compiled for several instruction sets; the best one is chosen when the program starts. No
+// sum depends on the vector width, so no result does. Sanitizers are not initialized yet when the choice is made, so
+// they get the default only.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define ROW_LOOP __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -23,7 +24,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kLowestExponent = -87.0f;  // exp() of it is a normal number
-constexpr size_t kSmall = 32;              // candidates that are simply sorted
+constexpr size_t kSmall = 32;              // up to this many candidates are sorted instead
 
 inline float larger(float a, float b) { return a > b ? a : b; }
 
@@ -45,7 +46,7 @@ inline float larger(float a, float b) { return a > b ? a : b; }
   return x < kLowestExponent ? 0.0f : p * power;
 }
 
-// Maxima of whole chunks. Returns whether all logits are numbers below infinity.
+// Computes the maxima of whole chunks. Returns whether no logit is NaN or +infinity.
 ROW_LOOP bool max_of_chunks(const float* logits, size_t chunks, float* chunk_max) {
   int32_t bad = 0;
   for (size_t i = 0; i < chunks; ++i, logits += kChunk) {
@@ -79,7 +80,7 @@ ROW_LOOP int count_above(const float* logits, size_t size, float value) {
   return count;
 }
 
-// A copy of the row's incomplete last chunk, filled up with masked tokens.
+// Copies the row's incomplete last chunk and pads it with masked tokens.
 const float* filled_up(std::span<const float> logits, float (&copy)[kChunk]) {
   const std::span<const float> chunk = logits.last(logits.size() % kChunk);
   std::fill(std::ranges::copy(chunk, copy).out, copy + kChunk, -kInfinity);
@@ -147,8 +148,8 @@ void keep_nucleus(std::vector<Candidate>& candidates, double mass, std::vector<C
   if (candidates.empty()) return;
   scratch = candidates;
   auto begin = scratch.begin(), end = scratch.end();
-  double sum = 0.0;  // of what comes before `begin`
-  // Quickselect by weight. Keys are distinct, so the median of three always leaves something on both sides.
+  double sum = 0.0;  // weight of the candidates before `begin`
+  // Quickselect by weight. Keys are distinct, so the median of three always leaves candidates on both sides.
   while (end - begin > static_cast<std::ptrdiff_t>(kSmall)) {
     Candidate probes[] = {*begin, *(begin + (end - begin) / 2), *(end - 1)};
     std::ranges::sort(probes, before);

@@ -1,7 +1,7 @@
-// Selections over one row of logits without sorting it. Bound by reading the row: chunk maxima, taken in the one pass
-// that every row gets anyway, tell later passes which chunks they may skip.
+// Selects tokens of one row of logits without sorting it. The cost is that of reading the row. The first pass, which
+// every row needs, computes the maximum of each chunk; later passes skip chunks by it.
 //
-// The order of tokens is everywhere: higher logit first, among equal ones the lower id.
+// Tokens are ordered by higher logit first, and by lower id among equal logits.
 #pragma once
 
 #include <cstdint>
@@ -25,35 +25,36 @@ inline bool before(const Candidate& a, const Candidate& b) {
 }
 
 struct RowScan {
-  float max = 0.0f;    // -infinity: every token is masked
-  bool finite = true;  // no NaN, no +infinity (-infinity is a mask)
+  float max = 0.0f;    // -infinity if every token is masked
+  bool finite = true;  // the row has no NaN and no +infinity (-infinity masks a token)
 };
 
-// Maximum of a row and of each of its chunks.
+// Computes the maximum of a row and of each of its chunks.
 RowScan scan_row(std::span<const float> logits, std::vector<float>& chunk_max);
 
-// The first token in order; logits and maxima as scan_row() saw them.
+// Returns the first token in order; `scan` and `chunk_max` must be scan_row()'s for these logits.
 TokenId argmax(std::span<const float> logits, const RowScan& scan, const std::vector<float>& chunk_max);
 
-// Tokens with logits >= threshold and > -infinity, by id. Weights are not set.
+// Lists the tokens with logits >= threshold and > -infinity, sorted by id. Does not set weights.
 void gather(std::span<const float> logits, const std::vector<float>& chunk_max, float threshold,
             std::vector<Candidate>& out);
 
-// The first k tokens in order, listed by id; fewer when fewer are not masked. `scratch` is overwritten.
+// Lists the first k tokens in order, sorted by id; fewer if fewer are unmasked. Overwrites `scratch`.
 void gather_top(std::span<const float> logits, const std::vector<float>& chunk_max, int k, std::vector<Candidate>& out,
                 std::vector<Candidate>& scratch);
 
-// Keeps the shortest prefix in order whose weights sum to at least `mass`, all when they do not; listed as before.
+// Keeps the shortest prefix in order whose weights sum to at least `mass`, or all tokens if their sum is less. The list
+// keeps its sequence.
 void keep_nucleus(std::vector<Candidate>& candidates, double mass, std::vector<Candidate>& scratch);
 
-// exp((x - max) * scale) for x <= max and scale > 0, relative error below 2e-7; 0 below exp(-87).
+// Returns exp((x - max) * scale) for x <= max and scale > 0, with a relative error below 2e-7; 0 below exp(-87).
 float relative_weight(float x, float max, float scale);
 
-// Weights of a row, filled up with zeros to whole chunks, and their sum per chunk. Returns the total.
+// Computes the weights of a row, padded with zeros to whole chunks, and their sum per chunk. Returns the total.
 double weigh_row(std::span<const float> logits, float max, float scale, std::vector<float>& weights,
                  std::vector<double>& chunk_sum);
 
-// Tokens before `token` in order.
+// Returns the number of tokens before `token` in order.
 int rank_before(std::span<const float> logits, TokenId token);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// Where the bytes of tensors lie: in the host's memory or in a device's. Thread-safe. ops::Device says which memories
-// its ops work on (ops/device.h).
+// Memory for tensors, on the host or on a device. Thread-safe. ops::Device says which memories its ops work on
+// (ops/device.h).
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@ class Memory {
   virtual ~Memory() = default;
   virtual std::byte* allocate(size_t bytes) = 0;  // zeroed, aligned to 64 or more; throws Error(kOutOfMemory)
   virtual void release(std::byte* data, size_t bytes) noexcept = 0;
-  // Between this memory and itself or the host's, either way; done on return. Not ordered with the ops and copies of
-  // queues (ops/device.h): whoever waits for those calls Queue::wait() first.
+  // Copies within this memory, or between it and host memory in either direction. The copy is done when the call
+  // returns. It is not ordered with the ops and copies of queues (ops/device.h): call Queue::wait() first to order it.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  virtual bool host_accessible() const = 0;  // may the host read and write it in place?
-  virtual size_t available() const = 0;      // bytes that may still be allocated
-  virtual size_t total() const = 0;          // bytes there are, others' included
+  virtual bool host_accessible() const = 0;  // whether the host can read and write it in place
+  virtual size_t available() const = 0;      // bytes that can still be allocated
+  virtual size_t total() const = 0;          // bytes in all, including those that other programs use
 };
 
-// Ordinary memory: 64-byte-aligned, from 2 MiB on aligned to 2 MiB with huge pages advised. Available is MemAvailable
-// of /proc/meminfo, bounded by what the process's cgroups leave (base/cgroup.h).
+// The host's memory. Allocations are aligned to 64 bytes; those of 2 MiB and more are aligned to 2 MiB, and huge pages
+// are advised for them. available() is MemAvailable of /proc/meminfo, limited by the process's cgroups (base/cgroup.h).
 Memory& host_memory();
 
 }  // namespace sluice

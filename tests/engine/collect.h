@@ -26,7 +26,7 @@ class Collector {
   explicit Collector(Engine& engine) : engine_(engine) {}
   ~Collector() { wait(); }
 
-  // Index of the request's answers.
+  // Returns the index of the request's answers.
   size_t submit(Request request) {
     size_t at = 0;
     {
@@ -53,7 +53,7 @@ class Collector {
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return open_ == 0; });
   }
-  // Waits for that many tokens of the first choice, or its end.
+  // Waits until the first choice has this many tokens or has ended.
   void wait_tokens(size_t at, size_t count) {
     std::unique_lock lock(mutex_);
     done_.wait(lock, [&] { return answers_[at][0].tokens.size() >= count || answers_[at][0].finish; });
@@ -102,7 +102,7 @@ inline double metric(const Engine& engine, const std::string& name) {
   return -1;
 }
 
-// The gauge reaches the value soon.
+// Waits a limited time for the gauge to reach the value; returns whether it did.
 inline bool settles(const Engine& engine, const std::string& name, double value) {
   for (int i = 0; i < 200; ++i) {
     if (metric(engine, name) == value) return true;

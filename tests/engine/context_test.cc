@@ -1,5 +1,5 @@
-// How many tokens of one sequence fit into a cache, as the scheduler counts, with one group of layers and with groups
-// by window.
+// The number of tokens of one sequence that fit in a cache by the scheduler's count, with one group of layers and with
+// groups by window.
 #include <gtest/gtest.h>
 
 #include <fmt/core.h>
@@ -21,7 +21,7 @@ int64_t context_in(const KvLayout& layout, int64_t bytes) {
   return tokens;
 }
 
-// `layers` of which every `period`-th sees everything and the others 1024 tokens, with Gemma 3's heads.
+// Returns `layers` layers with Gemma 3's heads. Every `period`-th attends to all tokens, the others to the last 1024.
 std::vector<KvShape> gemma3(int layers, int period) {
   std::vector<KvShape> shapes(layers, {.kv_heads = 4, .head_dim = 256, .value_dim = 256, .window = 1024});
   for (int i = period - 1; i < layers; i += period) shapes[i].window = 0;

@@ -1,5 +1,5 @@
-// The engine on a device, with the host's kernels: memory that it may not touch, copies that arrive when it waits for
-// them. Steps then begin before the tokens of those before are known, and nobody may notice.
+// The engine on a simulated device that uses the host's kernels. The host may not access its memory, and copies arrive
+// only when the host waits. Steps start before the previous step's tokens are known; results must not change.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace testing;  // engine/collect.h
 
-// Memory that the host may not touch.
+// Memory that the host may not access.
 class FarMemory final : public Memory {
  public:
   std::byte* allocate(size_t bytes) override {
@@ -48,7 +48,7 @@ class FarMemory final : public Memory {
   std::set<std::pair<const std::byte*, size_t>> ranges_;
 };
 
-// Computes at once; what it copies to the host arrives when the host waits.
+// Runs ops immediately. Copies to the host arrive when the host waits.
 class LateQueue final : public ops::Queue {
  public:
   LateQueue(ops::Device& device, ThreadPool& threads, const FarMemory& memory)
@@ -67,7 +67,7 @@ class LateQueue final : public ops::Queue {
 
  private:
   struct Copy {
-    uint64_t after;  // events recorded before it
+    uint64_t after;  // number of events recorded before the copy
     void* to;
     std::vector<std::byte> data;
   };
@@ -83,7 +83,7 @@ class LateQueue final : public ops::Queue {
   uint64_t events_ = 0;
 };
 
-std::atomic<int> overlapped_steps = 0;  // steps that took tokens nobody had seen
+std::atomic<int> overlapped_steps = 0;  // steps launched before the host knew their tokens
 
 const ops::Ops& host_ops() { return ops::select_host_backend().open(0).ops(); }
 
@@ -91,13 +91,13 @@ const ops::Ops& far_ops() {
   static const ops::Ops table = [] {
     ops::Ops ops = host_ops();
     ops.embed = [](ops::Queue& queue, Tensor out, const Tensor& table, Indices ids) {
-      host_ops().embed(queue, out, table, std::span(ids.device, ids.size()));  // not what the host wrote
+      host_ops().embed(queue, out, table, std::span(ids.device, ids.size()));  // the device's copy, not the host's
     };
     ops.sample = [](ops::Queue& queue, const ops::SampleArgs& args) {
       ops::SampleArgs here = args;
       here.for_host = {};
       host_ops().sample(queue, here);
-      queue.copy_async(args.for_host.data, args.sampled.data, args.for_host.bytes());  // not seen before a wait
+      queue.copy_async(args.for_host.data, args.sampled.data, args.for_host.bytes());  // arrives at a wait
     };
     ops.feed_sampled = [](ops::Queue& queue, const ops::FeedSampledArgs& args) {
       ++overlapped_steps;
@@ -148,7 +148,7 @@ Request question(const Engine& engine, const std::string& text, int max_tokens) 
   return request;
 }
 
-// What the host must know before the next step is mixed with what it need not.
+// Requests whose tokens the host needs before the next step run together with others.
 std::vector<Request> requests(const Engine& engine, bool plain) {
   std::vector<Request> all;
   std::string story = "Read this. ";
@@ -206,8 +206,8 @@ TEST(EngineOnADevice, StepsAheadChangeNothing) {
   expect_same(tight, true, "preempted");
 }
 
-// Bias, penalties, min_tokens and log-probabilities are the device's work, too; alternatives may need the whole row, so
-// that the next step waits for them.
+// The device also handles bias, penalties, min_tokens and log-probabilities. Alternatives may need the whole row; the
+// next step then waits for them.
 TEST(EngineOnADevice, EditedSamplesRunAhead) {
   const auto host = Engine::load(options(false)), device = Engine::load(options(true));
   Request request = question(*host, "Tell me about a boat.", 40);
@@ -282,7 +282,7 @@ TEST(EngineOnADevice, StopsAndCancelsReachStepsInFlight) {
   Collector collector(*left);
   const size_t at = collector.submit(endless);
   collector.wait_tokens(at, 3);
-  // The destructor ends what runs.
+  // The destructor ends running requests.
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The real engine on the demo model: what a request gets must not depend on what happens around it.
+// The real engine on the demo model. A request's result must not depend on other requests.
 #include "sluice/engine.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ EngineOptions options(int kv_mib = 64) {
   o.model = testing::demo_model();
   o.kv_cache_memory_bytes = int64_t{kv_mib} << 20;
   o.threads = 2;
-  o.deterministic = true;  // where a GPU is the best backend, too
+  o.deterministic = true;  // batch-invariant even if a GPU is the default backend
   return o;
 }
 
@@ -46,13 +46,12 @@ TEST(EngineLoad, AMissingTokenizerIsToldBeforeTheWeightsAreRead) {
   EngineOptions o = options();
   o.tokenizer = ::testing::TempDir() + "nothing";
   double most = 0;
-  EXPECT_THROW(
-      Engine::load(o,
-                   [&](double share) {
-                     most = share;
-                     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // as if there were much to read
-                   }),
-      Error);
+  EXPECT_THROW(Engine::load(o,
+                            [&](double share) {
+                              most = share;
+                              std::this_thread::sleep_for(std::chrono::milliseconds(50));  // simulates a slow load
+                            }),
+               Error);
   EXPECT_LT(most, 1);
 }
 
@@ -75,7 +74,7 @@ Request question(const Engine& engine, const std::string& text, int max_tokens =
   return request;
 }
 
-// Long and short prompts with common beginnings, so that prefixes meet.
+// Long and short prompts that share prefixes.
 std::vector<Request> mixed_requests(const Engine& engine) {
   std::vector<Request> requests;
   std::string story = "Read this. ";
@@ -136,7 +135,7 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
   EngineOptions threads = options();
   threads.threads = 1;
   expect_same_in_batch(threads, requests, expected, "one thread");
-  for (const char* parts : {"off", "2", "3"}) {  // more than this machine may have nodes
+  for (const char* parts : {"off", "2", "3"}) {  // this machine may have fewer NUMA nodes
     EngineOptions divided = options();
     divided.threads = 4;
     divided.numa = parts;
@@ -144,7 +143,7 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
   }
 }
 
-// Renders, tokenizes and answers a conversation, or says what is wrong with it.
+// Renders, tokenizes and answers a conversation, or returns the error.
 TEST(Engine, SubmitsChats) {
   Engine& engine = shared_engine();
   const auto chat = [](int max_tokens) {
@@ -199,7 +198,7 @@ TEST(Engine, SeededSamplesDoNotDependOnTheBatch) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(crowd.answer(at)[i].tokens, alone[i].tokens);
   EXPECT_NE(alone[0].tokens, alone[1].tokens);
   seeded.n = 1;
-  int others = 0;  // a small model may well say the same twice
+  int others = 0;  // a small model may generate the same text twice
   for (int seed = 1235; seed < 1240; ++seed) {
     seeded.sampling.seed = seed;
     others += run_alone(engine, seeded).tokens != alone[0].tokens ? 1 : 0;
@@ -411,9 +410,9 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
   EXPECT_NE(error_of([](EngineOptions& o) { o.model = "/nonexistent/model"; }).find("/nonexistent/model"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.dtype = "int3"; }).find("--dtype"), std::string::npos);
-  EXPECT_NE(error_of([](EngineOptions& o) {
-              o.kv_cache_dtype = "int9";
-            }).find("--kv-cache-dtype: 'int9' is none of auto, float32, bfloat16, float16, fp8, fp8_e5m2, int8"),
+  EXPECT_NE(error_of([](EngineOptions& o) { o.kv_cache_dtype = "int9"; })
+                .find("--kv-cache-dtype: unknown value 'int9' (expected one of: auto, float32, bfloat16, float16, fp8, "
+                      "fp8_e5m2, int8)"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 4096; }).find("--max-model-len"), std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 12; }).find("--block-size"), std::string::npos);
@@ -426,7 +425,7 @@ TEST(Engine, LoadingSaysWhatIsWrong) {
             std::string::npos);
 }
 
-// Blocks that are shared and computed again take their scales along.
+// Scales stay with blocks that are shared or recomputed.
 TEST(Engine, AnswersOverInt8CachesDoNotDependOnTheBatch) {
   EngineOptions o = options();
   o.kv_cache_dtype = "int8";

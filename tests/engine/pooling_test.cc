@@ -1,5 +1,5 @@
-// The engine of models that give vectors, on a tiny BERT: a text's vector does not depend on what it is computed with,
-// every request ends once, and what is out of range is refused by name.
+// The engine for embedding models, on a tiny BERT. A text's embedding does not depend on its batch, every request ends
+// once, and errors name the value that is out of range.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,10 +24,10 @@ class PoolingEngineTest : public ::testing::Test {
     options.model = folder.path();
     options.dtype = "float32";
     options.threads = 2;
-    options.deterministic = true;  // where a GPU is the best backend, too
+    options.deterministic = true;  // batch-invariant even if a GPU is the default backend
     checkpoint("bert");
   }
-  // A golden's model with a tokenizer beside it.
+  // A golden test's model with a tokenizer beside it.
   void checkpoint(const std::string& golden) const {
     const fs::path goldens = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens";
     testing::write_hashed_checkpoint((goldens / "embedding" / golden).string(), folder.path());
@@ -106,7 +106,7 @@ TEST_F(PoolingEngineTest, DimensionsAndLength) {
   const auto engine = Engine::load(options);
   PoolingRequest wish = request({text(9, 1)});
   const std::vector<float> whole = pool(*engine, wish).vectors.at(0);
-  EXPECT_NEAR(length(whole), 1, 1e-6);  // no files say otherwise
+  EXPECT_NEAR(length(whole), 1, 1e-6);  // the default without sentence-transformers files
   wish.normalize = false;
   const std::vector<float> raw = pool(*engine, wish).vectors.at(0);
   EXPECT_GT(std::abs(length(raw) - 1), 1e-3);

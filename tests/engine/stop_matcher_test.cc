@@ -1,4 +1,4 @@
-// Stop strings across piece boundaries, against a search in the whole text.
+// Stop strings across piece boundaries, compared with a search in the whole text.
 #include "engine/stop_matcher.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ StopMatcher matcher_of(const std::vector<std::string>& stops, bool include) {
   return {std::make_shared<const StopAutomaton>(stops), include};
 }
 
-// The first stop to end; of several ending together, the longest.
+// Returns the stop string that ends first; of several that end together, the longest.
 std::string reference(const std::string& text, const std::vector<std::string>& stops, bool include) {
   for (size_t end = 1; end <= text.size(); ++end) {
     const std::string* best = nullptr;
@@ -53,7 +53,7 @@ TEST(StopMatcher, EqualsASearchInTheWholeTextForEverySplit) {
   }
 }
 
-// A thousand strings that share prefixes, which a matcher per string would take a thousand times as long for.
+// A thousand strings that share prefixes. With one matcher per string this would take a thousand times as long.
 TEST(StopMatcher, ManyStringsAreOneAutomaton) {
   std::vector<std::string> stops;
   for (int i = 0; i < 1024; ++i) stops.push_back(std::string(59, 'a') + std::to_string(1000 + i));

@@ -1,5 +1,5 @@
-// Paged attention of every backend: against the reference over shapes, masks and cache types, and bit for bit against
-// itself under other batches, chunks, block tables and thread counts.
+// Paged attention of every backend. Compares with the reference over shapes, masks and cache types. Checks that results
+// are bit-identical under other batches, chunks, block tables and thread counts.
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -49,7 +49,7 @@ class Scene {
     }
   }
 
-  // Rows [begin, end) of each named sequence in one batch; results go to `out`, one tensor per sequence.
+  // Computes rows [begin, end) of each given sequence in one batch; results go to `out`, one tensor per sequence.
   struct Span {
     int sequence, begin, end;
   };
@@ -108,8 +108,8 @@ class Scene {
     return out;
   }
 
-  // To E4M3 with a power of two for each row of a head, which makes its largest magnitude at least 128 and less than
-  // 256: kernels that round so have nothing left to round.
+  // Rounds to E4M3 with a power-of-two scale for each row of a head. The largest scaled magnitude is at least 128 and
+  // less than 256. Kernels that round this way then change nothing.
   void round_queries() {
     for (const Owned& q : q_) {
       for (int64_t i = 0; i < q->rows() * config_.heads; ++i) {
@@ -129,14 +129,14 @@ class Scene {
     }
   }
 
-  // Writes the key and the value of a position.
+  // Writes a position's key and value.
   void put(int sequence, int position, const std::vector<float>& values) {
     const int64_t block = table_[sequence * stride_ + position / config_.block_size];
     const int64_t vector = block * config_.kv_heads * config_.block_size + position % config_.block_size;
     k_.put(vector, values);
     if (!config_.values_in_keys) v_.put(vector, values);
   }
-  // Moves every block elsewhere.
+  // Moves every block to another place.
   void relocate(std::mt19937& random) {
     std::vector<int32_t> to(blocks_);
     for (int i = 0; i < blocks_; ++i) to[i] = i;
@@ -190,13 +190,13 @@ const Config kConfigs[] = {
 
 class AttentionTest : public OpsTest {
  protected:
-  // Where softmax weights become 8-bit floats of three bits.
+  // Returns whether softmax weights are rounded to 8-bit floats (three mantissa bits).
   static constexpr float kNarrowTolerance = 5e-2f;
   static bool multiplied_narrow(const Config& c, int rows) {
     const bool dims = c.head_dim % 16 == 0 && c.value_dim % 16 == 0 && std::max(c.head_dim, c.value_dim) <= 128;
     return !GetParam()->can.batch_invariant && c.type == &kFloat8E4M3 && dims && rows * c.heads / c.kv_heads > 64;
   }
-  // The root mean square of what is between them, as a part of that of the second one.
+  // Returns the root mean square of the difference, relative to that of the second tensor.
   static double distance(const Tensor& a, const Tensor& b) {
     double between = 0, all = 0;
     for (int64_t i = 0; i < a.rows() * a.row_stride; ++i) {
@@ -235,8 +235,8 @@ TEST_P(AttentionTest, LongContextsMatchTheReference) {
   }
 }
 
-// Sequences of so many keys that they are read in many pieces, beside short ones and one of many rows; twice, since
-// what pieces leave behind must not matter to the next call.
+// Sequences with so many keys that kernels split them, in a batch with short ones and one with many rows. The op runs
+// twice, because what the first call leaves in the workspace must not affect the second.
 TEST_P(AttentionTest, VeryLongContextsMatchTheReference) {
   for (Config config : {Config{.sinks = true}, Config{.window = 5000}, Config{.kv_heads = 4, .soft_cap = 2.0f}}) {
     config.heads = 12, config.head_dim = config.value_dim = 16, config.type = &kBFloat16;
@@ -252,7 +252,7 @@ TEST_P(AttentionTest, VeryLongContextsMatchTheReference) {
   }
 }
 
-// A row of each of so many sequences that a device's warps have several of them, or parts of two.
+// One row each of so many sequences that a warp of a device processes several of them, or parts of two.
 TEST_P(AttentionTest, ManySequencesMatchTheReference) {
   const Config config{.heads = 8, .kv_heads = 8, .head_dim = 16, .value_dim = 16, .type = &kBFloat16};
   struct Lengths {
@@ -275,7 +275,7 @@ TEST_P(AttentionTest, ManySequencesMatchTheReference) {
 TEST_P(AttentionTest, RowsKeepTheirBits) {
   if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes rows one by one";
   if (!GetParam()->can.batch_invariant) GTEST_SKIP() << "kernels are chosen by the number of rows";
-  constexpr int kLength = sized(1100, 530);  // more than one thread takes of one sequence
+  constexpr int kLength = sized(1100, 530);  // more rows of a sequence than one thread takes
   std::vector<Config> configs(std::begin(kConfigs), std::end(kConfigs));
   for (const DType type : GetParam()->can.narrow_caches) {
     configs.push_back({.heads = 14, .head_dim = 72, .type = type, .window = 333});
@@ -311,7 +311,7 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
   }
 }
 
-// A token whose key and value are not numbers spoils the rows that see it, and no other.
+// A token whose key and value are NaN affects only the rows that attend to it.
 TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
   std::vector<DType> types = {&kFloat32, &kBFloat16, &kFloat16};
   types.insert(types.end(), GetParam()->can.narrow_caches.begin(), GetParam()->can.narrow_caches.end());
@@ -324,7 +324,7 @@ TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
       const std::vector<float> nan(config.head_dim, std::nanf(""));
       scene.put(0, 44, nan);
       const std::vector<Owned> out = scene.whole(device.ctx);
-      // Tensor cores multiply what a row does not see by zero (docs/cuda.md).
+      // Tensor cores multiply keys that a row does not attend to by zero (docs/cuda.md).
       const bool exact = std::string_view(GetParam()->name) != "cuda";
       for (int64_t r = 0; r < 75; ++r) {
         const bool sees = (r >= 44 || !causal) && (window == 0 || std::abs(r - 44) < window);
@@ -339,7 +339,7 @@ TEST_P(AttentionTest, NanReachesOnlyRowsThatSeeIt) {
   }
 }
 
-// Blocks that slid out of the window may be handed back and hold anything: their table entries are no longer read.
+// Blocks that slid out of the window may be freed and hold anything. The op must not read their table entries.
 TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
   constexpr int kBlock = 8, kWindow = 20, kLength = 141, kBlocks = (kLength + kBlock - 1) / kBlock;
   for (const DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
@@ -347,7 +347,7 @@ TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
       SCOPED_TRACE(fmt::format("{}, {} rows", type->name, rows));
       Owned k(type, {kBlocks + 1, 2, kBlock, 64}), v(k), q(&kFloat32, {rows, 256}), a(&kFloat32, {rows, 256}), b(a);
       k.fill(random), v.fill(random), q.fill(random);
-      const std::vector<float> nan(k->row_elements(), std::nanf(""));  // the last block, handed to somebody else
+      const std::vector<float> nan(k->row_elements(), std::nanf(""));  // the last block now belongs to another sequence
       for (const Owned* cache : {&k, &v}) {
         from_float(type, nan.data(), (*cache)->data + kBlocks * nan.size() * type->block_bytes, nan.size());
       }
@@ -375,7 +375,7 @@ TEST_P(AttentionTest, BlocksBeforeTheWindowAreNotRead) {
   }
 }
 
-// Caches of 8 bits: the reference reads the same ones.
+// 8-bit caches. The reference reads the same caches.
 TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
   const Config configs[] = {
       {},
@@ -413,8 +413,8 @@ TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
   }
 }
 
-// Many rows over caches of 8-bit floats, with everything that changes scores, and over more keys than sums of products
-// of 8-bit floats have bits for.
+// Many rows over 8-bit float caches, with every option that changes scores, and over more keys than a sum of 8-bit
+// float products has bits for.
 TEST_P(AttentionTest, ManyRowsOverEightBitFloatsMatchTheReference) {
   if (std::ranges::find(GetParam()->can.narrow_caches, &kFloat8E4M3) == GetParam()->can.narrow_caches.end())
     GTEST_SKIP();
@@ -442,15 +442,16 @@ TEST_P(AttentionTest, ManyRowsOverEightBitFloatsMatchTheReference) {
       for (size_t s = 0; s < out.size(); ++s) {
         const bool many = multiplied_narrow(config, spans[s].end - spans[s].begin);
         if (rounded) expect_close(out[s], expected[s], many ? kNarrowTolerance : tolerance);
-        // Rounding queries and weights to three bits is 2.6e-2 each in the mean square, to bf16 less than 3e-3.
+        // Rounding queries and weights to three bits has a root mean square error of 2.6e-2 each; bf16 has less than
+        // 3e-3.
         EXPECT_LE(distance(out[s], expected[s]), many ? rounded ? 3e-2 : 5e-2 : 3e-3) << "sequence " << s;
       }
     }
   }
 }
 
-// Values that are the first columns of the keys of one kv head, at the dimensions of models with latent attention and
-// beside them: sequences of one row and of many, and of no whole number of blocks.
+// Values that are the first columns of the keys of one kv head. Dimensions are those of latent attention models and
+// similar ones. Sequences have one row or many, and not a whole number of blocks.
 TEST_P(AttentionTest, LatentCachesMatchTheReference) {
   const Config configs[] = {
       {.heads = 16, .head_dim = 576, .value_dim = 512},
@@ -483,7 +484,7 @@ TEST_P(AttentionTest, LatentCachesMatchTheReference) {
   }
 }
 
-// A token of one sequence that is not a number, and what lies in blocks beyond the ends of sequences.
+// A NaN token of one sequence, and NaN in blocks beyond the ends of sequences.
 TEST_P(AttentionTest, NanOfLatentCachesStaysInItsSequence) {
   const Config config{
       .heads = 16, .kv_heads = 1, .head_dim = 72, .value_dim = 64, .type = &kBFloat16, .values_in_keys = true};

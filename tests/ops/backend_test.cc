@@ -1,4 +1,4 @@
-// Backends: every slot filled, the choice of one, activations by name.
+// Backends: every slot is filled; selection of a backend; activations by name.
 #include "ops/testing.h"
 #include "sluice/error.h"
 
@@ -83,7 +83,7 @@ TEST(Backend, QueuesOfDevicesRunBesideEachOther) {
       auto* values = reinterpret_cast<float*>(host.data());
       for (size_t i = 0; i < kFloats; ++i) values[i] = static_cast<float>(i % 100);
       const Shape shape{64, kFloats / 64};
-      // The copy queue brings x, the compute queue doubles it into y, and the copy queue takes y back.
+      // The copy queue uploads x, the compute queue doubles it into y, and the copy queue downloads y.
       copies->copy_async(x.data(), host.data(), x.size());
       compute->run_after(*copies, copies->record_event());
       copy(ctx, Tensor(y.data(), &kFloat32, shape), Tensor(x.data(), &kFloat32, shape));

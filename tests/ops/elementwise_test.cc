@@ -105,7 +105,7 @@ TEST_P(ElementwiseTest, Activations) {
   }
 }
 
-// The vector functions, element by element, within 4 ulp but for what their definitions lose.
+// The vector functions, element by element, within 4 ulp plus the cancellation in their definitions.
 TEST_P(ElementwiseTest, ActivationsAreAccurateOverTheWholeRange) {
   for (Activation activation : kAll) {
     Owned x(&kFloat32, {1, 8001});
@@ -198,7 +198,7 @@ TEST_P(ElementwiseTest, AddGatherEmbed) {
   }
 }
 
-// Copies happen one after the other: the row that one writes may be what the next one reads.
+// Copies run one after another: a copy may read the row that the one before wrote.
 TEST_P(ElementwiseTest, CopyRowsInOrder) {
   const std::vector<int32_t> pairs = {0, 4, 4, 1, 2, 0, 3, 3};
   for (DType type : {&kFloat32, &kBFloat16}) {
@@ -236,7 +236,7 @@ TEST_P(ElementwiseTest, RopeStore) {
       Owned q(&kFloat32, {tokens, c.heads * c.head_dim}, 8), k(&kFloat32, {tokens, c.kv_heads * c.head_dim}, 8);
       Owned v(&kFloat32, {tokens, c.kv_heads * c.value_dim}, 8), cos_sin(&kFloat32, {100, std::max(c.rotary_dim, 2)});
       q.fill(random), k.fill(random), v.fill(random), cos_sin.fill(random);
-      // A token of zeros, and where it is the scale that tells of it, an element that is no number.
+      // A token of zeros, and for caches with scales a token with a NaN element.
       std::fill_n(k.row(3), k->shape[1], 0.0f), std::fill_n(v.row(3), v->shape[1], 0.0f);
       if (type == &kInt8) v.row(5)[c.value_dim - 1] = std::nanf("");
       OwnedCache k_cache(type, {6, c.kv_heads, c.block_size, c.head_dim}),

@@ -1,5 +1,5 @@
-// Ops on experts and heads: routing against rules written out plainly, products and sums of every backend against the
-// reference, and bit for bit against themselves under other batches and numbers of threads.
+// Ops on experts and heads. Compares routing with a plain implementation of its rules, and matmuls and sums of every
+// backend with the reference. Checks that results are bit-identical under other batches and numbers of threads.
 #include <numeric>
 
 #include "ops/testing.h"
@@ -12,7 +12,7 @@ struct Packed : Weight {
   Buffer storage;
 };
 
-// Matrices [n, k] one below the other, as layers stack them.
+// Matrices [n, k], stacked as layers stack them.
 Packed stacked(Ctx& ctx, DType stored, const std::vector<Owned>& matrices) {
   const MatmulKernels& kernels = ctx.ops.matmul.at(stored);
   const int64_t n = matrices[0]->rows(), count = static_cast<int64_t>(matrices.size());
@@ -34,7 +34,7 @@ class ExpertsTest : public OpsTest {
     return all;
   }
 
-  // Those that the backend multiplies by and random numbers are converted to.
+  // The types that the backend has matmuls for and that random numbers can be converted to.
   std::vector<DType> weight_types() const {
     std::vector<DType> types;
     for (DType type : Registry<TypeInfo>::all()) {
@@ -100,7 +100,7 @@ TEST_P(ExpertsTest, SoftmaxTakesTheLargestAndNormalizes) {
   }
 }
 
-// Corrections decide who is chosen, and groups where from; weights stay the scores.
+// Corrections and groups affect which experts are selected. The weights remain the scores.
 TEST_P(ExpertsTest, GroupsAndCorrections) {
   const int experts = 12;
   Floats logits(experts, -2.0f), correction(experts, 0.0f);
@@ -134,7 +134,7 @@ TEST_P(ExpertsTest, SparseMixerSharesAmongTheClose) {
   Floats logits = {1.0f, 4.0f, 3.95f, 3.5f, -6.0f};
   const Tensor row(logits.data(), &kFloat32, {1, 5});
   const Routed routed(device, row, {.top_k = 2, .score = Routing::Score::kSparseMixer, .jitter = 0.01f});
-  // Only 3.95 is within 2 % of 4; of what remains, nothing is within 2 % of 3.95 but the first choice, which is gone.
+  // Only 3.95 is within 2 % of 4. After 4 is removed, no other score is within 2 % of 3.95.
   EXPECT_EQ(routed.expert(0, 0), 1);
   EXPECT_EQ(routed.expert(0, 1), 2);
   EXPECT_NEAR(routed.weights.row(0)[0], 1.0 / (1.0 + std::exp(-0.05)), 1e-6);
@@ -156,7 +156,7 @@ TEST_P(ExpertsTest, NanLogitsStillChooseExperts) {
   }
 }
 
-// Rows of random choices, grouped.
+// Groups rows of random choices.
 struct Grouped {
   int experts;
   Owned chosen, entries, rows, places, starts;
@@ -222,7 +222,7 @@ TEST_P(ExpertsTest, MatmulMatchesTheReference) {
   }
 }
 
-// Rows of every number that tiles are cut at, for experts with none and with many, in every type of weights.
+// Every number of rows at which tiles are split, with experts that have no rows and many rows, for every weight type.
 TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
   std::vector<int> many(70, 0);  // experts, most of them without rows
   many[3] = 1, many[33] = 260, many[34] = 2, many[64] = 257, many[69] = 190;
@@ -248,7 +248,7 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
       std::partial_sum(c.counts.begin(), c.counts.end(), start + 1);
       const int64_t rows = start[experts];
       const std::vector<Owned> all = matrices(stored, static_cast<int>(experts), n, k);
-      // Rows that lie so that four of them are read and written at a time, and others.
+      // Rows aligned so that kernels access four elements at a time, and others.
       const int gap = ++turn % 2 == 0 ? 0 : 3;
       Owned x(&kFloat32, {rows, k}, gap), bias(&kFloat32, {experts, n}), out(&kFloat32, {rows, n}, gap), expected(out);
       x.fill(random), bias.fill(random);
@@ -260,7 +260,7 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
       };
       multiply(device, out), multiply(reference, expected);
       expect_rows_close(out, expected, stored);
-      // A row that is not a number leaves all others as they are.
+      // A NaN row does not change any other row.
       const Owned clean(out);
       const int64_t bad = rows / 2;
       x.row(bad)[k - 1] = std::nanf("");
@@ -316,7 +316,7 @@ TEST_P(ExpertsTest, RowsKeepTheirBitsInEveryBatch) {
     const Packed weight = stacked(device.ctx, stored, all);
     Owned x(&kFloat32, {total, k}), bias(&kFloat32, {experts, n}), logits(&kFloat32, {total, experts});
     x.fill(random), bias.fill(random), logits.fill(random);
-    // The whole way of a layer: route, group, gather, multiply, combine.
+    // All steps of a layer: route, group, gather, multiply, combine.
     const auto run = [&](Checked& d, int64_t begin, int64_t rows, const Owned& result) {
       const Routed routed(d, logits->slice_rows(begin, rows), {.top_k = top_k});
       Owned entries(&kInt32, {rows * top_k}), from(entries), places(entries), starts(&kInt32, {experts + 1});
@@ -364,12 +364,12 @@ TEST_P(ExpertsTest, HeadMatmulMatchesTheReference) {
                              .x_stride = k + gap,
                              .weight = &weight});
       }
-      expect_close(out, expected, tolerance(stored, k), 1.0f);  // what lies between the heads is untouched
+      expect_close(out, expected, tolerance(stored, k), 1.0f);  // columns between the heads are untouched
     }
   }
 }
 
-// In every type of weights; the last of these matrices are unpacked to more than there is room for at once.
+// Every weight type. The last of these matrices do not fit in the unpack buffer at once.
 TEST_P(ExpertsTest, HeadMatmulOfManyRowsMatchesTheReference) {
   for (DType stored : weight_types()) {
     for (auto [rows, heads, n, k] :

@@ -1,5 +1,5 @@
-// Steps that are recorded and launched again (Backend::record): the ops of a small decoder, with every type of weights,
-// against the same ops called one by one and against the reference.
+// Captured graphs (Queue::capture): captures the ops of a small decoder, with every weight type, and launches them.
+// Compares with the same ops called one by one and with the reference.
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -7,8 +7,8 @@ namespace {
 
 struct Sizes {
   int rows = 1, hidden = 72, heads = 3, kv_heads = 1, head_dim = 24, inner = 40, vocab = 100, layers = 2;
-  int most_keys = 320;                             // of a sequence, a multiple of 16
-  DType weights = &kBFloat16, plain = &kBFloat16;  // of the matrices; of the embedding, the head and the cache
+  int most_keys = 320;                             // most keys of a sequence, a multiple of 16
+  DType weights = &kBFloat16, plain = &kBFloat16;  // types of the matrices; of the embedding, the head and the cache
   bool bias = false, head_norms = false;
 
   std::string str() const {
@@ -166,7 +166,7 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
       {.rows = 2, .hidden = 1152, .heads = 8, .kv_heads = 2, .head_dim = 128, .inner = 2176, .vocab = 3001},
       {.rows = 1, .hidden = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64, .inner = 4096, .vocab = 500},
       {.rows = 8, .hidden = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .inner = 512},
-      // More keys than a program has at hand at a time, in chunks or not, and chunks of one kv head.
+      // More keys than the persistent decode kernel holds at a time, in chunks or not, and chunks of one kv head.
       {.rows = 4, .hidden = 256, .heads = 16, .kv_heads = 8, .head_dim = 64, .inner = 512, .most_keys = 4000},
       {.rows = 4, .hidden = 256, .heads = 32, .kv_heads = 32, .head_dim = 128, .inner = 512, .most_keys = 1600},
       {.rows = 1, .hidden = 256, .heads = 6, .kv_heads = 1, .head_dim = 80, .inner = 512, .most_keys = 4000},
@@ -196,7 +196,7 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
     decoder.pack(device.ctx);
     decoder.forward(device.ctx);
     const Owned called(decoder.logits());
-    for (const char* decode_kernel : {"0", "1"}) {  // runs of ops as one kernel each, where the backend can
+    for (const char* decode_kernel : {"0", "1"}) {  // "1": one persistent kernel per run of ops, if available
       SCOPED_TRACE(fmt::format("decode kernel {}", decode_kernel));
       setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
       const auto graph = device.ctx.queue.capture([&] { decoder.forward(device.ctx); });
@@ -205,7 +205,7 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
         std::memset(decoder.logits()->data, 0, decoder.logits().bytes());
         graph->launch();
         device.ctx.queue.wait();
-        // Inputs are rounded to bf16 before every product; called one by one, in other kernels at times.
+        // Inputs are rounded to bf16 before every matmul; ops called one by one may use other kernels.
         const float tolerance = !GetParam()->can.batch_invariant ? 4e-2f : 1e-4f;
         expect_close(decoder.logits(), called, tolerance);
         expect_close(decoder.logits(), expected, tolerance);

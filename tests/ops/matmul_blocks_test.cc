@@ -1,5 +1,5 @@
-// Matrix products with weights in block formats: every backend and format against the reference, in pieces and in
-// batches, and embedding rows in these formats.
+// Matmuls with weights in block formats. Compares every backend and format with the reference, for weights packed in
+// pieces and for batches. Also tests embedding tables in these formats.
 #include <map>
 #include <string_view>
 
@@ -11,7 +11,7 @@
 namespace sluice::ops {
 namespace {
 
-// Block formats that a backend multiplies.
+// Returns the block formats that a backend has matmuls for.
 std::vector<DType> block_types(const Ops& ops) {
   std::vector<DType> types;
   for (DType type : Registry<TypeInfo>::all()) {
@@ -82,12 +82,12 @@ Owned rounded(const Owned& x, bool bf16, int64_t block) {
 
 using MatmulBlocksTest = OpsTest;
 
-// From which backends that round inputs may round weights, too.
+// The number of rows from which backends that round inputs may round weights too.
 constexpr int64_t kTiledRows = 9;
 
-// Weights of many rows may be rounded to bf16 as well, each by 2^-9 of up to 10, and the levels of NF4 may always; else
-// tensor cores sum what is above zero by an offset, or inputs are rounded to 15 bits of their row's largest (but those
-// of heads: rows 0).
+// Kernels may also round the weights to bf16, each by 2^-9 of up to 10: with many rows, and always the levels of NF4.
+// Otherwise tensor cores sum numbers that an offset makes positive, or inputs are rounded to 15 bits of their row's
+// largest magnitude. The latter does not apply to heads, for which `rows` is 0.
 void expect_product(const Owned& out, const Owned& expected, DType type, int64_t k, bool bf16, int64_t rows) {
   const bool weights = bf16 && (rows >= kTiledRows || type == &quant::NF4::kType);
   const float each = !bf16 ? 1e-6f : weights ? 6e-3f : rows > 0 ? 5e-4f : 1e-5f;
@@ -158,9 +158,9 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
   }
 }
 
-// Packed weights take at most 1.15 times their file, but for formats of codebooks and of digits, whose entries kernels
-// want as codes of their own, and Q2_K, whose scales become those of int8 (docs/performance-cpu.md says what that costs
-// and brings).
+// Packed weights take at most 1.15 times their size in the file. Exceptions are the codebook and digit formats, whose
+// entries are expanded to codes, and Q2_K, whose scales become those of int8 (docs/performance-cpu.md gives costs and
+// gains).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
   if (!GetParam()->open(0).memory().host_accessible()) GTEST_SKIP() << "devices have layouts of their own";
   const std::map<std::string_view, double> most = {
@@ -175,7 +175,7 @@ TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
   }
 }
 
-// What rounding x to int8 costs: half a step of 1/127 of a block's largest input each, which average out over k.
+// The error of rounding x to int8: half a step of 1/127 of a block's largest input per element, averaging out over k.
 TEST_P(MatmulBlocksTest, Int8InputsStayNearTheExactProduct) {
   const int64_t rows = 9, n = 48, k = 1024;
   for (DType type : block_types(device.ctx.ops)) {
@@ -212,7 +212,7 @@ TEST_P(MatmulBlocksTest, WhatIsNotFiniteStaysInItsRow) {
         EXPECT_TRUE(same_bits(out.row(r), clean.row(r), n)) << type->name << " row " << r;
       }
       for (int64_t i = 0; i < n; ++i) {
-        // Int8 has no infinity: NaN, rather than one of either sign.
+        // Int8 has no infinity, so the result is NaN instead of an infinity of either sign.
         const bool nan = std::isnan(value) || device.ctx.ops.matmul.at(type).int8_block != 0;
         EXPECT_TRUE(nan ? std::isnan(out.row(5)[i]) : !std::isfinite(out.row(5)[i])) << type->name << ", " << value;
       }
@@ -220,7 +220,8 @@ TEST_P(MatmulBlocksTest, WhatIsNotFiniteStaysInItsRow) {
   }
 }
 
-// Down to 2^-127, where neither scale nor weight is a normal number. Devices refuse what would not be one above.
+// Scales down to 2^-127, where neither scale nor weight is a normal number. Devices throw for scales that they cannot
+// represent.
 TEST_P(MatmulBlocksTest, ScalesOfMxfp4MayBeOfAnySize) {
   using Block = quant::MXFP4::Block;
   constexpr int64_t kRows = 20, kInputs = 64;

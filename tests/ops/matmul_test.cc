@@ -1,5 +1,5 @@
-// Matrix products of every backend and weight type: against the reference, and bit for bit against themselves when the
-// same row is computed alone, in batches of other sizes, and on other numbers of threads.
+// Matmuls of every backend and weight type. Compares with the reference. Checks that a row's bits are the same alone,
+// in batches of other sizes, and with other numbers of threads.
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -70,7 +70,7 @@ TEST_P(MatmulTest, ConvertsWhenPacking) {
   }
 }
 
-// q, k and v of sizes that are no multiples of a panel, packed one by one, equal the whole packed at once.
+// Packing q, k and v one by one, with sizes that are not multiples of a panel, equals packing them at once.
 TEST_P(MatmulTest, FusedSourcesPackLikeOne) {
   const int64_t k = 77;
   for (DType stored : kTypes) {

@@ -1,4 +1,4 @@
-// Queues of every backend: copies to and from the host's pinned memory, in order with each other.
+// Queues of every backend: copies to and from pinned memory run in order.
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -6,8 +6,8 @@ namespace {
 
 class MemoryTest : public testing::TestWithParam<const Backend*> {};
 
-// Of every size that a step has, and beyond: small copies are a kernel's on devices. Begins are off packs of 16 bytes
-// as well.
+// Copies of every size that a step has, and larger ones. Devices make small copies with a kernel. Some copies start at
+// addresses that are not multiples of 16 bytes.
 TEST_P(MemoryTest, CopiesBothWaysInOrder) {
   std::mt19937 random(7);
   ops::Device& owner = GetParam()->open(0);

@@ -1,4 +1,5 @@
-// Pooling of every backend: against plain sums over random odd shapes, and bits that no other sequence changes.
+// Pooling of every backend. Compares with plain sums over random odd shapes. Checks that other sequences do not change
+// a sequence's bits.
 #include "ops/testing.h"
 
 namespace sluice::ops {

@@ -1,5 +1,5 @@
-// Ops that carry a state, of every backend: against the reference, and bit for bit against themselves under other
-// batches, steps, slots and thread counts.
+// Ops that carry a state, on every backend. Compares with the reference. Checks that results are bit-identical under
+// other batches, steps, slots and thread counts.
 #include <functional>
 #include <limits>
 
@@ -11,12 +11,12 @@ namespace {
 // An op over named inputs: fp32 tensors with a row per token.
 struct Case {
   std::string name;
-  std::vector<int64_t> widths;  // of the inputs
+  std::vector<int64_t> widths;  // widths of the inputs
   int64_t out_width = 0;
   int64_t state_values = 0;
   std::function<void(Ctx&, const std::vector<Tensor>& in, const Tensor& out, const Tensor& state, const Sequences&)>
       run;
-  std::function<void(std::vector<Owned>& in)> prepare{};  // makes inputs what the op expects
+  std::function<void(std::vector<Owned>& in)> prepare{};  // maps random inputs to valid ones
 };
 
 Floats values(std::mt19937& random, int64_t count, float mean, float deviation) {
@@ -184,7 +184,7 @@ std::vector<Case> cases(std::mt19937& random) {
   return all;
 }
 
-// Three sequences of one case, run in any division into steps and batches.
+// Three sequences of one case, which can be split into steps and batches in any way.
 class Scene {
  public:
   static constexpr int kLengths[] = {1, 23, 9};
@@ -199,7 +199,7 @@ class Scene {
   struct Span {
     int sequence, begin, end;
   };
-  Owned new_state(std::mt19937& random) const {  // what slots held before must not matter
+  Owned new_state(std::mt19937& random) const {  // earlier slot contents must not matter
     Owned state(&kFloat32, {kSlots, case_.state_values}, 3);
     state.fill(random);
     return state;
@@ -272,7 +272,7 @@ TEST_P(RecurrenceTest, RowsKeepTheirBitsInEveryStepAndBatch) {
       Checked other(*GetParam(), threads);
       for (int chunk : {1, 2, 5, 16}) {
         Owned out(&kFloat32, {Scene::kTotal, c.out_width}), state = scene.new_state(random);
-        for (int begin = 0; begin < 23; begin += chunk) {  // all sequences together, while they last
+        for (int begin = 0; begin < 23; begin += chunk) {  // all sequences that have rows left
           std::vector<Scene::Span> spans;
           for (int s : {2, 0, 1}) {
             const int end = std::min(begin + chunk, Scene::kLengths[s]);
@@ -305,7 +305,7 @@ TEST_P(RecurrenceTest, MultiplyAndSoftplus) {
   }
 }
 
-// Steps of scans are often tiny: softplus must keep its relative accuracy far below zero.
+// Step sizes of scans are often tiny, so softplus must keep its relative accuracy for very negative inputs.
 TEST_P(RecurrenceTest, SoftplusIsAccurateOverTheWholeRange) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Owned x(&kFloat32, {1, 8001});

@@ -1,5 +1,5 @@
-// Rows in the types that products round their inputs to (ops::input_type): who writes them, and products with inputs
-// rounded to 8-bit floats. Backends without such types have nothing to show here but that they say so.
+// Rows in the types that matmuls round their inputs to (ops::input_type): the ops that write them, and matmuls with
+// inputs rounded to 8-bit floats. For backends without such types, the tests only check that they report fp32.
 #include <numeric>
 
 #include "ops/testing.h"
@@ -20,7 +20,7 @@ class Rows {
   }
   operator Tensor() const { return tensor_; }
   const Tensor& operator*() const { return tensor_; }
-  // As fp32.
+  // Returns the rows as fp32.
   std::vector<float> values() const {
     const int64_t columns = tensor_.shape[1], rows = tensor_.rows();
     std::vector<float> out(static_cast<size_t>(rows * columns));
@@ -40,7 +40,7 @@ class Rows {
   Tensor tensor_;
 };
 
-// Half a step of a type, relative to the number, and for 8-bit floats also relative to the row's largest.
+// Half a step of a type, relative to the number, and for 8-bit floats also relative to the row's largest magnitude.
 void expect_rounded(const Rows& rows, const Tensor& exact, const std::string& what) {
   const DType type = (*rows).dtype;
   const float each = type == &kBFloat16 ? 0x1p-8f : type == &kFloat16 ? 0x1p-11f : 0x1p-4f;
@@ -68,7 +68,7 @@ class RoundedTest : public OpsTest {
 };
 
 TEST_P(RoundedTest, NormsWriteEveryType) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (DType type : kRounded) {
     for (const int64_t columns : {4, 128, 132, 1024, 4096, 20480}) {
       const int64_t rows = 5;
@@ -87,9 +87,9 @@ TEST_P(RoundedTest, NormsWriteEveryType) {
   }
 }
 
-// Of as many rows as blocks go through one after another (device/row_stream.cuh).
+// Uses so many rows that a thread block processes several in turn (device/row_stream.cuh).
 TEST_P(RoundedTest, NormsAndGatesOfManyRows) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2209, 4096}, {1200, 8200}, {600, 14336}}) {
     Owned x(&kFloat32, {rows, columns}, 4), weight(&kFloat32, {1, columns}), exact(&kFloat32, {rows, columns});
     x.fill(random, 3.0f), weight.fill(random);
@@ -111,7 +111,7 @@ TEST_P(RoundedTest, NormsAndGatesOfManyRows) {
 }
 
 TEST_P(RoundedTest, GatesReadAndWriteEveryType) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3}) {
     for (DType input : {&kFloat32, &kBFloat16}) {
       for (const int64_t columns : {4, 128, 260, 14336, 20000}) {
@@ -131,7 +131,7 @@ TEST_P(RoundedTest, GatesReadAndWriteEveryType) {
   }
 }
 
-// Inputs as a product sees them that rounds them to 8-bit floats.
+// Returns the inputs rounded as matmuls with 8-bit float inputs round them.
 Owned as_fp8(const Owned& x, int64_t group) {
   Owned out(x);
   for (int64_t r = 0; r < x->rows(); ++r) {
@@ -159,10 +159,10 @@ double distance(const Tensor& a, const Tensor& b) {
   return std::sqrt(error / size);
 }
 
-// Products with 8-bit weights whose inputs may be 8-bit floats as well, in fp32 and in rows that were rounded before.
+// Matmuls with 8-bit weights that may round inputs to 8-bit floats. Inputs are fp32, or rows that are already rounded.
 TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
   const auto kernels = device.ctx.ops.matmul.find(&quant::Fp8::kType);
-  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
+  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no matmuls with 8-bit floats";
   int i = 0;
   for (const InputRounding rounding : {InputRounding::kFp8PerRow, InputRounding::kFp8PerGroup}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{16, 128}, {48, 384}, {272, 1024}, {4096, 512}, {32, 8320}}) {
@@ -173,7 +173,7 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
         std::normal_distribution<float> normal;
         for (float& v : values) v = normal(random);
         std::vector<std::byte> blocks(values.size() / 128 * sizeof(quant::Fp8::Block));
-        // Scales of rows, or of blocks.
+        // One scale per row, or one per block.
         const auto step = static_cast<size_t>(rounding == InputRounding::kFp8PerRow ? k : 128);
         for (size_t at = 0; at < values.size(); at += step) {
           from_float(&quant::Fp8::kType, values.data() + at, blocks.data() + at / 128 * sizeof(quant::Fp8::Block),
@@ -203,14 +203,14 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
         const int64_t group = rounding == InputRounding::kFp8PerRow ? k : 128;
         product(reference, expected, as_fp8(x, group));
         product(reference, exact, x);
-        // Kernels of few rows, and devices without such products, round to bf16 or not at all.
+        // Kernels for few rows, and devices without such matmuls, round to bf16 or not at all.
         const double rounded = distance(out, expected), unrounded = distance(out, exact);
         EXPECT_LT(std::min(rounded, unrounded), 5e-3) << rounded << " and " << unrounded;
         EXPECT_LT(unrounded, 0.05);
         if (type == &kFloat32) continue;
         ASSERT_EQ(type, &kFloat8E4M3);
         EXPECT_LT(rounded, 3e-3);
-        // A norm without weights that changes nothing but the type: rows of length sqrt(k).
+        // On rows of length sqrt(k), a norm without weights only changes the type.
         Owned normed(&kFloat32, {rows, k}), again(before);
         rms_norm(reference.ctx, normed, x, nullptr, 0.0f);
         const Rows eighths(type, rows, k);
@@ -224,10 +224,10 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
   }
 }
 
-// The same of experts, whose inputs are rounded where there are many rows of each.
+// The same matmuls with experts. Inputs are rounded if each expert has many rows.
 TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
   const auto kernels = device.ctx.ops.matmul.find(&quant::Fp8::kType);
-  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no products of 8-bit floats";
+  if (!rounds() || kernels == device.ctx.ops.matmul.end()) GTEST_SKIP() << "no matmuls with 8-bit floats";
   const std::vector<std::vector<int>> cases = {
       {0, 40, 1, 0, 60}, {300, 0, 2, 17, 256}, {130, 100, 65}, {16, 15, 18, 33}, {900}};
   for (const std::vector<int>& counts : cases) {
@@ -263,7 +263,7 @@ TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
 }
 
 TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   for (DType type : {&kBFloat16, &kFloat16}) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{40, 72}, {256, 512}, {12288, 2048}}) {
       for (const int64_t rows : {8, 33, 100}) {
@@ -296,7 +296,7 @@ TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
 }
 
 TEST_P(RoundedTest, AttentionGivesSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products take fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls take fp32";
   constexpr int kHeads = 8, kKvHeads = 2, kBlock = 16, kBlocks = 60;
   for (const int dim : {64, 128, 40}) {
     for (const auto& [rows, keys] : {std::pair{1, 900}, {3, 70}, {200, 333}}) {
@@ -327,7 +327,7 @@ TEST_P(RoundedTest, AttentionGivesSixteenBits) {
   }
 }
 
-// The first columns of rows of bf16 are what fp32 gives, rounded.
+// The first columns of bf16 results equal the rounded fp32 results.
 void expect_rounded_rows(const Owned& rows, const Owned& exact, int64_t columns) {
   std::vector<float> numbers(rows.bytes() / 2);
   to_float(&kBFloat16, rows->data, numbers.data(), numbers.size());
@@ -344,9 +344,9 @@ struct RotationCase {
   bool interleaved;
 };
 
-// Columns of one product's rows, as layers give them: the same numbers as fp32 on the reference.
+// Columns of one matmul's rows, as layers pass them on: compares with fp32 input of equal values on the reference.
 TEST_P(RoundedTest, RotationsReadAndWriteSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products give fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls return fp32";
   constexpr int kTokens = 11, kBlock = 16, kPositions = 100;
   std::vector<int32_t> positions, slots;
   for (int t = 0; t < kTokens; ++t) positions.push_back((t * 37) % kPositions), slots.push_back(t * 5 + 3);
@@ -423,9 +423,9 @@ TEST_P(RoundedTest, RotationsNormalizeSixteenBits) {
   }
 }
 
-// The same numbers as fp32 and as bf16 give the same bits, in every kernel of attention.
+// Equal values in fp32 and in bf16 give the same bits in every attention kernel.
 TEST_P(RoundedTest, AttentionReadsSixteenBits) {
-  if (!rounds()) GTEST_SKIP() << "products give fp32";
+  if (!rounds()) GTEST_SKIP() << "matmuls return fp32";
   constexpr int kHeads = 8, kKvHeads = 2, kBlock = 16, kBlocks = 60;
   const std::vector<int32_t> start = {0, 1, 4, 204}, kv_len = {900, 70, 333};
   const int64_t rows = start.back();
@@ -462,7 +462,7 @@ TEST_P(RoundedTest, AttentionReadsSixteenBits) {
 
 TEST(Rounded, RowsThatNoProductGivesAreRefused) {
   Checked device(select_backend("reference"), 1);
-  const char* why = "bfloat16, which no product gives here";
+  const char* why = "bfloat16, which no matmul returns here";
   Owned rows(&kBFloat16, {1, 64}), wide(&kFloat32, {1, 64}), half(&kFloat32, {1, 32});
   Owned k(&kBFloat16, {1, 1, 8, 64}), v(k);
   const std::vector<int32_t> zero = {0}, start = {0, 1}, length = {1};

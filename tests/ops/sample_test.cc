@@ -1,4 +1,4 @@
-// Drawing tokens where logits lie: the draw and its noise against the reference, candidates against their definition.
+// The sample op: compares samples and noise with the reference, and the kept candidates with their definition.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -27,7 +27,7 @@ class SampleTest : public OpsTest {
     return bytes;
   }
 
-  // `logits` are as before when it returns.
+  // Leaves `logits` unchanged.
   Result run(Device& on, const Tensor& logits, const std::vector<SampleRow>& rows, const Changes& changes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
     const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
@@ -52,7 +52,7 @@ class SampleTest : public OpsTest {
     return result;
   }
 
-  // Which tokens turn up in so many draws of a row; the choice is what differs.
+  // Returns which tokens occur in this many samples of a row. The samples differ only in SampleRow::choice.
   std::set<int> sampled_in(const Tensor& logits, SampleRow row, int samples, const Changes& changes = {}) {
     std::vector<SampleRow> rows(static_cast<size_t>(samples), row);
     for (size_t i = 0; i < rows.size(); ++i) rows[i].choice = static_cast<uint32_t>(i);
@@ -82,12 +82,12 @@ TEST_P(SampleTest, MatchesTheReference) {
   }
 }
 
-// A device may deal a row of many tokens out among several blocks.
+// A device may split a row of many tokens among several thread blocks.
 TEST_P(SampleTest, FewRowsOfManyTokensMatchTheReference) {
   constexpr int kVocab = 128'003;
   Owned logits(&kFloat32, {6, kVocab}, 1);
   logits.fill(random, 4.0f);
-  logits.row(1)[kVocab - 1] = logits.row(1)[77] = 100.0f;  // equal ones: the lower id
+  logits.row(1)[kVocab - 1] = logits.row(1)[77] = 100.0f;  // equal logits: the lower id wins
   logits.row(2)[kVocab - 2] = NAN;
   std::fill_n(logits.row(3), kVocab, -INFINITY);
   Changes changes;
@@ -106,13 +106,13 @@ TEST_P(SampleTest, FewRowsOfManyTokensMatchTheReference) {
   const Result want = run(reference, logits, rows, changes);
   EXPECT_EQ(want.rows[1].token, 77);
   EXPECT_EQ(want.rows[6].token, 5);
-  for (int turn = 0; turn < 3; ++turn) {  // what blocks leave for each other is as it was
+  for (int turn = 0; turn < 3; ++turn) {  // thread blocks must reset their shared state
     const Result got = run(device, logits, rows, changes);
     for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(got.rows[i].token, want.rows[i].token) << i;
   }
 }
 
-// Every cut and all of them together, of few tokens and of many: the same tokens as the reference's.
+// Each filter alone and all filters together, with few tokens and with many, must give the reference's tokens.
 TEST_P(SampleTest, CutsMatchTheReference) {
   for (const float spread : {3.0f, 0.5f, 0.002f}) {
     constexpr int kVocab = 6007;
@@ -144,7 +144,7 @@ TEST_P(SampleTest, CutsMatchTheReference) {
   }
 }
 
-// The set that is kept, by drawing from it until all of it has turned up.
+// Checks the set of kept tokens by sampling until all of them have occurred.
 TEST_P(SampleTest, KeepsWhatItIsToldTo) {
   constexpr int kVocab = 40, kSamples = 800;
   Owned logits(&kFloat32, {1, kVocab});
@@ -186,7 +186,8 @@ TEST_P(SampleTest, RowsWithoutAnAnswer) {
   EXPECT_GE(got.rows[4].token, 0);
 }
 
-// Random edits, masks and reports: tokens, lists and what log-probabilities are made of, and the logits stay.
+// Random edits, masks and reports. Checks the tokens, the lists, the log-probability data, and that logits are
+// unchanged.
 TEST_P(SampleTest, EditedRowsMatchTheReference) {
   for (const int vocab : {1, 5, 63, 1000, 4097}) {
     constexpr int kRows = 8;
@@ -254,7 +255,7 @@ TEST_P(SampleTest, EditsAndMasksMayLeaveNothing) {
   rows.push_back({.row = 1, .first_edit = kVocab, .edits = 1});
   rows.push_back({.row = 2, .first_edit = 0, .edits = kVocab});
   rows.push_back({.row = 3, .mask = 0});
-  rows.push_back({.row = 4, .first_edit = kVocab + 1, .edits = 1, .mask = 0});  // the mask hides what is infinite
+  rows.push_back({.row = 4, .first_edit = kVocab + 1, .edits = 1, .mask = 0});  // the mask hides the infinite logits
   const Result got = run(device, logits, rows, changes);
   EXPECT_EQ(got.rows[0].token, SampledRow::kNoneLeft);
   EXPECT_EQ(got.rows[1].token, SampledRow::kNoneLeft);
@@ -263,7 +264,7 @@ TEST_P(SampleTest, EditsAndMasksMayLeaveNothing) {
   EXPECT_EQ(got.rows[4].token, 1);
 }
 
-// The noise is that of a draw: frequencies are probabilities, and every part of the key matters.
+// The noise has the right distribution: frequencies match probabilities, and every part of the key matters.
 TEST_P(SampleTest, FrequenciesAreProbabilities) {
   Owned logits(&kFloat32, {1, 6});
   const double probabilities[6] = {0.4, 0.05, 0.25, 0.1, 0.0, 0.2};
@@ -284,12 +285,12 @@ TEST_P(SampleTest, FrequenciesAreProbabilities) {
   }
 }
 
-// Chi-square of draws that are cut: those kept have their probabilities, divided by the sum of what is kept.
+// Chi-square test of filtered samples: kept tokens have their probabilities divided by the sum of the kept ones.
 TEST_P(SampleTest, CutSamplesHaveTheirProbabilities) {
   constexpr int kVocab = 300, kSamples = 8000;
   Owned logits(&kFloat32, {1, kVocab});
   for (int i = 0; i < kVocab; ++i) logits.row(0)[i] = -0.25f * static_cast<float>(i % 50) - (i < 50 ? 0.0f : 14.0f);
-  // Kept are the first ids in this order: exp(-i / 4) of 50, the others weigh next to nothing.
+  // The first ids in this order are kept. The weights are exp(-i / 4) for 50 tokens; the other weights are negligible.
   const auto expect_first = [&](SampleRow row, int kept) {
     std::vector<SampleRow> rows(kSamples, row);
     for (uint32_t i = 0; i < kSamples; ++i) rows[i].position = i;

@@ -1,4 +1,4 @@
-// What the op tests share: random data, tensors that own their memory, backends as test parameters, comparisons.
+// Helpers for the op tests: random data, tensors that own their memory, backends as test parameters, comparisons.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@
 
 namespace sluice::ops {
 
-// Memory that every usable backend and the host see.
+// Memory that every usable backend and the host can access.
 inline Memory& test_memory() {
   for (const Backend* backend : Registry<Backend>::all()) {
     if (backend->usable() && &backend->open(0).shared_memory() != &host_memory()) {
@@ -29,7 +29,7 @@ inline Memory& test_memory() {
   return host_memory();
 }
 
-// For vectors that ops read.
+// An allocator for vectors that ops read.
 template <class T>
 struct TestAllocator {
   using value_type = T;
@@ -41,7 +41,7 @@ struct TestAllocator {
 };
 using Floats = std::vector<float, TestAllocator<float>>;
 
-// A tensor with memory of its own; `gap` extra elements lie between rows.
+// A tensor that owns its memory, with `gap` extra elements between rows.
 class Owned {
  public:
   Owned(DType dtype, Shape shape, int64_t gap = 0)
@@ -53,7 +53,7 @@ class Owned {
     std::memcpy(buffer_.data(), o.buffer_.data(), bytes());
   }
   operator Tensor() const { return tensor_; }
-  operator Tensor() { return tensor_; }  // of one that is written to
+  operator Tensor() { return tensor_; }  // for ops that write to it
   const Tensor& operator*() const { return tensor_; }
   const Tensor* operator->() const { return &tensor_; }
   size_t bytes() const {
@@ -62,7 +62,7 @@ class Owned {
   float* row(int64_t i) const { return tensor_.f32() + i * tensor_.row_stride; }
   float* row(int64_t i) { return tensor_.f32() + i * tensor_.row_stride; }
 
-  // Values of a normal distribution, rounded to the tensor's type; gaps are filled as well.
+  // Fills the tensor and its gaps with normally distributed values, rounded to its type.
   Owned& fill(std::mt19937& random, float scale = 1.0f) {
     std::normal_distribution<float> normal(0.0f, scale);
     std::vector<float> values(bytes() / tensor_.dtype->block_bytes);
@@ -77,7 +77,7 @@ class Owned {
   Buffer buffer_;
 };
 
-// Keys or values in the paged cache, of int8 with their scales.
+// Keys or values in the paged cache; int8 caches have scales.
 class OwnedCache : public Owned {
  public:
   OwnedCache(DType type, Shape shape) : Owned(type, shape), scales_(&kFloat32, {vectors()}) {}
@@ -104,7 +104,7 @@ class OwnedCache : public Owned {
     scales()[vector] =
         reference::encode_int8(values.data(), reinterpret_cast<int8_t*>(to), static_cast<int64_t>(values.size()));
   }
-  // All elements.
+  // Returns all elements.
   std::vector<float> numbers() const {
     const auto elements = static_cast<size_t>((*this)->shape.elements());
     std::vector<float> values(elements);
@@ -136,7 +136,7 @@ inline std::string name_of(const Backend* backend) {
   return name;
 }
 
-// The checked calls on a backend and on the reference.
+// Contexts for the checked calls, on a backend and on the reference.
 class Checked {
  public:
   explicit Checked(const Backend& backend, int threads = 2)
@@ -153,14 +153,14 @@ class Checked {
 
 class OpsTest : public testing::TestWithParam<const Backend*> {
  protected:
-  // Of attention over a cache of `type`, relative to a row's largest value.
+  // Returns the tolerance of attention over a cache of `type`, relative to a row's largest value.
   static float attention_tolerance(DType type) {
-    // Where queries and weights are rounded, too.
+    // For backends that also round queries and softmax weights.
     if (type != &kFloat32 && type != &kFloat16 && GetParam()->can.rounds_attention) return 2e-2f;
     return type == &kFloat16 && !GetParam()->can.batch_invariant ? 3e-3f : 5e-6f;
   }
-  // Of a product of k inputs. Kernels may round x to bf16 where weights are (2^-9 per element, averaging out over k),
-  // some to fp16 as well; others only sum in another order.
+  // Returns the tolerance of a matmul with k inputs. Kernels may round x to bf16 if the weights are bf16 (2^-9 per
+  // element, averaging out over k), and some also to fp16. Others only sum in another order.
   static float tolerance(DType stored, int64_t k) {
     const float each = stored == &kBFloat16                                      ? 6e-3f
                        : stored == &kFloat16 && !GetParam()->can.batch_invariant ? 1e-3f
@@ -176,8 +176,8 @@ class OpsTest : public testing::TestWithParam<const Backend*> {
   INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(usable_backends()), \
                            [](const testing::TestParamInfo<const Backend*>& info) { return name_of(info.param); })
 
-// What two kernels stored: a step of the cache's type, relative to the number, and `least` beside it, which of types of
-// 8 bits is a step of its own. What is NaN has to be in both.
+// Compares what two kernels stored. They may differ by one step of the cache's type, relative to the number, plus
+// `least`; for 8-bit types `least` is a step of its own. NaN must be NaN in both.
 inline void expect_cached(const OwnedCache& actual, const OwnedCache& expected, float least) {
   const DType type = expected->dtype;
   const float step = type == &kFloat32 || type == &kInt8 ? 1e-6f
@@ -194,7 +194,7 @@ inline void expect_cached(const OwnedCache& actual, const OwnedCache& expected, 
   }
 }
 
-// Every element within `relative` of the expected tensor's largest magnitude in that row (at least `floor`).
+// Expects every element to be within `relative` times the expected row's largest magnitude (at least `floor`).
 inline void expect_close(const Tensor& actual, const Tensor& expected, float relative, float floor = 1e-3f) {
   ASSERT_EQ(actual.shape, expected.shape);
   const int64_t columns = expected.row_elements();
@@ -210,7 +210,7 @@ inline void expect_close(const Tensor& actual, const Tensor& expected, float rel
   }
 }
 
-// RMSNorm of each head's vector, as ops::HeadNorm says.
+// Applies RMSNorm to each head's vector, see ops::HeadNorm.
 inline void normalize_heads(Ctx& ctx, const Tensor& x, int64_t dim, const HeadNorm& norm) {
   Tensor heads = x;
   heads.shape = {x.shape[0], x.shape[1] / dim, dim};

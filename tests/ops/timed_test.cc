@@ -1,4 +1,4 @@
-// The table that times another one: no slot is forgotten, and what is measured is what was called.
+// The timing op table: it wraps every slot, and reports the ops that were called.
 #include "ops/timed.h"
 
 #include "ops/testing.h"
@@ -6,7 +6,7 @@
 namespace sluice::ops {
 namespace {
 
-// A clock that moves by one second whenever somebody looks at it.
+// A clock that advances by one second at every read.
 double tick() {
   static double seconds = 0;
   return seconds += 1;

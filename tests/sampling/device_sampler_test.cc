@@ -1,5 +1,5 @@
-// Sampling on a device against sampling on the host, with the scalar ops: what is greedy is equal, draws are of the
-// same tokens; errors, log-probabilities and ranks are the same.
+// Compares sampling on a device, with the scalar ops, with sampling on the host. Greedy tokens are equal, and samples
+// come from the same set of tokens. Errors, log-probabilities and ranks are equal.
 #include "sampling/device_sampler.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-// Parameters are written as designated initialisers; what they leave out has its default.
+// Parameters are designated initialisers; omitted fields have their defaults.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 namespace sluice {
@@ -61,7 +61,7 @@ class DeviceSamplerTest : public ::testing::Test {
     if (chance(30)) p.min_tokens = 4;
   }
 
-  // The host draws the token, too, sooner or later.
+  // The host eventually samples the token too.
   void expect_kept(const std::vector<float>& logits, SampleTask task, TokenId token) {
     task.logprobs = -1;
     bool sampled = false;
@@ -125,7 +125,7 @@ TEST_F(DeviceSamplerTest, AgreesWithTheHost) {
     for (int i = 0; i < kRows; ++i) {
       SCOPED_TRACE(i);
       if (round % 2 == 1 && tasks[i].target < 0 && got[i].error.empty() && want[i].error.empty()) {
-        // Noise of its own: what is said of the token that it drew.
+        // The device uses other noise, so compare the data of the token that it sampled.
         expect_kept(logits, tasks[i], got[i].token);
         SampleTask told = tasks[i];
         told.target = got[i].token;
@@ -137,7 +137,7 @@ TEST_F(DeviceSamplerTest, AgreesWithTheHost) {
   }
 }
 
-// A draw from the whole row adds noise of its own: the token is another, what is said of it is not.
+// Sampling a whole row on the host uses other noise. The token differs, but its log-probability is the same.
 TEST_F(DeviceSamplerTest, ReportsWhatItDrew) {
   constexpr int kVocab = 500;
   std::vector<float> logits(kRows * kVocab);
@@ -152,7 +152,7 @@ TEST_F(DeviceSamplerTest, ReportsWhatItDrew) {
   for (int i = 0; i < kRows; ++i) expect_equal(got[i], want[i]);
 }
 
-// What two draws would write at once.
+// Edits of a row that two samples share.
 TEST_F(DeviceSamplerTest, KnowsWhatCannotRunAhead) {
   std::vector<float> logits(kRows * 50, 0.5f);
   for (int i = 0; i < kRows; ++i) logits[static_cast<size_t>(i * 50 + 3)] = 2.0f;

@@ -1,4 +1,4 @@
-// The sampler's meaning in the plainest code: everything sorted, everything in double. Slow and obviously right.
+// The simplest implementation of the sampler: it sorts everything and computes in double. It is slow and easy to check.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +51,8 @@ inline std::vector<TokenId> sorted(const std::vector<double>& logits) {
   return order;
 }
 
-// Probabilities of every token, after temperature, top-k, top-p and min-p. Empty when rounding could decide whether a
-// token is kept.
+// Returns the probability of every token after temperature, top-k, top-p and min-p. Returns an empty list if rounding
+// could decide whether a token is kept.
 inline std::vector<double> distribution(const std::vector<double>& logits, const SamplingParams& p) {
   constexpr double kUnclear = 1e-5;
   const std::vector<TokenId> order = sorted(logits);
@@ -82,7 +82,7 @@ inline std::vector<double> distribution(const std::vector<double>& logits, const
   return weights;
 }
 
-// The token for one draw; none when rounding could decide it.
+// Returns the token for one random number, or none if rounding could decide it.
 inline std::optional<TokenId> pick(const std::vector<double>& probabilities, double u) {
   double sum = 0.0;
   for (size_t i = 0; i < probabilities.size(); ++i) {

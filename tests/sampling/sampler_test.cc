@@ -1,4 +1,4 @@
-// The sampler against the plain reference on random logits and parameters, the statistics of its draws, and faults.
+// The sampler: comparison with the simple reference on random logits and parameters, statistics of samples, and errors.
 #include "sampling/sampler.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "sampling/reference.h"
 
-// Parameters are written as designated initialisers; what they leave out has its default.
+// Parameters are designated initialisers; omitted fields have their defaults.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 namespace sluice {
@@ -104,7 +104,7 @@ void expect_same(const TokenLogprobs& actual, const TokenLogprobs& expected) {
   for (size_t i = 0; i < actual.top.size(); ++i) expect_same(actual.top[i], expected.top[i]);
 }
 
-// Whether the reference tells the tokens that rounding in fp32 may confuse apart.
+// Returns whether the reference distinguishes tokens that fp32 rounding may confuse.
 bool clear_order(const std::vector<double>& logits) {
   std::vector<double> values = logits;
   std::ranges::sort(values);
@@ -194,7 +194,7 @@ TEST(Sampler, TinyTopPIsGreedy) {
   }
 }
 
-// Pearson's chi-square over `draws` draws against the reference's probabilities.
+// Checks Pearson's chi-square of `draws` samples against the reference's probabilities.
 void expect_distribution(const std::vector<float>& logits, const SamplingParams& params, bool by_position) {
   constexpr int kSamples = 40000;
   static ThreadPool threads(1);
@@ -215,7 +215,7 @@ void expect_distribution(const std::vector<float>& logits, const SamplingParams&
     chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
     ++cells;
   }
-  // Mean cells - 1, variance twice that: five standard deviations.
+  // The mean is cells - 1 and the variance twice that. The limit is five standard deviations.
   EXPECT_LT(chi_square, cells - 1 + 5.0 * std::sqrt(2.0 * cells)) << cells << " cells";
 }
 
@@ -304,7 +304,7 @@ TEST(Sampler, AFaultStaysWithinItsTask) {
 TEST(Sampler, EveryTokenMaskedIsTheRequestsFault) {
   const std::vector<float> logits(10, 0.0f);
   const SamplingParams params{.allowed_token_ids = {4}, .min_tokens = 2};
-  const std::vector<TokenId> end_tokens{4, 12345};  // beyond the vocabulary: cannot be drawn anyway
+  const std::vector<TokenId> end_tokens{4, 12345};  // 12345 is outside the vocabulary
   const SampleResult masked = sample_one(logits, params, {.end_tokens = end_tokens, .position = 1});
   EXPECT_NE(masked.error, "");
   EXPECT_FALSE(masked.bad_logits);

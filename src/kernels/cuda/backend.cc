@@ -1,5 +1,6 @@
-// Fits the launches to the op table and registers two backends: "cuda", whose products and attention run on the tensor
-// cores and choose kernels by the number of rows, and "cuda-exact" in fp32, where a row's bits depend on its own data.
+// Adapts the launch functions to the op table and registers two backends. In "cuda", matmuls and attention run on the
+// tensor cores, and the number of rows selects the kernel. "cuda-exact" is batch-invariant: it computes in fp32, and a
+// row's bits depend on its own data only.
 #include <algorithm>
 #include <vector>
 
@@ -16,12 +17,13 @@
 namespace sluice::cuda {
 namespace {
 
-// Rows from which plain weights have the kernels of more rows (matmul_rows.cu, else cuBLASLt) instead of the streaming
-// ones: those from which they took less time on an H200, by more than 3 %, for weights of 16 bits of more elements than
-// kLargeMatrix, which only cuBLASLt has on other devices, and for all others (docs/performance-cuda-kernels.md).
+// The numbers of rows from which matmuls with plain weights use the kernels for many rows instead of the streaming
+// kernels. From these numbers on they were more than 3 % faster on an H200 (docs/performance-cuda-kernels.md).
+// kDenseRowsLarge is for matrices of more than kLargeMatrix elements in 16 bits, with matmul/rows.cu; other devices use
+// cuBLASLt there, from kLibraryRowsLarge. kDenseRowsSmall is for all other matrices.
 constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;
 
-// Likewise for matrices of heads, which cuBLASLt multiplies as a batch.
+// The same limit for per-head matrices, which cuBLASLt multiplies as a batch.
 constexpr int64_t kDenseRowsOfHeads = 16;
 
 int64_t dense_rows(const Launch& l, DType type, int64_t elements) {
@@ -30,7 +32,7 @@ int64_t dense_rows(const Launch& l, DType type, int64_t elements) {
   return l.compute_capability == 90 ? kDenseRowsLarge : kLibraryRowsLarge;
 }
 
-// For an op by itself.
+// Returns the Launch for an op that runs on its own; flushes the decode kernel builder first.
 const Launch& launch(ops::Queue& queue) {
   Queue& own = current(queue);
   if (DecodeKernelBuilder* builder = own.builder()) builder->flush();
@@ -38,7 +40,7 @@ const Launch& launch(ops::Queue& queue) {
 }
 const int32_t* on_device(ops::Queue& queue, const Indices& indices) { return current(queue).on_device(indices); }
 
-// The op of a slot whose launch takes the same arguments.
+// The op of a slot whose launch function takes the same arguments.
 template <auto Function, class Op>
 struct PlainOp;
 template <auto Function, class... Args>
@@ -55,8 +57,8 @@ void finish(ops::Queue& queue, F&& body) {
   current(queue).finish_op();
 }
 
-// An op that the decode kernel may take: take(builder, fallback) tells whether it did. Otherwise, and when the builder
-// has no use for it after all, body(launch) launches it.
+// Runs an op that the persistent decode kernel may take over. take(builder, fallback) returns whether the builder took
+// it. If not, or if the builder drops it later, body(launch) launches it.
 template <class Take, class F>
 void take_or_launch(ops::Queue& queue, Take&& take, F body) {
   const auto fallback = [&queue, body] { body(launch(queue)); };
@@ -98,7 +100,7 @@ void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
 
 void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& given) {
   ops::RopeStoreArgs args = given;
-  // Programs know norms and rotations by themselves.
+  // The decode kernel has norms and rotations as separate ops.
   if (current(queue).builder() != nullptr && args.q.rows() <= kMostDecodeKernelRows) {
     each_head_norm(args, [&](const Tensor& x, const ops::HeadNorm& norm) {
       rms_norm_op(queue, x, x, norm.weight, norm.eps, 0.0f);
@@ -188,10 +190,10 @@ void matmul_op(ops::Queue& queue, const ops::MatmulArgs& args) {
       [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
 }
 
-// What norms and gates write instead of fp32 where cuBLASLt is next, see ops::input_type.
+// The type that norms and gates write instead of fp32 before a cuBLASLt matmul, see ops::input_type.
 DType input_type(const ops::Queue& queue, const ops::Weight& weight, int64_t rows) {
   const auto& own = static_cast<const Queue&>(queue);
-  if (own.builder() != nullptr && rows <= kMostDecodeKernelRows) return &kFloat32;  // what programs pass on
+  if (own.builder() != nullptr && rows <= kMostDecodeKernelRows) return &kFloat32;  // the decode kernel passes on fp32
   const bool fp8 = weight.dtype == &quant::Fp8::kType;
   const bool rounds = fp8 ? weight.inputs == ops::InputRounding::kFp8PerRow
                           : rows >= dense_rows(own.launch(), weight.dtype, weight.n * weight.k);
@@ -250,7 +252,7 @@ size_t packed_bytes(int64_t n, int64_t k) {
   return static_cast<size_t>(n * padded_k(k)) * Type.block_bytes;
 }
 
-// Rows as they are stored, or converted. Padding stays zero.
+// Packs rows: copies them if the types are equal, otherwise converts them. The padding stays zero.
 template <const TypeInfo& Type>
 void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
   CHECK(from.shape.rank() == 2 && from.shape[1] == into.k && row >= 0 && row + from.rows() <= into.n,
@@ -275,7 +277,7 @@ template <Arithmetic arithmetic, const TypeInfo& Type>
 constexpr ops::MatmulKernels kMatmul{
     .packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul_op<arithmetic>};
 
-// Where inputs are rounded anyway.
+// Sets the input and output types of matmuls whose kernels round their inputs anyway.
 void add_rounded_types(std::map<DType, ops::MatmulKernels>& kernels) {
   for (DType type : {&kBFloat16, &kFloat16, &quant::Fp8::kType}) {
     kernels.at(type).input_type = input_type, kernels.at(type).output_type = output_type;
@@ -296,7 +298,7 @@ std::map<DType, ops::MatmulKernels> matmul_kernels() {
   return kernels;
 }
 
-// Slots whose launches have the same arguments (launch.h); the others have functions above.
+// Entries for slots whose launch functions have the same arguments (launch.h); the other slots have functions above.
 template <Arithmetic arithmetic>
 constexpr ops::OpTable op_table() {
   ops::OpTable table{.embed = embed_op,
@@ -330,7 +332,7 @@ ops::Ops make_ops() {
   return {kTable<arithmetic>, matmul_kernels<arithmetic>(), /*gathers_rows=*/true, normalizes_heads};
 }
 
-// Devices live to the end of the process, as do the streams and the memory that others may still hold of them.
+// Devices are never destroyed: others may hold their streams and memory until the process ends.
 template <Arithmetic arithmetic>
 ops::Device& open(int ordinal) {
   static const ops::Ops& ops = *new ops::Ops(make_ops<arithmetic>());
@@ -352,7 +354,7 @@ constexpr ops::Backend backend(std::string_view name, int rank) {
           .batch_invariant_backend = "cuda-exact"};
 }
 
-// The first choice where there is a device; the batch-invariant one only by name.
+// The default backend if there is a device. The batch-invariant one is selected by name only.
 const ops::Backend tensor = backend<Arithmetic::kTensor>("cuda", 100);
 const ops::Backend exact = backend<Arithmetic::kExact>("cuda-exact", -1);
 const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{tensor}, Registry<ops::Backend>{exact}};

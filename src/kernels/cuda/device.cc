@@ -1,4 +1,4 @@
-// Memories of a device.
+// The memories of a CUDA device.
 #include "kernels/cuda/device.h"
 
 #include <cuda_runtime_api.h>
@@ -31,7 +31,7 @@ class DeviceMemory final : public Memory {
     const cudaError_t error = cudaMalloc(&data, bytes);
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // this error is not sticky
-      throw Error(ErrorCode::kOutOfMemory, fmt::format("cannot allocate {} bytes of memory of GPU {}", bytes, device_));
+      throw Error(ErrorCode::kOutOfMemory, fmt::format("cannot allocate {} bytes of memory on GPU {}", bytes, device_));
     }
     check_cuda(error, "device memory");
     check_cuda(cudaMemsetAsync(data, 0, bytes, stream_), "clearing memory");
@@ -115,7 +115,7 @@ Device::~Device() = default;
 std::unique_ptr<ops::Queue> Device::make_queue(ThreadPool& threads) { return std::make_unique<Queue>(*this, threads); }
 
 size_t Device::workspace_bytes(const ops::StepLimits& most) const {
-  // Decode attention: a row per sequence, its keys in chunks.
+  // Decode attention splits the keys of each sequence into chunks.
   const size_t attention =
       attention_workspace(most.sequences, most.attention_heads, most.attention_value_dim, most.length);
   return std::max(matmul_workspace(most.tokens, most.widest_matmul), attention);

@@ -7,8 +7,8 @@
 
 namespace sluice::cuda {
 
-// GPUs of this machine that these kernels were compiled for, in the driver's order; the driver's own choice of visible
-// devices (CUDA_VISIBLE_DEVICES) applies. Asks without leaving anything behind.
+// Returns the number of GPUs of this machine that these kernels were compiled for. Ordinals are in the driver's order,
+// and CUDA_VISIBLE_DEVICES applies. The query leaves no CUDA context behind.
 int device_count();
 
 // Makes a device current for the calling thread.
@@ -21,7 +21,7 @@ class Device final : public ops::Device {
 
   const ops::Ops& ops() const override { return ops_; }
   Memory& memory() override { return *device_memory_; }
-  Memory& shared_memory() override { return *shared_memory_; }  // the host waits after each op once some is allocated
+  Memory& shared_memory() override { return *shared_memory_; }  // once some is allocated, queues wait after every op
   Memory& pinned_memory() override { return *pinned_memory_; }
   std::unique_ptr<ops::Queue> make_queue(ThreadPool& threads) override;
   size_t workspace_bytes(const ops::StepLimits& most) const override;
@@ -31,8 +31,8 @@ class Device final : public ops::Device {
   std::unique_ptr<Memory> device_memory_, pinned_memory_, shared_memory_;
 };
 
-// Whether some shared memory was allocated, on any device: every op is then waited for, as the host looks at results
-// without asking.
+// Returns whether shared memory was allocated on any device. Queues then wait after every op, because the host may read
+// results at any time.
 bool shares_memory();
 
 }  // namespace sluice::cuda

@@ -1,5 +1,5 @@
-// Captured graphs are CUDA graphs: captured from the queue's stream, launched on it. Runs of ops in them are executed
-// by one kernel (decode_kernel/builder.h).
+// CUDA graphs, captured from the queue's stream and launched on it. The persistent decode kernel
+// (decode_kernel/builder.h) executes runs of consecutive ops in them.
 #include <optional>
 
 #include "kernels/cuda/decode_kernel/builder.h"
@@ -14,7 +14,7 @@ class Graph final : public ops::CapturedGraph {
     cudaStream_t stream = queue.launch().stream;
     if (DecodeKernelBuilder::usable(queue.launch())) builder_.emplace(queue.launch());
     queue.begin_capture(builder_ ? &*builder_ : nullptr);
-    // Relaxed: what libraries do beside their launches is theirs to do.
+    // Relaxed mode allows the calls that libraries make besides their launches.
     check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "graph capture");
     body();
     if (builder_) builder_->flush();

@@ -1,4 +1,4 @@
-// Values that are made once for each device: what a kernel was allowed, how many clusters of it fit.
+// Values computed once per device, for example a kernel's shared memory limit or the number of clusters that fit.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace sluice::cuda {
 
 inline constexpr int kMostDevices = 64;
 
-// Thread-safe. get() makes the value of a device when it is first asked for; that device is the caller's current one.
+// Thread-safe. The first get() for a device computes its value; that device must be current for the calling thread.
 template <class T>
 class PerDevice {
  public:

@@ -39,7 +39,7 @@ Queue::Queue(Device& device, ThreadPool& threads) : ops::Queue(device, threads) 
   check_cuda(cudaDeviceGetAttribute(&launch_.sm_count, cudaDevAttrMultiProcessorCount, ordinal), "device");
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "device");
   check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "device");
-  // A device can run the kernels of older ones, so that they are tested on it.
+  // A device can also run the kernels for older devices, which allows testing them on it.
   const char* most = std::getenv("SLUICE_CUDA_CAPABILITY");
   launch_.compute_capability = std::min(major * 10 + minor, most != nullptr ? std::atoi(most) : INT32_MAX);
   launch_.pdl = launch_.compute_capability >= 90;
@@ -51,7 +51,7 @@ Queue::Queue(Device& device, ThreadPool& threads) : ops::Queue(device, threads) 
   reserve_workspace(kFirstWorkspace);
 }
 
-// Errors are of no use here: what the stream still does has nobody who waits for it.
+// Ignores errors: nobody waits for the stream's remaining work.
 Queue::~Queue() {
   cudaSetDevice(launch_.device);
   cudaStreamSynchronize(launch_.stream);
@@ -101,7 +101,7 @@ const int32_t* Queue::on_device(const Indices& indices) {
   const size_t count = (indices.size() + 31) / 32 * 32;  // whole lines
   CHECK(count <= kStagedIndices, "{} indices", indices.size());
   if (pinned_at_ + count > kStagedIndices) {
-    wait();  // launches may still read what would be overwritten
+    wait();  // earlier launches may still read the part of the ring that is overwritten next
     pinned_at_ = 0;
   }
   std::memcpy(pinned_ + pinned_at_, indices.data(), indices.size_bytes());
@@ -137,7 +137,7 @@ uint64_t Queue::record_event() {
   return events_recorded_++;
 }
 
-// An event that a later one took over stands for more work than was asked for.
+// If the event has been reused for a later one, this waits for more work than asked for.
 void Queue::wait_for(uint64_t event) {
   check_cuda(cudaEventSynchronize(events_[event % events_.size()]), "waiting for the device");
 }

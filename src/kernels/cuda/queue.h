@@ -1,5 +1,5 @@
-// A queue of a GPU: one stream that all its work goes to in order, the workspace of its launches, its events and the
-// pinned buffers that weights go through.
+// A queue of a GPU: one stream that runs all its work in order, the workspace for launches, events, and the pinned
+// buffers for uploading weights.
 #pragma once
 
 #include <array>
@@ -29,22 +29,24 @@ class Queue final : public ops::Queue {
   std::unique_ptr<ops::CapturedGraph> capture(const std::function<void()>& body) override;
 
   const Launch& launch() const { return launch_; }
-  // The indices on the device: where they are, if that is known or the device can read them on the host, else a copy
-  // that is good for the launches up to the next few thousand calls.
+  // Returns the indices in memory that the device can read. This is their device copy or their host memory if the
+  // device can access it; otherwise it is a new copy. A new copy is valid for launches within the next few thousand
+  // calls.
   const int32_t* on_device(const Indices& indices);
-  // After every op. Waits when host and device share memory.
+  // Called after every op. Waits if shared memory is in use.
   void finish_op();
-  // While ops are captured nothing may wait, and indices must lie on the device already. Ops may go to the builder,
-  // where there is one.
+  // During capture nothing may wait, and all indices must be on the device already. If there is a builder, ops may add
+  // themselves to it instead of launching.
   void begin_capture(DecodeKernelBuilder* builder) { launch_.captured = has_captured_ = true, builder_ = builder; }
   void end_capture() { launch_.captured = false, builder_ = nullptr; }
   DecodeKernelBuilder* builder() const { return builder_; }
 
-  // Pinned memory for weights on their way, kUploadBytes of it, in turns; waits for the last copy from it.
+  // Returns one of two pinned buffers of kUploadBytes for uploading weights, in turn. Waits until the last copy from it
+  // is done.
   static constexpr size_t kUploadBytes = size_t{32} << 20;
   struct UploadBuffer {
     std::byte* data = nullptr;
-    cudaEvent_t copied = nullptr;  // recorded after its last copy
+    cudaEvent_t copied = nullptr;  // event after the last copy from `data`
   };
   const UploadBuffer& next_upload_buffer();
 
@@ -52,7 +54,7 @@ class Queue final : public ops::Queue {
   Launch launch_;
   bool has_captured_ = false;
   DecodeKernelBuilder* builder_ = nullptr;
-  int32_t *pinned_ = nullptr, *staged_ = nullptr;  // ring of indices and its copy on the device
+  int32_t *pinned_ = nullptr, *staged_ = nullptr;  // ring of indices in pinned memory, and its copy on the device
   size_t pinned_at_ = 0;
   std::array<cudaEvent_t, 8> events_{};  // the latest ones, in turn
   uint64_t events_recorded_ = 0;
@@ -60,7 +62,7 @@ class Queue final : public ops::Queue {
   size_t upload_turn_ = 0;
 };
 
-// The queue of an op, its device current for the calling thread.
+// Returns the op's queue and makes its device current for the calling thread.
 inline Queue& current(ops::Queue& queue) {
   auto& own = static_cast<Queue&>(queue);
   make_current(own.launch().device);

@@ -1,4 +1,4 @@
-// Two pinned buffers per queue, in turn.
+// Uploads alternate between two pinned buffers per queue.
 #include "kernels/cuda/upload.h"
 
 #include <algorithm>
