@@ -1,4 +1,4 @@
-"""Compares Sluice with llama.cpp on the same weights and cores; prints the table of docs/performance-cpu.md.
+"""Compares Sluice with llama.cpp on the same weights and cores; prints the table of bench/results/2026-11-cpu.md.
 
 usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0]
                                  [--sluice build/release/bin/sluice]

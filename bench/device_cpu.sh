@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every CPU measurement of docs/performance-cpu.md in less than ten minutes on an idle machine.
+# Runs every CPU measurement of bench/results/2026-11-cpu.md in less than ten minutes on an idle machine.
 # usage: bench/device_cpu.sh FOLDER_OF_BINARIES [PYTHON_WITH_LLAMA_CPP]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

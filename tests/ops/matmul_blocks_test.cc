@@ -159,8 +159,8 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
 }
 
 // Packed weights take at most 1.15 times their size in the file. Exceptions are the codebook and digit formats, whose
-// entries are expanded to codes, and Q2_K, whose scales become those of int8 (docs/performance-cpu.md gives costs and
-// gains).
+// entries are expanded to codes, and Q2_K, whose scales become those of int8 (bench/results/2026-11-cpu.md gives costs
+// and gains).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
   if (!GetParam()->open(0).memory().host_accessible()) GTEST_SKIP() << "devices have layouts of their own";
   const std::map<std::string_view, double> most = {

@@ -18,7 +18,7 @@ namespace sluice::cuda {
 namespace {
 
 // The numbers of rows from which matmuls with plain weights use the kernels for many rows instead of the streaming
-// kernels. From these numbers on they were more than 3 % faster on an H200 (docs/performance-cuda-kernels.md).
+// kernels. From these numbers on they were more than 3 % faster on an H200 (bench/results/2026-11-cuda-kernels.md).
 // kDenseRowsLarge is for matrices of more than kLargeMatrix elements in 16 bits, with matmul/rows.cu; other devices use
 // cuBLASLt there, from kLibraryRowsLarge. kDenseRowsSmall is for all other matrices.
 constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 32, kLargeMatrix = int64_t{4096} * 4096;

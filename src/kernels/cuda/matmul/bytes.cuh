@@ -21,7 +21,7 @@ struct Arguments : tiles::Arguments {
 };
 
 // The most rows for which these matmuls took less time than those of 16 bits on an H200
-// (docs/performance-cuda-kernels.md). The sums of every set take registers.
+// (bench/results/2026-11-cuda-kernels.md). The sums of every set take registers.
 template <class Codec>
 constexpr int most_rows() {
   if constexpr (Codec::kBytes) return Codec::kSetsOfPair <= 2 ? 16 : Codec::kSetsOfPair == 4 ? 8 : 0;

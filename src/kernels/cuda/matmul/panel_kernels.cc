@@ -157,7 +157,7 @@ const PanelKernels* find(DType type, quant::CodecList<Codecs...>) {
 }
 
 // The fewest rows for which unpacking the weights for cuBLASLt took less time on an H200, for most matrices of an 8B
-// model (docs/performance-cuda-kernels.md).
+// model (bench/results/2026-11-cuda-kernels.md).
 constexpr int64_t kUnpackedRows = 64;
 // The same for matrices of heads.
 constexpr int64_t kUnpackedRowsOfHeads = 16;
