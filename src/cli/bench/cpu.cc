@@ -135,8 +135,7 @@ std::function<int()> declare(CLI::App& app) {
   return [a] { return cpu(*a); };
 }
 
-const BenchCommand command{
-    "cpu", "rates of a random 1.1B Llama in several weight types, as in bench/results/2026-11-cpu.md", declare};
+const BenchCommand command{"cpu", "rates of a random 1.1B Llama in several weight types", declare};
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
