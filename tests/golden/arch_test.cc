@@ -60,7 +60,7 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
     options_.kv_cache_memory_bytes = 16 << 20;
     options_.max_num_seqs = 64;
     loaded_ = std::make_unique<LoadedModel>(load_model(options_, pool_));
-    runner_ = std::make_unique<Runner>(*loaded_, pool_);
+    runner_ = std::make_unique<Runner>(*loaded_);
   }
 
   void expect_logits(int sample, int chunk) {

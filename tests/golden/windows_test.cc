@@ -30,7 +30,7 @@ class Windows : public ::testing::TestWithParam<std::string> {
     options_.max_num_seqs = 8;
     options_.max_num_batched_tokens = 24;
     loaded_ = std::make_unique<LoadedModel>(load_model(options_, pool_));
-    runner_ = std::make_unique<Runner>(*loaded_, pool_);
+    runner_ = std::make_unique<Runner>(*loaded_);
   }
 
   SchedulerOptions scheduler_options() const {

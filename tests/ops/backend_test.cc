@@ -9,7 +9,8 @@ TEST(Backend, EveryBackendFillsEverySlot) {
   for (const Backend* backend : usable_backends()) {
     SCOPED_TRACE(std::string(backend->name));
     const Ops& ops = backend->open(0).ops();
-    std::apply([&](auto... slots) { ((EXPECT_NE(ops.*slots.member, nullptr) << slots.name), ...); }, kSlots);
+    const auto expect_filled = [&](const auto& slot) { EXPECT_NE(ops.*slot.member, nullptr) << slot.name; };
+    std::apply([&](const auto&... slots) { (expect_filled(slots), ...); }, kSlots);
     for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
       ASSERT_TRUE(ops.matmul.contains(type)) << type->name;
       const MatmulKernels& kernels = ops.matmul.at(type);

@@ -22,7 +22,7 @@ Packed stacked(Ctx& ctx, DType stored, const std::vector<Owned>& matrices) {
   weight.k = matrices[0]->shape[1];
   weight.storage = Buffer(kernels.packed_bytes(weight.n, weight.k), test_memory());
   weight.data = weight.storage.data();
-  for (int64_t i = 0; i < count; ++i) kernels.pack(ctx.pool, weight, i * stacked_outputs(n), matrices[i]);
+  for (int64_t i = 0; i < count; ++i) kernels.pack(ctx.queue, weight, i * stacked_outputs(n), matrices[i]);
   return weight;
 }
 

@@ -28,7 +28,7 @@ struct Matrix {
     weight = {.dtype = rows->dtype, .n = rows->rows(), .k = rows->shape[1]};
     storage = Buffer(kernels.packed_bytes(weight.n, weight.k), test_memory());
     weight.data = storage.data();
-    kernels.pack(ctx.pool, weight, 0, rows);
+    kernels.pack(ctx.queue, weight, 0, rows);
   }
   Owned rows;
   Weight weight;

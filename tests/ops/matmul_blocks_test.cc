@@ -54,7 +54,7 @@ Packed packed(Ctx& ctx, const Tensor& source) {
   int64_t end = weight.n;
   for (int64_t piece = 7; end > 0; end -= std::min(piece, end), piece += 6) {
     const int64_t rows = std::min(piece, end);
-    kernels.pack(ctx.pool, weight, end - rows, source.slice_rows(end - rows, rows));
+    kernels.pack(ctx.queue, weight, end - rows, source.slice_rows(end - rows, rows));
   }
   return weight;
 }
@@ -286,7 +286,7 @@ TEST_P(MatmulBlocksTest, PacksWhatFormatsWrite) {
     converted.dtype = type, converted.n = 21, converted.k = 512;
     converted.storage = Buffer(direct.storage.size(), test_memory());
     converted.data = converted.storage.data();
-    device.ctx.ops.matmul.at(type).pack(device.ctx.pool, converted, 0, matrix);
+    device.ctx.ops.matmul.at(type).pack(device.ctx.queue, converted, 0, matrix);
     EXPECT_EQ(std::memcmp(direct.data, converted.data, direct.storage.size()), 0) << type->name;
   }
 }

@@ -22,7 +22,7 @@ Packed packed(Ctx& ctx, DType stored, const std::vector<const Owned*>& sources, 
   int64_t row = weight.n;
   for (auto source = sources.rbegin(); source != sources.rend(); ++source) {  // any order
     row -= (**source)->rows();
-    kernels.pack(ctx.pool, weight, row, ***source);
+    kernels.pack(ctx.queue, weight, row, ***source);
   }
   return weight;
 }

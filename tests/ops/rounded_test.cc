@@ -188,8 +188,8 @@ TEST_P(RoundedTest, Fp8InputsMultiplyAsTheyAreRounded) {
           const MatmulKernels& own = d.ctx.ops.matmul.at(&quant::Fp8::kType);
           Buffer memory(own.packed_bytes(n, k), test_memory());
           const Weight weight{.dtype = &quant::Fp8::kType, .n = n, .k = k, .data = memory.data(), .inputs = rounding};
-          own.pack(d.ctx.pool, weight, n / 2, matrix.slice_rows(n / 2, n - n / 2));
-          own.pack(d.ctx.pool, weight, 0, matrix.slice_rows(0, n / 2));
+          own.pack(d.ctx.queue, weight, n / 2, matrix.slice_rows(n / 2, n - n / 2));
+          own.pack(d.ctx.queue, weight, 0, matrix.slice_rows(0, n / 2));
           const DType type = input_type(d.ctx, weight, rows);
           const bool plain = to.dtype == &kFloat32;
           matmul(d.ctx, {.out = to,
@@ -250,7 +250,7 @@ TEST_P(RoundedTest, Fp8InputsOfExpertsMultiplyAsTheyAreRounded) {
         const Weight weight{
             .dtype = &quant::Fp8::kType, .n = all, .k = k, .data = memory.data(), .inputs = InputRounding::kFp8PerRow};
         for (int64_t e = 0; e < experts; ++e) {
-          own.pack(d.ctx.pool, weight, e * stacked_outputs(n), matrices[static_cast<size_t>(e)]);
+          own.pack(d.ctx.queue, weight, e * stacked_outputs(n), matrices[static_cast<size_t>(e)]);
         }
         expert_matmul(d.ctx, {.out = to, .x = from, .starts = starts, .weight = &weight});
       };
@@ -273,7 +273,7 @@ TEST_P(RoundedTest, ProductsGiveAndTakeSixteenBits) {
         matrix.fill(random, 0.1f);
         const Buffer memory(kernels.packed_bytes(n, k), test_memory());
         const Weight weight{.dtype = type, .n = n, .k = k, .data = memory.data()};
-        kernels.pack(device.ctx.pool, weight, 0, matrix);
+        kernels.pack(device.ctx.queue, weight, 0, matrix);
         const DType input = input_type(device.ctx, weight, rows), output = output_type(device.ctx, weight, rows);
         if (input == &kFloat32) continue;
         ASSERT_EQ(input, type);

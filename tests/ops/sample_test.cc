@@ -28,7 +28,7 @@ class SampleTest : public OpsTest {
   }
 
   // Leaves `logits` unchanged.
-  Result run(Device& on, const Tensor& logits, const std::vector<SampleRow>& rows, const Changes& changes = {}) {
+  Result run(Checked& on, const Tensor& logits, const std::vector<SampleRow>& rows, const Changes& changes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
     const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
     Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(SampledRow))}), for_host = out;

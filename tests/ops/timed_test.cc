@@ -15,8 +15,8 @@ double tick() {
 TEST(Timed, EverySlotIsTimed) {
   const Ops& inner = select_backend("reference").open(0).ops();
   const Ops& outer = timed(inner, tick);
-  std::apply([&](auto... slots) { ((EXPECT_NE(outer.*slots.member, inner.*slots.member) << slots.name), ...); },
-             kSlots);
+  const auto expect_wrapped = [&](const auto& slot) { EXPECT_NE(outer.*slot.member, inner.*slot.member) << slot.name; };
+  std::apply([&](const auto&... slots) { (expect_wrapped(slots), ...); }, kSlots);
   for (const auto& [type, kernels] : inner.matmul) {
     EXPECT_NE(outer.matmul.at(type).matmul, kernels.matmul) << type->name;
     EXPECT_EQ(outer.matmul.at(type).pack, kernels.pack) << type->name;
