@@ -130,7 +130,7 @@ void Api::serve_json(const EndpointInfo& endpoint, const Json& body, const Calle
 void Api::choose_model(Call& call, const Json& body) const {
   const Parameter* row = find_parameter(call.endpoint, "model");
   const auto value = body.find("model");
-  const bool given = row != nullptr && value != body.end() && !value->is_null() && *value != "";
+  const bool given = row != nullptr && value != body.end() && !value->is_null() && !is_string(*value, "");
   if (!given) {
     if (row != nullptr && row->required) throw missing_parameter("model");
     if (auto model = models_->first()) call.model = std::move(*model);

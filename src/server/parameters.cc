@@ -171,6 +171,10 @@ const Parameter* find_row(std::span<const std::span<const Parameter>> groups, st
 
 }  // namespace
 
+bool is_string(const Json& value, std::string_view text) {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
+}
+
 const std::string& expect_string(const Json& value, const FieldPath& path) {
   if (!value.is_string()) throw invalid_type(path, "a string", value);
   return value.get_ref<const std::string&>();

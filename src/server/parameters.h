@@ -59,6 +59,9 @@ void read_parameters(std::span<const std::span<const Parameter>> groups, const J
 void check_parameter(const Parameter& row, const Json& value, int vocab);
 
 // Check one value of a nested field. Errors name `path`. They throw ApiError (invalid_type, ..._value).
+// Returns whether a value is this string. Unlike ==, it does not allocate: the JSON library compares noexcept with a
+// copy, which would end the process where memory is short.
+bool is_string(const Json& value, std::string_view text);
 const std::string& expect_string(const Json& value, const FieldPath& path);
 bool expect_boolean(const Json& value, const FieldPath& path);
 const Json& expect_object(const Json& value, const FieldPath& path);

@@ -40,7 +40,7 @@ TEST_P(PoolingTest, IsWhatItsNameSays) {
     Owned x(&kFloat32, {start.back(), columns}, 3), out(&kFloat32, {4, columns}, 5);
     x.fill(random);
     for (const Pooling pooling : kAll) {
-      pooling(device.ctx, {.out = out, .x = x, .query_start = start, .pooling = pooling});
+      ops::pooling(device.ctx, {.out = out, .x = x, .query_start = start, .pooling = pooling});
       for (int s = 0; s < 4; ++s) {
         for (int i = 0; i < columns; ++i) {
           const double want = expected(pooling, x, start[s], start[s + 1], i);
@@ -57,8 +57,8 @@ TEST_P(PoolingTest, SequencesKeepTheirBits) {
   x.fill(random);
   const std::vector<int32_t> both = {0, 20, kRows + 20}, one = {0, kRows};
   for (const Pooling pooling : kAll) {
-    pooling(device.ctx, {.out = together, .x = x, .query_start = both, .pooling = pooling});
-    pooling(device.ctx, {.out = alone, .x = x->slice_rows(20, kRows), .query_start = one, .pooling = pooling});
+    ops::pooling(device.ctx, {.out = together, .x = x, .query_start = both, .pooling = pooling});
+    ops::pooling(device.ctx, {.out = alone, .x = x->slice_rows(20, kRows), .query_start = one, .pooling = pooling});
     EXPECT_TRUE(same_bits(together.row(1), alone.row(0), kColumns)) << static_cast<int>(pooling);
   }
 }

@@ -221,7 +221,7 @@ void run(Call& call) {
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
 
   ChatRequest request{.request = base_request(call),
-                      .chat = chat_prompt(call, /*with_tools=*/chat.tool_choice != "none"),
+                      .chat = chat_prompt(call, /*with_tools=*/!is_string(chat.tool_choice, "none")),
                       .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
   request.request.prompt_param = "messages";
   request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;

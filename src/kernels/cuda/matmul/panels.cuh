@@ -393,7 +393,7 @@ void launch(const Launch& l, const MatmulProblem& p, Arguments a) {
     a.part_slices = all;
     parts = 1;
   }
-  const int shared = shared_bytes(rows, a.chunk_lines);
+  const int shared = shared_bytes(rows, a.chunk_slices);
   static SharedMemoryLimit limit;
   limit.raise(l.device, stream_panels<Codec, Tile>,
               static_cast<size_t>(std::max(most_shared, shared_bytes(Tile::rows, kWarps))));

@@ -661,7 +661,7 @@ void launch(const Launch& l, const A& a) {
   limit.raise(l.device, kernel, kBytes);
   static PerDevice<ClusterCapacity> capacities;
   const ClusterCapacity& capacity = capacities.get(l.device, [] { return ClusterCapacity(kernel, kThreads, kBytes); });
-  constexpr int kFixed = 8 / Lines::kLines;
+  constexpr int kFixed = 8 / Slices::kSlices;
   const auto outputs = static_cast<unsigned>(pieces(a.n, kOutputs));
   const unsigned tiles = most_row_tiles(a.starts != nullptr, a.matrices, a.rows, rows);
   const auto steps = static_cast<int>(pieces(a.slices, Slices::kSlices));
