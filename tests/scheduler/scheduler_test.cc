@@ -482,6 +482,25 @@ TEST_F(SchedulerTest, PriorityOrdersTheQueueUntilOneWasOvertakenTooOften) {
   EXPECT_THAT(order, ElementsAre(0, 100, 200, 500, 300, 400, 501));
 }
 
+TEST_F(SchedulerTest, ShortestRequestsGoFirstUntilOneWasOvertakenTooOften) {
+  options_.policy = "shortest";
+  options_.max_num_seqs = 1;
+  options_.max_overtaken = 4;
+  add(numbered_request(2, 1, 900));
+  add(numbered_request(5, 1, 100));
+  add(numbered_request(3, 1, 200));
+  add(numbered_request(2, 3, 300));
+  add(numbered_request(2, 1, 400));
+  add(numbered_request(4, 1, 600));
+  std::vector<TokenId> order;
+  while (!scheduler().idle()) {
+    const TokenId first = step().tokens[0];
+    if (first % 100 == 0) order.push_back(first);
+  }
+  // The request of 6 tokens is passed by four; then it is served before the shorter one that came after it.
+  EXPECT_THAT(order, ElementsAre(900, 400, 200, 300, 100, 600));
+}
+
 TEST_F(SchedulerTest, TenantsTakeTurns) {
   options_.max_num_seqs = 1;
   const auto add_from = [&](const char* tenant, TokenId first) {
@@ -547,7 +566,7 @@ TEST_F(SchedulerTest, UnknownPoliciesAreRefusedWithTheKnownOnes) {
     scheduler();
     FAIL();
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "--scheduling-policy: unknown value 'fastest' (expected one of: fcfs, priority)");
+    EXPECT_STREQ(e.what(), "--scheduling-policy: unknown value 'fastest' (expected one of: fcfs, priority, shortest)");
   }
 }
 

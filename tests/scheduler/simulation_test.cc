@@ -93,7 +93,7 @@ class Simulation {
       o.blocks = std::max(o.blocks, peak_blocks(o.max_model_len, o.block_size, o.groups, o.max_num_batched_tokens));
     }
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
-    o.policy = chance(50) ? "fcfs" : "priority";
+    o.policy = chance(50) ? "fcfs" : chance(60) ? "priority" : "shortest";
     o.max_overtaken = uniform(0, 12);
     o.prefix_caching = chance(70);
     o.hash_bits = chance(70) ? 256 : uniform(1, 16);
@@ -343,7 +343,9 @@ class Simulation {
           EXPECT_NE(w->request.tenant, a->request.tenant);
         } else {
           EXPECT_LE(w->overtaken, options_.max_overtaken);
-          EXPECT_NE(w->request.priority, a->request.priority);
+          if (options_.policy == "priority") {
+            EXPECT_NE(w->request.priority, a->request.priority);
+          }
         }
       }
     }
