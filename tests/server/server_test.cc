@@ -31,6 +31,7 @@ TEST_F(ServerTest, OwnRoutes) {
   EXPECT_EQ(get("/health").status, 200);
   EXPECT_EQ(get("/ping").json()["status"], "ok");
   EXPECT_EQ(get("/version").json()["version"], kVersion);
+  EXPECT_EQ(get("/load").json()["server_load"], 0);
   const Json index = get("/").json();
   EXPECT_GE(index["routes"].size(), 11u);
   engine.alive = false;

@@ -1,0 +1,30 @@
+// /load: how many sequences of all models run or wait, as vLLM's endpoint for load balancers answers it.
+#include <set>
+
+#include "server/openai/shared_fields.h"
+
+namespace sluice::server {
+namespace {
+
+void run(Call& call) {
+  int64_t load = 0;
+  std::set<const Engine*> counted;  // an engine may have several names
+  for (const ServedModel& model : call.models.all()) {
+    if (!counted.insert(model.engine.get()).second) continue;
+    const Health health = model.engine->health();
+    load += health.running + health.waiting;
+  }
+  call.send({.body = dump_json({{"server_load", load}})});
+}
+
+const EndpointInfo endpoint{.name = "load",
+                            .dialect = &kOpenAi,
+                            .method = "GET",
+                            .paths = {"/load"},
+                            .flags = Route::kQuick,
+                            .help = "sequences that run or wait",
+                            .run = run};
+const Registry<EndpointInfo> registered{endpoint};
+
+}  // namespace
+}  // namespace sluice::server
