@@ -268,8 +268,8 @@ Rope::Rows Rope::rows(ops::Ctx& c, const BatchView& batch) {
       fill_row(spec_, freq, length, batch.positions[t], step_rows_.data() + int64_t{t} * spec_.rotary_dim);
     }
   }
-  c.queue.copy_async(out.data, step_rows_.data(), out.bytes());
-  c.queue.wait();  // step_rows_ is written again by the next step
+  c.queue.wait();  // ops of the previous step may still read this place
+  c.arena.memory().copy(out.data, step_rows_.data(), out.bytes());
   return {out, std::span<const int32_t>(own_row_).first(static_cast<size_t>(batch.size()))};
 }
 
