@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Refuses words and identifiers that the field has better ones for (tools/words.txt), and fragments that hide a subject.
+"""Refuses words and identifiers for which the field has better ones (tools/words.txt).
 
 Each line of tools/words.txt is a regular expression, a tab and what to say instead. A word in its common English sense is
 fine: the expressions name phrases and identifiers, not words.

@@ -62,7 +62,7 @@ const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_global(std::string_view name);
 
-// Returns the method of the value's type; null if there is none of that name. is_forbidden finds methods that Python
+// Returns the method of the value's type; null if it has no such method. is_forbidden finds methods that Python
 // has but that would change the value.
 const Builtin* find_method(const Value& value, std::string_view name);
 bool is_forbidden(const Value& value, std::string_view name);

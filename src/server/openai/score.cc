@@ -9,31 +9,27 @@
 namespace sluice::server {
 namespace {
 
-using Type = Parameter::Type;
-
 struct ScoreFields {
   Json text_1, text_2;  // strings or arrays of strings
 };
 
+constexpr Parameter texts_parameter(std::string_view name, std::string_view help,
+                                    void (*set)(Fields& fields, const Json& value)) {
+  return {.name = name,
+          .type = Parameter::Type::kStrings,
+          .min_items = 1,
+          .max_items = kMostTexts,
+          .max_bytes = kTextsBytes,
+          .required = true,
+          .fallback = "required",
+          .help = help,
+          .set = set};
+}
+
 constexpr auto kParameters = std::to_array<Parameter>({
-    {.name = "text_1",
-     .type = Type::kStrings,
-     .min_items = 1,
-     .max_items = kMostTexts,
-     .max_bytes = kTextsBytes,
-     .required = true,
-     .fallback = "required",
-     .help = "the first text of each pair; a single one is paired with every second text",
-     .set = assign<&ScoreFields::text_1>},
-    {.name = "text_2",
-     .type = Type::kStrings,
-     .min_items = 1,
-     .max_items = kMostTexts,
-     .max_bytes = kTextsBytes,
-     .required = true,
-     .fallback = "required",
-     .help = "the second text of each pair",
-     .set = assign<&ScoreFields::text_2>},
+    texts_parameter("text_1", "the first text of each pair; a single one is paired with every second text",
+                    assign<&ScoreFields::text_1>),
+    texts_parameter("text_2", "the second text of each pair", assign<&ScoreFields::text_2>),
 });
 
 std::vector<std::string> as_strings(const Json& value) {

@@ -28,7 +28,7 @@ struct UnitPlace {
   int begin, end, kv_len, token, first_block, blocks, first_visible;
   int64_t vector, table;  // vector: index of the last position's vector in the cache; table: where the sequence's block
                           // table begins
-  int32_t ids[kWarp];     // the first cache blocks of the chunk
+  int32_t ids[kWarp];     // the first KV-cache blocks of the chunk
   alignas(16) float cos_sin[kMostHeadDim];
 };
 
