@@ -5,10 +5,11 @@ import pathlib
 import re
 import sys
 
-LADDER = ("base tensor batch quant hub formats tokenizer chat ops kernels parallel lora nn models cache grammar sampling "
+LADDER = ("base tensor batch quant hub formats tokenizer grammar chat ops kernels parallel lora nn models cache sampling "
           "speculative scheduler engine server cli app").split()
 # Stricter than the ladder: these folders may include only the named ones (and include/sluice).
 ONLY = {"server": {"server", "base"}, "batch": {"batch", "tensor", "base"}, "cache": {"cache", "base"},
+        "grammar": {"grammar", "base"},
         "scheduler": {"scheduler", "cache", "batch", "tensor", "base"},
         "nn": set(LADDER[:LADDER.index("nn") + 1]) - {"kernels"},
         "models": set(LADDER[:LADDER.index("models") + 1]) - {"kernels"}}

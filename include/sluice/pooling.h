@@ -10,18 +10,9 @@
 #include <vector>
 
 #include "sluice/request.h"
+#include "sluice/task.h"
 
 namespace sluice {
-
-// What a model is loaded for.
-enum class Task {
-  kGenerate,
-  kEmbed,  // a vector for a text
-  kScore,  // a score per label for a text or a pair of texts: classifiers, rerankers
-};
-constexpr const char* to_string(Task task) {
-  return task == Task::kGenerate ? "generate" : task == Task::kEmbed ? "embed" : "score";
-}
 
 // The tokens of a text or of a pair of texts, with what the model wants around them.
 struct PooledText {

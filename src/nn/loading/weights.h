@@ -14,7 +14,7 @@
 #include "formats/checkpoint.h"
 #include "nn/loading/packed_file.h"
 #include "ops/ops.h"
-#include "sluice/pooling.h"
+#include "sluice/task.h"
 
 namespace sluice {
 
