@@ -1,0 +1,201 @@
+#include "grammar/frames.h"
+
+#include <algorithm>
+
+namespace sluice::grammar {
+
+Frames::Frames(std::shared_ptr<const NodeGraph> graph) : graph_(std::move(graph)) {
+  for (const Node& node : graph_->nodes) {
+    const auto* repeat = std::get_if<RepeatNode>(&node);
+    if (repeat != nullptr && (repeat->most > 1 || repeat->least > 1)) has_counters_ = true;
+  }
+  find_left_recursion();
+}
+
+size_t Frames::bytes() const {
+  size_t total = bytes_ + frames_.capacity() * sizeof(Entry) + chains_.capacity() * sizeof(Chain);
+  for (const auto& [language, automaton] : by_language_) total += automaton->bytes();
+  for (const auto& [node, positions] : members_) total += positions->bytes();
+  return total;
+}
+
+FrameId Frames::frame(NodeId node, uint32_t data) {
+  const uint64_t key = uint64_t{static_cast<uint32_t>(node)} << 32 | data;
+  const auto found = ids_.find(key);
+  if (found != ids_.end()) return found->second;
+  const auto id = static_cast<FrameId>(frames_.size());
+  ids_.emplace(key, id);
+  frames_.emplace_back();
+  auto made = std::make_unique<Frame>(Frame{.node = node, .data = data});
+  describe(*made);  // may make further frames
+  bytes_ += sizeof(Frame) + made->calls.capacity() * sizeof(Call) + 64;
+  frames_[id].frame = std::move(made);
+  return id;
+}
+
+void Frames::describe(Frame& f) {
+  if (f.node == kLeftCorner) {
+    f.nullable =
+        left_corner_nullable(static_cast<NodeId>(corners_[f.data][0]), static_cast<NodeId>(corners_[f.data][1]));
+    return;
+  }
+  std::visit([&](const auto& node) { describe(f, node); }, graph_->nodes[static_cast<size_t>(f.node)]);
+}
+
+void Frames::describe(Frame& f, const RegularNode& node) {
+  SubsetAutomaton& a = automaton(f.node, node);
+  f.nullable = !a.accepted(f.data).empty();
+  f.has_row = !a.final_only(f.data);
+}
+
+void Frames::describe(Frame& f, const SpecialNode& node) { f.specials.emplace_back(node.token, kNothing); }
+
+void Frames::describe(Frame& f, const SequenceNode& node) {
+  size_t i = f.data;
+  while (i < node.parts.size() && graph_->nullable[static_cast<size_t>(node.parts[i])]) ++i;
+  f.nullable = i == node.parts.size();
+  if (f.data >= node.parts.size()) return;
+  const Place then = f.data + 1 < node.parts.size() ? Place{f.node, f.data + 1} : kNothing;
+  f.calls.push_back({node.parts[f.data], then});
+}
+
+void Frames::describe(Frame& f, const ChoiceNode& node) {
+  f.nullable = graph_->nullable[static_cast<size_t>(f.node)];
+  for (const NodeId alternative : node.alternatives) {
+    if (graph_->productive[static_cast<size_t>(alternative)]) f.calls.push_back({alternative, kNothing});
+  }
+}
+
+void Frames::describe(Frame& f, const DeclaredNode& node) {
+  f.nullable = graph_->nullable[static_cast<size_t>(f.node)];
+  f.calls.push_back({node.body, kNothing});
+}
+
+void Frames::describe(Frame& f, const RepeatNode& node) {
+  const bool empty_item = graph_->nullable[static_cast<size_t>(node.item)];
+  // An empty item changes nothing but the count, which may be 0 then.
+  f.nullable = empty_item || f.data >= static_cast<uint32_t>(node.least);
+  f.skips_empty = !empty_item;
+  if (node.most == 0 || !graph_->productive[static_cast<size_t>(node.item)]) return;
+  const uint32_t count = f.data + 1;
+  if (node.most < 0) {
+    f.calls.push_back({node.item, {f.node, std::min(count, static_cast<uint32_t>(node.least))}});
+  } else {
+    f.calls.push_back({node.item, count < static_cast<uint32_t>(node.most) ? Place{f.node, count} : kNothing});
+  }
+}
+
+void Frames::describe(Frame& f, const Members& node) {
+  MemberPositions& m = members(f.node, node);
+  const MemberPositions::Position p = m[f.data];
+  using Phase = MemberPositions::Phase;
+  f.has_row = p.phase == Phase::kStart || p.phase == Phase::kKey;
+  f.nullable = (p.phase == Phase::kStart || p.phase == Phase::kAfter) && m.may_end(p);
+  if (p.phase == Phase::kKey) {
+    const int c = m.complete_key(p);
+    if (c >= 0) f.calls.push_back({node.colon, {f.node, m.value_of(p, c)}});
+  } else if (p.phase == Phase::kValue) {
+    f.calls.push_back({node.classes[p.extra].value, {f.node, m.after_value(p)}});
+  } else if (p.phase == Phase::kAfter) {
+    const uint32_t key = m.further_key(p);
+    if (key != MemberPositions::kDead) f.calls.push_back({node.separator, {f.node, key}});
+  }
+}
+
+void Frames::describe(Frame& f, const FreeTextNode& node) {
+  if ((f.data & kEnded) != 0) {
+    const NodeId then = node.ends[f.data & ~kEnded].then;
+    f.nullable = graph_->nullable[static_cast<size_t>(then)];
+    f.calls.push_back({then, kNothing});
+    return;
+  }
+  f.has_row = true;
+  f.nullable = !node.must_end && EndFinder::whole(f.data);
+  if (!EndFinder::whole(f.data)) return;
+  for (size_t i = 0; i < node.ends.size(); ++i) {
+    const Builder::End& end = node.ends[i];
+    if (!end.special || !graph_->productive[static_cast<size_t>(end.then)]) continue;
+    f.specials.emplace_back(*end.special, Place{f.node, kEnded | static_cast<uint32_t>(i)});
+  }
+}
+
+SubsetAutomaton& Frames::automaton(NodeId node, const RegularNode& regular) {
+  std::shared_ptr<SubsetAutomaton>& a = automata_[node];
+  if (!a) {
+    // Nodes of one automaton share its states. Its edges tell which one it is.
+    std::shared_ptr<SubsetAutomaton> none;
+    const void* identity = regular.language.states() > 0 ? regular.language.edges(0).data() : nullptr;
+    std::shared_ptr<SubsetAutomaton>& shared = identity != nullptr ? by_language_[identity] : none;
+    if (!shared) shared = std::make_shared<SubsetAutomaton>(std::vector<Automaton>{regular.language});
+    a = shared;
+  }
+  return *a;
+}
+
+MemberPositions& Frames::members(NodeId node, const Members& m) {
+  std::unique_ptr<MemberPositions>& positions = members_[node];
+  if (!positions) {
+    std::vector<bool> productive;
+    for (const Members::Class& c : m.classes) productive.push_back(graph_->productive[static_cast<size_t>(c.value)]);
+    positions = std::make_unique<MemberPositions>(m, std::move(productive));
+    positions->start();  // number 0
+  }
+  return *positions;
+}
+
+const EndFinder& Frames::finder(NodeId node, const FreeTextNode& text) {
+  std::unique_ptr<EndFinder>& finder = finders_[node];
+  if (!finder) {
+    std::vector<std::string> ends;
+    for (const Builder::End& end : text.ends) ends.push_back(end.special ? std::string() : end.bytes);
+    finder = std::make_unique<EndFinder>(std::move(ends));
+  }
+  return *finder;
+}
+
+FrameId Frames::byte_step(const Frame& f, uint8_t byte) {
+  const Node& node = graph_->nodes[static_cast<size_t>(f.node)];
+  if (const auto* regular = std::get_if<RegularNode>(&node)) {
+    SubsetAutomaton& a = automaton(f.node, *regular);
+    const uint32_t to = a.row(f.data)[byte];
+    if (to == SubsetAutomaton::kDead) return kDead;
+    return a.final_only(to) ? kFinished : frame(f.node, to);
+  }
+  if (const auto* m = std::get_if<Members>(&node)) {
+    MemberPositions& positions = members(f.node, *m);
+    const uint32_t to = positions.after_byte(positions[f.data], byte);
+    return to == MemberPositions::kDead ? kDead : frame(f.node, to);
+  }
+  const auto& text = std::get<FreeTextNode>(node);
+  const EndFinder::Step step = finder(f.node, text).after(f.data, byte);
+  if (!step.valid) return kDead;
+  if (step.end < 0) return frame(f.node, step.state);
+  const bool productive = graph_->productive[static_cast<size_t>(text.ends[static_cast<size_t>(step.end)].then)];
+  return productive ? frame(f.node, kEnded | static_cast<uint32_t>(step.end)) : kDead;
+}
+
+const Frames::Row& Frames::row(FrameId id) {
+  if (!frames_[id].row) {
+    auto row = std::make_unique<Row>();
+    const Frame f = {.node = (*this)[id].node, .data = (*this)[id].data};
+    for (size_t byte = 0; byte < 256; ++byte) (*row)[byte] = byte_step(f, static_cast<uint8_t>(byte));
+    bytes_ += sizeof(Row);
+    frames_[id].row = std::move(row);
+  }
+  return *frames_[id].row;
+}
+
+FrameId Frames::representative(FrameId id, int longest) {
+  const Frame& f = (*this)[id];
+  if (f.node == kLeftCorner) return id;
+  const auto* repeat = std::get_if<RepeatNode>(&graph_->nodes[static_cast<size_t>(f.node)]);
+  if (repeat == nullptr) return id;
+  // Each item has at least one byte, so that a text of `longest` bytes counts up by at most as many.
+  const auto least = int64_t{repeat->least}, most = int64_t{repeat->most}, count = int64_t{f.data};
+  const bool far_from_most = most < 0 || most - count > longest;
+  if (!far_from_most) return id;
+  if (count >= least) return most < 0 || most - least > longest ? frame(f.node, repeat->least) : id;
+  return least - count > longest ? frame(f.node, 0) : id;
+}
+
+}  // namespace sluice::grammar

@@ -1,0 +1,50 @@
+// A deterministic automaton over bytes, built while it is used: its states are sets of states of one or several
+// nondeterministic automata, each of which has a tag.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "grammar/automaton.h"
+#include "grammar/interner.h"
+
+namespace sluice::grammar {
+
+class SubsetAutomaton {
+ public:
+  static constexpr uint32_t kDead = UINT32_MAX;
+  using Row = std::array<uint32_t, 256>;
+
+  // The tag of languages[i] is i.
+  explicit SubsetAutomaton(std::vector<Automaton> languages);
+
+  // State 0 is the start. A state stays valid; `row` returns the next state by byte, kDead if no text goes on with it.
+  const Row& row(uint32_t state);
+  // Tags of the languages that have the text so far, and of those that have a text that begins with it; ascending.
+  std::span<const uint32_t> accepted(uint32_t state) const { return states_[state].accepted; }
+  std::span<const uint32_t> alive(uint32_t state) const { return states_[state].alive; }
+  // Whether no byte may follow.
+  bool final_only(uint32_t state) { return states_[state].leaf; }
+  size_t bytes() const { return bytes_ + sets_.bytes(); }
+
+ private:
+  struct State {
+    std::vector<uint32_t> accepted, alive;
+    std::unique_ptr<Row> row;
+    bool leaf = false;
+  };
+
+  uint32_t state_of(std::vector<uint32_t>& set);
+  size_t tag_of(uint32_t state) const;
+
+  std::vector<Automaton> languages_;
+  std::vector<uint32_t> first_;  // number of each language's state 0 among the states of all
+  Interner sets_;
+  std::vector<State> states_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace sluice::grammar
