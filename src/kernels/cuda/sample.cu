@@ -202,7 +202,7 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
 }
 
 __device__ float noisy(const SampleRow& request, float logit, uint32_t bits) {
-  return request.scale * logit - logf(-logf(ops::open_uniform(bits)));
+  return ops::sample_score(request.scale, logit, bits);
 }
 
 struct Chosen {
@@ -311,10 +311,8 @@ struct Kept {
   const Row& row;
   float max;
 
-  __device__ float weight(float logit) const { return expf(request.scale * (logit - max)); }
-  __device__ Sum units(float logit) const {
-    return __float2ull_rn(weight(logit) * static_cast<float>(ops::kSampleWeightUnits));
-  }
+  __device__ float weight(float logit) const { return ops::sample_weight(request.scale * (logit - max)); }
+  __device__ Sum units(float logit) const { return __float2ull_rn(weight(logit) * ops::kSampleWeightUnits); }
   __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(request.mass * static_cast<double>(total))); }
 
   // Calls f(logit, id) for the tokens of the thread's share.
