@@ -54,12 +54,12 @@ struct LogitEdit {
   float raw = 0.0f;     // the raw logit; only the op uses this field
 };
 
-// Returns a logit after its edit, on the host.
-inline float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
+// Returns a logit after its edit.
+SLUICE_SAMPLE_MATH float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   logit += edit.bias;
   if (edit.output < 0) return logit;
-  logit = logit > 0.0f ? logit / row.repetition : logit * row.repetition;
-  return edit.output > 0 ? logit - (row.frequency * static_cast<float>(edit.output) + row.presence) : logit;
+  logit = logit > 0.0f ? logit / row.repetition : times(logit, row.repetition);
+  return edit.output > 0 ? logit - (times(row.frequency, static_cast<float>(edit.output)) + row.presence) : logit;
 }
 
 // One of the largest logits.
@@ -121,7 +121,7 @@ constexpr std::array<uint32_t, 4> sample_bits(const SampleRow& row, uint32_t blo
 // Devices find the largest logits with a histogram: bins of equal width below the maximum.
 inline constexpr int kLogitBins = 2048;
 inline constexpr float kBinsPerLogit = 32.0f;
-inline int logit_bin(float max, float logit) {
+SLUICE_SAMPLE_MATH int logit_bin(float max, float logit) {
   const float bin = (max - logit) * kBinsPerLogit;
   return bin < static_cast<float>(kLogitBins - 1) ? static_cast<int>(bin) : kLogitBins - 1;
 }

@@ -20,6 +20,14 @@ SLUICE_SAMPLE_MATH float fused(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 #endif
 }
+// A product that no compiler fuses with a sum.
+SLUICE_SAMPLE_MATH float times(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
 SLUICE_SAMPLE_MATH uint32_t bits_of(float x) {
 #ifdef __CUDA_ARCH__
   return __float_as_uint(x);

@@ -226,8 +226,9 @@ int32_t sample_kept(const SampleInput& in, const kernels::Cut& cut, float* chunk
   const Vec most = broadcast(in.max), scale = broadcast(in.row->scale);
   each_vec(in.logits.chunks,
            [&](int64_t i, auto n) { store(chunk_weights + i, weight(scale * (load(in.chunk_max + i, n) - most)), n); });
+  const float least = cut.least * (1.0f - 1e-5f);  // the weight of a smaller logit may be larger by an ulp
   for (int64_t i = 0; i < in.logits.chunks; ++i) {
-    if (in.chunk_max[i] >= cut.logit) winner.visit(i, chunk_weights[i]);
+    if (in.chunk_max[i] >= cut.logit && chunk_weights[i] >= least) winner.visit(i, chunk_weights[i]);
   }
   return winner.id();
 }
