@@ -25,7 +25,7 @@
 #include "engine/runner.h"
 #include "engine/text.h"
 #include "program.h"
-#include "sampling/device_sampler.h"
+#include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
 
@@ -228,7 +228,7 @@ class Loop {
   LoadedModel& loaded_;
   Scheduler scheduler_;
   Runner runner_;
-  DeviceSampler sampler_;
+  Sampler sampler_;
   std::optional<ScheduledBatch> in_flight_;
   std::vector<SequenceEvent> events_;
   EngineMetrics metrics_;

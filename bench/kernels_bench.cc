@@ -1,4 +1,4 @@
-// kernels_bench [all|matmul|attention|barrier|TYPE,TYPE] [backend] [threads]
+// kernels_bench [all|matmul|attention|sample|barrier|TYPE,TYPE] [backend] [threads]
 // Speed of the CPU kernels at the shapes of a 1.1B Llama, beside the machine's limits. Weights rotate through more
 // copies than the caches hold, as in a model. Reports the best of many runs, because other load only makes a kernel
 // look slower. With one thread, times are CPU time.
@@ -8,11 +8,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/dispatch/machine.h"
 #include "ops/ops.h"
+#include "ops/sample.h"
 
 namespace sluice::bench {
 namespace {
@@ -153,6 +156,60 @@ void barrier(ThreadPool& pool) {
   fmt::print("\n{:>9} {:.0f} ns\n", "barrier", seconds / kRuns * 1e9);
 }
 
+// Logits like those of a language model: normally distributed with a few large ones.
+Owned logits_like(int64_t rows, int64_t vocab) {
+  Owned logits(&kFloat32, {rows, vocab});
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.0f, 2.5f);
+  for (int64_t i = 0; i < rows * vocab; ++i) logits.tensor.f32()[i] = normal(random);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int i = 0; i < 20; ++i) logits.tensor.f32()[row * vocab + int64_t(random()) % vocab] = 10.0f + 0.5f * float(i);
+  }
+  return logits;
+}
+
+void sampling(ops::Ctx& ctx) {
+  constexpr int64_t kVocab = 128'256;
+  const std::pair<const char*, ops::SampleRow> cases[] = {
+      {"greedy", {}},
+      {"temperature 1", {.scale = 1.0f}},
+      {"top-k 50", {.scale = 1.0f, .count = 50}},
+      {"top-p 0.9", {.scale = 1.0f, .mass = 0.9}},
+      {"top-k 50, top-p 0.9", {.scale = 1.0f, .count = 50, .mass = 0.9}},
+      {"min-p 0.05", {.scale = 1.0f, .least = 0.05f}},
+  };
+  fmt::print("\n{:>20} {:>6} {:>10}  (logits of {} tokens)\n", "sample", "rows", "us", kVocab);
+  constexpr uint32_t kPositions = 16;  // noise decides how many tokens are compared
+  for (const int64_t rows : {int64_t{1}, int64_t{32}}) {
+    const Owned logits = logits_like(rows, kVocab);
+    Owned out(&kUInt8, {rows * int64_t(sizeof(ops::SampledRow))});
+    Owned asked(&kUInt8, {rows * int64_t(sizeof(ops::SampleRow))});
+    for (const auto& [name, row] : cases) {
+      for (int64_t i = 0; i < rows; ++i) {
+        auto& one = asked.tensor.as<ops::SampleRow>()[i] = row;
+        one.row = int32_t(i), one.key[0] = uint32_t(i);
+      }
+      const ops::SampleArgs args{.logits = logits.tensor,
+                                 .rows = asked.tensor,
+                                 .sampled = out.tensor,
+                                 .for_host = {},
+                                 .edits = {},
+                                 .masks = {},
+                                 .top = {}};
+      const double seconds = fastest(0.25,
+                                     [&] {
+                                       for (uint32_t position = 0; position < kPositions; ++position) {
+                                         for (int64_t i = 0; i < rows; ++i)
+                                           asked.tensor.as<ops::SampleRow>()[i].position = position;
+                                         ops::sample(ctx, args);
+                                       }
+                                     }) /
+                             kPositions;
+      fmt::print("{:>20} {:>6} {:>10.1f}\n", name, rows, seconds * 1e6);
+    }
+  }
+}
+
 // Parses "q4_0,q8_0"; returns an empty list if a name is not a type.
 std::vector<DType> parse_types(std::string_view names) {
   std::vector<DType> types;
@@ -169,8 +226,8 @@ int run(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "all";
   const std::vector<DType> types = parse_types(what);
   const bool all = what == "all";
-  if (!all && what != "matmul" && what != "attention" && what != "barrier" && types.empty()) {
-    fmt::print(stderr, "usage: kernels_bench [all|matmul|attention|barrier|TYPE,TYPE] [backend] [threads]\n");
+  if (!all && what != "matmul" && what != "attention" && what != "sample" && what != "barrier" && types.empty()) {
+    fmt::print(stderr, "usage: kernels_bench [all|matmul|attention|sample|barrier|TYPE,TYPE] [backend] [threads]\n");
     return 2;
   }
   const ops::Backend& backend = ops::select_backend(argc > 2 ? argv[2] : "");
@@ -183,6 +240,7 @@ int run(int argc, char** argv) {
   if (all || what == "matmul") matmuls(ctx, {&kBFloat16, &kFloat16, &kFloat32});
   if (!types.empty()) matmuls(ctx, types);
   if (all || what == "attention") attentions(ctx);
+  if (all || what == "sample") sampling(ctx);
   if (all || what == "barrier") barrier(pool);
   return 0;
 }

@@ -19,12 +19,4 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, st
   return counter;
 }
 
-// Returns a uniform number in [0, 1) with 53 bits, for one position of one choice of a request.
-inline double uniform_sample(uint64_t seed, int choice, int position) {
-  const auto bits = philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(choice), 0, 0},
-                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  const uint64_t word = uint64_t{bits[0]} << 32 | bits[1];
-  return static_cast<double>(word >> 11) * 0x1p-53;
-}
-
 }  // namespace sluice

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "sluice/request.h"
+#include "sluice/sampling_parameters.h"
 
 namespace sluice {
 
@@ -18,7 +18,10 @@ class PenaltyCounts {
   };
 
   static bool needed(const SamplingParams& params) {
-    return params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+    static const SamplingParams kNeutral;
+    return std::ranges::any_of(kSamplingParameters, [&](const SamplingParameter& row) {
+      return row.effect == SamplingParameter::Effect::kPenalty && row.of(params) != row.of(kNeutral);
+    });
   }
 
   void add_prompt(std::span<const TokenId> tokens) {

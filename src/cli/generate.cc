@@ -1,7 +1,10 @@
 // Runs one request on the engine and waits for its end.
 #include "cli/generate.h"
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -74,13 +77,26 @@ Answer generate(Engine& engine, Request request, const std::function<void(const 
   return answer;
 }
 
+namespace {
+
+// Returns what is wrong with a flag's value, or nothing.
+std::string error_of(const SamplingParameter& row, const std::string& text) {
+  double value = 0;
+  int integer = 0;
+  const bool parsed =
+      CLI::detail::lexical_cast(text, value) && (!row.is_integer() || CLI::detail::lexical_cast(text, integer));
+  if (parsed && value >= row.min && value <= row.max && !(row.above_min && value == row.min)) return {};
+  return fmt::format("expected {} {} {} and at most {}, but got {}", row.is_integer() ? "an integer" : "a number",
+                     row.above_min ? "above" : "of at least", row.min, row.max, text);
+}
+
+}  // namespace
+
 SamplingParams SamplingArguments::resolve(const ModelInfo& model) const {
   SamplingParams p = model.default_sampling;
-  p.temperature = temperature.value_or(p.temperature);
-  p.top_p = top_p.value_or(p.top_p);
-  p.min_p = min_p.value_or(p.min_p);
-  p.repetition_penalty = repetition_penalty.value_or(p.repetition_penalty);
-  p.top_k = top_k.value_or(p.top_k);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i]) kSamplingParameters[i].set(p, *numbers[i]);
+  }
   if (max_tokens) p.max_tokens = max_tokens;
   p.seed = seed;
   p.stop = stop;
@@ -88,11 +104,14 @@ SamplingParams SamplingArguments::resolve(const ModelInfo& model) const {
 }
 
 void add_sampling_options(CLI::App& app, SamplingArguments& s) {
-  app.add_option("--temperature", s.temperature, "sampling temperature; 0 is greedy");
-  app.add_option("--top-p", s.top_p, "sample from the smallest set of tokens with this total probability");
-  app.add_option("--top-k", s.top_k, "sample from this many most likely tokens (0: all)");
-  app.add_option("--min-p", s.min_p, "minimum probability relative to the most likely token");
-  app.add_option("--repetition-penalty", s.repetition_penalty, "above 1 discourages tokens that already occurred");
+  for (size_t i = 0; i < s.numbers.size(); ++i) {
+    const SamplingParameter& row = kSamplingParameters[i];
+    std::string flag = "--" + std::string(row.name);
+    std::ranges::replace(flag, '_', '-');
+    app.add_option(flag, s.numbers[i], std::string(row.help))
+        ->type_name(row.is_integer() ? "INT" : "FLOAT")
+        ->check([&row](const std::string& text) { return error_of(row, text); });
+  }
   app.add_option("--max-tokens", s.max_tokens, "maximum tokens of the answer");
   app.add_option("--sampling-seed", s.seed, "seed for reproducible sampling");
   app.add_option("--stop", s.stop, "string that ends the answer; may be repeated")->allow_extra_args(false);

@@ -1,12 +1,14 @@
 // Runs one request to its end on the calling thread and streams its text. Ctrl-C ends the answer, not the program.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sluice/engine.h"
+#include "sluice/sampling_parameters.h"
 
 namespace CLI {
 class App;
@@ -25,8 +27,8 @@ Answer generate(Engine& engine, Request request, const std::function<void(const 
 
 // Sampling flags of `run` and `chat`. The model's own defaults apply to flags that are not given.
 struct SamplingArguments {
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int> top_k, max_tokens;
+  std::array<std::optional<double>, kSamplingParameters.size()> numbers;
+  std::optional<int> max_tokens;
   std::optional<int64_t> seed;
   std::vector<std::string> stop;
 

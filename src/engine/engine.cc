@@ -25,7 +25,6 @@
 #include "engine/text_engine.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
-#include "sampling/device_sampler.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 
@@ -106,11 +105,6 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   return s;
 }
 
-std::unique_ptr<DeviceSampler> device_sampler(const LoadPlan& plan) {
-  if (plan.device->memory().host_accessible()) return nullptr;
-  return std::make_unique<DeviceSampler>(*plan.queue, plan.logit_rows, plan.shape.vocab);
-}
-
 class EngineImpl final : public TextEngine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
@@ -118,8 +112,8 @@ class EngineImpl final : public TextEngine {
         scheduler_options_(scheduler_options(options, loaded_.plan)),
         scheduler_(scheduler_options_),
         runner_(loaded_),
-        sampler_(*pool_),
-        device_sampler_(device_sampler(loaded_.plan)),
+        sampler_(*loaded_.plan.queue, loaded_.plan.logit_rows, loaded_.plan.shape.vocab),
+        waits_(loaded_.plan.device->memory().host_accessible()),
         metrics_(info_.name, info_.max_model_len),
         frontend_(*tokenizer_, metrics_, [this](RequestId id, int index) {
           inbox_.push(StopChoice{id, index});
@@ -222,29 +216,31 @@ class EngineImpl final : public TextEngine {
     return idle;
   }
 
-  // Runs one step. If the device sampled the previous step's tokens, this step is launched before the host knows them.
-  // The host then finishes the previous step while the device runs this one.
+  // Runs one step. Where ops are asynchronous and the device sampled the previous step's tokens, this step is launched
+  // before the host knows them. The host then finishes the previous step while the device runs this one.
   void step() {
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
     Tensor logits;
-    if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? device_sampler_->sampled() : Tensor());
+    if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
     if (in_flight_) commit_in_flight();
-    if (tokens > 0 && device_sampler_ == nullptr) {
-      commit(std::move(next), sample(logits, next.tasks));
-    } else if (tokens > 0) {
-      const bool ahead = device_sampler_->begin(runner_.context(), logits, next.tasks);
+    if (tokens > 0) {
+      const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks);
       in_flight_ = std::move(next);
+      if (waits_) {
+        commit_in_flight();
+        return publish(tokens);
+      }
       publish(tokens);  // events of the previous step
       if (ahead) return;
       commit_in_flight();
       if (!scheduler_.idle()) return;  // the next step's launch comes first, then this step's events are published
     }
-    publish(device_sampler_ == nullptr ? tokens : 0);
+    publish(0);
   }
 
   void commit_in_flight() {
-    std::vector<SampleResult> results = device_sampler_->finish(runner_.context(), in_flight_->tasks);
+    std::vector<SampleResult> results = sampler_.finish(runner_.context(), in_flight_->tasks);
     commit(std::move(*in_flight_), std::move(results));
     in_flight_.reset();
     beat();
@@ -260,14 +256,6 @@ class EngineImpl final : public TextEngine {
     frontend_.post(std::move(events_));
     publish_gauges(tokens);
     beat();
-  }
-
-  std::vector<SampleResult> sample(const Tensor& logits, std::span<const SampleTask> tasks) {
-    const LogitsView view{.data = logits.f32(),
-                          .rows = static_cast<int>(logits.rows()),
-                          .vocab = info_.vocab_size,
-                          .stride = logits.row_stride};
-    return sampler_.sample(view, tasks);
   }
 
   void beat() {
@@ -338,9 +326,9 @@ class EngineImpl final : public TextEngine {
   Scheduler scheduler_;
   Runner runner_;
   Sampler sampler_;
-  std::unique_ptr<DeviceSampler> device_sampler_;  // null: logits are in host memory
-  std::optional<ScheduledBatch> in_flight_;        // the batch between device_sampler_'s begin() and finish()
-  std::vector<SequenceEvent> events_;              // events being published; kept to reuse its memory
+  const bool waits_;                         // ops run on host memory and are done when they return
+  std::optional<ScheduledBatch> in_flight_;  // the batch between sampler_'s begin() and finish()
+  std::vector<SequenceEvent> events_;        // events being published; kept to reuse its memory
   EngineMetrics metrics_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};

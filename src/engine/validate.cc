@@ -4,17 +4,19 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <string_view>
 
 #include "sluice/error.h"
+#include "sluice/sampling_parameters.h"
 
 namespace sluice {
 namespace {
 
-[[noreturn]] void refuse(std::string param, const char* reason, const std::string& message) {
-  throw Error(ErrorCode::kInvalidRequest, message, std::move(param), reason);
+[[noreturn]] void refuse(std::string_view param, const char* reason, const std::string& message) {
+  throw Error(ErrorCode::kInvalidRequest, message, std::string(param), reason);
 }
 
-void in_range(const char* name, double value, double low, double high) {
+void in_range(std::string_view name, double value, double low, double high) {
   if (std::isnan(value) || value < low) {
     refuse(name, "decimal_below_min_value",
            fmt::format("Invalid '{}': decimal below minimum value. Expected a value >= {}, but got {} instead.", name,
@@ -27,18 +29,31 @@ void in_range(const char* name, double value, double low, double high) {
   }
 }
 
-void at_least(const char* name, int64_t value, int64_t low) {
+void at_least(std::string_view name, int64_t value, int64_t low) {
   if (value >= low) return;
   refuse(name, "integer_below_min_value",
          fmt::format("Invalid '{}': integer below minimum value. Expected a value >= {}, but got {} instead.", name,
                      low, value));
 }
 
-void at_most(const char* name, int64_t value, int64_t high) {
+void at_most(std::string_view name, int64_t value, int64_t high) {
   if (value <= high) return;
   refuse(name, "integer_above_max_value",
          fmt::format("Invalid '{}': integer above maximum value. Expected a value <= {}, but got {} instead.", name,
                      high, value));
+}
+
+void check(const SamplingParameter& row, const SamplingParams& params) {
+  const double value = row.of(params);
+  if (row.is_integer()) {
+    at_least(row.name, static_cast<int64_t>(value), static_cast<int64_t>(row.min));
+    at_most(row.name, static_cast<int64_t>(value), static_cast<int64_t>(row.max));
+    return;
+  }
+  in_range(row.name, value, row.min, row.max);
+  if (!row.above_min || value != row.min) return;
+  refuse(row.name, "decimal_below_min_value",
+         fmt::format("Invalid '{}': expected a value above {}, but got {} instead.", row.name, row.min, value));
 }
 
 void known_token(const std::string& path, TokenId id, int vocab) {
@@ -82,15 +97,7 @@ void validate(const Request& request, int vocab) {
     }
   }
   const SamplingParams& s = request.sampling;
-  in_range("temperature", s.temperature, 0, 2);
-  in_range("top_p", s.top_p, 0, 1);
-  if (s.top_p == 0)
-    refuse("top_p", "decimal_below_min_value", "Invalid 'top_p': expected a value above 0, but got 0 instead.");
-  in_range("min_p", s.min_p, 0, 1);
-  in_range("repetition_penalty", s.repetition_penalty, 1e-6, 1e6);
-  in_range("presence_penalty", s.presence_penalty, -2, 2);
-  in_range("frequency_penalty", s.frequency_penalty, -2, 2);
-  at_least("top_k", s.top_k, -1);
+  for (const SamplingParameter& row : kSamplingParameters) check(row, s);
   at_least("min_tokens", s.min_tokens, 0);
   if (s.max_tokens) {
     at_least("max_tokens", *s.max_tokens, 1);

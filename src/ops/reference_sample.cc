@@ -13,32 +13,27 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 float score(const SampleRow& row, float logit, int64_t id) {
-  const float u = open_uniform(sample_bits(row, static_cast<uint32_t>(id / 4))[id % 4]);
-  return row.scale * logit - std::log(-std::log(u));
-}
-
-int bin_of(float max, float logit) {
-  return static_cast<int>(std::min((max - logit) * kBinsPerLogit, static_cast<float>(kLogitBins - 1)));
+  return sample_score(row.scale, logit, sample_bits(row, static_cast<uint32_t>(id / 4))[id % 4]);
 }
 
 // Lists at least `count` of the largest logits by taking whole bins. Returns their number, but writes at most kMostTop.
 int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, TopLogit* to) {
   std::vector<int64_t> bins(kLogitBins);
   for (int64_t i = 0; i < vocab; ++i) {
-    if (logits[i] != kMasked) ++bins[static_cast<size_t>(bin_of(max, logits[i]))];
+    if (logits[i] != kMasked) ++bins[static_cast<size_t>(logit_bin(max, logits[i]))];
   }
   int last = 0;
   for (int64_t sum = bins[0]; sum < wanted && last < kLogitBins - 1;) sum += bins[static_cast<size_t>(++last)];
   int32_t count = 0;
   for (int64_t i = 0; i < vocab; ++i) {
-    if (logits[i] == kMasked || bin_of(max, logits[i]) > last) continue;
+    if (logits[i] == kMasked || logit_bin(max, logits[i]) > last) continue;
     if (count < kMostTop) to[count] = {static_cast<int32_t>(i), logits[i]};
     ++count;
   }
   return count;
 }
 
-// Returns which tokens of a row the filters (top-k, top-p, min-p) keep, by id.
+// Returns which tokens of a row the filters keep, by id.
 std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, float max) {
   struct Token {
     size_t id;
@@ -48,7 +43,7 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
   std::vector<Token> tokens;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (logits[i] == kMasked) continue;
-    const double weight = std::exp(row.scale * (logits[i] - max));
+    const float weight = sample_weight(row.scale * (logits[i] - max));
     tokens.push_back({i, logits[i], static_cast<uint64_t>(std::llrint(weight * kSampleWeightUnits))});
   }
   std::ranges::stable_sort(tokens, [](const Token& a, const Token& b) { return a.logit > b.logit; });
@@ -60,7 +55,7 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
   for (const Token& token : tokens) {
     if (row.mass < 1 && before >= enough) break;
     before += token.weight;
-    keeps[token.id] = std::exp(row.scale * (token.logit - max)) >= row.least;
+    keeps[token.id] = sample_weight(row.scale * (token.logit - max)) >= row.least;
   }
   return keeps;
 }
@@ -73,13 +68,6 @@ float worst_or_max(const float* logits, int64_t vocab) {
     max = std::max(max, logits[i]);
   }
   return max;
-}
-
-float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
-  logit += edit.bias;
-  if (edit.output < 0) return logit;
-  logit = logit > 0.0f ? logit / row.repetition : logit * row.repetition;
-  return edit.output > 0 ? logit - (row.frequency * static_cast<float>(edit.output) + row.presence) : logit;
 }
 
 // Returns the row after its edits and its mask.
@@ -97,7 +85,7 @@ std::vector<float> edit(const SampleArgs& args, const SampleRow& row, const floa
 }
 
 int32_t choose(const SampleRow& row, const std::vector<float>& logits, float max) {
-  const bool all = row.scale == 0 || (row.count == 0 && row.mass >= 1 && row.least <= 0);
+  const bool all = row.scale == 0 || !filters(row);
   const std::vector<bool> keeps = all ? std::vector<bool>(logits.size(), true) : kept(row, logits, max);
   int32_t token = SampledRow::kNoneLeft;
   float best = kMasked;

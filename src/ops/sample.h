@@ -3,19 +3,20 @@
 //
 // A row is edited and masked before it is sampled. Log-probabilities are those of the raw logits.
 //
-// Top-k, top-p and min-p keep exactly the right tokens, however many these are. Tokens have a total order: higher logit
+// The filters keep exactly the right tokens, however many these are. Tokens have a total order: higher logit
 // first, and the lower id among equal logits. Sampling weights are integers, so their sums do not depend on the order
 // in which a device adds them.
 //
 // To sample from softmax(scale * logits), the op takes the token with the largest scale * logit + Gumbel noise (Gumbel
 // 1954; Maddison et al. 2014, arXiv:1411.0030). The noise of a token is a function of key, choice, position and token
-// id. The result therefore does not depend on the order in which a device visits the row.
+// id. The result therefore does not depend on the order in which a device visits the row. All devices use the
+// arithmetic of sample_math.h, so a seed gives the same tokens on all of them where the logits are equal.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "base/philox.h"
+#include "ops/sample_math.h"
 #include "tensor/indices.h"
 #include "tensor/tensor.h"
 
@@ -27,7 +28,8 @@ struct SampleRow {
   float scale = 0.0f;  // 1 / temperature; 0: takes the largest logit without sampling
   uint32_t key[2] = {};
   uint32_t choice = 0, position = 0;
-  // The filters of candidate tokens. They apply in the order top-k, top-p, min-p, each to what the one before kept.
+  // The filters of candidate tokens. They apply in the order top-k, top-p, min-p, each to what the one
+  // before kept.
   int32_t count = 0;   // top-k, > 0: keeps the first `count` tokens in order
   float least = 0.0f;  // min-p: keeps tokens of at least this weight, relative to the largest logit's weight of 1
   double mass = 1.0;   // top-p, < 1: keeps the shortest prefix in order that has at least this share of the weight
@@ -39,6 +41,9 @@ struct SampleRow {
   int32_t report = -1;  // >= 0: reports log-probability data for the token and for this many largest raw logits
 };
 
+// Whether a row has filters. They matter only if it samples.
+constexpr bool filters(const SampleRow& row) { return row.count > 0 || row.mass < 1 || row.least > 0; }
+
 // How one token's logit changes before sampling. First the bias is added. Next, if penalties apply to the token, a
 // positive logit is divided by `repetition` and any other is multiplied by it. Last, if the token occurs in the output,
 // frequency * output + presence is subtracted.
@@ -49,11 +54,24 @@ struct LogitEdit {
   float raw = 0.0f;     // the raw logit; only the op uses this field
 };
 
+// Returns a logit after its edit.
+SLUICE_SAMPLE_MATH float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
+  logit += edit.bias;
+  if (edit.output < 0) return logit;
+  logit = logit > 0.0f ? logit / row.repetition : times(logit, row.repetition);
+  return edit.output > 0 ? logit - (times(row.frequency, static_cast<float>(edit.output)) + row.presence) : logit;
+}
+
 // One of the largest logits.
 struct TopLogit {
   int32_t id = 0;
   float logit = 0.0f;
 };
+
+// The order of tokens.
+inline bool before(const TopLogit& a, const TopLogit& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
 
 inline constexpr int kMostTop = 512;  // most TopLogits listed for one sample
 
@@ -94,21 +112,18 @@ struct FeedSampledArgs {
   Indices from;    // [rows] index of the sample that gives the row's token (0 if it failed); -1 keeps the token
 };
 
-// Maps random bits to a uniform number in (0, 1).
-constexpr float open_uniform(uint32_t bits) { return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f; }
-
 // Returns the random bits for the noise of token ids 4 * block .. 4 * block + 3. The last word of the counter separates
 // them from other random numbers with the same key.
 constexpr std::array<uint32_t, 4> sample_bits(const SampleRow& row, uint32_t block) {
   return philox4x32({row.position, row.choice, block, 2}, {row.key[0], row.key[1]});
 }
 
-// A token's weight exp(scale * (logit - max)) is stored as an integer in units of 1 / kSampleWeightUnits. The sum of
-// 2^20 such integers fits in 64 bits.
-inline constexpr double kSampleWeightUnits = 0x1p43;
-
 // Devices find the largest logits with a histogram: bins of equal width below the maximum.
 inline constexpr int kLogitBins = 2048;
 inline constexpr float kBinsPerLogit = 32.0f;
+SLUICE_SAMPLE_MATH int logit_bin(float max, float logit) {
+  const float bin = (max - logit) * kBinsPerLogit;
+  return bin < static_cast<float>(kLogitBins - 1) ? static_cast<int>(bin) : kLogitBins - 1;
+}
 
 }  // namespace sluice::ops

@@ -16,32 +16,36 @@ constexpr size_t kMasks = 64;
 
 bool masks_ends(const SampleTask& task) { return task.position < task.params->min_tokens; }
 
-size_t most_edits_of(const SampleTask& task) {
-  return task.params->logit_bias.size() + (masks_ends(task) ? task.end_tokens.size() : 0) +
-         (task.counts != nullptr ? task.counts->entries().size() : 0);
+// A token has at most one edit.
+size_t most_edits_of(const SampleTask& task, int vocab) {
+  if (task.plain || task.target >= 0) return 0;
+  return std::min(task.params->logit_bias.size() + (masks_ends(task) ? task.end_tokens.size() : 0) +
+                      (task.counts != nullptr ? task.counts->entries().size() : 0),
+                  static_cast<size_t>(vocab));
 }
 
 bool masks(const SampleTask& task) { return task.target < 0 && !task.params->allowed_token_ids.empty(); }
 
 }  // namespace
 
+bool edits_row(const SampleTask& task) { return most_edits_of(task, 1) > 0; }
+
 SampleInputs::SampleInputs(ops::Device& device, int rows, int vocab)
     : vocab_(vocab),
-      most_edits_(std::max(static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits)),
+      most_edits_(std::max({static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits, static_cast<size_t>(vocab)})),
       most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
       rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), device.pinned_memory()),
       edits_(device, most_edits_ * sizeof(ops::LogitEdit)),
       masks_(device, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
 
-void SampleInputs::clear() { edits_promised_ = masks_promised_ = 0; }
+void SampleInputs::clear() { edits_reserved_ = masks_reserved_ = 0; }
 
-bool SampleInputs::promise(const SampleTask& task, bool shares_row) {
+bool SampleInputs::reserve(const SampleTask& task) {
   if (task.plain) return true;
-  const size_t edits = task.target >= 0 ? 0 : most_edits_of(task), asked = masks(task) ? 1 : 0;
-  if (edits > 0 && shares_row) return false;
-  if (edits_promised_ + edits > most_edits_ || masks_promised_ + asked > most_masks_) return false;
-  edits_promised_ += edits, masks_promised_ += asked;
+  const size_t edits = most_edits_of(task, vocab_), asked = masks(task) ? 1 : 0;
+  if (edits_reserved_ + edits > most_edits_ || masks_reserved_ + asked > most_masks_) return false;
+  edits_reserved_ += edits, masks_reserved_ += asked;
   return true;
 }
 
@@ -63,7 +67,7 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
     row.presence = static_cast<float>(p.presence_penalty);
     row.frequency = static_cast<float>(p.frequency_penalty);
   }
-  if (p.temperature < Sampler::kGreedyBelow) return row;
+  if (p.temperature < kGreedyBelow) return row;
   row.scale = static_cast<float>(1.0 / p.temperature);
   if (p.top_k > 0 && p.top_k < vocab_) row.count = p.top_k;
   row.mass = p.top_p;
@@ -118,12 +122,11 @@ void SampleInputs::write_mask(const SampleTask& task) {
   }
 }
 
-void SampleInputs::fill(std::span<const SampleTask> tasks, std::span<const size_t> which) {
+void SampleInputs::fill(std::span<const SampleTask> tasks) {
   auto* rows = reinterpret_cast<ops::SampleRow*>(rows_.data());
   rows_written_ = edits_written_ = masks_written_ = 0;
   top_asked_ = false;
-  for (const size_t i : which) {
-    const SampleTask& task = tasks[i];
+  for (const SampleTask& task : tasks) {
     ops::SampleRow row = row_of(task);
     top_asked_ |= row.report > 0;
     if (task.target < 0 && !task.plain) {
@@ -141,9 +144,8 @@ void SampleInputs::fill(std::span<const SampleTask> tasks, std::span<const size_
 
 void SampleInputs::send(ops::Queue& queue, ops::SampleArgs& args) {
   const auto copied = [&](Mirror& mirror, size_t bytes) {
-    const Tensor to = mirror.on_device(bytes);
-    if (bytes > 0) queue.copy_async(to.data, mirror.host.data(), bytes);
-    return to;
+    mirror.to_device(queue, bytes);
+    return mirror.on_device(bytes);
   };
   args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::SampleRow))});
   args.edits = copied(edits_, edits_written_ * sizeof(ops::LogitEdit));

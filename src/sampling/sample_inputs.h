@@ -5,25 +5,45 @@
 #include <span>
 #include <vector>
 
+#include "batch/sample_task.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
-#include "sampling/sampler.h"
 
 namespace sluice {
 
-// A buffer in pinned memory and one of equal size on the device.
-struct Mirror {
-  Mirror(ops::Device& owner, size_t bytes) : host(bytes, owner.pinned_memory()), device(bytes, owner.memory()) {}
+// A buffer in pinned memory and one of equal size on the device. On a device that works on host memory both are one.
+class Mirror {
+ public:
+  Mirror(ops::Device& owner, size_t bytes)
+      : host_(bytes, owner.pinned_memory()),
+        device_(owner.memory().host_accessible() ? Buffer() : Buffer(bytes, owner.memory())) {}
 
   template <class T>
   T* as() {
-    return reinterpret_cast<T*>(host.data());
+    return reinterpret_cast<T*>(host_.data());
   }
-  Tensor on_device(size_t bytes) { return Tensor(device.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
-  Tensor on_host(size_t bytes) { return Tensor(host.data(), &kUInt8, {static_cast<int64_t>(bytes)}); }
+  Tensor on_device(size_t bytes) { return view(device_.data() != nullptr ? device_ : host_, bytes); }
+  Tensor on_host(size_t bytes) { return view(host_, bytes); }
+  void to_device(ops::Queue& queue, size_t bytes) {
+    if (device_.data() != nullptr && bytes > 0) queue.copy_async(device_.data(), host_.data(), bytes);
+  }
+  void to_host(ops::Queue& queue, size_t bytes) {
+    if (device_.data() != nullptr && bytes > 0) queue.copy_async(host_.data(), device_.data(), bytes);
+  }
 
-  Buffer host, device;
+ private:
+  static Tensor view(Buffer& buffer, size_t bytes) {
+    return Tensor(buffer.data(), &kUInt8, {static_cast<int64_t>(bytes)});
+  }
+
+  Buffer host_, device_;
 };
+
+// Temperatures below this one are greedy.
+inline constexpr double kGreedyBelow = 1e-5;
+
+// Whether the task changes logits of its row, other than by a mask.
+bool edits_row(const SampleTask& task);
 
 class SampleInputs {
  public:
@@ -31,12 +51,12 @@ class SampleInputs {
 
   // Removes all rows and all reservations of space.
   void clear();
-  // Reserves space for the task's edits and mask. Returns false, and reserves nothing, if too little space is left, or
-  // if the task has edits and shares its row of logits with another task.
-  bool promise(const SampleTask& task, bool shares_row);
-  // Fills in the tasks of one launch. Each must have space reserved by promise(), and its parameters' token ids must be
+  // Reserves space for the task's edits and mask. Returns false, and reserves nothing, if too little space is left.
+  // There is always room for one task.
+  bool reserve(const SampleTask& task);
+  // Fills in the tasks of one launch. Each must have space reserved by reserve(), and its parameters' token ids must be
   // below the vocabulary size.
-  void fill(std::span<const SampleTask> tasks, std::span<const size_t> which);
+  void fill(std::span<const SampleTask> tasks);
   // Sets the rows, edits and masks of the arguments. Rows stay in pinned memory; edits and masks are copied to the
   // device.
   void send(ops::Queue& queue, ops::SampleArgs& args);
@@ -52,7 +72,7 @@ class SampleInputs {
   size_t most_edits_, most_masks_, mask_words_;
   Buffer rows_;  // in pinned memory
   Mirror edits_, masks_;
-  size_t edits_promised_ = 0, masks_promised_ = 0;
+  size_t edits_reserved_ = 0, masks_reserved_ = 0;
   size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
   bool top_asked_ = false;
   std::vector<ops::LogitEdit> biased_;  // edits of the task being written, sorted by id

@@ -1,54 +1,50 @@
-// Samples tokens from logits on the host, with logit bias, masks, penalties, temperature, top-k, top-p, min-p and
-// log-probabilities.
-//
-// The random number of a token depends on its request alone. It comes from Philox4x32-10 (Salmon et al. 2011, "Parallel
-// random numbers: as easy as 1, 2, 3"); the key is the seed, and the counter consists of choice and position. The
-// sampler never sorts the vocabulary.
+// Samples tokens with the sample op (ops/sample.h), with bias, masks, penalties, filters and log-probabilities. Logits
+// stay in the memory of their device.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "base/thread_pool.h"
-#include "batch/sample_task.h"
-#include "sampling/selection.h"
-#include "sluice/request.h"
+#include "sampling/sample_inputs.h"
 
 namespace sluice {
 
-// fp32 logits, row after row.
-struct LogitsView {
-  const float* data = nullptr;
-  int rows = 0;
-  int vocab = 0;
-  int64_t stride = 0;  // floats from row to row
-
-  std::span<const float> row(int i) const { return {data + i * stride, static_cast<size_t>(vocab)}; }
-};
-
 class Sampler {
  public:
-  // Temperatures below this one are greedy.
-  static constexpr double kGreedyBelow = 1e-5;
+  // Takes steps of up to `rows` rows of `vocab` logits.
+  Sampler(ops::Queue& queue, int rows, int vocab);
 
-  explicit Sampler(ThreadPool& threads);
-  ~Sampler();
-
-  // Returns one result per task, in order. A result does not depend on the other tasks or on the number of threads.
-  // Greedy ties go to the lowest id. Among equal logits at the cutoff of top-k and top-p, lower ids are kept. Bad
-  // logits are an error of their task only. Token ids in the parameters must be below logits.vocab.
-  std::vector<SampleResult> sample(const LogitsView& logits, std::span<const SampleTask> tasks);
+  // Starts sampling; finish() completes it. Logits [rows, vocab] are in the device's memory. A seed gives the same
+  // tokens whatever the other tasks are, and on every device where the logits are equal. Greedy ties go to the lowest
+  // id. Bad logits are an error of their task only. Token ids in the parameters must be below the vocabulary size.
+  // Returns true if one launch samples every token, task i as row i of sampled(). The next step may then be launched
+  // before finish(). Otherwise finish() must come before the logits are overwritten.
+  bool begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTask> tasks);
+  // Waits for the step and returns one result per task, in order. `tasks` must be those given to begin().
+  std::vector<SampleResult> finish(ops::Ctx& c, std::span<const SampleTask> tasks);
+  // Bytes of the ops::SampledRow that the last launch writes.
+  const Tensor& sampled() const { return sampled_rows_; }
 
  private:
-  struct Scratch;
+  // Tasks [begin, end) of a step, sampled together.
+  struct Launch {
+    size_t begin = 0, end = 0;
+    size_t size() const { return end - begin; }
+  };
 
-  SampleResult run(const LogitsView& logits, const SampleTask& task, Scratch& scratch);
-  TokenId sample(std::span<const float> logits, float max, const SampleTask& task, Scratch& scratch);
-  TokenLogprobs logprobs(std::span<const float> logits, float max, TokenId token, int n, Scratch& scratch);
+  void divide(std::span<const SampleTask> tasks);
+  void launch(ops::Ctx& c, std::span<const SampleTask> tasks);
+  void collect(std::span<const SampleTask> tasks, std::span<SampleResult> results);
+  SampleResult read(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top);
+  void list_row(int row, int count);
 
-  ThreadPool& threads_;
-  std::vector<Scratch> scratch_;  // one per thread
+  ops::Queue& queue_;
+  const int most_rows_, vocab_;
+  SampleInputs inputs_;
+  Mirror sampled_, top_;
+  // The step that begin() started:
+  Tensor logits_, sampled_rows_;
+  std::vector<Launch> launches_;
+  uint64_t launched_ = 0;              // event after the last launch
+  std::vector<ops::TopLogit> listed_;  // the largest logits of one row, in order
+  std::vector<float> row_;             // a row copied to the host
 };
 
 }  // namespace sluice

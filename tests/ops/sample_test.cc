@@ -172,6 +172,75 @@ TEST_P(SampleTest, KeepsWhatItIsToldTo) {
             std::set<int>{9});
 }
 
+// Random rows, with everything at once: ties, masked and bad logits, edits, masks, filters, temperatures.
+TEST_P(SampleTest, RandomRowsMatchTheReference) {
+  const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
+  const auto real = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); };
+  for (int round = 0; round < 150; ++round) {
+    const int vocab = 1 + static_cast<int>(random() % (round % 5 == 0 ? 9000 : 300));
+    constexpr int kRows = 5;
+    Owned logits(&kFloat32, {kRows, vocab}, static_cast<int64_t>(random() % 4));
+    logits.fill(random, std::pow(10.0f, real(-3.0f, 2.0f)));
+    Changes changes;
+    std::vector<SampleRow> rows;
+    for (int row = 0; row < kRows; ++row) {
+      float* to = logits.row(row);
+      const int kind = static_cast<int>(random() % 6);
+      for (int i = 0; i < vocab; ++i) {
+        if (kind == 1) to[i] = std::round(to[i]);
+        if (kind == 2 && chance(60)) to[i] = -INFINITY;
+        if (kind == 3) to[i] = i % 3 == 0 ? 0.0f : -0.0f;
+      }
+      if (kind == 4 && chance(30)) to[random() % static_cast<uint32_t>(vocab)] = chance(50) ? NAN : INFINITY;
+      SampleRow one{.row = row,
+                    .scale = chance(15) ? 0.0f : std::pow(10.0f, real(-1.0f, chance(10) ? 6.0f : 1.0f)),
+                    .key = {static_cast<uint32_t>(random()), static_cast<uint32_t>(random())},
+                    .choice = static_cast<uint32_t>(random() % 4),
+                    .position = static_cast<uint32_t>(random())};
+      if (chance(40)) one.count = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(2 * vocab));
+      if (chance(40)) one.mass = chance(20) ? 1e-12 : static_cast<double>(real(0.001f, 1.0f));
+      if (chance(40)) one.least = chance(10) ? 1.0f : std::pow(10.0f, real(-12.0f, 0.0f));
+      if (chance(30)) {
+        one.repetition = real(0.5f, 2.0f), one.presence = real(-2.0f, 2.0f), one.frequency = real(-2.0f, 2.0f);
+        one.first_edit = static_cast<int32_t>(changes.edits.size());
+        for (int id = static_cast<int>(random() % 3); id < vocab; id += 1 + static_cast<int>(random() % 20)) {
+          const float bias = chance(10) ? -INFINITY : chance(2) ? NAN : real(-5.0f, 5.0f);
+          changes.edits.push_back({.id = id, .bias = bias, .output = static_cast<int32_t>(random() % 4) - 1});
+        }
+        one.edits = static_cast<int32_t>(changes.edits.size()) - one.first_edit;
+      }
+      if (chance(30)) {
+        const int64_t words = mask_words(vocab);
+        one.mask = static_cast<int32_t>(static_cast<int64_t>(changes.masks.size()) / words);
+        for (int64_t i = 0; i < words; ++i) {
+          changes.masks.push_back(chance(30) ? ~0u : chance(40) ? 0u : static_cast<uint32_t>(random()));
+        }
+      }
+      rows.push_back(one);
+    }
+    const Result got = run(device, logits, rows, changes), want = run(reference, logits, rows, changes);
+    for (int row = 0; row < kRows; ++row) {
+      const SampleRow& one = rows[static_cast<size_t>(row)];
+      ASSERT_EQ(got.rows[row].token, want.rows[row].token)
+          << "round " << round << ", row " << row << ", vocabulary " << vocab << ", scale " << one.scale << ", count "
+          << one.count << ", mass " << one.mass << ", least " << one.least << ", mask " << one.mask;
+    }
+  }
+}
+
+// Every bit of the noise is that of the reference: without a filter, and over many samples of one row.
+TEST_P(SampleTest, ManySamplesMatchTheReference) {
+  Owned logits(&kFloat32, {2, 2003});
+  logits.fill(random, 1.0f);
+  std::fill_n(logits.row(1), 2003, 3.0f);
+  std::vector<SampleRow> rows;
+  for (uint32_t i = 0; i < 4000; ++i) {
+    rows.push_back({.row = static_cast<int32_t>(i % 2), .scale = 1.0f, .key = {i, 77u}, .position = i / 7});
+  }
+  const Result got = run(device, logits, rows), want = run(reference, logits, rows);
+  for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(got.rows[i].token, want.rows[i].token) << i;
+}
+
 TEST_P(SampleTest, RowsWithoutAnAnswer) {
   Owned logits(&kFloat32, {5, 999});
   logits.fill(random);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "sampling/sampler.h"
+#include "batch/sample_task.h"
 
 namespace sluice::reference {
 
@@ -82,15 +82,23 @@ inline std::vector<double> distribution(const std::vector<double>& logits, const
   return weights;
 }
 
-// Returns the token for one random number, or none if rounding could decide it.
-inline std::optional<TokenId> pick(const std::vector<double>& probabilities, double u) {
-  double sum = 0.0;
+// Returns the token with the largest log-probability + Gumbel noise, or none if rounding could decide it. The noise of
+// token i is -ln(-ln u), where u is word i % 4 of Philox's numbers for counter {position, choice, i / 4, 2}.
+inline std::optional<TokenId> pick(const std::vector<double>& probabilities, const SampleTask& task) {
+  double best = -INFINITY, second = -INFINITY;
+  TokenId token = -1;
   for (size_t i = 0; i < probabilities.size(); ++i) {
-    sum += probabilities[i];
-    if (std::abs(sum - u) < 1e-5) return std::nullopt;
-    if (u < sum) return static_cast<TokenId>(i);
+    if (probabilities[i] <= 0.0) continue;
+    const auto words = philox4x32(
+        {static_cast<uint32_t>(task.position), static_cast<uint32_t>(task.choice), static_cast<uint32_t>(i / 4), 2},
+        {static_cast<uint32_t>(task.seed), static_cast<uint32_t>(task.seed >> 32)});
+    const double u = (static_cast<double>(words[i % 4] >> 9) + 0.5) * 0x1p-23;
+    const double score = std::log(probabilities[i]) - std::log(-std::log(u));
+    second = std::max(second, std::min(score, best));
+    if (score > best) best = score, token = static_cast<TokenId>(i);
   }
-  return std::nullopt;
+  if (best - second < 1e-4) return std::nullopt;
+  return token;
 }
 
 inline TokenLogprobs logprobs(std::span<const float> raw, TokenId token, int n) {

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
 
+#include "base/registry.h"
+#include "base/thread_pool.h"
 #include "sampling/reference.h"
 
 // Parameters are designated initialisers; omitted fields have their defaults.
@@ -32,15 +35,27 @@ std::vector<float> random_logits(std::mt19937_64& random, int vocab) {
   return logits;
 }
 
-LogitsView view(const std::vector<float>& logits, int rows = 1) {
-  const int vocab = static_cast<int>(logits.size()) / rows;
-  return {.data = logits.data(), .rows = rows, .vocab = vocab, .stride = vocab};
+// Samples on a backend, by default on the best one of this machine.
+std::vector<SampleResult> sample(const std::vector<float>& logits, int rows, const std::vector<SampleTask>& tasks,
+                                 ThreadPool* threads = nullptr, const char* backend = "", bool* ahead = nullptr) {
+  static ThreadPool one(1);
+  const auto vocab = static_cast<int64_t>(logits.size()) / rows;
+  std::vector<float> copy = logits;
+  const Tensor view(copy.data(), &kFloat32, {rows, vocab});
+  ops::Queue queue(ops::select_backend(backend).open(0), threads != nullptr ? *threads : one);
+  Arena arena(1 << 16);
+  ops::Ctx context{queue, arena};
+  Sampler sampler(queue, rows, static_cast<int>(vocab));
+  const bool whole = sampler.begin(context, view, tasks);
+  if (ahead != nullptr) *ahead = whole;
+  std::vector<SampleResult> results = sampler.finish(context, tasks);
+  EXPECT_EQ(std::memcmp(copy.data(), logits.data(), logits.size() * sizeof(float)), 0) << "logits are as before";
+  return results;
 }
 
 SampleResult sample_one(const std::vector<float>& logits, const SamplingParams& params, SampleTask task = {}) {
-  static ThreadPool threads(1);
   task.params = &params;
-  return Sampler(threads).sample(view(logits), {&task, 1})[0];
+  return sample(logits, 1, {task})[0];
 }
 
 struct Case {
@@ -143,8 +158,7 @@ TEST(Sampler, AgreesWithTheReference) {
       continue;
     }
     const std::vector<double> probabilities = reference::distribution(processed, c.params);
-    const double u = uniform_sample(c.task.seed, c.task.choice, c.task.position);
-    const auto expected = probabilities.empty() ? std::nullopt : reference::pick(probabilities, u);
+    const auto expected = probabilities.empty() ? std::nullopt : reference::pick(probabilities, c.task);
     if (!expected) {
       ++unclear;
       continue;
@@ -171,7 +185,7 @@ TEST(Sampler, LargeVocabulary) {
     const std::vector<double> probabilities =
         reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
     if (probabilities.empty()) continue;
-    const auto expected = reference::pick(probabilities, uniform_sample(task.seed, 0, round));
+    const auto expected = reference::pick(probabilities, task);
     EXPECT_EQ(result.token, expected.value_or(result.token));
   }
 }
@@ -194,22 +208,22 @@ TEST(Sampler, TinyTopPIsGreedy) {
   }
 }
 
-// Checks Pearson's chi-square of `draws` samples against the reference's probabilities.
-void expect_distribution(const std::vector<float>& logits, const SamplingParams& params, bool by_position) {
-  constexpr int kSamples = 40000;
-  static ThreadPool threads(1);
-  Sampler sampler(threads);
+// Checks Pearson's chi-square of many samples against the reference's probabilities, in double precision.
+void expect_distribution(const std::vector<float>& logits, const SamplingParams& params, bool by_position,
+                         int samples = 40000) {
   const std::vector<double> p = reference::distribution(std::vector<double>(logits.begin(), logits.end()), params);
-  std::vector<int> counts(logits.size());
-  for (int i = 0; i < kSamples; ++i) {
-    const SampleTask task{
-        .params = &params, .seed = by_position ? 7u : static_cast<uint64_t>(i), .position = by_position ? i : 0};
-    ++counts[sampler.sample(view(logits), {&task, 1})[0].token];
+  ASSERT_FALSE(p.empty());
+  std::vector<SampleTask> tasks;
+  for (int i = 0; i < samples; ++i) {
+    tasks.push_back(
+        {.params = &params, .seed = by_position ? 7u : static_cast<uint64_t>(i), .position = by_position ? i : 0});
   }
+  std::vector<int> counts(logits.size());
+  for (const SampleResult& result : sample(logits, 1, tasks)) ++counts[result.token];
   double chi_square = 0.0;
   int cells = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const double expected = p[i] * kSamples;
+    const double expected = p[i] * samples;
     EXPECT_TRUE(p[i] > 0.0 || counts[i] == 0) << "token " << i << " was cut";
     if (expected < 5.0) continue;
     chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
@@ -225,7 +239,7 @@ TEST(Sampler, SamplesFollowTheDistribution) {
   std::vector<float> logits(100);
   for (float& x : logits) x = normal(random);
   for (const bool by_position : {true, false}) {
-    expect_distribution(logits, {.temperature = 1.0}, by_position);
+    expect_distribution(logits, {.temperature = 1.0}, by_position, 200'000);
     expect_distribution(logits, {.temperature = 0.6}, by_position);
     expect_distribution(logits, {.temperature = 1.3, .top_k = 20}, by_position);
     expect_distribution(logits, {.temperature = 1.0, .top_p = 0.8}, by_position);
@@ -249,18 +263,102 @@ TEST(Sampler, ASampleDoesNotDependOnTheBatch) {
     tasks.push_back(cases[i].task);
   }
   ThreadPool one(1), three(3, false);
-  const auto alone = [&](const SampleTask& task) { return Sampler(one).sample(view(logits, kRows), {&task, 1})[0]; };
   std::ranges::shuffle(tasks, random);
-  Sampler sampler(three);
   for (int round = 0; round < 20; ++round) {
-    const auto results = sampler.sample(view(logits, kRows), tasks);
+    const auto results = sample(logits, kRows, tasks, &three);
     for (int i = 0; i < kRows; ++i) {
-      const SampleResult expected = alone(tasks[i]);
+      const SampleResult expected = sample(logits, kRows, {tasks[i]}, &one)[0];
       EXPECT_EQ(results[i].token, expected.token);
       EXPECT_EQ(results[i].error, expected.error);
       EXPECT_EQ(results[i].logprobs.token.logprob, expected.logprobs.token.logprob);
     }
   }
+}
+
+// The scalar reference and all CPU backends give the same results.
+TEST(Sampler, BackendsGiveTheSameTokens) {
+  std::mt19937_64 random(8);
+  for (int round = 0; round < 60; ++round) {
+    SCOPED_TRACE(round);
+    constexpr int kRows = 9;
+    const int vocab = 1 + static_cast<int>(random() % 3000);
+    std::vector<float> logits;
+    std::vector<Case> cases(kRows);
+    std::vector<SampleTask> tasks;
+    for (int i = 0; i < kRows; ++i) {
+      const auto row = random_logits(random, vocab);
+      logits.insert(logits.end(), row.begin(), row.end());
+      make_case(random, vocab, cases[i]);
+      cases[i].task.row = i;
+      tasks.push_back(cases[i].task);
+    }
+    const auto want = sample(logits, kRows, tasks, nullptr, "reference");
+    for (const ops::Backend* backend : Registry<ops::Backend>::all()) {
+      if (!backend->usable() || backend->name.substr(0, 4) != "cpu-") continue;
+      const auto got = sample(logits, kRows, tasks, nullptr, std::string(backend->name).c_str());
+      for (int i = 0; i < kRows; ++i) {
+        EXPECT_EQ(got[i].token, want[i].token) << backend->name << ", row " << i;
+        EXPECT_EQ(got[i].error, want[i].error);
+        if (tasks[i].logprobs >= 0 && want[i].error.empty()) expect_same(got[i].logprobs, want[i].logprobs);
+      }
+    }
+  }
+}
+
+// Tasks that share an edited row, and a list of alternatives that the op has no room for, need more than one launch.
+TEST(Sampler, StepsThatAreDivided) {
+  constexpr int kVocab = 2000;
+  std::vector<float> logits(3 * kVocab, 0.5f);
+  for (int row = 0; row < 3; ++row) logits[row * kVocab + 3] = 2.0f;
+  SamplingParams plain{.temperature = 0.0}, biased{.temperature = 0.0}, allowed{.temperature = 0.0};
+  biased.logit_bias.emplace_back(3, -10.0f);
+  allowed.allowed_token_ids = {7, 9};
+  for (const char* backend : {"reference", ""}) {
+    bool ahead = false;
+    const auto run = [&](const std::vector<SampleTask>& tasks) {
+      return sample(logits, 3, tasks, nullptr, backend, &ahead);
+    };
+    const SampleTask a{.row = 0, .params = &biased}, b{.row = 1, .params = &plain}, c{.row = 2, .params = &allowed};
+    auto results = run({a, b, c});
+    EXPECT_TRUE(ahead);
+    EXPECT_EQ(results[0].token, 0);
+    EXPECT_EQ(results[1].token, 3);
+    EXPECT_EQ(results[2].token, 7);
+    SampleTask again = a, known = a;
+    again.choice = 1;
+    known.params = &plain;
+    known.target = 3;
+    results = run({known, a, again, b});
+    EXPECT_FALSE(ahead);
+    EXPECT_EQ(results[0].token, 3);
+    EXPECT_EQ(results[0].logprobs.token.rank, 1);
+    EXPECT_EQ(results[1].token, 0);
+    EXPECT_EQ(results[2].token, 0);
+    EXPECT_EQ(results[3].token, 3);
+    results = run({c, c, c, b, b, b, b});  // more tasks and masks than rows
+    EXPECT_EQ(results.size(), 7u);
+    EXPECT_EQ(results[2].token, 7);
+    EXPECT_EQ(results[6].token, 3);
+    SampleTask ties = b;
+    ties.logprobs = 700;  // of 1999 equal logits
+    results = run({ties});
+    EXPECT_FALSE(ahead);
+    expect_same(results[0].logprobs,
+                reference::logprobs(std::vector<float>(logits.begin() + kVocab, logits.begin() + 2 * kVocab), 3, 700));
+  }
+}
+
+// A long text may have penalties on every token of the vocabulary.
+TEST(Sampler, EveryTokenMayHaveAPenalty) {
+  constexpr int kVocab = 100'000;
+  std::vector<float> logits(kVocab, 1.0f);
+  logits[500] = 1.5f;
+  const SamplingParams params{.temperature = 0.0, .presence_penalty = 1.0};
+  PenaltyCounts counts;
+  for (TokenId id = 0; id < kVocab; ++id) {
+    if (id != 77'777) counts.add_output(id);
+  }
+  EXPECT_EQ(sample_one(logits, params, {.counts = &counts}).token, 77'777);
 }
 
 TEST(Sampler, ChoicesAndPositionsSampleIndependently) {
@@ -289,7 +387,7 @@ TEST(Sampler, AFaultStaysWithinItsTask) {
     std::vector<SampleTask> tasks;
     for (int row = 0; row < 5; ++row) tasks.push_back({.row = row, .params = &params, .logprobs = 2});
     ThreadPool threads(2, false);
-    const auto results = Sampler(threads).sample(view(logits, 5), tasks);
+    const auto results = sample(logits, 5, tasks, &threads);
     for (const int row : {0, 4}) {
       EXPECT_EQ(results[row].error, "");
       EXPECT_EQ(results[row].token, 50 + row);

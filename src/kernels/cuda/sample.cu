@@ -107,10 +107,6 @@ struct Row {
   }
 };
 
-__device__ int bin_of(float max, float logit) {
-  return static_cast<int>(fminf((max - logit) * ops::kBinsPerLogit, static_cast<float>(ops::kLogitBins - 1)));
-}
-
 constexpr int kListed = 1024;  // most tokens that are ranked in shared memory
 static_assert(kListed == kThreads);
 
@@ -179,7 +175,7 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
     for (const float logit : four) {
       if (logit == -INFINITY) continue;
       total += expf(logit - max);
-      if (count > 0) atomicAdd(&s.bins[bin_of(max, logit)], Sum{1});
+      if (count > 0) atomicAdd(&s.bins[ops::logit_bin(max, logit)], Sum{1});
     }
   });
   total = sum_of_warp(total);
@@ -192,7 +188,7 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
   const int last = s.last_bin;
   each_logit(row.logits, row.vocab, [&](int block, const float(&four)[4]) {
     for (int i = 0; i < 4; ++i) {
-      if (four[i] == -INFINITY || bin_of(max, four[i]) > last) continue;
+      if (four[i] == -INFINITY || ops::logit_bin(max, four[i]) > last) continue;
       const int at = atomicAdd(&s.listed, 1);
       if (at < ops::kMostTop) to[at] = {block * 4 + i, four[i]};
     }
@@ -202,7 +198,7 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
 }
 
 __device__ float noisy(const SampleRow& request, float logit, uint32_t bits) {
-  return request.scale * logit - logf(-logf(ops::open_uniform(bits)));
+  return ops::sample_score(request.scale, logit, bits);
 }
 
 struct Chosen {
@@ -269,15 +265,6 @@ __device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* par
   return true;
 }
 
-// The formula of ops::LogitEdit, with every operation rounded separately as on the host.
-__device__ float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
-  logit = __fadd_rn(logit, edit.bias);
-  if (edit.output < 0) return logit;
-  logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
-  if (edit.output == 0) return logit;
-  return __fsub_rn(logit, __fadd_rn(__fmul_rn(row.frequency, static_cast<float>(edit.output)), row.presence));
-}
-
 __device__ void apply_edits(Shared& s, const SampleRow& request, const Row& row, float* logits, LogitEdit* edits) {
   for (int i = threadIdx.x; i < request.edits; i += kThreads) {
     LogitEdit& edit = edits[i];
@@ -311,10 +298,8 @@ struct Kept {
   const Row& row;
   float max;
 
-  __device__ float weight(float logit) const { return expf(request.scale * (logit - max)); }
-  __device__ Sum units(float logit) const {
-    return __float2ull_rn(weight(logit) * static_cast<float>(ops::kSampleWeightUnits));
-  }
+  __device__ float weight(float logit) const { return ops::sample_weight(request.scale * (logit - max)); }
+  __device__ Sum units(float logit) const { return __float2ull_rn(weight(logit) * ops::kSampleWeightUnits); }
   __device__ Sum enough(Sum total) const { return static_cast<Sum>(ceil(request.mass * static_cast<double>(total))); }
 
   // Calls f(logit, id) for the tokens of the thread's share.
@@ -405,13 +390,13 @@ __device__ int sample_kept(Shared& s, const Kept& kept) {
     clear_bins(s);
     kept.each([&](float logit, int) {
       const Sum amount = counts ? 1 : kept.units(logit);
-      if (amount != 0) atomicAdd(&s.bins[bin_of(kept.max, logit)], amount);
+      if (amount != 0) atomicAdd(&s.bins[ops::logit_bin(kept.max, logit)], amount);
     });
     find_last_bin(s, 0,
                   [&](Sum total) { return counts ? min(static_cast<Sum>(request.count), total) : kept.enough(total); });
     const int last = s.last_bin;
     kept.each([&](float logit, int id) {
-      if (bin_of(kept.max, logit) > last) return;
+      if (ops::logit_bin(kept.max, logit) > last) return;
       const int at = atomicAdd(&s.listed, 1);
       if (at < kListed) s.keys[at] = key_of(logit, id), s.weights[at] = kept.units(logit);
     });

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "server/openai/shared_fields.h"
+#include "sluice/sampling_parameters.h"
 
 namespace sluice::server {
 namespace {
@@ -127,8 +129,7 @@ constexpr Parameter kSpecialTokens[] = {{.name = "add_special_tokens",
                                          .help = "add the tokens that the tokenizer puts around a text",
                                          .set = assign<&SpecialTokenFields::add_special_tokens>}};
 
-constexpr auto kGeneration = std::to_array<Parameter>({
-    // Length
+constexpr auto kLength = std::to_array<Parameter>({
     {.name = "max_tokens",
      .type = Type::kInteger,
      .min = 0,
@@ -150,58 +151,9 @@ constexpr auto kGeneration = std::to_array<Parameter>({
      .fallback = "1",
      .help = "choices per prompt; prompts times choices are at most 2048",
      .set = assign<&GenerationFields::n>},
+});
 
-    // Sampling
-    {.name = "temperature",
-     .type = Type::kNumber,
-     .min = 0,
-     .max = 2,
-     .fallback = "the model's, else 1",
-     .help = "divides the logits; 0 always takes the most likely token",
-     .set = assign<&SamplingParams::temperature>},
-    {.name = "top_p",
-     .type = Type::kNumber,
-     .min = 0,
-     .max = 1,
-     .above_min = true,
-     .fallback = "the model's, else 1",
-     .help = "sample from the smallest set of tokens with this much probability",
-     .set = assign<&SamplingParams::top_p>},
-    {.name = "top_k",
-     .type = Type::kInteger,
-     .min = -1,
-     .max = kIntMax,
-     .fallback = "the model's, else 0",
-     .help = "sample from this many most likely tokens (0 or -1: all)",
-     .set = assign<&SamplingParams::top_k>},
-    {.name = "min_p",
-     .type = Type::kNumber,
-     .min = 0,
-     .max = 1,
-     .fallback = "the model's, else 0",
-     .help = "least probability, relative to the most likely token",
-     .set = assign<&SamplingParams::min_p>},
-    {.name = "presence_penalty",
-     .type = Type::kNumber,
-     .min = -2,
-     .max = 2,
-     .fallback = "0",
-     .help = "subtracted from the logits of tokens that are in the output",
-     .set = assign<&SamplingParams::presence_penalty>},
-    {.name = "frequency_penalty",
-     .type = Type::kNumber,
-     .min = -2,
-     .max = 2,
-     .fallback = "0",
-     .help = "subtracted once for each time that a token is in the output",
-     .set = assign<&SamplingParams::frequency_penalty>},
-    {.name = "repetition_penalty",
-     .type = Type::kNumber,
-     .min = 0.000001,
-     .max = 1000000,
-     .fallback = "the model's, else 1",
-     .help = "factor for tokens of prompt and output",
-     .set = assign<&SamplingParams::repetition_penalty>},
+constexpr auto kChoice = std::to_array<Parameter>({
     {.name = "logit_bias",
      .type = Type::kTokenBias,
      .min = -100,
@@ -311,6 +263,28 @@ constexpr auto kGeneration = std::to_array<Parameter>({
      .fallback = "none",
      .help = "labels; change nothing"},
 });
+
+// The row of a number among SamplingParams (sluice/sampling_parameters.h).
+template <size_t I>
+constexpr Parameter sampling_row() {
+  constexpr const SamplingParameter& kRow = kSamplingParameters[I];
+  return {.name = kRow.name,
+          .type = kRow.is_integer() ? Type::kInteger : Type::kNumber,
+          .min = kRow.min,
+          .max = kRow.max,
+          .above_min = kRow.above_min,
+          .fallback = kRow.fallback,
+          .help = kRow.help,
+          .set = [](Fields& f, const Json& v) { kRow.set(f.of<SamplingParams>(), v.get<double>()); }};
+}
+
+constexpr auto kGeneration = []<size_t... I>(std::index_sequence<I...>) {
+  std::array<Parameter, kLength.size() + sizeof...(I) + kChoice.size()> rows{};
+  const Parameter sampling[] = {sampling_row<I>()...};
+  std::ranges::copy(kChoice, std::ranges::copy(sampling, std::ranges::copy(kLength, rows.begin()).out).out);
+  return rows;
+}
+(std::make_index_sequence<kSamplingParameters.size()>());
 
 constexpr auto kConversation = std::to_array<Parameter>({
     {.name = "messages",
