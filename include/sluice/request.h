@@ -47,11 +47,19 @@ struct SamplingParams {
   bool skip_special_tokens = true;       // leave special tokens out of the text
 };
 
+// A language that the text of an answer must be in.
+struct GrammarSpec {
+  std::string kind{};             // "json_schema", "regex", ...: the kinds of grammar/source.h
+  std::string text{};             // in the form of the kind
+  std::string param = "grammar";  // name of the request's field in errors about the grammar
+};
+
 struct Request {
   std::string id{};                     // for logs; need not be unique
   std::vector<TokenId> prompt{};        // at least one token
   std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
   SamplingParams sampling{};
+  std::optional<GrammarSpec> grammar{};  // compiled before the request runs
   bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                           // independent continuations; they share the prompt's cache blocks
   int priority = 0;                    // lower is served first under the priority policy
@@ -74,6 +82,7 @@ struct Finish {
   std::string stop_string{};            // the stop string that matched, if one did
   std::optional<TokenId> stop_token{};  // the stop_token_ids entry that matched, if one did
   std::string message{};                // for kError
+  std::string param{};                  // for kError: the request's field at fault, or empty: a fault of the engine
 };
 
 struct TokenLogprob {

@@ -1,10 +1,10 @@
-// What restricts the tokens of one sequence: a grammar's state (engine/), seen by scheduler and sampler as this seam.
+// What restricts the tokens of one sequence. Scheduler and sampler see a grammar's state through this seam only.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "sluice/request.h"
 
@@ -13,15 +13,34 @@ namespace sluice {
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  // An independent copy of the present state, for a choice that forks and for tokens that may be rolled back.
+  // An independent copy of the present state.
   virtual std::unique_ptr<Constraint> copy() const = 0;
-  // Sets bit id % 32 of word id / 32 for each token that may come next; clears the others. Returns false, and leaves
-  // the words alone, where every token may come. Thread-safe beside calls on other constraints.
-  virtual bool fill_mask(std::span<uint32_t> words) const = 0;
+  // Sets bit id % 32 of word id / 32 for each token that may come next; clears the others. End tokens are among them
+  // where the text may end. Thread-safe beside calls on other constraints.
+  virtual void fill_mask(std::span<uint32_t> words) const = 0;
   // Moves on by a token. False: the token was not allowed, and the state is as before.
   virtual bool accept(TokenId token) = 0;
-  // Tokens that must come next whatever is sampled, at most `most`. They are appended to `tokens`.
-  virtual void forced(std::vector<TokenId>& tokens, int most) const = 0;
+  virtual bool ended() const = 0;  // the text is complete, and nothing but its end may follow
+};
+
+// Owns a constraint, or none. A copy of it has a copy of the constraint.
+class ConstraintState {
+ public:
+  ConstraintState() = default;
+  explicit ConstraintState(std::unique_ptr<Constraint> constraint) : constraint_(std::move(constraint)) {}
+  ConstraintState(const ConstraintState& other) : constraint_(other ? other->copy() : nullptr) {}
+  ConstraintState(ConstraintState&&) noexcept = default;
+  ConstraintState& operator=(ConstraintState other) noexcept {
+    constraint_ = std::move(other.constraint_);
+    return *this;
+  }
+
+  explicit operator bool() const { return constraint_ != nullptr; }
+  Constraint* get() const { return constraint_.get(); }
+  Constraint* operator->() const { return constraint_.get(); }
+
+ private:
+  std::unique_ptr<Constraint> constraint_;
 };
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "batch/constraint.h"
 #include "batch/penalty_counts.h"
 #include "sluice/request.h"
 
@@ -17,6 +18,9 @@ struct SampleTask {
   const SamplingParams* params = nullptr;
   const PenaltyCounts* counts = nullptr;  // null when the parameters have no penalty
   std::span<const TokenId> end_tokens{};  // cannot be sampled while position < min_tokens
+  // Null: none. It is asked when the task is sampled, with all tokens before this one. Where it leaves only the end,
+  // the end may come before min_tokens.
+  const Constraint* constraint = nullptr;
   uint64_t seed = 0;
   int choice = 0;
   int position = 0;    // number of output tokens before this one
@@ -39,6 +43,7 @@ struct SampleResult {
 
 // Errors of results.
 inline constexpr const char* kBadLogits = "the model's logits are not finite";
+inline constexpr const char* kNotAllowed = "a token was sampled that the constraint does not allow";
 inline constexpr const char* kAllMasked = "no token can be chosen: every one is masked or has no finite logit";
 
 // The seed of a request that brings none. It depends on the engine's seed and the request's arrival number.

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <unordered_map>
 #include <variant>
 
 #include "base/json.h"
@@ -18,6 +19,7 @@
 #include "base/numa.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
+#include "engine/grammar_constraint.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
@@ -38,6 +40,13 @@ constexpr auto kHangAfter = std::chrono::seconds(60);
 struct Submit {
   RequestId id;
   Request request;
+  std::unique_ptr<Constraint> constraint{};  // of request.grammar
+};
+// A request ended before the scheduler saw it.
+struct EndEarly {
+  RequestId id;
+  int n;  // choices
+  Finish finish;
 };
 struct Cancel {
   RequestId id;
@@ -46,7 +55,7 @@ struct StopChoice {  // the front end found a stop string
   RequestId id;
   int index;
 };
-using Command = std::variant<Submit, Cancel, StopChoice>;
+using Command = std::variant<Submit, EndEarly, Cancel, StopChoice>;
 
 class Inbox {
  public:
@@ -115,15 +124,18 @@ class EngineImpl final : public TextEngine {
         sampler_(*loaded_.plan.queue, loaded_.plan.logit_rows, loaded_.plan.shape.vocab),
         waits_(loaded_.plan.device->memory().host_accessible()),
         metrics_(info_.name, info_.max_model_len),
-        frontend_(*tokenizer_, metrics_, [this](RequestId id, int index) {
-          inbox_.push(StopChoice{id, index});
-        }) {
+        frontend_(*tokenizer_, metrics_,
+                  [this](RequestId id, int index) {
+                    inbox_.push(StopChoice{id, index});
+                  }),
+        constraints_(std::make_unique<Constraints>(*tokenizer_, info_.vocab_size, info_.eos_token_ids)) {
     runner_.prepare();
     thread_ = std::thread([this] { run(); });
   }
 
   ~EngineImpl() override {
     stop_accepting();
+    constraints_.reset();  // its last results come before the inbox closes
     inbox_.close();
     thread_.join();
   }
@@ -140,7 +152,11 @@ class EngineImpl final : public TextEngine {
     }
     const RequestId id = next_id_.fetch_add(1);
     frontend_.add(id, request, std::move(sink));
-    inbox_.push(Submit{id, std::move(request)});
+    if (request.grammar) {
+      compile_and_submit(id, std::move(request));
+    } else {
+      inbox_.push(Submit{id, std::move(request)});
+    }
     return id;
   }
 
@@ -151,7 +167,11 @@ class EngineImpl final : public TextEngine {
                 request.param, "unsupported_task");
   }
 
-  void cancel(RequestId id) override { inbox_.push(Cancel{id}); }
+  void cancel(RequestId id) override {
+    std::optional<Request> compiling = take_compiling(id);
+    if (compiling) return end_early(id, *compiling, {.reason = FinishReason::kAbort});
+    inbox_.push(Cancel{id});
+  }
   bool overloaded() const override { return draining_.load() || scheduler_.queue_limit().full(); }
   void stop_accepting() override { draining_.store(true); }
 
@@ -181,6 +201,37 @@ class EngineImpl final : public TextEngine {
   }
 
  private:
+  // The request waits until its grammar is compiled. Whoever takes it out of compiling_ decides what becomes of it.
+  void compile_and_submit(RequestId id, Request request) {
+    const GrammarSpec grammar = *request.grammar;
+    {
+      const std::scoped_lock lock(compiling_mutex_);
+      compiling_.emplace(id, std::move(request));
+    }
+    constraints_->compile(grammar, [this, id](Constraints::Result result) {
+      std::optional<Request> waiting = take_compiling(id);
+      if (!waiting) return;  // cancelled
+      if (result.constraint) return inbox_.push(Submit{id, std::move(*waiting), std::move(result.constraint)});
+      const std::string& param = waiting->grammar->param;
+      end_early(id, *waiting,
+                {.reason = FinishReason::kError,
+                 .message = fmt::format("Invalid '{}': {}", param, result.error),
+                 .param = param});
+    });
+  }
+
+  std::optional<Request> take_compiling(RequestId id) {
+    const std::scoped_lock lock(compiling_mutex_);
+    auto node = compiling_.extract(id);
+    if (node.empty()) return std::nullopt;
+    return std::move(node.mapped());
+  }
+
+  void end_early(RequestId id, const Request& request, Finish finish) {
+    scheduler_.queue_limit().leave(request.n, static_cast<int64_t>(request.prompt.size()));
+    inbox_.push(EndEarly{id, request.n, std::move(finish)});
+  }
+
   void run() {
     try {
       while (!inbox_.closed()) {
@@ -203,10 +254,13 @@ class EngineImpl final : public TextEngine {
   // is still idle.
   bool apply(bool wait) {
     if (wait) busy_.store(false, std::memory_order_release);
-    const std::vector<Command> commands = inbox_.take(wait, scheduler_.next_deadline());
+    std::vector<Command> commands = inbox_.take(wait, scheduler_.next_deadline());
     beat();
-    for (const Command& command : commands) {
-      if (const auto* c = std::get_if<Submit>(&command)) scheduler_.add(c->id, c->request);
+    for (Command& command : commands) {
+      if (auto* c = std::get_if<Submit>(&command)) {
+        scheduler_.add(c->id, std::move(c->request), std::move(c->constraint));
+      }
+      if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
       if (const auto* c = std::get_if<Cancel>(&command)) scheduler_.cancel(c->id);
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
     }
@@ -276,20 +330,23 @@ class EngineImpl final : public TextEngine {
                   tokens);
   }
 
+  static std::vector<SequenceEvent> ends_of(RequestId id, int n, const Finish& finish) {
+    std::vector<SequenceEvent> events(static_cast<size_t>(n));
+    for (int index = 0; index < n; ++index) {
+      SequenceEvent& event = events[static_cast<size_t>(index)];
+      event.request = id;
+      event.index = index;
+      event.finish = std::make_unique<Finish>(finish);
+    }
+    return events;
+  }
+
   // Ends every request, whatever its state, with an error of this message.
   void fail_all(const std::string& message) {
-    std::vector<SequenceEvent> events = scheduler_.drain();
+    frontend_.post(scheduler_.drain());
     for (const auto& [id, request] : scheduler_.requests()) {
-      for (int index = 0; index < request->request.n; ++index) {
-        SequenceEvent event;
-        event.request = id;
-        event.index = index;
-        event.finish = std::make_unique<Finish>(
-            Finish{.reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = message});
-        events.push_back(std::move(event));
-      }
+      frontend_.post(ends_of(id, request->request.n, {.reason = FinishReason::kError, .message = message}));
     }
-    frontend_.post(std::move(events));
   }
 
   // Runs after the last step. Requests that are still open end with kAbort, or with kError if the engine failed.
@@ -307,19 +364,13 @@ class EngineImpl final : public TextEngine {
   }
 
   void refuse(const std::vector<Command>& commands) {
-    std::vector<SequenceEvent> events;
     for (const Command& command : commands) {
-      const auto* c = std::get_if<Submit>(&command);
-      for (int index = 0; c != nullptr && index < c->request.n; ++index) {
-        SequenceEvent event;
-        event.request = c->id;
-        event.index = index;
-        event.finish = std::make_unique<Finish>(Finish{
-            .reason = FinishReason::kError, .stop_string = {}, .stop_token = {}, .message = "the engine has stopped"});
-        events.push_back(std::move(event));
+      if (const auto* c = std::get_if<Submit>(&command)) {
+        frontend_.post(
+            ends_of(c->id, c->request.n, {.reason = FinishReason::kError, .message = "the engine has stopped"}));
       }
+      if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
     }
-    frontend_.post(std::move(events));
   }
 
   SchedulerOptions scheduler_options_;
@@ -336,6 +387,9 @@ class EngineImpl final : public TextEngine {
   std::atomic<int> running_{0};
   std::atomic<Clock::rep> progress_{0};
   Frontend frontend_;
+  std::mutex compiling_mutex_;
+  std::unordered_map<RequestId, Request> compiling_;  // requests that wait for their grammars
+  std::unique_ptr<Constraints> constraints_;
   std::thread thread_;
 };
 

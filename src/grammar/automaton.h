@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "grammar/limits.h"
@@ -41,6 +42,8 @@ class Automaton {
  private:
   struct Data;
   friend class AutomatonMaker;
+  explicit Automaton(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
+
   std::shared_ptr<const Data> data_;
 };
 

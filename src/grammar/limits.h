@@ -32,11 +32,14 @@ class Budget {
     if (fuel_ < next_look_) look();
   }
   void allocate(int64_t bytes);
+  // Gives back what was allocated for a time.
+  void release(int64_t bytes) { bytes_ += bytes; }
 
  private:
   void look();
 
   int64_t fuel_, next_look_, bytes_;
+  Limits limits_;
   std::chrono::steady_clock::time_point end_;
 };
 

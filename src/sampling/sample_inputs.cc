@@ -12,9 +12,11 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // capacity, shared by all rows
-constexpr size_t kMasks = 64;
+constexpr size_t kMasks = 512;
 
-bool masks_ends(const SampleTask& task) { return task.position < task.params->min_tokens; }
+bool holds_end(const SampleTask& task) { return task.position < task.params->min_tokens; }
+// A constraint's mask tells whether anything but the end may come; else biases exclude end tokens.
+bool masks_ends(const SampleTask& task) { return holds_end(task) && task.constraint == nullptr; }
 
 // A token has at most one edit.
 size_t most_edits_of(const SampleTask& task, int vocab) {
@@ -24,7 +26,19 @@ size_t most_edits_of(const SampleTask& task, int vocab) {
                   static_cast<size_t>(vocab));
 }
 
-bool masks(const SampleTask& task) { return task.target < 0 && !task.params->allowed_token_ids.empty(); }
+bool masks(const SampleTask& task) {
+  return task.target < 0 && (!task.params->allowed_token_ids.empty() || task.constraint != nullptr);
+}
+
+// Removes the end tokens from a mask, if others are left.
+void remove_ends(std::span<uint32_t> words, std::span<const TokenId> ends, int vocab) {
+  std::vector<uint32_t> kept(words.begin(), words.end());
+  for (const TokenId id : ends) {
+    if (id >= 0 && id < vocab) kept[id / 32] &= ~(1u << (id % 32));
+  }
+  const bool any = std::ranges::any_of(kept, [](uint32_t word) { return word != 0; });
+  if (any) std::ranges::copy(kept, words.begin());
+}
 
 }  // namespace
 
@@ -115,11 +129,19 @@ void SampleInputs::write_edits(const SampleTask& task) {
 
 void SampleInputs::write_mask(const SampleTask& task) {
   auto* words = masks_.as<uint32_t>() + masks_written_++ * mask_words_;
-  std::fill_n(words, mask_words_, 0);
-  for (const TokenId id : task.params->allowed_token_ids) {
-    CHECK(id >= 0 && id < vocab_, "allowed_token_ids has {}", id);
-    words[id / 32] |= 1u << (id % 32);
+  const std::span mask(words, mask_words_);
+  const SharedList<TokenId>& allowed = task.params->allowed_token_ids;
+  if (task.constraint != nullptr) {
+    task.constraint->fill_mask(mask);
+    if (holds_end(task) || task.params->ignore_eos) remove_ends(mask, task.end_tokens, vocab_);
+    if (allowed.empty()) return;
   }
+  std::vector<uint32_t> listed(mask_words_);
+  for (const TokenId id : allowed) {
+    CHECK(id >= 0 && id < vocab_, "allowed_token_ids has {}", id);
+    listed[id / 32] |= 1u << (id % 32);
+  }
+  for (size_t i = 0; i < mask_words_; ++i) mask[i] = task.constraint != nullptr ? mask[i] & listed[i] : listed[i];
 }
 
 void SampleInputs::fill(std::span<const SampleTask> tasks) {

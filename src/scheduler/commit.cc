@@ -90,6 +90,7 @@ void Scheduler::fork(Sequence& trunk) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = choice->task.choice = i;
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
+    choice->task.constraint = choice->constraint.get();
     choice->memory = trunk.memory.fork(pools_);
     start_running(*choice);
     request.choices[i] = std::move(choice);
@@ -107,6 +108,10 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
     if (!result.error.empty()) {
       bad_logits_ |= result.bad_logits;
       event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, std::string(result.error)));
+      break;
+    }
+    if (sequence.constraint && !sequence.constraint->accept(result.token)) {
+      event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, kNotAllowed));
       break;
     }
     sequence.tokens.push_back(result.token);
@@ -136,11 +141,15 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const auto in = [&](std::span<const TokenId> ids) { return std::ranges::find(ids, token) != ids.end(); };
   const bool may_end = (sequence.end_bits & end_bit(token)) != 0;
   const SamplingParams& sampling = *sequence.task.params;
-  if (may_end && in(sequence.task.end_tokens) && sequence.known() - sequence.prompt_length > sampling.min_tokens) {
+  const bool long_enough = sequence.known() - sequence.prompt_length > sampling.min_tokens || sequence.constraint;
+  if (may_end && long_enough && in(sequence.task.end_tokens)) {
     auto finish = std::make_unique<Finish>(make_finish(FinishReason::kStop));
-    const bool eos = !sampling.ignore_eos && in(options_.eos_token_ids);
+    const bool eos = (!sampling.ignore_eos || sequence.constraint) && in(options_.eos_token_ids);
     if (!eos) finish->stop_token = token;
     return finish;
+  }
+  if (sequence.constraint && sequence.constraint->ended()) {
+    return std::make_unique<Finish>(make_finish(FinishReason::kStop));
   }
   if (sequence.known() < sequence.most_tokens) return nullptr;
   return std::make_unique<Finish>(make_finish(FinishReason::kLength));

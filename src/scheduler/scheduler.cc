@@ -24,13 +24,13 @@ Scheduler::Scheduler(SchedulerOptions options)
         options_.state_slots, options_.max_num_seqs);
 }
 
-void Scheduler::add(RequestId id, Request request) {
+void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> constraint) {
   auto state = std::make_unique<RequestState>();
   state->id = id;
   state->request = std::move(request);
   const uint64_t arrival = arrivals_++;
   const SamplingParams& sampling = state->request.sampling;
-  if (!sampling.ignore_eos) state->end_tokens = options_.eos_token_ids;
+  if (!sampling.ignore_eos || constraint) state->end_tokens = options_.eos_token_ids;
   state->end_tokens.insert(state->end_tokens.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
   if (sampling.prompt_logprobs)
     state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});
@@ -58,7 +58,13 @@ void Scheduler::add(RequestId id, Request request) {
     trunk->counts.add_prompt(trunk->tokens);
     trunk->task.counts = &trunk->counts;
   }
-  trunk->speculates = options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr;
+  if (constraint) {
+    trunk->constraint = ConstraintState(std::move(constraint));
+    trunk->task.constraint = trunk->constraint.get();
+    trunk->task.plain = false;
+  }
+  trunk->speculates =
+      options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr && trunk->task.constraint == nullptr;
   enqueue(*trunk);
   state->choices[0] = std::move(trunk);
   const bool added = requests_.emplace(id, std::move(state)).second;

@@ -46,6 +46,9 @@
 // Of these the block before the first one in sight is kept, too, as the parent of the next block that is committed. A
 // prefix is reused up to where the cache has all that the next token will see.
 //
+// Constraints. A sequence may have a constraint on its tokens, which moves on with every token that is committed. It is
+// asked for a mask when a token is sampled; the step that computes the logits may be launched before.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -110,7 +113,9 @@ class Scheduler {
   const QueueLimit& queue_limit() const { return queue_limit_; }
 
   // The request must have passed check_fits(); ids are never reused.
-  void add(RequestId id, Request request);
+  // `constraint` may be null. It restricts the tokens of every choice; its end is the end of the text, whatever
+  // ignore_eos says.
+  void add(RequestId id, Request request, std::unique_ptr<Constraint> constraint = nullptr);
   // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of
   // steps in flight, when these are committed. Unknown ids are ignored.
   void cancel(RequestId id);

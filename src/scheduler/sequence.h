@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "batch/constraint.h"
 #include "batch/penalty_counts.h"
 #include "batch/sample_task.h"
 #include "scheduler/memory.h"
@@ -58,7 +59,8 @@ struct alignas(64) Sequence {
   Rank rank;
   uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy
   SequenceMemory memory;
-  PenaltyCounts counts;  // kept only if the parameters have a penalty; task.counts points here then
+  ConstraintState constraint;  // task.constraint points here
+  PenaltyCounts counts;        // kept only if the parameters have a penalty; task.counts points here then
 
   int known() const { return static_cast<int>(tokens.size()); }
   int length() const { return known() + unknown; }

@@ -165,6 +165,9 @@ void Generation::drain() {
 void Generation::take(int prompt, Event event) {
   if (done_) return;
   if (event.finish && event.finish->reason == FinishReason::kError) {
+    if (!event.finish->param.empty()) {  // of the request, found out after it was submitted
+      return fail({.message = event.finish->message, .param = event.finish->param, .code = "invalid_grammar"});
+    }
     log::error("a request failed: {}", event.finish->message);
     return fail(server_fault());
   }

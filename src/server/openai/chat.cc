@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "server/openai/format.h"
+#include "server/openai/grammar_fields.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -252,8 +253,8 @@ const EndpointInfo endpoint{
     .paths = {"/v1/chat/completions"},
     .flags = Route::kGenerates,
     .help = "chat completions",
-    .parameters = {model_parameter(), conversation_parameters(), generation_parameters(), kParameters,
-                   special_token_parameter(), label_parameter(), foreign_parameters()},
+    .parameters = {model_parameter(), conversation_parameters(), generation_parameters(), grammar_parameters(),
+                   kParameters, special_token_parameter(), label_parameter(), foreign_parameters()},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/openai/format.h"
+#include "server/openai/grammar_fields.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -306,14 +307,15 @@ void run(Call& call) {
   call.generate(std::move(job));
 }
 
-const EndpointInfo endpoint{.name = "completions",
-                            .dialect = &kOpenAi,
-                            .paths = {"/v1/completions"},
-                            .flags = Route::kGenerates,
-                            .help = "text completions",
-                            .parameters = {model_parameter(), generation_parameters(), kParameters,
-                                           special_token_parameter(), label_parameter(), foreign_parameters()},
-                            .run = run};
+const EndpointInfo endpoint{
+    .name = "completions",
+    .dialect = &kOpenAi,
+    .paths = {"/v1/completions"},
+    .flags = Route::kGenerates,
+    .help = "text completions",
+    .parameters = {model_parameter(), generation_parameters(), grammar_parameters(), kParameters,
+                   special_token_parameter(), label_parameter(), foreign_parameters()},
+    .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace

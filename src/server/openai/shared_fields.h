@@ -45,6 +45,7 @@ struct GenerationFields {
   bool include_usage = false;
   bool continuous_usage = false;
   bool has_max_tokens = false;  // the client gave it; else it is the model's default
+  std::optional<GrammarSpec> grammar;
 };
 
 struct ConversationFields {

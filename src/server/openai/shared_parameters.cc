@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "server/openai/grammar_fields.h"
 #include "server/openai/shared_fields.h"
 #include "sluice/sampling_parameters.h"
 
@@ -67,19 +68,6 @@ void set_stream_options(Fields& f, const Json& v) {
       throw unsupported_parameter(path, "is not known");
     }
   }
-}
-
-void check_response_format(Fields&, const Json& v) {
-  const auto type = v.find("type");
-  if (type == v.end()) throw missing_parameter("response_format.type");
-  const std::string& name = expect_string(*type, "response_format.type");
-  if (name == "text") return;
-  if (name == "json_object" || name == "json_schema" || name == "structural_tag") {
-    throw unsupported_parameter("response_format",
-                                fmt::format("of type '{}' is not supported: output cannot be constrained yet", name));
-  }
-  throw invalid_value("response_format.type",
-                      fmt::format("Invalid value: '{}'. Supported values are: 'text'.", quotable(name)));
 }
 
 // The operator chooses the template. Variables that would replace it are refused.
@@ -230,8 +218,8 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .type = Type::kObject,
      .max_bytes = 1 << 20,
      .fallback = "{\"type\": \"text\"}",
-     .help = "only text",
-     .set = check_response_format},
+     .help = "text, json_object, json_schema, structural_tag",
+     .set = set_response_format},
 
     // The request itself
     {.name = "priority",
@@ -329,20 +317,12 @@ constexpr Parameter companion(std::string_view name, Type type, std::string_view
 
 constexpr auto kForeign = std::to_array<Parameter>({
     refused("service_tier", R"(["auto", "default"])"),
-    // Output cannot be constrained yet.
-    refused("guided_json"),
-    refused("guided_regex"),
-    refused("guided_choice"),
-    refused("guided_grammar"),
-    refused("guided_decoding_backend"),
+    refused("guided_decoding_backend", {}, "There is one for all grammars"),
     refused("guided_whitespace_pattern"),
-    refused("structural_tag"),
-    refused("structured_outputs"),
-    refused("grammar", R"([""])"),
+    refused("structural_tag", {}, "Use 'response_format'"),
     refused("grammar_lazy", "[false]"),
-    refused("json_schema"),
-    refused("regex"),
-    refused("ebnf"),
+    refused("regex", {}, "Use 'structured_outputs'"),
+    refused("ebnf", {}, "Use 'structured_outputs'"),
     refused("stop_regex", R"([[], ""])", "Use 'stop'"),
     // Samplers
     refused("typical_p", "[1]"),

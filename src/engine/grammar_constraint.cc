@@ -1,0 +1,78 @@
+#include "engine/grammar_constraint.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace sluice {
+namespace {
+
+class GrammarConstraint final : public Constraint {
+ public:
+  explicit GrammarConstraint(grammar::Matcher matcher) : matcher_(std::move(matcher)) {}
+
+  std::unique_ptr<Constraint> copy() const override { return std::make_unique<GrammarConstraint>(matcher_); }
+
+  // Without memory no token is allowed, which ends this request with an error and no other.
+  void fill_mask(std::span<uint32_t> words) const override {
+    try {
+      matcher_.fill_mask(words);
+    } catch (const std::exception& e) {
+      log::error("a grammar's mask: {}", e.what());
+      std::ranges::fill(words, 0);
+    }
+  }
+  bool accept(TokenId token) override {
+    try {
+      if (!matcher_.accept(token)) return false;
+      ended_ = matcher_.ended();
+      return true;
+    } catch (const std::exception& e) {
+      log::error("a grammar's step: {}", e.what());
+      return false;
+    }
+  }
+  bool ended() const override { return ended_; }
+
+ private:
+  grammar::Matcher matcher_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Constraints::Constraints(const Tokenizer& tokenizer, int width, std::vector<TokenId> end_tokens)
+    : tokenizer_(tokenizer),
+      width_(width),
+      end_tokens_(std::move(end_tokens)),
+      compiler_({.threads = 2, .special = [&tokenizer](std::string_view text) { return tokenizer.token_id(text); }}) {}
+
+std::shared_ptr<const grammar::Vocabulary> Constraints::vocabulary() {
+  const std::scoped_lock lock(mutex_);
+  if (!vocabulary_) {
+    const int known = std::min(width_, tokenizer_.vocab_size());
+    std::vector<std::string> tokens(static_cast<size_t>(known));
+    for (TokenId id = 0; id < known; ++id) {
+      if (!tokenizer_.is_special(id)) tokens[static_cast<size_t>(id)] = tokenizer_.token_bytes(id);
+    }
+    for (const TokenId id : end_tokens_) {
+      if (id >= 0 && id < known) tokens[static_cast<size_t>(id)].clear();
+    }
+    vocabulary_ = std::make_shared<const grammar::Vocabulary>(
+        tokens, grammar::Vocabulary::Options{.width = width_, .end_tokens = end_tokens_});
+  }
+  return vocabulary_;
+}
+
+void Constraints::compile(const GrammarSpec& spec, std::function<void(Result)> done) {
+  compiler_.compile(spec.kind, spec.text, [this, done = std::move(done)](const grammar::Compiler::Result& result) {
+    if (!result.grammar) return done({nullptr, result.error});
+    try {
+      done({std::make_unique<GrammarConstraint>(grammar::Matcher(result.grammar, vocabulary())), ""});
+    } catch (const std::bad_alloc&) {
+      done({nullptr, "there is no memory for its masks"});
+    }
+  });
+}
+
+}  // namespace sluice

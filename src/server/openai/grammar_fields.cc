@@ -1,0 +1,160 @@
+#include "server/openai/grammar_fields.h"
+
+#include <fmt/core.h>
+
+#include <array>
+
+#include "server/openai/shared_fields.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+void set_grammar(Fields& f, GrammarSpec grammar) {
+  auto& fields = f.of<GenerationFields>();
+  if (fields.grammar) {
+    throw ApiError{.message = fmt::format("Setting '{}' and '{}' at the same time is not supported: an answer has one "
+                                          "grammar.",
+                                          fields.grammar->param, grammar.param),
+                   .param = grammar.param,
+                   .code = "invalid_parameter_combination"};
+  }
+  fields.grammar = std::move(grammar);
+}
+
+// A schema: an object or a boolean, or for some servers the text of one.
+void set_schema(Fields& f, const Json& value, const FieldPath& path) {
+  if (value.is_string()) return set_grammar(f, {"json_schema", value.get<std::string>(), path.str()});
+  if (!value.is_object() && !value.is_boolean()) throw invalid_type(path.str(), "an object", value);
+  set_grammar(f, {"json_schema", dump_json(value), path.str()});
+}
+
+void set_choice(Fields& f, const Json& value, const FieldPath& path) {
+  expect_array(value, path, 1, 100'000);
+  for (size_t i = 0; i < value.size(); ++i) expect_string(value[i], path[i]);
+  set_grammar(f, {"choice", dump_json(value), path.str()});
+}
+
+void set_text(Fields& f, const char* kind, const Json& value, const FieldPath& path) {
+  set_grammar(f, {kind, expect_string(value, path), path.str()});
+}
+
+// llama.cpp's syntax uses "::=" between a rule and its body, Lark's a colon.
+void set_grammar_text(Fields& f, const Json& value, const FieldPath& path) {
+  const std::string& text = expect_string(value, path);
+  if (!text.empty()) set_grammar(f, {text.find("::=") != std::string::npos ? "gbnf" : "lark", text, path.str()});
+}
+
+// {"json": ...}, {"regex": ...}, ...: exactly one of them.
+void set_structured_outputs(Fields& f, const Json& value) {
+  const FieldPath path = "structured_outputs";
+  for (const auto& [key, member] : value.items()) {
+    const FieldPath inner = path / key;
+    if (member.is_null()) continue;
+    if (key == "json") {
+      set_schema(f, member, inner);
+    } else if (key == "regex") {
+      set_text(f, "regex", member, inner);
+    } else if (key == "choice") {
+      set_choice(f, member, inner);
+    } else if (key == "grammar") {
+      set_grammar_text(f, member, inner);
+    } else if (key == "json_object") {
+      if (expect_boolean(member, inner)) set_grammar(f, {"json_object", "", inner.str()});
+    } else if (key == "structural_tag") {
+      set_text(f, "structural_tag", member, inner);
+    } else if (key == "disable_any_whitespace" || key == "disable_additional_properties" || key == "disable_fallback") {
+      if (expect_boolean(member, inner)) throw unsupported_parameter(inner.str(), "is not supported");
+    } else {
+      throw unsupported_parameter(inner.str(), "is not known");
+    }
+  }
+  if (!f.of<GenerationFields>().grammar) {
+    throw invalid_value("structured_outputs",
+                        "Invalid 'structured_outputs': expected one of json, regex, choice, grammar, json_object, "
+                        "structural_tag.");
+  }
+}
+
+constexpr auto kGrammar = std::to_array<Parameter>({
+    {.name = "structured_outputs",
+     .type = Type::kObject,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "constrains the answer: one of json, regex, choice, grammar, json_object, structural_tag",
+     .set = set_structured_outputs},
+    {.name = "guided_json",
+     .type = Type::kAny,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a JSON schema for the answer",
+     .set = [](Fields& f, const Json& v) { set_schema(f, v, "guided_json"); }},
+    {.name = "guided_regex",
+     .type = Type::kString,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a regular expression for the whole answer",
+     .set = [](Fields& f, const Json& v) { set_text(f, "regex", v, "guided_regex"); }},
+    {.name = "guided_choice",
+     .type = Type::kArray,
+     .max_items = 100'000,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "the answer is one of these texts",
+     .set = [](Fields& f, const Json& v) { set_choice(f, v, "guided_choice"); }},
+    {.name = "guided_grammar",
+     .type = Type::kString,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a grammar in the syntax of GBNF or Lark",
+     .set = [](Fields& f, const Json& v) { set_grammar_text(f, v, "guided_grammar"); }},
+    {.name = "grammar",
+     .type = Type::kString,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a grammar in the syntax of GBNF or Lark",
+     .set = [](Fields& f, const Json& v) { set_grammar_text(f, v, "grammar"); }},
+    {.name = "json_schema",
+     .type = Type::kAny,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a JSON schema for the answer",
+     .set = [](Fields& f, const Json& v) { set_schema(f, v, "json_schema"); }},
+});
+
+}  // namespace
+
+std::span<const Parameter> grammar_parameters() { return kGrammar; }
+
+void set_response_format(Fields& f, const Json& v) {
+  const FieldPath path = "response_format";
+  const auto type = v.find("type");
+  if (type == v.end()) throw missing_parameter("response_format.type");
+  const std::string& name = expect_string(*type, path / "type");
+  if (name == "text") return;
+  if (name == "json_object") {
+    // Some servers take a schema here.
+    const auto schema = v.find("schema");
+    if (schema != v.end() && !schema->is_null()) return set_schema(f, *schema, path / "schema");
+    return set_grammar(f, {"json_object", "", path.str()});
+  }
+  if (name == "structural_tag") return set_grammar(f, {"structural_tag", dump_json(v), path.str()});
+  if (name != "json_schema") {
+    throw invalid_value("response_format.type",
+                        fmt::format("Invalid value: '{}'. Supported values are: 'text', 'json_object', 'json_schema', "
+                                    "'structural_tag'.",
+                                    quotable(name)));
+  }
+  const FieldPath wrapper = path / "json_schema";
+  const auto format = v.find("json_schema");
+  if (format == v.end()) throw missing_parameter(wrapper.str());
+  expect_object(*format, wrapper);
+  const auto strict = format->find("strict");
+  if (strict != format->end() && !strict->is_null()) expect_boolean(*strict, wrapper / "strict");
+  const auto schema = format->find("schema");
+  if (schema == format->end()) throw missing_parameter((wrapper / "schema").str());
+  set_schema(f, *schema, wrapper / "schema");
+}
+
+}  // namespace sluice::server
