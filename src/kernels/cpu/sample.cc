@@ -3,7 +3,7 @@
 //
 // Few tokens need their noise computed. A token can win only if its random number u is at least 1 - limit, where limit
 // is exp(scale * logit - best score so far): noise is at most -ln(1 - u). So u is compared with the limit of the
-// chunk's maximum, and chunks where no u can be large enough are skipped without drawing it.
+// chunk's maximum, and chunks where no u can be large enough are skipped.
 #include "ops/sample.h"
 
 #include "kernels/cpu/dispatch/sample.h"
