@@ -20,13 +20,14 @@ inline constexpr size_t kMaxStopStrings = 1024;
 inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
 
 // How tokens are chosen. Names and meanings follow vLLM and OpenAI. The order of processing is: logit_bias and
-// allowed_token_ids, min_tokens, penalties, temperature, then top_k, top_p and min_p on the distribution, then one
-// sample. Engine::submit checks every range given here.
+// allowed_token_ids, min_tokens, penalties, top_n_sigma, temperature, then top_k, top_p and min_p on the distribution,
+// then one sample. Engine::submit checks every range given here.
 struct SamplingParams {
   double temperature = 1.0;         // 0 .. 2; 0: greedy (the lowest id wins a tie)
   int top_k = 0;                    // 0 or -1: all
   double top_p = 1.0;               // (0, 1]
   double min_p = 0.0;               // [0, 1], relative to the most likely token
+  double top_n_sigma = 0.0;         // standard deviations of the logits below the largest one; 0 or less: off
   double repetition_penalty = 1.0;  // > 0, over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
   double presence_penalty = 0.0;    // -2 .. 2, over the output
   double frequency_penalty = 0.0;   // -2 .. 2, over the output

@@ -33,6 +33,18 @@ int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, 
   return count;
 }
 
+// Returns the least logit that top-n-sigma keeps.
+float least_logit(const SampleRow& row, const std::vector<float>& logits, float max) {
+  if (row.sigmas <= 0) return kMasked;
+  Distances sums;
+  for (const float logit : logits) {
+    if (logit == kMasked) continue;
+    const auto distance = static_cast<uint64_t>(distance_units(max, logit));
+    ++sums.tokens, sums.sum += distance, sums.squares += distance * distance;
+  }
+  return sigma_cutoff(max, row.sigmas, sums);
+}
+
 // Returns which tokens of a row the filters keep, by id.
 std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, float max) {
   struct Token {
@@ -41,8 +53,9 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
     uint64_t weight;
   };
   std::vector<Token> tokens;
+  const float least = least_logit(row, logits, max);
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] == kMasked) continue;
+    if (logits[i] == kMasked || logits[i] < least) continue;
     const float weight = sample_weight(row.scale * (logits[i] - max));
     tokens.push_back({i, logits[i], static_cast<uint64_t>(std::llrint(weight * kSampleWeightUnits))});
   }

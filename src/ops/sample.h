@@ -28,8 +28,11 @@ struct SampleRow {
   float scale = 0.0f;  // 1 / temperature; 0: takes the largest logit without sampling
   uint32_t key[2] = {};
   uint32_t choice = 0, position = 0;
-  // The filters of candidate tokens. They apply in the order top-k, top-p, min-p, each to what the one
+  // The filters of candidate tokens. They apply in the order top-n-sigma, top-k, top-p, min-p, each to what the one
   // before kept.
+  // top-n-sigma, > 0: keeps logits of at least the largest one minus this many of the row's standard deviations (Tang
+  // et al. 2024, arXiv:2411.07641)
+  float sigmas = 0.0f;
   int32_t count = 0;   // top-k, > 0: keeps the first `count` tokens in order
   float least = 0.0f;  // min-p: keeps tokens of at least this weight, relative to the largest logit's weight of 1
   double mass = 1.0;   // top-p, < 1: keeps the shortest prefix in order that has at least this share of the weight
@@ -42,7 +45,9 @@ struct SampleRow {
 };
 
 // Whether a row has filters. They matter only if it samples.
-constexpr bool filters(const SampleRow& row) { return row.count > 0 || row.mass < 1 || row.least > 0; }
+constexpr bool filters(const SampleRow& row) {
+  return row.sigmas > 0 || row.count > 0 || row.mass < 1 || row.least > 0;
+}
 
 // How one token's logit changes before sampling. First the bias is added. Next, if penalties apply to the token, a
 // positive logit is divided by `repetition` and any other is multiplied by it. Last, if the token occurs in the output,

@@ -97,4 +97,36 @@ SLUICE_SAMPLE_MATH float sample_score(float scale, float logit, uint32_t bits) {
 // A weight is summed as an integer in units of 1 / kSampleWeightUnits. The sum of 2^20 such integers fits in 64 bits.
 inline constexpr float kSampleWeightUnits = 0x1p43f;
 
+// Distances from the largest logit, for their standard deviation: integers in units of 1 / kDistanceUnits. Larger ones
+// count as kMostDistance. The sum of 2^20 squares fits in 64 bits.
+inline constexpr float kDistanceUnits = 0x1p11f, kMostDistance = 0x1p20f;
+
+SLUICE_SAMPLE_MATH float distance_units(float max, float logit) {  // an integer
+  const float distance = (max - logit) * kDistanceUnits;
+  return distance < kMostDistance ? rintf(distance) : kMostDistance;
+}
+
+// Sums over the unmasked tokens of a row.
+struct Distances {
+  uint64_t tokens = 0, sum = 0, squares = 0;
+};
+
+// Returns the least logit that top-n-sigma keeps: max - n * standard deviation.
+SLUICE_SAMPLE_MATH float sigma_cutoff(float max, float n, const Distances& d) {
+  const auto tokens = static_cast<double>(d.tokens);
+  const double mean = static_cast<double>(d.sum) / tokens;
+#ifdef __CUDA_ARCH__
+  const double variance = fma(-mean, mean, static_cast<double>(d.squares) / tokens);
+#else
+  const double variance = __builtin_fma(-mean, mean, static_cast<double>(d.squares) / tokens);
+#endif
+  const double deviation = variance > 0 ? sqrt(variance) / static_cast<double>(kDistanceUnits) : 0.0;
+  const double drop = static_cast<double>(n) * deviation;
+#ifdef __CUDA_ARCH__
+  return static_cast<float>(__dsub_rn(static_cast<double>(max), drop));
+#else
+  return static_cast<float>(static_cast<double>(max) - drop);
+#endif
+}
+
 }  // namespace sluice::ops

@@ -83,6 +83,7 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
   }
   if (p.temperature < kGreedyBelow) return row;
   row.scale = static_cast<float>(1.0 / p.temperature);
+  row.sigmas = static_cast<float>(p.top_n_sigma);
   if (p.top_k > 0 && p.top_k < vocab_) row.count = p.top_k;
   row.mass = p.top_p;
   row.least = static_cast<float>(p.min_p);

@@ -50,7 +50,7 @@ class Windows : public ::testing::TestWithParam<std::string> {
   // Returns greedy answers; some requests arrive while others run.
   std::vector<std::vector<TokenId>> answers(Scheduler& scheduler, const std::vector<Request>& requests) {
     std::vector<std::vector<TokenId>> texts;
-    Sampler sampler(pool_);
+    Sampler sampler(*loaded_->plan.queue, loaded_->plan.logit_rows, loaded_->plan.shape.vocab);
     size_t arrived = 0;
     for (int step = 0; arrived < requests.size() || !scheduler.idle(); ++step) {
       if (arrived < requests.size() && (step % 3 == 0 || scheduler.idle())) {
@@ -62,12 +62,8 @@ class Windows : public ::testing::TestWithParam<std::string> {
       }
       ScheduledBatch scheduled = scheduler.next();
       if (scheduled.batch.empty()) continue;
-      const Tensor logits = runner_->forward(scheduled.batch);
-      const LogitsView view{.data = logits.f32(),
-                            .rows = static_cast<int>(logits.rows()),
-                            .vocab = loaded_->plan.shape.vocab,
-                            .stride = logits.row_stride};
-      std::vector<SampleResult> samples = sampler.sample(view, scheduled.tasks);
+      sampler.begin(runner_->context(), runner_->run(scheduled.batch), scheduled.tasks);
+      std::vector<SampleResult> samples = sampler.finish(runner_->context(), scheduled.tasks);
       std::vector<StepResult> results = step_results(scheduled, samples);
       scheduler.commit(std::move(scheduled), results);
       for (const SequenceEvent& event : scheduler.drain()) {

@@ -160,6 +160,7 @@ TEST_P(SampleTest, KeepsWhatItIsToldTo) {
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .mass = 0.51}, kSamples), first(6));
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 4, .mass = 0.5}, kSamples), first(2)) << "of what top-k keeps";
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .least = 1.0f}, kSamples), first(10));
+  EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .sigmas = 1.0f}, kSamples), first(10)) << "masked tokens do not count";
   logits.row(0)[1] = 2.0f;
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .least = 0.5f}, kSamples), first(1));
   EXPECT_EQ(sampled_in(logits, {.scale = 1.0f, .count = 1}, 50), first(1)) << "top-k of one is greedy";
@@ -197,6 +198,7 @@ TEST_P(SampleTest, RandomRowsMatchTheReference) {
                     .key = {static_cast<uint32_t>(random()), static_cast<uint32_t>(random())},
                     .choice = static_cast<uint32_t>(random() % 4),
                     .position = static_cast<uint32_t>(random())};
+      if (chance(25)) one.sigmas = real(0.01f, 4.0f);
       if (chance(40)) one.count = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(2 * vocab));
       if (chance(40)) one.mass = chance(20) ? 1e-12 : static_cast<double>(real(0.001f, 1.0f));
       if (chance(40)) one.least = chance(10) ? 1.0f : std::pow(10.0f, real(-12.0f, 0.0f));
@@ -222,10 +224,28 @@ TEST_P(SampleTest, RandomRowsMatchTheReference) {
     for (int row = 0; row < kRows; ++row) {
       const SampleRow& one = rows[static_cast<size_t>(row)];
       ASSERT_EQ(got.rows[row].token, want.rows[row].token)
-          << "round " << round << ", row " << row << ", vocabulary " << vocab << ", scale " << one.scale << ", count "
-          << one.count << ", mass " << one.mass << ", least " << one.least << ", mask " << one.mask;
+          << "round " << round << ", row " << row << ", vocabulary " << vocab << ", scale " << one.scale << ", sigmas "
+          << one.sigmas << ", count " << one.count << ", mass " << one.mass << ", least " << one.least << ", mask "
+          << one.mask;
     }
   }
+}
+
+// Ten logits of 4 and ten of 0 have a mean of 2 and a standard deviation of 2, whatever the temperature.
+TEST_P(SampleTest, TopNSigmaKeepsWhatItIsToldTo) {
+  Owned logits(&kFloat32, {1, 100});
+  std::set<int> upper, both;
+  for (int i = 0; i < 100; ++i) logits.row(0)[i] = i % 5 != 0 ? -INFINITY : i % 2 == 0 ? 4.0f : 0.0f;
+  for (int i = 0; i < 100; i += 5) both.insert(i);
+  for (int i = 0; i < 100; i += 10) upper.insert(i);
+  for (const float scale : {0.01f, 0.5f}) {
+    EXPECT_EQ(sampled_in(logits, {.scale = scale, .sigmas = 1.99f}, 800), upper);
+    EXPECT_EQ(sampled_in(logits, {.scale = scale, .sigmas = 2.0f}, 800), both);
+  }
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .sigmas = 1.0f, .count = 11}, 800), upper) << "before top-k";
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .sigmas = 1.0f, .count = 2}, 200), (std::set<int>{0, 10}));
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .sigmas = 1.0f, .mass = 0.5}, 200), (std::set<int>{0, 10, 20, 30, 40}))
+      << "top-p is a share of what it keeps";
 }
 
 // Every bit of the noise is that of the reference: without a filter, and over many samples of one row.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -51,10 +52,28 @@ inline std::vector<TokenId> sorted(const std::vector<double>& logits) {
   return order;
 }
 
-// Returns the probability of every token after temperature, top-k, top-p and min-p. Returns an empty list if rounding
-// could decide whether a token is kept.
-inline std::vector<double> distribution(const std::vector<double>& logits, const SamplingParams& p) {
+// Returns the least logit that top-n-sigma keeps (Tang et al. 2024, arXiv:2411.07641).
+inline double sigma_cutoff(const std::vector<double>& logits, double n) {
+  std::vector<double> open;
+  std::ranges::copy_if(logits, std::back_inserter(open), [](double x) { return x > -INFINITY; });
+  const auto count = static_cast<double>(open.size());
+  const double mean = std::accumulate(open.begin(), open.end(), 0.0) / count;
+  double squares = 0.0;
+  for (const double x : open) squares += (x - mean) * (x - mean);
+  return std::ranges::max(open) - n * std::sqrt(squares / count);
+}
+
+// Returns the probability of every token after top-n-sigma, temperature, top-k, top-p and min-p. Returns an empty list
+// if rounding could decide whether a token is kept.
+inline std::vector<double> distribution(std::vector<double> logits, const SamplingParams& p) {
   constexpr double kUnclear = 1e-5;
+  if (p.top_n_sigma > 0.0) {
+    const double least = sigma_cutoff(logits, p.top_n_sigma);
+    for (double& logit : logits) {
+      if (std::abs(logit - least) < 1e-3) return {};
+      if (logit < least) logit = -INFINITY;
+    }
+  }
   const std::vector<TokenId> order = sorted(logits);
   std::vector<double> weights(logits.size(), 0.0);
   size_t kept = p.top_k > 0 ? std::min<size_t>(p.top_k, order.size()) : order.size();

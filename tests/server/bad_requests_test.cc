@@ -284,7 +284,6 @@ TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
                                                                    {"structural_tag", R"("{}")"},
                                                                    {"stop_regex", R"("a+")"},
                                                                    {"typical_p", "0.9"},
-                                                                   {"top_n_sigma", "1.5"},
                                                                    {"top_a", "0.2"},
                                                                    {"dry_multiplier", "0.8"},
                                                                    {"xtc_probability", "0.5"},

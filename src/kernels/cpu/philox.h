@@ -20,6 +20,7 @@ SLUICE_INLINE bool any_at_least(Words a, uint32_t least) {
   return _mm512_mask_cmpge_epu32_mask(0x5555, a, _mm512_set1_epi32(int(least))) != 0;
 }
 SLUICE_INLINE void store_words(uint64_t* to, Words a) { _mm512_store_si512(to, a); }
+SLUICE_INLINE Words integers(Vec x) { return _mm512_cvtps_epi32(x); }  // two per lane
 SLUICE_INLINE uint64_t sum_of(Words a) { return uint64_t(_mm512_reduce_add_epi64(a)); }
 #else
 using Words = __m256i;
@@ -34,6 +35,7 @@ SLUICE_INLINE bool any_at_least(Words a, uint32_t least) {
   return (_mm256_movemask_ps(_mm256_castsi256_ps(not_less)) & 0x55) != 0;
 }
 SLUICE_INLINE void store_words(uint64_t* to, Words a) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), a); }
+SLUICE_INLINE Words integers(Vec x) { return _mm256_cvtps_epi32(x); }
 SLUICE_INLINE uint64_t sum_of(Words a) {
   const __m128i pair = _mm_add_epi64(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
   return uint64_t(_mm_extract_epi64(pair, 0)) + uint64_t(_mm_extract_epi64(pair, 1));

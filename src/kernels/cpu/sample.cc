@@ -3,7 +3,7 @@
 //
 // Few tokens need their noise computed. A token can win only if its random number u is at least 1 - limit, where limit
 // is exp(scale * logit - best score so far): noise is at most -ln(1 - u). So u is compared with the limit of the
-// chunk's maximum, and chunks where no u can be large enough are skipped without drawing it.
+// chunk's maximum, and chunks where no u can be large enough are skipped.
 #include "ops/sample.h"
 
 #include "kernels/cpu/dispatch/sample.h"
@@ -131,6 +131,29 @@ int64_t count_above(const ChunkedRow& row, float value) {
   return count;
 }
 
+ops::Distances distances(const SampleInput& in) {
+  const Vec most = broadcast(in.max), masked = broadcast(-kInfinity);
+  Words tokens = words(0), sum = words(0), squares = words(0);
+  const auto add = [&](Words d) {
+    const Words odd = upper(d), one = words(1);
+    sum = sum + multiply(d, one) + odd;
+    squares = squares + multiply(d, d) + multiply(odd, odd);
+  };
+  for (int64_t i = 0; i < in.logits.chunks; ++i) {
+    if (in.chunk_max[i] == -kInfinity) continue;
+    const float* logits = chunk_of(in.logits, i);
+    for (int j = 0; j < kVecs; ++j) {
+      const Vec x = load(logits + j * kLanes, All{});
+      const Mask open = less(masked, x);
+      const Vec d = min((most - x) * broadcast(ops::kDistanceUnits), broadcast(ops::kMostDistance));
+      add(integers(select(open, round(d), zero())));
+      const Words counted = integers(select(open, broadcast(1.0f), zero()));
+      tokens = tokens + multiply(counted, words(1)) + upper(counted);
+    }
+  }
+  return {.tokens = sum_of(tokens), .sum = sum_of(sum), .squares = sum_of(squares)};
+}
+
 // Random bits of a chunk's tokens.
 struct ChunkBits {
   alignas(64) uint64_t words[kSampleChunk / 4 / kCounters][4][kCounters];
@@ -238,6 +261,7 @@ constexpr kernels::SampleLoops kLoops{.chunk_maxima = chunk_maxima,
                                       .units = units,
                                       .weigh = weigh,
                                       .count_above = count_above,
+                                      .distances = distances,
                                       .sample = sample_kept};
 
 }  // namespace

@@ -5,7 +5,8 @@
 // The first pass finds the largest logit and, if no token is filtered out, samples. Top-k and top-p take two more
 // passes: a histogram of bins below the maximum, and a list of the tokens down to the bin where the kept ones end. The
 // listed tokens are ranked in shared memory. If there is no room for them, the last kept token is found in histograms
-// of ever fewer bits of the tokens' order, and a pass of its own samples the row. Min-p alone also takes such a pass.
+// of ever fewer bits of the tokens' order, and a pass of its own samples the row. Min-p alone
+// also takes such a pass. Top-n-sigma takes a pass before the others, for the standard deviation.
 // For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
 // sampled token's.
 #include <algorithm>
@@ -297,6 +298,7 @@ struct Kept {
   const SampleRow& request;
   const Row& row;
   float max;
+  float least_logit = -INFINITY;  // what top-n-sigma keeps
 
   __device__ float weight(float logit) const { return ops::sample_weight(request.scale * (logit - max)); }
   __device__ Sum units(float logit) const { return __float2ull_rn(weight(logit) * ops::kSampleWeightUnits); }
@@ -308,11 +310,35 @@ struct Kept {
     each_logit(row.logits, row.vocab, [&](int block, float(&four)[4]) {
       row.hide(block, four);
       for (int i = 0; i < 4; ++i) {
-        if (four[i] != -INFINITY) f(four[i], block * 4 + i);
+        if (four[i] != -INFINITY && four[i] >= least_logit) f(four[i], block * 4 + i);
       }
     });
   }
 };
+
+__device__ Sum sum_of_warp(Sum x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(~0u, x, lane);
+  return x;
+}
+
+// Returns the least logit that top-n-sigma keeps.
+__device__ float sigma_cutoff(Shared& s, const Kept& all) {
+  __syncthreads();
+  if (threadIdx.x < 3) s.sums[threadIdx.x] = 0;
+  __syncthreads();
+  Sum tokens = 0, sum = 0, squares = 0;
+  all.each([&](float logit, int) {
+    const auto distance = static_cast<Sum>(ops::distance_units(all.max, logit));
+    ++tokens, sum += distance, squares += distance * distance;
+  });
+  tokens = sum_of_warp(tokens), sum = sum_of_warp(sum), squares = sum_of_warp(squares);
+  if (threadIdx.x % 32 == 0) atomicAdd(&s.sums[0], tokens), atomicAdd(&s.sums[1], sum), atomicAdd(&s.sums[2], squares);
+  __syncthreads();
+  const ops::Distances distances{s.sums[0], s.sums[1], s.sums[2]};
+  __syncthreads();
+  return ops::sigma_cutoff(all.max, all.request.sigmas, distances);
+}
 
 // The last key of the shortest prefix, in key order, whose amounts add up to `enough`. ~0: all together are too little.
 template <class F>
@@ -382,9 +408,10 @@ __device__ int sample_listed(Shared& s, const Kept& kept) {
   return best_of_block(s.sampled, best).id;
 }
 
-__device__ int sample_kept(Shared& s, const Kept& kept) {
+__device__ int sample_kept(Shared& s, Kept kept) {
   const SampleRow& request = kept.request;
   const bool counts = request.count > 0, nucleus = request.mass < 1;
+  if (request.sigmas > 0) kept.least_logit = sigma_cutoff(s, kept);
   if (!counts && !nucleus) return sample_up_to(s, kept, ~Sum{0});
   if (request.count <= kListed) {
     clear_bins(s);
@@ -486,7 +513,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
     if (s.bad == 0 && s.alive != 0) sampled.token = request.target;
   } else {
     apply_edits(s, request, row, logits, edits);
-    const bool cut = request.scale > 0 && (request.count > 0 || request.mass < 1 || request.least > 0);
+    const bool cut = request.scale > 0 && ops::filters(request);
     const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
     Chosen chosen = choose(s, request, row, request.scale > 0 && !cut, part);
     if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {

@@ -112,8 +112,9 @@ class RowSampler {
   Cut cut() {
     Cut cut{.least = row_.least};
     if (!ops::filters(row_)) return cut;
-    if (row_.count > 0) gather_top(row_.count);
-    if (row_.mass < 1) keep_nucleus();
+    if (row_.sigmas > 0) cut.logit = ops::sigma_cutoff(in_.max, row_.sigmas, loops_.distances(in_));
+    if (row_.count > 0) gather_top(row_.count, cut.logit);
+    if (row_.mass < 1) keep_nucleus(cut.logit);
     if (row_.count <= 0 && row_.mass >= 1) return cut;
     const SampleCandidate& last = *std::ranges::max_element(scratch_.candidates, before);
     cut.logit = last.logit, cut.id = last.id;
@@ -134,15 +135,14 @@ class RowSampler {
     }
   }
 
-  // Lists the first `count` tokens in order; fewer if fewer are unmasked.
-  void gather_top(int32_t count) {
-    float least = kMasked;
+  // Lists the first `count` tokens in order, or those of them with logits of at least `least`.
+  void gather_top(int32_t count, float least) {
     // The maxima of `count` chunks are at least as large as the count-th one, so that many tokens are.
     if (static_cast<size_t>(count) <= scratch_.chunk_max.size()) {
       scratch_.maxima = scratch_.chunk_max;
       const auto nth = scratch_.maxima.begin() + (count - 1);
       std::ranges::nth_element(scratch_.maxima, nth, std::greater<>());
-      least = *nth;
+      least = std::max(least, *nth);
     }
     gather(least);
     std::vector<SampleCandidate>& all = scratch_.candidates;
@@ -159,12 +159,17 @@ class RowSampler {
     return total;
   }
 
-  // Lists the nucleus (Holtzman et al. 2020, arXiv:1904.09751) of the tokens listed by top-k, or else of the row.
-  void keep_nucleus() {
+  // Lists the nucleus (Holtzman et al. 2020, arXiv:1904.09751) of the tokens listed by top-k, or else of those with
+  // logits of at least `least`.
+  void keep_nucleus(float least) {
     const auto share = [&](uint64_t total) {
       return static_cast<uint64_t>(std::ceil(row_.mass * static_cast<double>(total)));
     };
     if (row_.count > 0) return keep_units(share(weigh()));
+    if (row_.sigmas > 0) {
+      gather(least);
+      return keep_units(share(weigh()));
+    }
     const uint64_t enough = share(loops_.units(in_));
     // The nucleus is usually small, so try the most likely tokens before the whole row.
     for (const float log_weight : {-6.0f, -12.0f, -INFINITY}) {
@@ -201,7 +206,7 @@ class RowSampler {
   // Lists the largest raw logits in whole bins, as ops/sample.h defines them.
   void list_top(SampledRow& sampled) {
     const auto bin_of = [&](float logit) { return ops::logit_bin(in_.max, logit); };
-    gather_top(row_.report);
+    gather_top(row_.report, kMasked);
     const auto wanted = static_cast<size_t>(row_.report);
     int last = ops::kLogitBins - 1;
     if (scratch_.candidates.size() == wanted) {
