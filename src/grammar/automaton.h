@@ -64,6 +64,7 @@ const Automaton& any_text();
 // The JSON strings, with their quotes, whose decoded text is in `utf8`: each character by itself or as any of its
 // escapes (RFC 8259, section 7). \u0000 is one of them; a lone surrogate escape is in no such language.
 Automaton json_string(const Automaton& utf8, Budget& budget);
+Automaton json_string_body(const Automaton& utf8, Budget& budget);  // the same without the quotes
 
 // The texts with at least `least` and at most `most` characters; most < 0: no limit.
 Automaton text_of_length(int least, int most, Budget& budget);

@@ -13,12 +13,17 @@ class JsonString {
  public:
   JsonString(const Automaton& text, Budget& budget) : text_(text), maker_(budget) {}
 
-  Automaton make() {
-    const int32_t begin = maker_.add_state(), end = maker_.add_state(true);
+  Automaton make(bool quoted) {
+    int32_t end = 0;
+    if (quoted) {
+      const int32_t begin = maker_.add_state();
+      end = maker_.add_state(true);
+      maker_.add_edge(begin, {'"', '"', end + 1});
+    }
     inside_ = maker_.add_states(text_.states());
-    maker_.add_edge(begin, {'"', '"', inside_});
     for (int s = 0; s < text_.states(); ++s) {
-      if (text_.accepts(s)) maker_.add_edge(inside_ + s, {'"', '"', end});
+      if (text_.accepts(s) && quoted) maker_.add_edge(inside_ + s, {'"', '"', end});
+      if (text_.accepts(s) && !quoted) maker_.accept(inside_ + s);
       add_plain(s);
       add_escapes(s);
     }
@@ -199,7 +204,12 @@ class JsonString {
 
 Automaton json_string(const Automaton& utf8, Budget& budget) {
   if (utf8.empty()) return Automaton::none();
-  return JsonString(utf8, budget).make();
+  return JsonString(utf8, budget).make(true);
+}
+
+Automaton json_string_body(const Automaton& utf8, Budget& budget) {
+  if (utf8.empty()) return Automaton::none();
+  return JsonString(utf8, budget).make(false);
 }
 
 }  // namespace sluice::grammar

@@ -49,11 +49,15 @@ void set_grammar_text(Fields& f, const Json& value, const FieldPath& path) {
 // {"json": ...}, {"regex": ...}, ...: exactly one of them.
 void set_structured_outputs(Fields& f, const Json& value) {
   const FieldPath path = "structured_outputs";
+  const auto compact = value.find("disable_any_whitespace");
   for (const auto& [key, member] : value.items()) {
     const FieldPath inner = path / key;
     if (member.is_null()) continue;
     if (key == "json") {
       set_schema(f, member, inner);
+      if (compact != value.end() && expect_boolean(*compact, path / "disable_any_whitespace")) {
+        f.of<GenerationFields>().grammar->kind = "json_schema_compact";
+      }
     } else if (key == "regex") {
       set_text(f, "regex", member, inner);
     } else if (key == "choice") {
@@ -64,7 +68,9 @@ void set_structured_outputs(Fields& f, const Json& value) {
       if (expect_boolean(member, inner)) set_grammar(f, {"json_object", "", inner.str()});
     } else if (key == "structural_tag") {
       set_text(f, "structural_tag", member, inner);
-    } else if (key == "disable_any_whitespace" || key == "disable_additional_properties" || key == "disable_fallback") {
+    } else if (key == "disable_any_whitespace" || key == "disable_fallback") {
+      expect_boolean(member, inner);  // see above; there is never another grammar
+    } else if (key == "disable_additional_properties") {
       if (expect_boolean(member, inner)) throw unsupported_parameter(inner.str(), "is not supported");
     } else {
       throw unsupported_parameter(inner.str(), "is not known");

@@ -1,0 +1,301 @@
+#include "grammar/json_schema/emit.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "grammar/json_schema/numbers.h"
+
+namespace sluice::grammar {
+namespace {
+
+using namespace json_schema;
+
+constexpr size_t kMostPatterns = 8;        // of one object: its keys fall into classes by what they match
+constexpr int64_t kMostContains = 20'000;  // states of an array that counts some of its items
+
+// One character of a JSON string in every spelling, without quotes.
+const Automaton& string_character() {
+  static const Automaton character = [] {
+    Budget budget;
+    return determinize(json_string_body(text_of_length(1, 1, budget), budget), budget);
+  }();
+  return character;
+}
+
+class Emitter {
+ public:
+  Emitter(Builder& builder, Document& document, const JsonStyle& style)
+      : builder_(builder), document_(document), budget_(document.budget()) {
+    const Automaton space =
+        style.compact ? Automaton::literal("")
+                      : parse_regex(fmt::format("[ \\t\\n\\r]{{0,{}}}", kMostSpace), RegexSyntax::kEcma, true, budget_);
+    const auto regular = [&](const Automaton& before, const char* text, const Automaton& behind) {
+      return builder_.regular(concatenate(concatenate(before, Automaton::literal(text), budget_), behind, budget_));
+    };
+    const Automaton none = Automaton::literal("");
+    colon_ = regular(space, ":", space);
+    comma_ = regular(space, ",", space);
+    open_list_ = regular(none, "[", space);
+    close_list_ = regular(space, "]", none);
+    open_object_ = regular(none, "{", space);
+    close_object_ = regular(space, "}", none);
+    string_ = builder_.regular(json_string(any_text(), budget_));
+    number_ = builder_.regular(any_number());
+  }
+
+  NodeId value(const Goal& goal) {
+    const auto [place, fresh] = values_.try_emplace(goal, 0);
+    if (!fresh) return place->second;
+    const NodeId declared = place->second = builder_.declare("value");
+    todo_.push_back({goal, declared});
+    return declared;
+  }
+
+  // Values are written one after the other, so that their nesting takes no stack.
+  void finish() {
+    while (!todo_.empty()) {
+      const auto [goal, declared] = todo_.back();
+      todo_.pop_back();
+      std::vector<NodeId> choices;
+      const Alternatives alternatives = document_.normal_form(goal);
+      for (const Alternative& one : alternatives) choices.push_back(emit(one));
+      builder_.define(declared, builder_.choice(choices));
+    }
+  }
+
+ private:
+  NodeId emit(const Alternative& a) {
+    switch (a.type) {
+      case Type::kNull:
+        return builder_.literal("null");
+      case Type::kTrue:
+        return builder_.literal("true");
+      case Type::kFalse:
+        return builder_.literal("false");
+      case Type::kNumber:
+        return a.number ? builder_.regular(*a.number) : number_;
+      case Type::kString:
+        return string(a);
+      case Type::kArray:
+        return array(a);
+      case Type::kObject:
+        return object(a);
+    }
+    return builder_.nothing();
+  }
+
+  NodeId string(const Alternative& a) {
+    const bool bounded = a.least > 0 || a.most >= 0;
+    if (!a.string && !bounded) return string_;
+    if (a.string) {
+      Automaton texts = *a.string;
+      if (bounded) texts = intersect(texts, text_of_length(a.least, a.most, budget_), budget_);
+      return builder_.regular(json_string(texts, budget_));
+    }
+    const NodeId parts[] = {builder_.literal("\""),
+                            builder_.repeat(builder_.regular(string_character()), a.least, a.most),
+                            builder_.literal("\"")};
+    return builder_.sequence(parts);
+  }
+
+  Goal item(const Alternative& a, size_t i) const {
+    Goal goal;
+    for (const ItemRules& rules : a.items) goal = both(goal, i < rules.prefix.size() ? rules.prefix[i] : rules.rest);
+    return goal;
+  }
+
+  NodeId list(NodeId inner) {
+    const NodeId parts[] = {open_list_, inner, close_list_};
+    return builder_.sequence(parts);
+  }
+
+  NodeId array(const Alternative& a) {
+    if (a.unique && (a.most < 0 || a.most > 1)) {
+      throw GrammarError(a.unique_path + ": is supported only for at most one item");
+    }
+    if (!a.contains.empty()) return list(counting_items(a));
+    size_t prefix = 0;
+    for (const ItemRules& rules : a.items) prefix = std::max(prefix, rules.prefix.size());
+    if (a.most >= 0) prefix = std::min(prefix, static_cast<size_t>(a.most));
+    const Goal rest = item(a, prefix);
+    const int least = a.least, most = a.most;
+    if (prefix == 0) {
+      if (most != 0 && document_.impossible(rest)) {
+        return least > 0 ? builder_.nothing() : list(builder_.empty());
+      }
+      return list(builder_.separated(value(rest), comma_, least, most));
+    }
+    const int n = static_cast<int>(prefix);
+    NodeId tail = builder_.empty();
+    if (most < 0 || most > n) {
+      const NodeId further[] = {comma_, value(rest)};
+      tail = builder_.repeat(builder_.sequence(further), std::max(least - n, 0), most < 0 ? -1 : most - n);
+    } else if (least > n) {
+      return builder_.nothing();
+    }
+    for (int i = n - 1; i >= 0; --i) {
+      const NodeId one = value(item(a, static_cast<size_t>(i)));
+      const NodeId with_comma[] = {comma_, one, tail}, first[] = {one, tail};
+      const NodeId here = i > 0 ? builder_.sequence(with_comma) : builder_.sequence(first);
+      // The list may end before item i.
+      const NodeId optional[] = {builder_.empty(), here};
+      tail = least <= i ? builder_.choice(optional) : here;
+    }
+    return list(tail);
+  }
+
+  // Items of which a number satisfies something: a node for each number of items, and of those that do.
+  NodeId counting_items(const Alternative& a) {
+    if (a.contains.size() > 1) throw GrammarError("several 'contains' of one array are not supported");
+    const Contains& contains = a.contains[0];
+    size_t prefix = 0;
+    for (const ItemRules& rules : a.items) prefix = std::max(prefix, rules.prefix.size());
+    // From the last number on, a further item changes nothing.
+    const int64_t items = a.most >= 0 ? a.most : std::max({int64_t{1}, int64_t{a.least}, static_cast<int64_t>(prefix)});
+    const int64_t counts = contains.most >= 0 ? contains.most : contains.least;
+    if ((items + 1) * (counts + 1) > kMostContains)
+      throw GrammarError("'contains' with bounds this large is not supported");
+    std::vector<std::vector<NodeId>> nodes(static_cast<size_t>(items) + 1);
+    for (auto& row : nodes) {
+      for (int64_t c = 0; c <= counts; ++c) row.push_back(builder_.declare("items"));
+    }
+    Goal other;  // what the items do that are not counted
+    if (contains.most >= 0) {
+      for (const Condition& condition : contains.item) other.push_back({condition.schema, !condition.negated});
+    }
+    for (int64_t i = 0; i <= items; ++i) {
+      const Goal own = item(a, static_cast<size_t>(i));
+      for (int64_t c = 0; c <= counts; ++c) {
+        std::vector<NodeId> choices;
+        if (i >= a.least && c >= contains.least) choices.push_back(builder_.empty());
+        const bool full = a.most >= 0 && i == items;
+        const auto add = [&](const Goal& goal, int64_t count) {
+          const NodeId next = nodes[static_cast<size_t>(std::min(i + 1, items))][static_cast<size_t>(count)];
+          const NodeId parts[] = {i == 0 ? builder_.empty() : comma_, value(goal), next};
+          choices.push_back(builder_.sequence(parts));
+        };
+        if (!full && (contains.most < 0 || c < counts)) add(both(own, contains.item), std::min(c + 1, counts));
+        if (!full) add(both(own, other), c);
+        builder_.define(nodes[static_cast<size_t>(i)][static_cast<size_t>(c)], builder_.choice(choices));
+      }
+    }
+    return nodes[0][0];
+  }
+
+  // What all rules say of the value of a name.
+  Goal member_goal(const Alternative& a, const std::string& name) {
+    Goal goal;
+    for (const MemberRules& rules : a.members) {
+      bool known = false;
+      const auto found = rules.properties.find(name);
+      if (found != rules.properties.end()) goal = both(goal, found->second), known = true;
+      for (const auto& [text, inner] : rules.patterns) {
+        budget_.step(4);
+        if (!document_.pattern(text, "").matches(name)) continue;
+        goal = both(goal, inner);
+        known = true;
+      }
+      if (!known) goal = both(goal, rules.additional);
+    }
+    return goal;
+  }
+
+  NodeId object(const Alternative& a) {
+    Members members{.classes = {}, .colon = colon_, .separator = comma_, .least = a.least, .most = a.most};
+    std::set<std::string> names = a.required;
+    for (const MemberRules& rules : a.members) {
+      for (const auto& [name, goal] : rules.properties) names.insert(name);
+    }
+    for (const auto& [name, others] : a.implied) {
+      names.insert(name);
+      names.insert(others.begin(), others.end());
+    }
+    std::map<std::string, int> numbers;
+    for (const std::string& name : names) {
+      const bool allowed = !a.names || a.names->matches(name);
+      numbers[name] = static_cast<int>(members.classes.size());
+      budget_.step(16);
+      members.classes.push_back({.key = json_string(Automaton::literal(name), budget_),
+                                 .value = allowed ? value(member_goal(a, name)) : builder_.nothing(),
+                                 .once = true,
+                                 .required = a.required.contains(name),
+                                 .implies = {}});
+    }
+    for (const auto& [name, others] : a.implied) {
+      for (const std::string& other : others) {
+        members.classes[static_cast<size_t>(numbers[name])].implies.push_back(numbers[other]);
+      }
+    }
+    add_open_classes(a, names, members);
+    const NodeId parts[] = {open_object_, builder_.members(std::move(members)), close_object_};
+    return builder_.sequence(parts);
+  }
+
+  // Names that are not listed, by the patterns that they match.
+  void add_open_classes(const Alternative& a, const std::set<std::string>& names, Members& members) {
+    std::set<std::string> patterns;
+    for (const MemberRules& rules : a.members) {
+      for (const auto& [text, goal] : rules.patterns) patterns.insert(text);
+    }
+    if (patterns.size() > kMostPatterns) {
+      throw GrammarError(
+          fmt::format("more than {} patterns for the members of one object are not supported", kMostPatterns));
+    }
+    struct Part {
+      Automaton texts;
+      std::set<std::string> matched;
+    };
+    std::vector<Part> parts = {{a.names ? *a.names : any_text(), {}}};
+    for (const std::string& text : patterns) {
+      std::vector<Part> next;
+      for (Part& part : parts) {
+        const Automaton& pattern = document_.pattern(text, "");
+        Part inside = {intersect(part.texts, pattern, budget_), part.matched};
+        inside.matched.insert(text);
+        if (!inside.texts.empty()) next.push_back(std::move(inside));
+        part.texts = subtract(part.texts, pattern, budget_);
+        if (!part.texts.empty()) next.push_back(std::move(part));
+      }
+      parts = std::move(next);
+    }
+    std::vector<Automaton> listed;
+    for (const std::string& name : names) listed.push_back(Automaton::literal(name));
+    const Automaton all_listed = unite(listed, budget_);
+    for (const Part& part : parts) {
+      Goal goal;
+      for (const MemberRules& rules : a.members) {
+        bool known = false;
+        for (const auto& [text, inner] : rules.patterns) {
+          if (part.matched.contains(text)) goal = both(goal, inner), known = true;
+        }
+        if (!known) goal = both(goal, rules.additional);
+      }
+      if (document_.impossible(goal)) continue;
+      const Automaton keys = names.empty() ? part.texts : subtract(part.texts, all_listed, budget_);
+      if (keys.empty()) continue;
+      members.classes.push_back(
+          {.key = json_string(keys, budget_), .value = value(goal), .once = false, .required = false, .implies = {}});
+    }
+  }
+
+  Builder& builder_;
+  Document& document_;
+  Budget& budget_;
+  NodeId colon_ = 0, comma_ = 0, open_list_ = 0, close_list_ = 0, open_object_ = 0, close_object_ = 0;
+  NodeId string_ = 0, number_ = 0;
+  std::map<Goal, NodeId> values_;
+  std::vector<std::pair<Goal, NodeId>> todo_;
+};
+
+}  // namespace
+
+NodeId json_text(Builder& builder, const Json& schema, const JsonStyle& style, Budget& budget) {
+  Document document(schema, budget);
+  Emitter emitter(builder, document, style);
+  const NodeId value = emitter.value(document.root());
+  emitter.finish();
+  return value;
+}
+
+}  // namespace sluice::grammar
